@@ -68,6 +68,11 @@ def panels(
     return picture, axes[: len(titles)]
 
 
+def look(place: int) -> dict[str, Any]:
+    """The color and the line of a curve, as :mod:`fljax.plotting` has them at this place."""
+    return {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+
+
 def theory(ax: Axes, level: float, text: str, unit: str = " dB", **look: Any) -> None:
     """A predicted level as a thin line, its value in the legend."""
     ax.axhline(level, label=f"{text}: {level:.3g}{unit}", **THIN | look)

@@ -42,12 +42,19 @@ def thinned(figure: Figure, studies: Studies, effort: Effort) -> Studies:
 
 def slim(study: xr.Dataset, keep: Sequence[str]) -> xr.Dataset:
     """A study in single precision, without the counts of communication that are not kept."""
-    narrow = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
     study = study.drop_vars([name for name in TRAFFIC if name in study and name not in keep])
     for name in [*study.data_vars]:
-        variable = study[name]
-        study[name] = variable.astype(narrow.get(variable.dtype, variable.dtype), keep_attrs=True)
+        study[name] = study[name].astype(narrow(study[name]), keep_attrs=True)
     return study
+
+
+def narrow(values: xr.DataArray) -> np.dtype:
+    """Half as wide a type, where it has room for the counts."""
+    if values.dtype == np.float64:
+        return np.dtype(np.float32)
+    if values.dtype == np.int64 and abs(values).max() <= np.iinfo(np.int32).max:
+        return np.dtype(np.int32)
+    return values.dtype
 
 
 def of_runs(values: xr.DataArray) -> bool:

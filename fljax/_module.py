@@ -446,7 +446,8 @@ def _is_default(part: Any, field: dataclasses.Field) -> bool:
     if value is default or (isinstance(value, str | tuple) and value == default):
         return True
     one = _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
-    return one and _check.is_real(default) and bool(value == default)
+    # In a trace what a concrete array of JAX is compared with becomes traced; NumPy compares now.
+    return one and _check.is_real(default) and bool(np.asarray(value) == default)
 
 
 def replace(obj: T, **changes: Any) -> T:

@@ -318,12 +318,6 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         return
     if not _averages(needs, simulation):
         yield Unmet("combines messages otherwise than by a mean; leave out aggregation=.", True)
-    if simulation.delays is not None and not peers:
-        yield Unmet(
-            "looks at single messages with aggregation=, and of late ones a server keeps the sums "
-            "only; leave out delays= or aggregation=.",
-            False,
-        )
 
 
 def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:

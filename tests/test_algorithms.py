@@ -952,7 +952,7 @@ def test_a_run_returns_its_last_models():
 @pytest.mark.parametrize("label", PRIVATE)
 def test_clipping_makes_the_assumption_hold(label, recwarn):
     problem = make_problem()
-    if label in ("P-ADMM", "PGFL", "GFL", "ClusterFL"):
+    if label in ("P-ADMM", "PGFL", "GFL", "ClusterFL", "PGFL, by gradient"):
         with pytest.raises(ValueError, match="clipping cannot be applied inside an exact"):
             fl.run(simulate(label, problem.clipped(1.0)), 3)
         return

@@ -395,15 +395,6 @@ BAD = {
             fl.Simulation(make_problem(), FedAvg(STEP), delays=fl.link.Fixed(100)), rounds=10
         ),
     ),
-    "an aggregator of late messages": (
-        "leave out delays= or aggregation=",
-        lambda: fl.Simulation(
-            make_problem(),
-            FedAvg(STEP),
-            delays=fl.link.Fixed(1),
-            aggregation=aggregation.Median(),
-        ),
-    ),
     "an aggregator in place of a sum": (
         "combines messages otherwise than by a mean.* These can: .*ATC",
         lambda: fl.Simulation(

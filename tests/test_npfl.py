@@ -11,8 +11,19 @@ import pytest
 
 import fljax as fl
 from fljax._module import module
-from fljax.algorithms import NPFL, NPFLRL, DeterministicPolicyGradient, NetworkedADMM, RandomProbe
+from fljax._numerics import key_of
+from fljax.algorithms import (
+    NPFL,
+    NPFLRL,
+    DeterministicPolicyGradient,
+    NetworkedADMM,
+    NPFLByGradient,
+    NPFLByLoss,
+    NPFLByParameters,
+    RandomProbe,
+)
 from fljax.algorithms.peers.npfl import relate
+from fljax.algorithms.peers.npfl_discovery import NEEDS, Choosing
 from fljax.algorithms.peers.npfl_rl import Policy
 from fljax.engine import trace
 from fljax.link import Quantize
@@ -527,4 +538,126 @@ def alter(**changes):
 )
 def test_bad_settings_are_refused(error, make, message):
     with pytest.raises(error, match=message):
+        make()
+
+
+# Clusters discovered -----------------------------------------------------------------------------
+
+SAID = Metric("said", lambda now: now.state.said, "what was last said")
+GIVEN: Any = {"clusters": CLUSTERS, "warmup": 4}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize(
+    ("algorithm", "form"),
+    [
+        (NPFLByLoss(RHO, 0.3, **GIVEN), "dense"),
+        (NPFLByGradient(RHO, 0.3, step_size=0.5, **GIVEN), "padded"),
+    ],
+    ids=["loss", "gradient"],
+)
+def test_chosen_clusters_are_those_of_the_loops(algorithm, form):
+    world, step = World(), getattr(algorithm, "step_size", None)
+    ours = records(algorithm, world.problem(), (EXACT, SAID), form)
+    given = ROUNDS, RHO, 0.3, CLUSTERS, 4, None if step is None else float(step)
+    theirs, clusters = loops.npfl_choosing(world.clients(), world.held_out(), EDGES, *given)
+    close(ours["exact"], theirs, rtol=0, atol=1e-10)
+    same(ours["said"][..., -1], clusters)
+    same(clusters[3], np.arange(CLIENTS) % CLUSTERS)
+    assert (clusters[-1] != clusters[3]).any()
+
+
+@module
+class Told(Choosing):
+    """Clients that are told their clusters."""
+
+    needs = NEEDS
+
+    def misfit(self, problem, model, known):
+        return 1 - jax.nn.one_hot(problem.tasks.cluster, self.clusters, dtype=model.dtype)
+
+
+def test_npfl_with_the_clusters_as_they_are_is_npfl():
+    problem, in_turn = World().problem(), np.arange(CLIENTS) % CLUSTERS
+    problem = dataclasses.replace(
+        problem, tasks=dataclasses.replace(problem.tasks, cluster=in_turn.astype(np.int32))
+    )
+    told = models(Told(RHO, 0.3, clusters=CLUSTERS, warmup=1), problem)
+    close(told, models(NPFL(RHO, 0.3), problem), rtol=0, atol=1e-12)
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize(
+    ("policy", "form"),
+    [(DeterministicPolicyGradient(0.5), "dense"), (RandomProbe(0.8, 0.4), "padded")],
+    ids=["dpg", "probe"],
+)
+def test_parameters_of_neighbors_are_those_of_the_loops(policy, form):
+    world = World("few")
+    algorithm = NPFLByParameters(RHO, policy, 0.3, threshold=0.31)
+    ours = records(algorithm, world.problem(), (EXACT, SAID), form)
+    given: Any = ROUNDS, RHO, 0.3, 0.31
+    if isinstance(policy, RandomProbe):
+        table = make_network(form).single_table().neighbor_table()
+        given = *given, "probe", float(policy.step_size), probes_of_neighbors(policy, *table)
+    else:
+        given = *given, "dpg", float(policy.step_size)
+    theirs, tau = loops.npfl_by_parameters(world.clients(), world.held_out(), EDGES, *given)
+    close(ours["exact"], theirs, rtol=0, atol=1e-10)
+    close(ours["said"][..., DIM:], tau, rtol=0, atol=1e-10)
+    links = tau[-1] > 0
+    like = np.minimum(tau[-1], tau[-1].T)[links] >= 0.31
+    assert 0 < like.sum() < like.size  # some became alike, some did not
+
+
+def probes_of_neighbors(policy, neighbors, weights):
+    """``[T, K, K]``: the directions as drawn in the run, by the neighbor that they are of."""
+    table = np.zeros((ROUNDS, CLIENTS, CLIENTS))
+    for n in range(ROUNDS):
+        now = key_of(jax.random.fold_in(new_key(), n + 1), "policy")
+        drawn = jax.random.uniform(jax.random.fold_in(now, 0), weights.shape, float, -1, 1)
+        for k, s in np.argwhere(np.asarray(weights) > 0):
+            table[n, k, neighbors[k, s]] = float(policy.width) / 2 * drawn[k, s]
+    return table
+
+
+def test_with_no_threshold_within_reach_nobody_is_alike():
+    """Then the parameters of neighbors are the only tie, and they are as heavy as one of all."""
+    still = DeterministicPolicyGradient(1e-300)
+    ours = models(NPFLByParameters(RHO, still, 0.3, threshold=2.0))
+    apart = dataclasses.replace(
+        World().problem(),
+        tasks=Tasks(
+            np.arange(CLIENTS),
+            CLIENTS,
+            validation=from_clients(World().held_out(), LeastSquares()),
+        ),
+    )
+    close(ours, models(NPFL(RHO, 0.3), apart), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: NPFLByLoss(RHO, clusters=0), "clusters must be >= 1, got 0"),
+        (lambda: NPFLByLoss(RHO, clusters=2, warmup=0), "warmup must be >= 1, got 0"),
+        (lambda: NPFLByLoss(RHO, 1.5, clusters=2), "inter_cluster must be"),
+        (lambda: NPFLByGradient(RHO, clusters=2, step_size=0.0), "step_size must be"),
+        (lambda: models(NPFLByLoss(RHO, clusters=11)), "clusters must be <= 10, got 11"),
+        (
+            lambda: models(NPFLByLoss(RHO, clusters=2), compression=Quantize(8)),
+            "compresses its messages itself",
+        ),
+        (
+            lambda: NPFLByParameters(RHO, RandomProbe(0.1, 0.1), threshold=0.0),
+            "threshold must be",
+        ),
+        (
+            lambda: NPFLByParameters(RHO, RandomProbe(0.1, 0.1), 1.5, threshold=0.1),
+            "initial must be",
+        ),
+    ],
+)
+def test_bad_discovery_is_refused(make, error):
+    with pytest.raises(ValueError, match=error):
         make()

@@ -769,7 +769,7 @@ def test_what_is_on_its_way_does_not_grow_with_clients():
         simulation = fl.Simulation(stream, PAOFed(MU), delays=Geometric(0.5, 10))
         carry = jax.eval_shape(lambda s: begin(s, prepare(s, 3), new_key(0)), simulation)
         lines.append([leaf.shape for leaf in carry.memory.line])
-    assert lines[0] == lines[1] == [(11, 9), (11, 9), (11,)]
+    assert lines[0] == lines[1] == [(11, 9), (11, 9), (11, 1)]
 
 
 @pytest.mark.slow

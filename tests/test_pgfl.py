@@ -17,7 +17,15 @@ from fljax import running
 from fljax._generator import private_normal
 from fljax._module import replace
 from fljax._numerics import key_of
-from fljax.algorithms import GFL, PGFL, ClusterFL, GraphFedAvg, PGFLSingleStep
+from fljax.algorithms import (
+    GFL,
+    PGFL,
+    ClusterFL,
+    GraphFedAvg,
+    PGFLByGradient,
+    PGFLByLoss,
+    PGFLSingleStep,
+)
 from fljax.engine import advance, begin, look, prepare
 from fljax.federation import Federation, balanced
 from fljax.link import Link, RandomK, Stages
@@ -1379,3 +1387,84 @@ def test_sizes_are_structure():
         jax.jit(lambda count: PGFL(1.0, clients_per_server=count).penalty)(2)
     with pytest.raises(TypeError, match=r"clusters must be an integer, got 2\.0"):
         Tasks((0, 1), 2.0)  # pyright: ignore[reportArgumentType]
+
+
+# Clusters discovered -----------------------------------------------------------------------------
+
+FIND: Any = {"clusters": 3, "warmup": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        PGFLByLoss(RHO, TAU, None, "skip", **FIND),
+        PGFLByGradient(RHO, TAU, step_size=0.4, **FIND),
+    ],
+    ids=["loss", "gradient"],
+)
+def test_discovered_clusters_are_those_of_the_loops(algorithm):
+    """With absent clients, and by gradients with noise on what is said."""
+    noisy = isinstance(algorithm, PGFLByGradient)
+    there = table(len(PAIRS.server))
+    made = simulate(PAIRS, algorithm, "padded", there, budget() if noisy else None)
+    ours, known = jax.tree.map(np.asarray, follow(made))[0], told(made, PAIRS)
+    step = float(algorithm.step_size) if noisy else None
+    assign = loops.discovery(PAIRS.clients(), PAIRS.server, 3, 3, step)
+    theirs = loops.pgfl(
+        PAIRS.clients(),
+        PAIRS.server,
+        None,
+        PAIRS.edges,
+        ROUNDS,
+        RHO,
+        tau_of(algorithm),
+        PAIRS.servers,
+        3,
+        known.scheduled,
+        known.noise,
+        algorithm.empty_cell,
+        assign=assign,
+    )
+    agree(ours.model, theirs.model)
+    agree(ours.dual, theirs.dual)
+    assert len(np.unique(ours.cluster[3])) == 3
+    assert (ours.cluster[2] == 0).all()
+
+
+def test_one_discovered_cluster_is_gfl():
+    ours = follow(simulate(FULL, PGFLByGradient(RHO, clusters=1, warmup=2, step_size=0.5)))[0]
+    theirs = follow(simulate(FULL, GFL(RHO)))[0]
+    close(ours.model, theirs.model, rtol=1e-12, atol=1e-13)
+
+
+def test_choices_by_loss_have_no_private_form_and_those_by_gradient_leak_nothing_more():
+    servers = RAGGED.network()
+    with pytest.raises(ValueError, match="PGFL, by loss does not run under ZCDP"):
+        fl.Simulation(RAGGED.problem(), PGFLByLoss(RHO, **FIND), servers, budget())
+    sorted_out = PGFLByGradient(RHO, step_size=0.5, **FIND)
+    private = fl.Simulation(RAGGED.problem(), sorted_out, servers, budget())
+    assert running.unperturbed(private) == []
+
+
+def test_a_participant_by_loss_gets_all_models_of_its_server():
+    numbers = []
+    for algorithm in (PGFL(RHO), PGFLByLoss(RHO, **FIND)):
+        numbers.append(int(fl.run(simulate(FULL, algorithm), 1).scalars[-1]))
+    clients, links = len(FULL.server), 2 * len(FULL.edges)
+    more = clients * 2 * FULL.dim + links * (3 - FULL.clusters) * FULL.dim
+    assert numbers[1] - numbers[0] == more
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: PGFLByLoss(RHO, clusters=0), "clusters must be >= 1, got 0"),
+        (lambda: PGFLByLoss(RHO, clusters=2, warmup=0), "warmup must be >= 1, got 0"),
+        (lambda: PGFLByGradient(RHO, clusters=2, step_size=-1.0), "step_size must be"),
+        (lambda: simulate(FULL, PGFLByLoss(RHO, clusters=13)), "clusters must be <= 12, got 13"),
+    ],
+)
+def test_bad_discovery_is_refused(make, error):
+    with pytest.raises(ValueError, match=error):
+        make()

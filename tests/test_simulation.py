@@ -205,6 +205,12 @@ def test_a_part_is_shown_in_one_line(part, text):
     assert repr(part) == text
 
 
+def test_a_part_made_before_a_trace_is_shown_within_it():
+    part, texts = fl.schedules.PowerDecay(0.1, jax.numpy.asarray(0.5)), []
+    jax.eval_shape(lambda: texts.append(repr(part)))
+    assert texts == [repr(part)] == ["PowerDecay(initial=0.1)"]
+
+
 def test_long_sequences_and_functions_are_shown_in_short():
     @fl.module
     class Own:

@@ -334,6 +334,18 @@ def drawn(each: int, size: Size, private: bool) -> Cost:
     return federated(size._replace(clients=each * size.clients // SERVED), private)
 
 
+def sorted_out(size: Size, private: bool) -> Cost:
+    """Clients' places are compared with the servers' models."""
+    return federated(size, private) + update(size, 1, 8, False)
+
+
+def chosen(size: Size, private: bool) -> Cost:
+    """The losses of two models in one pass over the samples."""
+    samples = size.clients * size.samples
+    losses = Cost(samples * (size.dim + 2), 2 * samples * (2 * size.dim + 4))
+    return federated(size, private) + losses
+
+
 def averaged(size: Size, private: bool) -> Cost:
     return gradient(size, private) + update(size, 3, 8, private)
 
@@ -349,6 +361,21 @@ def learned(size: Size, private: bool) -> Cost:
     judged = Cost(samples * (size.dim + 2), 4 * samples * size.dim)
     steps = exact_step(size, private) + exact_step(size, private)
     return related(size, private) + steps + judged
+
+
+def linked(size: Size) -> Cost:
+    """What is heard and the dual of every link, read and written."""
+    return Cost(4 * size.arcs * size.dim, 8 * size.arcs * size.dim)
+
+
+def choosing(size: Size, private: bool) -> Cost:
+    samples = size.clients * size.samples
+    judged = Cost(samples * (size.dim + 2), 4 * samples * size.dim)
+    return exact_step(size, private) + linked(size) + judged + update(size, 4, 12, private)
+
+
+def classified(size: Size, private: bool) -> Cost:
+    return learned(size, private) + linked(size)
 
 
 def some_samples(batch: int, size: Size) -> Cost:
@@ -415,6 +442,12 @@ def differing(size: Size, private: bool) -> Cost:
 def met(size: Size, private: bool) -> Cost:
     # A number of each edge, from either end; of a node that meets somebody one model is gathered.
     drawn = Cost(4 * size.arcs, 8 * size.arcs, size.arcs)
+    return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
+
+
+def picked(size: Size, private: bool) -> Cost:
+    # Probabilities, draws and distances of each edge; each neighbor's model is gathered.
+    drawn = Cost(8 * size.arcs, 12 * size.arcs, size.arcs)
     return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
 
 

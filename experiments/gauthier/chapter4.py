@@ -175,21 +175,25 @@ class Kernel(NamedTuple):
 KERNEL = Kernel()
 
 
+def stream(
+    key: Array, kernel: Kernel = KERNEL, clients: int = CLIENTS.value, features: int = DIM.value
+) -> fl.streams.Autoregressive:
+    """The clients' data (section 4.4.1), drawn anew from a run's key."""
+    k_features, k_stream = jax.random.split(key)
+    rates = groups(np.asarray(SIZES.value) / max(SIZES.value), clients)
+    drawn = kernel.draw(k_features, features)
+    return fl.streams.autoregressive(
+        k_stream, clients, drawn, Bernoulli(rates), test_samples=TEST.value
+    )
+
+
 @functools.cache
 def scenario(environment: Environment, kernel: Kernel = KERNEL) -> Callable[..., fl.Simulation]:
     """One run of the synthetic setting (section 4.4.1): everything drawn anew from its key."""
 
     def build(key: Array, algorithm: Algorithm) -> fl.Simulation:
-        k_features, k_stream = jax.random.split(key)
-        rates = groups(np.asarray(SIZES.value) / max(SIZES.value), CLIENTS.value)
         return fl.Simulation(
-            problem=fl.streams.autoregressive(
-                k_stream,
-                CLIENTS.value,
-                kernel.draw(k_features),
-                Bernoulli(rates),
-                test_samples=TEST.value,
-            ),
+            problem=stream(key, kernel),
             algorithm=algorithm,
             participation=environment.participation(),
             delays=environment.delays(),

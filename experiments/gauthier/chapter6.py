@@ -122,11 +122,13 @@ class World:
       joined: whether each client has a neighbor of its own cluster.
       size: mean of |w_0|^2.
       strength: lambda.
+      offset: the most that a cluster's model is longer or shorter than w_0, a share.
     """
 
     joined: Bool[Array, ""] | bool
     size: Float[Array, ""] | float = float(DIM.value)
     strength: Float[Array, ""] | float = STRENGTH.value
+    offset: Float[Array, ""] | float = OFFSETS.value[1]
 
 
 #: How the two worlds of the figures are called.
@@ -179,7 +181,7 @@ def scenario(key: Array, algorithm: Algorithm, world: World) -> fl.Simulation:
         CLUSTERS.value,
         SIZES.value,
         DIM.value,
-        OFFSETS.value[1],
+        world.offset,
         fl.problems.group_share(world.strength, cluster, CLUSTERS.value),
         noise * (DIM.value / world.size),
         validated=True,

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import order
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, gap, samples, share
@@ -274,23 +275,25 @@ def plot(studies: Studies) -> Picture:
         look = {"local": (0, (1, 1.5)), "single": (0, (4, 1.5)), "oracle": (0, (6, 1, 1, 1))}[name]
         picture.theory(error, level, text, linestyle=look)
     parts = xr.concat([data["inside"], data["between"]], "part", combine_attrs="override")
-    for penalty, line in zip(PENALTIES, ("-", (0, (3, 1))), strict=True):
-        for part, name in enumerate(("within", "between")):
+    for place, penalty in enumerate(PENALTIES):
+        color = picture.look(place)["color"]
+        for part, line in enumerate((("-", (0, (1, 1))), ("--", "-."))[place]):
             curve = parts.sel(penalty=penalty).isel(part=part).transpose("seed", "coupling").values
-            _band(spread, data, statistics.decibels, curve, f"{name}, {penalty}", f"C{part}", line)
+            text = f"{('within', 'between')[part]}, {penalty}"
+            _band(spread, data, statistics.decibels, curve, text, color, line)
     error.set_xticks([float(tick) for tick in DECADES], DECADES)
     spread.set(ylabel="mean square [dB]", ylim=(-62, 5), xscale="log", xlabel=r"coupling $\alpha$")
     for metric, penalty, text, line in (
         ("models", SQUARED, "squared norm", "-"),
-        ("near", SQUARED, f"the same, within {NEAR.value:g}", (0, (3, 1))),
-        ("models", NORM, "norm", "-"),
+        ("near", SQUARED, f"the same, within {NEAR.value:g}", (0, (1, 1))),
+        ("models", NORM, "norm", "--"),
     ):
         curve = data[metric].sel(penalty=penalty).transpose("seed", "coupling").values
-        color = f"C{[*PENALTIES].index(penalty)}"
+        color = picture.look([*PENALTIES].index(penalty))["color"]
         _band(sets, data, np.asarray, curve, text, color, line)
     sets.set(ylabel="different models", xscale="log", xlabel=r"coupling $\alpha$")
     done = constant(data).transpose("seed", "coupling").values
-    _band(equal, data, np.asarray, 100.0 * done, "solved", "C1", "-")
+    _band(equal, data, np.asarray, 100.0 * done, "solved", **picture.look(1))
     limits = np.sort(data["critical"].values)
     part = 100 * np.arange(1, len(limits) + 1) / len(limits)
     picture.predicted_curve(
@@ -311,7 +314,7 @@ def _band(
     curve: np.ndarray,
     text: str,
     color: str,
-    line: object,
+    linestyle: object,
 ) -> None:
     """The mean over seeds with its band."""
     one = xr.Dataset(
@@ -320,7 +323,7 @@ def _band(
     numbers = statistics.summary(one, "y")
     at = data["coupling"].values
     middle, low, high = (scale(numbers[part].values) for part in ("mean", "low", "high"))
-    ax.plot(at, middle, color=color, linestyle=line, label=text)
+    ax.plot(at, middle, color=color, linestyle=linestyle, label=text)
     ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
 
 
@@ -328,8 +331,9 @@ def _draw_path(ax: Axes, path: np.ndarray) -> None:
     cluster = np.repeat(np.arange(len(SIZES.value)), SIZES.value)
     for client, of in enumerate(cluster):
         first = "a client" if client == 0 else "_"
-        ax.plot(*path[:, client].T, color=f"C{of}", linewidth=0.7, label=first)
-        ax.plot(*path[0, client], "o", color=f"C{of}", markersize=2)
+        look = picture.look(2 + int(of))
+        ax.plot(*path[:, client].T, linewidth=0.7, label=first, **look)
+        ax.plot(*path[0, client], "o", color=look["color"], markersize=2)
     truth = np.asarray(TRUTH.value)
     ax.plot(*truth.T, "k*", markersize=7, label="true models")
     ax.plot(*path[-1].T, "ks", markersize=3, label=r"largest $\alpha$")
@@ -533,11 +537,12 @@ FIGURE = Figure(
             "critical-as-computed",
             "the critical alpha depends on losses and edges alone: it is the least at which a flow "
             "between the clients fits the edges",
-            "sections 3.3 and 3.5",
+            "(68), (71), sections 3.3 and 3.5",
             beside_critical,
             (99.9, 100.1),
             f"exactly equal models {100 * ASIDE.value:g} % beyond it, not yet so before, always",
-            condition="the norm as penalty; the program that gives the value is ours, from (68)",
+            condition="the norm as penalty",
+            ours=True,
         ),
         Claim(
             "squared-never-equal",
@@ -550,12 +555,13 @@ FIGURE = Figure(
         Claim(
             "squared-decay",
             "their spread falls as the square of alpha in the end",
-            "Proposition 3.1",
+            "Proposition 3.1: (63) bounds it by the first power",
             decay,
-            (-2.1, -1.9),
-            "slope of the logarithms over the last decade, where alpha times the connectivity of "
-            "all networks is far above the eigenvalues of the data",
-            condition="ours: (63) bounds it by the first power",
+            *order(-2).when(
+                "over the last decade, where alpha times the connectivity of all networks is far "
+                "above the eigenvalues of the data"
+            ),
+            ours=True,
         ),
         Claim(
             "average",
@@ -564,11 +570,12 @@ FIGURE = Figure(
             nears_the_mean,
             (-INFINITE, -40),
             "squared distance over that of the numbers at the largest coupling, dB",
+            ours=True,
         ),
         Claim(
             "average-bound",
             "its squared distance is that of the numbers times 1/(1 + alpha lambda_2)^2 at most",
-            "Exercise 3.11; ours, from (I + alpha L)^-1",
+            "Exercise 3.11, from (I + alpha L)^-1",
             averaged,
             (0, 1 + 1e-6),
             "the largest ratio of all runs",

@@ -1,6 +1,7 @@
 """Jung 2025: nodes that are late, FedRelax and FedGD under asynchrony (section 5.8)."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.measures import estimate, joined, last
+from experiments.measures import estimate, gap, joined, last
 from fljax import plotting, statistics
 from fljax.algorithms import FedGD, FedRelax
 from fljax.graphs import Graph
@@ -27,6 +28,12 @@ DATA = Setting("samples a node, parameters", (10, 2), "not given; each node's lo
 COUPLING = Setting("alpha", 0.1, "not given; factors of FedRelax are between a half and one")
 BOUNDS = Setting(
     "B", (1, 2, 5, 10), "not readable in Fig. 5.6; from hardly any delay to a long one"
+)
+FACTORS = Setting(
+    "(d) alpha, B", ((0.01, 0.1, 1.0), 5), "by which the factor (133) is small, middle, near one"
+)
+DRAWN = Setting(
+    "(e) kappa, B", ((0.5, 0.9), (1, 5, 10)), "not readable in Fig. 5.6; a small factor and a large"
 )
 PROBABILITY = Setting("probability of an update", 0.3, "of a node that may still rest; not given")
 TOTAL = Setting(
@@ -53,7 +60,7 @@ SHORT = Setting("events of FedGD", 80, "what grows is in the range of stored num
 MOST = Setting("seeds", 20, "at most")
 
 ERROR = "worst_node"
-RANDOM, WORST, NEVER = "random", "worst", "total"
+RANDOM, WORST, NEVER, BY_FACTOR = "random", "worst", "total", "factors"
 #: Squared errors below this part of the first may be rounding.
 CLEAR = 1e-20
 #: A bound that is kept, but for rounding.
@@ -76,7 +83,9 @@ def instance(key: Array) -> tuple[Problem, Graph]:
     return problem, fl.graphs.random_connected(k_graph, *NODES.value)
 
 
-def relaxation(key: Array, law: str, bound: int) -> fl.Simulation:
+def relaxation(
+    key: Array, law: str, bound: int, coupling: Array | float = COUPLING.value
+) -> fl.Simulation:
     """FedRelax: activity and delays at random within the bound, the rarest and longest, or both
     without a bound.
     """
@@ -90,7 +99,7 @@ def relaxation(key: Array, law: str, bound: int) -> fl.Simulation:
         activity, delays = Bernoulli(probability), Geometric(more, longest, beyond="clip")
     return fl.Simulation(
         problem,
-        FedRelax(COUPLING.value),
+        FedRelax(coupling),
         graph,
         participation=activity,
         delays=delays,
@@ -119,11 +128,11 @@ def descent(key: Array, part: Array, bound: int) -> fl.Simulation:
 
 
 @jax.jit
-def contraction(key: Array) -> tuple[Array, Array]:
+def contraction(key: Array, coupling: Array | float = COUPLING.value) -> tuple[Array, Array]:
     """FedRelax's factor (133), the largest of the nodes', and the first error of the worst node."""
     problem, graph = instance(key)
-    best = FedRelax(COUPLING.value).optimum(problem, graph)
-    factor = jnp.max(network_rates.fedrelax_factors(problem, graph, COUPLING.value))
+    best = FedRelax(coupling).optimum(problem, graph)
+    factor = jnp.max(network_rates.fedrelax_factors(problem, graph, coupling))
     return factor, jnp.max(jnp.sum(best**2, axis=1))
 
 
@@ -158,6 +167,18 @@ def study(effort: Effort) -> Studies:
         runs = joined(*(run(law, bound) for bound in BOUNDS.value), axis="bound")
         parts[law] = with_bounds(runs.assign_coords(bound=list(BOUNDS.value)), factor, start)
     parts[NEVER] = run(NEVER, 0).assign(start=("seed", start))
+    couplings, delay = FACTORS.value
+
+    def coupled(key: Array, coupling: Array) -> fl.Simulation:
+        return relaxation(key, RANDOM, delay, coupling)
+
+    grid = {"coupling": list(couplings)}
+    by_factor = effort.sweep("factors", coupled, rounds=EVENTS.value, seeds=seeds, grid=grid)
+    each = np.asarray([[contraction(key, a) for a in couplings] for key in keys], float)
+    parts[BY_FACTOR] = by_factor.assign(
+        factor=(("seed", "coupling"), each[..., 0]), start=(("seed", "coupling"), each[..., 1])
+    )
+    parts[BY_FACTOR]["coupling"].attrs["long_name"] = r"coupling $\alpha$"
     late = joined(*map(steps, LATE.value), axis="bound").assign_coords(bound=list(LATE.value))
     late["part"].attrs["long_name"] = "step over the limit"
     for part in (*map(parts.get, (RANDOM, WORST)), late):
@@ -181,8 +202,9 @@ def with_bounds(runs: xr.Dataset, factor: np.ndarray, start: np.ndarray) -> xr.D
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("random, within B", "rarest and latest", "totally asynchronous", "FedGD")
-    drawing, (*within, never, steps) = picture.panels(titles, columns=2, height=2.3)
+    titles = ("random, within B", "rarest and latest", "totally asynchronous")
+    titles += (f"by the factor (133), B = {FACTORS.value[1]}", "Figure 5.6", "FedGD")
+    drawing, (*within, never, factors, family, steps) = picture.panels(titles, height=2.3)
     labels = {b: f"B = {b}" for b in BOUNDS.value}
     for ax, law in zip(within, (RANDOM, WORST), strict=True):
         data = studies[law]
@@ -196,14 +218,30 @@ def plot(studies: Studies) -> Picture:
         ax.set_ylim(-105, 12)
     plotting.learning_curves(studies[NEVER], ERROR, None, never, legend=False)
     never.set_ylim(-105, 12)
-    for ax in (*within, never):
+    data = studies[BY_FACTOR]
+    labels = {a: rf"$\alpha$ = {a:g}" for a in FACTORS.value[0]}
+    plotting.learning_curves(data, ERROR, "coupling", factors, labels=labels)
+    for i, coupling in enumerate(FACTORS.value[0]):
+        part = data.sel(coupling=coupling)
+        exponent = 2 * data["round"].values / (2 * FACTORS.value[1] + 1)
+        bound = part["start"].values[:, None] * part["factor"].values[:, None] ** exponent
+        level = statistics.decibels(bound.mean(axis=0))
+        text = r"$\kappa^{t/(2B+1)}$, (134)" if i == 0 else "_"
+        picture.predicted_curve(factors, data["round"].values, level, text)
+    factors.set_ylim(-105, 12)
+    events = np.arange(101)
+    for i, (kappa, bound) in enumerate(itertools.product(*DRAWN.value)):
+        text = rf"$\kappa$ = {kappa:g}, B = {bound}"
+        family.plot(events, kappa ** (events / (2 * bound + 1)), label=text, **picture.look(i))
+    family.set(xlabel="update event t", ylabel=r"$\kappa^{t/(2B+1)}$", ylim=(0, 1))
+    for ax in (*within, never, factors):
         ax.set_xlabel("update event")
         ax.set_ylabel("worst node's error [dB]")
     data = studies["descent"]
-    for part in PARTS.value:
+    for look, part in zip(plotting.LOOKS, PARTS.value, strict=False):
         at = data.sel(part=part)
         level = statistics.decibels((at[ERROR] / at["first"]).mean("seed").values)
-        steps.plot(data["bound"], level, "o-", label=f"{part:g} of the limit")
+        steps.plot(data["bound"], level, label=f"{part:g} of the limit", **look)
     steps.set(xlabel="B", ylabel=f"change in {SHORT.value} events [dB]")
     steps.axhline(0, color="#999999", linewidth=0.6)
     return picture.finish(drawing, "FedRelax and FedGD where nodes rest and hear what is old")
@@ -279,6 +317,19 @@ def slower(studies: Studies) -> dict[str, Estimate]:
     return result
 
 
+def slower_with_larger_factors(studies: Studies) -> dict[str, Estimate]:
+    """How far the error of one coupling is above that of the next smaller one."""
+    data = studies[BY_FACTOR].isel(round=MIDDLE - 1)
+    relative = data[ERROR] / data["start"]
+    result = {}
+    for less, more in itertools.pairwise(FACTORS.value[0]):
+        kappa = [float(data["factor"].sel(coupling=a).mean()) for a in (more, less)]
+        result[f"mean kappa {kappa[0]:.2g} above {kappa[1]:.2g}"] = gap(
+            *(relative.sel(coupling=a).values for a in (more, less))
+        )
+    return result
+
+
 #: When errors of different delays are compared: none is rounding yet.
 MIDDLE = 20
 
@@ -304,9 +355,10 @@ FIGURE = Figure(
     source="Jung 2025, section 5.8, Fig. 5.6",
     caption="Errors of the worst node against update events. (a) nodes update at random, at least "
     "once in B events, on what is up to B events old; (b) as rarely and late as B allows; (c) "
-    "rests without a bound. Thin lines are (134) with the factor (133) of each network: full where "
-    "repaired, dotted as printed (the curves of Fig. 5.6). (d) FedGD on a complete "
-    "network, all nodes in every event on what is B events old.",
+    "rests without a bound; (d) as (a), by the coupling, on which the factor (133) depends. Thin "
+    "lines are (134) with that factor of each network: full where repaired, dotted as printed. (e) "
+    "the factor that Figure 5.6 draws. (f) FedGD on a complete network, all nodes in every event "
+    "on what is B events old.",
     study=study,
     plot=plot,
     claims=[
@@ -322,11 +374,12 @@ FIGURE = Figure(
         Claim(
             "bound-repaired",
             "errors are at most kappa^floor((t+B)/(2B)) of the first",
-            "(134), section 5.8, repaired",
+            "(134), section 5.8",
             largest("repaired"),
             AT_MOST,
             "likewise",
             condition="the exponent is rounded down, and that of one update and one delay a B",
+            ours=True,
         ),
         Claim(
             "total-asynchrony-converges",
@@ -354,13 +407,22 @@ FIGURE = Figure(
             f"the error after {MIDDLE} events is above that of the next smaller B",
         ),
         Claim(
+            "smaller-factors-are-faster",
+            "smaller contraction factors lead to faster convergence",
+            "(133), (134), section 5.8",
+            slower_with_larger_factors,
+            (0, INFINITE),
+            f"the error after {MIDDLE} events, over the first, is above that of the next smaller "
+            "factor, by alpha",
+        ),
+        Claim(
             "short-steps-for-any-delay",
             "a partially asynchronous algorithm can converge for any B",
             "section 5.8",
             growth(PARTS.value[0], *LATE.value),
             (-INFINITE, 0),
             "FedGD with a short step: the error after all events is below that of the first",
-            condition="the operator is ours: FedGD on a complete network",
+            condition="FedGD on a complete network as the operator",
         ),
         Claim(
             "some-only-for-small-delays",
@@ -369,7 +431,7 @@ FIGURE = Figure(
             growth(PARTS.value[-1], 0),
             (-INFINITE, 0),
             "likewise, FedGD close to the limit of gradient descent",
-            condition="the operator is ours: FedGD on a complete network",
+            condition="FedGD on a complete network as the operator",
         ),
         Claim(
             "some-diverge-with-delays",
@@ -378,11 +440,11 @@ FIGURE = Figure(
             growth(PARTS.value[-1], *LATE.value[1:]),
             (20, INFINITE),
             "the same step: 20 dB above the first error after all events",
-            condition="the operator is ours: FedGD on a complete network",
+            condition="FedGD on a complete network as the operator",
         ),
     ],
     settings=(
-        *(NODES, DATA, COUPLING, BOUNDS, PROBABILITY, TOTAL),
+        *(NODES, DATA, COUPLING, BOUNDS, FACTORS, DRAWN, PROBABILITY, TOTAL),
         *(EVENTS, STEEP, PARTS, LATE, SHORT, MOST),
     ),
     double=True,

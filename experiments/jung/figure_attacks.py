@@ -398,14 +398,15 @@ def _service(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _hour(ax: Axes, data: xr.Dataset) -> None:
-    for name, label in (("bias", "off at the trigger hour"), ("beside", "squared error beside it")):
+    names = {"bias": "off at the trigger hour", "beside": "squared error beside it"}
+    for look, (name, label) in zip(plotting.LOOKS, names.items(), strict=False):
         result = statistics.summary(data, name)
         ax.errorbar(
             data["poisoned"],
             result["mean"],
             np.abs(np.stack([result["mean"] - result["low"], result["high"] - result["mean"]])),
-            marker="o",
             label=label,
+            **look,
         )
     ax.set(title="(e) exercise 10.3", xlabel="nodes with the trigger", yscale="log")
 
@@ -414,10 +415,12 @@ def _points(ax: Axes, data: xr.Dataset) -> None:
     at, labels = POINTS
     ax.plot(at, labels, "ko", label="points")
     ax.plot(at[-1], labels[-1] + MOVED, "kx", label="fifth, moved")
-    for loss, color in (("absolute", "C0"), ("squared", "C1")):
-        for label, style in (("as given", "-"), ("moved", "--")):
+    for place, lines in enumerate((("-", (0, (1, 1))), ("--", "-."))):
+        loss, color = ("absolute", "squared")[place], picture.look(place)["color"]
+        for label, style in zip(("as given", "moved"), lines, strict=True):
             intercept, slope = data["line"].sel(loss=loss, label=label).values
-            ax.plot(at, intercept + slope * at, style, color=color, label=f"{loss}, {label}")
+            look = {"color": color, "linestyle": style}
+            ax.plot(at, intercept + slope * at, label=f"{loss}, {label}", **look)
     ax.set(title="(f) exercise 10.4", xlabel="feature", ylabel="label")
 
 
@@ -589,7 +592,7 @@ def said_of_best(studies: Studies) -> str:
     return f"The largest that is left: {worst}, {parts[worst].value:.1f} points."
 
 
-OURS = "ours: these data, strengths and numbers of attackers"
+INSTANCE = "these data, strengths and numbers of attackers"
 
 FIGURE = Figure(
     name="jung-attacks",
@@ -613,7 +616,7 @@ FIGURE = Figure(
             mean_breaks,
             (15, INFINITE),
             "15 points more predictions that go wrong",
-            OURS,
+            condition=INSTANCE,
         ),
         Claim(
             "order-statistics-defend",
@@ -622,26 +625,28 @@ FIGURE = Figure(
             defended,
             (15, INFINITE),
             "15 points fewer than the mean, where all are heard",
-            OURS,
+            condition=INSTANCE,
         ),
         Claim(
             "sparse-graphs-break-first",
             "where few are heard, attackers that trimming and clipping hold off elsewhere win at "
             "some nodes, and reach others from there",
-            "ours; section 10.3: at most a share of the neighbors may be perturbed",
+            "section 10.3: at most a share of the neighbors may be perturbed",
             sparse_is_weaker,
             (3, INFINITE),
             "3 points more than in the dense graph",
-            OURS,
+            condition=INSTANCE,
+            ours=True,
         ),
         Claim(
             "backdoor-passes-directions-and-lengths",
             "a backdoor passes what looks at lengths and directions of whole messages alone",
-            "ours; Sun et al. 2019 hold that a norm bound stops it",
+            "section 10.2; Sun et al. 2019 hold that a norm bound stops it",
             backdoor_passes,
             (50, INFINITE),
             "most stamped samples are labeled as the attacker wants",
-            OURS,
+            condition=INSTANCE,
+            ours=True,
             note="A lie in one coordinate turns no message and lengthens none by much.",
         ),
         Claim(
@@ -651,25 +656,28 @@ FIGURE = Figure(
             backdoor_is_not_seen,
             (-INFINITE, 3),
             "at most 3 points more than without it",
-            OURS,
+            condition=INSTANCE,
         ),
         Claim(
             "none-restores",
             "no defense here gives back what the mean has without attackers: of each attack even "
             "the best leaves something",
-            "ours",
+            "section 10.3",
             left_over,
             (0, INFINITE),
+            condition=INSTANCE,
+            ours=True,
             note=said_of_best,
         ),
         Claim(
             "krum-costs",
             "to take one message costs more without attackers than they do under a defense",
-            "ours; Blanchard et al. 2017 take clients of the same data",
+            "section 10.3; Blanchard et al. 2017 take clients of the same data",
             krum_costs,
             (3, INFINITE),
             "3 points above the mean",
-            OURS,
+            condition=INSTANCE,
+            ours=True,
         ),
         Claim(
             "denial-of-service-reaches-node-1",
@@ -678,16 +686,18 @@ FIGURE = Figure(
             needed,
             (80, INFINITE),
             "in at least 80 % of the networks some number of nodes does",
-            "a synthetic stand-in for the weather stations",
+            condition="a synthetic stand-in for the weather stations",
+            ours=True,
         ),
         Claim(
             "coupling-carries-the-attack",
             "the coupling is what carries it: where models are hardly coupled it gets through less",
-            "ours; Exercise 10.2",
+            "Exercise 10.2",
             uncoupled,
             (20, INFINITE),
             "20 points of the networks more than at alpha = 0.01",
-            "a synthetic stand-in for the weather stations",
+            condition="a synthetic stand-in for the weather stations",
+            ours=True,
         ),
         Claim(
             "hour-triggers",
@@ -696,7 +706,8 @@ FIGURE = Figure(
             hour_moves,
             (2, INFINITE),
             "at least twice as far",
-            "a synthetic stand-in for the weather stations",
+            condition="a synthetic stand-in for the weather stations",
+            ours=True,
         ),
         Claim(
             "other-hours-stay",
@@ -723,6 +734,7 @@ FIGURE = Figure(
             squared_moves,
             (-1e-4, 1e-4),
             "exact up to rounding",
+            ours=True,
         ),
     ],
     settings=(

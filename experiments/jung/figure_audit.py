@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import audit, statistics
+from fljax import audit, plotting, statistics
 from fljax.privacy import accounting
 from fljax.theory import network_privacy
 
@@ -263,11 +264,11 @@ def plot(studies: Studies) -> Picture:
         if name != RESPONSE:
             text = "allowed" if name == LAPLACE else "_"
             picture.predicted_curve(accuracy, np.asarray(EPSILONS.value), np.asarray(bounds), text)
-        for noise_of, line in ((RIGHT, ".-"), (FAULTY, "x--")):
+        for noise_of, filled in ((RIGHT, plotting.LOOKS[i]["color"]), (FAULTY, "white")):
             part = data.sel(mechanism=name, noise_of=noise_of)
-            text = f"{name}, {noise_of}"
-            _band(accuracy, part, "accuracy", "epsilon", text, f"C{i}", line)
-            _band(accused, part, "accused", "epsilon", "_", f"C{i}", line, 100.0)
+            look = plotting.LOOKS[i] | {"markerfacecolor": filled}
+            _band(accuracy, part, "accuracy", "epsilon", f"{name}, {noise_of}", look)
+            _band(accused, part, "accused", "epsilon", "_", look, 100.0)
     picture.theory(accused, 100 * (1 - CONFIDENCE.value), "accepted", " %")
     accuracy.set(xscale="log", xlabel=r"claimed $\epsilon$", ylabel="right guesses")
     accused.set(xscale="log", xlabel=r"claimed $\epsilon$")
@@ -277,8 +278,8 @@ def plot(studies: Studies) -> Picture:
         ax.minorticks_off()
     for i, deviation in enumerate(SHARED.value):
         part, text = data.sel(deviation=deviation), f"noise {deviation:g}"
-        _band(off, part, "off", "exchanges", text, f"C{i}", ".-")
-        _band(result, part, "identified", "exchanges", text, f"C{i}", ".-", 100.0)
+        _band(off, part, "off", "exchanges", text, plotting.LOOKS[i])
+        _band(result, part, "identified", "exchanges", text, plotting.LOOKS[i], 100.0)
     for ax in (off, result):
         ax.axvline(OWN.value[1] + 1, **picture.THIN, label="D + 1")
         ax.set(xscale="log", xlabel="exchanges")
@@ -286,15 +287,15 @@ def plot(studies: Studies) -> Picture:
         ax.minorticks_off()
     off.set(ylabel="log10 of relative error of Q")
     result.set(ylabel="of the seeds [%]", ylim=(-3, 103))
-    for i, rule in enumerate(data["rule"].values):
+    for look, rule in zip(plotting.LOOKS, data["rule"].values, strict=False):
         numbers = statistics.summary(data.sel(rule=rule), "noise")
-        noise.plot(data["rounds"], 10 ** numbers["mean"], ".-", color=f"C{i}", label=rule)
+        noise.plot(data["rounds"], 10 ** numbers["mean"], label=rule, **look)
         ends = 10 ** numbers["low"], 10 ** numbers["high"]
-        noise.fill_between(data["rounds"], *ends, color=f"C{i}", alpha=0.2, linewidth=0)
+        noise.fill_between(data["rounds"], *ends, color=look["color"], alpha=0.2, linewidth=0)
     noise.set(xscale="log", yscale="log", xlabel="rounds", ylabel=r"$\sigma$")
     for i, blur in enumerate(BLURS.value):
         text = f"noise {blur:g} K" if blur else "no noise"
-        _band(place, data.sel(blur=blur), "distance", "told", text, f"C{i}", ".-")
+        _band(place, data.sel(blur=blur), "distance", "told", text, plotting.LOOKS[i])
     picture.theory(place, float(data["blind"].mean()), "without temperature", " km")
     place.set(xscale="log", xlabel="records that are told", ylabel="error [km]")
     said = f"mean of {data.sizes['seed']} runs each, bands: 95 % confidence"
@@ -307,15 +308,13 @@ def _band(
     name: str,
     axis: str,
     text: str,
-    color: str,
-    line: str,
+    look: dict[str, Any],
     scale: float = 1.0,
 ) -> None:
     numbers = scale * statistics.summary(data, name)
-    ax.plot(data[axis], numbers["mean"], line, color=color, label=text, ms=4)
-    ax.fill_between(
-        data[axis], numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0
-    )
+    ax.plot(data[axis], numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims
@@ -434,11 +433,11 @@ FIGURE = Figure(
         Claim(
             "right-mechanisms-are-accused-rarely",
             "a right mechanism is accused as rarely as the confidence says",
-            "section 9.2 (exact binomial)",
+            "section 9.2, how to be sure (exact binomial)",
             accusation_rates,
             (0, 1 - CONFIDENCE.value),
-            "at most 5 %",
-            condition="all epsilons together",
+            "at most 5 %, all epsilons together",
+            ours=True,
         ),
         Claim(
             "d-plus-one-exchanges",
@@ -448,6 +447,7 @@ FIGURE = Figure(
             (-INFINITE, -9),
             "a relative error below 1e-9 on average; 1e-16 in one instance",
             condition="her step size and the weight of the edge are known",
+            ours=True,
         ),
         Claim(
             "fewer-exchanges-do-not",
@@ -457,6 +457,7 @@ FIGURE = Figure(
             (-3, 1),
             "a relative error above 1e-3 on average",
             condition="no other knowledge",
+            ours=True,
         ),
         Claim(
             "her-station-is-found",
@@ -466,6 +467,7 @@ FIGURE = Figure(
             (0.999, 1.001),
             "in every run",
             condition=f"{STATIONS.value} stations of different data",
+            ours=True,
         ),
         Claim(
             "noise-hides-it",
@@ -488,7 +490,7 @@ FIGURE = Figure(
         Claim(
             "coupling-saves-noise",
             "coupled more strongly, a model forgets faster and needs less noise",
-            "(190) (derived)",
+            "section 10.3, (190)",
             steps(
                 "noise",
                 "rule",
@@ -499,6 +501,7 @@ FIGURE = Figure(
             (0, INFINITE),
             f"log10 of sigma over {ROUNDS.value[-1]} rounds falls with alpha",
             condition="a client steps from its own model, without noise, and the step is the same",
+            ours=True,
         ),
         Claim(
             "temperature-tells-the-place",
@@ -515,6 +518,7 @@ FIGURE = Figure(
             (50, INFINITE),
             "at least 50 km nearer than the mean of all places",
             condition="nearest records, four days",
+            ours=True,
         ),
         Claim(
             "fewer-records-tell-less",
@@ -524,6 +528,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "km from subset to subset, without noise",
             condition="nearest records",
+            ours=True,
         ),
         Claim(
             "noisy-records-tell-less",
@@ -533,6 +538,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "km from noise to noise, whatever the subset",
             condition="nearest records",
+            ours=True,
         ),
     ],
     settings=(

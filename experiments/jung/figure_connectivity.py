@@ -13,10 +13,11 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import CLOSE, about
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import statistics
+from fljax import plotting, statistics
 from fljax.graphs import Graph
 
 NODES = Setting("nodes", 50, "|C| of the check of (155); spectra are cheap")
@@ -188,7 +189,7 @@ def plot(studies: Studies) -> Picture:
     data = studies["networks"]
     for ax, name in ((second, "second"), (bound, "over_bound"), (largest, "largest")):
         for i, family in enumerate(FAMILIES):
-            _band(ax, data.sel(family=family), name, family, f"C{i}")
+            _band(ax, data.sel(family=family), name, family, i)
     ends = np.array([DEGREES.value[0], DEGREES.value[-1]], float)
     above = ends * NODES.value / (NODES.value - 1)
     picture.predicted_curve(second, ends, above, "(156), (155) of the mean degree")
@@ -196,8 +197,11 @@ def plot(studies: Studies) -> Picture:
     bound.set(ylabel="ratio", ylim=(0, 1.05))
     largest.set(ylabel="ratio", ylim=(0, 1.05))
     near = studies["random"]
-    for probability, line in zip(PROBABILITIES.value, ("-", "--"), strict=True):
-        for name, text, color in (("most", r"$d_{\max}$", "C1"), ("second", r"$\lambda_2$", "C0")):
+    for place, (name, text) in enumerate((("most", r"$d_{\max}$"), ("second", r"$\lambda_2$"))):
+        color = picture.look(4 + place)["color"]
+        for probability, line in zip(
+            PROBABILITIES.value, (("-", "--"), ("-.", ":"))[place], strict=True
+        ):
             part = near.sel(probability=probability)
             numbers = statistics.summary(part, name)
             label = f"{text}, $p_e$ = {probability:g}"
@@ -210,11 +214,11 @@ def plot(studies: Studies) -> Picture:
     random.minorticks_off()
     for i, coupling in enumerate(COUPLINGS.value):
         part = data.sel(family=RANDOM, coupling=coupling)
-        _band(number, part, "rounds", rf"$\alpha$ = {coupling:g}", f"C{i}")
+        _band(number, part, "rounds", rf"$\alpha$ = {coupling:g}", 4 + i)
     number.set(yscale="log", ylabel="rounds to 1e-3")
     for i, family in enumerate(FAMILIES):
         part = data.sel(family=family, coupling=SHOWN.value)
-        _band(cost, part, "cost", family, f"C{i}")
+        _band(cost, part, "cost", family, i)
     cost.set(yscale="log", ylabel="rounds x edges")
     for ax in (second, bound, largest, number, cost):
         ax.set_xlabel("mean degree")
@@ -224,12 +228,14 @@ def plot(studies: Studies) -> Picture:
     )
 
 
-def _band(ax: Axes, data: xr.Dataset, name: str, text: str, color: str) -> None:
+def _band(ax: Axes, data: xr.Dataset, name: str, text: str, place: int) -> None:
     numbers, at = statistics.summary(data, name), data["degree"].mean("seed")
     if name in LOGARITHMS:
         numbers = 10**numbers
-    ax.plot(at, numbers["mean"], ".-", color=color, label=text)
-    ax.fill_between(at, numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0)
+    look = plotting.LOOKS[place]
+    ax.plot(at, numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(at, *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims
@@ -383,8 +389,6 @@ def placed_alike(studies: Studies) -> str:
     )
 
 
-OURS = "ours: best step, data of two samples a client, rounds by the exact spectrum"
-
 FIGURE = Figure(
     name="jung-connectivity",
     title="What edges bring and what they cost",
@@ -413,9 +417,7 @@ FIGURE = Figure(
             "the upper bound can serve as a baseline: practical networks come close to it",
             "section 7.1",
             near("over_bound"),
-            (0.5, 1.0 + 1e-9),
-            "half of it or more",
-            condition="what close is, is ours",
+            *CLOSE.factor,
             note=lambda studies: (
                 "Mean ratios at the smallest and the largest degree: "
                 + "; ".join(
@@ -441,7 +443,6 @@ FIGURE = Figure(
             near("largest"),
             (0.5, 1.0 + 1e-9),
             "half of it or more",
-            condition="of these networks; what tight is, is ours",
             construction="the largest eigenvalue is at least n/(n-1) times the largest degree: "
             "half of the bound",
         ),
@@ -450,9 +451,7 @@ FIGURE = Figure(
             "connectivity of an Erdős-Rényi network is about |C| p_e",
             "(155), section 7.1",
             approximated("second"),
-            (0.8, 1.25),
-            "within a quarter",
-            condition="what about means, is ours",
+            *about(1),
             note=how_far,
         ),
         Claim(
@@ -460,19 +459,17 @@ FIGURE = Figure(
             "and that about the largest degree",
             "(154), (155), section 7.1",
             approximated("most"),
-            (0.8, 1.25),
-            "within a quarter",
-            condition="what about means, is ours",
+            *about(1),
             note=how_far,
         ),
         Claim(
             "approximation-improves",
             "(155) is the better the larger the network (its error is left open)",
-            "section 7.1",
+            "section 7.1, which leaves the error open",
             apart,
             (1, INFINITE),
             "relative error at the smallest number of nodes over that at the largest",
-            condition="ours: the book leaves the error open",
+            ours=True,
         ),
         Claim(
             "degree-connects",
@@ -489,17 +486,16 @@ FIGURE = Figure(
             denser("rounds"),
             (0, 1),
             "rounds at the largest degree over those at the smallest, geometric means",
-            condition=OURS,
             note=saturated,
         ),
         Claim(
             "edges-cost",
             "more edges raise the cost of a round: in all, few edges are the cheapest",
-            "section 7.1, Figure 7.1",
+            "section 7.1, Figure 7.1: a trade-off, no side of which is said to win",
             denser("cost"),
             (1, INFINITE),
             "edges times rounds at the largest degree over those at the smallest",
-            condition=OURS + "; the book calls it a trade-off and does not say which side wins",
+            ours=True,
             note=cheaper,
         ),
         Claim(
@@ -510,7 +506,7 @@ FIGURE = Figure(
             placed("second"),
             (1, INFINITE),
             "ratio of the means",
-            condition="ours: which networks are compared",
+            ours=True,
         ),
         Claim(
             "placed-for-speed",
@@ -519,7 +515,7 @@ FIGURE = Figure(
             placed("rounds"),
             (0, 1),
             "rounds of random regular networks over those of small worlds of as many edges",
-            condition=OURS,
+            condition="random regular networks against small worlds",
             note=placed_alike,
         ),
     ],

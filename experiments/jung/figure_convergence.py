@@ -14,6 +14,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import Meaning
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, joined, samples
@@ -278,23 +279,25 @@ def plot(studies: Studies) -> Picture:
     for ax in (descent_, relaxation_):
         ax.set_ylim(max(floor, -150), 15)
     data = studies["bounds"]
-    for name, text in (
-        ("spectral", "largest over (106), first"),
-        ("degree", "largest over U"),
-        ("smallest", "(107) over smallest"),
-    ):
-        _band(bounds, data, "coupling", name, text)
+    ratios_of = {
+        "spectral": "largest over (106), first",
+        "degree": "largest over U",
+        "smallest": "(107) over smallest",
+    }
+    for place, (name, text) in enumerate(ratios_of.items()):
+        _band(bounds, data, "coupling", name, text, place)
     bounds.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="ratio")
     fine = np.linspace(0, TWO.value[-1], 201)
-    for i, (collection, color) in enumerate(((FIRST, "C0"), (SECOND, "C1"))):
+    for i, collection in enumerate((FIRST, SECOND)):
         mean = studies["one"]["factor"].sel(collection=collection).mean("seed")
-        one.plot(mean["coupling"], mean, "o", color=color, label=collection)
+        look = {key: plotting.LOOKS[i][key] for key in ("color", "marker")}
+        one.plot(mean["coupling"], mean, label=collection, linestyle="", **look)
         text = "spectrum" if i == 0 else "_"
         picture.predicted_curve(one, fine, two_nodes(i, fine), text)
     one.axhline(1, color="#999999", linewidth=0.6)
     one.set(xlabel=r"coupling $\alpha$", ylabel="factor a round")
-    for rule, color in ((SAFE, "C0"), (BEST, "C1")):
-        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, color=color)
+    for place, rule in enumerate((SAFE, BEST)):
+        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, place)
     two.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="rounds to 1e-6")
     return picture.finish(drawing, "How fast models that are coupled get to their solution")
 
@@ -312,12 +315,11 @@ def _draw_runs(ax: Axes, data: xr.Dataset) -> None:
         picture.predicted_curve(ax, rounds, curve, "spectrum" if i == 0 else "_")
 
 
-def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, **look: Any) -> None:
-    numbers = statistics.summary(data, name)
-    (line,) = ax.plot(data[axis], numbers["mean"], label=text, **look)
-    ax.fill_between(
-        data[axis], numbers["low"], numbers["high"], color=line.get_color(), alpha=0.2, linewidth=0
-    )
+def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, place: int) -> None:
+    numbers, look = statistics.summary(data, name), picture.look(place)
+    ax.plot(data[axis], numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims
@@ -451,6 +453,9 @@ def loose(studies: Studies) -> str:
     )
 
 
+#: A bound guides if the eigenvalue is of its size.
+GUIDES = Meaning((0.5, 1.0), "“guidance”: half of it or more")
+
 FIGURE = Figure(
     name="jung-convergence",
     title="How fast FedGD and FedRelax converge",
@@ -473,7 +478,7 @@ FIGURE = Figure(
             (0.9, 1.1),
             "measured exponent over that of the extreme eigenvalues, in the second half of the "
             "rounds before rounding: within a tenth",
-            condition="of FedRelax by the spectrum of its own iteration, which is ours",
+            condition="FedRelax by the spectrum of its own iteration",
         ),
         Claim(
             "contraction",
@@ -497,9 +502,7 @@ FIGURE = Figure(
             "U provides guidance: the largest eigenvalue is of its size",
             "section 5.1",
             mean_ratio("degree"),
-            (0.5, 1.0),
-            "half of it or more",
-            condition="what guidance is, is ours",
+            *GUIDES,
         ),
         Claim(
             "smallest-eigenvalue",
@@ -514,9 +517,7 @@ FIGURE = Figure(
             "(107) provides guidance: the smallest eigenvalue is of its size",
             "section 5.1",
             mean_ratio("smallest"),
-            (0.1, 1.0),
-            "a tenth of it or more",
-            condition="what guidance is, is ours",
+            *GUIDES,
             note=loose,
         ),
         Claim(
@@ -541,7 +542,8 @@ FIGURE = Figure(
             "Exercise 5.1; 1/eta = trace of Q",
             changes(FIRST, 499, 700),
             (0, INFINITE),
-            condition="ours: the step is the best where the two eigenvalues sum to 2000",
+            "the step is the best where the two eigenvalues sum to 2000",
+            ours=True,
         ),
         Claim(
             "divergence",
@@ -567,7 +569,7 @@ FIGURE = Figure(
             slower,
             (1, INFINITE),
             "rounds over rounds, for alpha of 1 and more",
-            condition="ours: the book asks for a study",
+            ours=True,
         ),
         Claim(
             "saturation",
@@ -575,9 +577,9 @@ FIGURE = Figure(
             "Exercise 5.2",
             saturation,
             (1, 1.5),
-            "ten times the coupling costs less than half as many rounds again, at the step "
-            "1/(2 largest eigenvalue)",
-            condition="ours: the error has none of the smallest eigenvalue",
+            "ten times the coupling costs less than half as many rounds again, at the step 1/(2 "
+            "largest eigenvalue); the error has no part of the smallest eigenvalue",
+            ours=True,
         ),
     ],
     settings=(

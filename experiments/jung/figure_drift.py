@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import order
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate, gap, joined, last, last_part, samples
 from fljax import plotting, statistics
@@ -288,8 +289,6 @@ def unsettled(studies: Studies) -> dict[str, Estimate]:
     }
 
 
-OURS = "the source does not mention it"
-
 FIGURE = Figure(
     name="jung-drift",
     title="Local steps, proximal steps and the minimizer",
@@ -321,10 +320,10 @@ FIGURE = Figure(
         Claim(
             "local-steps-drift",
             "the more local steps, the farther from the minimizer is the limit",
-            "ours; Algorithm 8, section 5.4",
+            "Algorithm 8, section 5.4",
             drifts,
             (0, INFINITE),
-            condition=OURS,
+            ours=True,
         ),
         Claim(
             "limits-are-exact",
@@ -333,34 +332,34 @@ FIGURE = Figure(
             exact,
             (-0.1, 0.1),
             "within 0.1 dB",
-            condition="the fixed points are derived here",
+            ours=True,
         ),
         Claim(
             "fedprox-closer-for-small-eta",
             "the smaller η, the nearer to the minimizer FedProx ends",
-            "ours; section 5.5",
+            "section 5.5: a small η keeps clients close to the server's model",
             closer,
             (0, INFINITE),
-            condition="the source says that a small η keeps clients close to the server's model",
+            ours=True,
         ),
         Claim(
             "fedprox-reaches-it-without-eta",
             "FedProx's distance from the minimizer vanishes with η, in proportion",
-            "ours; Algorithm 10",
+            "Algorithm 10",
             vanishes,
-            (1.6, 2.2),
-            "squared distances grow with its square between the two least",
-            condition=OURS,
+            *order(2).when("squared distances, between the two least"),
+            ours=True,
         ),
         Claim(
             "subsets-do-not-settle",
             "where clients are drawn anew in each round, an error is left that all together have "
             "not",
-            "ours; Algorithm 9, section 5.4",
+            "Algorithm 9, section 5.4",
             unsettled,
             (0, INFINITE),
             "mean of the last quarter of the rounds",
             condition="constant learning rate, clients that differ",
+            ours=True,
         ),
     ],
     settings=(

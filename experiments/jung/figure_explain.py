@@ -35,7 +35,7 @@ SHIFTS = Setting(
     "right and, as in the instance, by one; two in between",
 )
 INSTANCE = (0.0, 0.1, 1.0, 10.0, 100.0)
-#: Of one instance of ours, checked: errors at these rho.
+#: Of one instance, computed before: errors at these rho.
 PRINTED = {0.0: (0.67, 0.45, 0.19, 0.041, 0.004), 1.0: (0.65, 0.65, 1.54, 3.00, 3.75)}
 
 
@@ -95,16 +95,18 @@ def plot(studies: Studies) -> Picture:
     alone = float(statistics.decibels(float(data["instance"].sel(at=0.0, shift=0.0).mean())))
     picture.theory(axes[0], alone, "without a signal")
     ax = axes[2]
-    for color, shift in (("C0", 0.0), ("C3", 1.0)):
+    for place, shift in ((0, 0.0), (3, 1.0)):
+        look = {key: plotting.LOOKS[place][key] for key in ("color", "marker")}
         values = data["instance"].sel(shift=shift).transpose("at", "seed").values
         places = np.arange(len(INSTANCE))
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=1)
         name = names[shift]
         ax.errorbar(
-            places, middle, [middle - low, high - middle], fmt="o", color=color, capsize=2,
-            label=f"{name}: 95 % of rings",
+            places, middle, [middle - low, high - middle], linestyle="", capsize=2,
+            label=f"{name}: 95 % of rings", **look,
         )  # fmt: skip
-        ax.plot(places + 0.2, PRINTED[shift], "x", color=color, label=f"{name}: one ring, given")
+        given = {"color": look["color"], "label": f"{name}: one ring, given"}
+        ax.plot(places + 0.2, PRINTED[shift], "x", **given)
     ax.set_xticks(range(len(INSTANCE)), [f"{at:g}" for at in INSTANCE])
     ax.set(yscale="log", xlabel=LABELS["strength"], ylabel="squared error of a node")
     return picture.finish(
@@ -214,7 +216,7 @@ FIGURE = Figure(
             falls,
             (0, INFINITE),
             "the error at every weight below that at the one before, dB",
-            condition="ours: the exercise asks for it and says nothing",
+            ours=True,
         ),
         Claim(
             "wrong-harms",
@@ -223,44 +225,49 @@ FIGURE = Figure(
             above_none(1.0, 1.0, 10.0, 100.0),
             (0, INFINITE),
             "the error with a signal above that without, dB",
-            condition="ours; a signal off by one in each parameter, of a weight of one or more",
+            condition="a signal off by one in each parameter, of a weight of one or more",
+            ours=True,
         ),
         Claim(
             "wrong-limit",
             "in the end the error is that of the model behind the signal",
-            "Exercise 8.2; ours",
+            "Exercise 8.2",
             limit,
             (0.9, 1.1),
             "at the largest rho over the squared distance of that model",
-            condition="ours: as many points of the signal as parameters or more",
+            condition="as many points of the signal as parameters or more",
+            ours=True,
         ),
         Claim(
             "slightly-wrong-helps",
-            "a signal that is slightly off helps, too, as any biased prior does",
-            "section 8.4; ours",
+            "a signal that is off by less than the nodes are themselves helps, too, as any "
+            "biased prior does",
+            "section 8.4",
             above_none(0.25, 1.0, 10.0),
             (-INFINITE, 0),
             "the error with a signal off by a quarter above that without, dB",
-            condition="ours: off by less than the nodes' own errors",
+            ours=True,
             note=best_weight,
         ),
         Claim(
             "instance-right",
             "errors .67, .45, .19, .041, .004 at rho = 0, .1, 1, 10, 100 with the right signal",
-            "Exercise 8.2; one instance of ours",
+            "Exercise 8.2; one instance, computed before",
             rank(0.0),
             (2.5, 97.5),
             "per cent of the rings with less: within the middle 95 %",
             condition="one instance, of which points and noise are not given",
+            ours=True,
         ),
         Claim(
             "instance-wrong",
             "and .65, .65, 1.54, 3.00, 3.75 with a wrong one",
-            "Exercise 8.2; one instance of ours",
+            "Exercise 8.2; one instance, computed before",
             rank(1.0),
             (2.5, 97.5),
             "per cent of the rings with less: within the middle 95 %",
             condition="one instance, of which points and noise are not given",
+            ours=True,
         ),
     ],
     settings=(NODES, DIM, SAMPLES, COUPLING, POINTS, NOISE, STRENGTHS, SHIFTS),

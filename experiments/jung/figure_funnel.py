@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import statistics
+from fljax import plotting, statistics
 from fljax.privacy import GaussianFunnel, Tradeoff
 
 NOISE = Setting("deviation of the noise in s and y", 0.2, "with which the numbers are the printed")
@@ -223,52 +224,48 @@ def plot(studies: Studies) -> Picture:
     drawing, (sweep, trade, discrete, month, other, chosen) = picture.panels(titles, height=2.3)
     funnel = exact()
     true = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
-    for name, text, color, column in (
-        ("private", "I(s;z)", "C1", 0),
-        ("useful", "I(y;z)", "C0", 1),
-    ):
-        _band(sweep, data, name, "angle", text, color, ".")
+    for column, (name, text) in enumerate((("private", "I(s;z)"), ("useful", "I(y;z)"))):
+        look = plotting.LOOKS[1 - column] | {"linestyle": "", "markersize": 1.8}
+        _band(sweep, data, name, "angle", text, look)
         exactly = "exact" if column else "_"
         picture.predicted_curve(sweep, np.asarray(ANGLES.value), true[:, column], exactly)
     sweep.set(xlabel="angle of f [degrees]", ylabel="nats")
-    trade.plot(true[:, 1], true[:, 0], ".", color="C0", label="directions of the sweep")
+    blue, red, green = (look["color"] for look in plotting.LOOKS[:3])
+    trade.plot(true[:, 1], true[:, 0], ".", color=blue, label="directions of the sweep")
     levels = lines["share"] * lines["told"].sel(limit="gaussian")
-    trade.plot(levels, lines["gaussian"], color="C3", label="least at each I(y;z)")
+    trade.plot(levels, lines["gaussian"], color=red, label="least at each I(y;z)")
     free = funnel.at(0.0)
-    trade.plot(free.useful, free.private, "D", color="C2", label="(184)", zorder=5)
+    trade.plot(free.useful, free.private, "D", color=green, label="(184)", zorder=5)
     trade.set(xlabel="I(y;z) [nats]", ylabel="I(s;z) [nats]")
     outline = [
         np.concatenate([lines[f"below_{name}"].values, lines[f"above_{name}"].values[::-1]])
         for name in "ys"
     ]
-    discrete.fill(*outline, color="C0", alpha=0.2, linewidth=0, label="attained by random maps")
-    discrete.plot(lines["below_y"], lines["below_s"], color="C3", label="privacy funnel")
+    discrete.fill(*outline, color=blue, alpha=0.2, linewidth=0, label="attained by random maps")
+    discrete.plot(lines["below_y"], lines["below_s"], color=red, label="privacy funnel")
     discrete.plot(
         lines["map_useful"], lines["map_private"], ".", ms=2.5, color="k", label="203 fixed maps"
     )
     discrete.set(xlabel="I(y;z) [nats]", ylabel="I(s;z) [nats]")
     places = np.arange(3)
-    for shift, name, text, color in (
-        (-0.2, "hour", "hour", "C1"),
-        (0.2, "temperature", "temperature", "C0"),
-    ):
+    for shift, name, color in ((-0.2, "hour", red), (0.2, "temperature", blue)):
         numbers = statistics.summary(data, name)
-        month.bar(places + shift, numbers["mean"], 0.4, color=color, label=text)
+        month.bar(places + shift, numbers["mean"], 0.4, color=color, label=name)
         ends = np.abs(
             np.stack([numbers["mean"] - numbers["low"], numbers["high"] - numbers["mean"]])
         )
         month.errorbar(places + shift, numbers["mean"], ends, fmt="none", color="k", lw=0.8)
     month.set_xticks(places, ["all", "no x11", "no x1"])
     month.set(ylabel=r"$R^2$ in sample", ylim=(0, 1.05))
-    for attacker, color in zip(ATTACKERS, ("C0", "C1"), strict=True):
-        _band(other, data.sel(attacker=attacker), "fresh", "size", attacker, color, ".-")
+    for look, attacker in zip(plotting.LOOKS, ATTACKERS, strict=False):
+        _band(other, data.sel(attacker=attacker), "fresh", "size", attacker, look)
     other.set(
         xlabel="hours that the map is from", ylabel=r"$R^2$ of the hour", ylim=(0, 1), xscale="log"
     )
     other.set_xticks(SIZES.value, [str(size) for size in SIZES.value])
     other.minorticks_off()
     chosen.hist(
-        data["chosen"].values, np.arange(86.0, 94.1, 0.5).tolist(), color="C2", label="samples"
+        data["chosen"].values, np.arange(86.0, 94.1, 0.5).tolist(), color=green, label="samples"
     )
     chosen.axvline(90, **picture.THIN, label="exact: 90")
     chosen.set(xlabel="angle [degrees]", ylabel="seeds")
@@ -277,13 +274,12 @@ def plot(studies: Studies) -> Picture:
 
 
 def _band(
-    ax: Axes, data: xr.Dataset, name: str, axis: str, text: str, color: str, line: str
+    ax: Axes, data: xr.Dataset, name: str, axis: str, text: str, look: dict[str, Any]
 ) -> None:
     numbers = statistics.summary(data, name)
-    ax.plot(data[axis], numbers["mean"], line, color=color, label=text, ms=3)
-    ax.fill_between(
-        data[axis], numbers["low"], numbers["high"], color=color, alpha=0.2, linewidth=0
-    )
+    ax.plot(data[axis], numbers["mean"], label=text, **look)
+    ends = numbers["low"], numbers["high"]
+    ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
 
 
 # --------------------------------------------------------------------------- claims
@@ -366,6 +362,7 @@ FIGURE = Figure(
             (-WITHIN.value, WITHIN.value),
             f"within {WITHIN.value:g} nats of the numbers of the extract",
             condition=f"noise of deviation {NOISE.value:g}, {RECORDS.value} samples",
+            ours=True,
         ),
         Claim(
             "direction-of-184",
@@ -375,6 +372,7 @@ FIGURE = Figure(
             (89.5, 90.5),
             "the mean angle; one instance gave 89.8",
             condition=f"{RECORDS.value} samples",
+            ours=True,
         ),
         Claim(
             "no-direction-is-better",
@@ -383,7 +381,8 @@ FIGURE = Figure(
             above_sweep,
             (-1e-9, INFINITE),
             "the least gap, of rounding at most",
-            condition="jointly Gaussian; the source has no solver",
+            condition="jointly Gaussian",
+            ours=True,
         ),
         Claim(
             "no-map-is-better",
@@ -393,6 +392,7 @@ FIGURE = Figure(
             (-1e-4, INFINITE),
             "the least gap of all 203 maps; the curve is computed to 1e-4",
             condition="six values of x",
+            ours=True,
         ),
         Claim(
             "chance-helps",
@@ -402,6 +402,7 @@ FIGURE = Figure(
             (1e-3, INFINITE),
             "at the level where it matters most, by more than the curve's accuracy",
             condition="six values of x",
+            ours=True,
         ),
         Claim(
             "a-trade-off",
@@ -438,6 +439,7 @@ FIGURE = Figure(
             (0.5, 1),
             "R^2 in sample above one half",
             condition="a synthetic table",
+            ours=True,
         ),
         Claim(
             "squares-tell",
@@ -447,6 +449,7 @@ FIGURE = Figure(
             (0.1, 1),
             "R^2 of the hour above 0.1 with squares and products of features",
             condition="a synthetic table, the map of the month before",
+            ours=True,
         ),
     ],
     settings=(NOISE, RECORDS, ANGLES, CELLS, COUNTED, LEVELS, DAYS, SIZES, WITHIN),

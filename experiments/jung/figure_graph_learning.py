@@ -320,7 +320,9 @@ def plot(studies: Studies) -> Picture:
     plotting.learning_curves(trained.drop_sel(graph=ALONE), WITHIN, "graph", edges)
     plotting.learning_curves(trained, ERROR, "graph", errors)
     edges.set_ylabel("edges within clusters")
-    return picture.finish(drawing, "graphs that are learned, of three clusters of eight in (b)-(f)")
+    return picture.finish(
+        drawing, "Graphs that are learned; seeds of (a), of (b) to (d), and of (e), (f):"
+    )
 
 
 # --------------------------------------------------------------------------- claims
@@ -421,6 +423,8 @@ def crossing(studies: Studies) -> str:
     )
 
 
+INSTANCE = "clusters, noise and samples as in the settings"
+
 FIGURE = Figure(
     name="jung-graph-learning",
     title="Learning the graph, against the true one",
@@ -441,7 +445,7 @@ FIGURE = Figure(
             ranked,
             (-2, 2),
             "within two per cent of all neighborhoods of the exact probability, by quadrature",
-            condition="the source asks for the analysis and prints none; the numbers m are ours",
+            ours=True,
         ),
         Claim(
             "ranking-floor",
@@ -452,7 +456,8 @@ FIGURE = Figure(
             (-1, 1),
             f"within one per cent of all; the probability, hypergeometric, is {floor_wrong():.3f}; "
             f"at {ENTRIES.value[-1]} entries",
-            condition="as above; half of the nodes are of each kind",
+            condition="half of the nodes are of each kind",
+            ours=True,
         ),
         Claim(
             "alike-by-models",
@@ -461,7 +466,7 @@ FIGURE = Figure(
             within(PARAMETERS, -1),
             (SURE.value, 1.0001),
             f"at least {SURE.value:g} of the edges within clusters, with the most samples",
-            condition="clusters, noise and samples are ours",
+            condition=INSTANCE,
         ),
         Claim(
             "alike-by-gradients",
@@ -470,16 +475,16 @@ FIGURE = Figure(
             within(GRADIENTS, -1),
             (SURE.value, 1.0001),
             f"at least {SURE.value:g} of the edges within clusters, with the most samples",
-            condition="clusters, noise and samples are ours; gradients at zero",
+            condition=INSTANCE + "; gradients at zero",
         ),
         Claim(
             "few-samples-tell",
             "with as few samples as parameters learned edges are more often within clusters than "
             "those of a graph that knows nothing",
-            "section 7.2",
+            "section 7.2, which does not say how many samples are needed",
             few,
             (PROBABILITY, 1.0001),
-            condition="the source does not say how many samples are needed",
+            ours=True,
         ),
         Claim(
             "projected-descent",
@@ -488,7 +493,6 @@ FIGURE = Figure(
             excess,
             (-0.1, 2.0),
             f"after {STEPS.value} steps at most 2 % above the linear program",
-            condition="steps and tolerance are ours",
         ),
         Claim(
             "edges-among-alike-help",
@@ -497,7 +501,7 @@ FIGURE = Figure(
             above(ALONE, TRUE),
             (0, INFINITE),
             "the error without edges above that on the true graph",
-            condition="clusters, noise, samples and alpha are ours",
+            condition=INSTANCE,
         ),
         Claim(
             "edges-among-others-do-not-help",
@@ -506,7 +510,7 @@ FIGURE = Figure(
             above(ALL, ALONE),
             (0, INFINITE),
             "the error with edges between all above that without",
-            condition="clusters, noise, samples and alpha are ours",
+            condition=INSTANCE,
             note=crossing,
         ),
         Claim(
@@ -516,7 +520,7 @@ FIGURE = Figure(
             lambda studies: above(ALONE, LEARNED)(studies) | above(ALL, LEARNED)(studies),
             (0, INFINITE),
             "their errors above that on the learned graph",
-            condition="clusters, noise, samples and alpha are ours",
+            condition=INSTANCE,
             note="With as few samples as parameters the models are mostly noise, and so is a graph "
             "of them; it joins those with the same errors.",
         ),
@@ -528,7 +532,8 @@ FIGURE = Figure(
             trained,
             (0, INFINITE),
             "the errors after the last round above that of the learned network",
-            condition="that the graph follows the models in training is ours",
+            condition="the graph follows the models in training",
+            ours=True,
         ),
         Claim(
             "rewired-in-training",
@@ -536,7 +541,8 @@ FIGURE = Figure(
             "section 7.3",
             rewired,
             (0, INFINITE),
-            condition="that the graph follows the models in training is ours",
+            condition="the graph follows the models in training",
+            ours=True,
         ),
     ],
     settings=(

@@ -95,16 +95,21 @@ def study(effort: Effort) -> Studies:
     pixels = digits()[0][:count]
     result = np.zeros((count, len(DEFENSES), len(METHODS), *pixels.shape[1:]))
     keys = jax.random.split(fl.random_key(0), count)
-    for place, (defense, batch) in enumerate(DEFENSES.items()):
-        clients = [of_client(first, batch) for first in range(count)]
+    of_batch = np.asarray([*DEFENSES.values()])
+    for batch in np.unique(of_batch):  # one program for all defenses of a batch
+        places = np.flatnonzero(of_batch == batch)
+        clients = [of_client(first, int(batch)) for first in range(count)]
         model = clients[0].initial
-        gradients = [client.loss_gradient(model[None])[0] for client in clients]
-        said = jnp.stack([sent(defense, g, k) for g, k in zip(gradients, keys, strict=True)])
+        pairs = [(c.loss_gradient(model[None])[0], k) for c, k in zip(clients, keys, strict=True)]
+        names = [name for name, size in DEFENSES.items() if size == batch]
+        said = jnp.stack([sent(name, *pair) for name in names for pair in pairs])
+        starts = jnp.tile(keys, len(places))
         for column, matching in enumerate(METHODS):
-            guesses = np.asarray(guessed(clients[0], said, keys, matching, batch, steps))
-            apart = np.mean((guesses - pixels[:, None]) ** 2, axis=(2, 3))
-            nearest = apart.argmin(axis=1)
-            result[:, place, column] = guesses[np.arange(count), nearest]
+            guesses = guessed(clients[0], said, starts, matching, int(batch), steps)
+            guesses = np.asarray(guesses).reshape(len(places), count, batch, *pixels.shape[1:])
+            nearest = np.mean((guesses - pixels[:, None]) ** 2, axis=(3, 4)).argmin(axis=2)
+            best = np.take_along_axis(guesses, nearest[..., None, None, None], axis=2)[:, :, 0]
+            result[:, places, column] = best.swapaxes(0, 1)
     axes = ("seed", "defense", "matching")
     error = np.mean((result - pixels[:, None, None]) ** 2, axis=(3, 4))
     peak = 1 / SCALE.value[1]
@@ -181,7 +186,7 @@ def hidden(studies: Studies) -> dict[str, Estimate]:
     return {name: apart(*case) for name, case in cases.items()}
 
 
-OURS = "ours: this network, at its start, and four digits"
+INSTANCE = "this network, at its start, and four digits"
 
 FIGURE = Figure(
     name="jung-inversion",
@@ -202,7 +207,7 @@ FIGURE = Figure(
             ratios(("DLG", OPEN), ("cosine", OPEN)),
             (15, INFINITE),
             "a ratio of peak to error above 15 dB",
-            OURS,
+            condition=INSTANCE,
             note="The angle leaves open how bright a picture is: pixels beyond black and "
             "white, which a picture cuts off, count as errors.",
         ),
@@ -213,7 +218,7 @@ FIGURE = Figure(
             ratios(("cosine", CLIPPED)),
             (15, INFINITE),
             "above 15 dB",
-            OURS,
+            condition=INSTANCE,
             note="As without clipping: the angle leaves open how bright a picture is.",
         ),
         Claim(
@@ -223,7 +228,7 @@ FIGURE = Figure(
             hidden,
             (3, INFINITE),
             "at least 3 dB farther off",
-            OURS,
+            condition=INSTANCE,
             note="A gradient has a hundred times as many numbers as the digit, and most of the "
             "noise averages out; of a batch some sample is still found.",
         ),

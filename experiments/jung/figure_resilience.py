@@ -41,7 +41,7 @@ LOSSES = Setting(
     "as of the instance, but anew",
 )
 INSTANCE = (0.0, 0.2, 0.4, 0.6, 0.8)
-#: Of one network of ours, checked.
+#: Of one network, computed before.
 CONNECTIVITY, CONNECTED = (0.72, 0.44, 0.15, 0.01, 0.0), (1.0, 0.98, 0.66, 0.10, 0.0)
 
 SERVER, PEERS = "server (FedAvg)", "peers (FedGD)"
@@ -186,21 +186,24 @@ def plot(studies: Studies) -> Picture:
     ):
         values = failures[name].transpose("seed", "drop_edge").values
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=0)
-        ax.plot(at, middle, label="median network")
-        ax.fill_between(at, low, high, alpha=0.2, linewidth=0, label="middle 95 % of networks")
+        color = picture.look(2)["color"]
+        ax.plot(at, middle, color=color, label="median network")
+        band = {"color": color, "alpha": 0.2, "linewidth": 0, "label": "middle 95 % of networks"}
+        ax.fill_between(at, low, high, **band)
         ax.plot(INSTANCE, printed, "kx", label="one network, given")
         ax.set(xlabel="probability that an edge fails", ylabel=text)
-    for color, (method, case) in enumerate(itertools.product((SERVER, PEERS), (WHOLE, FAILED))):
+    lines = ("-", (0, (1, 1)), "--", "-.")
+    for line, (method, case) in zip(
+        lines, itertools.product((SERVER, PEERS), (WHOLE, FAILED)), strict=True
+    ):
         numbers = statistics.summary(runs.sel(algorithm=method, case=case), ERROR)
         mean, low, high = (
             statistics.decibels(numbers[part].values) for part in ("mean", "low", "high")
         )
-        line = "-" if case == WHOLE else (0, (3, 1))
-        look = {"color": f"C{color // 2}", "linestyle": line}
+        color = picture.look((SERVER, PEERS).index(method))["color"]
+        look = {"color": color, "linestyle": line}
         course.plot(runs["round"], mean, label=f"{method}, {case}", **look)
-        course.fill_between(
-            runs["round"], low, high, color=f"C{color // 2}", alpha=0.2, linewidth=0
-        )
+        course.fill_between(runs["round"], low, high, color=color, alpha=0.2, linewidth=0)
     course.axvline(
         FAILS.value, label="the server, or the most critical peer, fails", **picture.THIN
     )
@@ -334,38 +337,40 @@ FIGURE = Figure(
             "instance-connectivity",
             "of the connectivity .72 of one network .44, .15 and .01 are left at probabilities of "
             ".2, .4 and .6",
-            "Exercise 8.1; one instance of ours",
+            "Exercise 8.1; one instance, computed before",
             rank("connectivity", CONNECTIVITY, True),
             (2.5, 97.5),
             "its share of the connectivity without failures: per cent of the networks with less",
             condition="one network, of which the number of neighbors is not given",
+            ours=True,
         ),
         Claim(
             "instance-connected",
             "it stays in one piece in .98, .66 and .10 of the draws",
-            "Exercise 8.1; one instance of ours",
+            "Exercise 8.1; one instance, computed before",
             rank("connected", CONNECTED, False),
             (2.5, 97.5),
             "per cent of the networks with less",
             condition="one network, of which the number of neighbors is not given",
+            ours=True,
         ),
         Claim(
             "critical-node",
             "which node fails matters: without the most critical little connectivity is left",
-            "section 8.2.4; ours",
+            "section 8.2.4",
             one_node("critical"),
             (0, 0.5),
             "mean share of the connectivity that is left",
-            condition="ours",
+            ours=True,
         ),
         Claim(
             "typical-node",
             "without a random one nearly all is",
-            "section 8.2.4; ours",
+            "section 8.2.4",
             one_node("typical"),
             (0.85, INFINITE),
             "mean share of the connectivity that is left",
-            condition="ours",
+            ours=True,
         ),
         Claim(
             "server-fails",
@@ -382,7 +387,8 @@ FIGURE = Figure(
             "section 8.2.4",
             costs(PEERS),
             (-INFINITE, 1),
-            "the error of the others at the end above that without a failure: less than 1 dB",
+            "“gracefully”: less than 1 dB; the error of the others at the end above that without "
+            "a failure",
             note="It costs a little more than a decibel: the most critical node is where the "
             "network is thin, and who is behind it learns from fewer.",
         ),
@@ -401,7 +407,7 @@ FIGURE = Figure(
             "section 8.2.4",
             by_links(PEERS, *LOSSES.value[1:]),
             (-INFINITE, 1),
-            "the error at the end above that with all links: less than 1 dB",
+            "“gracefully”: less than 1 dB; the error at the end above that with all links",
             condition="links that fail anew in every round",
             note="A model is pulled towards its neighbors in the rounds alone in which they are "
             "heard: links that fail are a coupling that is weaker by as much, and nodes of few "

@@ -4,6 +4,7 @@ The source gives sizes, step sizes and ranges of batches and local steps. Every 
 open is in this file, once, with its reason.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
+from matplotlib.axes import Axes
 
 import fljax as fl
-from experiments.figure import Effort, Estimate, Setting
-from experiments.measures import gap, last_part, samples, two
+from experiments import picture
+from experiments.figure import Effort, Estimate, Setting, Studies
+from experiments.measures import estimate, gap, last_part, samples, two
 from experiments.rizk import data
-from fljax import statistics
+from fljax import plotting, statistics
 from fljax._module import replace
 from fljax.algorithms import Algorithm, FedAvg, ISFedAvg
 from fljax.batches import Uniform
@@ -96,9 +99,8 @@ FEDAVG, TRUE, FULL, SAMPLED = (
 RULES = {TRUE: "optimal", FULL: "full", SAMPLED: "sampled"}
 IS = "ISFedAvg"
 
-#: What some words of the source are taken to mean, in dB.
-SAME = (-0.5, 0.5)
-SIMILAR = "“just as well”, “not much”: within 0.5 dB"
+#: When levels are read.
+RESTING = "steady states"
 
 # --------------------------------------------------------------------------- scenario
 
@@ -279,6 +281,90 @@ def predicted_level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
     return float(statistics.decibels(samples(data, which, PREDICTED).mean()))
 
 
+def exponential(*methods: str) -> Callable[[Studies], dict[str, Estimate]]:
+    """Of the fall in dB a round, that of its second half over that of its first."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        result = {}
+        for name in methods:
+            curve = samples(studies["a"], name, METRIC)
+            rest = samples(steady(studies["a"]), name, METRIC).mean()
+            falling = curve[:, : int(np.argmax(curve.mean(axis=0) < 10 * rest))]
+            middle = (falling.shape[1] - 1) // 2
+
+            def ratio(mean: np.ndarray, middle: int = middle) -> np.ndarray:
+                db = statistics.decibels(mean)
+                first, second = db[:, 0] - db[:, middle], db[:, middle] - db[:, 2 * middle]
+                return second / first
+
+            result[name] = estimate(ratio, falling, unit="")
+        return result
+
+    return measure
+
+
+#: What to fall exponentially is taken to mean.
+STRAIGHT = (
+    "until they are 10 dB above their steady states, the second half of the fall is as steep in dB "
+    "as the first, within a fourth"
+)
+
+
+def quantiles(*panels: str) -> Callable[[Studies], list[dict[str, Any]]]:
+    """A table of the runs' steady states, dB: quantiles beside the mean, which a few runs carry
+    where agents' noise is as unlike as here.
+    """
+
+    def table(studies: Studies) -> list[dict[str, Any]]:
+        rows = []
+        for panel in panels:
+            rests = steady(studies[panel])[METRIC].mean("round")
+            free = [str(d) for d in rests.dims if d != "seed"]
+            for values in itertools.product(*(rests[d].values.tolist() for d in free)):
+                at = dict(zip(free, values, strict=True))
+                runs = rests.sel(at).values
+                runs = runs[np.isfinite(runs)]
+                parts = {"mean": runs.mean()} if len(runs) else {}
+                for share in (5, 25, 50, 75, 95) if len(runs) else ():
+                    parts[f"{share} %"] = np.percentile(runs, share)
+                levels = {k: round(float(statistics.decibels(v)), 2) for k, v in parts.items()}
+                rows.append({"panel": panel} | at | {"finite runs": len(runs)} | levels)
+        return rows
+
+    return table
+
+
+# --------------------------------------------------------------------------- pictures
+
+
+def dress(ax: Axes, looks: Sequence[Mapping[str, Any]]) -> None:
+    """Curves and their bands, in order, as they look in the other panels."""
+    for look, line, band in zip(looks, ax.lines, ax.collections, strict=True):
+        line.set(**look)
+        band.set_color(look["color"])
+
+
+def draw(ax: Axes, data: xr.Dataset) -> None:
+    """Learning curves, each method as in all panels."""
+    plotting.learning_curves(data, METRIC, ax=ax)
+    dress(ax, [LOOKS[name] for name in data["algorithm"].values.tolist()])
+    picture.fade(ax)
+
+
+def draw_medians(ax: Axes, data: xr.Dataset) -> None:
+    """Medians of the runs, thin, in the colors of the means."""
+    text = "medians"
+    for name in data["algorithm"].values.tolist():
+        curve = statistics.decibels(np.median(samples(data, name, METRIC), axis=0))
+        look = {"color": LOOKS[name]["color"], "linewidth": 0.6}
+        ax.plot(data["round"].values, curve, label=text, **look)
+        text = ""
+
+
+def seeds(data: xr.Dataset) -> str:
+    return f"{data.sizes['seed']} seeds"
+
+
 # --------------------------------------------------------------------------- private uploads
 
 PRIVATE_AGENTS = Setting("agents K", 1000, "section 2.6.4 on figure 2.6", given=True)
@@ -314,6 +400,15 @@ PRIVATE = (
 
 STANDARD, MODELS, UPDATES = "standard", "models shared", "updates shared"
 
+#: How a method looks in all panels.
+LOOKS = {
+    name: plotting.LOOKS[place]
+    for place, names in enumerate(
+        ((FEDAVG, STANDARD), (IS, TRUE, MODELS), (FULL, UPDATES), (SAMPLED,))
+    )
+    for name in names
+}
+
 
 def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
     """What clients' noise is on, by curve."""
@@ -339,6 +434,7 @@ def private_scenario(
     shared: str,
     step_size: Array | float = PRIVATE_STEP.value,
     variance: Array | float = VARIANCE.value,
+    metrics: Sequence[str | Metric] = (METRIC,),
 ) -> fl.Simulation:
     """One run of section 2.6.4."""
     problem = data.regression(
@@ -352,7 +448,8 @@ def private_scenario(
         noise_spread=SPREAD.value,
     )
     noise = uploads(variance)[shared]
-    return fl.Simulation(problem, private_fedavg(step_size), upload_noise=noise, metrics=[METRIC])
+    algorithm = private_fedavg(step_size)
+    return fl.Simulation(problem, algorithm, upload_noise=noise, metrics=list(metrics))
 
 
 def private_study(
@@ -361,12 +458,13 @@ def private_study(
     rounds: int,
     shared: Sequence[str],
     seeds: int | None = None,
+    build: Callable[..., fl.Simulation] = private_scenario,
     **grid: Any,
 ) -> xr.Dataset:
     """What is shared, over a grid of step sizes or variances."""
     results = effort.sweep(
         name,
-        private_scenario,
+        build,
         rounds=rounds,
         seeds=effort.seeds if seeds is None else seeds,
         grid={"shared": list(shared)} | grid,

@@ -19,6 +19,7 @@ from fljax._module import replace
 from fljax.algorithms import GraphFedAvg
 from fljax.batches import Uniform
 from fljax.link import Noise
+from fljax.problems import Problem
 
 # --------------------------------------------------------------------------- settings
 
@@ -45,6 +46,16 @@ DATA_NOISE = Setting(
     "median, and spread of the logarithm of its deviation over clients: that of the house's "
     "problems, about as strong as the signal of such features",
 )
+FEATURES = Setting(
+    "open: eigenvalues",
+    ((0.01, 0.08), (0.05, 0.12)),
+    "those above, and the largest with which the step 5 is stable for the mean of all clients",
+)
+LOUDNESS = Setting(
+    "open: variance of the responses' noise",
+    (0.1, 1.0, 5.0),
+    "that above, and up to where it is far above the signal",
+)
 REPLACEMENT = Setting("batches", "with replacement", "as in figure 2.1 (section 2.6.1)")
 DEGREE = Setting("mean degree of the servers' graph", 4, "not given; random and connected")
 
@@ -63,23 +74,34 @@ BATCHES_OF = tuple(DRAWS.integers(*BATCHES.value, size=ALL, endpoint=True).tolis
 # --------------------------------------------------------------------------- scenario
 
 
-@network.drawn_once
-def world() -> tuple[fl.problems.Problem, fl.federation.Federation]:
-    """The data of all clients, and the servers' network."""
-    k_graph, k_data = jax.random.split(fl.random_key(0))
-    graph = fl.graphs.random_connected(k_graph, SERVERS.value, DEGREE.value)
-    median, spread = DATA_NOISE.value
-    problem = data.regression(
+def problem(eigenvalues: tuple[float, float], noise: float, seed: int = 0) -> Problem:
+    """The data of all clients: of a seed the same draws, whatever is open of their laws."""
+    _, k_data = jax.random.split(fl.random_key(seed))
+    return data.regression(
         k_data,
         ALL,
         SAMPLES.value,
         DIM.value,
         RHO.value,
-        eigenvalues=EIGENVALUES.value,
-        noise=median,
-        noise_spread=spread,
+        eigenvalues=eigenvalues,
+        noise=noise,
+        noise_spread=DATA_NOISE.value[1],
     )
-    return problem, fl.federation.balanced(CLIENTS.value, graph)
+
+
+@network.drawn_once
+def world() -> tuple[Problem, fl.federation.Federation]:
+    """The data of all clients, and the servers' network."""
+    k_graph, _ = jax.random.split(fl.random_key(0))
+    graph = fl.graphs.random_connected(k_graph, SERVERS.value, DEGREE.value)
+    known = problem(EIGENVALUES.value, DATA_NOISE.value[0])
+    return known, fl.federation.balanced(CLIENTS.value, graph)
+
+
+@network.drawn_once
+def others() -> dict[str, Problem]:
+    """The data under every law that is left open."""
+    return network.of_laws(problem, FEATURES.value, LOUDNESS.value)
 
 
 def algorithm(step_size: Array | float) -> GraphFedAvg:
@@ -88,16 +110,39 @@ def algorithm(step_size: Array | float) -> GraphFedAvg:
     return GraphFedAvg(step_size, STEPS_OF, CHOSEN.value, batches)
 
 
-def scenario(key: Array, scheme: Noise, variance: Array, step_size: Array) -> fl.Simulation:
-    """One run of the regression (section 3.5.1)."""
-    problem, servers = world()
+def simulation(
+    scheme: Noise, variance: Array, step_size: Array, problem: Problem | None = None
+) -> fl.Simulation:
+    """The regression (section 3.5.1), of the data above or of others."""
+    known, servers = world()
     return fl.Simulation(
-        problem=problem,
+        problem=known if problem is None else problem,
         algorithm=algorithm(step_size),
         network=servers,
         noise=replace(scheme, variance=variance),
         metrics=network.METRICS,
     )
+
+
+def scenario(key: Array, scheme: Noise, variance: Array, step_size: Array) -> fl.Simulation:
+    """One run."""
+    return simulation(scheme, variance, step_size)
+
+
+def on_edges(
+    key: Array, scheme: Noise, variance: Array, step_size: Array, edge: Array
+) -> fl.Simulation:
+    """One run on edges of a weight, by which servers keep more or less of their own."""
+    run, (_, servers) = simulation(scheme, variance, step_size), world()
+    assert servers.graph is not None
+    return replace(run, network=replace(servers, graph=network.weighted(servers.graph, edge)))
+
+
+def on_data(
+    key: Array, scheme: Noise, variance: Array, step_size: Array, data: Problem
+) -> fl.Simulation:
+    """One run on other data."""
+    return simulation(scheme, variance, step_size, data)
 
 
 def study(name: str, effort: Effort, **asked: Any) -> xr.Dataset:

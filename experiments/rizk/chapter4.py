@@ -14,6 +14,7 @@ from fljax._module import replace
 from fljax.algorithms import ATC, CTA, Algorithm, Consensus
 from fljax.batches import Uniform
 from fljax.link import Noise
+from fljax.problems import Problem
 from fljax.schedules import Constant
 
 # --------------------------------------------------------------------------- settings
@@ -41,6 +42,15 @@ DATA_NOISE = Setting(
     "the 0.1 of chapter 3",
 )
 BATCH = Setting("samples a step", 1, "(4.12) and section 4.3.1; of the experiment it is not given")
+FEATURES = Setting(
+    "open: eigenvalues", ((0.01, 0.05), (0.1, 0.5)), "those above, and a tenth of them"
+)
+LOUDNESS = Setting(
+    "open: variance of the responses' noise",
+    (0.001, 0.01, 0.1),
+    "that above, up to that of chapter 3",
+)
+BATCHES = Setting("open: samples a step", (1, 5, 10), "that above, and the ends of chapter 3's")
 DEGREE = Setting(
     "network",
     4,
@@ -71,27 +81,36 @@ def drawn_network(nodes: int, seed: int = 0) -> fl.graphs.Graph:
         attempt += 1
 
 
-@network.drawn_once
-def world() -> tuple[fl.problems.Problem, fl.graphs.Graph]:
-    """The data of all peers, and their network."""
-    median, spread = DATA_NOISE.value
-    problem = data.regression(
+def problem(eigenvalues: tuple[float, float], noise: float) -> Problem:
+    """The data of all peers: the same draws, whatever is open of their laws."""
+    return data.regression(
         fl.random_key(1),
         PEERS.value,
         SAMPLES.value,
         DIM.value,
         RHO.value,
-        eigenvalues=EIGENVALUES.value,
-        noise=median,
-        noise_spread=spread,
+        eigenvalues=eigenvalues,
+        noise=noise,
+        noise_spread=DATA_NOISE.value[1],
         common=True,
     )
-    return problem, drawn_network(PEERS.value)
 
 
-def strategy(name: str, step_size: float = STEP.value) -> Algorithm:
-    """One of the three, on single samples."""
-    batches = Uniform(BATCH.value, replacement=True)
+@network.drawn_once
+def world() -> tuple[Problem, fl.graphs.Graph]:
+    """The data of all peers, and their network."""
+    return problem(EIGENVALUES.value, DATA_NOISE.value[0]), drawn_network(PEERS.value)
+
+
+@network.drawn_once
+def others() -> dict[str, Problem]:
+    """The data under every law that is left open."""
+    return network.of_laws(problem, FEATURES.value, LOUDNESS.value)
+
+
+def strategy(name: str, step_size: float = STEP.value, batch: int = BATCH.value) -> Algorithm:
+    """One of the three."""
+    batches = Uniform(batch, replacement=True)
     return STRATEGIES[name](step_size, batches=batches)  # pyright: ignore[reportCallIssue]
 
 
@@ -108,6 +127,19 @@ def scenario(
         problem=world()[0],
         algorithm=replace(strategy, step_size=Constant(step_size)),
         network=graph,
+        noise=replace(scheme, variance=variance),
+        metrics=network.METRICS,
+    )
+
+
+def on_data(
+    key: Array, batch: Algorithm, scheme: Noise, variance: Array, data: Problem
+) -> fl.Simulation:
+    """One run on other data, by a strategy with its batches."""
+    return fl.Simulation(
+        problem=data,
+        algorithm=batch,
+        network=world()[1],
         noise=replace(scheme, variance=variance),
         metrics=network.METRICS,
     )

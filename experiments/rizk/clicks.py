@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 import fljax as fl
 from experiments.figure import Estimate, Measure, Setting, Studies
-from experiments.measures import estimate, samples, two
+from experiments.measures import estimate, two
 from experiments.rizk import data, network
 from fljax.metrics import Metric, Snapshot, held_out
 from fljax.problems import Logistic, Problem, SquaredL2
@@ -93,18 +93,14 @@ def world(agents: int, rho: float) -> Callable[[], Problem]:
 
 # --------------------------------------------------------------------------- claims
 
-#: What words of the source are taken to mean, in percentage points.
-SAME, SIGNIFICANTLY = 2.0, 5.0
-HINDERED = f"“do not hinder”: at most {SAME:g} percentage points more"
-SIGNIFICANT = f"“significantly”: at least {SIGNIFICANTLY:g} percentage points"
 SURROGATE = "the data are a synthetic surrogate"
 
 
-def differences(cases: Mapping[str, tuple[Any, Any]], study: str = "a") -> Measure:
+def differences(cases: Mapping[str, tuple[Any, Any]]) -> Measure:
     """For every case how much more often the first errs in the steady state."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        result = network.late(studies[study])
+        result = network.late(studies["a"])
         return {
             name: estimate(lambda a, b: a - b, *two(result, *pair, ERROR.name), unit="points")
             for name, pair in cases.items()
@@ -113,11 +109,8 @@ def differences(cases: Mapping[str, tuple[Any, Any]], study: str = "a") -> Measu
     return measure
 
 
-def better_than_chance(scheme: str) -> Measure:
-    """How much less often than a coin it errs in the steady state."""
-
-    def measure(studies: Studies) -> dict[str, Estimate]:
-        error = samples(network.late(studies["a"]), {"scheme": scheme}, ERROR.name)
-        return {scheme: estimate(lambda a: 50 - a, error, unit="points")}
-
-    return measure
+def share_of_the_rarer(result: Problem) -> float:
+    """How often the better constant answer errs on the held-out rows, per cent."""
+    assert result.test is not None
+    clicked = 100 * float(np.mean(np.asarray(result.test.targets) > 0))
+    return min(clicked, 100 - clicked)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import BETTER, CLOSE, LITTLE, SAME
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import curve_gap, estimate, first_part, gap, last_part, samples, two
 from experiments.rizk import chapter2 as ch2
@@ -123,24 +124,6 @@ def spreads(studies: Studies) -> dict[str, tuple[dict[str, Any], dict[str, Any]]
     return result
 
 
-def exponential(studies: Studies) -> dict[str, Estimate]:
-    """Of the fall in dB a round, that of its second half over that of its first."""
-    result = {}
-    for name in (ch2.FEDAVG, ch2.TRUE):
-        curve = samples(studies["a"], name, ch2.METRIC)
-        rest = ch2.steady(studies["a"])[ch2.METRIC].sel(algorithm=name).mean().item()
-        falling = curve[:, : int(np.argmax(curve.mean(axis=0) < 10 * rest))]
-        middle = (falling.shape[1] - 1) // 2
-
-        def ratio(mean: np.ndarray, middle: int = middle) -> np.ndarray:
-            db = statistics.decibels(mean)
-            first, second = db[:, 0] - db[:, middle], db[:, middle] - db[:, 2 * middle]
-            return second / first
-
-        result[name] = estimate(ratio, falling, unit="")
-    return result
-
-
 def plateau(studies: Studies) -> dict[str, Estimate]:
     """Of the last two thirds of the iterations, the first half above the second."""
     result = {}
@@ -217,9 +200,8 @@ def draw_gaps(ax: Axes, studies: Studies) -> None:
             both.sel(algorithm=name).transpose("seed", "noise_spread").values
             for name in (ch2.FEDAVG, ch2.TRUE)
         )
-        marker = "os"[u > 0]
-        text = f"features' spread $s_u$ = {u:g}"
-        picture.difference(ax, at, over, under, text, marker=marker)
+        look = plotting.LOOKS[6 if u else 4]  # of no method
+        picture.difference(ax, at, over, under, f"features' spread $s_u$ = {u:g}", **look)
         means = studies["b-predicted"][ch2.PREDICTED].sel(feature_spread=u).mean("seed")
         pair = (means.sel(algorithm=name).values for name in (ch2.FEDAVG, ch2.TRUE))
         curve = statistics.decibels(np.divide(*pair))
@@ -230,20 +212,26 @@ def draw_gaps(ax: Axes, studies: Studies) -> None:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("the four algorithms", "true probabilities: the gain", "probabilities learnt")
-    drawing, (curves, gain, probabilities) = picture.panels(titles)
-    plotting.learning_curves(studies["a"], ch2.METRIC, ax=curves)
+    titles = ("the four algorithms", "gain by true probabilities", "probabilities learned")
+    shown = zip(titles, "abc", strict=True)
+    drawing, (curves, gain, probabilities) = picture.panels(
+        [f"{title}\n{ch2.seeds(studies[panel])}" for title, panel in shown]
+    )
+    ch2.draw(curves, studies["a"])
+    ch2.draw_medians(curves, studies["a"])
     for name in (ch2.FEDAVG, ch2.TRUE):
         picture.theory(curves, ch2.predicted_level(studies["a-predicted"], name), f"{name}, theory")
     draw_gaps(gain, studies)
     rounds = studies["c"]["round"].values
-    for name in (AGENTS, OWN):
+    color = ch2.LOOKS[ch2.SAMPLED]["color"]
+    for name, style in ((AGENTS, "-"), (OWN, "--")):
         result = statistics.summary(studies["c"].squeeze("algorithm"), name)
-        (line,) = probabilities.plot(rounds, result["mean"], label=f"probabilities of {name}")
+        look = {"label": f"probabilities of {name}", "color": color, "linestyle": style}
+        (line,) = probabilities.plot(rounds, result["mean"], **look)
         band = (rounds, result["low"], result["high"])
         probabilities.fill_between(*band, color=line.get_color(), alpha=0.2, linewidth=0)
     probabilities.set(xscale="log", yscale="log", xlabel="iteration")
-    probabilities.set_ylabel("distance² from true ones")
+    probabilities.set_ylabel("squared distance")
     return picture.finish(drawing, "ISFedAvg, regression of 300 agents of whom 6 take part")
 
 
@@ -265,16 +253,14 @@ FIGURE = Figure(
             "probabilities",
             "section 2.6.1 on figure 2.1",
             below_fedavg,
-            (0, INFINITE),
-            "steady states, dB",
+            *BETTER.db.when(ch2.RESTING),
         ),
         Claim(
             "better-whatever-the-spread",
             "importance sampling does better than uniform sampling",
             "section 2.6.1 on figure 2.1",
             least_gain,
-            (0, INFINITE),
-            "with the true probabilities, at the spreads where it gains least",
+            *BETTER.db.when("with the true probabilities, at the spreads where it gains least"),
         ),
         Claim(
             "by-13-db",
@@ -290,26 +276,23 @@ FIGURE = Figure(
             "exponential",
             "both schemes converge exponentially",
             "section 2.6.1 on figure 2.1",
-            exponential,
+            ch2.exponential(ch2.FEDAVG, ch2.TRUE),
             (0.8, 1.25),
-            "until they are 10 dB above their steady states, the second half of the fall is as "
-            "steep in dB as the first",
+            ch2.STRAIGHT,
         ),
         Claim(
             "plateau",
             "in the steady state the deviation plateaus",
             "section 2.6.1",
             plateau,
-            (-1, 1),
-            "the halves of the last two thirds of the iterations are within 1 dB of each other",
+            *CLOSE.db.when("the halves of the last two thirds of the iterations"),
         ),
         Claim(
             "learnt-probabilities-as-good",
             "probabilities learnt from those drawn do just as well as the true ones",
             "section 2.6.1",
             one_over_another(ch2.SAMPLED, ch2.TRUE),
-            ch2.SAME,
-            ch2.SIMILAR,
+            *SAME.db.when(ch2.RESTING),
             note=why_worse,
         ),
         Claim(
@@ -327,16 +310,14 @@ FIGURE = Figure(
             "probabilities by all agents' norms do not degrade performance",
             "section 2.6.1",
             one_over_another(ch2.FULL, ch2.TRUE),
-            (-INFINITE, 0.5),
-            "no more than 0.5 dB above the true ones",
+            *LITTLE.db.when("above the true ones"),
         ),
         Claim(
             "norms-of-all-outperform",
             "probabilities by all agents' norms outperform the other solutions",
             "section 2.6.1",
             others_above_full,
-            (0, INFINITE),
-            "steady states, dB",
+            *BETTER.db.when(ch2.RESTING),
             note="Near the minimizer these probabilities are the true ones, but for what the model "
             "is off: there is nothing by which they could be better.",
         ),
@@ -345,12 +326,12 @@ FIGURE = Figure(
             "probabilities by all agents' norms converge faster than the others",
             "section 2.6.1",
             others_slower,
-            (0, INFINITE),
-            "mean distance of the curves over the first tenth of the iterations",
+            *BETTER.db.when("the curves' mean distance over the first tenth of the iterations"),
             note="All take the same mean step: importance sampling weighs what it draws so that "
-            "nothing is biased. Far from the minimizer the way is the mean gradient's, and noise "
-            "does not count.",
+            "nothing is biased. Far from the minimizer the mean gradient decides, and noise does "
+            "not count.",
         ),
     ],
     settings=(*ch2.COMMON, ch2.DRAWN, ch2.ROUNDS, SPREADS, FEATURES, SHORT, LONG, FEW, EARLY),
+    table=ch2.quantiles("a", "b"),
 )

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -9,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
 from experiments import picture
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.conventions import BETTER, MOST, at_most_order, order
+from experiments.figure import Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import estimate, gap, samples, share
 from experiments.rizk import chapter2 as ch2
 from fljax import plotting, statistics
@@ -33,7 +35,7 @@ NAMES = {"step_size": "step size μ", "variance": "noise variance σ²"}
 
 def study(effort: Effort) -> Studies:
     shared = tuple(SHARED.values())
-    grids = {
+    grids: dict[str, dict[str, Any]] = {
         "step": {"step_size": effort.thin(STEP_SIZES.value)},
         "variance": {"variance": effort.thin(VARIANCES.value)},
     }
@@ -127,8 +129,27 @@ def no_divergence(studies: Studies) -> str:
     return (
         "Noise that is added does not make an affine recursion diverge, however large: at "
         f"σ² = {value:g} there are steady states, {', '.join(levels)}. The one of models is as "
-        "high as another 14 dB of noise would make that of updates."
+        f"high as another {statistics.decibels(1 / ch2.PRIVATE_STEP.value**2):.0f} dB of noise "
+        "would make that of updates."
     )
+
+
+def slopes(of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Measure:
+    """The power of the step size with which what is made of both deviations goes."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["step"]
+        steps = data["step_size"].values[:3]
+        across = np.log(steps) - np.log(steps).mean()
+
+        def power(*means: np.ndarray) -> np.ndarray:
+            updates, models = np.stack(means[:3], axis=-1), np.stack(means[3:], axis=-1)
+            return np.log(of(updates, models)) @ across / (across @ across)
+
+        rests = [rest(data, method, step) for method in SHARED.values() for step in steps]
+        return {f"μ from {steps[0]:g} to {steps[-1]:g}": estimate(power, *rests, unit="")}
+
+    return measure
 
 
 def best_step(studies: Studies) -> float:
@@ -145,6 +166,7 @@ def against(ax: Axes, studies: Studies, study: str) -> None:
     mean = ch2.steady(data).mean("round", keep_attrs=True)
     mean["diverged"] = data["diverged"]
     plotting.trade_off(mean, axis_of(data), ch2.METRIC, ax=ax)
+    ch2.dress(ax, [ch2.LOOKS[name] for name in mean["algorithm"].values.tolist()])
     for method in SHARED.values():
         curve = predicted[ch2.PREDICTED].sel(algorithm=method).mean("seed").values
         at = predicted[axis_of(data)].values
@@ -185,42 +207,56 @@ FIGURE = Figure(
             "when updates are shared, the deviation increases with mu",
             "section 2.6.4 on figure 2.7",
             rises("step", ch2.UPDATES),
-            (0, INFINITE),
-            "steady states from one step size to the next, dB",
+            *BETTER.db.when("steady states from one step size to the next"),
         ),
         Claim(
             "models-have-a-best-step",
             "when models are shared there is a trade-off: small and large mu are both worse",
             "section 2.6.4 on figure 2.7",
             trade_off,
-            (0, INFINITE),
-            "the smallest and the largest step size above the best, dB",
+            *BETTER.db.when("the smallest and the largest step size above the best"),
         ),
         Claim(
             "worse-with-more-noise",
             "in both cases the performance diminishes as sigma_g^2 increases",
             "section 2.6.4 on figure 2.7",
             rises("variance", *SHARED.values()),
-            (0, INFINITE),
-            "steady states from one variance to the next, dB",
+            *BETTER.db.when("steady states from one variance to the next"),
         ),
         Claim(
             "models-are-hurt-more",
             "larger variances affect models more than updates",
             "section 2.6.4 on figure 2.7",
             harder,
-            (0, INFINITE),
-            "from the least to the largest variance, by how much more dB",
+            *BETTER.db.when("the rise from the least to the largest variance"),
         ),
         Claim(
             "models-diverge-first",
             "with models shared the algorithm diverges at lower sigma_g^2 than with updates",
             "section 2.6.4 on figure 2.7",
             diverging,
-            (50, 100),
-            "most runs with models overflow at the largest variance",
+            *MOST.when("with models, they overflow at the largest variance"),
             note=no_divergence,
+        ),
+        Claim(
+            "updates-of-the-order-of-the-step",
+            "in the limit the deviation with noise on updates is at most O(mu)",
+            "Theorem 2.2, (2.62)",
+            slopes(lambda updates, models: updates),
+            *at_most_order(1).when("steady states at the three smallest step sizes"),
+            changed="New: the theorem, which was left out.",
+        ),
+        Claim(
+            "noise-on-models-of-the-order-of-one-over-the-step",
+            "noise on models adds a term O(mu^-1) to the deviation",
+            "section 2.5",
+            slopes(lambda updates, models: models - updates),
+            *order(-1).when(
+                "models' steady states above those of updates, at the three smallest step sizes"
+            ),
+            changed="New: what the theorem of updates is set against.",
         ),
     ],
     settings=(*ch2.PRIVATE, STEP_SIZES, VARIANCES, ROUNDS, FEW, ch2.PREDICTED_SEEDS),
+    table=ch2.quantiles("step", "variance"),
 )

@@ -9,7 +9,9 @@ the file of its name, or in that of the first of its family; all are here by nam
 from fljax import _renamed
 from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
+from fljax.algorithms.graph.pao_fed_graph import PAOFedGraph
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
+from fljax.algorithms.graph.pgfl_discovery import PGFLByGradient, PGFLByLoss
 from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
@@ -32,9 +34,11 @@ from fljax.algorithms.peers.model_agnostic_fedrelax import ModelAgnosticFedRelax
 from fljax.algorithms.peers.networked_iteration import NetworkedIteration, NetworkState
 from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
+from fljax.algorithms.peers.npfl_discovery import NPFLByGradient, NPFLByLoss, NPFLByParameters
 from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
 from fljax.algorithms.peers.proxskip import ProxSkip
 from fljax.algorithms.peers.qg_dsgdm import QGDSGDm
+from fljax.algorithms.peers.sampled_diffusion import SampledDiffusion
 from fljax.algorithms.peers.sgp import SGP
 from fljax.algorithms.peers.wang_elia import WangElia
 from fljax.algorithms.peers.zcdp_grad_nfl import ZCDPGradNFL
@@ -155,6 +159,9 @@ __all__ = [
     "LocalOnly",
     "MIMELite",
     "ModelAgnosticFedRelax",
+    "NPFLByGradient",
+    "NPFLByLoss",
+    "NPFLByParameters",
     "Needs",
     "NetworkState",
     "NetworkedADMM",
@@ -162,7 +169,10 @@ __all__ = [
     "NetworkedIteration",
     "OnlineFed",
     "PAOFed",
+    "PAOFedGraph",
     "PFedMe",
+    "PGFLByGradient",
+    "PGFLByLoss",
     "PGFLSingleStep",
     "PSOFed",
     "PerFedAvg",
@@ -172,6 +182,7 @@ __all__ = [
     "QFedAvg",
     "QGDSGDm",
     "RandomProbe",
+    "SampledDiffusion",
     "Scaffnew",
     "SharingADMM",
     "SignSGD",

@@ -152,7 +152,7 @@ class Protection:
 class _Round(NamedTuple):
     """The draws of one round, each of unit variance, and where they go."""
 
-    on_edge: np.ndarray  # [K, K, d]  receiver, sender: on top of the message
+    on_edge: np.ndarray  # [K, K, d]  receiver, sender: on top of the message, or of its own part
     own: np.ndarray  # [K, d]  off a node's own part, as often as others' weights
     makers: np.ndarray  # [d, K]  who knows a draw
 
@@ -166,11 +166,13 @@ def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
     if kind in (PerMessage, GraphHomomorphic):
         each = np.eye(nodes)
         own = each if kind is GraphHomomorphic else 0 * each
-        return _Round(np.broadcast_to(each, (nodes, nodes, nodes)), own, each > 0)
+        to_others = (1 - each)[..., None] * each
+        return _Round(to_others, own, each > 0)
     places: list[tuple[int, int, float]]
     draws: list[list[tuple[int, int, float]]] = []
     if kind is PerEdge:
         draws = [[(k, l, 1.0)] for k in everyone for l in everyone if weights[k, l] > 0]  # noqa: E741
+        draws += [[(k, k, 1.0)] for k in everyone if noise.own]
     elif kind is LocalGraphHomomorphic:
         for k in everyone:
             side = np.asarray(sides(weights[k]))
@@ -209,7 +211,7 @@ def _signals(
         on_edge[..., fresh] += one.on_edge
         heard += [on_edge[k, weights[k] > 0] for k in hearers]
         combined = weights @ said + own[:, None] * said
-        combined[:, fresh] += np.einsum("kl,kld->kd", weights, one.on_edge)
+        combined[:, fresh] += np.einsum("kl,kld->kd", matrix, one.on_edge)
         combined[:, fresh] -= (1 - own)[:, None] * one.own
         said = combined
     rows = np.concatenate(heard) if heard else np.zeros((0, said.shape[1]))

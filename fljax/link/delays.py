@@ -340,13 +340,13 @@ class EdgeDelays(_Table):
 class Line(NamedTuple):
     """What is on its way, the next round's first."""
 
-    total: Array  # [slots, D]  weighted sums of the messages
-    share: Array  # [slots, D]  the weights that went into them
-    weight: Array  # [slots]    the weights of the messages themselves
+    total: Array  # [slots, B D]  weighted sums of the messages, of each box end to end
+    share: Array  # [slots, B D]  the weights that went into them
+    weight: Array  # [slots, B]   the weights of the messages themselves
 
 
-def empty_line(law: DelayLaw, dim: int, dtype: Any) -> Line:
-    """Nothing on its way.
+def empty_line(law: DelayLaw, dim: int, dtype: Any, boxes: int = 1) -> Line:
+    """Nothing on its way to so many boxes: one server, several, or a box of each client.
 
     Raises:
       ValueError: lags that are not equally spaced.
@@ -354,5 +354,5 @@ def empty_line(law: DelayLaw, dim: int, dtype: Any) -> Line:
     if len(set(np.diff(law.lags))) > 1:
         raise ValueError(f"the lags of a delay law must be equally spaced, got {law.lags}.")
     slots = law.lags[-1] + 1
-    zero = jnp.zeros((slots, dim), dtype)
-    return Line(zero, zero, jnp.zeros(slots, dtype))
+    zero = jnp.zeros((slots, boxes * dim), dtype)
+    return Line(zero, zero, jnp.zeros((slots, boxes), dtype))

@@ -109,6 +109,10 @@ class Noise(Perturbation):
         """What goes out to all neighbors, and what the sender takes off its own part."""
         return message, None
 
+    def kept(self, key: Array, message: Float[Array, "nodes dim"]) -> Float[Array, "nodes dim"]:
+        """What a node combines of itself: its message as it was."""
+        return message
+
     def over_edges(
         self,
         key: Array,
@@ -153,17 +157,31 @@ class PerMessage(Noise):
 class PerEdge(Noise):
     """A draw of its own for every receiver of a message, as in Rizk 2023, (3.8) and (4.24)-(4.26).
 
-    A node adds none to its own part: it sends itself no message.
+    Args:
+      variance, law, per: as of :class:`Perturbation`.
+      own: whether a node draws for its own part, too. The sums of the source are over all of
+        :math:`N_p`, in which it is; its definitions of privacy leave it out, since it sends itself
+        no message.
 
-    Args and Raises: as of :class:`Perturbation`.
+    Raises: as of :class:`Perturbation`.
     """
+
+    own: bool = static(default=False)
 
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
-    ) -> Array | None:
+    ) -> Array:
         own = jax.random.fold_in(key, receiver)
         keys = jax.vmap(lambda sender: jax.random.fold_in(own, sender))(senders)
         return jax.vmap(lambda k: self.draw(k, (dim,), weights.dtype))(keys)
+
+    def kept(self, key: Array, message: Array) -> Array:
+        if not self.own:
+            return message
+        nodes, dim = message.shape
+        everyone, weight = jnp.arange(nodes, dtype=jnp.int32), jnp.ones(1, message.dtype)
+        to_itself = jax.vmap(lambda k: self.over_edges(key, k, k[None], weight, dim))
+        return message + to_itself(everyone)[:, 0]
 
 
 @module

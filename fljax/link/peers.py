@@ -67,11 +67,12 @@ class Peers(Out):
             receivers=receivers,
             compression=compression,
         )
-        said, cancelled, added = clean, None, None
+        said, own, cancelled, added = clean, None, None, None
         if self._stages.noise is not None:
             self._used.add("noise")
             key = jax.random.fold_in(self.key("noise"), self._sent)
             said, cancelled = self._stages.noise.said(key, clean)
+            own = self._stages.noise.kept(key, clean)
             added = self._stages.noise, key
         bound = 1 if past is None else past.shape[0]
         if past is not None:
@@ -91,7 +92,7 @@ class Peers(Out):
             newest if ages is not None else 0,
             ages,
             self._stages.aggregation,
-            None if self._stages.noise is None else clean,
+            own,
             cancelled,
             added,
             self._falsified(said),

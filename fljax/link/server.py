@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 from fljax._linalg import clipped_rows
 from fljax._memory import on_cpu
 from fljax._numerics import HIGHEST
-from fljax.aggregation import Aggregator
 from fljax.federation import Federation
 from fljax.graphs import Combination
 from fljax.link.compression import WORD, Compressor
@@ -35,9 +34,9 @@ Placing = Callable[[Int[Array, " group"]], Int[Array, "group numbers"]]
 class Arrived(NamedTuple):
     r"""What reaches the server in a round: :math:`\sum_i a_iS_iw_i` and :math:`\sum_ia_iS_i`."""
 
-    total: Array  # [D]
-    share: Array  # [D]
-    #: []  weights of all messages that arrive, summed; a trusted server does not tell
+    total: Array  # [D], or [P, D] of each server
+    share: Array  # likewise
+    #: [] or [P]  weights of all messages that arrive, summed; a trusted server does not tell
     weight: Array | None = None
 
     @property
@@ -45,9 +44,34 @@ class Arrived(NamedTuple):
         """Whether anything arrived."""
         return jnp.any(self.share > 0)
 
-    def move(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def move(self, model: Float[Array, "*servers dim"]) -> Float[Array, "*servers dim"]:
         r""":math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
         return model + self.total - self.share * model
+
+
+class Boxes(NamedTuple):
+    """Whose sums messages go into: those of their servers, or of each client its own. The boxes'
+    parameters stand end to end.
+    """
+
+    number: int
+    of: Array  # [M]  the box of each message
+    dim: int
+    held: Callable[[Array], Array | None]  # which parameters messages hold; None: all
+
+    def place(self, rows: Int[Array, " group"]) -> Int[Array, "group numbers"] | None:
+        """Where the numbers of these messages go; ``None`` of whole ones into one box."""
+        held = self.held(rows)
+        if self.number == 1:
+            return held
+        held = jnp.arange(self.dim, dtype=jnp.int32)[None] if held is None else held
+        return held + self.dim * self.of[rows][:, None]
+
+    def sums(self, values: Float[Array, "lags messages"]) -> Float[Array, "lags boxes"]:
+        """Of each lag, and each box."""
+        if self.number == 1:
+            return jnp.sum(values, axis=1, keepdims=True)
+        return jnp.zeros((len(values), self.number), values.dtype).at[:, self.of].add(values)
 
 
 class Server(Out):
@@ -104,7 +128,7 @@ class Server(Out):
         self,
         message: Float[Array, "senders numbers"] | Making,
         senders: Bool[Array, " senders"],
-        around: Float[Array, " dim"],
+        around: Float[Array, "*servers dim"],
         *,
         at: Int[Array, "senders numbers"] | Placing | None = None,
         weights: Float[Array, " senders"] | None = None,
@@ -116,20 +140,24 @@ class Server(Out):
         clients: Int[Array, " senders"] | None = None,
         step_size: Array | float | None = None,
     ) -> Arrived:
-        r"""Send clients' messages to the server through delays; returns what arrives now.
+        r"""Send clients' messages to their server through delays; returns what arrives now.
 
         Message :math:`i` of client :math:`k`, sent :math:`l` rounds ago, gets the weight
         :math:`a_i=\alpha_l\omega_k/\sum\omega`, the sum over all messages that arrive in the round
         (the average of P4 (6) over the arrivals); or, ``per_delay``, over those that took
         :math:`l` rounds too, so that each class of equally delayed messages is averaged on its own
-        (Gauthier 2024, (4.13)-(4.14)).
+        (Gauthier 2024, (4.13)-(4.14)). An aggregator combines all messages that arrive at once, of
+        a client at most one, whatever their delay: a few late ones have no majority. Parameters
+        that a message does not hold are the server's own to it, and a late one's deviation from
+        these counts by :math:`\alpha_l`.
 
         Args:
           message: ``[M, D]``; or, where it costs something to make, a function of some rows that
             makes theirs, ``[group, D]``: on a CPU those who send are asked, some at a time.
           senders: ``[M]``, who sends.
           around: ``[D]``, what both ends know, from which differences are compressed: the
-            server's model, or zero for messages that are no models.
+            server's model, or zero for messages that are no models. Of several servers
+            ``[P, D]``: clients send to their own, and sums are over its clients.
           at: ``[M, size]``, which parameters a message holds, if not all: then it is
             ``[M, size]`` too; or a function of some rows.
           weights: :math:`\omega_k`, one by default.
@@ -169,31 +197,42 @@ class Server(Out):
         self._sent += 1
         law, works = self._stages.delays or Fixed(0), self._works()
         compression = compression or self._stages.compression
-        everyone = jnp.arange(len(senders), dtype=jnp.int32)
+        everyone, dim = jnp.arange(len(senders), dtype=jnp.int32), around.shape[-1]
+        clients = everyone if clients is None else clients
+        one_server, server = around.ndim == 1, jnp.zeros(self._clients, jnp.int32)
+        if not one_server:
+            assert isinstance(self._network, Federation)
+            server = jnp.asarray(self._network.server, jnp.int32)
+        home = server[clients]
 
-        def place(rows: Array) -> Array | None:
+        def held(rows: Array) -> Array | None:
+            """Which parameters messages hold; ``None``: all."""
             if at is None:
                 return None
             return self._open(at(rows) if callable(at) else at[rows], "a message to a server")
 
-        one = jax.eval_shape(place, everyone[:1])
-        numbers = len(around) if one is None else one.shape[1]
+        one = jax.eval_shape(held, everyone[:1])
+        numbers = dim if one is None else one.shape[1]
         if compression is not None:
             compression.check(numbers)
-        clients = everyone if clients is None else clients
         check_once(clients, senders)
         senders = self._open(senders, "who sends to a server")
         if trusted:
             senders = _once(clients, senders, self._clients)
         weights = None if weights is None else self._open(weights, "weights of messages")
         self._count_sent(jnp.sum(senders, dtype=jnp.int32), numbers, compression)
-        masks = self._masks(clients, senders, len(around), around.dtype)
+        masks = self._masks(clients, senders, dim, around.dtype)
         if masks is not None and weights is not None:
             masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
 
+        def base(rows: Array) -> Array:
+            return around[None] if one_server else around[home[rows]]
+
         def known(rows: Array) -> Array:
-            placed = place(rows)
-            return around[None] if placed is None else around[placed]
+            kept = held(rows)
+            if kept is None:
+                return base(rows)
+            return around[kept] if one_server else around[home[rows][:, None], kept]
 
         def encoded(rows: Array) -> Array:
             made = message(rows) if callable(message) else message[rows]
@@ -202,72 +241,102 @@ class Server(Out):
             own = None if masks is None else masks[rows]
             return self._encoded(made, clients[rows], known(rows), own, compression, step_size)
 
+        def whole(rows: Array, messages: Array) -> Array:
+            """Models: with what both ends know in the place of what messages do not hold."""
+            kept = held(rows)
+            if kept is None:
+                return messages
+            models = jnp.broadcast_to(base(rows), (len(rows), dim))
+            return models.at[jnp.arange(len(rows))[:, None], kept].set(messages)
+
         said: Making = encoded
         if self._stages.attack is not None:  # which may look at all messages together
-            attacked = self._attacked(encoded(everyone), clients, senders, known(everyone))
-            said = attacked.__getitem__
+            honest = whole(everyone, encoded(everyone))
+            attacked = self._attacked(honest, clients, senders, base(everyone))
+
+            def lied(rows: Array) -> Array:
+                kept = held(rows)
+                return attacked[rows] if kept is None else attacked[rows[:, None], kept]
+
+            said = lied
         lag = law.draw(self.key("delays"), self._round, self._clients)[clients]
         if works is not None:
             lag = jnp.where(works[0][clients], lag, len(law.lags))  # lost
         arriving = senders & (lag < len(law.lags))
         if trusted:
             return self._perturbed_sum(said, senders, arriving, around, clients)
-        if self._stages.aggregation is not None:
-            return self._aggregated(
-                self._stages.aggregation, said(everyone), arriving, around, weights
-            )
-        weight = senders.astype(around.dtype) if weights is None else jnp.where(senders, weights, 0)
-        sent = self._of_lags(said, senders, weight, lag, law, around, place, normalized)
         alpha = _discounts(discount, law, around.dtype)
+        if self._stages.aggregation is not None:
+            if self._stages.delays is None:
+                models = whole(everyone, said(everyone))
+                return self._aggregated(models, arriving, around, home, weights)
+            if weights is not None:
+                raise ValueError(
+                    "late messages that an aggregator combines count alike; leave out delays=, "
+                    "aggregation= or what gives clients weights."
+                )
+            single = Boxes(self._clients, clients, dim, held)
+            sent = self._of_lags(said, senders.astype(around.dtype), lag, law, single)
+            due = self._due(sent, alpha[:, None], law, covers=True)
+            total, share = (part.reshape(-1, dim) for part in due[:2])
+            models = total + (1 - share) * (around[None] if one_server else around[server])
+            return self._aggregated(models, due.weight > 0, around, server)
+        weight = jnp.where(senders, 1 if weights is None else weights, 0).astype(around.dtype)
+        boxes = Boxes(1 if one_server else len(around), home, dim, held)
+        sent = self._of_lags(said, weight, lag, law, boxes, None if normalized else around)
+        alpha = alpha[:, None]
         if per_delay and normalized:
             alpha = alpha / jnp.where(sent.weight > 0, sent.weight, 1)
-        total, share, weight = self._due(sent, alpha, law, covers=per_delay and freshest)
+        due = self._due(sent, alpha, law, covers=per_delay and freshest)
+        total, share = (part.reshape(around.shape) for part in due[:2])
+        weight = due.weight.reshape(around.shape[:-1])
         if not normalized:
             # A late model that counts for more than one would throw the server's back and beyond.
             total = total + share * around
-        together = normalized and not per_delay
-        heard = jnp.where(weight > 0, weight, 1) if together else jnp.ones_like(weight)
-        return Arrived(total / heard, share / heard, weight)
+        elif not per_delay:
+            heard = jnp.where(weight > 0, weight, 1)[..., None]
+            total, share = total / heard, share / heard
+        return Arrived(total, share, weight)
 
     def _of_lags(
         self,
         said: Making,
-        senders: Array,
         weight: Array,
         lag: Array,
         law: DelayLaw,
-        around: Array,
-        place: Callable[[Array], Array | None],
-        normalized: bool,
+        boxes: Boxes,
+        start: Array | None = None,
     ) -> Line:
-        """The sums of what is sent in this round, of each of the law's lags."""
+        """The sums of what is sent in this round, of each of the law's lags and each box; of
+        changes from a start, if there is one.
+        """
         classes = np.arange(len(law.lags), dtype=np.int32)[:, None]
         of_class = jnp.where(lag[None] == classes, weight[None], 0)
 
         def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-            """The group's messages on top of the sums, ``[lags, D]``."""
-            (total, share), message = sums, said(group)
-            placed = place(group)
+            """The group's messages on top of the sums, ``[lags, boxes * D]``."""
+            (total, share), message, placed = sums, said(group), boxes.place(group)
+            if start is not None:
+                message = message - (start[None] if placed is None else start.reshape(-1)[placed])
             if placed is not None:
-                message = message if normalized else message - around[placed]
                 own = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], placed.shape)
                 entries = (lag[group][:, None], placed)
                 total = total.at[entries].add(own * message, mode="drop")
                 return total, share.at[entries].add(own, mode="drop")
-            message = message if normalized else message - around[None]
             own = jnp.where(real[None], of_class[:, group], 0)
             total = total + jnp.matmul(own, message, precision=HIGHEST)
             return total, share + jnp.sum(own, axis=1, keepdims=True)
 
-        zero = jnp.zeros((len(law.lags), len(around)), around.dtype)
-        total, share = _in_groups(add, senders, (zero, zero))
-        return Line(total, share, jnp.sum(of_class, axis=1))
+        zero = jnp.zeros((len(law.lags), boxes.number * boxes.dim), weight.dtype)
+        total, share = _in_groups(add, weight > 0, (zero, zero))
+        return Line(total, share, boxes.sums(of_class))
 
     def _due(self, sent: Line, alpha: Array, law: DelayLaw, covers: bool) -> Line:
         """What arrives now, of what is sent and of what was on its way; of one parameter what is
         sent later takes the place of what was sent before and arrives with it, if it ``covers``.
         """
-        now = Line(alpha[:, None] * sent.total, alpha[:, None] * sent.share, sent.weight)
+        alpha = jnp.repeat(alpha, sent.total.shape[1] // alpha.shape[1], axis=1)
+        now = Line(alpha * sent.total, alpha * sent.share, sent.weight)
         waiting = self.memory.line
         if waiting is not None:
             now = Line(*(law.placed(entry) for entry in now))
@@ -325,21 +394,28 @@ class Server(Out):
 
     def _aggregated(
         self,
-        aggregator: Aggregator,
-        said: Array,
-        arriving: Array,
-        around: Array,
-        weights: Array | None,
+        models: Float[Array, "rows dim"],
+        heard: Bool[Array, " rows"],
+        around: Float[Array, "*servers dim"],
+        home: Int[Array, " rows"],
+        weights: Float[Array, " rows"] | None = None,
     ) -> Arrived:
-        weight = jnp.ones(len(arriving), around.dtype) if weights is None else weights
-        weight = jnp.where(arriving, weight, 0)
-        total = aggregator.combine(said[None], weight[None], around[None])[0]
-        any_arrives = jnp.any(weight > 0)
-        return Arrived(
-            jnp.where(any_arrives, total, 0),
-            jnp.broadcast_to(any_arrives, around.shape).astype(around.dtype),
-            jnp.sum(weight),
-        )
+        """What the aggregator makes of the models that each server hears of."""
+        aggregator = self._stages.aggregation
+        assert aggregator is not None
+        weight = jnp.where(heard, 1 if weights is None else weights, 0).astype(around.dtype)
+
+        def one(given: tuple[Array, Array]) -> tuple[Array, Array]:
+            number, around = given
+            own = jnp.where(home == number, weight, 0)
+            return aggregator.combine(models[None], own[None], around[None])[0], jnp.sum(own)
+
+        rows = around.reshape(-1, around.shape[-1])
+        numbers = jnp.arange(len(rows), dtype=jnp.int32)
+        total, weight = jax.lax.map(one, (numbers, rows))
+        total, weight = total.reshape(around.shape), weight.reshape(around.shape[:-1])
+        share = jnp.broadcast_to(weight[..., None] > 0, around.shape)
+        return Arrived(jnp.where(share, total, 0), share.astype(around.dtype), weight)
 
     # Of what was sent ----------------------------------------------------------------------------
 
@@ -356,7 +432,7 @@ class Server(Out):
             return jnp.mean(said, axis=0)
         one = jnp.zeros(len(said), jnp.int32)
         who = Participants(None, self.available)
-        mean, present = self._cells(said, one, 1, who, around[None])
+        mean, present = self._cells(said, one, 1, len(said), who, around[None])
         return jnp.where(present[0] > 0, mean[0], around)
 
     def known(
@@ -395,15 +471,17 @@ class Server(Out):
         assert isinstance(network, Federation)
         server = participants.take(jnp.asarray(network.server, jnp.int32))
         cells = network.servers * clusters
+        cell, most = server * clusters + cluster, min(len(said), int(network.sizes.max()))
         mean, present = self._cells(
-            said, server * clusters + cluster, cells, participants, around.reshape(cells, -1)
+            said, cell, cells, most, participants, around.reshape(cells, -1)
         )
         shape = (network.servers, clusters, -1)
         return mean.reshape(shape), present.reshape(shape)
 
     def _cells(
-        self, said: Array, cell: Array, cells: int, who: Participants, around: Array
+        self, said: Array, cell: Array, cells: int, most: int, who: Participants, around: Array
     ) -> tuple[Float[Array, "cells dim"], Float[Array, "cells 1"]]:
+        """The mean, or what an aggregator makes, of ``most`` messages of each cell."""
         here, works = who.here, self._works()
         if works is not None:
             here = here & who.take(works[0])
@@ -416,12 +494,13 @@ class Server(Out):
         numbers = jnp.arange(cells, dtype=jnp.int32)[:, None]
         inside = ((cell[None] == numbers) & here[None]).astype(said.dtype)
 
-        def one(given: tuple[Array, Array]) -> Array:
-            weights, around = given
-            return aggregator.combine(said[None], weights[None], around[None])[0]
+        def one(given: tuple[Array, Array, Array]) -> Array:
+            weights, rows, around = given
+            return aggregator.combine(said[rows][None], weights[None], around[None])[0]
 
         present = (jnp.sum(inside, axis=1, keepdims=True) > 0).astype(said.dtype)
-        return present * jax.lax.map(one, (inside, around)), present
+        weights, rows = jax.lax.top_k(inside, most)  # those inside, in their order, and others
+        return present * jax.lax.map(one, (weights, rows, around)), present
 
     # Down ----------------------------------------------------------------------------------------
 
@@ -477,7 +556,8 @@ class Server(Out):
         self._used.add("noise")
         key = self.key("noise")
         said, cancelled = noise.said(key, models)
-        inbox = Inbox(network.graph, said, own=models, cancelled=cancelled, noise=(noise, key))
+        own = noise.kept(key, models)
+        inbox = Inbox(network.graph, said, own=own, cancelled=cancelled, noise=(noise, key))
         return inbox.mean(over)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from fljax._numerics import key_of
 from fljax.aggregation import Aggregator
 from fljax.attacks import Attack
+from fljax.federation import Federation
 from fljax.graphs import Graph, Relearned
 from fljax.link.compression import Compressor
 from fljax.link.delays import DelayLaw, Line, empty_line
@@ -59,7 +60,8 @@ def begin(
     peers, line, past, losses = isinstance(network, Graph), None, None, None
     (clients, dim), dtype, law = said.shape, said.dtype, stages.delays
     if law is not None and not peers:
-        line = empty_line(law, dim, dtype)
+        boxes = network.servers if isinstance(network, Federation) else 1
+        line = empty_line(law, dim, dtype, boxes if stages.aggregation is None else clients)
     if peers and (law is not None or asleep):
         bound = 1 if law is None else law.lags[-1] + 1
         past = jnp.broadcast_to(said, (bound, clients, dim))

@@ -29,19 +29,30 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._module import replace
-from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, GraphFedAvg, ISFedAvg
+from fljax._module import module, replace, static
+from fljax.algorithms import (
+    ATC,
+    CTA,
+    Consensus,
+    Diffusion,
+    FedAvg,
+    GraphFedAvg,
+    ISFedAvg,
+    SampledDiffusion,
+)
 from fljax.algorithms.base import Algorithm, server_start, start_models
 from fljax.batches import Uniform, Weighted, check_per_client, per_client
 from fljax.federation import Federation
 from fljax.graphs import Combination, Graph
 from fljax.link import GraphHomomorphic, Noise, PerEdge, PerMessage, UploadNoise
+from fljax.link.losses import Independent
 from fljax.link.uploads import UPLOADS
-from fljax.participation import Drawn, Everyone, PerServer
+from fljax.participation import Always, Bernoulli, Drawn, Everyone, Fraction, PerServer
 from fljax.problems import Problem, optimum
 from fljax.problems.solvers import is_quadratic, strong_convexity
 from fljax.schedules import Constant
 from fljax.simulation import Simulation
+from fljax.theory.asynchronous import Exchange, Present, of_absence, of_draws, of_present
 
 __all__ = [
     "BestStep",
@@ -59,6 +70,7 @@ __all__ = [
     "learning_curve",
     "local_minimizers",
     "minimizer",
+    "neighbor_importance",
     "noise_covariance",
     "noise_gain",
     "sampling",
@@ -75,7 +87,7 @@ Perturbed = Literal["models", "updates"]
 Sense = Literal["mean", "mean square"]
 SENSES = ("mean", "mean square")
 
-PEERS = (Consensus, CTA, ATC, Diffusion)
+PEERS = (Consensus, CTA, ATC, Diffusion, SampledDiffusion)
 
 #: Of the search of a steady state.
 MOST_SWEEPS = 2000
@@ -750,7 +762,8 @@ def noise_covariance(
 ) -> Float[Array, "nodes nodes"]:
     r"""Of what is left of a noise after a combination :math:`W=A^\top`, for one parameter.
 
-    A draw on every edge leaves :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, one a message
+    A draw on every edge leaves :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, and
+    :math:`w_{kk}^2` more where nodes draw for their own part, too; one a message
     :math:`\sigma^2W_0W_0^\top`, :math:`W_0` being :math:`W` without its diagonal, homomorphic noise
     :math:`\sigma^2(W-I)(W-I)^\top` and the local one nothing.
 
@@ -777,7 +790,8 @@ def noise_covariance(
     if noise.cancels:
         return jnp.zeros_like(weights)
     if isinstance(noise, PerEdge):
-        return variance * jnp.diag(jnp.sum(far**2, axis=1))
+        drawn = weights if noise.own else far
+        return variance * jnp.diag(jnp.sum(drawn**2, axis=1))
     if isinstance(noise, GraphHomomorphic):
         far = weights - jnp.eye(combination.nodes, dtype=weights.dtype)
     elif not isinstance(noise, PerMessage):
@@ -914,10 +928,8 @@ class _Moves(NamedTuple):
     spread: Array
 
 
-def _moves(
-    problem: Problem, draws: Sampling, layout: _Layout, around: Array, step: Array
-) -> _Moves:
-    """Affine maps of all local steps of a round, the draws of clients and samples averaged."""
+def _learnt(problem: Problem, draws: Sampling, around: Array, step: Array) -> tuple[Array, Array]:
+    """``E M`` and ``E M (x) M`` of each client's local steps of a round, ``[K, ...]``."""
     dim, dtype = problem.dim, problem.dtype
     size = dim + 1
     slopes, pull = _sample_slopes(problem, around)
@@ -951,13 +963,42 @@ def _moves(
         jnp.broadcast_to(jnp.eye(n, dtype=dtype)[None], (problem.clients, n, n))
         for n in (size, size**2)
     )
-    mean, second = jax.lax.fori_loop(0, jnp.max(draws.steps), more, start)
+    return jax.lax.fori_loop(0, jnp.max(draws.steps), more, start)
+
+
+def _moves(
+    problem: Problem, draws: Sampling, layout: _Layout, around: Array, step: Array
+) -> _Moves:
+    """Affine maps of all local steps of a round, the draws of clients and samples averaged."""
+    mean, second = _learnt(problem, draws, around, step)
     home = jnp.asarray(layout.home)
     of_node = jax.ops.segment_sum(draws.clients[:, None, None] * mean, home, layout.nodes)
     deviations = _apart(draws, mean, home, layout.nodes)
     across = (draws.clients_spread)[:, None, None] * _pairs(deviations)
     within = draws.within[:, None, None] * (second - _pairs(mean))
     return _Moves(of_node, jax.ops.segment_sum(across + within, home, layout.nodes))
+
+
+def _moves_of_present(
+    problem: Problem,
+    draws: Sampling,
+    home: np.ndarray,
+    present: Present,
+    around: Array,
+    step: Array,
+) -> _Moves:
+    """The same of clients that are there or not: a server's map is one and its clients' mean
+    deviations from that, which is one where nobody is there.
+    """
+    mean, second = _learnt(problem, draws, around, step)
+    one, nodes = jnp.eye(mean.shape[-1], dtype=mean.dtype), int(home.max()) + 1
+    updates = mean - one[None]
+    joint = present.square - jnp.outer(present.mean, present.mean)
+    joint = jnp.where(home[:, None] == home[None], joint, 0)
+    across = _pairs(updates, _sum("kl,lij->kij", joint, updates))
+    within = jnp.diagonal(present.square)[:, None, None] * (second - _pairs(mean))
+    of_node = jax.ops.segment_sum(present.mean[:, None, None] * updates, home, nodes)
+    return _Moves(one[None] + of_node, jax.ops.segment_sum(across + within, home, nodes))
 
 
 def _uploaded(
@@ -977,10 +1018,11 @@ def _lifted(matrices: Array) -> Array:
     return jnp.pad(matrices, [(0, 0)] * (matrices.ndim - 2) + [(0, 1), (0, 0)])
 
 
-def _pairs(matrices: Array) -> Array:
-    """``M (x) M`` of ``[B, n, n]``."""
+def _pairs(matrices: Array, others: Array | None = None) -> Array:
+    """``M (x) M``, or ``M (x) L``, of ``[B, n, n]``."""
     rows, size = matrices.shape[:2]
-    return _sum("bil,bjm->bijlm", matrices, matrices).reshape(rows, size**2, size**2)
+    others = matrices if others is None else others
+    return _sum("bil,bjm->bijlm", matrices, others).reshape(rows, size**2, size**2)
 
 
 class _Recursion(NamedTuple):
@@ -1043,6 +1085,96 @@ class _Recursion(NamedTuple):
         return _dot(_dot(after, blocks), after.T)
 
 
+class _Asynchronous(NamedTuple):
+    """The same of peers' models and of what each said last, where peers and links come and go."""
+
+    moves: _Moves
+    exchange: Exchange
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the exchange is after the gradient step."""
+        return self.exchange.mean.shape[0] == 2 * len(self.moves.mean)
+
+    @property
+    def matrix(self) -> Array:
+        """``[2 PD, 2 PD]`` of the mean error."""
+        nodes, size = self.moves.mean.shape[:2]
+        return jax.jacfwd(self._mean)(jnp.zeros(2 * nodes * (size - 1), self.moves.mean.dtype))
+
+    @property
+    def offset(self) -> Array:
+        """``[2 PD]`` of the mean error."""
+        return self._mean(jnp.zeros(len(self.matrix), self.moves.mean.dtype))
+
+    @property
+    def added(self) -> Array:
+        """None: there is no noise between peers."""
+        return jnp.zeros_like(self.matrix)
+
+    def _moments(self, mean: Array, covariance: Array) -> Array:
+        """Second moments of errors and ones, ``[2, P, D+1, 2, P, D+1]``."""
+        nodes, size = self.moves.mean.shape[:2]
+        shape = (2, nodes, size - 1)
+        at = jnp.concatenate([mean.reshape(shape), jnp.ones((*shape[:2], 1), mean.dtype)], axis=2)
+        end, around = (0, 1), covariance.reshape(*shape, *shape)
+        around = jnp.pad(around, ((0, 0), (0, 0), end, (0, 0), (0, 0), end))
+        return around + jnp.outer(at, at).reshape(around.shape)
+
+    def distances(self, mean: Array, covariance: Array) -> Array:
+        """``[P, P]``: mean squared distances of messages after a gradient step."""
+        said = self._stepped(self._moments(mean, covariance))[0, :, :-1, 0, :, :-1]
+        products = _sum("piqi->pq", said)
+        own = jnp.diagonal(products)
+        return own[:, None] + own[None] - 2 * products
+
+    def drawn(self, mean: Array, covariance: Array) -> Array:
+        """``[2 PD, 2 PD]``: what all draws of a round add to the covariance."""
+        second = self._second(self._moments(mean, covariance))[:, :, :-1, :, :, :-1]
+        after = self._mean(mean)
+        second = second.reshape(covariance.shape) - jnp.outer(after, after)
+        return second - _dot(_dot(self.matrix, covariance), self.matrix.T)
+
+    def _mean(self, mean: Array) -> Array:
+        nodes, size = self.moves.mean.shape[:2]
+        model, said = mean.reshape(2, nodes, size - 1)
+        rows = jnp.stack([model, model, said])
+        rows = jnp.concatenate([rows, jnp.ones((3, nodes, 1), rows.dtype)], axis=2)
+
+        def stepped(rows: Array) -> Array:
+            return rows.at[0].set(_sum("pij,pj->pi", self.moves.mean, rows[0]))
+
+        rows = stepped(rows) if self._ends else rows
+        rows = _dot(self.exchange.mean, rows.reshape(3 * nodes, size)).reshape(-1, nodes, size)
+        if not self._ends:
+            moved, kept, said = stepped(rows)
+            rows = jnp.stack([moved + kept, said])
+        return rows[..., :-1].reshape(-1)
+
+    def _second(self, rows: Array) -> Array:
+        """Second moments after a round of those before it, ``[2, P, D+1, 2, P, D+1]``."""
+        nodes, size = self.moves.mean.shape[:2]
+        twice = jnp.array([0, 0, 1])
+        rows = rows[twice][:, :, :, twice]
+        rows = self._stepped(rows) if self._ends else rows
+        flat = rows.reshape(3 * nodes, size, 3 * nodes, size)
+        flat = _sum("aibj,imjn->ambn", self.exchange.square, flat)
+        rows = flat.reshape(-1, nodes, size, flat.shape[0] // nodes, nodes, size)
+        if self._ends:
+            return rows
+        sums = jnp.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], rows.dtype)
+        return _sum("xa,apibqj,yb->xpiyqj", sums, self._stepped(rows), sums)
+
+    def _stepped(self, rows: Array) -> Array:
+        """With a gradient step of the first rows of each peer."""
+        mean, every = self.moves.mean, jnp.arange(len(self.moves.mean))
+        own = rows[0, every, :, 0, every].reshape(len(mean), -1)
+        noise = _sum("pij,pj->pi", self.moves.spread, own).reshape(mean.shape)
+        rows = rows.at[0].set(_sum("pij,pjbql->pibql", mean, rows[0]))
+        rows = rows.at[:, :, :, 0].set(_sum("qlm,apiqm->apiql", mean, rows[:, :, :, 0]))
+        return rows.at[0, every, :, 0, every].add(noise)
+
+
 class SteadyState(NamedTuple):
     """Where models come to rest in distribution, as errors ``w_p - around``."""
 
@@ -1080,17 +1212,27 @@ class Curves(NamedTuple):
     disagreement: Array  # [T]
 
 
-def _recursion(simulation: Simulation, around: Any) -> tuple[_Recursion, Array, Array]:
+def _recursion(
+    simulation: Simulation, around: Any
+) -> tuple[_Recursion | _Asynchronous, Array, Array]:
     """Of a simulation, with the weights of the centroid and what errors are around."""
     problem, algorithm, network = (
         getattr(simulation, name) for name in ("problem", "algorithm", "network")
     )
     if not isinstance(problem, Problem):
         raise ValueError("the data of a stream change from round to round; take a fixed problem.")
-    stages = ("privacy", "participation", "delays", "compression", "attack", "losses")
-    for name in (*stages, "aggregation"):
+    for name in ("privacy", "delays", "compression", "attack", "aggregation"):
         if getattr(simulation, name) is not None:
             raise ValueError(f"the moments are not known with {name}=; leave it out.")
+    absence, algorithm = _absence(simulation)
+    if isinstance(algorithm, SampledDiffusion):
+        if simulation.noise is not None:
+            raise ValueError("the moments of noise between peers are known where all are heard.")
+        if algorithm.rule != "uniform":
+            raise ValueError(
+                "probabilities by importance follow from the run; give those that they come to, "
+                "probability=neighbor_importance(simulation), or take the rule 'uniform'."
+            )
     draws = sampling(problem, algorithm, network)
     if not isinstance(algorithm.step_size, Constant):
         raise ValueError("a round is always the same map if the step size is a number only.")
@@ -1099,8 +1241,65 @@ def _recursion(simulation: Simulation, around: Any) -> tuple[_Recursion, Array, 
         raise ValueError(f"around must be a model of shape {(problem.dim,)}, got {around.shape}.")
     _check.finite("around", around)
     noises = simulation.noise, simulation.upload_noise
-    recursion, law = _of_parts(problem, algorithm, network, *noises, draws, around)
+    recursion, law = _of_parts(problem, algorithm, network, *noises, draws, around, absence)
     return recursion, law, around
+
+
+@module
+class _Absence:
+    """How often clients are there, and links between peers work."""
+
+    probability: Any  # [K]
+    working: Any = 1.0
+    symmetric: bool = static(default=True)
+
+
+def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
+    """Of a simulation, and its algorithm without a selector that draws each client by chance."""
+    algorithm, there, losses = (
+        getattr(simulation, name) for name in ("algorithm", "participation", "losses")
+    )
+    if not isinstance(there, Always | Bernoulli | None):
+        raise ValueError(
+            f"the moments are not known with participation={type(there).__name__}, which remembers "
+            "who was there; take fljax.participation.Bernoulli."
+        )
+    if not isinstance(losses, Independent | None):
+        raise ValueError(
+            f"the moments are not known with losses={type(losses).__name__}; take "
+            "fljax.link.Independent."
+        )
+    selector = getattr(algorithm, "selector", None)
+    chosen = isinstance(selector, Fraction)
+    if losses is None and not chosen and not isinstance(there, Bernoulli):
+        return None, algorithm
+    peers = isinstance(algorithm, PEERS)
+    if isinstance(algorithm, SampledDiffusion):
+        raise ValueError("the moments of peers that draw whom they hear are known without losses=.")
+    if peers and sum(over is not None for over in algorithm.combinations) > 1:
+        raise ValueError(
+            "the moments with absent peers or links are those of one exchange a round."
+        )
+    if peers and simulation.noise is not None:
+        raise ValueError("the moments of noise between peers are known where all are there.")
+    if not peers and losses is not None:
+        raise ValueError("the moments with losses= are known of peers; take participation=.")
+    algorithm = replace(algorithm, selector=None) if chosen else algorithm
+    if not peers and not isinstance(getattr(algorithm, "selection", None), Everyone):
+        raise ValueError(
+            "who is drawn of those that are there has no law that is known here; let all take part "
+            "that are there, or draw them by fljax.participation.Fraction."
+        )
+    problem = simulation.problem
+    if isinstance(algorithm, FedAvg) and (weights := algorithm.weights(problem)) is not None:
+        _check.known(_all_alike, weights)
+    probability = jnp.ones(problem.clients, problem.dtype)
+    for share in (getattr(there, "probability", 1.0), selector.fraction if chosen else 1.0):
+        probability = probability * jnp.asarray(share, problem.dtype)
+    _check.interval("the probability of taking part", probability, above=0, at_most=1)
+    if losses is None:
+        return _Absence(probability), algorithm
+    return _Absence(probability, 1 - losses.probability, losses.symmetric), algorithm
 
 
 @jax.jit
@@ -1112,11 +1311,30 @@ def _of_parts(
     upload_noise: UploadNoise | None,
     draws: Sampling,
     around: Array,
-) -> tuple[_Recursion, Array]:
+    absence: _Absence | None,
+) -> tuple[_Recursion | _Asynchronous, Array]:
     _quadratic(problem)  # or refused
     layout = _layout(problem, algorithm, network)
     step = jnp.asarray(algorithm.step_size.value, problem.dtype)
-    moves = _moves(problem, draws, layout, around, step)
+    law = jnp.asarray(layout.law, problem.dtype)
+    if isinstance(algorithm, SampledDiffusion):
+        moves = _moves(problem, draws, layout, around, step)
+        weights, chance = (m.astype(problem.dtype) for m in _drawing(algorithm, network))
+        count = jnp.asarray(algorithm.neighbors_per_round, problem.dtype)
+        return _Asynchronous(moves, of_draws(weights, chance, count)), law
+    if absence is not None and isinstance(algorithm, PEERS):
+        moves = _moves(problem, draws, layout, around, step)
+        (place,) = (n for n, over in enumerate(layout.weights) if over is not None)
+        weights = layout.weights[place].matrix().astype(problem.dtype)
+        working = jnp.asarray(absence.working, problem.dtype)
+        given = weights, absence.probability, working, absence.symmetric, place
+        return _Asynchronous(moves, of_absence(*given)), law
+    if absence is None:
+        moves = _moves(problem, draws, layout, around, step)
+    else:
+        present = of_present(absence.probability, layout.home)
+        draws = draws._replace(within=jnp.diagonal(present.square))
+        moves = _moves_of_present(problem, draws, layout.home, present, around, step)
     if upload_noise is not None:
         moves = _uploaded(moves, upload_noise, draws, layout, step)
     one = jnp.eye(layout.nodes, dtype=problem.dtype)
@@ -1137,7 +1355,7 @@ def _of_parts(
         matrix(after),
         (left(before), left(beside), left(after)),
     )
-    return recursion, jnp.asarray(layout.law, problem.dtype)
+    return recursion, law
 
 
 @checked
@@ -1187,12 +1405,18 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
     """
     recursion, law, _ = _recursion(simulation, around)
     mean, covariance = _rest(recursion)
-    nodes, dim = len(law), simulation.problem.dim
-    return SteadyState(mean.reshape(nodes, dim), covariance.reshape(nodes, dim, nodes, dim), law)
+    return _of_models(mean, covariance, law, simulation.problem.dim)
+
+
+def _of_models(mean: Array, covariance: Array, law: Array, dim: int) -> SteadyState:
+    """The first of the moments are of the models."""
+    nodes, size = len(law), len(law) * dim
+    covariance = covariance[:size, :size].reshape(nodes, dim, nodes, dim)
+    return SteadyState(mean[:size].reshape(nodes, dim), covariance, law)
 
 
 @jax.jit
-def _rest(recursion: _Recursion) -> tuple[Array, Array]:
+def _rest(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
     """The fixed point, by sweeps of which each solves for all but what the draws multiply."""
     matrix = recursion.matrix
     mean = jnp.linalg.solve(jnp.eye(len(matrix), dtype=matrix.dtype) - matrix, recursion.offset)
@@ -1213,6 +1437,67 @@ def _rest(recursion: _Recursion) -> tuple[Array, Array]:
     turn, covariance, _ = jax.lax.while_loop(moving, sweep, start)
     kept = (turn < MOST_SWEEPS) & jnp.all(jnp.isfinite(covariance))
     return mean, jnp.where(kept, covariance, jnp.inf)
+
+
+def _drawing(algorithm: SampledDiffusion, network: Graph) -> tuple[Array, Array]:
+    """``[P, P]`` each: the weights, and the probabilities of a draw."""
+    weights = network.mixing(algorithm.mixing).matrix()
+    if algorithm.probability is not None:
+        return weights, jnp.asarray(algorithm.probability)
+    hears = (weights * (1 - jnp.eye(len(weights), dtype=weights.dtype)) > 0).astype(weights.dtype)
+    return weights, hears / jnp.sum(hears, axis=1, keepdims=True)
+
+
+@checked
+def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, "nodes nodes"]:
+    r"""With which probabilities peers best draw whom they hear.
+
+    .. math:: p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2},
+
+    the least of what draws add to :math:`E\|w_k\|^2` in a round
+    (:class:`~fljax.algorithms.SampledDiffusion`), with the moments of the steady state, which
+    themselves depend on the probabilities: a few turns from uniform ones. It is best for a round
+    and each peer alone, and not for what a round leaves to the next.
+
+    Args:
+      simulation: of sampled diffusion, as of :func:`steady_state`; its probabilities do not matter.
+      turns: of finding the moments and from them the probabilities.
+
+    Returns:
+      ``[P, P]``, rows of sum one.
+
+    Raises:
+      TypeError, ValueError: as of :func:`steady_state`; another algorithm.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     fl.algorithms.SampledDiffusion(0.02),
+      ...     fl.graphs.complete(6),
+      ... )
+      >>> probability = neighbor_importance(simulation)
+      >>> bool((abs(probability.sum(1) - 1) < 1e-5).all())
+      True
+    """
+    _check.count("turns", turns)
+    if not isinstance(simulation.algorithm, SampledDiffusion):
+        raise TypeError(
+            f"neighbors are drawn by SampledDiffusion, got {_check.shown(simulation.algorithm)}."
+        )
+    network = simulation.network
+    assert isinstance(network, Graph)  # as the algorithm needs it
+    algorithm = replace(simulation.algorithm, rule="uniform", probability=None)
+    for _ in range(turns):
+        recursion, *_ = _recursion(replace(simulation, algorithm=algorithm), None)
+        weights, chance = _drawing(algorithm, network)
+        assert isinstance(recursion, _Asynchronous)
+        far = jnp.maximum(recursion.distances(*_rest(recursion)), 0)
+        share = jnp.where(chance > 0, weights * jnp.sqrt(far), 0)
+        total = jnp.sum(share, axis=1, keepdims=True)
+        best = jnp.where(total > 0, share / jnp.where(total > 0, total, 1), chance)
+        algorithm = replace(algorithm, probability=best)
+    return algorithm.probability
 
 
 @checked
@@ -1238,7 +1523,7 @@ def learning_curve(
 
 
 @functools.partial(jax.jit, static_argnames="rounds")
-def _follow(recursion: _Recursion, law: Array, start: Array, rounds: int) -> Curves:
+def _follow(recursion: _Recursion | _Asynchronous, law: Array, start: Array, rounds: int) -> Curves:
     matrix, offset, added = recursion.matrix, recursion.offset, recursion.added
 
     def one(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Curves]:
@@ -1246,13 +1531,14 @@ def _follow(recursion: _Recursion, law: Array, start: Array, rounds: int) -> Cur
         spread = _dot(_dot(matrix, covariance), matrix.T)
         covariance = spread + added + recursion.drawn(mean, covariance)
         mean = _dot(matrix, mean) + offset
-        wide = covariance.reshape(*start.shape, *start.shape)
-        now = SteadyState(mean.reshape(start.shape), wide, law)
+        now = _of_models(mean, covariance, law, start.shape[1])
         shown = Curves(now.centroid, now.individual, now.disagreement)
         # Beyond what numbers can hold, differences of infinities are none.
         return (mean, covariance), Curves(*(jnp.where(v < jnp.inf, v, jnp.inf) for v in shown))
 
-    return jax.lax.scan(one, (start.reshape(-1), jnp.zeros_like(matrix)), length=rounds)[1]
+    # What peers said last is, before the first round, where they start.
+    mean = jnp.tile(start.reshape(-1), len(matrix) // start.size)
+    return jax.lax.scan(one, (mean, jnp.zeros_like(matrix)), length=rounds)[1]
 
 
 # --------------------------------------------------------------------------- stability
@@ -1293,7 +1579,7 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
         raise TypeError("stable_step searches with numbers and cannot be traced; call it outside.")
 
     @jax.jit
-    def of(step: Array) -> _Recursion:
+    def of(step: Array) -> _Recursion | _Asynchronous:
         algorithm = replace(simulation.algorithm, step_size=Constant(step))
         return _recursion(replace(simulation, algorithm=algorithm), None)[0]
 
@@ -1314,7 +1600,7 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
 
 
 @jax.jit
-def _growth(recursion: _Recursion) -> Array:
+def _growth(recursion: _Recursion | _Asynchronous) -> Array:
     """The spectral radius of the recursion of covariances, by powers: it keeps them positive."""
     matrix = recursion.matrix
     nothing = jnp.zeros_like(matrix)

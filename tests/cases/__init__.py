@@ -127,13 +127,17 @@ PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
 ASYNCHRONOUS = ["FedBuff", "FedAsync"]
 #: With sizes of batches of each client: ISFedAvg, more of it in test_isfedavg.
 #: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
-CLUSTERED = ["PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"]
+CLUSTERED = [
+    *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"),
+    *("PGFL, by loss", "PGFL, by gradient"),
+    *("NPFL, by loss", "NPFL, by gradient", "NPFL, by parameters"),
+]
 #: Whose messages are predictions: more of them in test_model_agnostic and test_vertical.
 PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 #: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
-    *("Choco-SGD", "Gossip SGD", "SGP"),
+    *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP"),
 ]
 APART = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),

@@ -32,6 +32,7 @@ from fljax.algorithms import (
     AugDGM,
     ChocoSGD,
     Consensus,
+    DeterministicPolicyGradient,
     Diffusion,
     DIGing,
     DiNNO,
@@ -43,9 +44,13 @@ from fljax.algorithms import (
     ModelAgnosticFedRelax,
     NetworkedADMM,
     NetworkedFedSGD,
+    NPFLByGradient,
+    NPFLByLoss,
+    NPFLByParameters,
     ProxSkip,
     QGDSGDm,
     RandomProbe,
+    SampledDiffusion,
     WangElia,
     ZCDPGradNFL,
 )
@@ -190,6 +195,19 @@ def learned(it):
     return npfl.npfl_rl(MEMBERS, make_data(seed=7), CLUSTER, EDGES, *start, *policy).model
 
 
+def choosing(it):
+    step = getattr(it, "step_size", None)
+    numbers = float(it.penalty), float(it.inter_cluster), it.clusters, it.warmup
+    given = ROUNDS, *numbers, None if step is None else float(step)
+    return npfl.npfl_choosing(MEMBERS, make_data(seed=7), EDGES, *given)[0]
+
+
+def by_parameters(it):
+    given = ROUNDS, float(it.penalty), float(it.initial), float(it.threshold)
+    policy = "dpg", float(it.policy.step_size)
+    return npfl.npfl_by_parameters(MEMBERS, make_data(seed=7), EDGES, *given, *policy)[0]
+
+
 def probes(it, clients=CLIENTS, rounds=ROUNDS, seed=1):
     """``[T, E, K]``: the directions of a random policy, as drawn in the run."""
     half = float(it.policy.width) / 2
@@ -259,6 +277,32 @@ def met(it, gradient=some_of, start=START):
     return peers.gossip_sgd(gradient, step_of(it.step_size), meetings_of(), start)
 
 
+def picked(it, gradient=some_of, start=START):
+    """With the run's own uniform numbers, laid out on each peer's neighbors in their order."""
+    keys = [key_of(now, "algorithm") for now in keys_of(1, ROUNDS)]
+    adjacency = networks.weights_of(CLIENTS, EDGES) > 0
+    even = adjacency / adjacency.sum(axis=1, keepdims=True)
+
+    def draw(n, distance):
+        """Of who was not heard yet the farthest distance stands in, one if nobody was."""
+        most = distance.max(axis=1, keepdims=True)
+        far = np.where(distance > 0, distance, np.where(most > 0, most, 1)) * METROPOLIS * adjacency
+        least = float(it.floor) * METROPOLIS * adjacency
+        left = 1 - least.sum(axis=1, keepdims=True)
+        p = least + left * far / far.sum(axis=1, keepdims=True)
+        p = even if it.rule == "uniform" else p
+        uniform = np.asarray(jax.random.uniform(keys[n - 1], (CLIENTS, it.neighbors_per_round)))
+        times = np.zeros((CLIENTS, CLIENTS), int)
+        for k in range(CLIENTS):
+            ends = np.cumsum(p[k])
+            for u in uniform[k] * ends[-1]:
+                times[k, np.searchsorted(ends, u, side="right")] += 1
+        return p, times
+
+    given = METROPOLIS, draw, it.neighbors_per_round, ROUNDS, start
+    return peers.sampled_diffusion(gradient, step_of(it.step_size), *given)
+
+
 def pushed(it, gradient=some_of, start=START):
     adjacency = networks.weights_of(CLIENTS, EDGES) + np.eye(CLIENTS)
     shares = adjacency / adjacency.sum(axis=0) if it.shares is None else np.asarray(it.shares)
@@ -322,6 +366,21 @@ CASES = {
     "P-ADMM": Case(PADMM(0.9), ZCDP(2.0, 0.9), exact, costs.exact),
     "NPFL": Case(NPFL(0.9, 0.3), None, related, costs.related),
     "NPFL-RL": Case(NPFLRL(0.9, RandomProbe(0.1, 0.05)), None, learned, costs.learned),
+    "NPFL, by loss": Case(
+        NPFLByLoss(0.9, 0.3, clusters=2, warmup=3), None, choosing, costs.choosing
+    ),
+    "NPFL, by gradient": Case(
+        NPFLByGradient(0.9, 0.3, clusters=2, warmup=3, step_size=0.5),
+        None,
+        choosing,
+        costs.choosing,
+    ),
+    "NPFL, by parameters": Case(
+        NPFLByParameters(0.9, DeterministicPolicyGradient(0.01), 0.3, threshold=0.3),
+        None,
+        by_parameters,
+        costs.classified,
+    ),
     "GT-SAGA": Case(GTSAGA(0.05, batch=2), None, tracked, partial(costs.tabulated, 2)),
     "GT-SARAH": Case(GTSARAH(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
     "GT-SVRG": Case(GTSVRG(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
@@ -342,6 +401,9 @@ CASES = {
         costs.differing,
     ),
     "Gossip SGD": Case(GossipSGD(0.05), None, met, costs.met),
+    "Sampled diffusion": Case(
+        SampledDiffusion(0.05, 2, rule="importance"), None, picked, costs.picked
+    ),
     "SGP": Case(SGP(0.05), None, pushed, costs.pushed),
     "QG-DSGDm": Case(QGDSGDm(0.05, momentum=0.5), None, quasi_global, costs.corrected, "alike"),
 }

@@ -220,7 +220,7 @@ def weights_of(discount, lags):
     return lambda lag: float(discount) ** lag
 
 
-def online_loop(it, environment=ONE_BY_ONE, lags=(0,), objective=None):
+def online_loop(it, environment=ONE_BY_ONE, lags=(0,), objective=None, aggregate=None):
     """The loops' whole record under its own settings."""
     step, longest = float(it.step_size.value), lags[-1]
     if isinstance(it, OnlineFed):
@@ -245,6 +245,7 @@ def online_loop(it, environment=ONE_BY_ONE, lags=(0,), objective=None):
         it.received,
         it.aggregation,
         longest,
+        aggregate,
     )
 
 

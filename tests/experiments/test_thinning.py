@@ -89,6 +89,9 @@ def test_counts_are_kept_where_a_figure_says_so(figure):
     result = thinning.thinned(made, {"a": runs()}, EFFORT)["a"]
     assert {*TRAFFIC} & {*result} == {"bits"}
     assert result["bits"].dtype == np.int32
+    many = runs().assign(bits=2**31 + runs()["bits"])
+    result = thinning.thinned(made, {"a": many}, EFFORT)["a"]
+    np.testing.assert_array_equal(result["bits"], many["bits"])
 
 
 def test_a_figure_that_reads_what_it_does_not_keep_is_told(figure, tmp_path, capsys):

@@ -85,7 +85,7 @@ def test_a_trace_is_played_as_it_is_and_loses_what_is_negative_or_too_late():
 )
 def test_a_line_has_a_slot_for_every_round_until_the_longest_lag(law, slots):
     line = empty_line(law, 7, jnp.float32)
-    assert [entry.shape for entry in line] == [(slots, 7), (slots, 7), (slots,)]
+    assert [entry.shape for entry in line] == [(slots, 7), (slots, 7), (slots, 1)]
     assert all(entry.dtype == jnp.float32 and not entry.any() for entry in line)
 
 

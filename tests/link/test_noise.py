@@ -88,6 +88,38 @@ def atc_loop(noise, rounds=ROUNDS):
     return np.array(history)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["dense", "padded"])
+def test_nodes_draw_for_their_own_part_where_they_are_told_to(form):
+    """(3.8) and (4.26) have m = p among the neighbors of p."""
+    noise, w = PerEdge(0.3, own=True), np.zeros((CLIENTS, DIM))
+    over = fl.graphs.from_stochastic(A, convention="left", form=form)
+    result = models(ATC(STEP, over), noise, form=form)
+    for n in range(1, ROUNDS + 1):
+        psi = np.array([w[k] - STEP * OBJECTIVE.gradient(k, w[k]) for k in range(CLIENTS)])
+        w = A.T @ psi + np.einsum("lk,kld->kd", A, edges_of(noise, n, A))
+        np.testing.assert_allclose(result[n - 1], w, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.slow
+def test_servers_draw_for_their_own_part_where_they_are_told_to():
+    """One round from zero with the same clients: all that differs is each server's own draw."""
+    given = {"problem": make_problem(), "network": make_servers()}
+    given |= {"algorithm": GraphFedAvg(STEP), "metrics": [fl.metrics.trajectory("model")]}
+    one, both = (
+        np.asarray(fl.run(fl.Simulation(**given, noise=noise), 1, as_key(1))["model_trajectory"])[0]
+        for noise in (PerEdge(0.3), PerEdge(0.3, own=True))
+    )
+    noise, key = PerEdge(0.3), key_of(keys_of(1)[0], "noise")
+    servers = given["network"]
+    weights = np.asarray(servers.graph.mixing("metropolis").self_weight)[:, None]
+    to_itself = weights * np.array([
+        noise.over_edges(key, jnp.int32(k), jnp.array([k]), jnp.ones(1), DIM)[0]
+        for k in range(servers.servers)
+    ])  # fmt: skip
+    np.testing.assert_allclose(both - one, to_itself[np.asarray(servers.server)], rtol=1e-9)
+
+
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])

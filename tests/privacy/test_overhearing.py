@@ -70,6 +70,18 @@ def test_epsilons_are_those_of_closed_forms(rounds):
     assert (gaussian.delta, gaussian.verdict) == (1e-5, "protected")
 
 
+def test_a_draw_for_the_own_part_hides_what_is_said_next():
+    """The second message of node 1 is a_11 of its first, behind what 1 drew for itself and heard of
+    others than the attacker.
+    """
+    own, heard = UNEVEN[1, 1] ** 2, sum(UNEVEN[1, k] ** 2 for k in (2, 3, 4))
+    for noise, hidden in ((False, 1 + heard), (True, 1 + heard + own)):
+        told = overheard(PerEdge(VARIANCE, "gaussian", own=noise), OVER, 1, 0, rounds=2)
+        assert told.mu**2 == pytest.approx((1 + own / hidden) / VARIANCE)
+    one = (PerEdge(VARIANCE, own=own) for own in (False, True))
+    assert len({epsilon(noise, rounds=1) for noise in one}) == 1
+
+
 def test_per_vector_the_coordinates_share_the_variance():
     result = epsilon(PerMessage(VARIANCE, per="vector"), dim=4)
     assert result == pytest.approx(2 * epsilon(PerMessage(VARIANCE)))

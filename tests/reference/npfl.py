@@ -177,3 +177,115 @@ def npfl_rl(
         dual = ascend(model, dual, cluster, near, penalty)
         history.append((model, dual, tau))
     return LearnedRun(*(np.array(part) for part in zip(*history, strict=True)))
+
+
+# Clusters discovered ---------------------------------------------------------------------------
+
+
+def npfl_choosing(clients, validation, edges, rounds, penalty, tau, clusters, warmup, step=None):
+    """(6.5) and (6.6) with duals of links, each client of the cluster that suits it.
+
+    Clusters are ``k % clusters`` until, after round ``warmup``, a client takes that whose mean
+    model among its neighbors (as of the last message; of a cluster that it hears of no more, as it
+    was) has least loss on its validation data, or, given a ``step``, is nearest to a gradient step
+    of its own model on them. It tells the choice with the model; both count from the next round.
+    """
+    near, count = neighbors(len(clients), edges), len(clients)
+    dim = clients[0].X.shape[1]
+    model, cluster = np.zeros((count, dim)), [k % clusters for k in range(count)]
+    dual = {(k, l): np.zeros(dim) for k in range(count) for l in near[k]}  # noqa: E741
+    known, history = np.zeros((count, clusters, dim)), []
+    for n in range(1, rounds + 1):
+        total = np.zeros((count, dim))
+        for k, l in dual:  # noqa: E741
+            total[k] += dual[k, l]
+        new, chosen = np.zeros_like(model), list(cluster)
+        for k, client in enumerate(clients):
+            around = context(k, model, total, cluster, near, penalty)
+            new[k] = primal(client, around, tau)
+            if n <= warmup:
+                continue
+            X, y = validation[k]
+            held_out = replace(client, X=X, y=y, ridge=0.0)
+            if step is None:
+                misfit = [held_out.value(w) for w in known[k]]
+            else:
+                moved = new[k] - step * held_out.gradient(new[k])
+                misfit = [((w - moved) ** 2).sum() for w in known[k]]
+            chosen[k] = int(np.argmin(misfit))
+        model, cluster = new, chosen
+        for k, l in dual:  # noqa: E741
+            together = cluster[k] == cluster[l]
+            dual[k, l] = together * (dual[k, l] + penalty * (model[k] - model[l]))
+        for k in range(count):
+            for q in range(clusters):
+                members = [model[l] for l in near[k] if cluster[l] == q]  # noqa: E741
+                if members:
+                    known[k, q] = sum(members) / len(members)
+        history.append((model, np.array(cluster)))
+    return tuple(np.array(part) for part in zip(*history, strict=True))
+
+
+def npfl_by_parameters(
+    clients, validation, edges, rounds, penalty, start, threshold, policy, rate, probes=None
+):
+    """(6.5) with a parameter of each neighbor, and (6.6) with those of which both are high enough.
+
+    ``policy`` and ``probes``, ``[T, K, K]`` by receiver and neighbor, as of ``npfl_rl``; all
+    parameters of a client move by the same comparison. Kept in [0, 1].
+    """
+    near, count = neighbors(len(clients), edges), len(clients)
+    dim = clients[0].X.shape[1]
+    model = np.zeros((count, dim))
+    tau = {(k, l): start for k in range(count) for l in near[k]}  # noqa: E741
+    dual = {link: np.zeros(dim) for link in tau}
+
+    def solve(k, tau, around, extra=0.0):
+        linear, curvature, models = around[k]
+        for l in near[k]:  # noqa: E741
+            share = (tau[k, l] + (0.0 if np.isscalar(extra) else extra[l])) / len(near[k])
+            linear = linear + 2 * share * models[l]
+            curvature = curvature + 2 * share
+        return minimize(clients[k], linear, curvature), curvature
+
+    around, history = {}, []
+    for n in range(1, rounds + 1):
+        if n > 1:
+            moved = dict(tau)
+            for k, client in enumerate(clients):
+                w, curvature = solve(k, tau, around)
+                if policy == "probe":
+                    tried, _ = solve(k, tau, around, probes[n - 1, k])
+                    sign = np.sign(
+                        cost(client, validation[k], tried) - cost(client, validation[k], w)
+                    )
+                for l in near[k]:  # noqa: E741
+                    if policy == "probe":
+                        move = -rate * sign * probes[n - 1, k, l]
+                    else:
+                        system = client.hessian(w) + curvature * np.eye(dim)
+                        towards = 2 * (around[k][2][l] - w) / len(near[k])
+                        X, y = validation[k]
+                        slope = replace(client, X=X, y=y).gradient(w)
+                        move = -rate * slope @ np.linalg.solve(system, towards)
+                    moved[k, l] = min(max(tau[k, l] + move, 0.0), 1.0)
+            before, tau = tau, moved
+        else:
+            before = tau
+        around = {}
+        for k in range(count):
+            linear, curvature = np.zeros(dim), 0.0
+            for l in near[k]:  # noqa: E741
+                if min(before[k, l], before[l, k]) >= threshold:
+                    linear = linear + penalty * (model[k] + model[l]) - dual[k, l]
+                    curvature += 2 * penalty
+            around[k] = linear, curvature, model
+        model = np.array([solve(k, tau, around)[0] for k in range(count)])
+        for k, l in dual:  # noqa: E741
+            like = min(tau[k, l], tau[l, k]) >= threshold
+            dual[k, l] = like * (dual[k, l] + penalty * (model[k] - model[l]))
+        table = np.zeros((count, count))
+        for (k, l), value in tau.items():  # noqa: E741
+            table[k, l] = value
+        history.append((model, table))
+    return tuple(np.array(part) for part in zip(*history, strict=True))

@@ -122,6 +122,7 @@ def pao_fed(
     receive="portion",
     aggregation="per delay",
     longest=math.inf,
+    aggregate=None,
 ):
     """Algorithm 3: (4.9)-(4.14) and P4's rule for parameters that several messages update.
 
@@ -158,7 +159,10 @@ def pao_fed(
                 error = y - local[k] @ z  # (4.12)
                 new[k] = local[k] + step * error * z  # (4.11)
         arrived = arrivals(in_flight, n, longest)
-        server = pao_aggregate(server, arrived, weights, conflict, aggregation)
+        if aggregate is None:
+            server = pao_aggregate(server, arrived, weights, conflict, aggregation)
+        else:
+            server = pao_robust(server, arrived, weights, aggregate)
         local = new
         history.append((server, local, up, down))
     return Run(*(np.array(part) for part in zip(*history, strict=True)))
@@ -184,6 +188,86 @@ def pao_aggregate(server, arrived, weights, conflict, aggregation):
         for message in group:
             taken = taken | message.mask
     return server + move
+
+
+def pao_robust(server, arrived, weights, aggregate):
+    """What ``aggregate`` makes of the models of those whose messages arrive, a row each.
+
+    A row is the server's model, moved by ``alpha_l`` towards the parameters that its client sent;
+    where two of its messages arrive together the later sent one counts.
+    """
+    rows = {}
+    for message in sorted(arrived, key=lambda message: message.sent):
+        alpha = (
+            weights[message.delay] if hasattr(weights, "__getitem__") else weights(message.delay)
+        )
+        row = rows.setdefault(message.sender, server.copy())
+        moved = server + alpha * (message.values - server)
+        row[message.mask] = moved[message.mask]
+    return aggregate(np.array([*rows.values()])) if rows else server
+
+
+def pao_fed_graph(
+    environment,
+    home,
+    combination,
+    step,
+    size,
+    coordinated,
+    between,
+    send_next=True,
+    weights: Callable[[int], float] | Sequence[float] = lambda lag: 1.0,
+    longest=math.inf,
+    aggregate=None,
+):
+    """Every server a round of Algorithm 3 with its clients; then neighbors mix a portion.
+
+    ``home`` is the server of each client, ``combination[p, m]`` the weight of server ``m`` at
+    ``p``, ``between`` the length of the servers' portion.
+    """
+    rounds, clients, dim = environment.rounds, environment.clients, environment.dim
+    servers = len(combination)
+    server, local = np.zeros((servers, dim)), np.zeros((clients, dim))
+    talks = int(((combination > 0) & ~np.eye(servers, dtype=bool)).sum())
+    in_flight = []
+    history = []
+    for n in range(1, rounds + 1):
+        up = down = 0
+        new = local.copy()
+        later = n + 1 if send_next else n
+        for k in range(clients):
+            if not environment.has_data(n, k):
+                continue
+            z, y = environment.sample(n, k)
+            model = local[k].copy()
+            there = environment.participates(n, k)
+            if there:
+                received = portion(n, k, dim, size, coordinated)
+                model[received] = server[home[k], received]
+                down += REAL * size
+            new[k] = model + step * (y - model @ z) * z
+            if there:
+                sent = portion(later, k, dim, size, coordinated)
+                delay = int(environment.delay[n - 1, k])
+                in_flight.append(Message(k, n, delay, sent, new[k].copy()))
+                up += REAL * size
+        local = new
+        arrived = arrivals(in_flight, n, longest)
+        psi = np.zeros_like(server)
+        for p in range(servers):
+            own = [message for message in arrived if home[message.sender] == p]
+            if aggregate is None:
+                psi[p] = pao_aggregate(server[p], own, weights, "freshest", "per delay")
+            else:
+                psi[p] = pao_robust(server[p], own, weights, aggregate)
+        server = psi.copy()
+        told = portion(later, 0, dim, between, True)
+        for p in range(servers):
+            for i in np.flatnonzero(told):
+                server[p, i] = sum(combination[p, m] * psi[m, i] for m in range(servers))
+        down += talks * REAL * between
+        history.append((server, local, up, down))
+    return Run(*(np.array(part) for part in zip(*history, strict=True)))
 
 
 # The methods it is compared with ---------------------------------------------------------------

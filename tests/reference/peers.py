@@ -213,6 +213,29 @@ def gossip_sgd(gradient, step, pairs, start, there=None):
     return np.array(history)
 
 
+# Neighbors that are drawn (Rizk 2023, section 5.2) -----------------------------------------------
+
+
+def sampled_diffusion(gradient, step, weights, draw, count, rounds, start):
+    """``draw(n, distance)`` is ``(p, N)``: with which probabilities peers draw whom they hear in
+    round ``n``, ``[K, K]``, and how often they did; ``distance[k, l]`` as ``l`` was heard last.
+    """
+    clients, x, history = len(start), start.copy(), []
+    distance = np.zeros((clients, clients))
+    for n in range(1, rounds + 1):
+        p, times = draw(n, distance)
+        moved = np.array([x[k] - step(n) * gradient(k, x[k]) for k in range(clients)])
+        x = moved.copy()
+        for k in range(clients):
+            for m in range(clients):
+                if times[k, m]:
+                    share = weights[k, m] * times[k, m] / (count * p[k, m])
+                    x[k] += share * (moved[m] - moved[k])
+                    distance[k, m] = np.linalg.norm(moved[m] - moved[k])
+        history.append(x.copy())
+    return np.array(history)
+
+
 # Push-sum (Assran et al. 2019) -------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ starts at zero. Readings:
 - ``ridge`` is ``lambda / |C_s|``, divided by the caller.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,6 +146,7 @@ def pgfl(
     noise=None,
     empty_cell="keep",
     dual_reference="received",
+    assign=None,
 ):
     """Algorithms 1 and 2 (with noise): (4), (11), (12), (9), (10), (5).
 
@@ -157,6 +159,9 @@ def pgfl(
     ``w_{s,(q)}(n-1)`` stands for the average and goes through (10) like any other.
 
     ``dual_reference``: (5) with (10), "received", or with (12), "aggregate".
+
+    ``assign(n, mixed, dual, cluster, present)``: the clusters of a round, or ``None`` while all
+    clients are one and its model stands for all clusters; they are the given ones without.
     """
     assert empty_cell in ("keep", "skip")
     assert dual_reference in ("received", "aggregate")
@@ -167,6 +172,11 @@ def pgfl(
     history = []
     for n in range(1, rounds + 1):
         present = [k for k in range(len(clients)) if scheduled is None or scheduled[n - 1, k]]
+        alike = False
+        if assign is not None:
+            found = assign(n, mixed, dual, cluster, present)
+            alike = found is None
+            cluster = [0] * len(clients) if alike else found
 
         # Clients: (4) and (11)
         model = model.copy()
@@ -202,7 +212,10 @@ def pgfl(
                     averaged[s, q] = mixed[s, q]
 
         # Inter-cluster learning: (10)
-        mixed = np.array([mix(averaged[s], tau(n)) for s in range(servers)])
+        mixed = np.array([mix(averaged[s], 0 if alike else tau(n)) for s in range(servers)])
+        if alike:
+            for q in range(clusters):
+                mixed[:, q] = mixed[:, 0]
 
         # Clients: (5)
         dual = dual.copy()
@@ -211,6 +224,54 @@ def pgfl(
             dual[k] += penalty * (reference[server[k], cluster[k]] - upload[k])
         history.append((model, upload, dual, aggregate, averaged, mixed))
     return Run(*(np.array(part) for part in zip(*history, strict=True)))
+
+
+# Clusters discovered ---------------------------------------------------------------------------
+
+
+def best_partition(points, clusters):
+    """Of all partitions of a few points that of least squared distances, numbers in any order."""
+    best = None
+    for names in itertools.product(range(clusters), repeat=len(points)):
+        if len(set(names)) < clusters:
+            continue
+        total = 0.0
+        for q in range(clusters):
+            part = points[np.array(names) == q]
+            total += ((part - part.mean(axis=0)) ** 2).sum()
+        if best is None or total < best[0] - 1e-12:
+            best = total, list(names)
+    return best[1]
+
+
+def discovery(clients, server, clusters, warmup, step=None):
+    """Who is of which cluster: all alike at first, then the best partition of the duals along their
+    ``clusters - 1`` principal directions, then each of those present where its loss is least, or,
+    given a ``step``, where the model is nearest to a step along the dual.
+    """
+
+    def assign(n, mixed, dual, cluster, present):
+        if n <= warmup:
+            return None
+        if n == warmup + 1:
+            centered = dual - dual.mean(axis=0)
+            _, vectors = np.linalg.eigh(centered.T @ centered)
+            return best_partition(centered @ vectors[:, ::-1][:, : clusters - 1], clusters)
+        new = list(cluster)
+        for k in present:
+            models = mixed[server[k]]
+            if step is None:
+                misfit = [clients[k].value(model) for model in models]
+            else:
+                moved = models[cluster[k]] - step * dual[k]
+                misfit = [((model - moved) ** 2).sum() for model in models]
+            new[k] = int(np.argmin(misfit))
+        return new
+
+    return assign
+
+
+# In a single step ------------------------------------------------------------------------------
 
 
 class SingleStep(NamedTuple):

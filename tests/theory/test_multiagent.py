@@ -373,6 +373,12 @@ def test_noise_between_peers_leaves_its_floors(strategy, over, noise):
         np.testing.assert_allclose(grows, 1 if noise is KINDS[2] else -1, atol=0.1)
 
 
+def test_a_draw_for_the_own_part_counts_as_its_weight_does():
+    weights = GRAPH.mixing().matrix()
+    left = theory.noise_covariance(GRAPH.mixing(), PerEdge(0.01, own=True))
+    np.testing.assert_allclose(left, np.diag(0.01 * np.sum(np.square(weights), axis=1)), atol=1e-12)
+
+
 def test_homomorphic_disagreement_is_that_of_the_eigenvalues():
     """Item 4."""
     over = GRAPH.mixing()

@@ -151,13 +151,29 @@ class PGFL(Algorithm):
         return State(start, jnp.zeros_like(start), server, factorize(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
+        return self._round(
+            state,
+            now,
+            *clusters_of(now.problem, self.personalized),
+            self.inter_cluster(now.number),
+        )
+
+    def _round(
+        self,
+        state: Any,
+        now: Round,
+        cluster: Int[Array, " clients"],
+        clusters: int,
+        share: Array,
+        received: int = 1,
+    ) -> State:
+        """The round of clients of these clusters, each of which gets so many models."""
         network, link = now.network, now.link
         who = now.choose(self.selection)
-        cluster, clusters = clusters_of(now.problem, self.personalized)
         server, cluster = who.take((jnp.asarray(network.server, jnp.int32), cluster))
         data, dual = who.of(now.problem), who.take(state.dual)
 
-        start = link.publish(state.server, who.here)
+        start = link.publish(state.server, who.here, received * now.problem.dim)
         center = start[server, cluster] + dual / self.penalty
         model = prox(
             data, who.take(state.factor), center, who.take(state.model), self.inner_iterations
@@ -176,7 +192,7 @@ class PGFL(Algorithm):
             else:
                 somewhere = network.neighborhood_mean(present) > 0
                 around = jnp.where(somewhere, network.neighborhood_mean(mean, present), start)
-        after = mixed(around, self.inter_cluster(now.number))
+        after = mixed(around, share)
 
         reference = after if self.dual_reference == "received" else aggregate
         dual = dual + self.penalty * (reference[server, cluster] - heard)

@@ -30,7 +30,9 @@ class State(NamedTuple):
     local: Array  # [K, D]  w_k
 
 
-@algorithm("PAO-Fed", "gauthier2024", Needs(None, data="stream", absent=True, late=True))
+@algorithm(
+    "PAO-Fed", "gauthier2024", Needs(None, data="stream", absent=True, late=True, averages=True)
+)
 @module
 class PAOFed(Algorithm):
     r"""Clients exchange portions of their models with the server, and learn on their own between.
@@ -173,7 +175,9 @@ class PAOFed(Algorithm):
         return State(arrived.move(server), local)
 
 
-@algorithm("PSO-Fed", "gogineni2022", Needs(None, data="stream", absent=True, late=True))
+@algorithm(
+    "PSO-Fed", "gogineni2022", Needs(None, data="stream", absent=True, late=True, averages=True)
+)
 @module
 class PSOFed(PAOFed):
     r"""Partial sharing with client scheduling, made for a network that is always there.

@@ -8,7 +8,9 @@ from experiments import picture
 from experiments.jung import figure_asynchronous as figure
 from experiments.jung.figure_asynchronous import (
     BOUNDS,
+    BY_FACTOR,
     ERROR,
+    FACTORS,
     LATE,
     NEVER,
     PARTS,
@@ -45,6 +47,18 @@ def made():
         },
         {"round": events, "seed": range(SEEDS)},
     )
+    couplings = np.asarray(FACTORS.value[0])
+    factor = couplings / (1 + couplings) * np.ones((SEEDS, 1))
+    fall = start[:, None, None] * factor[..., None] ** (2 * events / 11) / 2
+    studies[BY_FACTOR] = xr.Dataset(
+        {
+            ERROR: (("seed", "coupling", "round"), fall, LABEL),
+            "factor": (("seed", "coupling"), factor),
+            "start": (("seed", "coupling"), start[:, None] * np.ones_like(factor)),
+            "diverged": (("seed", "coupling"), np.zeros(factor.shape, int)),
+        },
+        {"round": events, "seed": range(SEEDS), "coupling": couplings},
+    )
     axes = ("seed", "part", "bound")
     ends = np.full((SEEDS, len(PARTS.value), len(LATE.value)), 1e-3)
     ends[:, -1, 1:] = 1e9
@@ -68,6 +82,7 @@ def test_claims_hold_of_what_they_say():
         ("total-asynchrony-converges", NEVER, 1e-3, {"round": EVENTS}),
         ("partial-asynchrony-converges", RANDOM, 1e-3, {"round": EVENTS, "bound": 2}),
         ("smaller-delays-are-faster", WORST, 1e-99, {"round": figure.MIDDLE, "bound": 10}),
+        ("smaller-factors-are-faster", BY_FACTOR, 1e-99, {"round": figure.MIDDLE, "coupling": 1.0}),
         ("short-steps-for-any-delay", "descent", 2.0, {"part": PARTS.value[0], "bound": 10}),
         ("some-only-for-small-delays", "descent", 2.0, {"part": PARTS.value[-1], "bound": 0}),
         ("some-diverge-with-delays", "descent", 2.0, {"part": PARTS.value[-1], "bound": 5}),

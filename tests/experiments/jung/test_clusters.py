@@ -10,7 +10,14 @@ from experiments import picture
 from experiments.figure import Effort
 from experiments.jung import figure_clusters as figure
 from experiments.jung import solutions
-from experiments.jung.figure_clusters import ALONE, GRADIENTS, GTV, KNOWN, PARAMETERS
+from experiments.jung.figure_clusters import (
+    ALONE,
+    GIVEN,
+    GRADIENTS,
+    KNOWN,
+    LEARNED,
+    PARAMETERS,
+)
 from fljax.study.engine import configured
 
 SEEDS = 5
@@ -42,7 +49,8 @@ def expected():
     error = {
         PARAMETERS: [9, 5, 1, 0.3, 0.1, 0.01],
         GRADIENTS: [9, 6, 2, 0.4, 0.2, 0.01],
-        GTV: [0.2, 0.15, 0.1, 0.08, 0.06, 0.04],
+        LEARNED: [0.2, 0.15, 0.1, 0.08, 0.06, 0.04],
+        GIVEN: [0.18, 0.14, 0.1, 0.08, 0.06, 0.04],
         ALONE: [20, 6, 2, 0.8, 0.4, 0.2],
         KNOWN: [0.1, 0.08, 0.06, 0.04, 0.02, 0.01],
     }

@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import fljax as fl
 from experiments import picture
 from experiments.__main__ import main
 from experiments.figure import REGISTRY
 from experiments.jung import figure_weather as module
 from experiments.jung.figure_weather import (
     ALONE,
-    CHOOSING,
     DAYS,
     FIVE,
     GRAPHS,
     METHODS,
     ONE,
+    PERIOD,
     PERSISTENCE,
+    PREDICTED,
     RIDGE,
     SHUFFLED,
     TARGETS,
@@ -49,7 +51,7 @@ def test_windows_are_the_days_before_and_the_forecast_is_of_the_next():
     last = data[1]
     before = last.mean[1] + last.deviation[1] * inputs[-1, :, 1]
     np.testing.assert_allclose(off[-1], before - last.mean[-1] - unit[-1] * answers[-1], atol=1e-4)
-    assert 5 < np.sqrt((off[CHOOSING.value :] ** 2).mean()) < 7
+    assert 5 < np.sqrt((off**2).mean()) < 7
     graph = module.fixed_graphs(last.coordinates)
     assert len(np.unique(graph[THREE].components())) == 3
     assert sorted(graph[FIVE].degree.tolist()) == sorted(graph[SHUFFLED].degree.tolist())
@@ -97,6 +99,20 @@ def test_coupled_forecasts_go_from_alone_to_one_model():
     np.testing.assert_allclose(result[THREE][:, 0], plain, atol=1e-2)
     np.testing.assert_allclose(result[FIVE][:, 1], one, atol=1e-2)
     np.testing.assert_allclose(result[SHUFFLED][:, 1], one, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_coupled_by_predictions_is_what_model_agnostic_fedrelax_solves():
+    given = features, targets, inputs, answers, unit, _ = parts()
+    places = np.random.default_rng(1).uniform(60, 70, (8, 2))
+    result = module.coupled(places, [0.7], given)[PREDICTED][1, 0]
+    problem = fl.problems.Problem(features[1], targets[1], fl.problems.LeastSquares(), strength=0.0)
+    graph = module.fixed_graphs(places)[THREE]
+    algorithm = fl.algorithms.ModelAgnosticFedRelax(0.7, module.compared_on(features[1]))
+    models = np.asarray(algorithm.optimum(problem, graph))
+    forecast = unit[1] * ((inputs[1] * models).sum(-1) - answers[1])
+    np.testing.assert_allclose(result, forecast, atol=1e-6)
+    assert np.abs(result - module.coupled(places, [0.7], given)[THREE][1, 0]).max() > 1e-2
 
 
 def made(seed=0):
@@ -184,11 +200,9 @@ def changed(studies, study, change, name="error", **where):
             *("maximum-better-than-one-model", "levels", lambda a: a / 4),
             {"learner": PERSISTENCE, "target": "tmax"},
         ),
+        ("by-predictions-as-by-parameters", "curves", lambda a: a / 4, {"graph": PREDICTED}),
+        ("by-predictions-better-than-alone", "levels", lambda a: a / 4, {"learner": ALONE}),
         ("near-stations-rather-than-others", "curves", lambda a: a / 4, {"graph": SHUFFLED}),
-        (
-            *("alpha-by-validation", "curves", lambda a: a / 4),
-            {"graph": FIVE, "coupling": 1e3, "day": slice(CHOOSING.value, None)},
-        ),
         ("trained-in-rounds", "rounds", lambda a: 1 + 0 * a, {"algorithm": "FedGD"}),
     ],
 )
@@ -200,12 +214,22 @@ def test_a_claim_sees_what_breaks_it(sound, claim, study, change, where):
     assert not verdict.holds
 
 
-def test_alpha_is_chosen_without_the_test(sound):
-    late = {"graph": FIVE, "coupling": 1e3, "day": slice(CHOOSING.value, None)}
-    peeking = changed(sound, "curves", lambda a: a / 4, **late)
-    assert module.chosen(peeking, "tmin", FIVE) == 1.0
-    assert module.best(peeking, "tmin", FIVE) == 1e3
-    assert len(module.daily(sound, "tmin", ONE)) == FORECASTS - CHOOSING.value
+def test_alpha_is_chosen_by_other_periods(sound):
+    first = {"graph": FIVE, "coupling": 1e3, "day": slice(None, PERIOD.value - 1)}
+    peeking = changed(sound, "curves", lambda a: a / 100, **first)
+    chosen = module.chosen(peeking, "tmin", FIVE)
+    assert set(chosen[: PERIOD.value]) == {1.0}  # its own days would choose 1000
+    assert set(chosen[PERIOD.value :]) == {1e3}
+    level = module.daily(peeking, "tmin", FIVE)
+    curve = peeking["curves"]["error"].sel(target="tmin", graph=FIVE)
+    np.testing.assert_array_equal(level[: PERIOD.value], curve.sel(coupling=1.0)[: PERIOD.value])
+    np.testing.assert_array_equal(level[PERIOD.value :], curve.sel(coupling=1e3)[PERIOD.value :])
+    verdict = {c.name: c for c in FIGURE.claims}["alpha-by-validation"].judge(peeking)
+    assert not verdict.holds
+    assert "tmin, 5 nearest: 1, 1e+03, and 1e+03" in verdict.note
+    late = changed(sound, "curves", lambda a: a / 4, graph=FIVE, coupling=1e3)
+    assert module.best(late, "tmin", FIVE) == 1e3
+    assert len(module.daily(sound, "tmin", ONE)) == FORECASTS
 
 
 def test_days_in_a_row_that_are_alike_widen_the_interval():

@@ -12,9 +12,9 @@ from experiments import measures
 from experiments.figure import Effort
 from experiments.rizk import chapter3 as ch3
 from experiments.rizk import chapter4 as ch4
-from experiments.rizk import clicks, figure_3_3, figure_3_4, figure_4_4
+from experiments.rizk import clicks, figure_3_3, figure_3_4, figure_3_5, figure_4_4, figure_4_theory
 from experiments.rizk import network as net
-from experiments.rizk.network import HOMOMORPHIC, LOCAL, NONE, RANDOM
+from experiments.rizk.network import HOMOMORPHIC, LOCAL, NONE, OWN, RANDOM
 from fljax._module import replace
 from fljax.algorithms import ATC
 from fljax.metrics import Snapshot
@@ -147,12 +147,25 @@ def test_the_ends_are_compared_with_the_best_of_the_steps_between():
         assert [np.sign(e.value) for e in result.values()] == signs
 
 
-def test_a_rate_is_when_the_mean_error_is_half_as_long():
-    errors = 0.5 ** (np.arange(9) / np.array([2, 4])[:, None])  # halved after 2 and 4 rounds
-    both = np.stack([errors, 0 * errors], axis=-1)
+def test_both_ends_are_judged_by_the_one_that_is_less_so():
+    names = ["λ 0.01 to 0.08, noise 0.1", "λ 0.01 to 0.08, noise 5"]
+    level = xr.Dataset(
+        {net.CENTROID: (("scheme", "step_size", "data"), [[[9, 9], [2, 2], [1, 1], [0.5, 3]]])},
+        {"scheme": [RANDOM], "step_size": list(figure_3_4.STEPS.value), "data": names},
+    )
+    result = figure_3_4.all_extremes({"open": level})
+    assert list(result) == [f"{name}: step 5" for name in names]
+    assert [e.value for e in result.values()] == pytest.approx([-3.01, 4.77], abs=0.01)
+    assert list(figure_3_4.loud({"open": level})) == [f"{names[1]}: step 5"]
+    note = net.parts_that_hold(figure_3_4.all_extremes, (0, np.inf), "So it is.")({"open": level})
+    assert note == f"It holds in 1 of 2 settings ({names[1]}: step 5). So it is."
+
+
+def test_a_rate_is_when_two_runs_are_half_as_far_apart():
+    distance = 0.5 ** (np.arange(9) / np.array([2, 4])[:, None])  # halved after 2 and 4 rounds
+    both = np.stack([distance, distance], axis=-1)
     assert figure_3_4.arrived(both).tolist() == [3, 5]
-    mean = np.stack([both[0], both[1]])
-    assert figure_3_4.arrived(mean[::-1]).tolist() == [5, 3]
+    assert figure_3_4.arrived(both[::-1]).tolist() == [5, 3]
 
 
 def test_what_breaks_down_ends_above_its_start():
@@ -173,6 +186,175 @@ def test_the_crossover_is_where_the_noise_alone_is_as_large():
         {"curvature": 0.3},
     )
     assert "ring 0.032" in figure_4_4.crossover({"orders": orders})
+
+
+def test_two_sentences_have_to_spare_what_the_tighter_one_has():
+    for none, random, homomorphic in ((1, 10, 1), (1, 4, 1), (1, 10, 2)):
+        significant = 10 * np.log10(random / homomorphic) - 3
+        close = 1 - 10 * np.log10(homomorphic / none)
+        names = ["λ 0.1 to 0.5, noise 0.01", "λ 0.1 to 0.5, noise 0.1"]
+        levels = [[[level, level]] for level in (none, random, homomorphic)]
+        axes = {"scheme": [NONE, RANDOM, HOMOMORPHIC], "batch": ["10"], "data": names}
+        studies = {"open": xr.Dataset({net.CENTROID: ([*axes], np.array(levels, float))}, axes)}
+        for case, result in figure_4_4.both(studies).items():
+            assert result.value == pytest.approx(min(significant, close)), case
+        (over,) = {e.value for e in figure_4_4.random_above(studies).values()}
+        assert over == pytest.approx(significant + 3)
+        assert list(figure_4_4.both_of_batches(studies)) == [f"B = 10, {names[0]}"]
+
+
+def test_single_models_are_compared_whoever_draws_and_whatever_is_kept():
+    levels = xr.Dataset(
+        {net.INDIVIDUAL: (("scheme", "edge"), [[1.0, 1.0], [4.0, 4.0], [2.0, 2.0]])},
+        {"scheme": [RANDOM, OWN, HOMOMORPHIC], "edge": [1.0, 0.1]},
+    )
+    result = net.open_parts("parts", "edge", {"little": 1.0, "much": 0.1})({"parts": levels})
+    assert [round(e.value, 1) for e in result.values()] == [-3.0, 3.0, -3.0, 3.0]
+    assert list(result) == [
+        f"{kept}, {who}"
+        for kept in ("little", "much")
+        for who in ("messages alone", "own part too")
+    ]
+
+
+def test_what_has_converged_has_learned_and_moves_no_more():
+    error = np.full((2, 60), 30.0) + np.arange(2)[:, None]
+    rounds = np.arange(5, 301, 5)
+    study = xr.Dataset(
+        {clicks.ERROR.name: (("scheme", "seed", "round"), error[None])},
+        {"scheme": [RANDOM], "round": rounds},
+    ).assign(diverged=("seed", [0, 0]))
+    (still,) = figure_3_5.settled({"a": study}).values()
+    assert (still.low, still.high) == (0, 0)
+    falling = study.copy(deep=True)
+    falling[clicks.ERROR.name][..., -15:] -= 4.0
+    (moving,) = figure_3_5.settled({"a": falling}).values()
+    assert moving.value == pytest.approx(-4)
+    levels = study.isel(round=-1, drop=True).expand_dims(variance=[0.6]).assign_attrs(constant=45.0)
+    assert figure_3_5.learned({"levels": levels})["variance 0.6"].value == pytest.approx(14.5)
+
+
+# Settings that the source leaves open, by loops -------------------------------------------------
+
+
+def loop_of_peers(problem, weights, variance, own, batch, rounds, runs=12):
+    """ATC in NumPy: the centroid's and the models' deviations under four schemes of noise."""
+    rng = np.random.default_rng(0)
+    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    clients, count, dim = x.shape
+    far, rho = weights * ~np.eye(clients, dtype=bool), ch4.RHO.value
+    optimum = np.linalg.solve(
+        np.einsum("knd,kne->de", x, x) / (clients * count) + rho * np.eye(dim),
+        np.einsum("knd,kn->d", x, y) / (clients * count),
+    )
+    w, everyone, total = np.zeros((runs, clients, dim)), np.arange(clients)[:, None], []
+    for n in range(rounds):
+        rows = rng.integers(count, size=(runs, clients, batch))
+        u, d = x[everyone, rows], y[everyone, rows]
+        off = np.einsum("rkbd,rkd->rkb", u, w) - d
+        psi = w - ch4.STEP.value * (2 * np.einsum("rkb,rkbd->rkd", off, u) / batch + 2 * rho * w)
+        drawn = rng.laplace(scale=(variance / 2) ** 0.5, size=(runs, clients, clients, dim))
+        w = np.einsum("kl,rld->rkd", weights, psi)
+        if own == HOMOMORPHIC:
+            one = drawn[:, 0]
+            w += np.einsum("kl,rld->rkd", weights, one) - one
+        else:
+            w += np.einsum("kl,rkld->rkd", weights if own == OWN else far, drawn)
+        if n >= rounds // 2:
+            centroid = ((w.mean(axis=1) - optimum) ** 2).sum(axis=-1).mean()
+            total.append([centroid, ((w - optimum) ** 2).sum(axis=-1).mean()])
+    return np.mean(total, axis=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "edge"), [(RANDOM, 1.0), (OWN, 0.1), (HOMOMORPHIC, 0.1)])
+def test_open_settings_of_chapter_4_are_those_of_a_loop(scheme, edge):
+    """Ten samples a step, louder responses, lighter edges, draws for the own part."""
+    data, (_, graph) = ch4.problem((0.1, 0.5), 0.01), ch4.world()
+    graph = net.weighted(graph, edge)
+    degree = np.asarray(graph.degree)
+    joined = np.asarray(graph.dense())
+    weights = joined / (1 + np.maximum(degree[:, None], degree[None]))
+    weights += np.diag(1 - weights.sum(axis=1))
+    np.testing.assert_allclose(weights, graph.mixing("metropolis").matrix(), atol=1e-6)
+    assert (np.diag(weights) > 0.5).all() or edge == 1
+    simulation = fl.Simulation(
+        data,
+        ch4.strategy("ATC", batch=10),
+        graph,
+        noise=replace(net.SCHEMES[scheme], variance=0.01),
+    )
+    state = multiagent.steady_state(simulation)
+    loop = loop_of_peers(data, weights, 0.01, scheme, 10, 600)
+    expected = np.asarray([state.centroid, state.individual])
+    assert abs(10 * np.log10(loop / expected)).max() < 0.6
+
+
+def loop_of_servers(problem, servers, step, variance, rounds, runs=6):
+    """Graph federated averaging in NumPy, with a draw on every edge: the centroid's deviation."""
+    rng = np.random.default_rng(0)
+    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    x, y = (a.reshape(ch3.SERVERS.value, ch3.CLIENTS.value, *a.shape[1:]) for a in (x, y))
+    rho, dim = ch3.RHO.value, x.shape[-1]
+    count = x[..., 0].size
+    optimum = np.linalg.solve(
+        np.einsum("pknd,pkne->de", x, x) / count + rho * np.eye(dim),
+        np.einsum("pknd,pkn->d", x, y) / count,
+    )
+    many, sizes = (np.reshape(a, x.shape[:2]) for a in (ch3.STEPS_OF, ch3.BATCHES_OF))
+    weights = np.asarray(servers.graph.mixing("metropolis").matrix())
+    far, place = weights * ~np.eye(len(weights), dtype=bool), np.arange(len(weights))[:, None]
+    w, total = np.zeros((runs, len(weights), dim)), []
+    for n in range(rounds):
+        chosen = rng.permuted(np.tile(np.arange(x.shape[1]), (runs, len(weights), 1)), axis=-1)
+        chosen = chosen[..., : ch3.CHOSEN.value]
+        steps, batch = many[place, chosen], sizes[place, chosen]
+        models = np.repeat(w[:, :, None], chosen.shape[-1], axis=2)
+        for e in range(max(ch3.EPOCHS.value)):
+            rows = rng.integers(x.shape[2], size=(*chosen.shape, max(ch3.BATCHES.value)))
+            real = np.arange(rows.shape[-1]) < batch[..., None]
+            u, d = (
+                x[place[..., None], chosen[..., None], rows],
+                y[place[..., None], chosen[..., None], rows],
+            )
+            off = real * (np.einsum("rplbd,rpld->rplb", u, models) - d)
+            slope = 2 * np.einsum("rplb,rplbd->rpld", off, u) / batch[..., None] + 2 * rho * models
+            models -= (step / steps * (e < steps))[..., None] * slope
+        drawn = rng.laplace(scale=(variance / 2) ** 0.5, size=(runs, *weights.shape, dim))
+        w = np.einsum("kl,rld->rkd", weights, models.mean(axis=2))
+        w += np.einsum("kl,rkld->rkd", far, drawn)
+        if n >= rounds // 2:
+            total.append(((w.mean(axis=1) - optimum) ** 2).sum(axis=-1).mean())
+    return np.mean(total)
+
+
+@pytest.mark.slow
+def test_open_settings_of_chapter_3_are_those_of_a_loop():
+    """Loud responses and larger features at the largest step: beyond the best one."""
+    data, (_, servers) = ch3.problem((0.05, 0.12), 5.0), ch3.world()
+    noise = replace(net.SCHEMES[RANDOM], variance=0.1)
+    simulation = fl.Simulation(data, ch3.algorithm(5.0), servers, noise=noise)
+    expected = float(multiagent.steady_state(simulation).centroid)
+    loop = loop_of_servers(data, servers, 5.0, 0.1, 80)
+    assert abs(10 * np.log10(loop / expected)) < 0.8
+
+
+@pytest.mark.slow
+def test_what_local_noise_hides_is_seen():
+    studies = {"law": figure_4_theory.law(4), "agreed": figure_4_theory.agreed()}
+    wrong, right = studies["law"]["variance"].mean("seed").values
+    assert wrong == pytest.approx(4 / 0.01**2, rel=0.1)
+    assert right == pytest.approx(1, rel=0.1)
+    assert all(e.value <= 1 for e in figure_4_theory.cost(studies).values())
+    assert studies["agreed"]["most"].sel(network="ring").values.tolist() == [6.0] * 30
+    told = np.full((3, 2, 2, 2), 0.5)
+    told[2, 1] = np.inf
+    axes = ("scheme", "peer", "attacker", "knows")
+    names = {"scheme": [RANDOM, HOMOMORPHIC, LOCAL], "attacker": ["eavesdropper", "one neighbor"]}
+    share = xr.Dataset({"share": (axes, told)}, {**names, "knows": ["the rest", "itself alone"]})
+    for scheme, per_cent in ((RANDOM, 100), (LOCAL, 50)):
+        result = figure_4_theory.finite(scheme)({"told": share})
+        assert [e.value for e in result.values()] == [per_cent] * 2
 
 
 @pytest.mark.slow

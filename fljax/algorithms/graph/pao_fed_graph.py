@@ -1,0 +1,131 @@
+r"""PAO-Fed with several servers (Gauthier 2024, the future work of P4, section VI)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._module import field, module
+from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.server.online_fed import lms
+from fljax.federation import Federation
+from fljax.link import Circular, Sharing
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+from fljax.streams import Stream
+
+__all__ = ["PAOFedGraph", "State"]
+
+
+class State(NamedTuple):
+    """What PAO-Fed on a graph keeps from round to round."""
+
+    model: Array  # [K, D]  the model of each client's server
+    local: Array  # [K, D]  w_k
+    server: Array  # [P, D]  w_p
+
+
+@algorithm(
+    "PAO-Fed, graph",
+    "gauthier2024",
+    Needs(Federation, data="stream", absent=True, late=True, averages=True),
+)
+@module
+class PAOFedGraph(Algorithm):
+    r"""Portions of models between clients and their servers, and between neighboring servers.
+
+    The source names a "multi-server or networked architecture" as future work (P4, section VI) and
+    gives no equations. Here every server :math:`p` with its clients :math:`\mathcal K_p` does a
+    round of :class:`PAOFed`, and then servers tell their neighbors a portion :math:`N^{(n)}` of
+    what they have, the same of all servers, and mix it:
+
+    .. math::
+
+        v_k &= M_k^{(n)}w_p^{(n)}+(I-M_k^{(n)})w_k^{(n)}\ \text{or}\ w_k^{(n)},\qquad
+        w_k^{(n+1)}=v_k+\mu z_k^{(n)}(y_k^{(n)}-v_k^\top z_k^{(n)}) \\
+        \psi_p^{(n)} &= w_p^{(n)}+\sum_l\frac{\alpha_l}{|\mathcal C_{p,l}^{(n)}|}
+            \sum_{k\in\mathcal C_{p,l}^{(n)}}S_k^{(n-l)}\big(w_k^{(n+1-l)}-w_p^{(n)}\big) \\
+        w_p^{(n+1)} &= (I-N^{(n)})\psi_p^{(n)}
+            +N^{(n)}\sum_{m\in\mathcal N_p}a_{pm}\psi_m^{(n)}
+
+    with Metropolis weights :math:`a`, which keep the mean of the servers' models, whatever the
+    portion: that it is the same of all servers is what this rests on, and nothing speaks against it
+    where servers are always there and messages between them are never late. It is the portion that
+    coordinated clients of as large portions have just refined, and receive next:
+    :math:`N^{(n)}=S^{(n)}`. Of one server, or of servers that do not talk, :math:`w_p=\psi_p`.
+
+    Args:
+      step_size: :math:`\mu`, a schedule or a number, > 0.
+      sharing: the portions :math:`M_k` and :math:`S_k` of clients, as of :class:`PAOFed`.
+      between: the portion :math:`N` of servers: that which client 0 would have.
+      send_next: as of :class:`PAOFed`; of servers too.
+      discount: :math:`\alpha_l`, as of :class:`PAOFed`.
+
+    Raises:
+      ValueError: a portion that does not fit the model, a discount outside [0, 1].
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=6, samples=5, dim=4)
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.streams.Replay(data),
+      ...     network=fl.federation.balanced(2, fl.graphs.ring(3)),
+      ...     algorithm=fl.algorithms.PAOFedGraph(0.1, fl.link.Circular(2), fl.link.Circular(1)),
+      ...     delays=fl.link.Geometric(0.2, longest=3),
+      ... )
+      >>> fl.run(simulation, rounds=5)["model"].shape
+      (6, 4)
+
+    Reference:
+      Gauthier 2024, P4, section VI (future work); (4.5)-(4.14).
+    """
+
+    step_size: Schedule = field(converter=as_schedule)
+    sharing: Sharing = Circular(4)
+    between: Sharing = Circular(4)
+    send_next: Bool[Array, ""] | bool = True
+    discount: Float[Array, " *lags"] | float = 1.0
+
+    def validate(self) -> None:
+        if isinstance(self.discount, list | tuple):
+            object.__setattr__(self, "discount", np.asarray(self.discount))
+        _check.interval("discount", self.discount, at_least=0, at_most=1)
+
+    def init(self, problem: Problem | Stream, network: Federation) -> State:
+        self.sharing.check(problem.dim)
+        self.between.check(problem.dim)
+        server = jnp.tile(server_start(problem), (network.servers, 1))
+        home = jnp.asarray(network.server, jnp.int32)
+        return State(server[home], start_models(problem), server)
+
+    def step(self, state: State, now: Round) -> State:
+        problem, network, link = now.problem, now.network, now.link
+        here, home = now.available, jnp.asarray(network.server, jnp.int32)
+        everyone = jnp.arange(problem.clients, dtype=jnp.int32)
+        portions, dim = link.common_key("sharing"), problem.dim
+        ahead = now.number + jnp.asarray(self.send_next, jnp.int32)
+
+        def sent(rows: Array) -> Array:
+            return self.sharing.indices(portions, ahead, rows, dim)
+
+        server = link.publish(state.server, here, self.sharing.size)
+        received = here[:, None] & self.sharing.mask(portions, now.number, everyone, dim)
+        merged = jnp.where(received, server[home], state.local)
+        local = lms(problem.mapped(), merged, self.step_size(now.number))
+        arrived = link.collect(
+            lambda rows: local[rows[:, None], sent(rows)],
+            here,
+            server,
+            at=sent,
+            discount=self.discount,
+            per_delay=True,
+        )
+        server = arrived.move(server)
+        if network.graph is not None:
+            told = self.between.indices(portions, ahead, everyone[:1], dim)[0]
+            mixed = link.combine(server[:, told], network.graph.mixing("metropolis"))
+            server = server.at[:, told].set(mixed)
+        return State(server[home], local, server)

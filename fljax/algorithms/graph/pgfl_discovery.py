@@ -1,0 +1,200 @@
+r"""PGFL that is not told which client is of which cluster (Gauthier 2024, chapter 7)."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Needs, algorithm
+from fljax.algorithms.graph.pgfl import NEEDS, PGFL, cluster_start
+from fljax.clustering import kmeans
+from fljax.federation import Federation
+from fljax.problems import Problem
+from fljax.problems.solvers import ProxFactor
+from fljax.rounds import Round
+
+__all__ = ["Discovering", "PGFLByGradient", "PGFLByLoss", "State", "by_directions"]
+
+
+class State(NamedTuple):
+    """What PGFL keeps from round to round, and who is taken to be of which cluster."""
+
+    model: Array  # [K, D]  w_k, never sent as it is
+    dual: Array  # [K, D]  varphi_k
+    server: Array  # [S, Q, D]  w_{s,(q)}
+    factor: ProxFactor  # of the primal systems, constant
+    cluster: Array  # [K]  q_k
+
+
+@module
+class Discovering(PGFL):
+    r""":class:`PGFL` that finds out who is of which cluster: one model for all, then ``Q``.
+
+    In the first ``warmup`` rounds all clients are one cluster, as in :class:`GFL`. A client's dual
+    :math:`\varphi_k` is then the gradient :math:`f_k'` at the common model, and servers know it.
+    Before the next round they divide the clients by them (:func:`by_directions`), from then on each
+    client that takes part is of the cluster that suits it best, :math:`\arg\min_qm_{kq}`, anew in
+    every round. What suits is a method of each subclass.
+
+    Args:
+      clusters: ``Q``, how many there are, <= clients.
+      warmup: rounds of one model for all, >= 1; until it has settled, or gradients tell of the way
+        there.
+    """
+
+    clusters: int = static(kw_only=True)
+    warmup: int = static(default=30, kw_only=True)
+
+    #: How many of its server's models a client gets a round; all of them if ``None``.
+    received: ClassVar[int | None] = 1
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("clusters", self.clusters)
+        _check.count("warmup", self.warmup)
+
+    def check(self, problem: Problem, network: Federation) -> None:
+        _check.count("clusters", self.clusters, at_most=problem.clients)
+
+    def init(self, problem: Problem, network: Federation) -> State:
+        start = super().init(problem, network)
+        alike = jnp.zeros(problem.clients, jnp.int32)
+        server = cluster_start(problem, network, alike, self.clusters)
+        return State(*start._replace(server=server), alike)
+
+    @_check.required
+    def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
+        """How ill the model that its server has of each cluster suits each client."""
+        raise NotImplementedError
+
+    def step(self, state: State, now: Round) -> State:
+        alike = now.number <= self.warmup
+        cluster = jax.lax.cond(
+            now.number == self.warmup + 1,
+            lambda: by_directions(now.key("algorithm"), state.dual, self.clusters),
+            lambda: jnp.where(alike, state.cluster, self._suited(state, now)),
+        )
+        share = jnp.where(alike, 0, self.inter_cluster(now.number))
+        received = self.received or self.clusters
+        after = self._round(state, now, cluster, self.clusters, share, received)
+        server = jnp.where(alike, after.server[:, :1], after.server)
+        return State(*after._replace(server=server), cluster)
+
+    def _suited(self, state: State, now: Round) -> Int[Array, " clients"]:
+        """Those who take no part stay in the cluster where they were."""
+        who = now.choose(self.selection)
+        best = jnp.argmin(self.misfit(state, now), axis=1).astype(jnp.int32)
+        return who.put(state.cluster, who.take(best))
+
+    def released(self, state: State, problem: Problem, network: Federation) -> Array:
+        """The model that each client's server has for the cluster it is taken to be of."""
+        return state.server[jnp.asarray(network.server, jnp.int32), state.cluster]
+
+
+@algorithm(
+    "PGFL, by loss",
+    "gauthier2024",
+    Needs(Federation, absent=True, averages=True, minimizer=True),
+)
+@module
+class PGFLByLoss(Discovering):
+    r"""PGFL in which each client takes the cluster whose model has least loss on its data.
+
+    :class:`Discovering` with :math:`m_{kq}=f_k(w_{s,(q)}^{(n-1)})`, the choice of :class:`IFCA`.
+    All ``Q`` models of its server go to each participant, :math:`QD` numbers down and ``D`` up; the
+    choice that goes with it, :math:`\log_2Q` bits, is not counted. It depends on the data and is
+    not perturbed, so there is no private form; :class:`PGFLByGradient` has one. A client's own data
+    are among those that its cluster's model was made of, which holds it where it is.
+
+    Args:
+      clusters: ``Q``, <= clients.
+      warmup: rounds of one model for all, >= 1.
+      penalty: these and the others as of :class:`PGFL`.
+
+    Raises:
+      ValueError: more clusters than clients; as :class:`PGFL`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> keys = jax.random.split(jax.random.key(0), 2)
+      >>> cluster = fl.problems.random_clusters(keys[0], 12, 2)
+      >>> problem = fl.problems.clustered_ridge(keys[1], cluster, 2, (9, 9), 3, 5.0, 0.01)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> algorithm = fl.algorithms.PGFLByLoss(3.0, clusters=2)
+      >>> state = fl.run(fl.Simulation(problem, algorithm, servers), rounds=50).state
+      >>> float(fl.clustering.adjusted_rand(state.cluster, cluster))
+      1.0
+
+    Reference:
+      Gauthier 2024, chapter 7; Ghosh et al. 2020, Algorithm 1.
+    """
+
+    received: ClassVar[int | None] = None
+
+    def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
+        models = state.server[jnp.asarray(now.network.server, jnp.int32)]
+        return jax.vmap(now.problem.objective, in_axes=1, out_axes=1)(models)
+
+
+@algorithm("PGFL, by gradient", "gauthier2024", NEEDS)
+@module
+class PGFLByGradient(Discovering):
+    r"""PGFL whose servers sort clients by the gradients that they know from what was said.
+
+    :class:`Discovering` with the distance of each cluster's model from where a gradient step takes
+    the client's own,
+
+    .. math::
+
+        m_{kr}=\big\|w_{s,(r)}^{(n-1)}
+            -\big(w_{s,(q_k)}^{(n-1)}-\eta\varphi_k^{(n-1)}\big)\big\|^2,
+
+    since :math:`\varphi_k` comes to be the gradient of :math:`f_k` at its cluster's model. It is
+    computed from perturbed messages, so a private run pays nothing for it, and ``D`` numbers go up
+    and ``D`` down as in :class:`PGFL`.
+
+    Args:
+      step_size: :math:`\eta>0`; at one over the curvature of :math:`f_k` averaged over directions
+        the step ends, on average over the samples' law, at the model behind the data.
+      clusters: ``Q``, <= clients.
+      warmup: rounds of one model for all, >= 1.
+      penalty: these and the others as of :class:`PGFL`.
+
+    Guarantees:
+      As of :class:`PGFL`.
+
+    Raises:
+      ValueError: a step size that is not positive; as :class:`PGFLByLoss`.
+
+    Reference:
+      Gauthier 2024, chapter 7, with the dual of (5.5).
+    """
+
+    step_size: Float[Array, ""] | float = field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.positive("step_size", self.step_size)
+
+    def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
+        home = jnp.asarray(now.network.server, jnp.int32)
+        moved = state.server[home, state.cluster] - self.step_size * state.dual
+        return jnp.sum((state.server[home] - moved[:, None]) ** 2, axis=2)
+
+
+def by_directions(
+    key: Array, gradients: Float[Array, "clients dim"], clusters: int
+) -> Int[Array, " clients"]:
+    r"""``[K]``: k-means in the :math:`Q-1` directions in which the gradients differ most.
+
+    At one model the mean gradients of ``Q`` clusters span no more than that; the other directions
+    hold what samples are few for.
+    """
+    if clusters == 1:
+        return jnp.zeros(len(gradients), jnp.int32)
+    centered = gradients - jnp.mean(gradients, axis=0, keepdims=True)
+    left, size, _ = jnp.linalg.svd(centered, full_matrices=False)
+    return kmeans(key, (left * size[None])[:, : clusters - 1], clusters).cluster

@@ -1,0 +1,379 @@
+r"""NPFL whose clients are not told which neighbors are of their cluster (Gauthier 2024, chapter 7).
+
+Neighbors that take each other for members of one cluster learn as such in :class:`NPFL`, with a
+dual :math:`\gamma_{kl}` of their link alone: it starts at zero whenever they come together.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers.npfl_rl import Policy
+from fljax.graphs import Graph
+from fljax.problems import Problem
+from fljax.problems.solvers import Spectrum, decompose, solve_shifted, strong_convexity
+from fljax.rounds import Round
+
+__all__ = [
+    "Choosing",
+    "Context",
+    "Learning",
+    "NPFLByGradient",
+    "NPFLByLoss",
+    "NPFLByParameters",
+    "State",
+]
+
+#: Clusters and parameters that are told are no models, which a compressor may round.
+NEEDS = Needs(quadratic=True, validation=True, compressed=False)
+
+# By the model that suits -------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """What NPFL keeps from round to round where each client chooses its cluster."""
+
+    model: Array  # [K, D]  w_k
+    said: Array  # [K, D + 1]  what client k last said: its model and the number of its cluster
+    heard: Array  # [K, S, D + 1]  what its neighbors said, slot by slot
+    known: Array  # [K, Q, D]  the neighbors' mean model of each cluster, as it was last heard
+    dual: Array  # [K, S, D]  gamma_kl, zero where l is of another cluster
+    spectrum: Spectrum  # of the primal systems, constant
+
+
+@module
+class Choosing(Algorithm):
+    r""":class:`NPFL` whose clients choose their cluster and tell its number with their model.
+
+    Clients start in the clusters :math:`k\bmod Q`. After ``warmup`` rounds each, having done its
+    primal step, takes the cluster :math:`\arg\min_rm_{kr}` whose mean model
+    :math:`\hat w_{k,(r)}` among its neighbors, without its own, suits it best on its validation
+    data (on those that it learns from, the model of where it is would always suit); of a cluster
+    that no neighbor is of it remembers the last. What suits is a method of each subclass. Numbers
+    of clusters are agreed on among neighbors and may mean another thing further away.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      inter_cluster: :math:`\tau_k\in[0,1]`, one number or ``[K]``.
+      clusters: ``Q``, how many there are, <= clients.
+      warmup: rounds before the first choice, >= 1.
+    """
+
+    penalty: Float[Array, ""] | float
+    inter_cluster: Float[Array, "*clients"] | float = 0.0
+    clusters: int = static(kw_only=True)
+    warmup: int = static(default=10, kw_only=True)
+
+    one_by_one = True
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.interval("inter_cluster", self.inter_cluster, at_least=0, at_most=1)
+        _check.count("clusters", self.clusters)
+        _check.count("warmup", self.warmup)
+
+    def check(self, problem: Problem, network: Graph) -> None:
+        _check.count("clusters", self.clusters, at_most=problem.clients)
+
+    def message_size(self, dim: int) -> int:
+        """A model and the number of a cluster."""
+        return dim + 1
+
+    def init(self, problem: Problem, network: Graph) -> State:
+        _check.per_client("inter_cluster", self.inter_cluster, problem.clients)
+        start = start_models(problem)
+        cluster = jnp.arange(problem.clients, dtype=jnp.int32) % self.clusters
+        said = jnp.concatenate([start, cluster[:, None].astype(start.dtype)], axis=1)
+        heard = said[network.neighbor_table()[0]]
+        known = jnp.broadcast_to(start[:, None], (problem.clients, self.clusters, problem.dim))
+        dual = jnp.zeros_like(heard[..., 1:])
+        return State(start, said, heard, known, dual, decompose(problem))
+
+    @_check.required
+    def misfit(
+        self,
+        problem: Problem,
+        model: Float[Array, "clients dim"],
+        known: Float[Array, "clients clusters dim"],
+    ) -> Float[Array, "clients clusters"]:
+        """How ill what each client knows of each cluster suits it, given its own model."""
+        raise NotImplementedError
+
+    def step(self, state: State, now: Round) -> State:
+        problem, network = now.problem, now.network
+        edge = network.neighbor_table()[1] > 0
+        mine, cluster = self.parts(state.said)
+        theirs, clusters = self.parts(state.heard)
+
+        same = edge & (clusters == cluster[:, None])
+        pull = self.penalty * (mine[:, None] + theirs) - state.dual
+        pull = jnp.sum(jnp.where(same[..., None], pull, 0), axis=1)
+        mean, present = self._means(theirs, clusters, edge)
+        present = present & (jnp.arange(self.clusters, dtype=jnp.int32)[None] != cluster[:, None])
+        several = jnp.sum(present, axis=1, dtype=mine.dtype)
+        tau = jnp.where(several > 0, self.inter_cluster, 0)[:, None]
+        others = jnp.sum(jnp.where(present[..., None], mean, 0), axis=1)
+        others = others / jnp.maximum(several, 1)[:, None]
+        right = state.spectrum.moment + pull + 2 * tau * others
+        bend = 2 * (tau[:, 0] + self.penalty * jnp.sum(same, axis=1, dtype=mine.dtype))
+        model = solve_shifted(problem, state.spectrum, bend + strong_convexity(problem), right)
+
+        chosen = jnp.argmin(self.misfit(problem, model, state.known), axis=1).astype(jnp.int32)
+        chosen = jnp.where(now.number > self.warmup, chosen, cluster)
+        message = jnp.concatenate([model, chosen[:, None].astype(model.dtype)], axis=1)
+        said, inbox = now.link.exchange(message)
+        heard = inbox.messages(network)
+
+        mine, cluster = self.parts(said)
+        theirs, clusters = self.parts(heard)
+        mean, present = self._means(theirs, clusters, edge)
+        known = jnp.where(present[..., None], mean, state.known)
+        same = edge & (clusters == cluster[:, None])
+        dual = state.dual + self.penalty * (mine[:, None] - theirs)
+        return State(model, said, heard, known, jnp.where(same[..., None], dual, 0), state.spectrum)
+
+    def parts(
+        self, message: Float[Array, "*rows numbers"]
+    ) -> tuple[Float[Array, "*rows dim"], Int[Array, "*rows"]]:
+        """The model and the cluster that a message tells, whatever the noise on its number."""
+        number = jnp.clip(jnp.rint(message[..., -1]), 0, self.clusters - 1)
+        return message[..., :-1], number.astype(jnp.int32)
+
+    def _means(
+        self,
+        models: Float[Array, "clients slots dim"],
+        cluster: Int[Array, "clients slots"],
+        edge: Bool[Array, "clients slots"],
+    ) -> tuple[Float[Array, "clients clusters dim"], Bool[Array, "clients clusters"]]:
+        """The mean model of the neighbors of each cluster, and whether there are any."""
+        member = jax.nn.one_hot(cluster, self.clusters, dtype=models.dtype)
+        member = jnp.where(edge[..., None], member, 0)
+        count = jnp.sum(member, axis=1)
+        total = jnp.einsum("ksq,ksd->kqd", member, models, precision=HIGHEST)
+        return total / jnp.maximum(count, 1)[..., None], count > 0
+
+
+@algorithm("NPFL, by loss", "gauthier2024", NEEDS)
+@module
+class NPFLByLoss(Choosing):
+    r"""NPFL in which each client takes the cluster whose model has least loss on its data.
+
+    :class:`Choosing` with :math:`m_{kr}=\frac1{D_k}\sum_j\ell(x_{k,j},y_{k,j};\hat w_{k,(r)})` over
+    its validation data: the choice of :class:`IFCA`, among neighbors.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      inter_cluster: :math:`\tau_k\in[0,1]`, one number or ``[K]``.
+      clusters: ``Q``, <= clients.
+      warmup: rounds before the first choice, >= 1.
+
+    Raises:
+      ValueError: more clusters than clients; a problem without validation data, one that is not
+        quadratic or that clips.
+
+    Reference:
+      Gauthier 2024, chapter 7, on (6.2)-(6.6); Ghosh et al. 2020.
+    """
+
+    def misfit(self, problem: Problem, model: Array, known: Array) -> Array:
+        validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
+        return jax.vmap(validation.mean_loss, in_axes=1, out_axes=1)(known)
+
+
+@algorithm("NPFL, by gradient", "gauthier2024", NEEDS)
+@module
+class NPFLByGradient(Choosing):
+    r"""NPFL in which each client takes the cluster whose model is nearest to a step of its own.
+
+    :class:`Choosing` with :math:`m_{kr}=\|\hat w_{k,(r)}-(w_k-\eta V_k'(w_k))\|^2`, :math:`V_k`
+    being the mean loss on its validation data. Where its own model and those of its cluster lack
+    the same, the gradient says into which direction; a loss says only that all are bad.
+
+    Args:
+      step_size: :math:`\eta>0`; at one over the curvature of :math:`V_k` averaged over directions
+        the step ends, on average over the samples' law, at the model behind the data.
+      penalty: :math:`\rho>0`; this and the others as of :class:`NPFLByLoss`.
+
+    Raises:
+      ValueError: a step size that is not positive; as :class:`NPFLByLoss`.
+
+    Reference:
+      Gauthier 2024, chapter 7, on (6.2)-(6.6).
+    """
+
+    step_size: Float[Array, ""] | float = field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.positive("step_size", self.step_size)
+
+    def misfit(self, problem: Problem, model: Array, known: Array) -> Array:
+        validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
+        moved = model - self.step_size * validation.loss_gradient(model)
+        return jnp.sum((known - moved[:, None]) ** 2, axis=2)
+
+
+# By learned parameters ---------------------------------------------------------------------------
+
+
+class Context(NamedTuple):
+    """What a primal step depends on besides the parameters."""
+
+    pull: Array  # [K, D]  of its like: sum_l rho (w_k + w_l) - gamma_kl
+    like: Array  # [K, S]  which neighbors take client k for their like, and it them
+    models: Array  # [K, S, D]  w_l
+
+
+class Learning(NamedTuple):
+    """What NPFL keeps from round to round where each client learns a parameter of each neighbor."""
+
+    model: Array  # [K, D]  w_k
+    said: Array  # [K, D + K]  what client k last said: its model and its parameters, by client
+    heard: Array  # [K, S, D + K]  what its neighbors said, slot by slot
+    dual: Array  # [K, S, D]  gamma_kl, zero where l is not its like
+    inter_cluster: Array  # [K, S]  tau_kl
+    context: Context  # of the last primal step
+    spectrum: Spectrum  # of the primal systems, constant
+
+
+@algorithm("NPFL, by parameters", "gauthier2024", NEEDS)
+@module
+class NPFLByParameters(Algorithm):
+    r"""NPFL-RL without clusters: a parameter of each neighbor, and its value says who is alike.
+
+    "The proposed reinforcement learning mechanism ... could be adapted to behave without a priori
+    cluster information on the neighbors and classify those according to the value of the
+    inter-cluster learning parameter" (line 1787). Each neighbor is a cluster of its own in (6.5),
+
+    .. math::
+
+        w_k^{(n)}=\arg\min_wf_k(w)+\sum_{l\in\mathcal N_k}\frac{\tau_{kl}}{|\mathcal N_k|}
+            \|w_l-w\|^2+\sum_{l\in\mathcal A_k}\Big(w^\top\gamma_{kl}
+            +\rho\Big\|w-\frac{w_k+w_l}2\Big\|^2\Big),
+
+    and from the second round on a client moves its :math:`\tau_{kl}` by the ``policy``, as in
+    :class:`NPFLRL`. It tells them with its model: with neighbors :math:`\mathcal A_k` for which
+    :math:`\min(\tau_{kl},\tau_{lk})\ge\theta` it learns as with those of its cluster in
+    :class:`NPFL`. The parameters of these go on being learned.
+
+    Args:
+      penalty: :math:`\rho>0`.
+      policy: a :class:`Policy`.
+      initial: :math:`\tau_{kl}^{(0)}\in[0,1]`.
+      threshold: :math:`\theta>0`; above one nobody is ever taken for alike, and what parameters
+        there are is the clients' only tie.
+      policy_steps: of the policy a round, >= 1.
+
+    Raises:
+      ValueError: a problem without validation data, one that is not quadratic or that clips.
+
+    Reference:
+      Gauthier 2024, chapter 7, on (6.5) and (6.12)-(6.14).
+    """
+
+    penalty: Float[Array, ""] | float
+    policy: Policy
+    initial: Float[Array, ""] | float = 0.05
+    threshold: Float[Array, ""] | float = field(kw_only=True)
+    policy_steps: int = static(default=1)
+
+    one_by_one = True
+
+    def validate(self) -> None:
+        _check.positive("penalty", self.penalty)
+        _check.interval("initial", self.initial, at_least=0, at_most=1)
+        _check.positive("threshold", self.threshold)
+        _check.count("policy_steps", self.policy_steps)
+
+    def message_size_of(self, problem: Any) -> int:
+        """A model, and a parameter of each client: zero where it is no neighbor."""
+        return problem.dim + problem.clients
+
+    def init(self, problem: Problem, network: Graph) -> Learning:
+        start = start_models(problem)
+        neighbors, weights = network.neighbor_table()
+        tau = jnp.where(weights > 0, jnp.asarray(self.initial, problem.dtype), 0)
+        said = jnp.concatenate([start, told(tau, network)], axis=1)
+        heard = said[neighbors]
+        models = heard[..., : problem.dim]
+        context = Context(jnp.zeros_like(start), self._alike(said, heard, network), models)
+        dual, spectrum = jnp.zeros_like(models), decompose(problem)
+        return Learning(start, said, heard, dual, tau, context, spectrum)
+
+    def step(self, state: Learning, now: Round) -> Learning:
+        problem, network, dim = now.problem, now.network, now.problem.dim
+        validation = problem.tasks.validation
+        edge = network.neighbor_table()[1] > 0
+        neighbors = jnp.maximum(jnp.sum(edge, axis=1, keepdims=True, dtype=problem.dtype), 1)
+
+        def shares(tau: Array) -> Array:
+            return jnp.where(edge, tau, 0) / neighbors  # a policy may try what no neighbor has
+
+        def system(tau: Array, context: Context) -> Array:
+            pulled = self.penalty * jnp.sum(context.like, axis=1, dtype=tau.dtype)
+            return 2 * (jnp.sum(shares(tau), axis=1) + pulled) + strong_convexity(problem)
+
+        def primal(tau: Array, context: Context) -> Array:
+            towards = jnp.einsum("ks,ksd->kd", shares(tau), context.models, precision=HIGHEST)
+            right = state.spectrum.moment + context.pull + 2 * towards
+            return solve_shifted(problem, state.spectrum, system(tau, context), right)
+
+        def cost(tau: Array) -> Array:
+            model = primal(tau, state.context)
+            total = validation.mean_loss(model) + problem.share * problem.regularizer.value(model)
+            return total[:, None]
+
+        def slope(tau: Array) -> Array:
+            # (H + c(tau)) w = r(tau), so dw / dtau_l = (H + c)^-1 2 (w_l - w) / |N_k|.
+            model = primal(tau, state.context)
+            gradient = validation.loss_gradient(model)
+            gradient = gradient + problem.share[:, None] * problem.regularizer.gradient(model)
+            back = solve_shifted(problem, state.spectrum, system(tau, state.context), gradient)
+            towards = 2 * (state.context.models - model[:, None])
+            return jnp.einsum("kd,ksd->ks", back, towards, precision=HIGHEST) / neighbors
+
+        def epoch(e: Array, tau: Array) -> Array:
+            key = jax.random.fold_in(now.key("policy"), e)
+            moved = jnp.clip(self.policy.step(key, tau, cost, slope), 0, 1)
+            return jnp.where(edge, moved, 0)
+
+        moved = jax.lax.fori_loop(0, self.policy_steps, epoch, state.inter_cluster)
+        tau = jnp.where(now.number > 1, moved, state.inter_cluster)
+
+        like, models = self._alike(state.said, state.heard, network), state.heard[..., :dim]
+        pull = self.penalty * (state.said[:, None, :dim] + models) - state.dual
+        pull = jnp.sum(jnp.where(like[..., None], pull, 0), axis=1)
+        context = Context(pull, like, models)
+        model = primal(tau, context)
+        said, inbox = now.link.exchange(jnp.concatenate([model, told(tau, network)], axis=1))
+        heard = inbox.messages(network)
+        like = self._alike(said, heard, network)
+        dual = state.dual + self.penalty * (said[:, None, :dim] - heard[..., :dim])
+        dual = jnp.where(like[..., None], dual, 0)
+        return Learning(model, said, heard, dual, tau, context, state.spectrum)
+
+    def _alike(
+        self,
+        said: Float[Array, "clients numbers"],
+        heard: Float[Array, "clients slots numbers"],
+        network: Graph,
+    ) -> Bool[Array, "clients slots"]:
+        """Who, by what both told, are alike: at both ends of a link the same."""
+        (neighbors, weights), clients = network.neighbor_table(), network.nodes
+        mine = jnp.arange(clients, dtype=jnp.int32)[:, None, None]
+        ours = jnp.take_along_axis(said[:, -clients:], neighbors, axis=1)
+        theirs = jnp.take_along_axis(heard[..., -clients:], mine, axis=2)[..., 0]
+        return (weights > 0) & (jnp.minimum(ours, theirs) >= self.threshold)
+
+
+def told(tau: Float[Array, "clients slots"], network: Graph) -> Float[Array, "clients clients"]:
+    """Each client's parameters by the number of the client that they are of."""
+    neighbors, _ = network.neighbor_table()
+    mine = jnp.arange(network.nodes, dtype=jnp.int32)[:, None]
+    return jnp.zeros((network.nodes, network.nodes), tau.dtype).at[mine, neighbors].add(tau)

@@ -1,0 +1,206 @@
+r"""Diffusion in which each peer draws the neighbors that it hears (Rizk 2023, section 5.2)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.descending import Descending
+from fljax.graphs import Graph, Mixing
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.streams import Stream
+
+__all__ = ["SampledDiffusion", "State"]
+
+RULES = ("uniform", "importance")
+
+
+class State(NamedTuple):
+    """What sampled diffusion keeps from round to round."""
+
+    model: Array  # [K, D]  w_k
+    distance: Array  # [K, S]  of the neighbors' messages from the own, as they were last heard
+
+
+def as_rule(rule: Any) -> Mixing:
+    """A rule of weights, by its name or as it is.
+
+    Raises:
+      TypeError: weights that are no rule.
+    """
+    rule = Mixing(rule) if isinstance(rule, str) else rule
+    if not isinstance(rule, Mixing):
+        raise TypeError(
+            f"mixing must be a rule's name or an fljax.graphs.Mixing, got {_check.shown(rule)}."
+        )
+    return rule
+
+
+@algorithm("Sampled diffusion", "rizk2023", Needs(data="any"))
+@module
+class SampledDiffusion(Descending):
+    r"""Adapt, then combine what is heard of a few neighbors that each peer draws in every round.
+
+    .. math::
+
+        \psi_k=w_k^{(n-1)}-\mu f_k'(w_k^{(n-1)}),\qquad
+        w_k^{(n)}=\psi_k+\sum_{l\in\mathcal N_k}\frac{a_{lk}N_{kl}}{Lp_{kl}}(\psi_l-\psi_k)
+
+    with the numbers of times :math:`N_{kl}` that :math:`l` is among :math:`L` independent draws
+    with the probabilities :math:`p_{kl}`: on average over these it is ATC, whatever they are. What
+    the draws add to the square of a deviation is
+
+    .. math:: \frac1L\sum_l\frac{a_{lk}^2}{p_{kl}}\|\psi_l-\psi_k\|^2
+        -\frac1L\Big\|\sum_la_{lk}(\psi_l-\psi_k)\Big\|^2,
+
+    least for :math:`p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2}`
+    (:func:`fljax.theory.multiagent.neighbor_importance`). By the rule ``"importance"`` a peer
+    takes in its place the distance at which it heard the neighbor last, its largest so far known
+    where it has not heard it, and no probability is below ``floor`` times the weight: a message
+    then counts at most ``1 / floor`` times itself. (With little of a floor, one that was close
+    once and is not any more is multiplied beyond all bounds, and the models diverge.) One
+    message goes to a peer for each *different* neighbor that it draws.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0.
+      neighbors_per_round: :math:`L\ge1`, draws of each peer.
+      rule: ``"uniform"`` or ``"importance"``.
+      probability: :math:`p_{kl}`, ``[K, K]``, of rows that sum to one over neighbors, in the place
+        of a rule.
+      floor: in (0, 1], of ``"importance"``; at 1/2 nobody goes further beyond a neighbor than it
+        was away from it.
+      mixing: the rule of the weights, as of :class:`ATC`.
+      batches: as of :class:`ATC`.
+
+    Raises:
+      ValueError: an unknown rule, fewer than one draw, probabilities that are not those of
+        neighbors.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     network=fl.graphs.complete(6),
+      ...     algorithm=fl.algorithms.SampledDiffusion(0.05, rule="importance"),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> results = fl.run(simulation, rounds=100)
+      >>> bool(results.normalized_error[-1] < 0.1), int(results.messages[0])  # one to each peer
+      (True, 6)
+
+    Reference:
+      Rizk 2023, section 5.2, which asks for it; its probabilities as those of (2.46).
+    """
+
+    one_by_one = True
+
+    neighbors_per_round: int = static(default=1)
+    rule: str = static(default="uniform", kw_only=True)
+    probability: Any = field(default=None, kw_only=True)
+    floor: Float[Array, ""] | float = field(default=0.5, kw_only=True)
+    mixing: Mixing = field(converter=as_rule, default="metropolis", kw_only=True)
+
+    def validate(self) -> None:
+        _check.count("neighbors_per_round", self.neighbors_per_round)
+        _check.choice("rule", self.rule, RULES)
+        _check.interval("floor", self.floor, above=0, at_most=1)
+        if self.probability is not None:
+            if self.rule != "uniform":
+                raise ValueError("probability takes the place of a rule; leave out rule=.")
+            probability = _check.array("probability", self.probability, axes=2)
+            _check.interval("probability", probability, at_least=0, at_most=1 + 1e-6)
+            object.__setattr__(self, "probability", probability)
+
+    @property
+    def combinations(self) -> tuple[Mixing | None, ...]:
+        return None, None, self.mixing
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        network.check_mixing(self.mixing)
+        if self.probability is None:
+            return
+        if np.shape(self.probability) != (network.nodes, network.nodes):
+            raise ValueError(
+                f"probability must be of each of {network.nodes} peers' neighbors, "
+                f"{(network.nodes,) * 2}, got shape {np.shape(self.probability)}."
+            )
+        neighbors, weights = network.neighbor_table()
+        _check.known(_of_neighbors, self.probability, neighbors, weights)
+
+    def init(self, problem: Problem | Stream, network: Graph) -> State:
+        start = start_models(problem)
+        return State(start, jnp.zeros(network.neighbor_table()[0].shape, start.dtype))
+
+    def probabilities(self, state: State, network: Graph) -> Float[Array, "clients slots"]:
+        """Of each draw, in the order of the network's table of neighbors."""
+        neighbors, weights = network.neighbor_table()
+        real = weights > 0
+        if self.probability is not None:
+            chosen = jnp.take_along_axis(jnp.asarray(self.probability), neighbors, axis=1)
+            return jnp.where(real, chosen, 0).astype(state.model.dtype)
+        even = real.astype(state.model.dtype)
+        even = even / jnp.maximum(jnp.sum(even, axis=1, keepdims=True), 1)
+        if self.rule == "uniform":
+            return even
+        over = network.mixing(self.mixing).neighbor_table()[1].astype(even.dtype)
+        most = jnp.max(state.distance, axis=1, keepdims=True)
+        far = jnp.where(state.distance > 0, state.distance, jnp.where(most > 0, most, 1))
+        far = over * far
+        total = jnp.sum(far, axis=1, keepdims=True)
+        share = jnp.where(total > 0, far / jnp.where(total > 0, total, 1), even)
+        least = self.floor * jnp.where(real, over, 0)
+        return least + (1 - jnp.sum(least, axis=1, keepdims=True)) * share
+
+    def step(self, state: State, now: Round) -> State:
+        network, count = now.network, self.neighbors_per_round
+        neighbors, _ = network.neighbor_table()
+        over = network.mixing(self.mixing)
+        weights = over.neighbor_table()[1].astype(state.model.dtype)
+        chance = self.probabilities(state, network)
+        times = drawn(now.key("algorithm"), chance, count)
+        scale = count * jnp.where(chance > 0, chance, 1)
+        weights = weights * times.astype(weights.dtype) / scale
+
+        asked = (times > 0).astype(jnp.int32)
+        said_to = jnp.zeros(len(neighbors), jnp.int32).at[neighbors].add(asked)
+        moved = state.model - self.step_size(now.number) * self._part(now).gradient(state.model)
+        said, inbox = now.link.exchange(moved, receivers=said_to)
+        heard = inbox.messages(network)
+        apart = heard - said[:, None]
+        model = said + jnp.sum(weights[..., None] * apart, axis=1)
+        distance = jnp.linalg.norm(apart, axis=2)
+        return State(model, jnp.where((times > 0) & (distance > 0), distance, state.distance))
+
+
+def drawn(
+    key: Array, probability: Float[Array, "clients slots"], count: int
+) -> Int[Array, "clients slots"]:
+    """How often each neighbor is among so many independent draws of every peer."""
+    ends = jnp.cumsum(probability, axis=1)
+    uniform = jax.random.uniform(key, (len(ends), count), ends.dtype) * ends[:, -1:]
+    place = jnp.sum(ends[:, None] <= uniform[..., None], axis=2, dtype=jnp.int32)
+    slots = jnp.arange(ends.shape[1], dtype=jnp.int32)[None, None]
+    return jnp.sum(place[..., None] == slots, axis=1, dtype=jnp.int32)
+
+
+def _of_neighbors(probability: Any, neighbors: Any, weights: Any) -> None:
+    probability, allowed = np.asarray(probability), np.zeros(np.shape(probability), bool)
+    row, slot = np.nonzero(np.asarray(weights) > 0)
+    allowed[row, np.asarray(neighbors)[row, slot]] = True
+    if np.any((probability > 0) != allowed):
+        raise ValueError(
+            "probability must be positive for the neighbors of each peer, all of which must be "
+            "heard now and then, and zero for others."
+        )
+    total = probability.sum(axis=1)
+    if np.any(np.abs(total - 1) > 1e-4):
+        raise ValueError(
+            f"each peer's probabilities must sum to one, got {total.min():g} to {total.max():g}."
+        )

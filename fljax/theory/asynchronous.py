@@ -1,0 +1,194 @@
+r"""Who takes part, who hears whom: random weights to second order (Rizk 2023, section 5.2).
+
+A round in which agents and links come and go is affine in the models with random coefficients, as
+one of stochastic gradients is, and its weights depend on each other: one draw of who is there is in
+all of them. Their joint second moments are known in closed form where agents take part
+independently of each other (Bernoulli), links fail so, or each agent draws whom it hears. With
+them :func:`fljax.theory.multiagent.steady_state` is exact, where Zhao & Sayed (2015) have the
+leading order in the step size, of a model in which who is absent is left out of a combination.
+Here, as in a simulation, its neighbors keep what it said last.
+
+Shapes: ``K`` clients or peers, ``O`` and ``I`` rows that come out of an exchange and go into it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+__all__ = []
+
+
+class Present(NamedTuple):
+    r"""Weights :math:`1[k\text{ here}]/n` in the mean of the ``n`` clients of a server that are."""
+
+    mean: Array  # [K]
+    square: Array  # [K, K]  of pairs at one server; zero for others
+
+
+def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " clients"]) -> Present:
+    r"""Of clients that are here independently of each other.
+
+    With :math:`g(t)=\prod_j(1-q_j+q_jt)` over the clients of a server and
+    :math:`u_k=q_k/(1-q_k+q_kt)`,
+
+    .. math::
+
+        E\frac{1_k}n=\int_0^1gu_k\,dt,\qquad E\frac{1_k}{n^2}=\int_0^1\!\!\int_0^1gu_k(st)\,ds\,dt,
+        \qquad E\frac{1_k1_l}{n^2}=\int_0^1\!\!\int_0^1st\,gu_ku_l(st)\,ds\,dt
+
+    of polynomials, for which Gauss's rule is exact.
+
+    Args:
+      probability: :math:`q_k`, ``[K]``.
+      home: ``[K]``, the server of each.
+    """
+    dtype, servers = probability.dtype, int(home.max()) + 1
+    nodes, weights = np.polynomial.legendre.leggauss(int(np.bincount(home).max()) // 2 + 1)
+    nodes, weights = (nodes + 1) / 2, weights / 2
+    same = jnp.asarray(home[:, None] == home[None])
+
+    def parts(at: np.ndarray, weight: np.ndarray) -> tuple[Array, Array]:
+        """``u`` and the weighted ``g``, of each client's server: ``[K, points]``."""
+        factor = 1 - probability[:, None] + probability[:, None] * jnp.asarray(at, dtype)[None]
+        product = jax.ops.segment_sum(jnp.log(factor), jnp.asarray(home), servers)[home]
+        return probability[:, None] / factor, jnp.exp(product) * jnp.asarray(weight, dtype)[None]
+
+    own, product = parts(nodes, weights)
+    mean = jnp.sum(product * own, axis=1)
+    at, weight = np.outer(nodes, nodes).ravel(), np.outer(weights, weights).ravel()
+    own, product = parts(at, weight)
+    pairs = (own * product * jnp.asarray(at, dtype)[None]) @ own.T
+    alone = jnp.sum(product * own, axis=1)
+    one = jnp.eye(len(home), dtype=bool)
+    return Present(mean, jnp.where(one, alone[:, None], jnp.where(same, pairs, 0)))
+
+
+class Exchange(NamedTuple):
+    """What peers' rows ``(message, model, said last)`` become by one exchange.
+
+    Where the exchange ends the round these are the next model and what was said; else what takes a
+    gradient step, what is added to it, and what was said.
+    """
+
+    mean: Array  # [O, I]
+    square: Array  # [O, I, O, I]  of the coefficients' products
+
+
+def _linear(
+    build: Callable[..., Array], mean: tuple[Array, ...], square: Float[Array, "all all"]
+) -> Exchange:
+    """Of coefficients that are linear in variables of known moments, the first of which is one."""
+    shapes = [value.shape for value in mean]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+
+    def of(flat: Array) -> Array:
+        parts = jnp.split(flat, ends[:-1])
+        return build(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
+
+    first = of(jnp.concatenate([value.reshape(-1) for value in mean]))
+    basis = jax.vmap(of)(jnp.eye(ends[-1], dtype=square.dtype))
+    flat = basis.reshape(ends[-1], -1)
+    return Exchange(first, (flat.T @ (square @ flat)).reshape(*first.shape, *first.shape))
+
+
+def _bordered(mean: Float[Array, " all"], square: Float[Array, "all all"]) -> Array:
+    """Second moments of the same variables after a one."""
+    whole = jnp.concatenate([jnp.ones(1, mean.dtype), mean])
+    return jnp.block([[whole[:1, None], whole[None, 1:]], [whole[1:, None], square]])
+
+
+def of_absence(
+    weights: Float[Array, "nodes nodes"],
+    probability: Float[Array, " nodes"],
+    working: Float[Array, ""],
+    symmetric: bool,
+    place: int,
+) -> Exchange:
+    r"""Of peers that are there, and links that work, independently of each other.
+
+    Coefficients are linear in :math:`1_kc_{kl}` and :math:`1_k1_lc_{kl}`, whose products have the
+    probability that all peers and links in them, each counted once, are there.
+
+    Args:
+      weights: :math:`W`, ``[K, K]``.
+      probability: of being there, ``[K]``.
+      working: the probability that a link works.
+      symmetric: whether both directions of it fail together.
+      place: 0 where the exchange is before the gradient step, 1 beside and 2 after it.
+    """
+    nodes, dtype = len(weights), weights.dtype
+    one = jnp.eye(nodes, dtype=dtype)
+    off = weights * (1 - one)
+
+    def build(sure: Array, there: Array, both: Array) -> Array:
+        here = jnp.diag(jnp.diagonal(there))
+        away, none = sure * one - here, jnp.zeros_like(one)
+        fresh = off * both + here - jnp.diag(jnp.sum(off * there, axis=1))
+        stale = off * (there - both)
+        said = [here, none, away]
+        if place == 2:
+            return jnp.block([[fresh, away, stale], said])
+        if place == 1:
+            return jnp.block([[none, here, none], [fresh, away - here, stale], said])
+        return jnp.block([[fresh, none, stale], [none, away, none], said])
+
+    receiver, sender = (each.ravel() for each in np.indices((nodes, nodes)))
+    k, m = np.tile(receiver, 2), np.tile(sender, 2)
+    other = np.concatenate([receiver, sender])
+    link = jnp.where(k == m, 1, working)
+    alike = (k[:, None] == k) & (m[:, None] == m)
+    if symmetric:
+        alike |= (k[:, None] == m) & (m[:, None] == k)
+
+    def chance(*who: np.ndarray) -> Array:
+        """That all of these are there, each counted once."""
+        result = jnp.ones((), dtype)
+        for place, number in enumerate(who):
+            before = functools.reduce(
+                np.logical_or, (number == past for past in who[:place]), False
+            )
+            result = result * jnp.where(before, 1, probability[number])
+        return result
+
+    mean = chance(k, other) * link
+    square = chance(k[:, None], other[:, None], k[None], other[None])
+    square = square * link[:, None] * jnp.where(alike, 1, link[None])
+    there, both = mean.reshape(2, nodes, nodes)
+    return _linear(build, (jnp.ones(()), there, both), _bordered(mean, square))
+
+
+def of_draws(
+    weights: Float[Array, "nodes nodes"],
+    probability: Float[Array, "nodes nodes"],
+    count: Float[Array, ""],
+) -> Exchange:
+    r"""Of peers each of which draws whom it hears, after the gradient step.
+
+    The coefficient of :math:`l` at :math:`k` is :math:`a_{kl}N_{kl}/(Lp_{kl})` of a multinomial
+    :math:`N_k`, and the rest is the peer's own.
+
+    Args:
+      weights: :math:`W`, ``[K, K]``.
+      probability: :math:`p_{kl}` of each of the draws, zero where the weights are.
+      count: :math:`L`.
+    """
+    nodes, dtype = len(weights), weights.dtype
+    one = jnp.eye(nodes, dtype=dtype)
+    drawn = probability > 0
+    per_draw = jnp.where(drawn, weights * (1 - one) / jnp.where(drawn, probability, 1), 0)
+
+    def build(sure: Array, share: Array) -> Array:
+        heard, none = per_draw * share, jnp.zeros_like(one)
+        fresh = heard + sure * one - jnp.diag(jnp.sum(heard, axis=1))
+        return jnp.block([[fresh, none, none], [sure * one, none, none]])
+
+    mean = probability.reshape(-1)
+    receiver = np.indices((nodes, nodes))[0].ravel()
+    own = jnp.where(receiver[:, None] == receiver, 1 / count, 0)
+    square = mean[:, None] * mean[None] * (1 - own) + own * jnp.diag(mean)
+    return _linear(build, (jnp.ones(()), probability), _bordered(mean, square))

@@ -1,0 +1,169 @@
+"""Figures of the sources' future work: what their scenarios are, and claims on made-up data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import REGISTRY
+from experiments.gauthier import chapter4 as ch4
+from experiments.gauthier import figure_7_poisoning as poisoning
+from experiments.gauthier import figure_7_servers as servers
+
+SEEDS = 5
+
+
+def test_graphs_have_the_links_that_they_are_named_by():
+    degrees = {
+        name: np.asarray(servers.graph_of(jax.random.key(0), 16, float(number)).degree)
+        for number, name in enumerate(servers.GRAPHS.value)
+    }
+    assert {*degrees["ring"]} == {2}
+    assert {*degrees["complete"]} == {15}
+    assert {*degrees["no links"]} == {0}
+    assert degrees["random"].sum() == 16 * 3
+
+
+def test_servers_have_clients_of_all_groups():
+    simulation = servers.scenario(jax.random.key(0), servers.pao(16, servers.RING))
+    home = np.asarray(simulation.network.server)
+    availability = np.asarray(simulation.participation.probability)
+    for p in range(16):
+        assert np.unique(availability[home == p], return_counts=True)[1].tolist() == [4] * 4
+
+
+def made_servers(**gaps):
+    """Errors of 0.1 and what is above it by so many decibels, with common noise of the seeds."""
+    names = [*servers.runs(quick=False)]
+    noise = np.exp(0.01 * np.random.default_rng(0).normal(size=SEEDS))
+    above = np.array([gaps.get(name, 0.0) for name in names])
+    errors = 0.1 * np.multiply.outer(10 ** (above / 10), noise)[:, :, None] * np.ones(20)
+    rounds = np.arange(100, 2001, 100)
+    up = 2000.0 * rounds
+    down = np.array([up + 100.0 * int(name.split()[0]) * rounds for name in names])
+    down[[name.startswith("1 server,") or name == "1 server" for name in names]] = up
+    shape = errors.shape
+    return {
+        "all": xr.Dataset(
+            {
+                "test_error": (("algorithm", "seed", "round"), errors, {"decibel": 1}),
+                "bits_down": (
+                    ("algorithm", "seed", "round"),
+                    np.broadcast_to(down[:, None], shape),
+                ),
+                "bits": (
+                    ("algorithm", "seed", "round"),
+                    np.broadcast_to(down[:, None] + up, shape),
+                ),
+                "diverged": (("algorithm", "seed"), np.zeros(shape[:2], int)),
+            },
+            coords={"algorithm": names, "seed": np.arange(SEEDS), "round": rounds},
+        )
+    }
+
+
+def verdicts(figure, studies):
+    return {claim.name: claim.judge(studies).holds for claim in figure.claims}
+
+
+def test_claims_of_servers_tell_what_they_cost():
+    silent = {f"{p} servers, no links": gap for p, gap in ((4, 1.0), (16, 4.0), (64, 13.0))}
+    held = verdicts(servers.FIGURE, made_servers(**silent, **{"64 servers, ring": 5.0}))
+    assert {name for name, holds in held.items() if not holds} <= {"strain-alleviated-if-all-talk"}
+    bad = {f"16 servers, {graph}": 2.0 for graph in ("ring", "random")}
+    held = verdicts(servers.FIGURE, made_servers(**bad))
+    lost = {"costs-little", "talking-helps", "servers-must-talk", "graph-hardly-matters"}
+    lost |= {"graph-of-many-matters"}
+    assert {name for name, holds in held.items() if not holds} == {
+        *lost,
+        "portions-between-servers-suffice",
+    }
+
+
+def test_the_load_of_a_server_is_what_it_sends_and_hears():
+    data = made_servers()["all"]
+    # 2000 bits to clients and from them; of 16 servers each 100 to others, and from them.
+    np.testing.assert_allclose(servers.load(data, "1 server"), 4000)
+    np.testing.assert_allclose(servers.load(data, "16 servers, ring"), 4000 / 16 + 200)
+    np.testing.assert_allclose(servers.between_servers(data, "16 servers, ring"), 1600)
+
+
+def test_attackers_of_a_share_are_among_those_of_a_larger_one():
+    among = jnp.arange(30) < 20
+    masks = [
+        np.asarray(poisoning.chosen(jax.random.key(3), among, jnp.asarray(share)))
+        for share in (0.0, 0.1, 0.4)
+    ]
+    assert [mask.sum() for mask in masks] == [0, 2, 8]
+    assert not masks[2][20:].any()
+    assert (masks[1] <= masks[2]).all()
+
+
+@pytest.mark.slow
+def test_without_mixing_other_clusters_are_as_without_attackers():
+    method = poisoning.ch5.pgfl(0.0, False)
+    runs = [
+        fl.run(poisoning.pgfl_scenario(jax.random.key(0), method, 0, jnp.asarray(share), None), 5)
+        for share in (0.0, 0.4)
+    ]
+    others, own = ([run[name].values for run in runs] for name in ("others", "own"))
+    np.testing.assert_allclose(*others, rtol=1e-9)
+    assert own[1][-1] > 1.1 * own[0][-1]
+
+
+def made_poisoned():
+    """Errors that grow with the share of attackers, less where something is done against them."""
+    every = poisoning.points(poisoning.ATTACKS, poisoning.SHARES.value)
+    noise = np.exp(0.01 * np.random.default_rng(1).normal(size=SEEDS))
+
+    def study(methods, aggregators, metrics, rise):
+        axes = ("algorithm", "point", "aggregator", "seed")
+        shape = (len(methods), len(every), len(aggregators), SEEDS)
+        shares = np.array([share for _, share in every.values()])
+        data = {
+            metric: (
+                axes,
+                np.broadcast_to(10 ** (rise(metric) * shares / 4)[None, :, None, None], shape)
+                * noise,
+                {"decibel": 1},
+            )
+            for metric in metrics
+        }
+        data["diverged"] = (axes, np.zeros(shape, int))
+        coords = {
+            "algorithm": [*methods],
+            "point": [*every],
+            "aggregator": [*aggregators],
+            "seed": np.arange(SEEDS),
+        }
+        return xr.Dataset(data, coords=coords)
+
+    portions = (poisoning.C2, poisoning.U2)
+    mixed = poisoning.ch5.PGFL_MIXED
+    error, within = [ch4.METRIC], ("own", "others")
+    return {
+        "portions": study((*portions, poisoning.WHOLE), ["mean"], error, lambda _: 5.0),
+        "robust": study(portions, poisoning.ROBUST, error, lambda _: 0.1),
+        "clusters": study((poisoning.ch5.PGFL_0, mixed), ["mean"], within, lambda _: 5.0),
+        "cells": study((mixed,), poisoning.ROBUST_CELLS, within, lambda _: 0.1),
+    }
+
+
+def test_claims_of_poisoning_tell_what_is_harmed():
+    held = verdicts(poisoning.FIGURE, made_poisoned())
+    assert {name for name, holds in held.items() if holds} == {
+        *("portions-are-no-protection", "coordination-lets-aggregators-work"),
+        *("medians-cost-little-with-coordination", "mixing-carries-the-harm"),
+        *("robust-cells-contain-few", "robust-cells-contain-many", "robust-cells-cost-little"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["servers", "poisoning"])
+def test_pictures_have_no_faults(name):
+    made = {"servers": made_servers, "poisoning": made_poisoned}[name]()
+    with picture.print_style():
+        assert picture.faults(REGISTRY[f"gauthier-7.{name}"].plot(made)) == []
