@@ -19,10 +19,10 @@ from fljax.requirements import source
 RUNS_ON = {None: "one server", Federation: "servers on a graph", Graph: "peers"}
 WINGS = ("server", "personalized", "graph", "peers")
 
-#: Beside the personalized wing, what ends with models of each client or cluster.
+#: Beside the personalized wing, families that end with models of each client or cluster.
 PERSONAL = (
-    *("PGFL", "PGFL, single step", "ClusterFL", "NPFL", "NPFL-RL"),
-    *("FedGD", "FedSGD, networked", "FedRelax", "Model-agnostic FedRelax"),
+    *("PGFL", "ClusterFL", "NPFL", "FedGD", "FedSGD, networked", "FedRelax"),
+    "Model-agnostic FedRelax",
 )
 
 
@@ -82,7 +82,7 @@ def traits(cls: type[Algorithm]) -> dict[str, bool]:
         "robust": needs.averages,
         "compressed": needs.compressed,
         "changing": needs.changing,
-        "personalized": wing(cls) == "personalized" or cls.label in PERSONAL,
+        "personalized": wing(cls) == "personalized" or cls.label.startswith(PERSONAL),
         "networks": not (needs.minimizer or needs.quadratic),
     }
 
