@@ -36,7 +36,7 @@ def made():
     bounds = xr.Dataset(
         {
             name: (("seed", "coupling"), level * ones)
-            for name, level in (("spectral", 0.9), ("degree", 0.8), ("smallest", 0.2))
+            for name, level in (("spectral", 0.9), ("degree", 0.8), ("smallest", 0.6))
         },
         {"seed": range(SEEDS), "coupling": parts},
     )
