@@ -242,7 +242,7 @@ def plot(studies: Studies) -> Picture:
         at = data.sel(part=part)
         level = statistics.decibels((at[ERROR] / at["first"]).mean("seed").values)
         steps.plot(data["bound"], level, label=f"{part:g} of the limit", **look)
-    steps.set(xlabel="B", ylabel=f"change in {SHORT.value} events [dB]")
+    steps.set(xlabel="B", ylabel=f"change in {SHORT.value} events [dB]", xticks=LATE.value)
     steps.axhline(0, color="#999999", linewidth=0.6)
     return picture.finish(drawing, "FedRelax and FedGD where nodes rest and hear what is old")
 

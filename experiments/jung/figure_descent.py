@@ -110,7 +110,8 @@ def measured(key: Array) -> dict[str, Array]:
 
     late, over = jax.lax.map(falling, jnp.asarray(SWEPT.value))
     goal = jnp.asarray(ACCURACIES.value)
-    needed = rounds_needed(1.0, goal, ends.best_factor).astype(int)
+    of_each = jnp.ones_like(goal)
+    needed = rounds_needed(of_each, goal, ends.best_factor * of_each).astype(int)
     best_run = norms(descended(q, best, ends.best_step, zero, jnp.zeros((200, len(best)))))
     rate = ends.step_limit / 2
     drawn = jax.random.normal(k_shaken, still.shape)

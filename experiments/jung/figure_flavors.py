@@ -188,14 +188,15 @@ def plot(studies: Studies) -> Picture:
     known.plot(rounds, data["variance"], marker="o", label=text, **picture.look(0))
     limit, text = data["limit"].values, "1 over numbers that can be heard"
     picture.predicted_curve(known, rounds, limit, text)
-    known.set(yscale="log", xlabel="rounds", ylabel="variance over that of one number")
+    known.set(yscale="log", xlabel="rounds", ylabel="variance, over one number's")
     known.set_xticks(ROUNDS.value)
     data = studies["split"]
-    for place, weighting in enumerate((BY_SAMPLE, BY_NODE)):
-        _band(rows, data.sel(weighting=weighting), "rows", weighting, place)
+    texts = {BY_SAMPLE: BY_SAMPLE, BY_NODE: r"$1/m_i$, as in (50)"}
+    for place, (weighting, text) in enumerate(texts.items()):
+        _band(rows, data.sel(weighting=weighting), "rows", text, place)
     _band(columns, data, "columns", "copies of all predictions", 2)
-    rows.set(ylabel="distance from the pooled model [dB]")
-    columns.set(xlabel=r"$\alpha = \beta$", ylabel="distance from the pooled fit [dB]")
+    rows.set(ylabel="off the pooled model [dB]")
+    columns.set(xlabel=r"$\alpha = \beta$", ylabel="off the pooled fit [dB]")
     rows.set_xlabel(r"coupling $\alpha$")
     said = f"(b), (c) mean of {data.sizes['seed']} data sets, bands: 95 % confidence"
     return picture.finish(drawing, said)
