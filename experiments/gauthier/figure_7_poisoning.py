@@ -5,6 +5,7 @@ fewer parameters does to the harm is asked; on PGFL they are all of one cluster,
 the clusters that are clean.
 """
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -127,8 +128,10 @@ def attack_of(number: Array, attackers: Bool[Array, " clients"], flip: float) ->
 def chosen(key: Array, among: Bool[Array, " clients"], share: Array) -> Bool[Array, " clients"]:
     """So many of some clients, those of one share among those of any larger one."""
     order = shuffled(key, among[None])[0]
-    count = jnp.round(share * jnp.sum(among)).astype(jnp.int32)
-    return jnp.zeros(len(among), bool).at[order].set(jnp.arange(len(among)) < count)
+    share = jnp.asarray(share)
+    count = jnp.round(share * jnp.sum(among, dtype=share.dtype)).astype(jnp.int32)
+    first = jnp.arange(len(among), dtype=jnp.int32) < count
+    return jnp.zeros(len(among), bool).at[order].set(first)
 
 
 # --------------------------------------------------------------------------- PAO-Fed
@@ -311,17 +314,21 @@ def contained(share: float) -> Measure:
     }
 
 
-def outnumbered(share: float, draws: int = 1000) -> str:
-    """In how many runs some cell has an honest minority, as a note."""
+def outnumbered(studies: Studies, share: float, draws: int = 1000) -> str:
+    """In how many runs some cell has no honest majority, and how many are lost, as a note."""
     clients, each = ch5.SERVERS.value * ch5.PER_SERVER.value, ch5.PER_SERVER.value
     members = clients // ch5.CLUSTERS.value
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(clients), (draws, 1)), axis=1)
     home = orders[:, :members, None] // each == np.arange(ch5.SERVERS.value)
     size, lying = home.sum(axis=1), home[:, : round(share * members)].sum(axis=1)
     often = 100 * np.mean(np.any((lying > 0) & (2 * lying >= size), axis=1))
+    point = f"{FLIPPED} {share:g}"
+    found = errors(studies["cells"], ch5.PGFL_MIXED, point, MEDIAN, BEYOND.name)
     return (
-        f"Cells are small: in {often:.0f} % of all runs half or more of some cell are attackers, "
-        "duals add up what they are off in every iteration, and servers mix what each cell has."
+        f"Cells are small: in {often:.0f} % of all possible runs half or more of some cell are "
+        "attackers, and what one cell takes from them, servers and clusters mix into all. Of "
+        f"sign flips against the median {np.sum(found >= 0.9 * LOST)} of {len(found)} runs are "
+        "lost."
     )
 
 
@@ -530,7 +537,7 @@ FIGURE = Figure(
                 *LITTLE.db,
                 condition=f"{100 * share:g} % of a cluster are attackers",
                 ours=True,
-                note=outnumbered(share),
+                note=functools.partial(outnumbered, share=share),
             )
             for name, share in (("few", SHARES.value[1]), ("many", SHARES.value[-1]))
         ),

@@ -119,19 +119,13 @@ def made_poisoned():
     every = poisoning.points(poisoning.ATTACKS, poisoning.SHARES.value)
     noise = np.exp(0.01 * np.random.default_rng(1).normal(size=SEEDS))
 
-    def study(methods, aggregators, metrics, rise):
+    def study(methods, aggregators, metrics, *rise):
         axes = ("algorithm", "point", "aggregator", "seed")
         shape = (len(methods), len(every), len(aggregators), SEEDS)
         shares = np.array([share for _, share in every.values()])
-        data = {
-            metric: (
-                axes,
-                np.broadcast_to(10 ** (rise(metric) * shares / 4)[None, :, None, None], shape)
-                * noise,
-                {"decibel": 1},
-            )
-            for metric in metrics
-        }
+        above = 10 ** (np.multiply.outer(np.broadcast_to(rise, len(methods)), shares) / 4)
+        errors = np.broadcast_to(above[..., None, None], shape) * noise
+        data = {metric: (axes, errors, {"decibel": 1}) for metric in metrics}
         data["diverged"] = (axes, np.zeros(shape, int))
         coords = {
             "algorithm": [*methods],
@@ -145,10 +139,10 @@ def made_poisoned():
     mixed = poisoning.ch5.PGFL_MIXED
     error, within = [ch4.METRIC], ("own", "others")
     return {
-        "portions": study((*portions, poisoning.WHOLE), ["mean"], error, lambda _: 5.0),
-        "robust": study(portions, poisoning.ROBUST, error, lambda _: 0.1),
-        "clusters": study((poisoning.ch5.PGFL_0, mixed), ["mean"], within, lambda _: 5.0),
-        "cells": study((mixed,), poisoning.ROBUST_CELLS, within, lambda _: 0.1),
+        "portions": study((*portions, poisoning.WHOLE), ["mean"], error, 5, 6, 4),
+        "robust": study(portions, poisoning.ROBUST, error, 0.1),
+        "clusters": study((poisoning.ch5.PGFL_0, mixed), ["mean"], within, 5),
+        "cells": study((mixed,), poisoning.ROBUST_CELLS, within, 0.1),
     }
 
 
