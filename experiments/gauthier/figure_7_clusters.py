@@ -505,7 +505,7 @@ PANELS = (
 
 
 def plot(studies: Studies) -> Picture:
-    drawing, axes = picture.panels([title for title, *_ in PANELS])
+    drawing, axes = picture.panels([title for title, *_ in PANELS], height=2.8)
     for ax, (_, name, axis, metric, methods) in zip(axes, PANELS, strict=True):
         data = studies[name]
         if axis == "round":
