@@ -26,7 +26,7 @@ def thinned(figure: Figure, studies: Studies, effort: Effort) -> Studies:
 
     def said(found: Studies) -> list[str]:
         with kept(figure):
-            return report.section(plain(record(figure, found, effort, 0)))
+            return report.page(plain(record(figure, found, effort, 0)))
 
     found = {name: slim(study, figure.keep) for name, study in studies.items()}
     words = said(found)
