@@ -154,8 +154,8 @@ def falls_late(studies: Studies) -> str:
     """Where one step is best."""
     cases = [case for case, e in best("gradients")(studies).items() if e.value < 2]
     return (
-        "While models are on their way averages lower their noise at no cost; at rest more of them "
-        f"are better still (one step is best: {', '.join(cases) or 'nowhere'})."
+        f"One step is best for {', '.join(cases) or 'none'}: as long as models are on their way, "
+        "steps toward own minimizers are worth less than steps from a common model."
     )
 
 

@@ -269,7 +269,7 @@ def study(effort: Effort) -> Studies:
         ),
         "bits": xr.Dataset(
             {
-                "messages": ("scheme", sent[:, 0]),
+                "plain": ("scheme", sent[:, 0]),
                 "masks": ("scheme", sent[:, 1]),
                 "informed": ("scheme", once[:, 0]),
                 "uninformed": ("scheme", once[:, 1]),
@@ -306,7 +306,7 @@ def agreement_bounds() -> np.ndarray:
 def least(studies: Studies, scheme: str, error: str, within: float) -> float:
     """The least epsilon of a scheme within so many bits of an agent."""
     sent = studies["bits"].sel(scheme=scheme)
-    each = float(sent["messages"] + sent["masks"])
+    each = float(sent["plain"] + sent["masks"])
     fronts = studies["fronts"]["epsilon"].sel(scheme=scheme, error=error)
     return float(fronts.values[: int(within // each)].min(initial=math.inf))
 
@@ -316,7 +316,7 @@ def over(above: str, under: str, error: str) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         sent = studies["bits"].sel(scheme=above)
-        each = float(sent["messages"] + sent["masks"])
+        each = float(sent["plain"] + sent["masks"])
         result = {}
         for rounds in (SHOWN.value // 2, SHOWN.value, ROUNDS.value):
             one, other = (least(studies, s, error, rounds * each) for s in (above, under))
@@ -345,7 +345,7 @@ def traded(studies: Studies) -> dict[str, Estimate]:
 
 def price(studies: Studies) -> str:
     data = studies["bits"].sel(scheme=LOCAL)
-    times = float((data["messages"] + data["masks"]) / data["messages"])
+    times = float((data["plain"] + data["masks"]) / data["plain"])
     return (
         f"The price is paid once: {times:.2f} times the bits of no noise, whatever the masks' "
         "variance, and then epsilon is as small as one likes against attackers who know no other "
@@ -371,18 +371,18 @@ def plot(studies: Studies) -> Picture:
     for ax, error in zip(axes, (INDIVIDUAL, CENTROID), strict=False):
         for scheme in NOISY:
             data, look = studies["fronts"].sel(scheme=scheme, error=error), _look(scheme)
-            each = float((sent["messages"] + sent["masks"]).sel(scheme=scheme))
+            each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
             spent = data["round"].values * each / 1e3
             best = np.minimum.accumulate(data["epsilon"].values)
             ax.plot(spent, np.where(best < INFINITE, best, np.nan), label=scheme, **look)
         for scheme in (NONE, LOCAL):
-            each = float((sent["messages"] + sent["masks"]).sel(scheme=scheme))
+            each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
             text = f"{scheme}: ε = ∞"
             ax.axvline(float(sent["rounds"]) * each / 1e3, label=text, **_look(scheme))
         ax.set(xscale="log", yscale="log", xlabel="kbit of an agent", ylabel="ε of all rounds")
     for scheme in NOISY:
         data = studies["fronts"].sel(scheme=scheme, error=INDIVIDUAL, round=SHOWN.value)
-        each = float((sent["messages"] + sent["masks"]).sel(scheme=scheme))
+        each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
         at = SHOWN.value * each / 1e3
         axes[0].plot(at, float(data["epsilon"]), "x", color=_look(scheme)["color"])
     _once(axes[2], sent)

@@ -73,8 +73,8 @@ class SampledDiffusion(Descending):
       rule: ``"uniform"`` or ``"importance"``.
       probability: :math:`p_{kl}`, ``[K, K]``, of rows that sum to one over neighbors, in the place
         of a rule.
-      floor: in (0, 1], of ``"importance"``; at 1/2 nobody goes further beyond a neighbor than it
-        was away from it.
+      floor: in (0, 1], of ``"importance"``; at 1 what a peer makes of one draw is between itself
+        and its neighbor, which cannot diverge.
       mixing: the rule of the weights, as of :class:`ATC`.
       batches: as of :class:`ATC`.
 
@@ -103,7 +103,7 @@ class SampledDiffusion(Descending):
     neighbors_per_round: int = static(default=1)
     rule: str = static(default="uniform", kw_only=True)
     probability: Any = field(default=None, kw_only=True)
-    floor: Float[Array, ""] | float = field(default=0.5, kw_only=True)
+    floor: Float[Array, ""] | float = field(default=1.0, kw_only=True)
     mixing: Mixing = field(converter=as_rule, default="metropolis", kw_only=True)
 
     def validate(self) -> None:
