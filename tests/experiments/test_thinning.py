@@ -56,13 +56,13 @@ def figure():
 
 
 def said(figure, studies):
-    return report.section(records.plain(records.record(figure, studies, EFFORT, 0)))
+    return report.page(records.plain(records.record(figure, studies, EFFORT, 0)))
 
 
 def test_what_is_stored_is_judged_as_the_whole(figure, tmp_path):
     made, whole = figure(), {"a": runs(), "b": runs(seeds=3)}
     written = records.store(made, thinning.thinned(made, whole, EFFORT), tmp_path, EFFORT, 0.0)
-    assert report.section(written) == said(made, whole)
+    assert report.page(written) == said(made, whole)
     stored = records.read_studies(made, tmp_path)
     assert stored.keys() == whole.keys()
     error, before = stored["a"]["error"], whole["a"]["error"]
