@@ -490,10 +490,10 @@ def draw_noise(ax: Axes, noise: xr.Dataset, theory: xr.Dataset) -> None:
 
 def draw_parts(ax: Axes, cases: Mapping[str, Estimate]) -> None:
     """The differences of :func:`open_parts`, and where they turn."""
-    for place, (name, case) in enumerate(cases.items()):
-        look = LOOKS[OWN if name.endswith("own part too") else RANDOM] | DOTS
-        ax.plot(place, case.value, **look)
+    for who, scheme in DRAWS.items():
+        heights = [case.value for name, case in cases.items() if name.endswith(who)]
+        ax.plot(heights, label=who, **LOOKS[scheme] | DOTS)
     ax.axhline(0, color="#999999", linewidth=0.8)
-    ax.set_xticks(range(len(cases)), [n.replace(", ", "\n") for n in cases], fontsize=5.5)
-    ax.margins(x=0.15)
-    ax.set_ylabel("random above homomorphic [dB]")
+    ax.set_xticks(range(len(KEPT)), KEPT)
+    ax.margins(x=0.3)
+    ax.set_ylabel("above homomorphic [dB]")
