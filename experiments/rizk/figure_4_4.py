@@ -181,8 +181,9 @@ def plot(studies: Studies) -> Picture:
                 ax.axhline(statistics.decibels(level), label=text, **picture.THIN)
                 text = "_"
             picture.fade(ax)
-        for ax in panels[1:]:
-            ax.sharey(panels[0])
+        low, high = (f(ax.get_ylim()[i] for ax in panels) for i, f in ((0, min), (1, max)))
+        for ax in panels:
+            ax.set_ylim(low, high)
     _crossing(axes[6], orders, studies["crossing"])
     net.draw_parts(axes[7], open_models(ATC)(studies))
     drawn = {"graph": GRAPHS.value[1]}
@@ -341,7 +342,7 @@ def crossover(studies: Studies) -> str:
 def not_so_close(studies: Studies) -> str:
     return (
         "The noise cancels in the centroid, and yet single-sample gradients, taken at models that "
-        "it drives apart, are louder: O(mu) as in (h), but not small beside the gradient noise "
+        "it drives apart, are louder: O(mu) as in (i), but not small beside the gradient noise "
         f"without it ({each(net.CENTROID, (RANDOM, NONE))(studies)['ATC, random above none']} "
         "under the random scheme)."
     )
