@@ -33,7 +33,7 @@ ROUNDS = Setting("iterations", 200, "not given; all curves are flat after 60")
 EVERY = 2
 SCHEMES = (NONE, RANDOM, HOMOMORPHIC)
 NOISY = (RANDOM, HOMOMORPHIC)
-KEPT = dict(zip((net.LITTLE_KEPT, net.MUCH_KEPT), net.EDGES.value, strict=True))
+KEPT: dict[str, float] = dict(zip(net.KEPT, net.EDGES.value, strict=True))
 open_models = net.open_parts("parts", "edge", KEPT)
 all_draw = net.open_parts(
     "parts", "edge", {net.MUCH_KEPT: KEPT[net.MUCH_KEPT]}, {"own part too": net.OWN}

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 from matplotlib.axes import Axes
@@ -62,7 +63,7 @@ def from_start(
 ) -> fl.Simulation:
     """One run from another start."""
     known, _ = ch3.world()
-    begun = known.starting_at(np.ones((known.clients, known.dim)) * start)
+    begun = known.starting_at(jnp.ones((known.clients, known.dim)) * start)
     return ch3.simulation(scheme, variance, step_size, begun)
 
 

@@ -103,7 +103,9 @@ def study(effort: Effort) -> Studies:
         for name in strategies
     ]
     apart = _apart(result)
-    kept = dict(zip(KEPT, (everywhere[drawn], net.weighted(everywhere[drawn], LIGHT)), strict=True))
+    kept: dict[str, Any] = dict(
+        zip(net.KEPT, (everywhere[drawn], net.weighted(everywhere[drawn], LIGHT)), strict=True)
+    )
     parts = [
         net.predicted(
             functools.partial(ch4.scenario, strategy=strategy),
@@ -158,7 +160,6 @@ def _apart(data: xr.Dataset) -> xr.Dataset:
 
 APART = "largest_difference"
 LIGHT = net.EDGES.value[1]
-KEPT = (net.LITTLE_KEPT, net.MUCH_KEPT)
 
 
 def plot(studies: Studies) -> Picture:
@@ -180,8 +181,9 @@ def plot(studies: Studies) -> Picture:
                 ax.axhline(statistics.decibels(level), label=text, **picture.THIN)
                 text = "_"
             picture.fade(ax)
-        for ax in panels[1:]:
-            ax.sharey(panels[0])
+        low, high = (f(ax.get_ylim()[i] for ax in panels) for i, f in ((0, min), (1, max)))
+        for ax in panels:
+            ax.set_ylim(low, high)
     _crossing(axes[6], orders, studies["crossing"])
     net.draw_parts(axes[7], open_models(ATC)(studies))
     drawn = {"graph": GRAPHS.value[1]}
@@ -204,7 +206,7 @@ def _open(ax: Axes, studies: Studies, over: str, under: str, accept: tuple[float
     curves = curves.reshape(len(ch4.BATCHES.value), len(ch4.FEATURES.value), len(noises))
     for row, batch in enumerate(ch4.BATCHES.value):
         for column, (_, most) in enumerate(ch4.FEATURES.value):
-            look = dict(plotting.LOOKS[4 + row]) | {"linestyle": ("-", "--")[column]}
+            look: dict[str, Any] = plotting.LOOKS[4 + row] | {"linestyle": ("-", "--")[column]}
             ax.plot(noises, curves[row, column], label=f"B = {batch}, λ ≤ {most:g}", **look)
     low, high = ax.get_ylim()
     ax.axhspan(max(low, accept[0]), min(high, accept[1]), color="#eeeeee", zorder=0)
@@ -287,7 +289,7 @@ def both_of_batches(studies: Studies) -> dict[str, Estimate]:
     return {case: e for case, e in both(studies).items() if all(word in case for word in wanted)}
 
 
-def open_models(*names: str, kept: tuple[str, ...] = KEPT, **more: Any) -> Measure:
+def open_models(*names: str, kept: tuple[str, ...] = net.KEPT, **more: Any) -> Measure:
     """How far models under random noise are above those under homomorphic noise in every part."""
     labels = {name: name for name in kept}
     measures = {
@@ -340,7 +342,7 @@ def crossover(studies: Studies) -> str:
 def not_so_close(studies: Studies) -> str:
     return (
         "The noise cancels in the centroid, and yet single-sample gradients, taken at models that "
-        "it drives apart, are louder: O(mu) as in (h), but not small beside the gradient noise "
+        "it drives apart, are louder: O(mu) as in (i), but not small beside the gradient noise "
         f"without it ({each(net.CENTROID, (RANDOM, NONE))(studies)['ATC, random above none']} "
         "under the random scheme)."
     )
@@ -453,7 +455,7 @@ FIGURE = Figure(
             "the individual MSD under homomorphic perturbations does not decay as much as under "
             "random ones",
             "section 4.4.1 on figure 4.4, (4.26) with m = p",
-            open_models(*ch4.STRATEGIES, kept=KEPT[1:], draws={"own part too": net.OWN}),
+            open_models(*ch4.STRATEGIES, kept=net.KEPT[1:], draws={"own part too": net.OWN}),
             *BETTER.db.when(net.EXACTLY),
             condition="nodes draw for their own part too, and keep more than half of it",
             changed="New: the part of what is open in which it holds.",

@@ -50,9 +50,9 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    drawing, (ax,) = picture.panels([f"ATC, μ = {STEP.value:g}, σ² = {VARIANCE.value:g}"])
+    drawing, (ax,) = picture.panels(["ATC, synthetic click log"], height=2.6)
     net.draw_curves(ax, studies["a"], clicks.ERROR.name)
-    return picture.finish(drawing)
+    return picture.finish(drawing, f"μ = {STEP.value:g}, σ² = {VARIANCE.value:g}")
 
 
 FIGURE = Figure(

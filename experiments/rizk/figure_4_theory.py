@@ -152,12 +152,12 @@ def plot(studies: Studies) -> Picture:
     titles += ("mutual information",)
     drawing, axes = picture.panels(titles, columns=2)
     expected = stats.laplace.ppf(PLACES)
-    axes[0].plot(expected, studies["law"]["quantile"], **plotting.LOOKS[0] | {"linestyle": ""})
+    axes[0].plot(expected, studies["law"]["quantile"], **plotting.LOOKS[0] | net.DOTS)
     picture.predicted_curve(axes[0], expected, expected, "Laplace's law")
     axes[0].set(xlabel="quantiles of Laplace's law", ylabel="quantiles of ln(v/v')")
     for place, name in enumerate(NETWORKS.value):
         part = studies["agreed"].sel(network=name)
-        look = plotting.LOOKS[place] | {"linestyle": ""}
+        look = plotting.LOOKS[place] | net.DOTS
         axes[1].plot(part["most"], part["exchanged"], label=name, **look)
     ends = np.asarray([1, float(studies["agreed"]["most"].max())])
     picture.predicted_curve(axes[1], ends, ends, "bound")
@@ -176,7 +176,7 @@ def draw_told(ax: Axes, data: xr.Dataset) -> None:
     """A mark a peer; those against whom nothing is hidden at the top."""
     top = 10.0
     for place, scheme in enumerate(data["scheme"].values):
-        look = net.LOOKS[scheme] | {"linestyle": ""}
+        look = net.LOOKS[scheme] | net.DOTS
         for side, attacker in enumerate(data["attacker"].values):
             share = data["share"].sel(scheme=scheme, attacker=attacker, knows=REST).values
             at = side + 0.2 * (place - 1) + np.linspace(-0.06, 0.06, len(share))

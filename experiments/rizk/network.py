@@ -92,6 +92,8 @@ SCHEMES: dict[str, Noise] = {
 }
 #: A scheme looks alike wherever it is drawn.
 LOOKS = dict(zip((NONE, *SCHEMES), plotting.LOOKS, strict=False))
+#: Of markers without a line.
+DOTS: dict[str, Any] = {"linestyle": ""}
 
 Scenario = Callable[..., fl.Simulation]
 World = TypeVar("World")
@@ -396,7 +398,8 @@ DRAWS = {"messages alone": RANDOM, "own part too": OWN}
 
 
 #: How much nodes keep of their own, by the weight of the edges.
-LITTLE_KEPT, MUCH_KEPT = "a_pp about 1/4", "a_pp > 1/2"
+KEPT: tuple[str, ...] = ("a_pp about 1/4", "a_pp > 1/2")
+MUCH_KEPT = KEPT[1]
 
 
 #: What is open is judged by the exact recursion, which loops and runs agree with.
@@ -440,7 +443,7 @@ def open_parts(
 
 def _in_their_looks(ax: Axes, schemes: Sequence[str]) -> None:
     """The newest curves of some axes, one a scheme, as these look everywhere."""
-    lines, bands = (list(group)[-len(schemes) :] for group in (ax.lines, ax.collections))
+    lines, bands = list(ax.lines)[-len(schemes) :], list(ax.collections)[-len(schemes) :]
     for scheme, line, band in zip(schemes, lines, bands, strict=True):
         line.set(**LOOKS[scheme])
         band.set_facecolor(LOOKS[scheme]["color"])
@@ -487,10 +490,10 @@ def draw_noise(ax: Axes, noise: xr.Dataset, theory: xr.Dataset) -> None:
 
 def draw_parts(ax: Axes, cases: Mapping[str, Estimate]) -> None:
     """The differences of :func:`open_parts`, and where they turn."""
-    for place, (name, case) in enumerate(cases.items()):
-        look = LOOKS[OWN if name.endswith("own part too") else RANDOM] | {"linestyle": ""}
-        ax.plot(place, case.value, **look)
+    for who, scheme in DRAWS.items():
+        heights = [case.value for name, case in cases.items() if name.endswith(who)]
+        ax.plot(heights, label=who, **LOOKS[scheme] | DOTS)
     ax.axhline(0, color="#999999", linewidth=0.8)
-    ax.set_xticks(range(len(cases)), [n.replace(", ", "\n") for n in cases], fontsize=5.5)
-    ax.margins(x=0.15)
-    ax.set_ylabel("random above homomorphic [dB]")
+    ax.set_xticks(range(len(KEPT)), KEPT)
+    ax.margins(x=0.3)
+    ax.set_ylabel("above homomorphic [dB]")

@@ -171,6 +171,7 @@ def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
     places: list[tuple[int, int, float]]
     draws: list[list[tuple[int, int, float]]] = []
     if kind is PerEdge:
+        assert isinstance(noise, PerEdge)
         draws = [[(k, l, 1.0)] for k in everyone for l in everyone if weights[k, l] > 0]  # noqa: E741
         draws += [[(k, k, 1.0)] for k in everyone if noise.own]
     elif kind is LocalGraphHomomorphic:
