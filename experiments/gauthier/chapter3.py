@@ -20,6 +20,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import CLOSE, SAME, SIGNIFICANTLY
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Measure, Setting, Studies
 from experiments.measures import bound_held, curve_distance, first_rounds, gap, last, two
 from experiments.tuning import SEEDS, Protocol, Tuning
@@ -106,7 +107,6 @@ COMMON = (
 )
 
 METRIC = "normalized_error"
-SIGNIFICANTLY, SLIGHTLY = 5.0, (0.0, 5.0)  # dB, what two words of the source are taken to mean
 
 #: Candidates of the tuning, log-spaced over what is stable and not hopelessly slow.
 GRADIENT_STEPS = (0.01, 0.015, 0.022, 0.033, 0.05, 0.075, 0.11, 0.16, 0.25)
@@ -484,12 +484,17 @@ def enforced(claim: Claim, how: str = "clipping of every per-sample gradient") -
         measure=lambda studies: claim.measure(held(studies)),
         condition=f"{condition}; {claim.condition}" if claim.condition else condition,
         note=note,
-        changed="New: the first edition judged the source's claims with nominal budgets alone.",
+        changed="New: the first edition judged the source's claims with nominal budgets alone. "
+        + (ONE_MEANING if claim.changed else ""),
     )
 
 
-SIGNIFICANT = f"“significantly”: at least {SIGNIFICANTLY:g} dB"
-SIMILAR = "“similar”: within 3 dB on average (a factor of 2)"
+#: Of the two curves.
+SIMILAR = CLOSE.db.when(f"mean distance over the first {EARLY.value} iterations")
+ONE_MEANING = (
+    "A word means the same in all documents now: “significantly” 3 dB and more, before 5, and "
+    "“slightly” less than that."
+)
 ACCOUNTING_NOTE = (
     "Both add Gaussian noise; what separates them is the composition theorem, not the mechanism."
 )
@@ -503,8 +508,7 @@ def accuracy_claims(line: str) -> list[Claim]:
             "zCDP-NFL is significantly more accurate than zCDP-grad-NFL",
             line,
             beats("a", GRADIENT),
-            (SIGNIFICANTLY, INFINITE),
-            SIGNIFICANT,
+            *SIGNIFICANTLY.db,
         ),
         Claim(
             "beats-approximate-dp",
@@ -520,8 +524,7 @@ def accuracy_claims(line: str) -> list[Claim]:
             "zCDP-grad-NFL is tuned to a similar initial speed",
             "section 3.4",
             starts_like(GRADIENT),
-            (-INFINITE, 3),
-            SIMILAR,
+            *SIMILAR,
         ),
         Claim(
             "step-limits-subgradient",
@@ -529,8 +532,8 @@ def accuracy_claims(line: str) -> list[Claim]:
             "without noise",
             "section 3.4.2 on figure 3.2",
             beats("a", NOISELESS),
-            (SIGNIFICANTLY, INFINITE),
-            "even without noise at least 5 dB above zCDP-NFL with noise",
+            *SIGNIFICANTLY.db.when("even without noise, above zCDP-NFL with noise"),
+            changed=ONE_MEANING,
         ),
     ]
 
@@ -541,8 +544,7 @@ def protection_claim() -> Claim:
         "zCDP-NFL and (ε,δ)DP-NFL provide identical privacy protection",
         "section 3.1",
         protection(UNIFORM, DYNAMIC),
-        (0.9, 1.1),
-        "the tight ε of the noise that each really adds, within 10 %",
+        *SAME.factor.when("the tight ε of the noise that each really adds"),
         note=protection_note,
         changed="New: budgets are equal by each method's own rules; what the noise is worth was "
         "in the privacy table and not judged.",
@@ -556,8 +558,8 @@ def vanishing_claim(panel: str, line: str, note: str | Callable[[Studies], str])
         line,
         beats(panel, VANISHING),
         (0, INFINITE),
-        condition="the source's subgradient method has a step that matches the start; a 1/n step, "
-        "tuned to its own least error, starts differently and is our addition",
+        "the 1/n step is tuned to its own least error; the source's has one that matches the start",
+        ours=True,
         note=note,
     )
 

@@ -97,8 +97,7 @@ COMMON = (
 )
 
 STEPS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
-SAME = (-0.5, 0.5)
-SIMILAR = "“near-identical”: within 0.5 dB"
+ONE_MEANING = "“Significantly” is 3 dB and more in all documents now, before 1 dB here."
 
 #: The look of a line without markers, and of markers without a line.
 BARE: dict[str, Any] = {"marker": ""}

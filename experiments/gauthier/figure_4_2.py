@@ -6,6 +6,7 @@ from functools import partial
 from matplotlib.figure import Figure as Picture
 
 from experiments import picture
+from experiments.conventions import SAME, SIGNIFICANTLY
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.gauthier import chapter4 as ch4
 from experiments.measures import ABOVE, above, joined
@@ -66,7 +67,7 @@ def too_little(panel: str) -> Callable[[Studies], str]:
         data = studies[panel]
         gains = (f"{one[-2:]}: {ch4.gap(data, one, two)}" for one, two in ((C1, C2), (U1, U2)))
         return (
-            f"Not everywhere by {ch4.SIGNIFICANTLY:g} dB ({', '.join(gains)}): with one message in "
+            f"By less than {SIGNIFICANTLY.db.accept[0]:g} dB ({', '.join(gains)}): with one in "
             "five late and a window that moves on, a late message overwrites few parameters, and "
             "without coordination fewer of them at a time."
         )
@@ -119,8 +120,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             "C2 and U2, which weigh late messages down, are significantly better than C1 and U1",
             "section 4.4.2 on figure 4.2",
             ch4.gaps(weights, (C1, C2), (U1, U2)),
-            (ch4.SIGNIFICANTLY, INFINITE),
-            ch4.SIGNIFICANT,
+            *SIGNIFICANTLY.db,
             note=too_little(weights),
             **given,
         ),
@@ -129,8 +129,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             "C2 and U2 perform the same",
             "section 4.4.2 on figure 4.2",
             ch4.gaps(weights, (U2, C2)),
-            ch4.SAME,
-            ch4.SIMILAR,
+            *SAME.db,
             **given,
         ),
     ]

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import SAME
 from experiments.figure import (
     INFINITE,
     Claim,
@@ -191,8 +192,7 @@ FIGURE = Figure(
             "PAO-Fed-U1 reaches the same accuracy as Online-FedSGD",
             "section 4.4.4",
             ch4.gaps("a", (ch4.U1, ch4.FEDSGD)),
-            ch4.SAME,
-            ch4.SIMILAR,
+            *SAME.db,
             note=shares_decide,
         ),
         Claim(
@@ -217,7 +217,7 @@ FIGURE = Figure(
             "section 4.4.4",
             ch4.gaps("a", (EQUAL, ch4.C2)),
             (0, INFINITE),
-            condition="our addition: Online-FedSGD with the same step size",
+            condition="Online-FedSGD with the same step size",
             note="With the same step Online-FedSGD converges faster, as on the synthetic streams.",
         ),
         Claim(
@@ -225,8 +225,7 @@ FIGURE = Figure(
             "PAO-Fed-U1 reaches the same accuracy as Online-FedSGD",
             "section 4.4.4",
             ch4.gaps("b", (ch4.U1, ch4.FEDSGD)),
-            ch4.SAME,
-            ch4.SIMILAR,
+            *SAME.db,
             condition="rows dealt at random, against the source's “non-IID”",
             note=shares_decide,
         ),
@@ -244,8 +243,7 @@ FIGURE = Figure(
             "PAO-Fed-U1 reaches the same accuracy as Online-FedSGD",
             "section 4.4.4",
             same,
-            ch4.SAME,
-            ch4.SIMILAR,
+            *SAME.db,
             condition="however many of the rows are dealt at random",
             note=shares_decide,
             changed="New: the heterogeneity as an axis, in the place of its two ends.",

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure as Picture
 
 from experiments import picture
+from experiments.conventions import SIGNIFICANTLY
 from experiments.figure import (
     INFINITE,
     Claim,
@@ -186,9 +187,8 @@ def scarce_claims(
             "C2 is significantly better than Online-FedSGD there",
             "section 4.4.6 on figure 4.6",
             ch4.gaps("c", (ch4.FEDSGD, ours)),
-            (ch4.SIGNIFICANTLY, INFINITE),
-            ch4.SIGNIFICANT,
-            changed=changed or ch4.REMATCHED,
+            *SIGNIFICANTLY.db,
+            changed=f"{changed or ch4.REMATCHED} {ch4.ONE_MEANING}",
             **given,
         ),
         Claim(
@@ -196,8 +196,7 @@ def scarce_claims(
             "methods that do not weigh late messages down fail to reach a satisfactory error",
             "section 4.4.6 on figure 4.6",
             ch4.gaps("c", (ch4.U1, ours), (ch4.FEDSGD, ours), (ONLINE_FED, ours)),
-            (ch4.SIGNIFICANTLY, INFINITE),
-            "at least 1 dB above C2",
+            *SIGNIFICANTLY.db.when("“fail to reach”: above C2"),
             changed=changed,
             **given,
         ),
@@ -219,8 +218,7 @@ FIGURE = Figure(
             "receiving whole models drastically reduces the performance of partial sharing",
             "section 4.4.6",
             ch4.gaps("a", (FULL_U1, ch4.U1), (FULL_C2, ch4.C2)),
-            (3, INFINITE),
-            "“drastically”: at least 3 dB",
+            *SIGNIFICANTLY.db,
         ),
         Claim(
             "whole-models-below-fedsgd",
@@ -247,8 +245,7 @@ FIGURE = Figure(
             "C2 with a large step significantly outperforms Online-FedSGD",
             "section 4.4.6",
             ch4.gaps("b", (ch4.FEDSGD, ch4.C2)),
-            (ch4.SIGNIFICANTLY, INFINITE),
-            ch4.SIGNIFICANT,
+            *SIGNIFICANTLY.db,
             note=ahead_until,
         ),
         *scarce_claims(ch4.C2),

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import SAME
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.gauthier import chapter4 as ch4
 from experiments.measures import curve_distance, estimate, joined, last_part, samples, share
@@ -330,7 +331,7 @@ def worst(measure: Measure) -> Callable[[Studies], str]:
 exact, small_steps = steady("exact"), steady("small steps")
 SMALL = "a small instance of the same law, as the extended model of the figures' size is too large"
 NEW = "New: the chapter's theory held against simulation."
-NEAR = "within 0.5 dB at every step"
+NEAR = SAME.db.when("at every step")
 
 FIGURE = Figure(
     name="gauthier-4.theory",
@@ -368,8 +369,7 @@ FIGURE = Figure(
             "(4.34) is the steady-state mean square deviation",
             "section 4.3.2",
             small_steps,
-            ch4.SAME,
-            NEAR,
+            *NEAR,
             condition=SMALL,
             note=worst(small_steps),
             changed=NEW,
@@ -379,8 +379,7 @@ FIGURE = Figure(
             "(4.34) is the steady-state mean square deviation",
             "section 4.3.2",
             exact,
-            ch4.SAME,
-            NEAR,
+            *NEAR,
             condition=f"{SMALL}; with the terms in the square of the step that A5 neglects",
             note=worst(exact),
             changed=NEW,
@@ -390,8 +389,7 @@ FIGURE = Figure(
             "(4.33) is the learning curve",
             "section 4.3.2",
             curves,
-            (-INFINITE, ch4.SAME[1]),
-            "mean distance of at most 0.5 dB, over blocks of 200 iterations",
+            *SAME.db.when(f"mean distance over blocks of {BLOCK.value} iterations"),
             condition=f"{SMALL}; with the terms in the square of the step that A5 neglects",
             note=worst(curves),
             changed=NEW,

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
 from experiments import picture
+from experiments.conventions import SAME, SIGNIFICANTLY
 from experiments.figure import (
     INFINITE,
     Claim,
@@ -14,7 +15,6 @@ from experiments.figure import (
     Estimate,
     Figure,
     Measure,
-    Setting,
     Studies,
 )
 from experiments.gauthier import chapter5 as ch5
@@ -34,10 +34,6 @@ ALL = (*PERSONAL, *GFLS, ch5.CLUSTER_FL)
 
 #: Beyond the published panels: the order of (a) along the noise of the observations.
 ALONG = "noise"
-
-MARKEDLY = Setting(
-    "“significantly”", 1.0, "dB; twice what is taken for near-identical, as in chapter 4"
-)
 
 
 def study(effort: Effort) -> Studies:
@@ -214,12 +210,6 @@ def no_gain(studies: Studies) -> str:
     )
 
 
-def below(studies: Studies) -> list[str]:
-    """Who is slower by less than is significant."""
-    result = zip(ALL, slowed(studies).values(), strict=True)
-    return [name for name, estimate in result if estimate.low < MARKEDLY.value]
-
-
 def sums(studies: Studies) -> str:
     """The two sums that are not the same."""
     as_specified = next(iter(spent(studies).values())).value
@@ -342,8 +332,7 @@ FIGURE = Figure(
             "without exchange between servers performance is notably poor",
             "section 5.4.1 on figure 5.1",
             ch5.gaps(*ch5.one_above("a", ch5.CLUSTER_FL, *PERSONAL, *FORMS.values())),
-            (3, INFINITE),
-            "“notably”: at least 3 dB above all others",
+            *SIGNIFICANTLY.db.when("above all others"),
         ),
         Claim(
             "scheduling-is-less-accurate",
@@ -413,25 +402,21 @@ FIGURE = Figure(
             "privacy noise makes all algorithms markedly slower",
             "section 5.4.1 on figure 5.1",
             slowed,
-            (MARKEDLY.value, INFINITE),
-            f"“significantly reduces”: at least {MARKEDLY.value:g} dB, the mean over the first "
-            "hundred iterations",
+            *SIGNIFICANTLY.db.when("the mean over the first hundred iterations"),
             note=lambda studies: (
-                f"They are slower by {ch5.extent(slowed(studies))}; less than what is taken for "
-                f"significant are {' and '.join(below(studies))}. A message of GFL by gradient "
+                f"They are slower by {ch5.extent(slowed(studies))}. A message of GFL by gradient "
                 "steps depends on the data by as little as its step is long, and needs as little "
                 "noise; ClusterFL is held up by what each server lacks."
             ),
-            changed="At least 1 dB, before 0.25 dB, which was less than the 0.5 dB that pass for "
-            "near-identical; with GFL by gradient steps.",
+            changed="At least 3 dB, as in all documents, before 0.25 dB, which was less than the "
+            "0.5 dB that pass for the same; with GFL by gradient steps.",
         ),
         Claim(
             "privacy-costs-little",
             "after 300 iterations the NMSD is nearly that without privacy",
             "section 5.4.1 on figure 5.1",
             cost,
-            ch5.SAME,
-            ch5.SIMILAR,
+            *SAME.db,
             note=lambda studies: (
                 f"{ch5.extent(cost(studies))}: the noise of the last rounds, though it has decayed "
                 f"to {100 * ch5.DECAY.value**ch5.ROUNDS.value:.0f} % of its first variance, is "
@@ -459,7 +444,7 @@ FIGURE = Figure(
             changed="By construction: it is a sum, and no run is looked at.",
         ),
     ],
-    settings=(*ch5.COMMON, ch5.NOISES, ch5.SPREAD, ch5.MIXED, ch5.GRADIENT, MARKEDLY, SEEDS),
+    settings=(*ch5.COMMON, ch5.NOISES, ch5.SPREAD, ch5.MIXED, ch5.GRADIENT, SEEDS),
     tuning=ch5.tuning_table,
     keep=("bits_up",),
 )

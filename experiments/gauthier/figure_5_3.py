@@ -4,6 +4,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import SAME
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.gauthier import chapter5 as ch5
 from experiments.measures import first_rounds, samples
@@ -115,8 +116,7 @@ FIGURE = Figure(
             "the decaying parameter starts as fast as the fixed one",
             "section 5.4.1",
             ch5.gaps(*ch5.one_above("a", DECAYING, ch5.PGFL_MIXED), when=ch5.early),
-            ch5.SAME,
-            f"{ch5.SIMILAR}, on average over the first tenth of the iterations",
+            *SAME.db.when("mean distance of the curves over the first tenth of the iterations"),
             note="The decaying parameter leaves the fixed one for the better within the window.",
             changed="Over the declared window, the first tenth; before over ten iterations.",
         ),
@@ -125,8 +125,7 @@ FIGURE = Figure(
             "the decaying parameter ends nearly as without inter-cluster learning",
             "section 5.4.1",
             ch5.gaps(*ch5.one_above("a", DECAYING, ch5.PGFL_0)),
-            ch5.SAME,
-            ch5.SIMILAR,
+            *SAME.db,
         ),
     ],
     settings=(*ch5.COMMON, SPREAD, ch5.MIXED, FACTOR, FIRST),

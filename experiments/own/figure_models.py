@@ -25,6 +25,7 @@ from scipy import stats
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import CLOSE, LITTLE
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import joined
 from experiments.tuning import SEEDS as TUNING_SEEDS
@@ -597,8 +598,8 @@ READING = (
     "loop, but the gradient of two or three digits is soon another."
 )
 SMALL = "ours: MNIST, a network of 6,000 parameters, 40 rounds"
-REACHED = "rounds until the accuracy that FedAvg has halfway, seed by seed; "
-NO_WORSE = "“at least as good”: not a point below"
+REACHED = "rounds until the accuracy that FedAvg has halfway, seed by seed"
+NO_WORSE = LITTLE.points.when("of FedAvg: the other is “at least as good”")
 
 FIGURE = Figure(
     name="models",
@@ -629,7 +630,7 @@ FIGURE = Figure(
             "Karimireddy et al. 2020, abstract",
             saved(SCAFFOLDS, FEDAVG, UNLIKE),
             (0, INFINITE),
-            REACHED + f"alpha = {UNLIKE:g}",
+            f"{REACHED}, alpha = {UNLIKE:g}",
             SMALL,
             note=unsteady(UNLIKE),
         ),
@@ -639,7 +640,7 @@ FIGURE = Figure(
             "Karimireddy et al. 2020, experiments",
             saved(SCAFFOLDS, FEDAVG, ALIKE),
             (-25, 25),
-            REACHED + "“about”: within a fourth",
+            "“about”: within a fourth; " + REACHED,
             SMALL,
             note=unsteady(ALIKE),
         ),
@@ -657,7 +658,8 @@ FIGURE = Figure(
             OURS,
             saved(SCAFFOLDS, FEDAVG, UNLIKE, of=bits_of),
             (0, INFINITE),
-            REACHED + "times bits a round",
+            f"{REACHED}, times bits a round",
+            ours=True,
             note=unsteady(UNLIKE),
         ),
         Claim(
@@ -666,7 +668,7 @@ FIGURE = Figure(
             "Acar et al. 2021, experiments",
             merged(*(saved(FEDDYN, o, *ALL) for o in (FEDAVG, FEDPROX, SCAFFOLDS))),
             (0, INFINITE),
-            REACHED + "at every concentration",
+            f"{REACHED}, at every concentration",
             SMALL,
             note=rounds_to(UNLIKE),
         ),
@@ -676,7 +678,7 @@ FIGURE = Figure(
             "Acar et al. 2021, experiments",
             saved(FEDDYN, SCAFFOLDS, *ALL, of=bits_of),
             (0, INFINITE),
-            REACHED + "times bits a round",
+            f"{REACHED}, times bits a round",
             SMALL,
             note=rounds_to(UNLIKE),
         ),
@@ -684,9 +686,8 @@ FIGURE = Figure(
             "fedprox-is-no-worse",
             "FedProx is at least as good as FedAvg where clients differ",
             "Li et al. 2020, experiments",
-            gain(FEDPROX, FEDAVG, UNLIKE),
-            (-1, INFINITE),
-            NO_WORSE,
+            gain(FEDAVG, FEDPROX, UNLIKE),
+            *NO_WORSE,
             "ours: MNIST, 40 rounds, and nobody who drops out or takes fewer steps",
             note=accurate(UNLIKE),
         ),
@@ -704,9 +705,8 @@ FIGURE = Figure(
             "adam-is-no-worse",
             "an adaptive server is at least as good as plain averaging",
             "Reddi et al. 2021, experiments",
-            gain(FEDADAM, FEDAVG, *ALL),
-            (-1, INFINITE),
-            NO_WORSE + ", at every concentration",
+            gain(FEDAVG, FEDADAM, *ALL),
+            *NO_WORSE,
             SMALL,
             note=accurate(UNLIKE),
         ),
@@ -727,8 +727,7 @@ FIGURE = Figure(
             "where clients are alike, weights by steps do no harm, and FedNova ends like FedAvg",
             "Wang et al. 2020",
             gain(FEDNOVA, FEDAVG, ALIKE, study="steps"),
-            (-1, 1),
-            "within a point",
+            *CLOSE.points,
             "ours: MNIST, from 2 to 18 steps, one step size for both",
             note="Local steps of unequal clients drift unequally even where their data are alike.",
         ),
