@@ -103,6 +103,14 @@ def gap(over: np.ndarray, under: np.ndarray) -> Estimate:
     return estimate(_above, each_mean(over), each_mean(under))
 
 
+def median_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """How far one is above the other in the median run, dB: of the runs' own distances, which no
+    few of them can carry.
+    """
+    apart = _above(each_mean(over), each_mean(under))
+    return of_median(lambda middle: middle[:, 0], apart[:, None])
+
+
 def curve_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
     """How far one mean curve is above another on average over its rounds, dB."""
     return estimate(lambda a, b: each_mean(_above(a, b)), over, under)

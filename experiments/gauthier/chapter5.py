@@ -18,6 +18,7 @@ import fljax as fl
 from experiments.figure import Effort, Estimate, Measure, Setting, Studies
 from experiments.measures import Window, curve_gap, first_part, last, samples
 from experiments.tuning import Protocol, Tuning
+from fljax import plotting
 from fljax.algorithms import GFL, PGFL, Algorithm, ClusterFL, GraphFedAvg
 from fljax.federation import Federation
 from fljax.metrics import Metric, Snapshot
@@ -105,6 +106,16 @@ DOTS: dict[str, Any] = {"linestyle": "none"}
 
 PGFL_0, PGFL_MIXED = "PGFL, τ = 0", "PGFL, τ = 0.4"
 GFL_ADMM, CLUSTER_FL, GFL_GRADIENT = "GFL", "ClusterFL, τ = 0.4", "GFL, gradient"
+DECAYING = "PGFL, τ = 0.4 · 0.98ⁿ"
+
+#: How every method looks in all figures of the chapter.
+LOOKS = dict(
+    zip(
+        (GFL_ADMM, CLUSTER_FL, PGFL_0, PGFL_MIXED, GFL_GRADIENT, DECAYING),
+        plotting.LOOKS,
+        strict=False,
+    )
+)
 
 
 # --------------------------------------------------------------------------- which models

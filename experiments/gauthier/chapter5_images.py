@@ -5,6 +5,7 @@ Every value that it leaves open is in this file, once, with its reason.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +17,9 @@ from jaxtyping import Array
 from matplotlib.axes import Axes
 
 import fljax as fl
+from experiments import picture
 from experiments.figure import Claim, Effort, Estimate, Measure, Setting, Studies
+from experiments.gauthier import chapter5 as ch5
 from experiments.measures import bound_held, each_mean, estimate, joined, samples, two
 from experiments.tuning import SEEDS, seeds
 from fljax import plotting, statistics
@@ -476,9 +479,21 @@ def title(name: str, bound: float) -> str:
     return f"{name}, C = {bound:g}" + ("" if bound == BOUND.value else " nominal")
 
 
+#: How every inter-cluster schedule looks, as in the chapter's other figures.
+LOOKS = {
+    ALONE: ch5.LOOKS[ch5.PGFL_0],
+    label(MEDIUM.value): ch5.LOOKS[ch5.PGFL_MIXED],
+    label(MEDIUM.value, 0.98): ch5.LOOKS[ch5.DECAYING],
+    label(0.2): ch5.LOOKS[ch5.GFL_ADMM],
+    label(LARGE.value): plotting.LOOKS[6],
+    label(MEDIUM.value, 0.8): ch5.LOOKS[ch5.CLUSTER_FL],
+}
+
+
 def curves(data: xr.Dataset, bound: float, ax: Axes, bands: bool = True) -> None:
     """Accuracy against the iteration; bands that lie on each other would merge to gray."""
     plotting.learning_curves(data.sel(bound=bound), METRIC, "algorithm", ax=ax)
+    picture.recolor(ax, LOOKS)
     if not bands:
         _without_bands(ax)
 
@@ -498,8 +513,8 @@ def gain_curves(
     ax: Axes,
 ) -> None:
     """By how much the first of each panel's pair is more accurate, against the iteration."""
-    for look, (panel, (one, other)) in zip(plotting.LOOKS, pairs.items(), strict=False):
-        data = studies[panel]
+    for panel, (one, other) in pairs.items():
+        look, data = LOOKS[one], studies[panel]
         at = data["round"].values
         result = [gain(data, one, other, bound, n) for n in at]
         ax.plot(at, [e.value for e in result], label=f"{names[panel]}, {one}", markevery=4, **look)
@@ -519,6 +534,8 @@ def against_penalty(tuning: xr.Dataset, methods: Sequence[str], ax: Axes) -> Non
         for bound in BOUNDS
     ]
     plotting.trade_off(joined(*parts), "penalty", METRIC, "algorithm", ax=ax)
+    for line, (bound, text) in zip(ax.lines, itertools.product(BOUNDS, methods), strict=True):
+        line.set(**LOOKS[text] | {"linestyle": "-" if bound == BOUND.value else "--"})
     _without_bands(ax)
     for note in list(ax.texts):  # of the tuning seeds; the heading tells of those of the curves
         note.remove()
@@ -534,5 +551,5 @@ CAPTION = (
     "is that of a nominal bound, in the place of the source's own, which is not given; the bound "
     "is broken and the true parameter 1111 times the one that is booked. Accuracy is that of the "
     "clients' unperturbed models w_k on test images of their cluster's classes; every seed has a "
-    "graph, clusters and images of its own."
+    "graph, clusters and images of its own. No accuracy is predicted by the chapter's theory."
 )
