@@ -67,7 +67,8 @@ def plot(studies: Studies) -> Picture:
         for bound in ch5.BOUNDS
         for name in ("digits", "triplets", f"n = {ch5.READ}")
     ]
-    titles += [f"{name}, all penalties" for name in ("digits", "triplets", "8 against 7")]
+    few = studies["tuning-a"].sizes["seed"]
+    titles += [f"{name}, {few} tuning seeds" for name in ("digits", "triplets", "8 against 7")]
     drawing, axes = picture.panels(titles)
     for bound, (digits, triplets, sweep) in zip(ch5.BOUNDS, (axes[:3], axes[3:6]), strict=True):
         ch5.curves(studies["a"].sel(algorithm=two), bound, digits)

@@ -69,7 +69,8 @@ NAMES = {"a": "similar", "b": "dissimilar"}
 def plot(studies: Studies) -> Picture:
     titles = [ch5.title(f"{name} organs", bound) for bound in ch5.BOUNDS for name in NAMES.values()]
     titles += [ch5.title(f"gain over {ch5.ALONE}", bound) for bound in ch5.BOUNDS]
-    titles += [f"{name} organs, all penalties" for name in NAMES.values()]
+    few = studies["tuning-a"].sizes["seed"]
+    titles += [f"{name} organs, {few} tuning seeds" for name in NAMES.values()]
     drawing, axes = picture.panels(titles, columns=2, height=1.6)
     for at, bound in enumerate(ch5.BOUNDS):
         for panel, ax in zip(NAMES, axes[2 * at :], strict=False):

@@ -615,7 +615,8 @@ FIGURE = Figure(
     "square, which the source does not give: (d) shows other rates. Nothing in the "
     "source keeps a parameter in [0, 1]: in (a) and (c) ours are clipped to it. No level is "
     "predicted of learned parameters. Each epoch of the batch variants costs as much as the single "
-    "one of the others. The sawtooth of capped DPG in (c) is that of clients alone in their cluster: their best τ is nearer to 0 than one capped step, so "
+    "one of the others. The sawtooth of capped DPG in (c) is that of clients alone in their "
+    "cluster: their best τ is nearer to 0 than one capped step, so "
     "it goes up in one iteration and back in the next, and every third iteration is recorded. "
     "Clients in touch with their cluster have none.",
     study=study,
