@@ -7,10 +7,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, Key
 from scipy import stats
 
+import fljax as fl
 from experiments.figure import Estimate, Measure
 from fljax import statistics
 from fljax.privacy.promises import ROUNDING
@@ -74,6 +77,11 @@ def samples(data: xr.Dataset, which: str | Mapping[str, Any], metric: str) -> np
     if left:
         raise ValueError(f"axes {left} are left; select them.")
     return result.squeeze(rest, drop=True).transpose("seed", ...).values
+
+
+def scenario_key(seed: int) -> Key[Array, ""]:
+    """What a sweep gives a scenario for a seed, so that theory meets the same instance."""
+    return jax.random.split(jax.random.fold_in(fl.random_key(0), seed))[0]
 
 
 def two(

@@ -7,7 +7,6 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
-import fljax as fl
 from experiments import picture
 from experiments.conventions import SAME, SIGNIFICANTLY
 from experiments.figure import (
@@ -21,7 +20,7 @@ from experiments.figure import (
     Studies,
 )
 from experiments.gauthier import chapter5 as ch5
-from experiments.measures import estimate, first_part, last, samples, saving
+from experiments.measures import estimate, first_part, last, samples, saving, scenario_key
 from experiments.tuning import SEEDS
 from fljax import plotting, statistics
 from fljax.records import provenance
@@ -76,7 +75,7 @@ def levels(effort: Effort) -> xr.Dataset:
 
 def at_rest(seed: int, tau: float) -> float:
     """Where all rest, clients have their servers' models."""
-    simulation = ch5.scenario(fl.random_key(seed), ch5.pgfl(tau, scheduled=False), private=False)
+    simulation = ch5.scenario(scenario_key(seed), ch5.pgfl(tau, scheduled=False), private=False)
     tasks = simulation.problem.tasks
     models = theory.fixed_point(simulation)[simulation.network.server, tasks.cluster]
     truth = np.asarray(tasks.truth)[tasks.cluster]

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure as Picture
 from scipy import sparse
 from scipy.sparse import csgraph
 
-import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Studies
 from experiments.gauthier import chapter6 as ch6
-from experiments.measures import joined
+from experiments.measures import joined, scenario_key
 from fljax import plotting, statistics
 from fljax.algorithms import NetworkedADMM
 from fljax.problems import Tasks
@@ -43,13 +43,17 @@ def levels(effort: Effort) -> xr.Dataset:
     return xr.Dataset({"level": ([*where], np.asarray(numbers))}, where).assign_attrs(provenance())
 
 
+BUILD = jax.jit(ch6.scenario)
+
+
 def at_rest(seed: int, world: ch6.World) -> tuple[float, float]:
     """Of everybody's minimizer, and of those of the parts."""
-    simulation = ch6.scenario(fl.random_key(seed), ch6.fixed(0.0)[1], world)
+    simulation = BUILD(scenario_key(seed), ch6.fixed(0.0)[1], world)
     problem, cluster = simulation.problem, np.asarray(simulation.problem.tasks.cluster)
     low, high = simulation.network.edges.T
-    together = sparse.coo_array((cluster[low] == cluster[high], (low, high)), (len(cluster),) * 2)
-    parts = csgraph.connected_components(together, directed=False)[1]
+    own = cluster[low] == cluster[high]
+    links = sparse.coo_array((own[own], (low[own], high[own])), (len(cluster),) * 2)
+    parts = csgraph.connected_components(links, directed=False)[1]
     truth = np.asarray(problem.tasks.truth)[cluster]
 
     def deviation(part: np.ndarray) -> float:
@@ -204,7 +208,7 @@ FIGURE = Figure(
     "About one client in ten has no neighbor of its cluster: without inter-cluster learning it is "
     "alone with fewer samples than parameters. In panels (d) and (e) nobody is. Dotted in (a) and "
     "(d): the minimizers that ADMM comes to, one for all and, at τ = 0, one for each part of a "
-    "cluster that hangs together; with τ > 0 no level is predicted.",
+    "cluster that hangs together; those with few samples are still on their way. With τ > 0 no level is predicted.",
     study=study,
     plot=plot,
     claims=[*CLAIMS, *MEDIANS],
