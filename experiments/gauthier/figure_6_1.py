@@ -99,14 +99,16 @@ def plot(studies: Studies) -> Picture:
         for name, look in ch6.LOOKS.items():
             if name in (NFL, ALONE):
                 level = studies["levels"]["level"].sel(world=world, algorithm=name).mean()
-                text = f"minimizers, {name.removeprefix('NPFL, ')}"
-                picture.theory(ax, statistics.decibels(level.item()), text, color=look["color"])
+                line = picture.THIN | {"color": look["color"]}
+                ax.axhline(statistics.decibels(level.item()), **line)
     ends = by_parameter(studies)
     hidden = {name: f"_{name}" for name in ends["of"].values}
     plotting.trade_off(ends, "tau", ch6.NMSD, "of", axes[-1], labels=hidden, legend=False)
     picture.name_curves(axes[-1], ends["of"].values, at=[-1, -1, -1], shift=[-27, -30, -36])
     return picture.finish(
-        drawing, "Below: every client has a neighbor of its own cluster; thin: medians", room=0.75
+        drawing,
+        "Below: every client has a neighbor of its own cluster; thin: medians; dotted in (a), (d): "
+        "the minimizers",
     )
 
 
@@ -208,7 +210,8 @@ FIGURE = Figure(
     "About one client in ten has no neighbor of its cluster: without inter-cluster learning it is "
     "alone with fewer samples than parameters. In panels (d) and (e) nobody is. Dotted in (a) and "
     "(d): the minimizers that ADMM comes to, one for all and, at τ = 0, one for each part of a "
-    "cluster that hangs together; those with few samples are still on their way. With τ > 0 no level is predicted.",
+    "cluster that hangs together; those with few samples are still on their way. With τ > 0 no "
+    "level is predicted.",
     study=study,
     plot=plot,
     claims=[*CLAIMS, *MEDIANS],
