@@ -35,7 +35,7 @@ from experiments.measures import (
 from experiments.tuning import SEEDS, Protocol, Tuning
 from fljax import plotting, statistics
 from fljax._module import module, replace, static
-from fljax.privacy import accounting
+from fljax.privacy import ZCDP, accounting
 from fljax.problems.synthetic import NOISE_VARIANCE
 
 # --------------------------------------------------------------------------- settings
@@ -132,7 +132,7 @@ PADMM = "P-ADMM"
 STILL = "zCDP-NFL, constant step"
 
 #: How every method looks in all figures of the chapter.
-LOOKS = dict(
+LOOKS: dict[str, dict[str, Any]] = dict(
     zip((OURS, UNIFORM, DYNAMIC, GRADIENT, VANISHING, PADMM, STILL), plotting.LOOKS, strict=True)
 )
 
@@ -649,7 +649,7 @@ def trading(data: xr.Dataset, ax: Axes) -> None:
     picture.recolor(ax, LOOKS)
     picture.medians(ax, data, METRIC)
     budgets = data["budget"].values
-    rho = [Method(proposed()).notion(budget, BOUND.value).total_rho for budget in budgets]
+    rho = [ZCDP.from_epsilon(b, DELTA.value, "proposition").total_rho for b in budgets]
     fall = statistics.decibels(rho[0] / np.asarray(rho))
     picture.predicted_curve(ax, budgets, our_level(data)[0] + fall, SLOPE)
 

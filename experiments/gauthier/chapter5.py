@@ -109,7 +109,7 @@ GFL_ADMM, CLUSTER_FL, GFL_GRADIENT = "GFL", "ClusterFL, τ = 0.4", "GFL, gradien
 DECAYING = "PGFL, τ = 0.4 · 0.98ⁿ"
 
 #: How every method looks in all figures of the chapter.
-LOOKS = dict(
+LOOKS: dict[str, dict[str, Any]] = dict(
     zip(
         (GFL_ADMM, CLUSTER_FL, PGFL_0, PGFL_MIXED, GFL_GRADIENT, DECAYING),
         plotting.LOOKS,

@@ -116,7 +116,7 @@ SAC, BATCH_SAC = "NPFL-RL (SAC)", "NPFL-BRL (SAC)"
 NFL = "NFL"
 
 #: How every method looks in all figures of the chapter: NFL and fixed parameters, learned ones.
-LOOKS = dict(
+LOOKS: dict[str, dict[str, Any]] = dict(
     zip((NFL, *(f"NPFL, τ = {tau:g}" for tau in FIXED.value)), plotting.LOOKS, strict=False)
 )
 LOOKS |= dict(

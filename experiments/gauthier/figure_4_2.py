@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from matplotlib.figure import Figure as Picture
 
@@ -84,7 +85,7 @@ def too_little(panel: str) -> Callable[[Studies], str]:
 def claims(panels: str, suffix: str = "", condition: str = "", changed: str = "") -> list[Claim]:
     """Of one kernel's three panels."""
     portions, sizes, weights = panels
-    given = {"condition": condition, "changed": changed}
+    given: dict[str, Any] = {"condition": condition, "changed": changed}
     return [
         Claim(
             f"local-refinement{suffix}",

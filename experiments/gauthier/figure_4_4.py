@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
@@ -152,7 +153,7 @@ def floor() -> xr.Dataset:
         features = features_of(jax.random.key(seed))
 
         def designed(inputs: np.ndarray, features: RandomFourier = features) -> np.ndarray:
-            return np.asarray(features(inputs), float)
+            return np.asarray(features(jnp.asarray(inputs)), float)
 
         z, y = designed(np.asarray(rows.features)[real]), np.asarray(rows.targets, float)[real]
         model = np.linalg.solve(z.T @ z, z.T @ y)

@@ -23,6 +23,7 @@ from experiments.gauthier import chapter5 as ch5
 from experiments.measures import estimate, first_part, last, samples, saving, scenario_key
 from experiments.tuning import SEEDS
 from fljax import plotting, statistics
+from fljax.federation import Federation
 from fljax.records import provenance
 from fljax.theory import pgfl as theory
 
@@ -76,8 +77,9 @@ def levels(effort: Effort) -> xr.Dataset:
 def at_rest(seed: int, tau: float) -> float:
     """Where all rest, clients have their servers' models."""
     simulation = ch5.scenario(scenario_key(seed), ch5.pgfl(tau, scheduled=False), private=False)
-    tasks = simulation.problem.tasks
-    models = theory.fixed_point(simulation)[simulation.network.server, tasks.cluster]
+    tasks, network = simulation.problem.tasks, simulation.network
+    assert isinstance(network, Federation)
+    models = theory.fixed_point(simulation)[network.server, tasks.cluster]
     truth = np.asarray(tasks.truth)[tasks.cluster]
     return float(np.mean(np.sum((models - truth) ** 2, 1) / np.sum(truth**2, 1)))
 

@@ -45,7 +45,7 @@ def plot(studies: Studies) -> Picture:
     plotting.trade_off(studies["a"], "tau", ch5.METRIC, ax=left)
     swept = studies[ALONG]
     looks = dict(zip(swept["noise"].values.tolist(), plotting.LOOKS, strict=False))
-    picture.recolor(left, {left.lines[0].get_label(): looks[ch5.NOISE.value]})
+    picture.recolor(left, {str(left.lines[0].get_label()): looks[ch5.NOISE.value]})
     none = {"tau": 0.0}
     for value, look in looks.items():
         at_noise = swept.sel(noise=value, drop=True)

@@ -45,7 +45,7 @@ def plot(studies: Studies) -> Picture:
     left.set_xscale("log")
     plotting.trade_off(studies["zeta"], "decay", ch5.METRIC, ax=right)
     for ax in (left, right):
-        picture.recolor(ax, {ax.lines[0].get_label(): ch5.LOOKS[ch5.PGFL_MIXED]})
+        picture.recolor(ax, {str(ax.lines[0].get_label()): ch5.LOOKS[ch5.PGFL_MIXED]})
     return picture.finish(
         drawing,
         f"PGFL (τ = {ch5.MIXED.value:g}) after {ch5.READ.value} iterations, 3 of 15 clients of a "

@@ -293,7 +293,7 @@ def plot(studies: Studies) -> Picture:
         picture.predicted_curve(rate, rounds[shown], predicted[shown], text, **color)
     limits = studies["limits"]
     plotting.trade_off(limits, "penalty", "bias", ax=limit)
-    picture.recolor(limit, {limit.lines[0].get_label(): ch5.LOOKS[ch5.PGFL_0]})
+    picture.recolor(limit, {str(limit.lines[0].get_label()): ch5.LOOKS[ch5.PGFL_0]})
     limit.lines[0].set_label("simulated")
     predicted = decibels(limits["predicted"].mean("seed").values)
     picture.predicted_curve(limit, limits["penalty"].values, predicted, "predicted")

@@ -198,7 +198,7 @@ def draw_rates(studies: Studies, ax: Axes) -> None:
     picture.name_curves(ax, names, at=[-1, -1], shift=[6, -9])
     for name, short in ((FIXED, "τ = 0.05"), (ch6.SAC, "SAC")):
         level = statistics.decibels(samples(last(studies["a"]), name, ch6.NMSD).mean())
-        look = ch6.LOOKS[name] | {"marker": ""}
+        look: dict[str, Any] = ch6.LOOKS[name] | {"marker": ""}
         ax.axhline(level, **look)
         place = {"ha": "left", "va": "top", "fontsize": 6.5, "color": look["color"]}
         ax.annotate(short, (0.02, level), xycoords=("axes fraction", "data"), **place)
