@@ -107,8 +107,8 @@ def plot(studies: Studies) -> Picture:
         picture.medians(ax, studies[panel], ch5.METRIC)
         ax.sharey(axes[0])
     for method, level in studies["levels"]["level"].mean("seed").groupby("algorithm"):
-        text, color = f"fixed point, {method}", ch5.LOOKS[method]["color"]
-        picture.theory(axes[0], statistics.decibels(level.item()), text, color=color)
+        line = picture.THIN | {"color": ch5.LOOKS[method]["color"]}
+        axes[0].axhline(statistics.decibels(level.item()), **line)
     axes[5].sharey(axes[4])
     at_the_end = last(studies[ALONG])
     plotting.trade_off(at_the_end, "noise", ch5.METRIC, ax=axes[3])
@@ -116,7 +116,7 @@ def plot(studies: Studies) -> Picture:
     picture.medians(axes[3], at_the_end, ch5.METRIC)
     for ax, panel in zip(axes[4:], "bc", strict=True):
         whose(ax, last(studies[panel]))
-    return picture.finish(drawing, f"{ch5.honest_subtitle()}; thin: medians", room=0.75)
+    return picture.finish(drawing, f"{ch5.honest_subtitle()}; thin: medians; dotted: theory")
 
 
 def whose(ax: Axes, data: xr.Dataset) -> None:
