@@ -7,10 +7,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, Key
 from scipy import stats
 
+import fljax as fl
 from experiments.figure import Estimate, Measure
 from fljax import statistics
 from fljax.privacy.promises import ROUNDING
@@ -76,6 +79,11 @@ def samples(data: xr.Dataset, which: str | Mapping[str, Any], metric: str) -> np
     return result.squeeze(rest, drop=True).transpose("seed", ...).values
 
 
+def scenario_key(seed: int) -> Key[Array, ""]:
+    """What a sweep gives a scenario for a seed, so that theory meets the same instance."""
+    return jax.random.split(jax.random.fold_in(fl.random_key(0), seed))[0]
+
+
 def two(
     data: xr.Dataset, one: str | Mapping[str, Any], other: str | Mapping[str, Any], metric: str
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -101,6 +109,14 @@ def estimate(
 def gap(over: np.ndarray, under: np.ndarray) -> Estimate:
     """How far one mean is above another, dB; of several rounds, that of each seed's mean."""
     return estimate(_above, each_mean(over), each_mean(under))
+
+
+def median_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """How far one is above the other in the median run, dB: of the runs' own distances, which no
+    few of them can carry.
+    """
+    apart = _above(each_mean(over), each_mean(under))
+    return of_median(lambda middle: middle[:, 0], apart[:, None])
 
 
 def curve_gap(over: np.ndarray, under: np.ndarray) -> Estimate:

@@ -3,18 +3,20 @@ data, theory on top.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
 from experiments.measures import gap_band
-from fljax import plotting
+from fljax import plotting, statistics
 
 #: Inches of one column of a journal, and of the two of its page.
 COLUMN, PAGE = 3.5, 7.16
@@ -95,10 +97,7 @@ def finish(picture: Picture, heading: str = "", room: float = 1.1) -> Picture:
     """
     axes: list[Any] = [ax for ax in picture.axes if ax.get_subplotspec() is not None]
     _label_rows(axes)
-    notes = [note for ax in axes for note in ax.texts if note.get_gid() == plotting.NOTE]
-    said = "; ".join(dict.fromkeys(line for n in notes for line in n.get_text().split("\n")))
-    for note in notes:
-        note.remove()
+    said = _said(axes)
     if heading or said:
         picture.suptitle("\n".join(filter(None, (heading, said))))
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[1]]
@@ -163,6 +162,21 @@ def _label_rows(axes: Sequence[Any]) -> None:
             ax.set_ylabel("")
 
 
+def _said(axes: Sequence[Any]) -> str:
+    """What the notes say, which go: each once, and of which panels where others say otherwise."""
+    where: dict[str, list[str]] = {}
+    panels = set()
+    for ax in axes:
+        for note in [note for note in ax.texts if note.get_gid() == plotting.NOTE]:
+            panels.add(ax)
+            for line in note.get_text().split("\n"):
+                where.setdefault(line, []).append(ax.get_title().split(" ")[0])
+            note.remove()
+    return "; ".join(
+        line if len(of) == len(panels) else f"{', '.join(of)}: {line}" for line, of in where.items()
+    )
+
+
 def _title(legend: Legend | None) -> str | None:
     """Of a legend; that curves are algorithms is plain."""
     text = "" if legend is None else legend.get_title().get_text()
@@ -210,6 +224,38 @@ def name_curves(
         side = "right" if point == -1 else "left"
         look = {"color": line.get_color(), "ha": side, "va": "center", "fontsize": 6.5} | text
         ax.annotate(name, (x, y), (0, up), textcoords="offset points", **look)
+
+
+def recolor(ax: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """Curves, with their bands, in the looks of their names, those of a whole chapter.
+
+    Args:
+      ax: its curves were drawn by :mod:`fljax.plotting`, and nothing else yet.
+      looks: by name, and of names that begin so; what has none stays as it is.
+    """
+    for line, band in itertools.zip_longest(ax.lines, ax.collections):
+        label = str(line.get_label())
+        names = [name for name in looks if label == name or label.startswith(f"{name} (")]
+        if names:
+            line.set(**looks[max(names, key=len)])
+            if band is not None:
+                band.set_color(line.get_color())
+
+
+def medians(ax: Axes, data: xr.Dataset, metric: str) -> None:
+    """The median over seeds beside every mean of a panel, as a thin line of its color: they are
+    apart where a few seeds carry the mean.
+
+    Args:
+      ax: the curves of :mod:`fljax.plotting`, and nothing else yet.
+      data: what was drawn there.
+      metric: likewise.
+    """
+    scale = statistics.decibels if statistics.is_decibel(data, metric) else np.asarray
+    middle = statistics.keep_finite(data, metric).median("seed").squeeze()
+    curves = np.atleast_2d(middle.transpose("algorithm", ...).values)
+    for line, curve in zip(list(ax.lines), curves, strict=True):
+        ax.plot(line.get_xdata(), scale(curve), color=line.get_color(), linewidth=0.5)
 
 
 #: How opaque bands are where many overlap.

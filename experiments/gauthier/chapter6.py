@@ -5,6 +5,8 @@ value that it leaves open is in this file, once, with its reason. Nothing is tun
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as changed
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -15,8 +17,9 @@ from jaxtyping import Array, Bool, Float
 
 import fljax as fl
 from experiments import measures
-from experiments.figure import INFINITE, Effort, Estimate, Measure, Setting
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Measure, Setting
 from experiments.measures import curve_distance, curve_gap, first_rounds, last_rounds, two
+from fljax import plotting, statistics
 from fljax._module import float_dtype, replace
 from fljax.algorithms import NPFL, NPFLRL, Algorithm, DeterministicPolicyGradient, RandomProbe
 from fljax.metrics import Metric, Snapshot
@@ -110,6 +113,16 @@ CALLED = {NMSD: "NMSD", PRINTED: "(6.15)", "joined_deviation": "NMSD of these"}
 
 DPG, BATCH_DPG = "NPFL-RL (DPG)", "NPFL-BRL (DPG)"
 SAC, BATCH_SAC = "NPFL-RL (SAC)", "NPFL-BRL (SAC)"
+NFL = "NFL"
+
+#: How every method looks in all figures of the chapter: NFL and fixed parameters, learned ones.
+LOOKS: dict[str, dict[str, Any]] = dict(
+    zip((NFL, *(f"NPFL, τ = {tau:g}" for tau in FIXED.value)), plotting.LOOKS, strict=False)
+)
+LOOKS |= dict(
+    zip((DPG, BATCH_DPG, SAC, BATCH_SAC), itemgetter(1, 5, 3, 4)(plotting.LOOKS), strict=True)
+)
+MEDIAN = "the median over seeds of their own distances, paired, in the place of that of the means"
 
 # --------------------------------------------------------------------------- scenario
 
@@ -398,6 +411,41 @@ def gaps(
         for over, under in pairs
         for metric in metrics
     }
+
+
+def median_gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD) -> Estimate:
+    """:func:`gap` in the median run."""
+    return measures.median_gap(*two(late(data), over, under, metric))
+
+
+def early_median_gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD) -> Estimate:
+    """The same over the early iterations."""
+    return measures.median_gap(*two(early(data), over, under, metric))
+
+
+def in_the_median(claim: Claim, measure: Measure) -> Claim:
+    """The same claim, of the median run: few runs carry the means."""
+    return changed(
+        claim,
+        name=f"{claim.name}-in-the-median",
+        measure=measure,
+        condition="; ".join(filter(None, (MEDIAN, claim.condition))),
+        note="",
+        changed="New: the median beside the mean.",
+    )
+
+
+def quantiles(panels: Mapping[str, xr.Dataset]) -> list[dict[str, Any]]:
+    """Where the runs of every method end, dB: mean, median and quartiles over seeds."""
+    rows = []
+    for panel, data in panels.items():
+        for name in data["algorithm"].values.tolist():
+            ends = measures.samples(late(data), name, NMSD).mean(axis=1)
+            numbers = (np.nanmean(ends), *np.nanpercentile(ends, [50, 25, 75]))
+            shown = map(float, statistics.decibels(np.asarray(numbers)))
+            columns = ("mean, dB", "median, dB", "lower quartile, dB", "upper quartile, dB")
+            rows.append({"panel": panel, "method": name} | dict(zip(columns, shown, strict=True)))
+    return rows
 
 
 def roughness(values: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import SAME
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.gauthier import chapter4 as ch4
 from experiments.measures import curve_distance, estimate, joined, last_part, samples, share
@@ -45,8 +46,6 @@ ROUNDS = Setting(
     "ten times what the slowest mode needs; the second half is averaged",
 )
 SHOWN = Setting("(b) step size", 0.2, "the middle of (c)")
-DRAWS = Setting("(a) draws behind bounds and floor", 4, "they differ by one or two per cent")
-SAMPLES = Setting("(a) samples behind the floor", 40_000, "200 a feature, and as many to test on")
 SEEDS = Setting("(a) seeds", 40, "at most: runs are stable or not, which needs no more")
 MORE = Setting("(b), (c) seeds", 4, "times as many: four clients average little")
 EVERY = Setting("(b), (c) recorded", 20, "a tenth of the slowest mode")
@@ -149,17 +148,9 @@ def predictions(steps: list[float]) -> xr.Dataset:
 
 def levels() -> xr.Dataset:
     """The largest eigenvalue of the clients' correlations, and the test error of least squares."""
-    largest, floor = [], []
-    for seed in range(DRAWS.value):
-        k_features, k_stream, k_train, k_test = jax.random.split(jax.random.key(seed), 4)
-        stream = fl.streams.autoregressive(k_stream, ch4.CLIENTS.value, ch4.KERNEL.draw(k_features))
-        largest.append(np.linalg.eigvalsh(ch4.moment(stream, 2)).max())
-        train, test = (stream.held_out(key, SAMPLES.value) for key in (k_train, k_test))
-        z, y = (np.asarray(v[0], float) for v in (train.design, train.targets))
-        model = np.linalg.solve(z.T @ z, z.T @ y)
-        z, y = (np.asarray(v[0], float) for v in (test.design, test.targets))
-        floor.append(np.mean((y - z @ model) ** 2))
-    return xr.Dataset({"largest": ("draw", largest), "floor": ("draw", floor)})
+    streams = (ch4.draw(seed).stream for seed in range(ch4.DRAWS.value))
+    largest = [np.linalg.eigvalsh(ch4.moment(stream, 2)).max() for stream in streams]
+    return ch4.floor().assign(largest=("draw", largest))
 
 
 def study(effort: Effort) -> Studies:
@@ -216,8 +207,7 @@ def plot(studies: Studies) -> Picture:
     a.set_xscale("linear")
     a.set_xticks(np.arange(0, 2.1, 0.5))
     a.set_ylim(-12.5, 0)  # beyond are runs that are not stable
-    floor = statistics.decibels(float(studies["levels"]["floor"].mean()))
-    picture.theory(a, floor, "least squares")
+    ch4.show_floor(studies["levels"], a)
     for level, text, look in (
         (bound(studies), "Theorem 4.2", ":"),
         (2 * bound(studies), "Theorem 4.1", "-."),
@@ -330,7 +320,7 @@ def worst(measure: Measure) -> Callable[[Studies], str]:
 exact, small_steps = steady("exact"), steady("small steps")
 SMALL = "a small instance of the same law, as the extended model of the figures' size is too large"
 NEW = "New: the chapter's theory held against simulation."
-NEAR = "within 0.5 dB at every step"
+NEAR = SAME.db.when("at every step")
 
 FIGURE = Figure(
     name="gauthier-4.theory",
@@ -368,8 +358,7 @@ FIGURE = Figure(
             "(4.34) is the steady-state mean square deviation",
             "section 4.3.2",
             small_steps,
-            ch4.SAME,
-            NEAR,
+            *NEAR,
             condition=SMALL,
             note=worst(small_steps),
             changed=NEW,
@@ -379,8 +368,7 @@ FIGURE = Figure(
             "(4.34) is the steady-state mean square deviation",
             "section 4.3.2",
             exact,
-            ch4.SAME,
-            NEAR,
+            *NEAR,
             condition=f"{SMALL}; with the terms in the square of the step that A5 neglects",
             note=worst(exact),
             changed=NEW,
@@ -390,8 +378,7 @@ FIGURE = Figure(
             "(4.33) is the learning curve",
             "section 4.3.2",
             curves,
-            (-INFINITE, ch4.SAME[1]),
-            "mean distance of at most 0.5 dB, over blocks of 200 iterations",
+            *SAME.db.when(f"mean distance over blocks of {BLOCK.value} iterations"),
             condition=f"{SMALL}; with the terms in the square of the step that A5 neglects",
             note=worst(curves),
             changed=NEW,
@@ -402,8 +389,7 @@ FIGURE = Figure(
         *(
             FULL_STEPS,
             SEEDS,
-            DRAWS,
-            SAMPLES,
+            *ch4.LEAST_SQUARES,
             MORE,
             EVERY,
             BLOCK,

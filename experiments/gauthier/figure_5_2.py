@@ -44,8 +44,10 @@ def plot(studies: Studies) -> Picture:
     drawing, (left, right) = picture.panels(titles, columns=2)
     plotting.trade_off(studies["a"], "tau", ch5.METRIC, ax=left)
     swept = studies[ALONG]
+    looks = dict(zip(swept["noise"].values.tolist(), plotting.LOOKS, strict=False))
+    picture.recolor(left, {str(left.lines[0].get_label()): looks[ch5.NOISE.value]})
     none = {"tau": 0.0}
-    for value, look in zip(swept["noise"].values, plotting.LOOKS, strict=False):
+    for value, look in looks.items():
         at_noise = swept.sel(noise=value, drop=True)
         result = at_noise[ch5.METRIC].transpose("seed", "tau").values
         base = samples(at_noise, none, ch5.METRIC)[:, None]
@@ -81,7 +83,8 @@ FIGURE = Figure(
     title="The inter-cluster parameter of PGFL",
     source="Gauthier 2024, figure 5.2 (P6, figure 4)",
     caption="NMSD after 200 iterations with 3 of 15 clients drawn and nominal privacy. Panel (b) "
-    "is ours: how far mixing pays is decided by the noise of the observations, which is not given.",
+    "is ours: how far mixing pays is decided by the noise of the observations, which is not given. "
+    "No theorem has a level for clients that are drawn and private.",
     study=study,
     plot=plot,
     claims=[

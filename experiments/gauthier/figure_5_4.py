@@ -44,6 +44,8 @@ def plot(studies: Studies) -> Picture:
     plotting.trade_off(studies["phi"], "initial", ch5.METRIC, ax=left)
     left.set_xscale("log")
     plotting.trade_off(studies["zeta"], "decay", ch5.METRIC, ax=right)
+    for ax in (left, right):
+        picture.recolor(ax, {str(ax.lines[0].get_label()): ch5.LOOKS[ch5.PGFL_MIXED]})
     return picture.finish(
         drawing,
         f"PGFL (τ = {ch5.MIXED.value:g}) after {ch5.READ.value} iterations, 3 of 15 clients of a "
@@ -56,7 +58,8 @@ FIGURE = Figure(
     title="Privacy against accuracy of PGFL",
     source="Gauthier 2024, figure 5.4 (P6, figures 6 and 7)",
     caption="NMSD after 200 iterations. The thesis's caption has its panels the other way round "
-    "than its text. The privacy is nominal: squared losses have no gradient bound.",
+    "than its text. The privacy is nominal: squared losses have no gradient bound. No "
+    "theorem says what the noise costs PGFL.",
     study=study,
     plot=plot,
     claims=[

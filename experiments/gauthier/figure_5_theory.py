@@ -277,11 +277,12 @@ def plot(studies: Studies) -> Picture:
     drawing, (level, rate, limit, bound) = picture.panels(titles, columns=2, height=3.2)
     data = studies["curves"]
     rounds = data["round"].values
-    plotting.learning_curves(data, "deviation", ax=level)
-    plotting.learning_curves(data, "distance", ax=rate)
+    for metric, ax in (("deviation", level), ("distance", rate)):
+        plotting.learning_curves(data, metric, ax=ax)
+        picture.recolor(ax, ch5.LOOKS)
     rate.set_ylabel("distance² to the fixed point [dB]")
-    for name, look in zip(MIXING, plotting.LOOKS, strict=False):
-        color = {"color": look["color"]}
+    for name in MIXING:
+        color = {"color": ch5.LOOKS[name]["color"]}
         at_rest = decibels(samples(data, name, "level").mean())
         picture.theory(level, at_rest, "predicted", **color)
         start, factor = samples(data, name, "distance"), samples(data, name, "rate")
@@ -292,6 +293,7 @@ def plot(studies: Studies) -> Picture:
         picture.predicted_curve(rate, rounds[shown], predicted[shown], text, **color)
     limits = studies["limits"]
     plotting.trade_off(limits, "penalty", "bias", ax=limit)
+    picture.recolor(limit, {str(limit.lines[0].get_label()): ch5.LOOKS[ch5.PGFL_0]})
     limit.lines[0].set_label("simulated")
     predicted = decibels(limits["predicted"].mean("seed").values)
     picture.predicted_curve(limit, limits["penalty"].values, predicted, "predicted")
@@ -355,7 +357,7 @@ FIGURE = Figure(
             bias_met,
             (-0.01, 0.01),
             "the distance from the optimum is the predicted one within 0.01 dB",
-            condition="the prediction is ours, in the place of Theorem I",
+            ours=True,
             changed="New.",
         ),
         Claim(
@@ -368,7 +370,7 @@ FIGURE = Figure(
             "2 %",
             note="The spectral radius is the rate in the long run. The eigenvalues next to the "
             "largest have their share until rounding ends the run, which makes it faster.",
-            condition="the prediction is ours: Theorem I has no constant",
+            ours=True,
             changed="New.",
         ),
         Claim(
@@ -378,7 +380,7 @@ FIGURE = Figure(
             level_met,
             (-0.01, 0.01),
             "the NMSD of the last iteration is the predicted one within 0.01 dB",
-            condition="the prediction is ours",
+            ours=True,
             changed="New.",
         ),
         Claim(

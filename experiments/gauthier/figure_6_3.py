@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
 from experiments import picture
+from experiments.conventions import MOST, Meaning
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.gauthier import chapter6 as ch6
 from experiments.measures import Window, each_mean, estimate, of_median, samples, share, two
@@ -263,8 +264,8 @@ def mostly_quicker(one: str, other: str, panel: str = "a") -> Measure:
     return compared(one, "beyond", other, lambda a, b: share(moved(a) > moved(b)), panel)
 
 
+AROUND = Meaning((-INFINITE, ZERO), f"“around 0”: below half of the initial {ch6.START.value:g}")
 SINGLE = "of single runs, as the source draws one, not of their mean"
-MOST = "in more than half of the runs"
 STEEP = "On data of this scale the early derivatives of DPG are large beside the steps of SAC."
 PLACE_NOTE = (
     "What a client keeps depends less on its data than on its cluster: the models are collinear, "
@@ -308,7 +309,6 @@ def quantiles(studies: Studies) -> list[dict[str, Any]]:
 
 
 MEDIAN = "the median over runs in the place of their mean: a typical run, as one is drawn"
-NEARBY = f"“around 0”: below half of the initial {ch6.START.value:g}"
 
 
 def of_each(
@@ -351,8 +351,7 @@ def of_each(
                     said,
                     "section 6.3",
                     most(metric, single, method, panel="joined"),
-                    (50, INFINITE),
-                    f"{convention or 'its change'}, {MOST}",
+                    *MOST.when(convention),
                     condition=f"{SINGLE}; {ch6.CONDITION}",
                     note=lambda studies, method=method: spread(studies, "joined", method, metric),
                     changed=ch6.NEW,
@@ -403,8 +402,7 @@ FIGURE = Figure(
             "the parameters evolve smoothly under DPG, with extensive randomness under SAC",
             "section 6.3 on figure 6.3",
             mostly_rougher(ch6.SAC, ch6.DPG),
-            (50, INFINITE),
-            f"SAC's second differences are above DPG's {MOST}",
+            *MOST.when("SAC's second differences above DPG's"),
             condition=SINGLE,
             note="DPG jumps too often.",
         ),
@@ -415,7 +413,7 @@ FIGURE = Figure(
             rougher(ch6.SAC, CAPPED),
             (0, INFINITE),
             "mean square of the second differences: SAC's above DPG's",
-            condition="steps are capped at those of SAC, our addition",
+            condition="steps are capped at those of SAC",
             note="Even capped steps change their sign.",
         ),
         Claim(
@@ -432,8 +430,7 @@ FIGURE = Figure(
             "the parameters adapt quickly under SAC and fail to under DPG",
             "section 6.3 on figure 6.3",
             mostly_quicker(ch6.SAC, ch6.DPG),
-            (50, INFINITE),
-            f"SAC has moved farther after {ch6.EARLY.value} iterations {MOST}",
+            *MOST.when(f"SAC has moved farther after {ch6.EARLY.value} iterations"),
             condition=SINGLE,
             note=STEEP,
         ),
@@ -476,8 +473,7 @@ FIGURE = Figure(
             "it decreases after near-convergence",
             "section 6.3",
             most(ch6.LITTLE, falls),
-            (50, INFINITE),
-            f"it ends at least a quarter below its peak {MOST}",
+            *MOST.when("it ends at least a quarter below its peak"),
             condition=SINGLE,
             note=lambda studies: by_policy(studies, ch6.LITTLE),
         ),
@@ -495,8 +491,7 @@ FIGURE = Figure(
             "it stabilizes around 0",
             "section 6.3",
             cases(ch6.MUCH, late_level),
-            (-INFINITE, ZERO),
-            f"“around 0”: the mean over seeds is below half of the initial {ch6.START.value:g}",
+            *AROUND.when("the mean over seeds"),
             note=PLACE_NOTE,
         ),
         Claim(
@@ -504,8 +499,7 @@ FIGURE = Figure(
             "it stabilizes around 0",
             "section 6.3",
             most(ch6.MUCH, ends_at_zero),
-            (50, INFINITE),
-            f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
+            *MOST.when(AROUND.convention),
             condition=SINGLE,
             note=lambda studies: by_policy(studies, ch6.MUCH),
         ),
@@ -522,8 +516,7 @@ FIGURE = Figure(
             "it decreases afterwards and stabilizes around 0",
             "section 6.3",
             cases(ch6.MODERATE, late_level),
-            (-INFINITE, ZERO),
-            f"“around 0”: the mean over seeds is below half of the initial {ch6.START.value:g}",
+            *AROUND.when("the mean over seeds"),
             note=PLACE_NOTE,
         ),
         Claim(
@@ -531,8 +524,7 @@ FIGURE = Figure(
             "it decreases afterwards and stabilizes around 0",
             "section 6.3",
             most(ch6.MODERATE, ends_at_zero),
-            (50, INFINITE),
-            f"“around 0”: below half of the initial {ch6.START.value:g}, {MOST}",
+            *MOST.when(AROUND.convention),
             condition=SINGLE,
             note=lambda studies: by_policy(studies, ch6.MODERATE),
         ),
@@ -553,7 +545,7 @@ FIGURE = Figure(
             differences(BY_PLACE, ch6.SAC, CAPPED),
             (0, INFINITE),
             "difference of the means over seeds in the steady state",
-            condition="the cluster's place, in the place of the amount of data, is our reading",
+            ours=True,
             note="Neither the data nor the cluster decides.",
         ),
         *of_each(
@@ -599,8 +591,7 @@ FIGURE = Figure(
             "the parameter of the client with much data stabilizes around 0",
             ch6.MUCH,
             late_level,
-            (-INFINITE, ZERO),
-            NEARBY,
+            *AROUND,
             ch6.late,
             ends_at_zero,
         ),
@@ -619,8 +610,7 @@ FIGURE = Figure(
             "the parameter of the client with a moderate amount of data stabilizes around 0",
             ch6.MODERATE,
             late_level,
-            (-INFINITE, ZERO),
-            NEARBY,
+            *AROUND,
             ch6.late,
             ends_at_zero,
         ),

@@ -386,6 +386,7 @@ FIGURE = Figure(
             lambda studies: ratios(studies, "bound", SOUND) | ratios(studies, "bound", SINGLE),
             (0, 1),
             "the lower bound by counts over the tight epsilon is at most one",
+            ours=True,
         ),
         Claim(
             "gaussian-claims-are-tight",
@@ -395,6 +396,7 @@ FIGURE = Figure(
             (0.9, 1),
             "the lower bound by counts is 0.9 of the tight epsilon or more",
             note=rarely,
+            ours=True,
         ),
         Claim(
             "gaussian-claims-are-tight-by-their-shape",
@@ -403,6 +405,7 @@ FIGURE = Figure(
             lambda studies: ratios(studies, "shaped", SOUND, True),
             (0.9, 1),
             "the lower bound by the fit is 0.9 of the tight epsilon or more, and not above it",
+            ours=True,
         ),
         Claim(
             "planted-faults-are-caught",
@@ -411,6 +414,7 @@ FIGURE = Figure(
             lambda studies: ratios(studies, "bound", FAULTY),
             (1.0001, INFINITE),
             "the lower bound by counts is above the claim",
+            ours=True,
         ),
         Claim(
             "one-run-finds-less",

@@ -28,8 +28,9 @@ from matplotlib.figure import Figure as Picture
 from scipy import stats
 
 import fljax as fl
-from experiments import measures, picture
+from experiments import conventions, measures, picture
 from experiments.attackers import OneOf
+from experiments.conventions import Meaning
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from fljax import attacks, plotting, statistics
 from fljax._linalg import spd_solve
@@ -384,7 +385,14 @@ def plot(studies: Studies) -> Picture:
 
 #: What a client's own data are worth: the clean error of a client's own true model is near it.
 ALONE = -10.0
-USELESS = f"“not tolerated”: above {ALONE:g} dB, where a client's own true model is"
+USELESS = Meaning(
+    (ALONE, INFINITE), f"“not tolerated”: above {ALONE:g} dB, where a client's own true model is"
+)
+NEAR = Meaning(
+    (-INFINITE, -18),
+    f"“near”: below -18 dB, 1.6 % of the energy, where clients' own models are at {ALONE:g} dB",
+)
+DEFEATED = Meaning((6, INFINITE), "“defeats”: 6 dB and more above the error without attackers")
 
 
 def errors(studies: Studies, name: str, aggregator: str, attack: str, share: float) -> np.ndarray:
@@ -526,9 +534,7 @@ FIGURE = Figure(
             "without attackers every robust aggregator comes near what the mean finds",
             "Yin et al. 2018; Blanchard et al. 2017; Pillutla et al. 2022",
             levels({f"({n}) {o}": (n, o, FLIPPED, 0.0) for n in EACH for o in AGGREGATORS}),
-            (-INFINITE, -18),
-            "“near”: an error below -18 dB, 1.6 % of the energy, while clients' own models lie at "
-            f"{ALONE:g} dB",
+            *NEAR,
             "ours: clients of unlike data; the papers assume like ones",
             note="How much is lost follows from how unlike the clients are: the middle of "
             "different minimizers is not their mean.",
@@ -545,6 +551,7 @@ FIGURE = Figure(
                 }
             ),
             (0, INFINITE),
+            ours=True,
             note="The mean of the changes leads to the optimum of the sum; any other middle is "
             "biased where clients differ.",
             changed="The same measure; it is a statement of this library's, under no further "
@@ -554,12 +561,12 @@ FIGURE = Figure(
             "mean-tolerates-nobody",
             "no linear combination tolerates even a few attackers who say anything",
             "Blanchard et al. 2017",
-            rise(EACH, [MEAN], NOISY, 0.1),
-            (20, INFINITE),
-            "“not tolerated”: large noise of a tenth of the clients costs 20 dB or more",
+            levels({f"({n}) {MEAN}": (n, MEAN, NOISY, 0.1) for n in EACH}),
+            *USELESS.when("large noise of a tenth of the clients"),
             "ours: noise, and so loud",
             note="What noise costs the mean grows with its energy.",
-            changed=NOW_CONDITIONAL + "how much is lost is set by the noise that we chose.",
+            changed="By its error, as what is tolerated is everywhere here, before by what it "
+            "loses, 20 dB; conditional: how much is lost is set by the noise that we chose.",
         ),
         Claim(
             "robust-against-sign-flip",
@@ -567,9 +574,9 @@ FIGURE = Figure(
             "of attackers that flip signs",
             "Yin et al. 2018; Pillutla et al. 2022",
             mean_above(EACH, [MEDIAN, TRIMMED, GEOMETRIC], FLIPPED, 0.2),
-            (10, INFINITE),
-            "“far”: 10 dB",
+            *conventions.SIGNIFICANTLY.db,
             "ours: this scale, and attackers drawn among all clients",
+            changed="“Far” is significantly, 3 dB and more in all documents now, before 10 dB.",
             note="A trimmed mean in (b) cuts off what the library lets it reckon with in a cell. "
             f"More meet in some cell in {100 * overrun():.0f} % of the draws, and that cell's "
             "server passes them on to the others.",
@@ -580,11 +587,11 @@ FIGURE = Figure(
             "trimmed mean and multi-Krum at one server",
             "Yin et al. 2018; Pillutla et al. 2022; Blanchard et al. 2017",
             rise("a", [MEDIAN, TRIMMED, GEOMETRIC, KRUM], NOISY, 0.3),
-            (-INFINITE, 3),
-            "“hardly”: at most 3 dB more than without attackers, at 30 %",
+            *conventions.LITTLE.db.when("above the error without attackers, at 30 %"),
             "ours: this noise; clients of unlike data",
             note=pulled,
-            changed=NOW_CONDITIONAL + "the papers bound the harm, and for clients of like data.",
+            changed="“Hardly” is at most 1 dB more, as what does not hinder is in all documents, "
+            "before 3 dB; conditional: the papers bound the harm, and for clients of like data.",
         ),
         Claim(
             "trimming-holds-to-its-cut",
@@ -608,8 +615,7 @@ FIGURE = Figure(
                     for n in "ad"
                 }
             ),
-            (10, INFINITE),
-            "10 dB above the error at its cut",
+            *conventions.SIGNIFICANTLY.db.when("above the error at its cut"),
             "ours: flips at this scale",
             note="What is left of the lies in the mean is as long as they are.",
             changed=NOW_CONDITIONAL + "the paper says up to where it works, not how it fails.",
@@ -620,7 +626,7 @@ FIGURE = Figure(
             "their error by 6 dB and more",
             "Baruch et al. 2019",
             rise("abc", [MEDIAN, TRIMMED, GEOMETRIC, KRUM], LITTLE, 0.4),
-            (6, INFINITE),
+            *DEFEATED,
             condition="ours: convex, clients of unlike data; median and geometric median too",
             note="Lies within the honest spread are kept by rules that drop what is far out; how "
             "far they shift depends on that spread.",
@@ -647,8 +653,7 @@ FIGURE = Figure(
             "a small manipulation of the inner product defeats Krum and the median",
             "Xie et al. 2020",
             rise("abc", [MEDIAN, KRUM], MANIPULATED, 0.4),
-            (6, INFINITE),
-            "“defeats”: 6 dB and more above the error without attackers, at 40 %",
+            *DEFEATED.when("at 40 %"),
             "ours: convex, clients of unlike data, this scale",
             note="A lie among the honest changes is one that rules which pick from the middle may "
             "choose.",
@@ -673,8 +678,7 @@ FIGURE = Figure(
             "no error above -18 dB, whatever they say",
             "Karimireddy et al. 2021",
             levels({f"({n}) {a}": (n, CLIPPING, a, 0.1) for n in EACH for a in ATTACKS}),
-            (-INFINITE, -18),
-            "a tenth is what their proof reaches",
+            *NEAR.when("a tenth is what their proof reaches"),
             "ours: without momentum, one radius for all",
             note="Each attacker moves a receiver by at most the radius a round, and the honest "
             "ones pull back.",
@@ -685,8 +689,7 @@ FIGURE = Figure(
             "most of it",
             "Tolpegin et al. 2020; Pillutla et al. 2022",
             mean_above(EACH, [MEDIAN, TRIMMED, GEOMETRIC], POISONED, 0.2),
-            (5, INFINITE),
-            "“most”: at least 5 dB, two thirds of the error",
+            *conventions.SIGNIFICANTLY.db.when("more than half of the error"),
             "ours: least squares, whose labels change their sign",
             note="How much is repaired is bounded by what the aggregator loses without attackers.",
             changed=NOW_CONDITIONAL + "the papers poison classifiers.",
@@ -697,8 +700,7 @@ FIGURE = Figure(
             "of all clients stands, break the median of a cell or a neighborhood",
             "He et al. 2022",
             SMALL_GROUPS,
-            (3, INFINITE),
-            "3 dB above",
+            *conventions.SIGNIFICANTLY.db,
             "ours: attackers drawn among all clients, so a cell may hold a majority of them",
             note=evened,
         ),
@@ -713,8 +715,7 @@ FIGURE = Figure(
                     for s in (0.1, 0.2)
                 }
             ),
-            (3, INFINITE),
-            "3 dB, with the mean as in the paper",
+            *conventions.SIGNIFICANTLY.db.when("with the mean as in the paper"),
             "ours: each against what it would be without attackers",
             note="A personal model holds on to its client's data and follows the common one only "
             "in part.",
@@ -725,8 +726,7 @@ FIGURE = Figure(
             "useless at 60 %",
             "Yin et al. 2018; Blanchard et al. 2017; Pillutla et al. 2022",
             worst(0.6),
-            (ALONE, INFINITE),
-            USELESS,
+            *USELESS,
         ),
     ],
     settings=(

@@ -69,6 +69,14 @@ def test_gaps_are_of_means_and_curve_gaps_means_of_distances():
         assert result.high - result.low < 1e-9  # paired: the common noise cancels
 
 
+def test_no_few_runs_carry_the_gap_of_the_median_run():
+    under = np.full(11, 1.0)
+    over = np.where(np.arange(11) < 2, 1e6, 0.5)
+    result = measures.median_gap(over, under)
+    np.testing.assert_allclose([result.value, result.low, result.high], 10 * np.log10(0.5))
+    assert measures.gap(over, under).value > 40
+
+
 def test_shares_are_per_cent():
     assert measures.saving(np.full(4, 2.0), np.full(4, 8.0)).value == 75
     result = measures.share(np.array([True, True, True, False]))

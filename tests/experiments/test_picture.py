@@ -118,6 +118,52 @@ def test_notes_of_all_panels_become_one_line_of_the_heading():
     assert picture.faults(drawing) == []
 
 
+def seeded(*sizes):
+    """Studies of two methods that differ in how many seeds they have."""
+    return [
+        xr.Dataset(
+            {"error": (("algorithm", "seed", "round"), 1 + np.arange(6.0 * n).reshape(2, n, 3))},
+            {"algorithm": ["ours", "theirs"], "seed": np.arange(n), "round": [1, 2, 3]},
+        )
+        for n in sizes
+    ]
+
+
+def test_notes_that_differ_say_of_which_panels_they_are():
+    drawing, axes = picture.panels(["one", "two", "three"])
+    for ax, data in zip(axes, seeded(4, 5, 4), strict=True):
+        plotting.learning_curves(data, "error", ax=ax)
+    picture.finish(drawing)
+    said = drawing.get_suptitle()
+    assert "(a), (c): 4 seeds, mean" in said
+    assert "; (b): 5 seeds, mean" in said
+
+
+def test_a_method_looks_as_in_all_of_its_chapter():
+    _, (ax,) = picture.panels(["alone"])
+    (data,) = seeded(4)
+    data = data.assign_coords(algorithm=["ours (half)", "theirs"])
+    plotting.learning_curves(data, "error", ax=ax)
+    before = ax.lines[1].get_color()
+    picture.recolor(ax, {"ours": {"color": "red", "linestyle": ":"}})
+    assert [line.get_color() for line in ax.lines] == ["red", before]
+    assert ax.lines[0].get_linestyle() == ":"
+    assert mpl.colors.same_color(ax.collections[0].get_facecolor()[0, :3], "red")
+
+
+def test_medians_are_beside_the_means_that_few_seeds_carry():
+    _, (ax,) = picture.panels(["alone"])
+    (data,) = seeded(3)
+    data["error"][0] = np.asarray([1.0, 1.0, 100.0])[:, None]
+    data["error"].attrs["decibel"] = 1
+    plotting.learning_curves(data, "error", ax=ax)
+    picture.medians(ax, data, "error")
+    mean, other, median, _ = ax.lines
+    np.testing.assert_allclose(mean.get_ydata(), 10 * np.log10(34))
+    np.testing.assert_allclose(median.get_ydata(), 0)
+    assert median.get_color() == mean.get_color() != other.get_color()
+
+
 def test_theory_is_named_with_its_value():
     _, (ax,) = picture.panels(["alone"])
     picture.theory(ax, -12.3456, "predicted")

@@ -12,7 +12,7 @@ import xarray as xr
 import fljax as fl
 from experiments import picture, records
 from experiments.__main__ import main
-from experiments.figure import REGISTRY
+from experiments.figure import REGISTRY, Effort
 from experiments.gauthier import chapter5 as ch5
 from experiments.gauthier import figure_5_1, figure_5_2, figure_5_3
 from experiments.gauthier import figure_5_theory as figure_theory
@@ -213,13 +213,6 @@ def test_what_is_kept_of_a_study():
         np.testing.assert_array_equal(thin[metric.name], last(data)[metric.name])
 
 
-def test_notes_name_who_is_too_little_slower():
-    names = dict.fromkeys(figure_5_1.ALL, 0.1)
-    slow = {**names, ch5.PGFL_0: 0.9, ch5.GFL_ADMM: 0.9}
-    studies = {"b": made(**names), "c": made(**slow)}
-    assert figure_5_1.below(studies) == [ch5.PGFL_MIXED, ch5.GFL_GRADIENT, ch5.CLUSTER_FL]
-
-
 def test_gains_of_mixing_are_told_one_by_one():
     values = [0.0, *figure_5_2.WITHIN]
     levels = np.multiply.outer([8.0, 4.0, 2.0, 1.0], np.ones(3))
@@ -316,3 +309,11 @@ def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
         of_order = np.inf in claim.accept and 0 in claim.accept
         if of_order and verdict.holds:
             assert not claim.judge(mirrored).holds
+
+
+@pytest.mark.slow
+def test_the_predicted_level_is_where_runs_end():
+    method = {ch5.PGFL_0: ch5.pgfl(0.0, scheduled=False)}
+    runs = ch5.study("levels", method, Effort(progress=False), range(1, 2), private=False)
+    end = float(last(runs)[ch5.METRIC].squeeze())
+    assert figure_5_1.at_rest(1, 0.0) == pytest.approx(end, rel=1e-6)

@@ -9,12 +9,13 @@ from scipy import stats
 
 import fljax as fl
 from experiments import measures
-from experiments.figure import INFINITE
+from experiments.figure import INFINITE, Effort
 from experiments.gauthier import chapter6 as ch6
 from experiments.gauthier import figure_6_1 as fixed
 from experiments.gauthier import figure_6_2 as learned
 from experiments.gauthier import figure_6_3 as evolution
 from fljax import statistics
+from fljax.algorithms import NetworkedADMM
 from fljax.metrics import Snapshot
 
 SEEDS, ROUNDS = 6, np.arange(3, 301, 3)
@@ -428,3 +429,36 @@ def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
         assert verdict.cases
         if module is not evolution and verdict.holds and claim.accept == (0, INFINITE):
             assert claim.name in order or not claim.judge(mirrored).holds
+
+
+@pytest.mark.slow
+def test_admm_ends_at_the_minimizers_that_are_predicted():
+    methods = {fixed.NFL: NetworkedADMM(ch6.PENALTY.value)} | dict([ch6.fixed(0.0)])
+    worlds = {ch6.JOINED: ch6.WORLDS[ch6.JOINED]}
+    data = ch6.study("levels", methods, Effort(progress=False), worlds, 2)
+    ends = data[ch6.NMSD].isel(round=-1).squeeze("world").transpose("seed", "algorithm").values
+    levels = [fixed.at_rest(seed, worlds[ch6.JOINED]) for seed in range(2)]
+    everybody, parts = np.transpose(levels)
+    np.testing.assert_allclose(everybody, ends[:, 0], rtol=2e-3)
+    np.testing.assert_allclose(parts, ends[:, 1], rtol=0.1)  # which few samples still approach
+
+
+def test_the_median_run_is_judged_beside_the_mean():
+    claims = {claim.name: claim for claim in fixed.FIGURE.claims}
+    name = "inter-cluster-learning-helps"
+    studies = {"a": made(**{fixed.ALONE: 0.1, fixed.LEAST: 0.05})}
+    studies["a"][ch6.PRINTED] = studies["a"][ch6.NMSD]
+    for metric in (ch6.NMSD, ch6.PRINTED):  # one run carries the mean
+        studies["a"][metric].loc[{"algorithm": fixed.ALONE}] = 0.01
+        studies["a"][metric][0, 0] = 1e3
+    assert not claims[f"{name}-in-the-median"].judge(studies).holds
+    (case, *_) = claims[name].judge(studies).cases.values()
+    assert case.value > 0
+    assert claims[f"{name}-in-the-median"].kind == "conditional"
+
+
+def test_quantiles_of_the_ends_are_in_decibels():
+    data = made(**{fixed.ALONE: 0.1})
+    (row,) = ch6.quantiles({"a": data})
+    assert row["median, dB"] == pytest.approx(-10, abs=0.2)
+    assert row["lower quartile, dB"] <= row["median, dB"] <= row["upper quartile, dB"]
