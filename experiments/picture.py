@@ -3,6 +3,7 @@ data, theory on top.
 """
 
 import contextlib
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -125,6 +126,21 @@ def finish(picture: Picture, heading: str = "", room: float = 1.1) -> Picture:
         _grow(picture, max(0.0, height - heights.get(row, 0.0)))
         heights[row] = max(heights.get(row, 0.0), height)
     return picture
+
+
+def share_legend(axes: Sequence[Axes]) -> None:
+    """Name the lines of all panels in each, so that :func:`finish` has one legend for them."""
+    every: dict[str, Any] = {}
+    for ax in axes:
+        for line in ax.get_lines():
+            if not str(line.get_label()).startswith("_"):
+                every.setdefault(str(line.get_label()), copy.copy(line))
+                line.set_label("_named once")
+    for ax in axes:
+        for label, line in every.items():
+            (shown,) = ax.plot([], [])
+            shown.update_from(line)
+            shown.set_label(label)
 
 
 def faults(picture: Picture) -> list[str]:

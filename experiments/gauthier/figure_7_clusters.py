@@ -505,7 +505,7 @@ PANELS = (
 
 
 def plot(studies: Studies) -> Picture:
-    drawing, axes = picture.panels([title for title, *_ in PANELS], height=2.8)
+    drawing, axes = picture.panels([title for title, *_ in PANELS], height=1.9)
     for ax, (_, name, axis, metric, methods) in zip(axes, PANELS, strict=True):
         data = studies[name]
         if axis == "round":
@@ -515,6 +515,7 @@ def plot(studies: Studies) -> Picture:
         drawn(ax, data, axis, metric, methods)
         if metric != APART and "changing" not in name:
             level(ax, data, axis, metric)
+    picture.share_legend(axes)
     seeds = studies["servers"].sizes["seed"]
     return picture.finish(drawing, f"mean and 95 % band of {seeds} seeds")
 

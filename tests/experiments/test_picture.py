@@ -206,3 +206,16 @@ def test_changes_of_style_hold_inside_of_plotting():
         assert mpl.rcParams["axes.titlesize"] == picture.PRINT["axes.titlesize"]
     with plotting.style():
         assert mpl.rcParams["font.size"] == picture.PRINT["font.size"]
+
+
+def test_one_legend_names_the_lines_of_all_panels():
+    drawing, (left, right) = picture.panels(["one", "two"])
+    left.plot([1, 2], label="known", color="C0")
+    right.plot([2, 1], label="known", color="C0")
+    picture.predicted_curve(right, np.arange(2), np.ones(2), "theory")
+    picture.share_legend([left, right])
+    picture.finish(drawing)
+    (legend,) = drawing.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["known", "theory"]
+    assert legend.get_lines()[1]._dash_pattern == right.get_lines()[1]._dash_pattern
+    assert left.get_legend() is right.get_legend() is None
