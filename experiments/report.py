@@ -37,13 +37,14 @@ Words mean the same in all figures, on the axis on which the source draws:"""
 
 #: Of the index.
 PAGES = """\
-A page a figure, with its picture, claims, settings and provenance.
+A page a figure, with its picture, claims, settings and provenance. Times are as recorded, for some
+figures on a machine that was shared.
 [What changed](CHANGES.md) since the first edition has a page of its own."""
 
 #: Of a page.
 AGAIN = """\
-[The same for a paper]({name}.pdf). `python -m experiments run {name}` computes it again, in about
-{time} on two cores."""
+[The same for a paper]({name}.pdf). `python -m experiments run {name}` computes it again; it took
+{time} when it was recorded."""
 
 
 def conventions() -> list[str]:
