@@ -118,6 +118,7 @@ def test_an_algorithm_is_in_the_file_of_its_name_or_of_its_family(label):
     }
     named = place[1].replace("_", "")
     families = {"admm", "diffusion", "gradienttracking", "fedgd"}  # that have a name of their own
+    families |= {"pgfldiscovery", "npfldiscovery"}
     assert named in family | families
     assert cls.__name__.lower() == named or len(family) > 1
     assert getattr(fl.algorithms, cls.__name__) is cls

@@ -336,8 +336,8 @@ def _told_apart(now: Snapshot) -> Array:
         part.ravel() for part in (state.inter_cluster, among & truth, among & ~truth)
     )
     larger = (1 + jnp.sign(value[:, None] - value[None])) / 2
-    pairs = within[:, None] & between[None]
-    return jnp.sum(jnp.where(pairs, larger, 0)) / jnp.sum(pairs)
+    pairs = (within[:, None] & between[None]).astype(larger.dtype)
+    return jnp.sum(pairs * larger) / jnp.sum(pairs)
 
 
 NMSD, OWN, RAND, CEILING, APART = "deviation", "own", "rand", "with_truth", "told_apart"

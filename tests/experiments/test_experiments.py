@@ -47,8 +47,8 @@ NAMES = [
     "models",
     *("rizk-2.1", "rizk-2.2", "rizk-2.3", "rizk-2.4", "rizk-2.5", "rizk-2.6", "rizk-2.7"),
     "rizk-2.theory",
-    *("rizk-3.2", "rizk-3.3", "rizk-3.4", "rizk-3.5", "rizk-4.4", "rizk-4.5"),
-    *("rizk-3.theory", "rizk-4.theory"),
+    *("rizk-3.2", "rizk-3.3", "rizk-3.4", "rizk-3.5", "rizk-3.theory"),
+    *("rizk-4.4", "rizk-4.5", "rizk-4.theory"),
     *("rizk-5.1", "rizk-5.2", "rizk-5.3", "rizk-5.4", "rizk-5.5"),
     "robustness",
 ]

@@ -124,8 +124,11 @@ class PGFLByLoss(Discovering):
       >>> problem = fl.problems.clustered_ridge(keys[1], cluster, 2, (9, 9), 3, 5.0, 0.01)
       >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
       >>> algorithm = fl.algorithms.PGFLByLoss(3.0, clusters=2)
-      >>> state = fl.run(fl.Simulation(problem, algorithm, servers), rounds=50).state
-      >>> float(fl.clustering.adjusted_rand(state.cluster, cluster))
+      >>> def agreement(now):
+      ...     return fl.clustering.adjusted_rand(now.state.cluster, cluster)
+      >>> rand = fl.metrics.Metric("rand", agreement, "adjusted Rand index")
+      >>> simulation = fl.Simulation(problem, algorithm, servers, metrics=rand)
+      >>> round(float(fl.run(simulation, rounds=50).rand[-1]), 6)
       1.0
 
     Reference:
