@@ -24,7 +24,7 @@ def thinned(figure: Figure, studies: Studies, effort: Effort) -> Studies:
       Broken: the figure reads what it does not keep.
     """
 
-    def said(found: Studies) -> list[str]:
+    def said(found: Studies) -> str:
         with kept(figure):
             return report.page(plain(record(figure, found, effort, 0)))
 

@@ -356,7 +356,9 @@ PEERS = (DEVIATION, SINGLE, LINKS, LINK_BOUND, LARGER)
 # --------------------------------------------------------------------------- study
 
 
-def on_servers(key: Array, algorithm: Algorithm, spread: Array, private: bool) -> fl.Simulation:
+def on_servers(
+    key: Array, algorithm: Algorithm, spread: Array | float, private: bool
+) -> fl.Simulation:
     given = {"private": private, "spread": spread, "metrics": SERVED}
     return ch5.scenario(key, algorithm, **given)
 
@@ -446,7 +448,9 @@ def study(effort: Effort) -> Studies:
 # --------------------------------------------------------------------------- picture
 
 #: One look of a method in all panels.
-LOOKS = dict(zip((KNOWN, LOSS, GRADIENT, ALIKE, SAC, DPG, SPLIT), plotting.LOOKS, strict=True))
+LOOKS: dict[str, Any] = dict(
+    zip((KNOWN, LOSS, GRADIENT, ALIKE, SAC, DPG, SPLIT), plotting.LOOKS, strict=True)
+)
 LOOKS |= {TOLD: LOOKS[KNOWN], UNTOLD: {"color": "#888888", "linestyle": ":", "marker": "D"}}
 LABELS = {RAND: "adjusted Rand index", NMSD: "NMSD [dB]", APART: "P(τ within > τ between)"}
 

@@ -34,7 +34,11 @@ OTHERS = Setting(
     "of so many peers each, on all edges for one round: (4.34) is against whoever hears all that "
     "a peer says; the rest is known, as (4.32) conditions on it",
 )
-RATIOS = Setting("(d) variances of the noise by that of the model", (0.01, 0.1, 1, 10, 100), "from hardly any noise to little but noise")
+RATIOS = Setting(
+    "(d) variances of the noise by that of the model",
+    (0.01, 0.1, 1, 10, 100),
+    "two decades either way",
+)
 PAIRS = Setting("(d) messages of a seed", 4000, "their correlation is within a few per cent")
 
 PRINTED, CORRECTED = "as printed, sqrt(2)/sigma", "corrected, sigma/sqrt(2)"

@@ -1,6 +1,6 @@
 """Rizk 2023, section 5.2: the number of local steps, exactly and to first order."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,13 +61,14 @@ def levels(simulation: fl.Simulation) -> dict[str, Array]:
     problem, algorithm = simulation.problem, simulation.algorithm
     assert isinstance(algorithm, FedAvg)
     state = theory.steady_state(simulation)
-    scale = 1 if algorithm.normalized else algorithm.local_steps
+    scale = 1 if algorithm.normalized else cast(Any, algorithm.local_steps)
+    step: Any = algorithm.step_size
     noise = theory.gradient_noise(problem, algorithm)
     first = jnp.trace(jnp.linalg.solve(theory.hessian(problem), noise))
     return {
         ch5.METRIC: state.individual,
         BIAS: jnp.sum(state.mean**2),
-        FIRST: algorithm.step_size.value * first / (2 * scale),
+        FIRST: step.value * first / (2 * scale),
     }
 
 

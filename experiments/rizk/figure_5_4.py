@@ -262,7 +262,8 @@ def study(effort: Effort) -> Studies:
     dims = ["scheme", "error", "round"]
     axes = {"scheme": list(NOISY), "error": [INDIVIDUAL, CENTROID], "round": rounds}
     sent = np.array([bits(s) for s in SCHEMES])
-    once = np.array([one_round(s, *points[s]) for s in SCHEMES])
+    once = np.array([one_round(s, *map(float, points[s])) for s in SCHEMES])
+    runs: Any = xr.concat(levels, "scheme", combine_attrs="override").isel(round=-1)
     return {
         "fronts": xr.Dataset(
             {name: (dims, np.stack(p)) for name, p in zip(Front._fields, parts, strict=True)}, axes
@@ -281,7 +282,7 @@ def study(effort: Effort) -> Studies:
             },
             {"scheme": list(SCHEMES)},
         ),
-        "runs": xr.concat(levels, "scheme", combine_attrs="override").isel(round=-1),
+        "runs": runs,
     }
 
 

@@ -1,6 +1,6 @@
 r"""PGFL that is not told which client is of which cluster (Gauthier 2024, chapter 7)."""
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ class Discovering(PGFL):
     def check(self, problem: Problem, network: Federation) -> None:
         _check.count("clusters", self.clusters, at_most=problem.clients)
 
-    def init(self, problem: Problem, network: Federation) -> State:
+    def init(self, problem: Problem, network: Federation) -> Any:
         start = super().init(problem, network)
         alike = jnp.zeros(problem.clients, jnp.int32)
         server = cluster_start(problem, network, alike, self.clusters)
@@ -70,7 +70,7 @@ class Discovering(PGFL):
         """How ill the model that its server has of each cluster suits each client."""
         raise NotImplementedError
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: Any, now: Round) -> Any:
         alike = now.number <= self.warmup
         cluster = jax.lax.cond(
             now.number == self.warmup + 1,
@@ -89,7 +89,7 @@ class Discovering(PGFL):
         best = jnp.argmin(self.misfit(state, now), axis=1).astype(jnp.int32)
         return who.put(state.cluster, who.take(best))
 
-    def released(self, state: State, problem: Problem, network: Federation) -> Array:
+    def released(self, state: Any, problem: Problem, network: Federation) -> Array:
         """The model that each client's server has for the cluster it is taken to be of."""
         return state.server[jnp.asarray(network.server, jnp.int32), state.cluster]
 
