@@ -106,21 +106,7 @@ def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: 
     return True if type(value).__name__ == "_tuplegetter" else None
 
 
-def prune(app: Sphinx) -> list[Any]:
-    """Leave out links from sources to words that are under another room's name: viewcode gives all
-    names of a file the room of the first.
-    """
-    known = app.env.domaindata["py"]["objects"]
-    for entry in getattr(app.env, "_viewcode_modules", {}).values():
-        if entry:
-            _, _, used, room = entry
-            for name in [name for name in used if f"{room}.{name}" not in known]:
-                del used[name]
-    return []
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("missing-reference", resolve)
     app.connect("autodoc-skip-member", skip)
-    app.connect("html-collect-pages", prune, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -72,7 +72,9 @@ def algorithms_of_figures() -> dict[str, set[str]]:
     result = {}
     for name in MODULES:
         module = importlib.import_module(name)
-        result[module.FIGURE.name] = algorithms(module, "FIGURE")
+        study = getattr(module.FIGURE.study, "__name__", "")
+        start = study if study in _definitions(module.__file__ or "") else "FIGURE"
+        result[module.FIGURE.name] = algorithms(module, start)
     return result
 
 
