@@ -518,7 +518,7 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
     for kind in fitting:
         results = fl.run(fl._module.replace(silent, noise=kind(1e-3)), 3, as_key(1))["model"].values
         assert np.isfinite(results).all(), kind
-        # It cancels in sums by the network's weights; who weighs single messages by others keeps some.
+        # It cancels in sums by the network's weights, and not where peers weigh single messages.
         one_by_one = CASES[label].algorithm.one_by_one
         if kind is LocalGraphHomomorphic and not one_by_one:
             np.testing.assert_allclose(results, quiet, rtol=1e-9, atol=1e-11)
