@@ -276,14 +276,15 @@ class Server(Out):
                     "aggregation= or what gives clients weights."
                 )
             single = Boxes(self._clients, clients, dim, held)
-            sent = self._of_lags(said, senders.astype(around.dtype), lag, law, single)
+            sent = self._of_lags(said, senders, senders.astype(around.dtype), lag, law, single)
             due = self._due(sent, alpha[:, None], law, covers=True)
             total, share = (part.reshape(-1, dim) for part in due[:2])
             models = total + (1 - share) * (around[None] if one_server else around[server])
             return self._aggregated(models, due.weight > 0, around, server)
         weight = jnp.where(senders, 1 if weights is None else weights, 0).astype(around.dtype)
         boxes = Boxes(1 if one_server else len(around), home, dim, held)
-        sent = self._of_lags(said, weight, lag, law, boxes, None if normalized else around)
+        start = None if normalized else around
+        sent = self._of_lags(said, senders, weight, lag, law, boxes, start)
         alpha = alpha[:, None]
         if per_delay and normalized:
             alpha = alpha / jnp.where(sent.weight > 0, sent.weight, 1)
@@ -301,6 +302,7 @@ class Server(Out):
     def _of_lags(
         self,
         said: Making,
+        senders: Array,
         weight: Array,
         lag: Array,
         law: DelayLaw,
@@ -328,14 +330,15 @@ class Server(Out):
             return total, share + jnp.sum(own, axis=1, keepdims=True)
 
         zero = jnp.zeros((len(law.lags), boxes.number * boxes.dim), weight.dtype)
-        total, share = _in_groups(add, weight > 0, (zero, zero))
+        total, share = _in_groups(add, senders, (zero, zero))
         return Line(total, share, boxes.sums(of_class))
 
     def _due(self, sent: Line, alpha: Array, law: DelayLaw, covers: bool) -> Line:
         """What arrives now, of what is sent and of what was on its way; of one parameter what is
         sent later takes the place of what was sent before and arrives with it, if it ``covers``.
         """
-        alpha = jnp.repeat(alpha, sent.total.shape[1] // alpha.shape[1], axis=1)
+        if alpha.shape[1] > 1:  # of each box, to each of its parameters
+            alpha = jnp.repeat(alpha, sent.total.shape[1] // alpha.shape[1], axis=1)
         now = Line(alpha * sent.total, alpha * sent.share, sent.weight)
         waiting = self.memory.line
         if waiting is not None:
