@@ -108,7 +108,8 @@ def ordered() -> list[type[Algorithm]]:
 
 
 def page(cls: type[Algorithm], figures: list[str]) -> str:
-    copes = [trait for trait in TRAITS if traits(cls)[trait.name]]
+    has = traits(cls)
+    copes = [trait for trait in TRAITS if has[trait.name]]
     lines = [
         heading(cls.label),
         ".. py:currentmodule:: fljax.algorithms\n",

@@ -47,7 +47,7 @@ LABELS = {cls.__name__: label for label, cls in REGISTRY.items()}
 
 
 def document(name: str) -> str:
-    return DOCUMENTS.get(name.split("-")[0], "ours")
+    return "ours" if name in report.OWN else DOCUMENTS[name.split("-")[0]]
 
 
 def outcome(record: report.Record) -> str:
@@ -75,9 +75,14 @@ def write(app: Sphinx) -> None:
     rows = []
     for record in records:
         name = record["name"]
-        for ending in (".png", ".pdf"):
-            copy(FIGURES / f"{name}{ending}", folder / f"{name}{ending}")
-        thumbnail(folder / f"{name}.png", folder / "thumbnails" / f"{name}.png")
+        small = folder / "thumbnails" / f"{name}.png"
+        for make, source, path in (
+            (shutil.copyfile, FIGURES / f"{name}.png", folder / f"{name}.png"),
+            (shutil.copyfile, FIGURES / f"{name}.pdf", folder / f"{name}.pdf"),
+            (thumbnail, FIGURES / f"{name}.png", small),
+        ):
+            if stale(path, source):
+                make(source, path)
         algorithms = sorted(used[name])
         text = report.page(record).replace(f"({name}.pdf)", f"(path:{name}.pdf)")
         links = ", ".join(f"{{doc}}`{LABELS[a]} </algorithms/{a}>`" for a in algorithms)
@@ -112,17 +117,15 @@ def write(app: Sphinx) -> None:
     put(folder / "judging.md", text + "\n")
 
 
-def copy(path: Path, to: Path) -> None:
-    if not to.exists() or to.stat().st_mtime < path.stat().st_mtime:
-        shutil.copyfile(path, to)
+def stale(path: Path, source: Path) -> bool:
+    return not path.exists() or path.stat().st_mtime < source.stat().st_mtime
 
 
 def thumbnail(path: Path, to: Path) -> None:
-    if not to.exists() or to.stat().st_mtime < path.stat().st_mtime:
-        with Image.open(path) as picture:
-            small = picture.convert("RGB")
-            small.thumbnail((WIDTH, 2 * WIDTH))
-            small.save(to, optimize=True)
+    with Image.open(path) as picture:
+        small = picture.convert("RGB")
+        small.thumbnail((WIDTH, 2 * WIDTH))
+        small.save(to, optimize=True)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -5,6 +5,7 @@ instance; the reference has them under their public names. What Python does not 
 reference, and fails the build.
 """
 
+import functools
 import importlib.util
 import pkgutil
 import re
@@ -17,7 +18,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
 
-def found(path: str) -> tuple[Any, Any] | None:
+def lookup(path: str) -> tuple[Any, Any] | None:
     """The object at a dotted path and its owner, or ``None``."""
     try:
         owner, value = None, pkgutil.resolve_name(path)
@@ -34,20 +35,14 @@ def found(path: str) -> tuple[Any, Any] | None:
     return owner, value
 
 
-def objects(env: BuildEnvironment) -> dict[Any, str]:
-    """Documented names by what they are."""
-    known = getattr(env, "_fljax_objects", None)
-    if known is None:
-        known = {}
-        for name in env.domaindata["py"]["objects"]:
-            result = found(name)
-            if (
-                result
-                and result[1] is not None
-                and not isinstance(result[1], str | int | float | tuple)
-            ):
-                known.setdefault(id(result[1]), name)
-        env._fljax_objects = known  # type: ignore[attr-defined]
+@functools.cache
+def objects(env: BuildEnvironment) -> dict[int, str]:
+    """Documented names by the identity of what they are."""
+    known: dict[int, str] = {}
+    for name in env.domaindata["py"]["objects"]:
+        _, value = lookup(name) or (None, None)
+        if value is not None and not isinstance(value, str | int | float | tuple):
+            known.setdefault(id(value), name)
     return known
 
 
@@ -68,8 +63,8 @@ def places(node: pending_xref) -> list[str]:
     written = re.search(
         r"docstring of ([\w.]+)", str(node.source or getattr(node.parent, "source", ""))
     )
-    owner = found(written[1]) if written else None
-    for pair in (found(result[0]) if result else None, owner):
+    owner = lookup(written[1]) if written else None
+    for pair in (lookup(result[0]) if result else None, owner):
         value = next((v for v in reversed(pair or ()) if hasattr(v, "__module__")), None)
         if value is not None:
             result += [base.__module__ for base in getattr(value, "__mro__", (value, object))[:-1]]
@@ -86,7 +81,7 @@ def resolve(
         return content
     for start in places(node):
         path = f"{start}.{target}" if start else target
-        result = found(path)
+        result = lookup(path)
         if result is None:
             continue
         name = objects(env).get(id(result[1])) if result[1] is not None else None

@@ -1,5 +1,6 @@
 """The reference: every public name on the page of its room, in groups as its files are."""
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -83,6 +84,7 @@ def directive(room: str, name: str, value: Any) -> str:
     return f".. py:data:: {name}\n\n" + textwrap.indent(words, "   ") + "\n"
 
 
+@functools.cache
 def comments(room: str) -> dict[str, str]:
     """What is said of constants in a room's files."""
     package = importlib.import_module(room)

@@ -36,7 +36,7 @@ ROUNDS = Setting("iterations", 600, "not given; twice what FedAvg takes to its s
 DIVERGING = Setting("(d) iterations", 300, "FedAvg has overflowed by then")
 FEW = Setting("seeds", 50, "steady states are means over 200 iterations of each")
 
-ANY, START = "any", "where they start"
+START = "where they start"
 IS_FULL, IS_SAMPLED = "ISFedAvg, all agents' norms", "ISFedAvg, norms of those drawn"
 #: The methods of (d), by their names there.
 UNLIKE = {ch2.FEDAVG: ch2.FEDAVG, IS_FULL: ch2.FULL, IS_SAMPLED: ch2.SAMPLED}

@@ -128,13 +128,6 @@ def recovery(*pairs: tuple[str, str]) -> Measure:
     }
 
 
-def significance(metric: str, over: str, under: str) -> dict[str, tuple[dict, dict]]:
-    return {
-        f"variance {v:g}": ({"scheme": over, "variance": v}, {"scheme": under, "variance": v})
-        for v in VARIANCES.value
-    }
-
-
 def at_each_variance(metric: str, over: str, under: str) -> Measure:
     """How far one scheme is above another at each variance."""
     return net.gaps(
