@@ -1395,13 +1395,17 @@ FIND: Any = {"clusters": 3, "warmup": 3}
 
 
 @pytest.mark.slow
-def test_clusters_sorted_by_perturbed_gradients_are_those_of_the_loops():
-    """With absent clients and noise on what is said."""
-    algorithm = PGFLByGradient(RHO, TAU, step_size=0.4, **FIND)
+@pytest.mark.parametrize("empty_cell", ["keep", "skip"])
+@pytest.mark.parametrize("by", ["gradient", "loss"])
+def test_clusters_discovered_among_absent_clients_are_those_of_the_loops(by, empty_cell):
+    """By gradients with noise on what is said."""
+    step = 0.4 if by == "gradient" else None
+    own = PGFLByLoss(RHO, TAU, None, empty_cell, **FIND)
+    if step is not None:
+        own = PGFLByGradient(RHO, TAU, None, empty_cell, step_size=step, **FIND)
     there = table(len(PAIRS.server))
-    made = simulate(PAIRS, algorithm, "padded", there, budget())
+    made = simulate(PAIRS, own, "padded", there, None if step is None else budget())
     ours, known = jax.tree.map(np.asarray, follow(made))[0], told(made, PAIRS)
-    assign = loops.discovery(PAIRS.clients(), PAIRS.server, 3, 3, float(algorithm.step_size))
     theirs = loops.pgfl(
         PAIRS.clients(),
         PAIRS.server,
@@ -1409,16 +1413,17 @@ def test_clusters_sorted_by_perturbed_gradients_are_those_of_the_loops():
         PAIRS.edges,
         ROUNDS,
         RHO,
-        tau_of(algorithm),
+        tau_of(own),
         PAIRS.servers,
         3,
         known.scheduled,
         known.noise,
-        algorithm.empty_cell,
-        assign=assign,
+        own.empty_cell,
+        assign=loops.discovery(PAIRS.clients(), PAIRS.server, 3, 3, step),
     )
     agree(ours.model, theirs.model)
     agree(ours.dual, theirs.dual)
+    agree(ours.server, theirs.mixed)
     assert len(np.unique(ours.cluster[3])) == 3
     assert (ours.cluster[2] == 0).all()
 

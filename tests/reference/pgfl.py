@@ -265,7 +265,9 @@ def discovery(clients, server, clusters, warmup, step=None):
             else:
                 moved = models[cluster[k]] - step * dual[k]
                 misfit = [((model - moved) ** 2).sum() for model in models]
-            new[k] = int(np.argmin(misfit))
+            # Cells that stood empty together have one model, but for rounding: the first of equals.
+            least = min(misfit)
+            new[k] = next(q for q, it in enumerate(misfit) if it <= least + 1e-12 * abs(least))
         return new
 
     return assign

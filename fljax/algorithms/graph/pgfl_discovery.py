@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
+from fljax._linalg import symmetric_eigen
 from fljax._module import field, module, static
+from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Needs, algorithm
 from fljax.algorithms.graph.pgfl import NEEDS, PGFL, cluster_start
 from fljax.clustering import kmeans
@@ -37,7 +39,8 @@ class Discovering(PGFL):
     :math:`\varphi_k` is then the gradient :math:`f_k'` at the common model, and servers know it.
     Before the next round they divide the clients by them (:func:`by_directions`), from then on each
     client that takes part is of the cluster that suits it best, :math:`\arg\min_qm_{kq}`, anew in
-    every round. What suits is a method of each subclass.
+    every round; of the first of them where several suit it equally well, as models of clusters do
+    of which nobody has taken part yet. What suits is a method of each subclass.
 
     Args:
       clusters: ``Q``, how many there are, <= clients.
@@ -194,10 +197,16 @@ def by_directions(
     r"""``[K]``: k-means in the :math:`Q-1` directions in which the gradients differ most.
 
     At one model the mean gradients of ``Q`` clusters span no more than that; the other directions
-    hold what samples are few for.
+    hold what samples are few for. Clusters are numbered in the order of their first clients, so
+    that where two models suit a client equally well nothing depends on the draws of k-means.
     """
     if clusters == 1:
         return jnp.zeros(len(gradients), jnp.int32)
     centered = gradients - jnp.mean(gradients, axis=0, keepdims=True)
-    left, size, _ = jnp.linalg.svd(centered, full_matrices=False)
-    return kmeans(key, (left * size[None])[:, : clusters - 1], clusters).cluster
+    scatter = jnp.matmul(centered.T, centered, precision=HIGHEST)
+    size, directions = symmetric_eigen(scatter[None])
+    _, widest = jax.lax.top_k(size[0], min(clusters - 1, size.shape[1]))
+    along = jnp.matmul(centered, directions[0][:, widest], precision=HIGHEST)
+    found = kmeans(key, along, clusters).cluster
+    first = jnp.argmax(found[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None], axis=1)
+    return jnp.argsort(jnp.argsort(first)).astype(jnp.int32)[found]
