@@ -144,10 +144,10 @@ def made(early=False, /, **levels):
     )
 
 
-def tuned(**levels):
+def tuned(early=False, /, **levels):
     """A tuning in which each method is a point less accurate with each further penalty."""
     penalties = [0.1, 1.0, 10.0]
-    data = made(**levels).sel(round=[ch5.READ])[["accuracy", "diverged"]]
+    data = made(early, **levels).sel(round=[ch5.READ])[["accuracy", "diverged"]]
     parts = [data.assign(accuracy=data["accuracy"] - 0.01 * i) for i in range(len(penalties))]
     return joined(*parts, axis="penalty").assign_coords(penalty=penalties)
 
@@ -236,7 +236,7 @@ def studies_of(name, levels, early=False):
     result = {}
     for panel in panels:
         result[panel] = made(early, **levels)
-        result[f"tuning-{panel}"] = tuned(**levels)
+        result[f"tuning-{panel}"] = tuned(early, **levels)
     return result
 
 
