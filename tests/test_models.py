@@ -599,7 +599,8 @@ OTHERWISE = {
     *("ADMM", "P-ADMM", "NPFL", "NPFL-RL", "pFedMe", "IFCA", "FedProx, exact", "FedRelax"),
     *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "Sharing ADMM", "Generalized gradient"),
     *("Model-agnostic FedRelax", "Online-Fed", "PAO-Fed", "PAO-Fed, graph", "PSO-Fed", "SignSGD"),
-    *("PGFL, by loss", "PGFL, by gradient", "NPFL, by gradient", "NPFL, by parameters"),
+    *("PGFL, by loss", "PGFL, by gradient", "NPFL, by loss", "NPFL, by gradient"),
+    "NPFL, by parameters",
 }
 #: Whose loops are of the small world alone; they are FedAvg, FedGD and the like.
 FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD, networked", "GFL, gradient"}
