@@ -8,7 +8,7 @@ from fljax import _check
 from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, Noise
+from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, LocalGraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -348,7 +348,14 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     if isinstance(noise, GraphHomomorphic) and not _averages(needs, simulation):
         yield Unmet(
             "sums what it hears, and graph-homomorphic noise cancels in weighted means only; take "
-            "LocalGraphHomomorphic or PerEdge.",
+            + ("" if simulation.algorithm.one_by_one else "LocalGraphHomomorphic, ")
+            + "PerMessage or PerEdge.",
+            True,
+        )
+    if isinstance(noise, LocalGraphHomomorphic) and simulation.algorithm.one_by_one:
+        yield Unmet(
+            "looks at single messages, and locally graph-homomorphic noise cancels only in sums "
+            "by the network's own weights; take PerMessage or PerEdge.",
             True,
         )
     if isinstance(noise, GraphHomomorphic) and simulation.aggregation is not None:

@@ -214,7 +214,7 @@ def test_bad_input():
         run(FedRelax(1.0, penalty=Blocks((1, 1), (Norm(), None))))
     with pytest.raises(ValueError, match="otherwise than by a mean; leave out aggregation="):
         run(FedRelax(1.0, penalty=Norm()), aggregation=fl.aggregation.Median())
-    with pytest.raises(ValueError, match="take LocalGraphHomomorphic or PerEdge"):
+    with pytest.raises(ValueError, match="weighted means only; take PerMessage or PerEdge"):
         run(FedRelax(1.0, penalty=Norm()), noise=fl.link.GraphHomomorphic(0.1))
     few = Problem(X[:, :2], Y[:, :2], LeastSquares())
     with pytest.raises(ValueError, match="node 0 has 2 samples and 3 features"):
