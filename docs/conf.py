@@ -5,6 +5,9 @@ import os
 import sys
 from pathlib import Path
 
+from jupyter_cache import get_cache
+from sphinx.application import Sphinx
+
 import fljax
 
 HERE = Path(__file__).parent
@@ -24,6 +27,7 @@ extensions = [
     "sphinx_design",
     "algorithms",
     "gallery",
+    "plots",
     "references",
     "rooms",
 ]
@@ -61,3 +65,13 @@ html_css_files = ["fljax.css"]
 html_js_files = [("tables.js", {"defer": "defer"})]
 html_show_sphinx = False
 html_copy_source = html_show_sourcelink = False
+
+
+def create_cache(app: Sphinx) -> None:
+    """Before there are workers, who would race to create its database."""
+    if app.config.nb_execution_mode == "cache":
+        get_cache(Path(app.outdir).parent / ".jupyter_cache").list_cache_records()
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", create_cache)
