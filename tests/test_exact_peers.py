@@ -34,6 +34,7 @@ from fljax.batches import Uniform
 from fljax.problems.solvers import smoothness
 from tests import cases, small_network
 from tests.cases import (
+    CASES,
     CLIENTS,
     DIM,
     EDGES,
@@ -533,3 +534,25 @@ def test_sums_over_the_network_hold_in_single_precision(algorithm):
         results = fl.run(simulation, rounds=10_000, record_every=500, key=1).normalized_error.values
     assert results.dtype == np.float32
     assert results[[3, -1]].max() < 1e-10, 10 * np.log10(results)
+
+
+PEERS = [k for k, c in fl.algorithms.REGISTRY.items() if c.needs.network is fl.graphs.Graph]
+
+
+@pytest.mark.parametrize(
+    "label", [k for k in PEERS if hasattr(fl.algorithms.REGISTRY[k], "mixing")]
+)
+def test_directed_weights_are_taken_or_refused_as_declared(label):
+    given = CASES[label].algorithm
+    if given.needs.directed:
+        assert dataclasses.replace(given, mixing=CIRCLE).mixing is CIRCLE
+    else:
+        with pytest.raises((TypeError, ValueError), match=r"symmetric weights|rule's name"):
+            dataclasses.replace(given, mixing=CIRCLE)
+
+
+@pytest.mark.parametrize("label", PEERS)
+def test_directed_weights_are_no_network(label):
+    """Of no algorithm: weights are given to those that take them, and a graph is the network."""
+    with pytest.raises(TypeError, match=r"network must be an instance of .*Graph"):
+        fl.Simulation(make_problem(), CASES[label].algorithm, CIRCLE)
