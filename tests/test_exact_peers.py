@@ -353,14 +353,11 @@ def test_nids_is_exact_diffusion_but_for_the_first_step():
 
 
 def combining():
-    """Labels of all algorithms whose weights between peers are theirs to choose."""
+    """Labels of all algorithms that take a matrix of weights between peers, as their field says."""
     for label in cases.LABELS:
-        algorithm = cases.CASES[label].algorithm
-        # A field, as weights of a class are part of the method.
-        if "mixing" in {field.name for field in dataclasses.fields(algorithm)} and isinstance(
-            algorithm.mixing, fl.graphs.Mixing | fl.graphs.Combination
-        ):
-            yield label
+        for field in dataclasses.fields(cases.CASES[label].algorithm):
+            if field.name == "mixing" and field.type == fl.graphs.Mixing | fl.graphs.Combination:
+                yield label
 
 
 @pytest.mark.thin(3)
