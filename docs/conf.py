@@ -31,7 +31,7 @@ extensions = [
     "references",
     "rooms",
 ]
-exclude_patterns = ["_build", "_ext", "jupyter_execute"]
+exclude_patterns = [".jupyter_cache", "_build", "_ext", "jupyter_execute"]
 nitpicky = True
 
 # Docstrings are Google's style with two sections of our own.
@@ -53,6 +53,7 @@ nb_execution_show_tb = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True  # what the programs write is no part of the site
+nb_output_stderr = "remove"  # bars of progress
 
 html_theme = "furo"
 html_title = "fljax"
