@@ -5,6 +5,9 @@ import os
 import sys
 from pathlib import Path
 
+from jupyter_cache import get_cache
+from sphinx.application import Sphinx
+
 import fljax
 
 HERE = Path(__file__).parent
@@ -24,10 +27,11 @@ extensions = [
     "sphinx_design",
     "algorithms",
     "gallery",
+    "plots",
     "references",
     "rooms",
 ]
-exclude_patterns = ["_build", "_ext", "jupyter_execute"]
+exclude_patterns = [".jupyter_cache", "_build", "_ext", "jupyter_execute"]
 nitpicky = True
 
 # Docstrings are Google's style with two sections of our own.
@@ -49,6 +53,7 @@ nb_execution_show_tb = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True  # what the programs write is no part of the site
+nb_output_stderr = "remove"  # bars of progress
 
 html_theme = "furo"
 html_title = "fljax"
@@ -61,3 +66,13 @@ html_css_files = ["fljax.css"]
 html_js_files = [("tables.js", {"defer": "defer"})]
 html_show_sphinx = False
 html_copy_source = html_show_sourcelink = False
+
+
+def create_cache(app: Sphinx) -> None:
+    """Before there are workers, who would race to create its database."""
+    if app.config.nb_execution_mode == "cache":
+        get_cache(Path(app.outdir).parent / ".jupyter_cache").list_cache_records()
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", create_cache)

@@ -1,11 +1,15 @@
-"""The programs of README and of the site's guides, as a reader finds them."""
+"""The programs of README and of the site's guides and tutorials, as a reader finds them."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README", "docs/start", *(f"docs/guides/{p.stem}" for p in ROOT.glob("docs/guides/*.md")))
+PAGES = ["README", "docs/start"] + [
+    f"docs/{kind}/{page.stem}"
+    for kind in ("guides", "tutorials")
+    for page in ROOT.glob(f"docs/{kind}/*.md")
+]
 
 
 class Program(NamedTuple):

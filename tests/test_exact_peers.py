@@ -1,5 +1,6 @@
 """Exact peer-to-peer methods: loops on batches and networks, the optimum, their sums and kin."""
 
+import copy
 import dataclasses
 from functools import partial
 
@@ -34,6 +35,7 @@ from fljax.batches import Uniform
 from fljax.problems.solvers import smoothness
 from tests import cases, small_network
 from tests.cases import (
+    CASES,
     CLIENTS,
     DIM,
     EDGES,
@@ -352,14 +354,11 @@ def test_nids_is_exact_diffusion_but_for_the_first_step():
 
 
 def combining():
-    """Labels of all algorithms whose weights between peers are theirs to choose."""
+    """Labels of all algorithms that take a matrix of weights between peers, as their field says."""
     for label in cases.LABELS:
-        algorithm = cases.CASES[label].algorithm
-        # A field, as weights of a class are part of the method.
-        if "mixing" in {field.name for field in dataclasses.fields(algorithm)} and isinstance(
-            algorithm.mixing, fl.graphs.Mixing | fl.graphs.Combination
-        ):
-            yield label
+        for field in dataclasses.fields(cases.CASES[label].algorithm):
+            if field.name == "mixing" and field.type == fl.graphs.Mixing | fl.graphs.Combination:
+                yield label
 
 
 @pytest.mark.thin(3)
@@ -481,10 +480,21 @@ def test_bad_settings_are_refused(make, error, message):
         make()
 
 
-def test_directed_weights_are_enough_for_tracking():
-    ring = fl.graphs.ring(CLIENTS)
-    for algorithm in (DIGing(0.05, CIRCLE), ATCTracking(0.05, CIRCLE), AugDGM(0.05, CIRCLE)):
-        assert apart(algorithm, problem=make_problem(), network=ring) < 1e-8
+TAKING = {
+    **{label: algorithm for label, algorithm in METHODS.items() if hasattr(algorithm, "mixing")},
+    **{label: CASES[label].algorithm for label in ("GT-SAGA", "GT-SVRG", "GT-SARAH", "ProxSkip")},
+}
+
+
+@pytest.mark.thin(3)
+@pytest.mark.filterwarnings("ignore::fljax.DivergenceWarning")
+@pytest.mark.parametrize("label", TAKING)
+def test_directed_weights_are_enough_for_those_that_say_so(label):
+    """The others, were they not refused, would not come to the minimizer."""
+    algorithm = copy.copy(TAKING[label])
+    object.__setattr__(algorithm, "mixing", CIRCLE)
+    reached = apart(algorithm, problem=make_problem(), network=fl.graphs.ring(CLIENTS)) < 1e-8
+    assert reached == algorithm.needs.directed
 
 
 @pytest.mark.parametrize("label", sorted(set(METHODS) - {"DIGing", "ATC tracking"}))
@@ -533,3 +543,25 @@ def test_sums_over_the_network_hold_in_single_precision(algorithm):
         results = fl.run(simulation, rounds=10_000, record_every=500, key=1).normalized_error.values
     assert results.dtype == np.float32
     assert results[[3, -1]].max() < 1e-10, 10 * np.log10(results)
+
+
+PEERS = [k for k, c in fl.algorithms.REGISTRY.items() if c.needs.network is fl.graphs.Graph]
+
+
+@pytest.mark.parametrize(
+    "label", [k for k in PEERS if hasattr(fl.algorithms.REGISTRY[k], "mixing")]
+)
+def test_directed_weights_are_taken_or_refused_as_declared(label):
+    given = CASES[label].algorithm
+    if given.needs.directed:
+        assert dataclasses.replace(given, mixing=CIRCLE).mixing is CIRCLE
+    else:
+        with pytest.raises((TypeError, ValueError), match=r"symmetric weights|rule's name"):
+            dataclasses.replace(given, mixing=CIRCLE)
+
+
+@pytest.mark.parametrize("label", PEERS)
+def test_directed_weights_are_no_network(label):
+    """Of no algorithm: weights are given to those that take them, and a graph is the network."""
+    with pytest.raises(TypeError, match=r"network must be an instance of .*Graph"):
+        fl.Simulation(make_problem(), CASES[label].algorithm, CIRCLE)

@@ -41,6 +41,7 @@ TRAITS = (
     Trait("robust", "an aggregator may take the place of the mean"),
     Trait("compressed", "messages may be compressed by any compressor"),
     Trait("changing", "the graph may be another one in every round"),
+    Trait("directed", "peers may hear one another in one direction only"),
     Trait("personalized", "ends with a model of each client or cluster"),
     Trait("networks", "trains any differentiable model, not linear predictions alone"),
 )
@@ -82,6 +83,7 @@ def traits(cls: type[Algorithm]) -> dict[str, bool]:
         "robust": needs.averages,
         "compressed": needs.compressed,
         "changing": needs.changing,
+        "directed": needs.directed,
         "personalized": wing(cls) == "personalized" or cls.label.startswith(PERSONAL),
         "networks": not (needs.minimizer or needs.quadratic),
     }

@@ -42,6 +42,8 @@ class Needs:
       late: whether it copes with messages that arrive later, or as stale copies.
       averages: whether it combines messages by a mean, which an aggregator may replace.
       changing: whether the graph may be another one in every round.
+      directed: whether peers may hear each other in one direction only, by weights that are not
+        symmetric.
       compressed: whether its messages may be compressed (not if it does so by its own rule).
       smooth: whether it needs a smooth loss and regularizer.
       minimizer: whether it minimizes a client's objective exactly, in which clipping has no place.
@@ -60,6 +62,7 @@ class Needs:
     late: bool = False
     averages: bool = False
     changing: bool = False
+    directed: bool = False
     compressed: bool = True
     smooth: bool = False
     minimizer: bool = False

@@ -55,7 +55,11 @@ def visit(browser, address):
     """Open a page at a width; afterwards nothing was wrong on the console."""
 
     def go(page, width=1280):
-        browser.set_window_size(width, 900)
+        # A window has a least width, which is more than that of a telephone.
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
         browser.get(f"{address}/{page}")
         return browser
 
@@ -118,10 +122,34 @@ def test_the_gallery_filters_by_verdict_and_shows_every_picture(visit, width):
         "menu.value = 'all hold'; menu.dispatchEvent(new Event('change'))"
     )
     assert 0 < len(page.execute_script(NAMES)) < whole
-    wide = page.execute_script("return document.documentElement.scrollWidth")
-    assert wide <= page.execute_script(
-        "return window.innerWidth"
-    )  # tables scroll, the page does not
+
+
+#: By how much a page is wider than what is seen of it, and what is in it than its frame, which
+#: would scroll without the page.
+BEYOND = (
+    "return Math.max(...['html', '.content'].map(name => document.querySelector(name))"
+    ".map(part => part.scrollWidth - part.clientWidth))"
+)
+KINDS = (
+    *("index", "start", "ideas", "speed", "changelog", "contributing", "genindex"),
+    *("guides/privacy", "guides/unreliable", "tutorials/peers", "tutorials/streams"),
+    *("algorithms/index", "algorithms/FedAvg", "algorithms/FedAMP"),
+    *("gallery/index", "gallery/gauthier-5.1", "reference/fljax", "reference/fljax.link"),
+)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tables_and_formulas_scroll_and_the_page_does_not(visit, name):
+    page = visit(f"{name}.html", width=390)
+    if page.find_elements("css selector", ".math"):
+        wait(page, "return document.querySelectorAll('mjx-container').length")
+    assert page.execute_script("return innerWidth") == 390
+    assert page.execute_script(BEYOND) <= 0
+    page.execute_script(
+        "const box = document.createElement('div'); box.textContent = 'wide';"
+        "box.style.width = '500px'; document.querySelector('article').append(box)"
+    )
+    assert page.execute_script(BEYOND) > 0  # it would be seen
 
 
 def test_search_finds_a_page(visit):

@@ -12,12 +12,16 @@ import pytest
 
 import fljax as fl
 from experiments.figure import REGISTRY
+from tests.guides import programs
 from tests.site.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
 #: Bytes of a page without its pictures; pages of source code are as long as the source.
 LARGEST = 300_000
+
+#: The name of a picture's file, which stands where nobody said what the picture shows.
+FILE = re.compile(r"\.(png|svg|jpe?g|gif|webp|pdf)$", re.IGNORECASE)
 
 
 class Page(HTMLParser):
@@ -69,7 +73,30 @@ def test_nothing_is_loaded_from_elsewhere(pages):
 def test_every_picture_says_what_it_shows(pages):
     for path, page in pages.items():
         for picture in page.pictures:
-            assert picture.get("alt", "").strip(), f"{path}: {picture.get('src')}"
+            words = picture.get("alt", "").strip()
+            assert words, f"{path}: {picture.get('src')}"
+            assert not FILE.search(words), f"{path}: {words}"
+
+
+@pytest.mark.parametrize("words", ["figure.png", "../_images/abc.svg", "abc-1.JPEG"])
+def test_the_name_of_a_file_says_nothing_of_a_picture(words):
+    assert FILE.search(words)
+    assert not FILE.search("Plot: Rounds, and bits, by fl.plotting.learning_curves(results)")
+
+
+def test_tutorials_are_there_as_notebooks(site, pages):
+    nbformat = pytest.importorskip("nbformat")
+    for source in (ROOT / "docs" / "tutorials").glob("*.md"):
+        name = source.stem
+        if name == "index":
+            continue
+        page = pages[site / "tutorials" / f"{name}.html"]
+        (link,) = (link for link in page.links if link.endswith(f"/{name}.ipynb"))
+        notebook = nbformat.read(page.path.parent / link, as_version=4)
+        nbformat.validate(notebook)
+        code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+        for program in programs(f"docs/tutorials/{name}"):
+            assert program.code.strip() in code
 
 
 def test_pages_are_light(site, pages):

@@ -1,13 +1,14 @@
 """Peers that descend and combine: with which weights, on which samples, and how far a step goes."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module, replace, static
+from fljax.algorithms.base import Algorithm
 from fljax.algorithms.descending import Descending
 from fljax.algorithms.local_steps import Direction, drawn, learn
 from fljax.batches import Batches
@@ -56,25 +57,26 @@ def as_weights(name: str, rule: Any) -> Weights:
     return rule
 
 
-def check_sums(rule: Weights, label: str, *, symmetric: bool = True) -> None:
+def check_sums(rule: Weights, algorithm: type[Algorithm]) -> None:
     """Raise ``ValueError`` for weights with which sums over the network do not hold.
 
     Args:
       rule: the weights.
-      label: of the algorithm.
-      symmetric: whether they must be symmetric, or columns that sum to one are enough.
+      algorithm: they must be symmetric if it is not for directed networks; else columns that sum
+        to one are enough.
     """
     if isinstance(rule, Mixing):
         known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
     elif not _check.is_concrete(rule.self_weight) or np.ndim(rule.self_weight) != 1:
         return
     else:
-        known = rule.symmetric if symmetric else rule.doubly_stochastic
+        known = rule.doubly_stochastic if algorithm.needs.directed else rule.symmetric
         given = "a matrix that is not"
     if not known:
-        kind = "symmetric" if symmetric else "doubly stochastic"
+        kind = "doubly stochastic" if algorithm.needs.directed else "symmetric"
         raise ValueError(
-            f"{label} needs {kind} weights, got {given}; with others it comes to another point. "
+            f"{algorithm.label} needs {kind} weights, got {given}; with others it comes to another "
+            "point. "
             f"Rules that give such weights: {', '.join(SYMMETRIC)}."
         )
 
@@ -137,17 +139,12 @@ class Exact(Combining):
     late peer, a link that fails in one, or a median in the place of the mean moves the point that
     they come to.
 
-    Attributes:
-      symmetric: whether weights must be symmetric, or columns that sum to one are enough.
-
     Raises:
       ValueError: weights of another kind.
     """
 
-    symmetric: ClassVar[bool] = True
-
     def validate(self) -> None:
-        check_sums(self.mixing, type(self).label, symmetric=self.symmetric)
+        check_sums(self.mixing, type(self))
 
 
 @module

@@ -90,7 +90,7 @@ class _Private(_Strategy):
 @algorithm(
     "Consensus",
     "rizk2023",
-    Needs(data="any", absent=True, late=True, averages=True, changing=True),
+    Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
 )
 @module
 class Consensus(_Strategy):
@@ -129,7 +129,7 @@ class Consensus(_Strategy):
 @algorithm(
     "CTA",
     "rizk2023",
-    Needs(data="any", absent=True, late=True, averages=True, changing=True),
+    Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
 )
 @module
 class CTA(_Strategy):
@@ -156,7 +156,15 @@ class CTA(_Strategy):
 @algorithm(
     "ATC",
     "rizk2023",
-    Needs(data="any", privacy=BUDGETS, absent=True, late=True, averages=True, changing=True),
+    Needs(
+        data="any",
+        privacy=BUDGETS,
+        absent=True,
+        late=True,
+        averages=True,
+        changing=True,
+        directed=True,
+    ),
 )
 @module
 class ATC(_Private):
@@ -183,7 +191,9 @@ class ATC(_Private):
         return None, None, self.mixing
 
 
-@algorithm("Diffusion, general", "rizk2023", Needs(data="any", averages=True, changing=True))
+@algorithm(
+    "Diffusion, general", "rizk2023", Needs(data="any", averages=True, changing=True, directed=True)
+)
 @module
 class Diffusion(_Strategy):
     r"""The general form, with a combination before, beside and after the gradient step.

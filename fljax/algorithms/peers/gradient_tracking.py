@@ -43,8 +43,6 @@ class TrackingState(NamedTuple):
 class _Tracking(Exact):
     """A round begins with the gradient, so that it is of the samples that there are in it."""
 
-    symmetric = False
-
     def init(self, problem: Problem | Stream, network: Graph) -> TrackingState:
         start = start_models(problem)
         none = jnp.zeros_like(start)  # before it the first gradient is all change
@@ -75,7 +73,7 @@ class _Joined(_Tracking):
         return model, tracker
 
 
-@algorithm("DIGing", "nedic2017", Needs(data="any", changing=True))
+@algorithm("DIGing", "nedic2017", Needs(data="any", changing=True, directed=True))
 @module
 class DIGing(_Joined):
     r"""Distributed inexact gradients, tracked: each peer combines, and steps along its tracker.
@@ -122,7 +120,7 @@ class DIGing(_Joined):
         return TrackingState(model, mixed, slope, state.weights)
 
 
-@algorithm("ATC tracking", "dilorenzo2016", Needs(data="any", changing=True))
+@algorithm("ATC tracking", "dilorenzo2016", Needs(data="any", changing=True, directed=True))
 @module
 class ATCTracking(_Joined):
     r"""Gradient tracking that steps before it combines (NEXT; SONATA on undirected graphs).
@@ -151,7 +149,7 @@ class ATCTracking(_Joined):
         return TrackingState(model, mixed, slope, state.weights)
 
 
-@algorithm("Aug-DGM", "xu2015", Needs(data="any"))
+@algorithm("Aug-DGM", "xu2015", Needs(data="any", directed=True))
 @module
 class AugDGM(_Tracking):
     r"""Augmented distributed gradient: tracking that combines all that it does (ATC-DIGing).

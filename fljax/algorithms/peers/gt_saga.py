@@ -49,7 +49,7 @@ class _Tracking(Algorithm):
     batch: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
-        check_sums(self.mixing, type(self).label, symmetric=False)
+        check_sums(self.mixing, type(self))
         _check.count("batch", self.batch)
 
     @property
@@ -87,7 +87,7 @@ class _Tracking(Algorithm):
         raise NotImplementedError
 
 
-@algorithm("GT-SAGA", "xin2020", Needs())
+@algorithm("GT-SAGA", "xin2020", Needs(directed=True))
 @module
 class GTSAGA(_Tracking):
     r"""Gradient tracking, each client along the gradient of a sample at a time (GT-SAGA).
@@ -144,7 +144,7 @@ class GTSAGA(_Tracking):
         return estimated(now.problem, memory, model, batch.rows[:, 0])
 
 
-@algorithm("GT-SVRG", "xin2020", Needs())
+@algorithm("GT-SVRG", "xin2020", Needs(directed=True))
 @module
 class GTSVRG(_Tracking):
     r"""Gradient tracking, corrected by a whole gradient every so many rounds (GT-SVRG).
@@ -192,7 +192,7 @@ class GTSVRG(_Tracking):
         return part.gradient(model) - part.gradient(memory.model) + memory.gradient, memory
 
 
-@algorithm("GT-SARAH", "xin2022", Needs())
+@algorithm("GT-SARAH", "xin2022", Needs(directed=True))
 @module
 class GTSARAH(GTSVRG):
     r"""Gradient tracking along estimates that correct each other (GT-SARAH).

@@ -26,7 +26,7 @@ class KGTState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("K-GT", "liu2024", Needs(data="any"))
+@algorithm("K-GT", "liu2024", Needs(data="any", directed=True))
 @module
 class KGT(LocalSteps):
     r"""Gradient tracking with local steps: what is tracked is the sum of a round's gradients.
@@ -55,8 +55,6 @@ class KGT(LocalSteps):
     Reference:
       Liu, Lin, Koloskova & Stich 2024, Algorithm 1.
     """
-
-    symmetric = False
 
     outer_step_size: Float[Array, ""] | float = field(default=1.0, kw_only=True)
 

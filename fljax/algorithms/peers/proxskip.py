@@ -62,7 +62,7 @@ class ProxSkip(Skipping):
 
     def validate(self) -> None:
         super().validate()
-        check_sums(self.mixing, type(self).label)
+        check_sums(self.mixing, type(self))
 
     @property
     def combinations(self) -> tuple[Weights | None, ...]:

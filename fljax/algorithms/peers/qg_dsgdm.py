@@ -26,7 +26,9 @@ class QuasiGlobalState(NamedTuple):
 
 
 @algorithm(
-    "QG-DSGDm", "lin2021", Needs(data="any", absent=True, late=True, averages=True, changing=True)
+    "QG-DSGDm",
+    "lin2021",
+    Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
 )
 @module
 class QGDSGDm(Combining):

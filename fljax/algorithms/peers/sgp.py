@@ -26,7 +26,7 @@ class State(NamedTuple):
     pushed: Array  # [K, D + 1]  v_k and its weight u_k
 
 
-@algorithm("SGP", "assran2019", Needs(data="any", changing=True))
+@algorithm("SGP", "assran2019", Needs(data="any", changing=True, directed=True))
 @module
 class SGP(Descending):
     r"""Stochastic gradient push on directed graphs (SGP).

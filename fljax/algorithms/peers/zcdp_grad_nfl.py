@@ -37,6 +37,7 @@ class State(NamedTuple):
         late=True,
         averages=True,
         changing=True,
+        directed=True,
     ),
 )
 @module
