@@ -19,6 +19,7 @@ from fljax.metrics import Metric
 from fljax.plotting.house import LOOKS, style
 from fljax.records import AssumptionWarning, DivergenceWarning
 from fljax.study.grid import Scenario
+from fljax.study.request import Request, Study
 from fljax.study.running import sweep
 
 __all__ = ["FIRST_SEED", "GOALS", "RANGES", "Tuned", "tune"]
@@ -208,6 +209,10 @@ def tune(
     asked = _methods(methods)
     grids = {name: np.geomspace(m.low, m.high, points) for name, m in asked.items()}
     left = {name: [extensions, refinements] for name in asked}
+    first = {name: m.build(m.low) for name, m in asked.items()}
+    request = Request(scenario=scenario, rounds=rounds, grid={"algorithm": first})
+    numbers = (m.name for g in Study.of(request).groups for m in g.shown.metrics if not m.dims)  # pyright: ignore
+    _check.choice("metric", metric.name if isinstance(metric, Metric) else metric, set(numbers))
     response: dict[str, xr.Dataset] = {}
     compilations, stage = 0, 0
     while grids:
@@ -230,7 +235,7 @@ def tune(
         for (name, grid), place in zip(grids.items(), places, strict=True):
             number = asked[name].number
             part = results.isel(algorithm=place).rename(algorithm=number)
-            scored = _scored(part.assign_coords({number: grid}), metric, goal, target)
+            scored = _scored(part.assign_coords({number: grid}), metric, goal, target, number)
             if name in response:
                 scored = xr.concat([response[name], scored], number, combine_attrs="override")
             response[name] = scored.drop_duplicates(number).sortby(number)
@@ -292,27 +297,21 @@ def _named(name: str) -> Method:
 
 
 def _scored(
-    results: xr.Dataset, metric: str | Metric, goal: str, target: float | None
+    results: xr.Dataset, metric: str | Metric, goal: str, target: float | None, number: str
 ) -> xr.Dataset:
     """How bad each candidate is, as a summary over seeds."""
     name = statistics.named(results, metric)
     values = results[name]
-    number = str(next(dim for dim in values.dims if dim not in ("seed", "round")))
-    attrs, label = {}, f"{goal} until {name} is {target}"
     censored = xr.zeros_like(results["diverged"], dtype=int)
-    if goal == "final":
-        score = values.isel(round=-1, drop=True)
-    elif goal == "area":
-        score = values.mean("round")
+    if target is None:
+        score = values.isel(round=-1, drop=True) if goal == "final" else values.mean("round")
+        attrs, label = values.attrs, f"{goal} {name}"
     else:
         reached = values <= target
-        cost = results[goal] if goal == "bits" else results["round"]
-        cost = cost.broadcast_like(values)
-        there = cost.where(reached).min("round")
+        cost = (results["bits"] if goal == "bits" else results["round"]).broadcast_like(values)
         censored = (~reached.any("round")).astype(int)
-        score = there.where(censored == 0, PENALTY * cost.max("round"))
-    if target is None:
-        attrs, label = values.attrs, f"{goal} {name}"
+        score = cost.where(reached).min("round").where(censored == 0, PENALTY * cost.max("round"))
+        attrs, label = {}, f"{goal} until {name} is {target:g}"
     data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})
     numbers = statistics.summary(data, "score")
     # Where the metric itself is no number the run is as lost as one that diverged.
