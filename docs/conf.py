@@ -48,6 +48,7 @@ nb_execution_mode = "off" if os.environ.get("FLJAX_DOCS") == "still" else "cache
 nb_execution_show_tb = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_in_temp = True  # what the programs write is no part of the site
 
 html_theme = "furo"
 html_title = "fljax"

@@ -214,7 +214,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.thin(3, every=1)
+@pytest.mark.thin(1, every=1)
 @pytest.mark.parametrize("own", [False, True], ids=["global", "of a thread"])
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_that_changed_are_another_program(option, own):

@@ -475,7 +475,7 @@ def test_private_numbers_have_their_law(draw, law, dtype, name):
         assert abs(np.sum(np.abs(made) > end) - expected) < 5 * np.sqrt(expected)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", GENERATORS)
 @pytest.mark.parametrize(
     ("draw", "coarse"), [(private_normal, jax.random.normal), (private_laplace, jax.random.laplace)]

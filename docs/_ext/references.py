@@ -17,6 +17,12 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
+#: The beginning of a block of source, with viewcode's link to its words.
+BACK = re.compile(
+    r'(?P<before><div class="viewcode-block" id="(?P<name>[^"]+)">\n'
+    r'<a class="viewcode-back" href="(?:\.\./)*(?P<page>[^"#]+)\.html)#[^"]*"'
+)
+
 
 def lookup(path: str) -> tuple[Any, Any] | None:
     """The object at a dotted path and its owner, or ``None``."""
@@ -96,6 +102,29 @@ def resolve(
     return None
 
 
+def back(
+    app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.Node | None
+) -> None:
+    """Links from a source to its words, in the room that shows them.
+
+    A file's names may be shown in two rooms, and viewcode takes the first room for all of them.
+    """
+    if not pagename.startswith("_modules/"):
+        return
+    known = app.env.domaindata["py"]["objects"].items()
+
+    def anchored(link: re.Match[str]) -> str:
+        before, page, name = link["before"], link["page"], link["name"]
+        shown = [
+            (len(path), entry.node_id)
+            for path, entry in known
+            if entry.docname == page and path.endswith(f".{name}")
+        ]
+        return f'{before}#{min(shown)[1]}"' if shown else link[0]
+
+    context["body"] = BACK.sub(anchored, context["body"])
+
+
 def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
     """Fields of named tuples are under ``Attributes``."""
     return True if type(value).__name__ == "_tuplegetter" else None
@@ -104,4 +133,5 @@ def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("missing-reference", resolve)
     app.connect("autodoc-skip-member", skip)
+    app.connect("html-page-context", back)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

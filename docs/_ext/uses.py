@@ -47,8 +47,9 @@ def _named(module: ModuleType, name: str, node: ast.AST) -> Iterator[tuple[Modul
         elif isinstance(part, ast.Attribute):
             name = part.value.id if isinstance(part.value, ast.Name) else ""
             owner = getattr(module, name, None)
-            inside = isinstance(owner, ModuleType) and owner.__name__.startswith("experiments")
-            yield (owner if inside else module), part.attr
+            if not (isinstance(owner, ModuleType) and owner.__name__.startswith("experiments")):
+                owner = module
+            yield owner, part.attr
 
 
 def algorithms(module: ModuleType, start: str) -> set[str]:

@@ -88,6 +88,8 @@ def style(**changes: Any) -> Iterator[None]:
     try:
         with mpl.rc_context(rc):
             yield
+            interactive = mpl.is_interactive()
+        mpl.interactive(interactive)  # a notebook's backend turns it on with its first figure
     finally:
         _changes.reset(token)
 

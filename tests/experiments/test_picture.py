@@ -208,6 +208,18 @@ def test_changes_of_style_hold_inside_of_plotting():
         assert mpl.rcParams["font.size"] == picture.PRINT["font.size"]
 
 
+def test_a_notebook_shows_later_figures_too():
+    """Its backend turns interactive mode on with the first figure, which may be ours."""
+    before = mpl.is_interactive()
+    try:
+        mpl.interactive(False)
+        with plotting.style():
+            mpl.interactive(True)
+        assert mpl.is_interactive()
+    finally:
+        mpl.interactive(before)
+
+
 def test_one_legend_names_the_lines_of_all_panels():
     drawing, (left, right) = picture.panels(["one", "two"])
     left.plot([1, 2], label="known", color="C0")

@@ -46,7 +46,7 @@ def solved(request):
     return table, privacy_funnel(table, key=seed)
 
 
-@pytest.mark.thin(2, every=1)
+@pytest.mark.thin(1, every=1)
 def test_no_deterministic_map_is_below_the_curve(solved):
     table, curve = solved
     tried = list(deterministic(table))
@@ -55,6 +55,7 @@ def test_no_deterministic_map_is_below_the_curve(solved):
         assert curve.at(useful).private <= private + 1e-6
 
 
+@pytest.mark.thin(1, every=1)
 def test_every_point_is_attained_by_its_map(solved):
     table, curve = solved
     for level in np.linspace(0, curve.useful[-1], 17):
@@ -76,6 +77,7 @@ def test_the_curve_is_convex_and_ends_at_what_features_tell(solved):
     assert np.all(np.diff(slopes) >= -1e-9)
 
 
+@pytest.mark.thin(1, every=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_curve_is_that_of_a_linear_program_over_posteriors(seed):
     """Of three values of x: what z tells of x is a point of a triangle, here of a fine grid."""
@@ -119,6 +121,7 @@ def test_what_is_useful_and_private_costs_all_of_it():
         assert curve.at(level).private == pytest.approx(level, abs=1e-9)
 
 
+@pytest.mark.thin(1, every=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_all_that_is_useful_is_had_for_what_a_sufficient_statistic_tells(seed):
     # Two values of x say the same of y, and not of s.

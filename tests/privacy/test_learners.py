@@ -287,7 +287,7 @@ def budgeted(epsilon, selector, rounds=ROUNDS, **fields):
     return simulate(algorithm, mechanism)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("selector", "fields"),
     [

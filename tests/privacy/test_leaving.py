@@ -76,6 +76,7 @@ def private_cases():
             yield pytest.param(case.algorithm, BUDGETS[notion], id=f"{label}-{notion.__name__}")
 
 
+@pytest.mark.thin(12, every=1)
 @pytest.mark.core
 @pytest.mark.parametrize(("algorithm", "budget"), list(private_cases()))
 def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):

@@ -5,6 +5,7 @@ import http.server
 import shutil
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +143,38 @@ def test_the_start_page_leads_everywhere(visit):
     links = page.execute_script("return [...document.querySelectorAll('a')].map(a => a.href)")
     for goal in ("start", "algorithms/index", "gallery/index", "reference/index"):
         assert any(link.endswith(f"{goal}.html") for link in links)
+
+
+ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("index", "start", "ideas", "guides/privacy", "algorithms/index", "algorithms/FedAvg"),
+        *("gallery/index", "gallery/gauthier-5.1", "reference/fljax.link"),
+    ],
+)
+def test_pages_are_readable_and_usable_by_everyone(visit, name, theme):
+    """Contrast of WCAG AA, no heading skipped, controls with a name that the keyboard reaches."""
+    page = visit(f"{name}.html")
+    page.execute_script(f"document.body.dataset.theme = '{theme}'")
+    faint, skipped, controls = page.execute_script(ACCESSIBLE)
+    assert (faint, skipped, controls) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("harm", "part"),
+    [
+        ("document.querySelector('article p').style.color = '#999'", 0),
+        ("document.querySelector('h2').outerHTML = '<h4>deep</h4>'", 1),
+        ("document.querySelector('article').append(document.createElement('select'))", 2),
+        ("document.querySelector('article p a[href]').tabIndex = -1", 2),
+    ],
+)
+def test_what_is_not_accessible_is_seen(visit, harm, part):
+    page = visit("start.html")
+    page.execute_script("document.body.dataset.theme = 'light'")
+    page.execute_script(harm)
+    assert page.execute_script(ACCESSIBLE)[part]
