@@ -1,5 +1,9 @@
-"""Choosing a number of each method by the same rule, on seeds that no evaluation meets."""
+"""Choosing the numbers of each method by the same rule, on seeds that no evaluation meets."""
 
+import inspect
+import itertools
+import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -11,25 +15,48 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
 from fljax.algorithms.base import REGISTRY, Algorithm
 from fljax.metrics import Metric
-from fljax.plotting.house import LOOKS, style
-from fljax.records import AssumptionWarning, DivergenceWarning
+from fljax.plotting.house import look_of, style
+from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.study.grid import Scenario
 from fljax.study.request import Request, Study
 from fljax.study.running import sweep
+from fljax.study.store import write_whole
 
-__all__ = ["FIRST_SEED", "GOALS", "RANGES", "Tuned", "tune"]
+__all__ = ["FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune"]
 
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
 
-#: Where the search begins for the one number that an algorithm must be given. The grid leaves this
-#: range where the best lies on its edge, so that it need not be right.
-RANGES = {"step_size": (1e-3, 1.0), "penalty": (1e-2, 1e2), "coupling": (1e-3, 1e1)}
+#: Where the search begins for the numbers that an algorithm must be given. It leaves the
+#: logarithmic ones where the best lies on an edge, so that they need not be right.
+RANGES: dict[str, tuple] = {
+    **dict.fromkeys(("step_size", "mixture_step_size", "personal_step_size"), (1e-3, 1.0)),
+    **dict.fromkeys(("tuning_step_size", "attention_step_size"), (1e-3, 1.0)),
+    "server_step_size": (1e-2, 1e1),
+    "penalty": (1e-2, 1e2),
+    **dict.fromkeys(("coupling", "attraction"), (1e-3, 1e1)),
+    **dict.fromkeys(("pull", "scale"), (1e-2, 1e1)),
+    "probability": (0.05, 1.0, "linear"),
+}
+
+#: What an algorithm must be given and no search chooses.
+GIVEN = {
+    "clients_per_round": "it is the scenario's participation",
+    "clusters": "it is the scenario's structure",
+    "compression": "it decides what a round sends",
+    "fairness": "another one is another objective",
+    "period": "its sensible values depend on the number of samples",
+    "personal": "it is a part of the scenario's model",
+    "policy": "it is an object of its own",
+    "server": "it is an object of its own",
+    "solver": "it is an algorithm of its own",
+}
 
 #: What is made least: the last record, the mean over all records, or what it took to get to the
 #: target.
@@ -43,13 +70,90 @@ PENALTY = 2.0
 TOLERANCE = 1.0
 
 
-class Method(NamedTuple):
-    """What is tuned: an algorithm as a function of one number."""
+class Range(NamedTuple):
+    """Where one number is searched, on its scale: of a logarithmic one, of its logarithm."""
 
-    build: Callable[[float], Algorithm]
-    number: str
     low: float
     high: float
+    linear: bool
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    def value(self, place: float) -> float:
+        return float(place if self.linear else 10.0**place)
+
+
+class Structure(NamedTuple):
+    """What is searched together: a method at one value of each of its categories."""
+
+    build: Callable[..., Algorithm]
+    ranges: dict[str, Range]
+    categories: dict[str, Any]
+
+    def values(self, place: np.ndarray) -> dict[str, Any]:
+        numbers = zip(self.ranges.items(), place, strict=True)
+        return {name: one.value(at) for (name, one), at in numbers} | self.categories
+
+
+class Search:
+    """The candidates of one structure, batch by batch, on the scale of each number."""
+
+    def __init__(self, structure: Structure, points: int, extensions: int, refinements: int):
+        self.ranges = list(structure.ranges.values())
+        count = len(self.ranges)
+        self.points, self.size = points, points * count or 1
+        self.extensions, self.refinements = extensions, refinements
+        self.low = np.array([one.low for one in self.ranges])
+        self.high = np.array([one.high for one in self.ranges])
+        self.step = (self.high - self.low) / (points - 1)
+        # Candidates of one number have neighbors; of several, whose are random, a quarter is near.
+        self.reach = self.step if count == 1 else (self.high - self.low) / 4
+        self.margin = 0.0 if count == 1 else self.step / 2
+        self.places = np.empty((0, count))
+        self.batch: np.ndarray | None = self._spread(self.low, self.high)
+
+    def edges(self, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a candidate lies on the lower and on the upper edge of what was tried."""
+        return best <= self.low + self.margin, best >= self.high - self.margin
+
+    def advance(self, scores: np.ndarray) -> None:
+        """Choose the next batch by the scores of all that were tried."""
+        best = self.places[scores.argmin()]
+        below, above = self.edges(best)
+        if not np.isfinite(scores).any():  # what is too long a step diverges
+            below, above = np.ones_like(below), np.zeros_like(above)
+        free = np.array([not one.linear for one in self.ranges], bool)
+        below, above = below & free, above & free & ~below
+        self.batch = None
+        if (below | above).any():
+            if self.extensions:
+                self.extensions -= 1
+                self.batch = self._extended(below, above)
+        elif self.refinements and free.size:
+            self.refinements -= 1
+            ends = [(one.low, one.high) if one.linear else (-np.inf, np.inf) for one in self.ranges]
+            low, high = np.clip([best - self.reach, best + self.reach], *np.array(ends).T)
+            self.batch = self._spread(low, high, inner=True)
+            self.reach = self.reach * 2 / (self.points + 1)
+
+    def _extended(self, below: np.ndarray, above: np.ndarray) -> np.ndarray:
+        beyond = self.step * self.points
+        low = np.where(below, self.low - beyond, np.where(above, self.high + self.step, self.low))
+        high = np.where(below, self.low - self.step, np.where(above, self.high + beyond, self.high))
+        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+        return self._spread(low, high)
+
+    def _spread(self, low: np.ndarray, high: np.ndarray, inner: bool = False) -> np.ndarray:
+        if len(self.ranges) == 1:
+            grid = np.linspace(low, high, self.points + 2 * inner)
+            return grid[1:-1] if inner else grid
+        if not self.ranges:
+            return np.empty((1, 0))
+        sampler = qmc.Halton(len(self.ranges), scramble=False)
+        sampler.fast_forward(1 + len(self.places))
+        return low + (high - low) * sampler.random(self.size)
 
 
 @dataclass(frozen=True)
@@ -58,66 +162,125 @@ class Tuned:
 
     Attributes:
       methods: the chosen algorithms, for ``fl.sweep(grid={"algorithm": tuned.methods})``.
-      chosen: the number of each method.
-      interior: whether values on both sides of it were tried and are worse. If not, the best may
-        lie beyond.
-      width: the least and the greatest value around the chosen one whose means are within 1 dB
-        of its.
-      response: of each method its score over the number: ``mean``, ``low``, ``high``, ``runs``,
-        ``diverged`` and ``censored`` (runs that never got to the target). The mean is infinite
-        where any run diverged.
+      chosen: of each method the values by name.
+      interior: of each number whether values on both sides of it were tried and are worse. If not,
+        the best may lie beyond.
+      width: of each number the least and the greatest value of the candidates, of the chosen
+        categories, whose means are within 1 dB of the best.
+      response: of each method the scores over its candidates, with their values as coordinates:
+        ``mean``, ``low``, ``high``, ``runs``, ``diverged`` and ``censored`` (runs that never got to
+        the target). The mean is infinite where any run diverged.
       goal: what was made least.
       seeds: that were used, and must not be those of an evaluation.
       compilations: programs that were compiled.
     """
 
     methods: dict[str, Algorithm]
-    chosen: dict[str, float]
-    interior: dict[str, bool]
-    width: dict[str, tuple[float, float]]
+    chosen: dict[str, dict[str, Any]]
+    interior: dict[str, dict[str, bool]]
+    width: dict[str, dict[str, tuple[float, float]]]
     response: dict[str, xr.Dataset]
     goal: str
-    seeds: range
+    seeds: list[int]
     compilations: int
 
     def table(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each method."""
+        """A pandas ``DataFrame`` with a row for each method and value that was chosen."""
         rows = [
             {
-                "number": str(response["mean"].dims[0]),
-                "chosen": self.chosen[name],
-                "interior": self.interior[name],
-                "from": self.width[name][0],
-                "to": self.width[name][1],
-                "score": float(response["mean"].min()),
-                "tried": response["mean"].size,
+                "method": method,
+                "parameter": name,
+                "chosen": value,
+                "interior": self.interior[method].get(name, ""),
+                "from": self.width[method].get(name, ("", ""))[0],
+                "to": self.width[method].get(name, ("", ""))[1],
+                "score": float(self.response[method]["mean"].min()),
+                "tried": self.response[method].sizes["candidate"],
             }
-            for name, response in self.response.items()
+            for method, values in self.chosen.items()
+            for name, value in values.items()
         ]
-        return xr.Dataset(
-            {key: ("method", [row[key] for row in rows]) for key in rows[0]},
-            {"method": list(self.response)},
-        ).to_dataframe()
+        columns = {key: ("row", np.array([r[key] for r in rows], object)) for key in rows[0]}
+        return xr.Dataset(columns).to_dataframe().set_index(["method", "parameter"])
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Each method's mean score over its number with its 95 % band, the chosen value marked."""
+    def plot(self) -> np.ndarray:
+        """The mean scores over each number, with 95 % bands and the chosen value marked.
+
+        Of methods with several numbers each candidate is a point; of categories the chosen ones
+        are drawn.
+
+        Returns:
+          Axes, one for each name of a number.
+        """
+        names = list(dict.fromkeys(name for numbers in self.width.values() for name in numbers))
+        if not names:
+            raise ValueError("no method has a number to draw; see table().")
         with style():
-            ax = plt.subplots()[1] if ax is None else ax
-            for i, (name, response) in enumerate(self.response.items()):
-                look = LOOKS[i % len(LOOKS)]
-                number = str(response["mean"].dims[0])
-                finite = response.where(np.isfinite(response["mean"]), drop=True)
-                line = {key: look[key] for key in ("color", "linestyle")}
-                ax.plot(finite[number], finite["mean"], label=f"{name}, {number}", **line)
-                band = finite["low"].values, finite["high"].values
-                ax.fill_between(finite[number], *band, color=look["color"], alpha=0.15, linewidth=0)
-                best = self.chosen[name], float(response["mean"].min())
-                ax.plot(*best, color=look["color"], marker=look["marker"], linestyle="")
-            label = next(iter(self.response.values())).attrs["label"]
-            ax.set(xscale="log", yscale="log", xlabel="number tuned", ylabel=label)
-            ax.set_title(f"mean over {len(self.seeds)} tuning seeds", fontsize=8)
-            ax.legend()
-        return ax
+            size = 4.2 * len(names) + 0.8, 3.6
+            figure, row = plt.subplots(
+                1, len(names), figsize=size, sharey=True, squeeze=False, layout="constrained"
+            )
+            for i, method in enumerate(self.response):
+                for name, ax in zip(names, row[0], strict=True):
+                    if name in self.width[method]:
+                        self._draw(ax, method, name, look_of(i))
+            attrs = next(iter(self.response.values())).attrs
+            for name, ax in zip(names, row[0], strict=True):
+                linear = any(one.attrs["linear"].get(name) for one in self.response.values())
+                ax.set(xlabel=name.replace("_", " "), xscale="linear" if linear else "log")
+                if not attrs["decibel"]:
+                    ax.set(yscale="log" if attrs["cost"] else "linear")
+                ax.legend()
+            row[0, 0].set(ylabel=attrs["label"])
+            figure.suptitle(f"mean over {len(self.seeds)} tuning seeds, 95 % interval", fontsize=8)
+        return row[0]
+
+    def _draw(self, ax: Axes, method: str, name: str, look: dict[str, Any]) -> None:
+        response, chosen = self.response[method], self.chosen[method]
+        scale = statistics.decibels if response.attrs["decibel"] else lambda value: value
+        for category in chosen.keys() - self.width[method].keys():
+            response = response.where(response[category] == str(chosen[category]), drop=True)
+        finite = response.where(np.isfinite(response["mean"]), drop=True).sortby(name)
+        mean, low, high = (scale(finite[part].values) for part in ("mean", "low", "high"))
+        at = finite[name].values
+        if len(self.width[method]) == 1:
+            ax.plot(at, mean, color=look["color"], linestyle=look["linestyle"])
+            ax.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        else:
+            error = np.nan_to_num([mean - low, high - mean])
+            ax.errorbar(at, mean, error, color=look["color"], fmt=".", alpha=0.5, linewidth=0.8)
+        mark = {key: value for key, value in look.items() if key != "linestyle"}
+        ax.plot(chosen[name], mean.min(), linestyle="", markersize=8, label=method, **mark)
+
+    def save(self, path: str | PathLike) -> Path:
+        """Write it to a JSON file, whole or not at all; :meth:`load` reads it."""
+        path = Path(path)
+        content = {
+            "response": {name: one.to_dict() for name, one in self.response.items()},
+            "goal": self.goal,
+            "seeds": self.seeds,
+            "compilations": self.compilations,
+        }
+        write_whole(path, json.dumps(content).encode())
+        return path
+
+    @classmethod
+    def load(cls, path: str | PathLike, methods: Sequence[str] | Mapping[str, tuple]) -> "Tuned":
+        """Read what :meth:`save` wrote.
+
+        Args:
+          path: of the file.
+          methods: that :func:`tune` was given; functions are in no file.
+
+        Raises:
+          ValueError: other methods than those of the file.
+        """
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
+        structures = _structures(methods)
+        if set(structures) != set(response):
+            raise ValueError(f"{path} is of the methods {list(response)}, got {list(structures)}.")
+        return _tuned(structures, response, **content)
 
 
 @checked
@@ -129,19 +292,20 @@ def tune(
     rounds: int,
     goal: str = "final",
     target: float | None = None,
-    seeds: int = 10,
+    seeds: int | Sequence[int] = 10,
     points: int = 8,
     extensions: int = 3,
     refinements: int = 1,
     record_every: int = 1,
     store: str | PathLike | None = None,
 ) -> Tuned:
-    """Choose one number of each method, all by the same rule, on seeds of the tuning's own.
+    """Choose the numbers of each method, all by the same rule, on seeds of the tuning's own.
 
-    The candidates of a method are a grid of equal ratios. It goes on past the edge on which the
-    best lies, at most ``extensions`` times, and is refined between the neighbors of the best. Every
-    grid has as many points, so that all those of a method are one compiled program. A candidate of
-    which any run diverged counts as infinite.
+    The candidates of one number are a grid, evenly spaced on its scale, those of several are
+    Halton's sequence. Where the best lies on the edge of a logarithmic range the search goes on
+    past it, at most ``extensions`` times; then it is refined around the best. Linear ranges are
+    kept to. Every batch has as many candidates, so that all of one structure are one compiled
+    program. A candidate of which any run diverged counts as infinite.
 
     Seeds of the tuning are numbered from 10^9 on, in the same root as those of :func:`fljax.sweep`,
     which begin at 0: no run of an evaluation was tuned on. Under a privacy budget a choice that
@@ -149,20 +313,21 @@ def tune(
 
     Args:
       scenario: ``(key, algorithm) -> Simulation``, pure.
-      methods: names of algorithms that need one number (``"FedAvg"``, ``"EXTRA"``), searched from
-        :data:`RANGES` on; or by name of one's own what makes an algorithm of a number, that
-        number's name, and the least and greatest value to begin with:
-        ``{"five steps": (lambda step_size: FedAvg(step_size, local_steps=5), "step_size", 1e-3,
-        1)}``.
+      methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), of which the numbers that must be
+        given are searched from :data:`RANGES` on; or by name of one's own what makes an algorithm,
+        and the values of its arguments to search: ``(least, greatest)`` to begin with, on a
+        logarithmic scale, ``(least, greatest, "linear")``, or a list of categories, each a
+        structure searched of its own: ``{"momentum": (fl.algorithms.FedAvgM, {"step_size": (1e-3,
+        1), "momentum": (0, 0.99, "linear"), "local_steps": [1, 5]})}``.
       metric: that is made small.
       rounds: of every run.
       goal: ``"final"``, its last record; ``"area"``, the mean over all records; ``"rounds"`` or
         ``"bits"``, what it takes until it is at or below the target. A run that never is counts
         as twice all its rounds or bits.
       target: of the goals ``"rounds"`` and ``"bits"``.
-      seeds: how many.
-      points: of each grid.
-      extensions: how often the grid of a method goes on past its edge.
+      seeds: how many, or which, from 10^9 on.
+      points: of each batch, for each number.
+      extensions: how often the search of a structure goes on past an edge.
       refinements: how often it is refined.
       record_every: measure after every so many rounds.
       store: a folder that keeps all runs; a tuning that was killed goes on from there.
@@ -171,10 +336,10 @@ def tune(
       What was chosen, and all that was tried.
 
     Raises:
-      ValueError: before anything is compiled, an unknown or ambiguous method, an empty or inverted
-        range, an unknown goal, a goal without its target or a target without its goal, a number
-        that the algorithm does not take; an unknown metric; a method of which every candidate
-        diverged.
+      ValueError: before anything is compiled, an unknown method or one that must be given more
+        than numbers, an empty or inverted range, an argument that the method does not take, an
+        unknown goal, a goal without its target or a target without its goal, an unknown metric,
+        seeds of an evaluation; a method of which every candidate diverged.
 
     Example:
       >>> import jax, fljax as fl
@@ -187,14 +352,13 @@ def tune(
       ...     )
       >>> tuned = fl.tune(scenario, ["EXTRA"], metric="normalized_error", rounds=20, seeds=2)
       >>> tuned.interior
-      {'EXTRA': True}
+      {'EXTRA': {'step_size': True}}
       >>> results = fl.sweep(scenario, grid={"algorithm": tuned.methods}, rounds=20, seeds=3)
       >>> results.algorithm.values.tolist()
       ['EXTRA']
     """
     for name, count, least in (
         ("points", points, 3),
-        ("seeds", seeds, 1),
         ("extensions", extensions, 0),
         ("refinements", refinements, 0),
     ):
@@ -205,165 +369,240 @@ def tune(
             f"target= is for the goals 'rounds' and 'bits', which need it; got goal={goal!r} and "
             f"target={target}."
         )
-    tuned_on = range(FIRST_SEED, FIRST_SEED + seeds)
-    asked = _methods(methods)
-    grids = {name: np.geomspace(m.low, m.high, points) for name, m in asked.items()}
-    left = {name: [extensions, refinements] for name in asked}
-    first = {name: m.build(m.low) for name, m in asked.items()}
-    request = Request(scenario=scenario, rounds=rounds, grid={"algorithm": first})
+    if _check.is_whole(seeds):
+        _check.count("seeds", seeds)
+        seeds = range(FIRST_SEED, FIRST_SEED + int(seeds))
+    methods_ = _structures(methods)
+    rows = [(name, one) for name, several in methods_.items() for one in several]
+    searches = [Search(one, points, extensions, refinements) for _, one in rows]
+    first = {
+        f"{name} {i}": one.build(**one.values(search.low))
+        for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True))
+    }
+    request = Request(scenario=scenario, rounds=rounds, grid={"algorithm": first}, seeds=seeds)
+    tuned_on = request.seed_list
+    if min(tuned_on) < FIRST_SEED:
+        raise ValueError(
+            f"seeds of a tuning are numbered from {FIRST_SEED} on, as those below are an "
+            f"evaluation's, got {min(tuned_on)}; give their number alone."
+        )
     numbers = (m.name for g in Study.of(request).groups for m in g.shown.metrics if not m.dims)  # pyright: ignore
     _check.choice("metric", metric.name if isinstance(metric, Metric) else metric, set(numbers))
-    response: dict[str, xr.Dataset] = {}
-    compilations, stage = 0, 0
-    while grids:
-        rows = [(name, value) for name, grid in grids.items() for value in grid]
-        labels = {f"{n} {float(v)!r}": asked[n].build(float(v)) for n, v in rows}
+    scores: list[list[xr.Dataset]] = [[] for _ in rows]
+    compilations = 0
+    while any(search.batch is not None for search in searches):
+        candidates, owners = {}, []
+        for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True)):
+            for place in () if search.batch is None else search.batch:
+                values = one.values(place)
+                label = ", ".join(f"{key}={value!r}" for key, value in values.items())
+                candidates[f"{name}: {label}"] = one.build(**values)
+                owners.append(i)
         with warnings.catch_warnings():  # candidates may be bad; who runs the chosen one is warned
-            for kind in (AssumptionWarning, DivergenceWarning):
+            for kind in (AssumptionWarning, DivergenceWarning, MetricWarning):
                 warnings.simplefilter("ignore", kind)
             results = sweep(
                 scenario,
-                grid={"algorithm": labels},
+                grid={"algorithm": candidates},
                 rounds=rounds,
                 seeds=tuned_on,
                 record_every=record_every,
-                store=None if store is None else Path(store) / f"stage-{stage}",
+                store=store,
             )
-        compilations, stage = compilations + results.attrs["compilations"], stage + 1
-        places = np.arange(len(rows)).reshape(len(grids), points)
-        following = {}
-        for (name, grid), place in zip(grids.items(), places, strict=True):
-            number = asked[name].number
-            part = results.isel(algorithm=place).rename(algorithm=number)
-            scored = _scored(part.assign_coords({number: grid}), metric, goal, target, number)
-            if name in response:
-                scored = xr.concat([response[name], scored], number, combine_attrs="override")
-            response[name] = scored.drop_duplicates(number).sortby(number)
-            grid = _next(response[name], left[name], points)
-            if grid is not None:
-                following[name] = grid
-        grids = following
-    chosen = {name: _chosen(name, one) for name, one in response.items()}
-    return Tuned(
-        methods={name: asked[name].build(value) for name, value in chosen.items()},
-        chosen=chosen,
-        interior={name: 0 < _place(one) < one["mean"].size - 1 for name, one in response.items()},
-        width={name: _width(one) for name, one in response.items()},
-        response=response,
-        goal=goal,
-        seeds=tuned_on,
-        compilations=compilations,
-    )
+        compilations += results.attrs["compilations"]
+        for i, ((_, one), search) in enumerate(zip(rows, searches, strict=True)):
+            if search.batch is None:
+                continue
+            part = results.isel(algorithm=np.flatnonzero(np.array(owners) == i))
+            scored = _scored(part, metric, goal, target)
+            scores[i].append(_labeled(scored, one, search.batch))
+            search.places = np.concatenate([search.places, search.batch])
+            search.advance(np.concatenate([s["mean"].values for s in scores[i]]))
+    response = {}
+    for name in methods_:
+        own = [i for i, row in enumerate(rows) if row[0] == name]
+        parts = [xr.concat(scores[i], "candidate", combine_attrs="override") for i in own]
+        inside = [_interior(part, searches[i]) for part, i in zip(parts, own, strict=True)]
+        best = int(np.argmin([float(part["mean"].min()) for part in parts]))
+        whole = xr.concat(parts, "candidate", combine_attrs="override")
+        response[name] = whole.assign_attrs(interior=inside[best])
+    return _tuned(methods_, response, goal, tuned_on, compilations)
 
 
-def _methods(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, Method]:
+def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[Structure]]:
+    """Of each method one for every combination of its categories."""
     if isinstance(given, str) or not given:
         raise ValueError(f"methods are a list of names or a dict, at least one, got {given!r}.")
     if not isinstance(given, Mapping):
         if len(set(given)) < len(given):
             raise ValueError(f"each method once, got {list(given)}.")
-        return {name: _named(name) for name in given}
-    methods = {}
-    for name, parts in given.items():
-        if not isinstance(parts, tuple) or len(parts) != 4 or not callable(parts[0]):
+        given = {name: _named(name) for name in given}
+    structures = {}
+    for method, parts in given.items():
+        if not (
+            isinstance(parts, tuple)
+            and len(parts) == 2
+            and callable(parts[0])
+            and isinstance(parts[1], Mapping)
+            and parts[1]
+        ):
             raise ValueError(
-                f"method {name!r} must be (function, name of its number, least, greatest), got "
+                f"method {method!r} must be (function, {{argument: its values}}), got "
                 f"{_check.shown(parts)}."
             )
-        method = Method(*parts)
-        _check.positive(f"the least {method.number} of {name!r}", method.low)
-        _check.positive(f"the greatest {method.number} of {name!r}", method.high)
-        if not method.low < method.high:
+        build, space = parts
+        try:
+            inspect.signature(build).bind(**space)
+        except TypeError as error:
             raise ValueError(
-                f"the range of {method.number} of {name!r} is empty or inverted: {method.low:g} to "
-                f"{method.high:g}; give the least value first."
-            )
-        methods[name] = method
-    return methods
+                f"method {method!r} cannot be made of {', '.join(space)}: {error}."
+            ) from None
+        lists = {name: values for name, values in space.items() if isinstance(values, list)}
+        ranges = {
+            name: _range(f"{name} of {method!r}", values)
+            for name, values in space.items()
+            if name not in lists
+        }
+        for name, values in lists.items():
+            if not values or len(set(map(str, values))) < len(values):
+                raise ValueError(
+                    f"categories of {name} of {method!r} must be one or more, each once, got "
+                    f"{values}."
+                )
+        structures[method] = [
+            Structure(build, ranges, dict(zip(lists, values, strict=True)))
+            for values in itertools.product(*lists.values())
+        ]
+    return structures
 
 
-def _named(name: str) -> Method:
-    """A registered algorithm with the range of the one number it must be given."""
-    _check.choice("method", name, REGISTRY)
-    cls: Any = REGISTRY[name]
-    needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-    if len(needed) != 1 or needed[0] not in RANGES:
+def _range(name: str, values: Any) -> Range:
+    linear = isinstance(values, tuple) and len(values) == 3 and values[2] == "linear"
+    if not linear and not (isinstance(values, tuple) and len(values) == 2):
         raise ValueError(
-            f"{name} must be given {', '.join(needed)}: no one number with a range of its own; "
-            f"say what is tuned, methods={{{name!r}: (function, name, least, greatest)}}."
+            f"the range of {name} must be (least, greatest), (least, greatest, 'linear') or a list "
+            f"of categories, got {_check.shown(values)}."
         )
-    (number,) = needed
-    return Method(lambda value: cls(**{number: value}), number, *RANGES[number])
+    low, high = values[:2]
+    for which, value in (("least", low), ("greatest", high)):
+        (_check.interval if linear else _check.positive)(f"the {which} {name}", value)
+    if not low < high:
+        raise ValueError(
+            f"the range of {name} is empty or inverted: {low:g} to {high:g}; give the least value "
+            "first."
+        )
+    return Range(low, high, True) if linear else Range(math.log10(low), math.log10(high), False)
+
+
+def _named(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
+    """A registered algorithm with the ranges of the numbers that it must be given."""
+    _check.choice("method", name, REGISTRY)
+    cls = REGISTRY[name]
+    needed = [
+        one.name
+        for one in fields(cls)  # pyright: ignore[reportArgumentType]  # of fljax's modules
+        if one.default is MISSING and one.default_factory is MISSING
+    ]
+    for one in needed:
+        if one not in RANGES:
+            why = GIVEN.get(one, "no range is known for it")
+            raise ValueError(
+                f"{name} must be given {one}, and {why}; say what is tuned, "
+                f"methods={{{name!r}: (function, {{argument: (least, greatest)}})}}."
+            )
+    space = {one: RANGES[one] for one in needed}
+    try:
+        cls(**{one: values[0] for one, values in space.items()})
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be given more than numbers ({error}); say what is tuned, "
+            f"methods={{{name!r}: (function, {{argument: (least, greatest)}})}}."
+        ) from None
+    return cls, space
 
 
 def _scored(
-    results: xr.Dataset, metric: str | Metric, goal: str, target: float | None, number: str
+    results: xr.Dataset, metric: str | Metric, goal: str, target: float | None
 ) -> xr.Dataset:
     """How bad each candidate is, as a summary over seeds."""
     name = statistics.named(results, metric)
     values = results[name]
     censored = xr.zeros_like(results["diverged"], dtype=int)
+    decibel = False
     if target is None:
-        score = values.isel(round=-1, drop=True) if goal == "final" else values.mean("round")
-        attrs, label = values.attrs, f"{goal} {name}"
+        score = (
+            values.isel(round=-1, drop=True)
+            if goal == "final"
+            else values.mean("round", skipna=False)
+        )
+        attrs, decibel = values.attrs, statistics.is_decibel(results, name)
+        label = f"{goal} {statistics.label_of(results, name)}"
     else:
         reached = values <= target
         cost = (results["bits"] if goal == "bits" else results["round"]).broadcast_like(values)
         censored = (~reached.any("round")).astype(int)
         score = cost.where(reached).min("round").where(censored == 0, PENALTY * cost.max("round"))
-        attrs, label = {}, f"{goal} until {name} is {target:g}"
+        long_name = values.attrs.get("long_name", name)
+        attrs, label = {}, f"{goal} until {long_name} is {target:g}"
     data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})
-    numbers = statistics.summary(data, "score")
+    with np.errstate(over="ignore"):  # of what is about to diverge
+        numbers = statistics.summary(data, "score")
     # Where the metric itself is no number the run is as lost as one that diverged.
     lost = (numbers["diverged"] > 0) | (numbers["runs"] < results.sizes["seed"])
     numbers["mean"] = numbers["mean"].where(~lost & np.isfinite(numbers["mean"]), np.inf)
     numbers["censored"] = censored.sum("seed").astype(int)
-    return numbers.assign_attrs(label=label).transpose(number)
+    cost = target is not None
+    return numbers.assign_attrs(label=label, decibel=decibel, cost=cost)
 
 
-def _place(response: xr.Dataset) -> int:
-    return int(response["mean"].values.argmin())
-
-
-def _next(response: xr.Dataset, left: list[int], points: int) -> np.ndarray | None:
-    """The grid to try next, with what is left of extensions and refinements counted down."""
-    means, place = response["mean"].values, _place(response)
-    values = response[str(response["mean"].dims[0])].values
-    ratio = values[1] / values[0], values[-1] / values[-2]
-    if not np.isfinite(means).any() or place == 0:  # what is too long a step diverges
-        if left[0] == 0:
-            return None
-        left[0] -= 1
-        return values[0] / ratio[0] ** np.arange(points, 0, -1)
-    if place == len(values) - 1:
-        if left[0] == 0:
-            return None
-        left[0] -= 1
-        return values[-1] * ratio[1] ** np.arange(1, points + 1)
-    if left[1] == 0:
-        return None
-    left[1] -= 1
-    return np.geomspace(values[place - 1], values[place + 1], points + 2)[1:-1]
-
-
-def _chosen(name: str, response: xr.Dataset) -> float:
-    number = str(response["mean"].dims[0])
-    if not np.isfinite(response["mean"]).any():
-        raise ValueError(
-            f"no {number} of {name} is left: every candidate had runs that diverged, down to "
-            f"{float(response[number].min()):g}. Begin at smaller values, or look at the scenario."
+def _labeled(scored: xr.Dataset, one: Structure, batch: np.ndarray) -> xr.Dataset:
+    """With the candidates' values as coordinates."""
+    values = [one.values(place) for place in batch]
+    coords = {
+        name: (
+            "candidate",
+            [row[name] if name in one.ranges else str(row[name]) for row in values],
         )
-    return float(response[number][_place(response)])
+        for name in values[0]
+    }
+    scored = scored.rename(algorithm="candidate").drop_vars("candidate").assign_coords(coords)
+    return scored.assign_attrs(linear={name: r.linear for name, r in one.ranges.items()})
 
 
-def _width(response: xr.Dataset) -> tuple[float, float]:
-    """The values around the best, without a gap, whose means are within the tolerance."""
-    means, place = response["mean"].values, _place(response)
-    values = response[str(response["mean"].dims[0])].values
-    good = means <= means[place] * 10 ** (TOLERANCE / 10)
-    low = high = place
-    while low > 0 and good[low - 1]:
-        low -= 1
-    while high < len(values) - 1 and good[high + 1]:
-        high += 1
-    return float(values[low]), float(values[high])
+def _interior(response: xr.Dataset, search: Search) -> dict[str, bool]:
+    below, above = search.edges(search.places[int(response["mean"].values.argmin())])
+    return dict(zip(response.attrs["linear"], (~(below | above)).tolist(), strict=True))
+
+
+def _tuned(
+    methods: Mapping[str, list[Structure]],
+    response: dict[str, xr.Dataset],
+    goal: str,
+    seeds: list[int],
+    compilations: int,
+) -> Tuned:
+    chosen, built, width = {}, {}, {}
+    for method, structures in methods.items():
+        one, scores = structures[0], response[method]
+        if not np.isfinite(scores["mean"]).any():
+            least = ", ".join(f"{name} {float(scores[name].min()):g}" for name in one.ranges)
+            raise ValueError(
+                f"nothing is left to choose for {method}: every candidate had runs that diverged"
+                f"{least and f', down to {least}'}. Begin at smaller values, or look at the "
+                "scenario."
+            )
+        best = scores.isel(candidate=int(scores["mean"].values.argmin()))
+        (one,) = (
+            s for s in structures if all(best[n].item() == str(v) for n, v in s.categories.items())
+        )
+        numbers = {name: float(best[name]) for name in one.ranges}
+        chosen[method] = numbers | one.categories
+        built[method] = one.build(**chosen[method])
+        slack = abs(float(best["mean"])) * (10 ** (TOLERANCE / 10) - 1)
+        good = scores["mean"] <= best["mean"] + slack
+        for name in one.categories:
+            good = good & (scores[name] == best[name])
+        values = {name: scores[name].values[good.values] for name in one.ranges}
+        width[method] = {n: (float(v.min()), float(v.max())) for n, v in values.items()}
+    interior = {method: one.attrs["interior"] for method, one in response.items()}
+    return Tuned(built, chosen, interior, width, response, goal, seeds, compilations)
