@@ -242,6 +242,16 @@ def test_the_search_of_several_numbers_leaves_its_box(below):
     assert not np.any(search.edges(best))
 
 
+def test_a_linear_range_is_kept_to():
+    ranges = {"a": Range(-1.0, 0.0, False), "b": Range(0.0, 1.0, True)}
+    search = Search(Structure(fl.algorithms.FedAvg, ranges, {}), 8, 4, 2)
+    while search.batch is not None:
+        search.places = np.concatenate([search.places, search.batch])
+        search.advance(((search.places - np.array([-0.5, 1.3])) ** 2).sum(axis=1))
+    assert len(search.places) > 16
+    assert 0.9 < search.places[:, 1].max() <= 1
+
+
 #: Algorithms that must be given more than numbers: a part of them is the scenario's.
 WITHOUT = {
     *("Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedOpt", "FedPer"),
