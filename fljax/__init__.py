@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         save,
         sweep,
     )
+    from fljax.study.tuning import Tuned, tune
     from fljax.tables import table
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Plan",
     "Simulation",
     "StoreError",
+    "Tuned",
     "aggregation",
     "algorithms",
     "attacks",
@@ -98,6 +100,7 @@ __all__ = [
     "sweep",
     "table",
     "theory",
+    "tune",
     "view",
 ]
 
@@ -108,8 +111,10 @@ _ROOMS = ("audit", "plotting", "statistics", "study", "theory")
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fljax.{name}")
-    if name in __all__:  # all that is not here yet is of studies, but for two
-        room = {"best": "statistics", "table": "tables"}.get(name, "study")
+    if name in __all__:  # all that is not here yet is of studies, but for a few
+        rooms = {"best": "statistics", "table": "tables"}
+        rooms |= {"Tuned": "study.tuning", "tune": "study.tuning"}
+        room = rooms.get(name, "study")
         return getattr(importlib.import_module(f"fljax.{room}"), name)
     return _renamed.lookup(__name__)(name)
 

@@ -73,7 +73,7 @@ ROOMS = {
 
 #: Not covered here: what the library makes and hands out; and `module`, which takes any class and
 #: says at its construction what is wrong with it.
-NOT_COVERED = {"Interrupted", "Plan", "module"}
+NOT_COVERED = {"Interrupted", "Plan", "Tuned", "module"}
 
 #: Made by the library inside a run or for its results, not by users: records, and what is called
 #: with arrays that were checked on their way in.
@@ -598,6 +598,7 @@ VALID = {
     "random_key": {},
     "run": {"simulation": SIMULATION, "rounds": 2},
     "best": {**MEASURED, "over": "algorithm"},
+    "tune": {"scenario": study, "methods": ["CTA"], "metric": "normalized_error", "rounds": 2},
     "table": STUDY,
     "view": {"simulation": SIMULATION},
     "aggregation.CenteredClipping": {"radius": 1.0},
@@ -1211,7 +1212,7 @@ VALID = {
 
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
-    *("load", "merge", "plan", "run", "save", "sweep"),
+    *("load", "merge", "plan", "run", "save", "sweep", "tune"),
     *(
         "audit.one_run",
         "audit.membership",
@@ -1253,6 +1254,7 @@ ACCEPTED = {
     ("sweep", "root"): "negative",
     ("sweep", "store"): "text",
     ("sweep", "progress"): "true",
+    ("tune", "store"): "text",
     ("Simulation", "metrics"): "empty",
     ("load", "path"): "text",
     ("merge", "into"): "text",

@@ -1,0 +1,608 @@
+"""Choosing the numbers of each method by the same rule, on seeds that no evaluation meets."""
+
+import inspect
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from scipy.stats import qmc
+
+from fljax import _check, statistics
+from fljax._arguments import checked
+from fljax.algorithms.base import REGISTRY, Algorithm
+from fljax.metrics import Metric
+from fljax.plotting.house import look_of, style
+from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
+from fljax.study.grid import Scenario
+from fljax.study.request import Request, Study
+from fljax.study.running import sweep
+from fljax.study.store import write_whole
+
+__all__ = ["FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune"]
+
+#: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
+FIRST_SEED = 1_000_000_000
+
+#: Where the search begins for the numbers that an algorithm must be given. It leaves the
+#: logarithmic ones where the best lies on an edge, so that they need not be right.
+RANGES: dict[str, tuple] = {
+    **dict.fromkeys(("step_size", "mixture_step_size", "personal_step_size"), (1e-3, 1.0)),
+    **dict.fromkeys(("tuning_step_size", "attention_step_size"), (1e-3, 1.0)),
+    "server_step_size": (1e-2, 1e1),
+    "penalty": (1e-2, 1e2),
+    **dict.fromkeys(("coupling", "attraction"), (1e-3, 1e1)),
+    **dict.fromkeys(("pull", "scale"), (1e-2, 1e1)),
+    "probability": (0.05, 1.0, "linear"),
+}
+
+#: What an algorithm must be given and no search chooses.
+GIVEN = {
+    "clients_per_round": "it is the scenario's participation",
+    "clusters": "it is the scenario's structure",
+    "compression": "it decides what a round sends",
+    "fairness": "another one is another objective",
+    "period": "its sensible values depend on the number of samples",
+    "personal": "it is a part of the scenario's model",
+    "policy": "it is an object of its own",
+    "server": "it is an object of its own",
+    "solver": "it is an algorithm of its own",
+}
+
+#: What is made least: the last record, the mean over all records, or what it took to get to the
+#: target.
+GOALS = ("final", "area", "rounds", "bits")
+
+#: A run that never gets to the target counts as so many times all its rounds or bits (the penalized
+#: average runtime PAR2 of algorithm configuration).
+PENALTY = 2.0
+
+#: Two values as good as one another: their means are within so many dB.
+TOLERANCE = 1.0
+
+
+class Range(NamedTuple):
+    """Where one number is searched, on its scale: of a logarithmic one, of its logarithm."""
+
+    low: float
+    high: float
+    linear: bool
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    def value(self, place: float) -> float:
+        return float(place if self.linear else 10.0**place)
+
+
+class Structure(NamedTuple):
+    """What is searched together: a method at one value of each of its categories."""
+
+    build: Callable[..., Algorithm]
+    ranges: dict[str, Range]
+    categories: dict[str, Any]
+
+    def values(self, place: np.ndarray) -> dict[str, Any]:
+        numbers = zip(self.ranges.items(), place, strict=True)
+        return {name: one.value(at) for (name, one), at in numbers} | self.categories
+
+
+class Search:
+    """The candidates of one structure, batch by batch, on the scale of each number."""
+
+    def __init__(self, structure: Structure, points: int, extensions: int, refinements: int):
+        self.ranges = list(structure.ranges.values())
+        count = len(self.ranges)
+        self.points, self.size = points, points * count or 1
+        self.extensions, self.refinements = extensions, refinements
+        self.low = np.array([one.low for one in self.ranges])
+        self.high = np.array([one.high for one in self.ranges])
+        self.step = (self.high - self.low) / (points - 1)
+        # Candidates of one number have neighbors; of several, whose are random, a quarter is near.
+        self.reach = self.step if count == 1 else (self.high - self.low) / 4
+        self.margin = 0.0 if count == 1 else self.step / 2
+        self.places = np.empty((0, count))
+        self.batch: np.ndarray | None = self._spread(self.low, self.high)
+
+    def edges(self, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a candidate lies on the lower and on the upper edge of what was tried."""
+        return best <= self.low + self.margin, best >= self.high - self.margin
+
+    def advance(self, scores: np.ndarray) -> None:
+        """Choose the next batch by the scores of all that were tried."""
+        best = self.places[scores.argmin()]
+        below, above = self.edges(best)
+        if not np.isfinite(scores).any():  # what is too long a step diverges
+            below, above = np.ones_like(below), np.zeros_like(above)
+        free = np.array([not one.linear for one in self.ranges], bool)
+        below, above = below & free, above & free & ~below
+        self.batch = None
+        if (below | above).any():
+            if self.extensions:
+                self.extensions -= 1
+                self.batch = self._extended(below, above)
+        elif self.refinements and free.size:
+            self.refinements -= 1
+            ends = [(one.low, one.high) if one.linear else (-np.inf, np.inf) for one in self.ranges]
+            low, high = np.clip([best - self.reach, best + self.reach], *np.array(ends).T)
+            self.batch = self._spread(low, high, inner=True)
+            self.reach = self.reach * 2 / (self.points + 1)
+
+    def _extended(self, below: np.ndarray, above: np.ndarray) -> np.ndarray:
+        beyond = self.step * self.points
+        low = np.where(below, self.low - beyond, np.where(above, self.high + self.step, self.low))
+        high = np.where(below, self.low - self.step, np.where(above, self.high + beyond, self.high))
+        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+        return self._spread(low, high)
+
+    def _spread(self, low: np.ndarray, high: np.ndarray, inner: bool = False) -> np.ndarray:
+        if len(self.ranges) == 1:
+            grid = np.linspace(low, high, self.points + 2 * inner)
+            return grid[1:-1] if inner else grid
+        if not self.ranges:
+            return np.empty((1, 0))
+        sampler = qmc.Halton(len(self.ranges), scramble=False)
+        sampler.fast_forward(1 + len(self.places))
+        return low + (high - low) * sampler.random(self.size)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What :func:`tune` chose, and from what.
+
+    Attributes:
+      methods: the chosen algorithms, for ``fl.sweep(grid={"algorithm": tuned.methods})``.
+      chosen: of each method the values by name.
+      interior: of each number whether values on both sides of it were tried and are worse. If not,
+        the best may lie beyond.
+      width: of each number the least and the greatest value of the candidates, of the chosen
+        categories, whose means are within 1 dB of the best.
+      response: of each method the scores over its candidates, with their values as coordinates:
+        ``mean``, ``low``, ``high``, ``runs``, ``diverged`` and ``censored`` (runs that never got to
+        the target). The mean is infinite where any run diverged.
+      goal: what was made least.
+      seeds: that were used, and must not be those of an evaluation.
+      compilations: programs that were compiled.
+    """
+
+    methods: dict[str, Algorithm]
+    chosen: dict[str, dict[str, Any]]
+    interior: dict[str, dict[str, bool]]
+    width: dict[str, dict[str, tuple[float, float]]]
+    response: dict[str, xr.Dataset]
+    goal: str
+    seeds: list[int]
+    compilations: int
+
+    def table(self) -> Any:
+        """A pandas ``DataFrame`` with a row for each method and value that was chosen."""
+        rows = [
+            {
+                "method": method,
+                "parameter": name,
+                "chosen": value,
+                "interior": self.interior[method].get(name, ""),
+                "from": self.width[method].get(name, ("", ""))[0],
+                "to": self.width[method].get(name, ("", ""))[1],
+                "score": float(self.response[method]["mean"].min()),
+                "tried": self.response[method].sizes["candidate"],
+            }
+            for method, values in self.chosen.items()
+            for name, value in values.items()
+        ]
+        columns = {key: ("row", np.array([r[key] for r in rows], object)) for key in rows[0]}
+        return xr.Dataset(columns).to_dataframe().set_index(["method", "parameter"])
+
+    def plot(self) -> np.ndarray:
+        """The mean scores over each number, with 95 % bands and the chosen value marked.
+
+        Of methods with several numbers each candidate is a point; of categories the chosen ones
+        are drawn.
+
+        Returns:
+          Axes, one for each name of a number.
+        """
+        names = list(dict.fromkeys(name for numbers in self.width.values() for name in numbers))
+        if not names:
+            raise ValueError("no method has a number to draw; see table().")
+        with style():
+            size = 4.2 * len(names) + 0.8, 3.6
+            figure, row = plt.subplots(
+                1, len(names), figsize=size, sharey=True, squeeze=False, layout="constrained"
+            )
+            for i, method in enumerate(self.response):
+                for name, ax in zip(names, row[0], strict=True):
+                    if name in self.width[method]:
+                        self._draw(ax, method, name, look_of(i))
+            attrs = next(iter(self.response.values())).attrs
+            for name, ax in zip(names, row[0], strict=True):
+                linear = any(one.attrs["linear"].get(name) for one in self.response.values())
+                ax.set(xlabel=name.replace("_", " "), xscale="linear" if linear else "log")
+                if not attrs["decibel"]:
+                    ax.set(yscale="log" if attrs["cost"] else "linear")
+                ax.legend()
+            row[0, 0].set(ylabel=attrs["label"])
+            figure.suptitle(f"mean over {len(self.seeds)} tuning seeds, 95 % interval", fontsize=8)
+        return row[0]
+
+    def _draw(self, ax: Axes, method: str, name: str, look: dict[str, Any]) -> None:
+        response, chosen = self.response[method], self.chosen[method]
+        scale = statistics.decibels if response.attrs["decibel"] else lambda value: value
+        for category in chosen.keys() - self.width[method].keys():
+            response = response.where(response[category] == str(chosen[category]), drop=True)
+        finite = response.where(np.isfinite(response["mean"]), drop=True).sortby(name)
+        mean, low, high = (scale(finite[part].values) for part in ("mean", "low", "high"))
+        at = finite[name].values
+        if len(self.width[method]) == 1:
+            ax.plot(at, mean, color=look["color"], linestyle=look["linestyle"])
+            ax.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        else:
+            error = np.nan_to_num([mean - low, high - mean])
+            ax.errorbar(at, mean, error, color=look["color"], fmt=".", alpha=0.5, linewidth=0.8)
+        mark = {key: value for key, value in look.items() if key != "linestyle"}
+        ax.plot(chosen[name], mean.min(), linestyle="", markersize=8, label=method, **mark)
+
+    def save(self, path: str | PathLike) -> Path:
+        """Write it to a JSON file, whole or not at all; :meth:`load` reads it."""
+        path = Path(path)
+        content = {
+            "response": {name: one.to_dict() for name, one in self.response.items()},
+            "goal": self.goal,
+            "seeds": self.seeds,
+            "compilations": self.compilations,
+        }
+        write_whole(path, json.dumps(content).encode())
+        return path
+
+    @classmethod
+    def load(cls, path: str | PathLike, methods: Sequence[str] | Mapping[str, tuple]) -> "Tuned":
+        """Read what :meth:`save` wrote.
+
+        Args:
+          path: of the file.
+          methods: that :func:`tune` was given; functions are in no file.
+
+        Raises:
+          ValueError: other methods than those of the file.
+        """
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
+        structures = _structures(methods)
+        if set(structures) != set(response):
+            raise ValueError(f"{path} is of the methods {list(response)}, got {list(structures)}.")
+        return _tuned(structures, response, **content)
+
+
+@checked
+def tune(
+    scenario: Scenario,
+    methods: Sequence[str] | Mapping[str, tuple],
+    *,
+    metric: str | Metric,
+    rounds: int,
+    goal: str = "final",
+    target: float | None = None,
+    seeds: int | Sequence[int] = 10,
+    points: int = 8,
+    extensions: int = 3,
+    refinements: int = 1,
+    record_every: int = 1,
+    store: str | PathLike | None = None,
+) -> Tuned:
+    """Choose the numbers of each method, all by the same rule, on seeds of the tuning's own.
+
+    The candidates of one number are a grid, evenly spaced on its scale, those of several are
+    Halton's sequence. Where the best lies on the edge of a logarithmic range the search goes on
+    past it, at most ``extensions`` times; then it is refined around the best. Linear ranges are
+    kept to. Every batch has as many candidates, so that all of one structure are one compiled
+    program. A candidate of which any run diverged counts as infinite.
+
+    Seeds of the tuning are numbered from 10^9 on, in the same root as those of :func:`fljax.sweep`,
+    which begin at 0: no run of an evaluation was tuned on. Under a privacy budget a choice that
+    looks at private data spends privacy that no ledger here counts.
+
+    Args:
+      scenario: ``(key, algorithm) -> Simulation``, pure.
+      methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), of which the numbers that must be
+        given are searched from :data:`RANGES` on; or by name of one's own what makes an algorithm,
+        and the values of its arguments to search: ``(least, greatest)`` to begin with, on a
+        logarithmic scale, ``(least, greatest, "linear")``, or a list of categories, each a
+        structure searched of its own: ``{"momentum": (fl.algorithms.FedAvgM, {"step_size": (1e-3,
+        1), "momentum": (0, 0.99, "linear"), "local_steps": [1, 5]})}``.
+      metric: that is made small.
+      rounds: of every run.
+      goal: ``"final"``, its last record; ``"area"``, the mean over all records; ``"rounds"`` or
+        ``"bits"``, what it takes until it is at or below the target. A run that never is counts
+        as twice all its rounds or bits.
+      target: of the goals ``"rounds"`` and ``"bits"``.
+      seeds: how many, or which, from 10^9 on.
+      points: of each batch, for each number.
+      extensions: how often the search of a structure goes on past an edge.
+      refinements: how often it is refined.
+      record_every: measure after every so many rounds.
+      store: a folder that keeps all runs; a tuning that was killed goes on from there.
+
+    Returns:
+      What was chosen, and all that was tried.
+
+    Raises:
+      ValueError: before anything is compiled, an unknown method or one that must be given more
+        than numbers, an empty or inverted range, an argument that the method does not take, an
+        unknown goal, a goal without its target or a target without its goal, an unknown metric,
+        seeds of an evaluation; a method of which every candidate diverged.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> def scenario(key, algorithm):
+      ...     return fl.Simulation(
+      ...         problem=fl.problems.ridge(key, clients=6, samples=10, dim=2),
+      ...         network=fl.graphs.ring(6),
+      ...         algorithm=algorithm,
+      ...         metrics=["normalized_error"],
+      ...     )
+      >>> tuned = fl.tune(scenario, ["EXTRA"], metric="normalized_error", rounds=20, seeds=2)
+      >>> tuned.interior
+      {'EXTRA': {'step_size': True}}
+      >>> results = fl.sweep(scenario, grid={"algorithm": tuned.methods}, rounds=20, seeds=3)
+      >>> results.algorithm.values.tolist()
+      ['EXTRA']
+    """
+    for name, count, least in (
+        ("points", points, 3),
+        ("extensions", extensions, 0),
+        ("refinements", refinements, 0),
+    ):
+        _check.count(name, count, at_least=least)
+    _check.choice("goal", goal, GOALS)
+    if (target is None) == (goal in ("rounds", "bits")):
+        raise ValueError(
+            f"target= is for the goals 'rounds' and 'bits', which need it; got goal={goal!r} and "
+            f"target={target}."
+        )
+    if _check.is_whole(seeds):
+        _check.count("seeds", seeds)
+        seeds = range(FIRST_SEED, FIRST_SEED + int(seeds))
+    methods_ = _structures(methods)
+    rows = [(name, one) for name, several in methods_.items() for one in several]
+    searches = [Search(one, points, extensions, refinements) for _, one in rows]
+    first = {
+        f"{name} {i}": one.build(**one.values(search.low))
+        for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True))
+    }
+    request = Request(scenario=scenario, rounds=rounds, grid={"algorithm": first}, seeds=seeds)
+    tuned_on = request.seed_list
+    if min(tuned_on) < FIRST_SEED:
+        raise ValueError(
+            f"seeds of a tuning are numbered from {FIRST_SEED} on, as those below are an "
+            f"evaluation's, got {min(tuned_on)}; give their number alone."
+        )
+    numbers = (m.name for g in Study.of(request).groups for m in g.shown.metrics if not m.dims)  # pyright: ignore
+    _check.choice("metric", metric.name if isinstance(metric, Metric) else metric, set(numbers))
+    scores: list[list[xr.Dataset]] = [[] for _ in rows]
+    compilations = 0
+    while any(search.batch is not None for search in searches):
+        candidates, owners = {}, []
+        for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True)):
+            for place in () if search.batch is None else search.batch:
+                values = one.values(place)
+                label = ", ".join(f"{key}={value!r}" for key, value in values.items())
+                candidates[f"{name}: {label}"] = one.build(**values)
+                owners.append(i)
+        with warnings.catch_warnings():  # candidates may be bad; who runs the chosen one is warned
+            for kind in (AssumptionWarning, DivergenceWarning, MetricWarning):
+                warnings.simplefilter("ignore", kind)
+            results = sweep(
+                scenario,
+                grid={"algorithm": candidates},
+                rounds=rounds,
+                seeds=tuned_on,
+                record_every=record_every,
+                store=store,
+            )
+        compilations += results.attrs["compilations"]
+        for i, ((_, one), search) in enumerate(zip(rows, searches, strict=True)):
+            if search.batch is None:
+                continue
+            part = results.isel(algorithm=np.flatnonzero(np.array(owners) == i))
+            scored = _scored(part, metric, goal, target)
+            scores[i].append(_labeled(scored, one, search.batch))
+            search.places = np.concatenate([search.places, search.batch])
+            search.advance(np.concatenate([s["mean"].values for s in scores[i]]))
+    response = {}
+    for name in methods_:
+        own = [i for i, row in enumerate(rows) if row[0] == name]
+        parts = [xr.concat(scores[i], "candidate", combine_attrs="override") for i in own]
+        inside = [_interior(part, searches[i]) for part, i in zip(parts, own, strict=True)]
+        best = int(np.argmin([float(part["mean"].min()) for part in parts]))
+        whole = xr.concat(parts, "candidate", combine_attrs="override")
+        response[name] = whole.assign_attrs(interior=inside[best])
+    return _tuned(methods_, response, goal, tuned_on, compilations)
+
+
+def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[Structure]]:
+    """Of each method one for every combination of its categories."""
+    if isinstance(given, str) or not given:
+        raise ValueError(f"methods are a list of names or a dict, at least one, got {given!r}.")
+    if not isinstance(given, Mapping):
+        if len(set(given)) < len(given):
+            raise ValueError(f"each method once, got {list(given)}.")
+        given = {name: _named(name) for name in given}
+    structures = {}
+    for method, parts in given.items():
+        if not (
+            isinstance(parts, tuple)
+            and len(parts) == 2
+            and callable(parts[0])
+            and isinstance(parts[1], Mapping)
+            and parts[1]
+        ):
+            raise ValueError(
+                f"method {method!r} must be (function, {{argument: its values}}), got "
+                f"{_check.shown(parts)}."
+            )
+        build, space = parts
+        try:
+            inspect.signature(build).bind(**space)
+        except TypeError as error:
+            raise ValueError(
+                f"method {method!r} cannot be made of {', '.join(space)}: {error}."
+            ) from None
+        lists = {name: values for name, values in space.items() if isinstance(values, list)}
+        ranges = {
+            name: _range(f"{name} of {method!r}", values)
+            for name, values in space.items()
+            if name not in lists
+        }
+        for name, values in lists.items():
+            if not values or len(set(map(str, values))) < len(values):
+                raise ValueError(
+                    f"categories of {name} of {method!r} must be one or more, each once, got "
+                    f"{values}."
+                )
+        structures[method] = [
+            Structure(build, ranges, dict(zip(lists, values, strict=True)))
+            for values in itertools.product(*lists.values())
+        ]
+    return structures
+
+
+def _range(name: str, values: Any) -> Range:
+    linear = isinstance(values, tuple) and len(values) == 3 and values[2] == "linear"
+    if not linear and not (isinstance(values, tuple) and len(values) == 2):
+        raise ValueError(
+            f"the range of {name} must be (least, greatest), (least, greatest, 'linear') or a list "
+            f"of categories, got {_check.shown(values)}."
+        )
+    low, high = values[:2]
+    for which, value in (("least", low), ("greatest", high)):
+        (_check.interval if linear else _check.positive)(f"the {which} {name}", value)
+    if not low < high:
+        raise ValueError(
+            f"the range of {name} is empty or inverted: {low:g} to {high:g}; give the least value "
+            "first."
+        )
+    return Range(low, high, True) if linear else Range(math.log10(low), math.log10(high), False)
+
+
+def _named(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
+    """A registered algorithm with the ranges of the numbers that it must be given."""
+    _check.choice("method", name, REGISTRY)
+    cls = REGISTRY[name]
+    needed = [
+        one.name
+        for one in fields(cls)  # pyright: ignore[reportArgumentType]  # of fljax's modules
+        if one.default is MISSING and one.default_factory is MISSING
+    ]
+    for one in needed:
+        if one not in RANGES:
+            why = GIVEN.get(one, "no range is known for it")
+            raise ValueError(
+                f"{name} must be given {one}, and {why}; say what is tuned, "
+                f"methods={{{name!r}: (function, {{argument: (least, greatest)}})}}."
+            )
+    space = {one: RANGES[one] for one in needed}
+    try:
+        cls(**{one: values[0] for one, values in space.items()})
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be given more than numbers ({error}); say what is tuned, "
+            f"methods={{{name!r}: (function, {{argument: (least, greatest)}})}}."
+        ) from None
+    return cls, space
+
+
+def _scored(
+    results: xr.Dataset, metric: str | Metric, goal: str, target: float | None
+) -> xr.Dataset:
+    """How bad each candidate is, as a summary over seeds."""
+    name = statistics.named(results, metric)
+    values = results[name]
+    censored = xr.zeros_like(results["diverged"], dtype=int)
+    decibel = False
+    if target is None:
+        score = (
+            values.isel(round=-1, drop=True)
+            if goal == "final"
+            else values.mean("round", skipna=False)
+        )
+        attrs, decibel = values.attrs, statistics.is_decibel(results, name)
+        label = f"{goal} {statistics.label_of(results, name)}"
+    else:
+        reached = values <= target
+        cost = (results["bits"] if goal == "bits" else results["round"]).broadcast_like(values)
+        censored = (~reached.any("round")).astype(int)
+        score = cost.where(reached).min("round").where(censored == 0, PENALTY * cost.max("round"))
+        long_name = values.attrs.get("long_name", name)
+        attrs, label = {}, f"{goal} until {long_name} is {target:g}"
+    data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})
+    with np.errstate(over="ignore"):  # of what is about to diverge
+        numbers = statistics.summary(data, "score")
+    # Where the metric itself is no number the run is as lost as one that diverged.
+    lost = (numbers["diverged"] > 0) | (numbers["runs"] < results.sizes["seed"])
+    numbers["mean"] = numbers["mean"].where(~lost & np.isfinite(numbers["mean"]), np.inf)
+    numbers["censored"] = censored.sum("seed").astype(int)
+    cost = target is not None
+    return numbers.assign_attrs(label=label, decibel=decibel, cost=cost)
+
+
+def _labeled(scored: xr.Dataset, one: Structure, batch: np.ndarray) -> xr.Dataset:
+    """With the candidates' values as coordinates."""
+    values = [one.values(place) for place in batch]
+    coords = {
+        name: (
+            "candidate",
+            [row[name] if name in one.ranges else str(row[name]) for row in values],
+        )
+        for name in values[0]
+    }
+    scored = scored.rename(algorithm="candidate").drop_vars("candidate").assign_coords(coords)
+    return scored.assign_attrs(linear={name: r.linear for name, r in one.ranges.items()})
+
+
+def _interior(response: xr.Dataset, search: Search) -> dict[str, bool]:
+    below, above = search.edges(search.places[int(response["mean"].values.argmin())])
+    return dict(zip(response.attrs["linear"], (~(below | above)).tolist(), strict=True))
+
+
+def _tuned(
+    methods: Mapping[str, list[Structure]],
+    response: dict[str, xr.Dataset],
+    goal: str,
+    seeds: list[int],
+    compilations: int,
+) -> Tuned:
+    chosen, built, width = {}, {}, {}
+    for method, structures in methods.items():
+        one, scores = structures[0], response[method]
+        if not np.isfinite(scores["mean"]).any():
+            least = ", ".join(f"{name} {float(scores[name].min()):g}" for name in one.ranges)
+            raise ValueError(
+                f"nothing is left to choose for {method}: every candidate had runs that diverged"
+                f"{least and f', down to {least}'}. Begin at smaller values, or look at the "
+                "scenario."
+            )
+        best = scores.isel(candidate=int(scores["mean"].values.argmin()))
+        (one,) = (
+            s for s in structures if all(best[n].item() == str(v) for n, v in s.categories.items())
+        )
+        numbers = {name: float(best[name]) for name in one.ranges}
+        chosen[method] = numbers | one.categories
+        built[method] = one.build(**chosen[method])
+        slack = abs(float(best["mean"])) * (10 ** (TOLERANCE / 10) - 1)
+        good = scores["mean"] <= best["mean"] + slack
+        for name in one.categories:
+            good = good & (scores[name] == best[name])
+        values = {name: scores[name].values[good.values] for name in one.ranges}
+        width[method] = {n: (float(v.min()), float(v.max())) for n, v in values.items()}
+    interior = {method: one.attrs["interior"] for method, one in response.items()}
+    return Tuned(built, chosen, interior, width, response, goal, seeds, compilations)

@@ -1,0 +1,431 @@
+"""Tuning: finds the known best, past a bad range, on seeds of its own, and says what is wrong."""
+
+import functools
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+
+import fljax as fl
+from fljax.algorithms.base import REGISTRY
+from fljax.study import programs, tuning
+from fljax.study.store import Store
+from fljax.study.tuning import (
+    FIRST_SEED,
+    GIVEN,
+    Range,
+    Search,
+    Structure,
+    _named,
+    _scored,
+    _structures,
+)
+
+METRIC = {"metric": "normalized_error", "rounds": 10, "seeds": 2}
+
+
+def scenario(key, algorithm):
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=5, samples=10, dim=2),
+        network=fl.graphs.complete(5),
+        algorithm=algorithm,
+        metrics=["normalized_error"],
+    )
+
+
+def candidates(low, high):
+    return {"CTA": (fl.algorithms.CTA, {"step_size": (low, high)})}
+
+
+def step(tuned, name="CTA"):
+    return tuned.chosen[name]["step_size"]
+
+
+def traces(monkeypatch):
+    """Calls of the compiler, one by one."""
+    compiled = []
+    compile_or_load = programs.compile_or_load
+
+    def spy(*given):
+        compiled.append(given)
+        return compile_or_load(*given)
+
+    monkeypatch.setattr(programs, "compile_or_load", spy)
+    return compiled
+
+
+def fresh():
+    """A scenario that no program is known of."""
+
+    def renewed(key, algorithm):
+        return scenario(key, algorithm)
+
+    return renewed
+
+
+@pytest.mark.slow
+def test_it_goes_past_a_bad_range():
+    near = fl.tune(scenario, candidates(1e-2, 1.0), **METRIC)
+    far = fl.tune(scenario, candidates(1e-5, 1e-4), extensions=5, **METRIC)
+    assert near.interior["CTA"]["step_size"]
+    assert far.interior["CTA"]["step_size"]
+    low, high = near.width["CTA"]["step_size"]
+    assert low <= step(near) <= high
+    assert low / 1.5 < step(far) < 1.5 * high
+
+
+def test_a_range_that_is_not_left_is_said_not_to_hold_the_best():
+    stuck = fl.tune(scenario, candidates(1e-5, 1e-4), extensions=0, **METRIC)
+    assert not stuck.interior["CTA"]["step_size"]
+    assert step(stuck) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("methods", [["CTA"], ["CTA", "EXTRA"]])
+def test_a_structure_is_compiled_once(methods, monkeypatch):
+    compiled = traces(monkeypatch)
+    tuned = fl.tune(fresh(), methods, **METRIC)
+    assert all(one.sizes["candidate"] > 8 for one in tuned.response.values())  # several batches
+    assert tuned.compilations == len(compiled) == len(methods)
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "EXTRA"])
+def test_the_known_best_step_is_found(method):
+    problem = fl.problems.ridge(jax.random.key(3), clients=5, samples=10, dim=2)
+
+    def slope(model):
+        return problem.gradient(jnp.broadcast_to(model, (5, 2))).mean(axis=0)
+
+    curvatures = np.linalg.eigvalsh(jax.jacobian(slope)(jnp.zeros(2)))
+
+    def descent(key, algorithm):
+        return fl.Simulation(
+            problem=problem,
+            network=fl.graphs.complete(5) if method == "EXTRA" else None,
+            algorithm=algorithm,
+            metrics=[fl.metrics.normalized_error],
+        )
+
+    tuned = fl.tune(descent, [method], refinements=2, **METRIC)  # 10 rounds are above rounding
+    if method == "FedAvg":
+        best = 2 / curvatures.sum()
+    else:  # by a grid that is finer by far
+        steps = np.geomspace(step(tuned, method) / 4, 4 * step(tuned, method), 301)
+        every = {f"{s}": fl.algorithms.EXTRA(float(s)) for s in steps}
+        results = fl.sweep(descent, grid={"algorithm": every}, rounds=10)
+        last = results["normalized_error"].isel(round=-1, seed=0)
+        best = steps[last.where(results["diverged"].isel(seed=0) == 0, np.inf).values.argmin()]
+    assert step(tuned, method) == pytest.approx(best, rel=0.05)
+
+
+def test_what_is_chosen_is_run_on_other_seeds(monkeypatch):
+    asked = []
+    sweep = tuning.sweep
+
+    def spy(*args, **options):
+        asked.extend(options["seeds"])
+        return sweep(*args, **options)
+
+    monkeypatch.setattr(tuning, "sweep", spy)
+    tuned = fl.tune(scenario, ["CTA", "EXTRA"], **METRIC)
+    assert min(asked) == FIRST_SEED
+    assert set(asked) == set(tuned.seeds)
+    results = fl.sweep(scenario, grid={"algorithm": tuned.methods}, rounds=10, seeds=2)
+    assert not set(results.seed.values) & set(asked)
+    for name, response in tuned.response.items():
+        best = response.isel(candidate=int(response["mean"].values.argmin()))
+        assert best["step_size"] == step(tuned, name)
+        assert tuned.table()["chosen"][name, "step_size"] == step(tuned, name)
+
+
+def test_no_key_of_an_evaluation_is_drawn():
+    """Keys that the scenario is given, as the runs see them."""
+    seen = set()
+
+    def spied(key, algorithm):
+        jax.debug.callback(lambda data: seen.add(data.tobytes()), jax.random.key_data(key))
+        return scenario(key, algorithm)
+
+    fl.tune(spied, ["CTA"], refinements=0, **METRIC)
+    tuned_on, _ = set(seen), seen.clear()
+    fl.sweep(spied, grid={"algorithm": {"CTA": fl.algorithms.CTA(0.1)}}, rounds=10, seeds=2)
+    assert tuned_on
+    assert seen
+    assert not tuned_on & seen
+
+
+def test_the_picture_shows_what_was_chosen_in_decibels():
+    tuned = fl.tune(scenario, ["CTA", "EXTRA"], **METRIC)
+    (ax,) = tuned.plot()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["CTA", "EXTRA"]
+    assert ax.get_ylabel() == "final normalized error [dB]"
+    assert len(ax.collections) == 2  # bands
+    for line, name in zip(ax.lines[1::2], tuned.chosen, strict=True):
+        assert line.get_xdata() == [step(tuned, name)]
+        least = 10 * np.log10(float(tuned.response[name]["mean"].min()))
+        np.testing.assert_allclose(line.get_ydata(), least)
+    plt.close("all")
+
+
+SPACE = {
+    "heavy": (
+        fl.algorithms.FedAvgM,
+        {"step_size": (1e-2, 1.0), "momentum": (0.0, 0.9, "linear"), "local_steps": [1, 3]},
+    )
+}
+
+
+def served(key, algorithm):
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=5, samples=10, dim=2),
+        algorithm=algorithm,
+        metrics=["normalized_error"],
+    )
+
+
+def test_several_numbers_and_categories_are_chosen_together(monkeypatch, tmp_path):
+    compiled = traces(monkeypatch)
+    tuned = fl.tune(served, SPACE, points=4, **METRIC)
+    assert tuned.compilations == len(compiled) == 2  # of one step and of three
+    response, chosen = tuned.response["heavy"], tuned.chosen["heavy"]
+    best = response.isel(candidate=int(response["mean"].values.argmin()))
+    assert {n: best[n].item() for n in chosen} == {
+        n: chosen[n] for n in ("step_size", "momentum")
+    } | {"local_steps": str(chosen["local_steps"])}
+    assert set(response["local_steps"].values) == {"1", "3"}
+    assert 0 <= response["momentum"].min() <= response["momentum"].max() <= 0.9
+    assert set(tuned.interior["heavy"]) == set(tuned.width["heavy"]) == {"step_size", "momentum"}
+    heavy = tuned.methods["heavy"]
+    assert isinstance(heavy, fl.algorithms.FedAvgM)
+    assert heavy.local_steps == chosen["local_steps"]
+    assert list(tuned.table().loc["heavy"]["chosen"]) == list(chosen.values())
+    left, right = tuned.plot()
+    assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
+    plt.close("all")
+    loaded = fl.Tuned.load(tuned.save(tmp_path / "tuned.json"), SPACE)
+    assert loaded.chosen == tuned.chosen
+    assert loaded.table().equals(tuned.table())
+    assert loaded.seeds == tuned.seeds
+    xr.testing.assert_identical(loaded.response["heavy"], response)
+    with pytest.raises(ValueError, match="of the methods"):
+        fl.Tuned.load(tmp_path / "tuned.json", ["CTA"])
+
+
+def test_categories_alone_are_chosen():
+    space = {"steps": (functools.partial(fl.algorithms.FedAvg, 0.1), {"local_steps": [1, 4]})}
+    tuned = fl.tune(served, space, **METRIC)
+    assert tuned.chosen["steps"]["local_steps"] == 4
+    assert tuned.response["steps"].sizes["candidate"] == 2
+    with pytest.raises(ValueError, match="no method has a number"):
+        tuned.plot()
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_the_search_of_several_numbers_leaves_its_box(below):
+    ranges = {"a": Range(-1.0, 0.0, False), "b": Range(0.0, 1.0, True)}
+    search = Search(Structure(fl.algorithms.FedAvg, ranges, {}), 8, 4, 1)
+    goal = np.array([-2.2 if below else 1.2, 0.5])
+    while search.batch is not None:
+        search.places = np.concatenate([search.places, search.batch])
+        search.advance(((search.places - goal) ** 2).sum(axis=1))
+    best = search.places[((search.places - goal) ** 2).sum(axis=1).argmin()]
+    np.testing.assert_allclose(best, goal, atol=0.15)
+    assert (search.places[:, 1] >= 0).all()
+    assert (search.places[:, 1] <= 1).all()
+    assert not np.any(search.edges(best))
+
+
+def test_a_linear_range_is_kept_to():
+    ranges = {"a": Range(-1.0, 0.0, False), "b": Range(0.0, 1.0, True)}
+    search = Search(Structure(fl.algorithms.FedAvg, ranges, {}), 8, 4, 2)
+    while search.batch is not None:
+        search.places = np.concatenate([search.places, search.batch])
+        search.advance(((search.places - np.array([-0.5, 1.3])) ** 2).sum(axis=1))
+    assert len(search.places) > 16
+    assert 0.9 < search.places[:, 1].max() <= 1
+
+
+#: Algorithms that must be given more than numbers: a part of them is the scenario's.
+WITHOUT = {
+    *("Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedOpt", "FedPer"),
+    *("FedRep", "FedSGD, networked", "GT-SARAH", "GT-SVRG", "IFCA", "ISFedAvg", "LG-FedAvg"),
+    *("NPFL, by gradient", "NPFL, by loss", "NPFL, by parameters", "NPFL-RL"),
+    *("PGFL, by gradient", "PGFL, by loss", "q-FedAvg"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(REGISTRY) - WITHOUT))
+def test_an_algorithm_has_a_space(name):
+    _, space = _named(name)
+    (structure,) = _structures([name])[name]
+    assert space
+    search = Search(structure, 3, 0, 0)
+    for place in (search.low, search.high):
+        assert isinstance(structure.build(**structure.values(place)), REGISTRY[name])
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT))
+def test_an_algorithm_without_a_space_says_why(name):
+    reasons = "|".join(map(re.escape, [*GIVEN.values(), "more than numbers"]))
+    with pytest.raises(ValueError, match=reasons):
+        _named(name)
+
+
+def test_a_candidate_that_diverges_for_some_seeds_counts_as_infinite():
+    error = [[[1.0, 0.5], [1.0, 0.5]], [[1.0, 0.1], [1.0, np.inf]], [[1.0, 0.1], [1.0, np.nan]]]
+    results = xr.Dataset(
+        {
+            "error": (("algorithm", "seed", "round"), error, {"decibel": 1}),
+            "diverged": (("algorithm", "seed"), [[0, 0], [0, 2], [0, 0]]),
+        },
+        {"algorithm": ["a", "b", "c"], "round": [1, 2]},
+    )
+    scored = _scored(results, "error", "final", None)
+    np.testing.assert_array_equal(scored["mean"], [0.5, np.inf, np.inf])
+    np.testing.assert_array_equal(scored["diverged"], [0, 1, 0])
+    area = _scored(results, "error", "area", None)
+    np.testing.assert_array_equal(area["mean"], [0.75, np.inf, np.inf])
+
+
+KILLED = """
+import os, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+from tests.test_tuning import *
+
+add, calls = Store.add, []
+
+def deadly(self, block):
+    calls.append(block)
+    if block.points != calls[0].points:  # of the second batch
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, block)
+
+Store.add = deadly
+small(sys.argv[1])
+"""
+
+
+def small(store):
+    return fl.tune(scenario, candidates(1e-3, 1e-2), points=3, store=store, **METRIC)
+
+
+@pytest.mark.slow
+def test_a_killed_tuning_goes_on(tmp_path, monkeypatch):
+    computed = []
+    add = Store.add
+
+    def spy(self, block):
+        computed.append(block)
+        return add(self, block)
+
+    monkeypatch.setattr(Store, "add", spy)
+    whole = small(tmp_path / "whole")
+    later = sum(block.points != computed[0].points for block in computed)
+    assert 0 < later < len(computed)
+    folder = tmp_path / "killed"
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, folder],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        check=False,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    computed.clear()
+    again = small(folder)
+    assert len(computed) == later  # the first batch was on disk
+    assert again.chosen == whole.chosen
+    xr.testing.assert_equal(again.response["CTA"], whole.response["CTA"])
+    computed.clear()
+    assert small(folder).chosen == whole.chosen
+    assert not computed
+
+
+@pytest.mark.parametrize("bad", [[0, 1], range(FIRST_SEED - 1, FIRST_SEED + 3)])
+def test_seeds_of_an_evaluation_are_refused(bad):
+    with pytest.raises(ValueError, match="an evaluation's"):
+        fl.tune(scenario, ["CTA"], **METRIC | {"seeds": bad})
+
+
+@pytest.mark.parametrize("goal", ["area", "bits"])
+def test_other_goals(goal):
+    target = 0.1 if goal == "bits" else None
+    tuned = fl.tune(scenario, ["CTA"], goal=goal, target=target, **METRIC)
+    results = fl.sweep(
+        scenario, grid={"algorithm": tuned.methods}, rounds=10, seeds=list(tuned.seeds)
+    ).isel(algorithm=0)
+    error = results["normalized_error"]
+    score = error.mean("round")
+    if goal == "bits":
+        score = results["bits"].where(error <= 0.1).min("round")
+    np.testing.assert_allclose(score.mean(), tuned.response["CTA"]["mean"].min(), rtol=1e-6)
+
+
+def test_diverged_candidates_count_as_infinite():
+    tuned = fl.tune(scenario, candidates(1e-2, 1e40), points=5, **METRIC)
+    response = tuned.response["CTA"]
+    assert (response["diverged"] > 0).any()
+    assert np.isinf(response["mean"].where(response["diverged"] > 0, np.inf)).all()
+
+
+def test_runs_that_never_get_to_the_target_are_counted():
+    tuned = fl.tune(scenario, ["CTA"], goal="rounds", target=0.1, **METRIC)
+    response = tuned.response["CTA"]
+    assert response["mean"].min() <= 10
+    never = response["censored"] == 2
+    assert never.any()
+    assert (response["mean"].where(never & (response["diverged"] == 0), 20) == 20).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"methods": ["FedAvgg"]}, "FedAvg"),
+        ({"methods": []}, "at least one"),
+        ({"methods": ["CTA", "CTA"]}, "each method once"),
+        ({"methods": ["Ditto"]}, "solver, and it is an algorithm of its own"),
+        ({"methods": candidates(1.0, 0.1)}, "empty or inverted"),
+        ({"methods": candidates(1.0, 1.0)}, "empty or inverted"),
+        ({"methods": candidates(0.0, 1.0)}, "> 0"),
+        ({"methods": {"CTA": (fl.algorithms.CTA, 0.1)}}, "must be"),
+        ({"methods": {"CTA": (fl.algorithms.CTA, {})}}, "must be"),
+        ({"methods": {"CTA": (fl.algorithms.CTA, {"step_size": 0.1})}}, "range of step_size"),
+        ({"methods": {"CTA": (fl.algorithms.CTA, {"step": (0.1, 1)})}}, "cannot be made of step"),
+        ({"methods": {"CTA": (fl.algorithms.CTA, {"step_size": []})}}, "categories"),
+        ({"goal": "best"}, "goal"),
+        ({"goal": "rounds"}, "target"),
+        ({"target": 0.1}, "target"),
+        ({"points": 2}, "points"),
+        ({"seeds": 0}, "seeds"),
+        ({"metric": "normalised"}, "normalized_error"),
+    ],
+)
+def test_bad_input_is_refused(changed, message):
+    given = {"methods": ["CTA"]} | METRIC | {"rounds": 1} | changed
+    with pytest.raises((ValueError, TypeError), match=message):
+        fl.tune(scenario, **given)
+
+
+def test_an_unknown_metric_is_met_before_anything_is_compiled(monkeypatch):
+    def compiles(*args, **kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr("fljax.study.tuning.sweep", compiles)
+    with pytest.raises(ValueError, match="normalized_error"):
+        fl.tune(scenario, ["CTA"], metric="normalised_error", rounds=1)
+
+
+def test_a_method_that_always_diverges_says_so():
+    with pytest.raises(ValueError, match=r"every candidate .* down to step_size 1e\+30"):
+        fl.tune(
+            scenario, candidates(1e30, 1e35), extensions=0, metric="normalized_error", rounds=40
+        )
