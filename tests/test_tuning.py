@@ -88,6 +88,7 @@ def test_a_range_that_is_not_left_is_said_not_to_hold_the_best():
     assert step(stuck) == pytest.approx(1e-4)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("methods", [["CTA"], ["CTA", "EXTRA"]])
 def test_a_structure_is_compiled_once(methods, monkeypatch):
     compiled = traces(monkeypatch)
@@ -96,6 +97,7 @@ def test_a_structure_is_compiled_once(methods, monkeypatch):
     assert tuned.compilations == len(compiled) == len(methods)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("method", ["FedAvg", "EXTRA"])
 def test_the_known_best_step_is_found(method):
     problem = fl.problems.ridge(jax.random.key(3), clients=5, samples=10, dim=2)
@@ -125,6 +127,7 @@ def test_the_known_best_step_is_found(method):
     assert step(tuned, method) == pytest.approx(best, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_run_on_other_seeds(monkeypatch):
     asked = []
     sweep = tuning.sweep
@@ -145,6 +148,7 @@ def test_what_is_chosen_is_run_on_other_seeds(monkeypatch):
         assert tuned.table()["chosen"][name, "step_size"] == step(tuned, name)
 
 
+@pytest.mark.slow
 def test_no_key_of_an_evaluation_is_drawn():
     """Keys that the scenario is given, as the runs see them."""
     seen = set()
@@ -218,6 +222,7 @@ def test_several_numbers_and_categories_are_chosen_together(monkeypatch, tmp_pat
         fl.Tuned.load(tmp_path / "tuned.json", ["CTA"])
 
 
+@pytest.mark.slow
 def test_categories_alone_are_chosen():
     space = {"steps": (functools.partial(fl.algorithms.FedAvg, 0.1), {"local_steps": [1, 4]})}
     tuned = fl.tune(served, space, **METRIC)

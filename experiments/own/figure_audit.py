@@ -35,6 +35,7 @@ from fljax.algorithms import (
     GFL,
     PADMM,
     PGFL,
+    PGFLByGradient,
     ZCDPNFL,
     Algorithm,
     ClusterFL,
@@ -163,6 +164,9 @@ def cases() -> dict[str, Case]:
             ConventionalFL(STEP), HalfNoise(RHO.value, DECAY.value), written, FAULTY
         ),
         "factor 2 left out": Case(FactorForgotten(STEP), zcdp, written, FAULTY),
+        "PGFL, by gradient": Case(
+            PGFLByGradient(PENALTY, 0.3, clusters=2, warmup=2, step_size=0.5), zcdp, written
+        ),
     }
 
 

@@ -175,6 +175,20 @@ class PGFLByGradient(Discovering):
     Raises:
       ValueError: a step size that is not positive; as :class:`PGFLByLoss`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> keys = jax.random.split(jax.random.key(0), 2)
+      >>> cluster = fl.problems.random_clusters(keys[0], 12, 2)
+      >>> problem = fl.problems.clustered_ridge(keys[1], cluster, 2, (9, 9), 3, 5.0, 0.01)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> algorithm = fl.algorithms.PGFLByGradient(3.0, clusters=2, step_size=0.5)
+      >>> def agreement(now):
+      ...     return fl.clustering.adjusted_rand(now.state.cluster, cluster)
+      >>> rand = fl.metrics.Metric("rand", agreement, "adjusted Rand index")
+      >>> simulation = fl.Simulation(problem, algorithm, servers, metrics=rand)
+      >>> round(float(fl.run(simulation, rounds=50).rand[-1]), 6)
+      1.0
+
     Reference:
       Gauthier 2024, chapter 7, with the dual of (5.5).
     """

@@ -177,6 +177,23 @@ class NPFLByLoss(Choosing):
       ValueError: more clusters than clients; a problem without validation data, one that is not
         quadratic or that clips.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> keys = jax.random.split(jax.random.key(0), 2)
+      >>> cluster = fl.problems.random_clusters(keys[0], 12, 2)
+      >>> problem = fl.problems.clustered_ridge(
+      ...     keys[1], cluster, 2, (9, 9), 3, 5.0, 0.01, validated=True
+      ... )
+      >>> algorithm = fl.algorithms.NPFLByLoss(1.0, clusters=2)
+      >>> def agreement(now):
+      ...     chosen = now.state.said[:, -1].astype(int)
+      ...     return fl.clustering.adjusted_rand(chosen, cluster)
+      >>> rand = fl.metrics.Metric("rand", agreement, "adjusted Rand index")
+      >>> network = fl.graphs.complete(12)
+      >>> simulation = fl.Simulation(problem, algorithm, network, metrics=rand)
+      >>> round(float(fl.run(simulation, rounds=50).rand[-1]), 6)
+      1.0
+
     Reference:
       Gauthier 2024, chapter 7, on (6.2)-(6.6); Ghosh et al. 2020.
     """
@@ -202,6 +219,23 @@ class NPFLByGradient(Choosing):
 
     Raises:
       ValueError: a step size that is not positive; as :class:`NPFLByLoss`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> keys = jax.random.split(jax.random.key(0), 2)
+      >>> cluster = fl.problems.random_clusters(keys[0], 12, 2)
+      >>> problem = fl.problems.clustered_ridge(
+      ...     keys[1], cluster, 2, (9, 9), 3, 5.0, 0.01, validated=True
+      ... )
+      >>> algorithm = fl.algorithms.NPFLByGradient(1.0, clusters=2, step_size=0.5)
+      >>> def agreement(now):
+      ...     chosen = now.state.said[:, -1].astype(int)
+      ...     return fl.clustering.adjusted_rand(chosen, cluster)
+      >>> rand = fl.metrics.Metric("rand", agreement, "adjusted Rand index")
+      >>> network = fl.graphs.complete(12)
+      >>> simulation = fl.Simulation(problem, algorithm, network, metrics=rand)
+      >>> round(float(fl.run(simulation, rounds=50).rand[-1]), 6)
+      1.0
 
     Reference:
       Gauthier 2024, chapter 7, on (6.2)-(6.6).
@@ -272,6 +306,28 @@ class NPFLByParameters(Algorithm):
 
     Raises:
       ValueError: a problem without validation data, one that is not quadratic or that clips.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> keys = jax.random.split(jax.random.key(0), 2)
+      >>> cluster = fl.problems.random_clusters(keys[0], 12, 2)
+      >>> problem = fl.problems.clustered_ridge(
+      ...     keys[1], cluster, 2, (9, 9), 3, 5.0, 0.01, validated=True
+      ... )
+      >>> policy = fl.algorithms.RandomProbe(1.0, 0.2)
+      >>> algorithm = fl.algorithms.NPFLByParameters(1.0, policy, 0.1, threshold=0.3)
+      >>> def apart(now):  # how much larger the parameters of neighbors of the same cluster are
+      ...     same = cluster[now.network.neighbor_table()[0]] == cluster[:, None]
+      ...     learned = now.state.inter_cluster
+      ...     return learned.mean(where=same) - learned.mean(where=~same)
+      >>> simulation = fl.Simulation(
+      ...     problem,
+      ...     algorithm,
+      ...     fl.graphs.complete(12),
+      ...     metrics=fl.metrics.Metric("apart", apart, "difference of parameters"),
+      ... )
+      >>> bool(fl.run(simulation, rounds=60).apart[-1] > 0.1)
+      True
 
     Reference:
       Gauthier 2024, chapter 7, on (6.5) and (6.12)-(6.14).
