@@ -415,8 +415,12 @@ def plot(studies: Studies) -> Picture:
                 curve(ax, studies[panel], attack, named, place, **which)
             ax.set_xlabel("share of attackers" + " in a cluster" * (title == "PGFL"))
             ax.set_ylabel("NMSD (dB)" if title == "PGFL" else "test error (dB)")
+    seeds = studies["portions"].sizes["seed"]
     return picture.finish(
-        drawing, "Attackers on PAO-Fed and PGFL, and robust aggregators", room=0.8
+        drawing,
+        "Attackers on PAO-Fed and PGFL, and robust aggregators: "
+        f"mean and 95 % band of {seeds} seeds",
+        room=0.8,
     )
 
 

@@ -12,6 +12,7 @@ import xarray as xr
 from jaxtyping import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import NullFormatter
 
 import fljax as fl
 from experiments import conventions as words
@@ -366,7 +367,7 @@ def reached(studies: Studies) -> dict[str, Estimate]:
 
 def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(
-        ("individual error", "error of the centroid", "one round, (a)'s noise")
+        ("individual error", "error of the centroid", "one round, (a)'s noise"), height=2.8
     )
     sent = studies["bits"]
     for ax, error in zip(axes, (INDIVIDUAL, CENTROID), strict=False):
@@ -381,6 +382,8 @@ def plot(studies: Studies) -> Picture:
             text = f"{scheme}: ε = ∞"
             ax.axvline(float(sent["rounds"]) * each / 1e3, label=text, **_look(scheme))
         ax.set(xscale="log", yscale="log", xlabel="kbit of an agent", ylabel="ε of all rounds")
+        ax.yaxis.set(major_formatter="{x:g}", minor_formatter=NullFormatter())
+    axes[1].set_ylim(0.5, 10)
     for scheme in NOISY:
         data = studies["fronts"].sel(scheme=scheme, error=INDIVIDUAL, round=SHOWN.value)
         each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
@@ -409,7 +412,8 @@ def _once(ax: Axes, sent: xr.Dataset) -> None:
             if math.isinf(value) and name == "informed":
                 ax.annotate("∞", (number, top), (4, 2), textcoords="offset points")
     ax.set(yscale="log", ylim=(None, 3 * top), ylabel="ε of a message")
-    ax.set_xticks(range(len(SCHEMES)), SCHEMES, rotation=25, ha="right")
+    names = [scheme.replace(", ", ",\n").replace("local ", "local\n") for scheme in SCHEMES]
+    ax.set_xticks(range(len(SCHEMES)), names, rotation=40, ha="right", rotation_mode="anchor")
 
 
 FIGURE = Figure(
