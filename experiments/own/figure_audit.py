@@ -35,7 +35,6 @@ from fljax.algorithms import (
     GFL,
     PADMM,
     PGFL,
-    PGFLByGradient,
     ZCDPNFL,
     Algorithm,
     ClusterFL,
@@ -43,6 +42,7 @@ from fljax.algorithms import (
     EpsilonDeltaNFL,
     FedAvg,
     GraphFedAvg,
+    PGFLByGradient,
     ZCDPGradNFL,
 )
 from fljax.federation import Federation
