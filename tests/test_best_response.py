@@ -216,6 +216,8 @@ def test_bad_input():
         run(FedRelax(1.0, penalty=Norm()), aggregation=fl.aggregation.Median())
     with pytest.raises(ValueError, match="weighted means only; take PerMessage or PerEdge"):
         run(FedRelax(1.0, penalty=Norm()), noise=fl.link.GraphHomomorphic(0.1))
+    with pytest.raises(ValueError, match="cancels only in sums by the network's own weights"):
+        run(FedRelax(1.0, penalty=Norm()), noise=fl.link.LocalGraphHomomorphic(0.1))
     few = Problem(X[:, :2], Y[:, :2], LeastSquares())
     with pytest.raises(ValueError, match="node 0 has 2 samples and 3 features"):
         run(FedRelax(0.0, penalty=Norm()), problem=few)

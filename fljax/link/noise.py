@@ -235,7 +235,9 @@ class LocalGraphHomomorphic(Noise):
     :func:`fljax.link.agreed_laplace` goes through: of the law that is drawn here); that the
     exchange is secret is assumed, and :meth:`agreements` counts its messages.
 
-    Where links fail the masks no longer cancel, and are drawn. An aggregator hears them too.
+    Where links fail, or receivers choose whom they listen to (:class:`~fljax.graphs.Relearned`),
+    the masks no longer cancel, and are drawn. An aggregator hears them too. An algorithm whose
+    peers look at single messages is refused.
 
     Args and Raises: as of :class:`Perturbation`; a network none of whose nodes hears two others.
 
