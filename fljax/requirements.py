@@ -8,7 +8,7 @@ from fljax import _check
 from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, LocalGraphHomomorphic, Noise
+from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -352,16 +352,19 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             + "PerMessage or PerEdge.",
             True,
         )
-    if isinstance(noise, LocalGraphHomomorphic) and simulation.algorithm.one_by_one:
+    if noise.cancels and simulation.algorithm.one_by_one:
         yield Unmet(
-            "looks at single messages, and locally graph-homomorphic noise cancels only in sums "
-            "by the network's own weights; take PerMessage or PerEdge.",
+            f"looks at single messages, and {type(noise).__name__} noise cancels only in sums by "
+            "the network's own weights; take PerMessage or PerEdge.",
             True,
         )
-    if isinstance(noise, GraphHomomorphic) and simulation.aggregation is not None:
+    if simulation.aggregation is not None and (
+        noise.cancels or isinstance(noise, GraphHomomorphic)
+    ):
         yield Unmet(
-            "cannot take graph-homomorphic noise off what an aggregator makes of a message, which "
-            "is no weighted mean; leave out aggregation= or noise=.",
+            f"combines messages by an aggregator, which is no weighted mean, and "
+            f"{type(noise).__name__} noise cancels in weighted means only; leave out aggregation= "
+            "or noise=.",
             False,
         )
     stale = {"participation": simulation.participation, "delays": simulation.delays}

@@ -236,8 +236,8 @@ class LocalGraphHomomorphic(Noise):
     exchange is secret is assumed, and :meth:`agreements` counts its messages.
 
     Where links fail, or receivers choose whom they listen to (:class:`~fljax.graphs.Relearned`),
-    the masks no longer cancel, and are drawn. An aggregator hears them too. An algorithm whose
-    peers look at single messages is refused.
+    the masks no longer cancel, and are drawn. An aggregator, and an algorithm whose peers look at
+    single messages, are refused.
 
     Args and Raises: as of :class:`Perturbation`; a network none of whose nodes hears two others.
 
