@@ -519,7 +519,7 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
         noise = kind(1e-3)
         # It cancels in sums by the network's weights, and not where peers weigh single messages.
         if noise.cancels and CASES[label].algorithm.one_by_one:
-            with pytest.raises(ValueError, match="looks at single messages, and LocalGraphHomomorphic"):
+            with pytest.raises(ValueError, match="looks at single messages, and Local"):
                 fl._module.replace(silent, noise=noise)
             continue
         results = fl.run(fl._module.replace(silent, noise=noise), 3, as_key(1))["model"].values
