@@ -262,7 +262,7 @@ def best(
     selection.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
+      dataset: the results of :func:`fljax.sweep`.
       metric: a variable of it with one number per run and round, by name or as a
         :class:`~fljax.metrics.Metric`.
       over: the axis to select along, or several, which are then selected jointly.
@@ -350,7 +350,7 @@ def compare(
     percentile bootstrap in 51, 46, 39 and 93, 91, 92 %.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
+      dataset: the results of :func:`fljax.sweep`.
       metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
       baseline: the label of the method that all others are compared with; by default all pairs are
         compared.

@@ -191,7 +191,7 @@ def table(
     each run.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
+      dataset: the results of :func:`fljax.sweep`.
       metrics: its variables, by name or as a :class:`~fljax.metrics.Metric`; by default all scalar
         metrics of the simulations.
       round: the round at which they are read; by default the last recorded round.
