@@ -6,15 +6,13 @@ coefficients, which depend on the clients and samples drawn and on the added noi
 covariance of the models follow a linear recursion over rounds:
 
 * :func:`steady_state` and :func:`learning_curve` are its fixed point and its trajectory for a
-simulation, *exactly*: for any step size, several local steps, heterogeneous clients, any
-combination weights and noise between peers. The source has bounds instead (Theorems 2.1, 2.2,
-3.1-3.3, 4.1,
-  4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
+  simulation, *exactly*: for any step size, several local steps, heterogeneous clients, any
+  combination weights and noise between peers. The source has bounds instead (Theorems 2.1, 2.2,
+  3.1-3.3, 4.1, 4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
 * the other functions are its leading order in the step size :math:`\mu`, in closed form, which
-explains the result: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance
-:math:`R_s` in
-  the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance :math:`\sigma^2` in
-  the model :math:`\sigma^2T(\mu)\approx\sigma^2\mathrm{tr}(H^{-1})/(2\mu)`.
+  explains the result: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance
+  :math:`R_s` in the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance
+  :math:`\sigma^2` in the model :math:`\sigma^2T(\mu)\approx\sigma^2\mathrm{tr}(H^{-1})/(2\mu)`.
 
 Functions of a problem or a simulation are traceable: they can be used in a scenario and mapped over
 seeds by :func:`jax.vmap`; :func:`stable_step` and :func:`crossover` search on the host. Distances
@@ -211,9 +209,10 @@ class Sampling(NamedTuple):
     :math:`\delta_k` being :math:`x_k/(Kp_k)` minus its mean with the weights :math:`v`; the mean
     over a batch is analogous:
 
-    * :math:`v_k=p_k/L` for independent draws; * :math:`v_k=\frac{K-L}{K(K-1)L}` for uniform draws
-    without replacement, so that :math:`1/\tau_B=\sum_nv_n` in (1.13); * :math:`v_k=c_k/L^2`,
-    :math:`c_k-c_k^2/\sum_lc_l=Lp_k(1-Lp_k)`, for unequal probabilities
+    * :math:`v_k=p_k/L` for independent draws;
+    * :math:`v_k=\frac{K-L}{K(K-1)L}` for uniform draws without replacement, so that
+      :math:`1/\tau_B=\sum_nv_n` in (1.13);
+    * :math:`v_k=c_k/L^2`, :math:`c_k-c_k^2/\sum_lc_l=Lp_k(1-Lp_k)`, for unequal probabilities
       without replacement. It is exact for a single draw, for equal probabilities and for clients
       that are always drawn; otherwise an approximation, for maximum-entropy draws with these
       probabilities (Deville and Tille 2005). For the systematic draws of Hartley and Rao (1962) it
