@@ -505,7 +505,7 @@ def explanation(
 
     Args:
       signal: ``[M]`` or ``[K, M]``, concrete when the simulation is created.
-      features: ``[M, D]`` or ``[K, M, D]``, likewise.
+      features: ``[M, D]`` or ``[K, M, D]``, concrete when the simulation is created.
 
     Raises:
       TypeError: a signal that is random or swept.

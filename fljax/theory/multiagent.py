@@ -162,7 +162,7 @@ def _weighed(problem: Problem, shares: Array) -> tuple[Array, Array]:
 def minimizer(
     problem: Problem, weights: Float[Array, " clients"] | None = None
 ) -> Float[Array, " dim"]:
-    r""":math:`\arg\min_w\sum_kq_kf_k(w)`; for equal weights (2.74), (3.61), (4.63).
+    r"""The minimizer :math:`\arg\min_w\sum_kq_kf_k(w)`; for equal weights (2.74), (3.61), (4.63).
 
     With left-stochastic combination weights of Perron vector :math:`q` diffusion converges to this
     point, and not to the minimizer of the uniform mean posed in (4.1): (4.91) takes the gradient of
@@ -176,7 +176,7 @@ def minimizer(
 @checked
 @jax.jit
 def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
-    """Minimizer of each client's own loss, :math:`w_k^o` of (2.15).
+    """The minimizer of each client's own loss, :math:`w_k^o` of (2.15).
 
     Without a regularizer a client with fewer samples than parameters has none, and its row is not
     finite.
@@ -190,7 +190,8 @@ def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
 @checked
 @jax.jit
 def drift(problem: Problem) -> Float[Array, ""]:
-    r""":math:`\xi=\max_k\|w_k^o-w^o\|`, the smallest constant of Assumption 2.2 (also 3.3, 4.2).
+    r"""The drift :math:`\xi=\max_k\|w_k^o-w^o\|`, the smallest constant of Assumption 2.2 (also
+    3.3, 4.2).
 
     Raises: as for :func:`hessian`.
     """
@@ -1477,7 +1478,7 @@ def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, 
       ``[P, P]``, with rows of sum one.
 
     Raises:
-      TypeError, ValueError: as for :func:`steady_state`; another algorithm.
+      TypeError, ValueError: as for :func:`steady_state`; an unsupported algorithm.
 
     Example:
       >>> import jax, fljax as fl

@@ -287,7 +287,7 @@ def common_error_bound(
       problem: a problem with a squared loss and no regularizer.
 
     Raises:
-      ValueError: as for that function; another problem.
+      ValueError: as for that function; an unsupported problem.
     """
     check_network(problem, network)
     strength = coupling_of(problem, coupling)
@@ -308,7 +308,7 @@ def _common_error(problem: Problem, network: Graph, coupling: Array, truth: Arra
 
 
 class VariationBounds(NamedTuple):
-    r"""Bounds on :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`."""
+    r"""Bounds on the total variation :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`."""
 
     lower: Array  # []  lambda_2 times the squared distance from the mean model, (44)
     upper: Array  # []  lambda_n times that

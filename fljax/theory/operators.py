@@ -313,7 +313,7 @@ def fixed_point(
     tolerance: Float[Array, ""] | float | None = None,
     most: int = 10_000,
 ) -> FixedPoint:
-    r""":math:`\hat w=\mathcal F\hat w` (98), by iteration (97).
+    r"""The fixed point :math:`\hat w=\mathcal F\hat w` (98), by iteration (97).
 
     A small last change does not imply a small error: if a round contracts by :math:`\kappa`, the
     error is at most :math:`\kappa/(1-\kappa)` times the last change.

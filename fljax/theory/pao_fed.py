@@ -721,7 +721,7 @@ def _server_weight(instance: Instance) -> np.ndarray:
 
 @checked
 def mean_square_radius(instance: Instance, small_steps: bool = False) -> float:
-    r""":math:`\rho(\mathcal F)`; below one for stability in the mean square."""
+    r"""The spectral radius :math:`\rho(\mathcal F)`; below one for stability in the mean square."""
     return _radius(mean_square_matrix(instance, small_steps))
 
 
@@ -798,7 +798,7 @@ def steady_state(instance: Instance, small_steps: bool = False) -> float:
 def stable_step(
     instance: Instance, sense: Sense, small_steps: bool = False, tolerance: float = 1e-6
 ) -> float:
-    """The step size at which the spectral radius crosses one, by bisection.
+    """The step size at which the spectral radius reaches one, by bisection.
 
     For comparison with :func:`mean_bound` and :func:`mean_square_bound`. The radius is assumed to
     cross one only once between the last stable and the first unstable step size found by doubling.

@@ -1,10 +1,10 @@
 r"""Theory of PGFL (Gauthier 2024, section 5.3; Gauthier et al. 2023), for small cases.
 
-Numbers (5.x) and lines are those of the thesis, plain numbers those of the arXiv version. They
-state that without inter-cluster learning the models converge linearly to the optimum of each
-cluster (Theorem I), that with it they stay within a distance :math:`\eta` of those without (Theorem
-II), and the privacy loss of a run (Theorems III and IV). The first two do not hold as stated; the
-functions here compute the behavior of the algorithm, and each states its repairs.
+Numbers (5.x) and lines are those of the thesis, plain numbers those of the arXiv version. The
+theorems state that without inter-cluster learning the models converge linearly to the optimum of
+each cluster (Theorem I), that with it they stay within a distance :math:`\eta` of those without
+(Theorem II), and give the privacy loss of a run (Theorems III and IV). The first two do not hold as
+stated; the functions here compute the behavior of the algorithm, and each states its repairs.
 
 For ridge problems, full participation and a constant :math:`\tau`, a round of PGFL is an affine map
 of the servers' models and the clients' dual variables. With :math:`M` for the combined effect of
@@ -74,7 +74,7 @@ Decaying = Literal["variance", "budget"]
 
 @checked
 def cluster_optima(problem: Problem) -> Float[np.ndarray, "clusters dim"]:
-    r""":math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); section 5.3.1.
+    r"""The optima :math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); section 5.3.1.
 
     The limit that Theorem I claims, and the :math:`w^*_{(q)}` of (5.28). For any loss; clipping is
     ignored.
@@ -374,7 +374,9 @@ def rate(simulation: Simulation) -> float:
 
 @checked
 def cluster_distance(optima: Float[np.ndarray, "clusters dim"]) -> float:
-    r""":math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28), of :func:`cluster_optima`."""
+    r"""The largest squared distance of :func:`cluster_optima`,
+    :math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28).
+    """
     optima = np.asarray(optima)
     return float(np.sum((optima[:, None] - optima[None]) ** 2, axis=-1).max())
 
@@ -481,7 +483,8 @@ def theorem_two(
 
 @checked
 def sensitivity(gradient_bound: ArrayLike, penalty: ArrayLike, samples: ArrayLike) -> Any:
-    r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)` for one replaced sample, Lemma 5.1 (5.31), (42).
+    r"""Sensitivity :math:`\Delta_{k,2}=2C_k/(\rho D_k)` to one replaced sample, Lemma 5.1 (5.31),
+    (42).
 
     It is an upper bound: the proof subtracts two instances of (5.25) as if their gradients were
     evaluated at the same model, and states equality; the minimizer of a :math:`\rho`-strongly

@@ -503,7 +503,8 @@ def ergodic_gap(
     optimum: Float[Array, " dim"],
     consensual: bool = True,
 ) -> Float[Array, " rounds"]:
-    r""":math:`f(\widehat W^{(n)})-f(w^*)` of the averages over rounds ``1..n``; ``[R]``.
+    r"""Objective gap :math:`f(\widehat W^{(n)})-f(w^*)` of the averages over rounds ``1..n``;
+    ``[R]``.
 
     Args:
       simulation: a simulation of any algorithm that :func:`transcript` supports.
