@@ -1,4 +1,4 @@
-"""A trace of what was decided: the choices behind results, with their times (Jung 2025, 8.4)."""
+"""A trace of decisions: the choices behind results, with their times (Jung 2025, 8.4)."""
 
 import dataclasses
 import json
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["decided", "decisions", "recorded"]
 
-#: What else decides on numbers, of the attributes of results.
+#: Attributes of results that also determine the numbers.
 _ATTRIBUTES = ("rounds", "dtype", "prng", "fljax", "code", "jax", "device")
 
 
 def decided(simulation: Simulation) -> dict[str, str]:
-    """What each part of a simulation is, in a line; numbers that are drawn are shapes."""
+    """Each part of a simulation, in one line; random arrays are shown by their shapes."""
     parts = {
         field.name: getattr(simulation, field.name)
         for field in dataclasses.fields(simulation)  # pyright: ignore[reportArgumentType]
@@ -33,7 +33,9 @@ def decided(simulation: Simulation) -> dict[str, str]:
 
 
 def recorded(choices: Iterable[Mapping[str, str]]) -> str:
-    """What several simulations of a study decided, as an attribute: each part's versions once."""
+    """The choices of several simulations of a study, as an attribute with each version of a part
+    once.
+    """
     every = list(choices)
     names = dict.fromkeys(name for each in every for name in each)
     kept = {n: list(dict.fromkeys(each[n] for each in every if n in each)) for n in names}
@@ -41,18 +43,19 @@ def recorded(choices: Iterable[Mapping[str, str]]) -> str:
 
 
 def decisions(*results: "xr.Dataset") -> "pd.DataFrame":
-    """The choices behind results, in the order of time: of each what changed since the one before.
+    """Return the choices behind results in order of time, each as its changes from the previous
+    one.
 
     Args:
-      results: of :func:`fljax.run`, :func:`fljax.sweep` or :func:`fljax.load`. Of a sweep a number
-        of its grid is shown as it is at the first point, and the grid itself besides.
+      results: from :func:`fljax.run`, :func:`fljax.sweep` or :func:`fljax.load`. For a sweep, a
+        number of its grid is shown by its value at the first point, in addition to the grid itself.
 
     Returns:
       A table with the columns ``time``, ``choice`` and ``value``; ``value`` is empty for a part
-      that was left out. It prints as text, and ``to_csv`` or ``to_markdown`` write it.
+      that was removed. It prints as text and can be written with ``to_csv`` or ``to_markdown``.
 
     Raises:
-      ValueError: no results, or results that say nothing of what was decided.
+      ValueError: no results, or results without a record of decisions.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,15 +1,16 @@
 r"""Fairness: between clients, between groups of people, and towards a sensitive feature.
 
-*Clients*: any metric that is of each client becomes a spread (:func:`spread`) or that of the worst
-off (:func:`worst`). What is trained for it: :class:`fljax.algorithms.QFedAvg`, and
-:class:`fljax.algorithms.AFL` for the worst mixture of all.
+*Clients*: any per-client metric can be reduced to its spread over clients (:func:`spread`) or to
+its value at the worst clients (:func:`worst`). Algorithms that train for fairness are
+:class:`fljax.algorithms.QFedAvg`, and :class:`fljax.algorithms.AFL` for the worst-case mixture of
+the clients.
 
-*Groups*: a column of the features says who belongs to which; :func:`group_rates` has a number of
-each group and :func:`parity_difference` how far they are apart.
+*Groups*: a column of the features gives the group of each sample; :func:`group_rates` returns a
+rate for each group and :func:`parity_difference` the largest difference between groups.
 
-*Features*: training data in which a sensitive feature is perturbed and labels are kept tell a model
-that it does not matter (:func:`augmented`; Jung 2025, section 8.5, "Diversity, Non-Discrimination
-and Fairness", Figure 8.4); :func:`flip_effect` measures what it does.
+*Features*: copies of the training data with a perturbed sensitive feature and unchanged labels
+teach a model to ignore this feature (:func:`augmented`; Jung 2025, section 8.5, "Diversity,
+Non-Discrimination and Fairness", Figure 8.4); :func:`flip_effect` measures the remaining effect.
 """
 
 import dataclasses
@@ -39,8 +40,8 @@ __all__ = ["augmented", "flip_effect", "group_rates", "parity_difference", "spre
 
 @dataclass(frozen=True)
 class _Spread:
-    """Over the honest clients; equal to another of the same metric, so that nothing traces twice,
-    as all that measures here.
+    """The spread over the honest clients. As for all metrics here, instances with equal fields are
+    equal, which avoids retracing.
     """
 
     metric: Metric
@@ -70,7 +71,7 @@ class _Worst:
 
 
 def _each(metric: Metric, now: Snapshot) -> tuple[Array, Array]:
-    """``[K, ...]``, and which clients are honest, ``[K, 1, ...]``."""
+    """The metric per client, ``[K, ...]``, and which clients are honest, ``[K, 1, ...]``."""
     each = metric.measure(now)
     honest = jnp.ones(len(each), bool) if now.honest is None else now.honest
     return each, honest.reshape((-1,) + (1,) * (each.ndim - 1))
@@ -78,18 +79,18 @@ def _each(metric: Metric, now: Snapshot) -> tuple[Array, Array]:
 
 @checked
 def spread(metric: Metric | str, *, squared: bool = False) -> Metric:
-    r"""How much a metric differs between clients: the standard deviation over them.
+    r"""Standard deviation of a per-client metric over the clients.
 
-    It becomes ``<name>_deviation`` in the results, or ``<name>_variance``. Under an attack it is
-    over the honest clients.
+    It becomes ``<name>_deviation`` in the results, or ``<name>_variance``. Under an attack only the
+    honest clients count.
 
     Args:
-      metric: one of each client, or its name, such as ``"client_accuracy"`` and
+      metric: a per-client metric, or its name, such as ``"client_accuracy"`` and
         ``"validation_error"``.
-      squared: the variance in its place.
+      squared: whether to return the variance instead.
 
     Raises:
-      ValueError: a metric that is not of each client.
+      ValueError: a metric that is not per client.
 
     Example:
       >>> import jax, fljax as fl
@@ -122,21 +123,21 @@ def spread(metric: Metric | str, *, squared: bool = False) -> Metric:
 def worst(
     metric: Metric | str, share: float | None = None, *, largest: bool | None = None
 ) -> Metric:
-    r"""A metric of the client, or the share of clients, that is worst off.
+    r"""A metric at the worst client, or its mean over the worst share of clients.
 
-    It becomes ``<name>_worst`` in the results, and of a share such as a tenth ``<name>_worst_10``:
-    its mean over the worst :math:`\lceil sK\rceil` clients (Li et al. 2020, fair). Under an attack
-    it is over the honest clients.
+    It becomes ``<name>_worst`` in the results, or for a share such as one tenth
+    ``<name>_worst_10``: the mean over the worst :math:`\lceil sK\rceil` clients (Li et al. 2020,
+    fair). Under an attack only the honest clients count.
 
     Args:
-      metric: as of :func:`spread`.
+      metric: as for :func:`spread`.
       share: :math:`s\in(0,1]`; the single worst client by default.
-      largest: whether the largest numbers are the worst. By default they are of what is read on a
-        dB scale, as errors are, and not of what has a greatest value, as an accuracy has.
+      largest: whether the largest values are the worst. By default true for metrics on a dB scale,
+        such as errors, and false for metrics with an upper bound, such as an accuracy.
 
     Raises:
-      ValueError: a metric that is not of each client, or that does not say what is worse; a share
-        outside (0, 1].
+      ValueError: a metric that is not per client, or that does not determine which values are
+        worse; a share outside (0, 1].
 
     Example:
       >>> worst("client_accuracy", 0.1).name, worst("validation_error").name
@@ -176,7 +177,7 @@ def _of_clients(metric: Metric | str) -> Metric:
 
 # Groups ------------------------------------------------------------------------------------------
 
-#: What is asked of groups: its name, that of a difference in it, for readers.
+#: Rates of groups: their names, the names of the differences, and descriptions.
 RATES = {
     "accuracy": ("accuracy_difference", "accuracy"),
     "positive_rate": ("demographic_parity_difference", "share labeled positive"),
@@ -208,7 +209,7 @@ class _Rates:
         return loss.correct(prediction, label).astype(prediction.dtype)
 
     def _counts(self, column: Any, target: Any, group: float) -> Any:
-        """Which samples a group's rate is over."""
+        """Whether each sample is in the denominator of a group's rate."""
         member = column == group
         return member & (target == self.positive) if self.rate == "true_positive_rate" else member
 
@@ -239,21 +240,23 @@ def _present(loss: Any, prediction: Array, target: Array) -> Array:
 def group_rates(
     rate: str, feature: int, groups: Sequence[float] = (0.0, 1.0), *, positive: float = 1.0
 ) -> Metric:
-    r"""Of each group of held-out samples how well, or how favorably, they are labeled.
+    r"""Rate of correct or favorable predictions on each group of held-out samples.
 
     It becomes ``group_<rate>`` in the results, with an axis ``group``. Each client's model is
-    judged on the held-out data that are its; samples count by their weights, clients alike.
+    evaluated on the client's held-out data; samples count by their weights, and clients count
+    equally.
 
     Args:
-      rate: ``"accuracy"``, the share labeled right; ``"positive_rate"``, labeled positive;
-        ``"true_positive_rate"``, so labeled among those that are positive.
-      feature: the column of the held-out features that says to which group a sample belongs.
-      groups: its values, two or more, one of each group.
-      positive: the label that is favorable.
+      rate: ``"accuracy"``, the share classified correctly; ``"positive_rate"``, the share
+        classified as positive; ``"true_positive_rate"``, the share of the positive samples
+        classified as positive.
+      feature: the column of the held-out features that holds the group of a sample.
+      groups: two or more values of this column, one per group.
+      positive: the favorable label.
 
     Raises:
-      ValueError: an unknown rate, fewer than two groups or one twice, a negative column; and once
-        there is a problem, a column that it lacks, a group with no member.
+      ValueError: an unknown rate, fewer than two groups or a duplicate, a negative column; when the
+        simulation is created, a column that the problem lacks, or a group without members.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -288,21 +291,21 @@ def group_rates(
 def parity_difference(
     rate: str, feature: int, groups: Sequence[float] = (0.0, 1.0), *, positive: float = 1.0
 ) -> Metric:
-    r"""How far groups are apart: the largest of their rates less the smallest, zero at parity.
+    r"""Difference between the largest and the smallest rate over groups, zero at parity.
 
-    It becomes, by the rate: ``accuracy_difference``; ``demographic_parity_difference`` of positive
-    rates, :math:`\max_g\Pr(\hat y=1\mid g)-\min_g\Pr(\hat y=1\mid g)`;
-    ``equal_opportunity_difference`` of true positive rates,
+    Its name in the results depends on the rate: ``accuracy_difference``;
+    ``demographic_parity_difference`` for positive rates, :math:`\max_g\Pr(\hat y=1\mid
+    g)-\min_g\Pr(\hat y=1\mid g)`; ``equal_opportunity_difference`` for true positive rates,
     :math:`\max_g\Pr(\hat y=1\mid y=1,g)-\min_g\Pr(\hat y=1\mid y=1,g)`.
 
     Args:
-      rate: as of :func:`group_rates`, which the other arguments are of too.
-      feature: likewise.
-      groups: likewise.
-      positive: likewise.
+      rate: as for :func:`group_rates`.
+      feature: as for :func:`group_rates`.
+      groups: as for :func:`group_rates`.
+      positive: as for :func:`group_rates`.
 
     Raises:
-      ValueError: as of :func:`group_rates`.
+      ValueError: as for :func:`group_rates`.
 
     Reference:
       Dwork et al. 2012; Hardt, Price and Srebro 2016.
@@ -337,22 +340,23 @@ def _rates(
 def augmented(
     problem: Problem, feature: int, key: Key[Array, ""] | None = None, *, copies: int = 1
 ) -> Problem:
-    r"""Each sample once more with its sensitive feature perturbed and its label kept.
+    r"""Augment a problem with copies of its samples whose sensitive feature is perturbed.
 
-    The feature is flipped, where it has two values: then it says nothing of labels, nor of other
-    features, whatever it said before. (Of values 0 and 1 a linear model without a constant may
-    still make one of it; -1 and 1 have none.) Or it is drawn anew, from the values that it has at
-    all clients' samples. Original and copies of a sample count alike, together as much as before.
+    Labels are unchanged. By default the feature, which must have two values, is flipped: then it
+    carries no information on labels or other features, whatever it carried before. (With values 0
+    and 1 a linear model without a constant may still form one from the feature; with -1 and 1 it
+    cannot.) With a key it is redrawn from its values at all clients' samples. The original and the
+    copies of a sample have equal weights, and together the weight that the original had.
 
     Args:
-      problem: the clients'; held-out data stay as they are.
+      problem: the problem of the clients; held-out data are unchanged.
       feature: a column of the features, ``[K, N, P]``.
-      key: of the draws, consumed; by default the feature is flipped.
-      copies: perturbed ones of each sample, >= 1; one, where it is flipped.
+      key: PRNG key of the draws, consumed; by default the feature is flipped.
+      copies: number of perturbed copies per sample, >= 1; one if the feature is flipped.
 
     Raises:
-      ValueError: a column that there is not; one that is to be flipped and has not two values;
-        several copies of a flip.
+      ValueError: a column that does not exist; one to be flipped that does not have two values;
+        several copies with a flip.
 
     Reference:
       Jung 2025, section 8.5, Figure 8.4.
@@ -384,7 +388,7 @@ def augmented(
 
 
 class _Pair(NamedTuple):
-    """Held-out data twice, with one feature changed: its scores are how far predictions differ."""
+    """Held-out data and a copy with one feature changed; scores are distances of predictions."""
 
     test: Problem
     other: Problem
@@ -424,17 +428,17 @@ class _Flip:
 
 @checked
 def flip_effect(feature: int) -> Metric:
-    r"""What a flipped sensitive feature changes: the mean of :math:`|h(x')-h(x)|` over held-out
-    samples, :math:`x'` with the other of its two values.
+    r"""Effect of flipping a sensitive feature: the mean of :math:`|h(x')-h(x)|` over held-out
+    samples, where :math:`x'` has the other value of the feature.
 
-    It becomes ``flip_effect`` in the results. Of several outputs it is the Euclidean distance.
+    It becomes ``flip_effect`` in the results. For several outputs it is the Euclidean distance.
 
     Args:
-      feature: a column of the held-out features, which has two values.
+      feature: a column of the held-out features that has two values.
 
     Raises:
-      ValueError: a negative column; and once there is a problem, a column that it lacks or that has
-        not two values.
+      ValueError: a negative column; when the simulation is created, a column that the problem lacks
+        or that does not have two values.
 
     Reference:
       Jung 2025, section 8.5, Figure 8.4.
@@ -461,7 +465,7 @@ def flip_effect(feature: int) -> Metric:
 
 
 def _unmapped(problem: Any) -> Problem:
-    """The held-out data, with features of which a column can be told."""
+    """The held-out data, whose features must have identifiable columns."""
     test = held_out(problem)
     if test.feature_map is not None:
         raise ValueError(
@@ -485,7 +489,7 @@ def _column(problem: Problem, feature: int) -> Float[Array, "clients samples"]:
 
 
 def _flipped(problem: Problem, feature: int) -> Float[Array, "clients samples features"]:
-    """The features, with the other of its two values in a column."""
+    """The features, with a column of two values flipped."""
     column, real = _column(problem, feature), jnp.asarray(problem.weights) > 0
 
     def binary(column: Any, real: Any) -> None:
@@ -505,7 +509,7 @@ def _flipped(problem: Problem, feature: int) -> Float[Array, "clients samples fe
 def _drawn(
     key: Array, problem: Problem, feature: int, copies: int
 ) -> Float[Array, "copies clients samples features"]:
-    """The features, with values from all clients' samples in a column."""
+    """The features, with a column redrawn from its values at all clients' samples."""
     column, weights = _column(problem, feature), jnp.asarray(problem.weights)
     probability = weights.reshape(-1) / jnp.sum(weights)
     drawn = jax.random.choice(key, column.reshape(-1), (copies, *column.shape), p=probability)

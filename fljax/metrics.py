@@ -1,4 +1,4 @@
-"""What is measured of a run, reduced to a few numbers inside the scan."""
+"""Metrics of a run, reduced to a few numbers inside the scan."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -47,17 +47,17 @@ __all__ = [
     "validation_error",
 ]
 
-#: Axes that a metric may share with the final models: of the clients, and of a model.
+#: Axes that a metric may share with the final models: the clients and the parameters of a model.
 ROWS = ("client", "parameter")
 
 
 class Snapshot(NamedTuple):
-    """What a metric may look at, in the round of a record."""
+    """The quantities that are available to a metric in a recorded round."""
 
     problem: Any  # Problem, or Stream
     network: Any  # Graph, Federation or None
     model: Array  # [K, D]  the exact models w_k (not what was sent)
-    #: [D] the centralized solution, or [K, D] where clients' models are to differ
+    #: [D] the centralized solution, or [K, D] if the clients' models are meant to differ
     #: (:meth:`Algorithm.optimum <fljax.algorithms.Algorithm.optimum>`), if the metric asked for it
     optimum: Array | None
     shared: Array | None = None  # [D]  the model, where all clients share one
@@ -68,52 +68,53 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    r"""A named number of a round; one of your own goes into ``metrics=`` beside the names.
+    r"""A named quantity per round; ``metrics=`` accepts custom ones as well as names.
 
     ====================================  =========================================================
     ``normalized_error``                  :math:`\sum_k\|w_k-w_c\|^2/\|w_c\|^2`, ``K`` at zero
     ``mean_square_deviation``             :math:`\frac1K\sum_k\|w_k-w_c\|^2`
     ``consensus_error``                   :math:`\frac1K\sum_k\|w_k-\bar w\|^2`
-    ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, without and with the least
+    ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, and its excess over the minimum
     ``test_error``                        mean loss on held-out data
-    ``validation_error``                  that of each client's model, ``[K]``
-    ``train_error``                       likewise on what it learns from
-    ``joint_error``                       that of all clients' predictions together, each of its
-                                          columns
+    ``validation_error``                  the same for each client's model, ``[K]``
+    ``train_error``                       the same on its training data
+    ``joint_error``                       mean loss of the clients' combined predictions, each from
+                                          its own columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
-    ``accuracy``                          share of held-out data that is labeled right
-    ``client_accuracy``                   that of each client's model, ``[K]``
+    ``accuracy``                          share of held-out data that is classified correctly
+    ``client_accuracy``                   the same for each client's model, ``[K]``
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
-                                          messages, the median client's
+                                          messages, the median over clients
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
     ====================================  =========================================================
 
-    Under an attack they are over the honest clients. Where an algorithm's clients are to learn
-    models of their own (:class:`~fljax.algorithms.FedGD`), :math:`w_c` is that of client :math:`k`.
+    Under an attack the means are over the honest clients. If an algorithm learns a separate model
+    for each client (:class:`~fljax.algorithms.FedGD`), :math:`w_c` is the target of client
+    :math:`k`.
 
     Attributes:
-      name: the variable it becomes in the results.
+      name: name of its variable in the results.
       measure: ``Snapshot -> []``.
-      label: for axes.
-      needs_optimum: whether it looks at the centralized optimum, which is then computed once a run.
-      needs_data: whether it looks at all of the clients' data, which a stream does not hold.
-      needs_test: whether it looks at held-out data, see :func:`held_out`.
-      needs_labels: whether it looks at held-out data that must be labels.
-      needs_tasks: the part of the problem's tasks that it looks at, ``"truth"`` or ``"test"``.
-      needs_noise: whether it looks at how private messages stand to their noise.
-      needs_network: whether it looks at a graph that is the same in all rounds.
-      decibel: whether it is a non-negative quantity that is read on a dB scale, as the errors above
-        are; else it is read in its own unit.
-      dims: names of its axes, if it is more than one number: ``"client"`` and ``"parameter"``, or
-        names of your own. They come after ``round`` in the results.
-      bounds: the least and the greatest value that it can have, infinite where there is none; the
-        intervals of its means stay within (:func:`fljax.statistics.summary`).
-      check: raises ``ValueError`` for a problem, or stream, that it cannot be measured of; called
-        when a simulation is made.
+      label: text for the axes of plots.
+      needs_optimum: whether it uses the centralized optimum, which is then computed once per run.
+      needs_data: whether it uses all of the clients' data, which a stream does not store.
+      needs_test: whether it uses held-out data, see :func:`held_out`.
+      needs_labels: whether it uses held-out data whose targets must be class labels.
+      needs_tasks: the part of the problem's tasks that it uses, ``"truth"`` or ``"test"``.
+      needs_noise: whether it uses the signal-to-noise ratio of private messages.
+      needs_network: whether it uses the graph, which must then be the same in all rounds.
+      decibel: whether it is a non-negative quantity that is shown on a dB scale, as the errors
+        above are; otherwise it is shown in its own unit.
+      dims: names of its axes, if it is not a scalar: ``"client"`` and ``"parameter"``, or custom
+        names. They come after ``round`` in the results.
+      bounds: its least and greatest possible value, infinite if there is none; the confidence
+        intervals of its means stay within them (:func:`fljax.statistics.summary`).
+      check: raises ``ValueError`` for a problem, or stream, for which it cannot be computed; called
+        when a simulation is created.
 
     Raises:
-      ValueError: a name that results use themselves, or none; an axis of such a name, or twice;
-        bounds that are not in order.
+      ValueError: an empty or reserved name; an axis with a reserved name, or two axes of the same
+        name; bounds in the wrong order.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -172,7 +173,7 @@ class Metric:
 
 
 def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "..."]:
-    """Over the clients; over the honest ones where some attack, whose own models say nothing."""
+    """The mean over the clients, or over the honest clients under an attack."""
     if now.honest is None:
         return jnp.mean(rows, axis=0)
     honest = now.honest.reshape((-1,) + (1,) * (rows.ndim - 1))
@@ -209,30 +210,30 @@ def _suboptimality(now: Snapshot) -> Array:
 
 
 def held_out(problem: Any) -> Any:
-    """The data that models are judged by: of each client, of each cluster, or of all as one.
+    """The data that models are evaluated on: per client, per cluster, or one set for all clients.
 
     Args:
       problem: a :class:`~fljax.problems.Problem` with ``test``, or with tasks that have it; or a
         :class:`~fljax.streams.Stream` with ``test``.
 
     Returns:
-      A problem with a row for each; ``None`` where there are no such data.
+      A problem with one row for each such data set; ``None`` if there are no held-out data.
     """
     tasks = getattr(problem, "tasks", None)
     return problem.test if problem.test is not None or tasks is None else tasks.test
 
 
-#: ``(loss, predictions, targets)`` -> a number of each sample.
+#: ``(loss, predictions, targets)`` -> the score of each sample.
 Score = Callable[[Any, Array, Array], Array]
 
 
 def judged(now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda test: test) -> Array:
-    """The mean over clients of their models' mean score, each on the held-out data that are its.
+    """The mean over clients of the mean score of their models, each on the client's held-out data.
 
     Args:
       now: the round.
-      score: of samples.
-      changed: what is made of the held-out data before.
+      score: score of the samples.
+      changed: transformation of the held-out data before scoring.
     """
     scores = _of_each(now, score, changed)
     return scores[0] if len(scores) == 1 else _mean(now, scores)
@@ -241,7 +242,7 @@ def judged(now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda t
 def _of_each(
     now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda test: test
 ) -> Array:
-    """``[K]``, or ``[1]`` where one model meets one set of held-out data."""
+    """The mean scores ``[K]``, or ``[1]`` for one model on one set of held-out data."""
     test = changed(held_out(now.problem))
     if (known := getattr(now.state, "held_out", None)) is not None:
         scores = score(test.loss, known, jnp.broadcast_to(test.targets, known.shape))
@@ -283,7 +284,9 @@ def _train_error(now: Snapshot) -> Array:
 
 
 def _own_truth(now: Snapshot) -> tuple[Array, Array]:
-    """The squared distance of each client from its cluster's true model, whose squared norm."""
+    """Squared distance of each client's model from its cluster's true model, and the squared norm
+    of the latter.
+    """
     tasks = now.problem.tasks
     truth = jnp.asarray(tasks.truth)[tasks.cluster]
     return jnp.sum((now.model - truth) ** 2, axis=1), jnp.sum(truth**2, axis=1)
@@ -300,7 +303,7 @@ def _deviation_by_norm(now: Snapshot) -> Array:
 
 
 def _right(now: Snapshot) -> Score:
-    """Which labels are right."""
+    """The score that is one for correctly classified samples."""
     return lambda loss, *both: loss.correct(*both).astype(now.model.dtype)
 
 
@@ -348,16 +351,16 @@ suboptimality = Metric(
     decibel=True,
     needs_data=True,
 )
-#: Mean loss on held-out data, the client's own, its cluster's or all clients', of the server's
-#: model or the mean over the clients': for least squares (4.36) of Gauthier 2024.
+#: Mean loss on held-out data (of the client, its cluster or all clients) of the server's model, or
+#: its mean over the clients' models: for least squares (4.36) of Gauthier 2024.
 test_error = Metric("test_error", _test_error, "test error", decibel=True, needs_test=True)
-#: The mean loss of the clients' predictions taken together, on held-out data of which each knows
-#: its columns (:func:`fljax.problems.vertical`).
+#: Mean loss of the clients' combined predictions on held-out data of which each client has some
+#: columns (:func:`fljax.problems.vertical`).
 joint_error = Metric(
     "joint_error", _joint_error, "test error of all together", decibel=True, needs_test=True
 )
-#: Of each client's model its mean loss on the held-out data that are its, ``[K]``: the validation
-#: error of Algorithm 1 of Jung 2025.
+#: Mean loss of each client's model on the client's held-out data, ``[K]``: the validation error of
+#: Algorithm 1 of Jung 2025.
 validation_error = Metric(
     "validation_error",
     _validation_error,
@@ -366,7 +369,7 @@ validation_error = Metric(
     needs_test=True,
     dims=("client",),
 )
-#: Likewise on what it learns from, ``[K]``; zero where there are no labels.
+#: Mean loss of each client's model on its training data, ``[K]``; zero for clients without labels.
 train_error = Metric(
     "train_error", _train_error, "training error", decibel=True, needs_data=True, dims=("client",)
 )
@@ -376,13 +379,14 @@ train_error = Metric(
 network_deviation = Metric(
     "network_deviation", _network_deviation, "NMSD", decibel=True, needs_tasks="truth"
 )
-#: The same over ``||w*_q||``, not squared: the "test MSE" (6.15) to the letter.
+#: The same divided by ``||w*_q||``, not squared: the "test MSE" exactly as written in (6.15).
 deviation_by_norm = Metric(
     "deviation_by_norm", _deviation_by_norm, "test MSE (6.15)", decibel=True, needs_tasks="truth"
 )
-#: Likewise the share of held-out data that is labeled right.
+#: Test accuracy: the share of held-out data that is classified correctly, averaged as in
+#: ``test_error``.
 accuracy = Metric("accuracy", _accuracy, "test accuracy", needs_labels=True, bounds=(0.0, 1.0))
-#: Likewise of each client's model, on the held-out data that are its, ``[K]``.
+#: Test accuracy of each client's model on the client's held-out data, ``[K]``.
 client_accuracy = Metric(
     "client_accuracy",
     _client_accuracy,
@@ -391,7 +395,8 @@ client_accuracy = Metric(
     dims=("client",),
     bounds=(0.0, 1.0),
 )
-#: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median of who sent one.
+#: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median over the clients that
+#: sent one.
 signal_to_noise = Metric(
     "signal_to_noise",
     _signal_to_noise,
@@ -404,7 +409,7 @@ total_variation = Metric(
     "total_variation", _total_variation, "total variation", decibel=True, needs_network=True
 )
 
-#: The metrics that a simulation takes by name.
+#: The metrics that a simulation accepts by name.
 METRICS = {
     m.name: m
     for m in (
@@ -429,7 +434,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class _Field:
-    """Reads an array by its name; equal to another of that name, so that nothing traces twice."""
+    """Reads an array by its name; instances with equal names are equal, which avoids retracing."""
 
     name: str
 
@@ -444,14 +449,14 @@ class _Field:
 
 @checked
 def trajectory(name: str = "model", dims: Sequence[str] = ROWS) -> Metric:
-    """An array as it was in every recorded round: of the models, or of what an algorithm keeps.
+    """An array in every recorded round: the models, or a field of the algorithm's state.
 
     It becomes ``<name>_trajectory`` in the results, over ``seed``, ``round`` and ``dims``.
-    :func:`fljax.plan` tells its memory before; ``record_every`` thins it.
+    :func:`fljax.plan` tells its memory in advance; ``record_every`` reduces it.
 
     Args:
-      name: ``"model"``, the models that metrics measure; ``"shared"``, the one that all clients
-        share, ``[D]``; or a field of the algorithm's state, such as ``"dual"``.
+      name: ``"model"``, the models that metrics evaluate; ``"shared"``, the common model of all
+        clients, ``[D]``; or a field of the algorithm's state, such as ``"dual"``.
       dims: names of its axes.
 
     Raises:
@@ -477,7 +482,7 @@ def trajectory(name: str = "model", dims: Sequence[str] = ROWS) -> Metric:
 
 @dataclass(frozen=True)
 class _Explanation:
-    """Equal to another of the same numbers, so that nothing traces twice."""
+    """Instances with equal numbers are equal, which avoids retracing."""
 
     numbers: tuple[Any, ...]
     signal: Any = field(compare=False)
@@ -491,20 +496,21 @@ class _Explanation:
 def explanation(
     signal: Float[Array, "*clients points"], features: Float[Array, "*clients points features"]
 ) -> Metric:
-    r"""How far each client's model is from a user's signal, :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top
-    w_k)^2` (Jung 2025, (177)).
+    r"""Mean squared deviation of each client's model from a user's signal,
+    :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2` (Jung 2025, (177)).
 
     It becomes ``explanation`` in the results, over ``client``; see
-    :func:`fljax.problems.explanation_error`, whose arguments these are, and
-    :func:`fljax.problems.explained` for models that are to follow the signal.
+    :func:`fljax.problems.explanation_error`, which has the same arguments, and
+    :func:`fljax.problems.explained` for training models that follow the signal.
 
     Args:
-      signal: ``[M]`` or ``[K, M]``, known when the simulation is made.
-      features: ``[M, D]`` or ``[K, M, D]``, likewise.
+      signal: ``[M]`` or ``[K, M]``, concrete when the simulation is created.
+      features: ``[M, D]`` or ``[K, M, D]``, concrete when the simulation is created.
 
     Raises:
-      TypeError: a signal that is drawn or swept.
-      ValueError: shapes that do not fit each other, or (where the run is traced) the models.
+      TypeError: a signal that is random or swept.
+      ValueError: shapes that do not match each other, or (raised when the run is traced) the
+        models.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -535,7 +541,7 @@ def explanation(
 
 @dataclass(frozen=True)
 class _GTVObjective:
-    """Equal to another of the same numbers, so that nothing traces twice."""
+    """Instances with equal numbers are equal, which avoids retracing."""
 
     numbers: tuple[Any, ...]
     coupling: Any = field(compare=False)
@@ -555,18 +561,19 @@ def gtv_objective(
     coupling: Float[Array, "*dim"] | float,
     penalty: Penalty = SquaredNorm(),  # noqa: B008 (immutable)
 ) -> Metric:
-    r"""What GTV minimization minimizes, :math:`\sum_kf_k(w_k)+\alpha\,\mathrm{GTV}`, of the models.
+    r"""The objective of GTV minimization, :math:`\sum_kf_k(w_k)+\alpha\,\mathrm{GTV}`, at the
+    models.
 
     It becomes ``gtv_objective`` in the results; see :class:`fljax.problems.GTVMin`.
 
     Args:
-      coupling: :math:`\alpha\ge0`, a number that is known when the simulation is made; with a
+      coupling: :math:`\alpha\ge0`, a number that is concrete when the simulation is created; with a
         squared penalty also ``[D]``.
       penalty: :math:`\phi`, the squared norm by default.
 
     Raises:
       ValueError: a negative coupling.
-      TypeError: a coupling that is drawn or swept.
+      TypeError: a coupling that is random or swept.
 
     Example:
       >>> import jax, fljax as fl
@@ -616,15 +623,15 @@ class _BackdoorSuccess:
 
 @checked
 def backdoor_success(trigger: Trigger, target: float) -> Metric:
-    """How often a classifier predicts what the attacker of :func:`fljax.attacks.backdoor` wants.
+    """Success rate of the attack :func:`fljax.attacks.backdoor` on a classifier.
 
-    The share of held-out samples of other labels that are taken for the target once they are
-    stamped with the trigger; the mean over (honest) clients. ``accuracy`` beside it says what is to
-    be seen without the trigger. It becomes ``backdoor_success`` in the results.
+    The share of held-out samples with other labels that are classified as the target once they
+    carry the trigger; the mean over (honest) clients. ``accuracy`` shows the performance without
+    the trigger. It becomes ``backdoor_success`` in the results.
 
     Args:
-      trigger: as it was planted.
-      target: the label that it is to give.
+      trigger: the trigger that was planted.
+      target: the label that the attacker intends.
 
     Example:
       >>> import jax, fljax as fl
@@ -648,7 +655,7 @@ def backdoor_success(trigger: Trigger, target: float) -> Metric:
 
 
 def as_metric(metric: Metric | str) -> Metric:
-    """A metric, or the one of this name.
+    """Return a metric, given itself or its name.
 
     Raises:
       ValueError: unknown name (the nearest known one is suggested).

@@ -1,11 +1,11 @@
-r"""Continuous monitoring: whether errors that are watched while a system learns have risen, where
-and when.
+r"""Continuous monitoring: detection of rising errors while a system learns, per node and round.
 
 A study records the errors of every node (``metrics=["validation_error"]``) while data drift
-(:class:`fljax.streams.Drifting`); a detector looks at each node's errors in their order, and
-:func:`report` names the nodes and rounds. The detector is Page's cumulative sum test with the mean
-estimated along the way, as arrays: nodes, seeds and thresholds are watched together, under ``jit``
-and ``vmap``. How good it is: :func:`detection_delay` and :func:`false_alarm_rate`.
+(:class:`fljax.streams.Drifting`); a detector processes each node's errors in sequence, and
+:func:`report` names the nodes and rounds of alarms. The detector is Page's cumulative sum test with
+a running estimate of the mean, on arrays: nodes, seeds and thresholds are monitored together, under
+``jit`` and ``vmap``. Its performance is measured by :func:`detection_delay` and
+:func:`false_alarm_rate`.
 
 Shapes: rounds come first, ``[T, ...]``, as in the results of one run; :func:`jax.vmap` maps over
 seeds.
@@ -37,14 +37,14 @@ __all__ = [
 
 
 class Alarms(NamedTuple):
-    """What :func:`page_hinkley` says of each round."""
+    """Output of :func:`page_hinkley` for each round."""
 
     statistic: Array  # [T, ...]  how far the cumulative sum is above its least value
     raised: Array  # [T, ...]  whether it is above the threshold, upon which the test begins anew
 
 
 class Alarm(NamedTuple):
-    """A drift that was noticed."""
+    """A detected drift."""
 
     node: int
     round: int
@@ -53,7 +53,7 @@ class Alarm(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All alarms of a run, in their order."""
+    """All alarms of a run, in order of time."""
 
     alarms: tuple[Alarm, ...]
 
@@ -67,7 +67,7 @@ class Report(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Since the last alarm."""
+    """State of the test since the last alarm."""
 
     observed: Array
     mean: Array
@@ -83,22 +83,23 @@ def page_hinkley(
     *,
     burn_in: int = 30,
 ) -> Alarms:
-    r"""The Page-Hinkley test for a rise of the mean, of each series by itself.
+    r"""The Page-Hinkley test for an increase of the mean, applied to each series separately.
 
-    Of errors :math:`x_1,x_2,\dots` with the means :math:`\bar x_t` until then,
+    For errors :math:`x_1,x_2,\dots` with the running means :math:`\bar x_t`,
 
     .. math:: m_t=\sum_{i\le t}(x_i-\bar x_i-\delta),\qquad
         \text{alarm when }m_t-\min_{i\le t}m_i>\lambda.
 
-    After an alarm it begins anew, so that a later drift is noticed as well. An error that is NaN,
-    of a round without data, is skipped.
+    After an alarm the test restarts, so that a later drift is detected as well. Errors that are
+    NaN, from rounds without data, are skipped.
 
     Args:
       errors: ``[T, ...]``, in the order of rounds.
-      tolerance: :math:`\delta\ge0`, a rise of the mean that does not count, in the unit of errors.
-      threshold: :math:`\lambda>0`, likewise; :func:`calibrated_threshold` finds it for a rate of
-        false alarms.
-      burn_in: errors at a start, and after an alarm, in which none is raised.
+      tolerance: :math:`\delta\ge0`, an increase of the mean that is tolerated, in the unit of
+        errors.
+      threshold: :math:`\lambda>0`, in the unit of errors; :func:`calibrated_threshold` finds it for
+        a given rate of false alarms.
+      burn_in: number of errors at the start, and after an alarm, during which no alarm is raised.
 
     Raises:
       ValueError: a negative tolerance, a threshold that is not positive.
@@ -141,17 +142,17 @@ def calibrated_threshold(
     *,
     burn_in: int = 30,
 ) -> Float[Array, ""]:
-    r"""The threshold that so large a share of series without a drift would exceed at some round.
+    r"""Return the threshold that the given share of series without drift exceeds in some round.
 
     Args:
-      errors: ``[T, ...]``, in which nothing drifts: of many nodes or seeds, as long as what is
-        then watched.
-      tolerance: of :func:`page_hinkley`.
+      errors: ``[T, ...]``, without drift: from many nodes or seeds, as long as the series to be
+        monitored.
+      tolerance: as for :func:`page_hinkley`.
       false_alarms: the share, in (0, 1).
-      burn_in: of :func:`page_hinkley`.
+      burn_in: as for :func:`page_hinkley`.
 
     Raises:
-      ValueError: a share outside (0, 1); no more rounds than the burn-in.
+      ValueError: a share outside (0, 1); not more rounds than the burn-in.
 
     Example:
       >>> import jax, fljax as fl
@@ -176,19 +177,19 @@ def calibrated_threshold(
 def detection_delay(
     raised: Bool[Array, "rounds ..."] | Any, onset: Any, rounds: Any = None
 ) -> Float[Array, "..."]:
-    """How many rounds after its onset a drift is noticed: until the first alarm from then on.
+    """Return the number of rounds from the onset of a drift to the first alarm from then on.
 
     Args:
-      raised: ``[T, ...]``, of :func:`page_hinkley`.
-      onset: ``[...]``, or one for all: the round in which a series begins to drift, 0
-        where it does not.
+      raised: ``[T, ...]``, from :func:`page_hinkley`.
+      onset: ``[...]``, or one for all: the round in which a series begins to drift, 0 if it does
+        not.
       rounds: ``[T]``, the rounds that were recorded; 1, 2, ... by default.
 
     Returns:
-      NaN where nothing drifts, infinite where the drift is missed.
+      The delay; NaN for series without drift, infinite if the drift is not detected.
 
     Raises:
-      ValueError: rounds of another number.
+      ValueError: a number of rounds that does not match.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -207,15 +208,15 @@ def detection_delay(
 def false_alarm_rate(
     raised: Bool[Array, "rounds ..."] | Any, onset: Any, rounds: Any = None
 ) -> Float[Array, "..."]:
-    """In what share of the rounds before its onset an alarm is raised; of all, without a drift.
+    """Return the share of rounds with an alarm before the onset, or among all if there is no drift.
 
     Args:
-      raised: as of :func:`detection_delay`.
-      onset: likewise.
-      rounds: likewise.
+      raised: as for :func:`detection_delay`.
+      onset: as for :func:`detection_delay`.
+      rounds: as for :func:`detection_delay`.
 
     Returns:
-      ``[...]``; NaN where no round is before the onset.
+      ``[...]``; NaN if no round precedes the onset.
     """
     raised, onset, rounds = _judged(raised, onset, rounds)
     quiet = (rounds < onset) | (onset == 0)
@@ -233,18 +234,18 @@ def report(
     burn_in: int = 30,
     rounds: Any = None,
 ) -> Report:
-    """Which nodes have drifted by the errors of a run, and in which round that was noticed.
+    """Report the nodes whose errors drift in a run, and the rounds of detection.
 
     Args:
-      errors: ``[T, K]``, such as ``results.validation_error`` of one run; of results the rounds are
-        known.
-      tolerance: of :func:`page_hinkley`.
-      threshold: likewise.
-      burn_in: likewise.
+      errors: ``[T, K]``, such as ``results.validation_error`` of one run; results include their
+        rounds.
+      tolerance: as for :func:`page_hinkley`.
+      threshold: as for :func:`page_hinkley`.
+      burn_in: as for :func:`page_hinkley`.
       rounds: ``[T]``, the rounds that were recorded; 1, 2, ... by default.
 
     Raises:
-      ValueError: errors of more than one run, rounds of another number.
+      ValueError: errors of more than one run, a number of rounds that does not match.
 
     Example:
       >>> import numpy as np, fljax as fl

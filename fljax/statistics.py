@@ -1,7 +1,7 @@
-r"""Means over seeds and how far they can be trusted.
+r"""Means over seeds, their confidence intervals, and comparisons of methods.
 
-Used alike by the plots, the tables and the claims of `experiments`, so that a picture and a verdict
-never disagree about the same numbers.
+Plots, tables and the claims of `experiments` all use these functions, so that a figure and a
+verdict never disagree about the same numbers.
 """
 
 import numbers
@@ -35,16 +35,16 @@ __all__ = [
     "summary",
 ]
 
-#: Of confidence intervals and bands.
+#: Confidence level of intervals and bands.
 LEVEL = 0.95
 
-#: What a dataset of results holds beside metrics.
+#: Variables of a dataset of results that are not metrics.
 _NOT_METRICS = (*PER_RUN, *PER_CLIENT, "model", "done", "stopped")
 
 
 @checked
 def metric_names(dataset: xr.Dataset) -> list[str]:
-    """The variables of a dataset that have one number a seed (and round).
+    """The variables of a dataset that have one number per seed (and round).
 
     Raises:
       ValueError: no ``seed`` axis.
@@ -63,7 +63,7 @@ def metric_names(dataset: xr.Dataset) -> list[str]:
 
 @checked
 def named(dataset: xr.Dataset, metric: str | Metric) -> str:
-    """The name of a metric of a dataset, which may be given as the metric it is.
+    """The name of a metric of a dataset, given by its name or as a :class:`~fljax.metrics.Metric`.
 
     Raises:
       ValueError: not one of its metrics (the nearest is suggested), or no ``seed`` axis.
@@ -75,18 +75,18 @@ def named(dataset: xr.Dataset, metric: str | Metric) -> str:
 
 @checked
 def is_decibel(dataset: xr.Dataset, metric: str | Metric) -> bool:
-    """Whether the metric is a non-negative quantity that is read on a dB scale."""
+    """Whether the metric is a non-negative quantity that is shown on a dB scale."""
     return bool(dataset[named(dataset, metric)].attrs.get("decibel", 0))
 
 
 @checked
 def label_of(dataset: xr.Dataset, metric: str | Metric, decibel: bool = True) -> str:
-    """What a metric is called on an axis and over a column, with its unit.
+    """The label of a metric for an axis or a column, with its unit.
 
     Args:
       dataset: results.
       metric: a variable of it.
-      decibel: whether its numbers are in dB where it is read so.
+      decibel: whether its numbers are in dB, if it is a metric on a dB scale.
 
     Example:
       >>> import xarray as xr
@@ -103,8 +103,8 @@ def label_of(dataset: xr.Dataset, metric: str | Metric, decibel: bool = True) ->
 
 @checked
 def nominal(dataset: xr.Dataset) -> str:
-    """What must stand beside numbers of runs whose privacy is nominal, and by which assumption
-    (:func:`fljax.privacy.assumptions`); empty if none is.
+    """The remark that must accompany results with nominal privacy, with the assumption concerned
+    (:func:`fljax.privacy.assumptions`); empty if no run is nominal.
     """
     if "nominal" not in dataset or not (dataset["nominal"] == 1).any():
         return ""
@@ -115,10 +115,10 @@ def nominal(dataset: xr.Dataset) -> str:
 
 @checked
 def at_round(dataset: xr.Dataset, round: int | None = None) -> xr.Dataset:
-    """Results at one round, by default the last that was recorded; as they are if they have none.
+    """Results at one round, by default the last recorded; unchanged if they have no ``round`` axis.
 
     Raises:
-      ValueError: a round that was not recorded (the nearest is told).
+      ValueError: a round that was not recorded (the error names the nearest).
     """
     if not dataset.sizes.get("round"):
         return dataset
@@ -133,35 +133,36 @@ def at_round(dataset: xr.Dataset, round: int | None = None) -> xr.Dataset:
 
 @checked
 def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> xr.Dataset:
-    r"""Mean over the seeds that did not diverge, and its confidence interval.
+    r"""The mean over the seeds that did not diverge, and its confidence interval.
 
-    For non-negative metrics (those read in dB) the interval is Student's *t* of the logarithm of
-    the mean, :math:`\bar x\exp(\pm t\,s/(\sqrt n\,\bar x))`: first-order the same as the usual one,
+    For non-negative metrics (those on a dB scale) the interval is Student's *t* of the logarithm of
+    the mean, :math:`\bar x\exp(\pm t\,s/(\sqrt n\,\bar x))`: equal to the usual one to first order,
     symmetric in dB, and never below zero. Errors over seeds are skewed to the right; on such data
     (ratios of chi-squares, log-normal) it covered 89 to 93 % with 5 to 100 seeds, where the usual
     interval covered 82 to 93 % and the percentile bootstrap 72 to 92 %.
 
     For metrics between two bounds (:attr:`fljax.metrics.Metric.bounds`), such as an accuracy, it is
-    Student's *t* of the logit of the mean, :math:`p\pm t\,s/(\sqrt n\,p(1-p))` in log odds of the
-    share :math:`p` of the way from the one to the other: again first-order the same, and never
-    outside. On beta-distributed accuracies of mean 0.9 and 0.8 it covered 93 to 95 % with 3 to 100
-    seeds, where the usual interval, which passed 1 in up to 93 % of the studies, covered 87 to
-    95 %, and no more if it was cut off at the bounds. Metrics with one bound get the logarithm of
-    their distance from it, others the usual interval.
+    Student's *t* of the logit of the mean, :math:`p\pm t\,s/(\sqrt n\,p(1-p))` in log odds of
+    :math:`p`, the position of the mean between the bounds as a share of their distance: again equal
+    to first order, and never outside the bounds. On beta-distributed accuracies of mean 0.9 and 0.8
+    it covered 93 to 95 % with 3 to 100 seeds, where the usual interval, which exceeded 1 in up to
+    93 % of the studies, covered 87 to 95 %, and no more if it was clipped at the bounds. For
+    metrics with one bound the logarithm of the distance from it is used, for others the usual
+    interval.
 
     Args:
       dataset: results with a ``seed`` axis.
-      metric: a variable of it, by its name or as the metric it is.
-      level: of confidence, in (0, 1).
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      level: confidence level, in (0, 1).
 
     Returns:
-      ``mean``, ``low``, ``high`` (NaN interval with fewer than two runs), ``runs`` (that were
-      averaged) and ``diverged`` (that were left out), over the other axes. Of results that are not
-      whole only the runs that are there count; the attribute ``seeds`` is their number.
+      ``mean``, ``low``, ``high`` (NaN interval with fewer than two runs), ``runs`` (the number
+      averaged) and ``diverged`` (the number left out), over the other axes. In incomplete results
+      only the finished runs count; the attribute ``seeds`` is their number.
 
     Raises:
-      ValueError: an unknown metric (the nearest is suggested), no ``seed`` axis, values outside of
-        the metric's bounds.
+      ValueError: an unknown metric (the nearest is suggested), no ``seed`` axis, values outside the
+        metric's bounds.
 
     Example:
       >>> import xarray as xr
@@ -197,10 +198,10 @@ def summary(dataset: xr.Dataset, metric: str | Metric, level: float = LEVEL) -> 
 
 
 def _bounds(dataset: xr.Dataset, metric: str) -> tuple[float, float]:
-    """The least and the greatest value that a metric can have.
+    """The least and the greatest possible value of a metric.
 
     Raises:
-      ValueError: it has others.
+      ValueError: values outside these bounds.
     """
     attrs, values = dataset[metric].attrs, keep_finite(dataset, metric)
     least = float(attrs.get("least", 0.0 if is_decibel(dataset, metric) else -np.inf))
@@ -217,7 +218,7 @@ def _bounds(dataset: xr.Dataset, metric: str) -> tuple[float, float]:
 
 
 def _ends(mean: Any, half: Any, least: float, greatest: float) -> tuple[Any, Any]:
-    """Those of an interval within bounds, by half its width where there are none."""
+    """The ends of an interval within bounds, given half its width for an unbounded metric."""
     if np.isinf(least):
         if np.isinf(greatest):
             return mean - half, mean + half
@@ -238,7 +239,7 @@ def _ends(mean: Any, half: Any, least: float, greatest: float) -> tuple[Any, Any
 
 @checked
 def keep_finite(dataset: xr.Dataset, metric: str | Metric) -> xr.DataArray:
-    """A metric in float64 with the runs that diverged, at whatever round, set to NaN."""
+    """A metric in float64, with runs that diverged in any round set to NaN."""
     values = dataset[named(dataset, metric)].astype(np.float64)
     return values if "diverged" not in dataset else values.where(dataset["diverged"] == 0)
 
@@ -252,27 +253,30 @@ def best(
     of: str = "min",
     round: int | None = None,
 ) -> xr.Dataset:
-    """Of a study the values of an axis that were best, such as of each method its best step size.
+    """Select the best value along an axis of a study, such as the best step size of each method.
 
-    What counts is the mean over seeds at one round. Values at which the fewest runs diverged go
-    before all others (a diverged run counts as infinite); of results that are not whole, only the
-    runs that are there count. To choose and to judge by the same seeds flatters the chosen: of a
-    grid of many values, judge by seeds that the choice has not seen.
+    The criterion is the mean over seeds at one round. Values at which the fewest runs diverged are
+    preferred to all others (a diverged run counts as infinite); in incomplete results only the
+    finished runs count. Selecting and evaluating on the same seeds is biased in favor of the
+    selected value: for a grid of many values, evaluate on seeds that were not used for the
+    selection.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
-      metric: a variable of it with one number a run and round, by its name or as the metric it is.
-      over: the axis that is chosen along, or several, then chosen together.
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a variable of it with one number per run and round, by name or as a
+        :class:`~fljax.metrics.Metric`.
+      over: the axis to select along, or several, which are then selected jointly.
       of: whether the least or the greatest mean is best, ``"min"`` or ``"max"``.
-      round: when to read the metric; by default the last recorded round.
+      round: the round at which the metric is read; by default the last recorded round.
 
     Returns:
-      The results, all rounds and variables, at the chosen values alone: at every point of the
-      other axes its own. What was chosen stays a coordinate over these, which tables show.
+      The results, with all rounds and variables, at the selected values only, which may differ
+      between the points of the other axes. The selected values remain as a coordinate over these
+      axes, which tables show.
 
     Raises:
       ValueError: an unknown metric or axis; a metric with axes of its own; a round that was not
-        recorded; a point at which no run is there that did not diverge.
+        recorded; a point at which every run diverged or is missing.
 
     Example:
       >>> import xarray as xr
@@ -327,36 +331,39 @@ def compare(
     round: int | None = None,
     level: float = LEVEL,
 ) -> xr.Dataset:
-    r"""How far methods are apart, paired over seeds, with intervals that hold all together.
+    r"""Differences between methods, paired by seed, with simultaneous confidence intervals.
 
-    Methods under one seed meet the same data, network and noise, and what they share cancels in
-    their difference: in that of their means, or, for metrics that are read in dB, of ``10 log10``
-    of these, their ratio in dB. Its standard error is the jackknife's over the seeds (Tukey 1958;
-    of plain means the one of the paired *t* test), its interval Student's *t* with ``runs - 1``
-    degrees of freedom. If methods share nothing it is as valid, only wider.
+    With the same seed methods see the same data, network and noise, and this common variation
+    cancels in their difference: the difference of their means or, for metrics on a dB scale, of
+    ``10 log10`` of the means, which is their ratio in dB. Its standard error is that of the
+    jackknife over the seeds (Tukey 1958; for plain means equal to that of the paired *t* test), its
+    interval Student's *t* with ``runs - 1`` degrees of freedom. If methods have nothing in common
+    the interval is still valid, only wider.
 
-    Intervals and p-values are Bonferroni's for all comparisons that are returned: the probability
-    that any interval misses is at most ``1 - level``, however the comparisons depend on one another
-    (Dunn, "Multiple comparisons among means", JASA 1961), as they do through the seeds and the
-    baseline they share. An interval leaves zero out exactly where its p-value is below ``1 -
-    level``. On ratios of skewed metrics (gamma, chi-squares over chi-squares, log-normal with a
-    variance of one) eleven intervals of 95 % covered, all of them, in 94, 86, 83 % of studies of 5
-    seeds and in 96, 94, 94 % of those of 100; the percentile bootstrap's in 51, 46, 39 and 93, 91,
-    92 %.
+    Intervals and p-values are Bonferroni-corrected for all comparisons that are returned: the
+    probability that any interval misses the true difference is at most ``1 - level``, whatever the
+    dependence between the comparisons (Dunn, "Multiple comparisons among means", JASA 1961), such
+    as the one through their common seeds and baseline. An interval excludes zero exactly if its
+    p-value is below ``1 - level``. On ratios of skewed metrics (gamma, chi-squares over
+    chi-squares, log-normal with a variance of one) eleven intervals of 95 % covered simultaneously
+    in 94, 86, 83 % of studies of 5 seeds and in 96, 94, 94 % of those of 100; those of the
+    percentile bootstrap in 51, 46, 39 and 93, 91, 92 %.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
-      metric: a variable of it, by its name or as the metric it is.
-      baseline: the method that all others are compared with, by its label; by default every pair.
-      along: the axis with the methods; by default the only one beside seed and round.
-      round: when to read the metric; by default the last recorded round.
-      level: of confidence, of all comparisons together.
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      baseline: the label of the method that all others are compared with; by default all pairs are
+        compared.
+      along: the axis with the methods; by default the only one besides seed and round.
+      round: the round at which the metric is read; by default the last recorded round.
+      level: simultaneous confidence level of all comparisons.
 
     Returns:
       ``difference`` (method minus baseline, or the first of a pair minus the second), ``low``,
-      ``high``, ``p`` (of no difference, two-sided), ``runs`` (pairs of runs) and ``diverged``
-      (pairs left out because either did), over the methods, or ``pair``, and all other axes. The
-      attributes tell the unit and how many comparisons the correction is for.
+      ``high``, ``p`` (two-sided p-value of the hypothesis of no difference), ``runs`` (the number
+      of pairs of runs) and ``diverged`` (the number of pairs left out because one of the two
+      diverged), over the methods, or ``pair``, and all other axes. The attributes hold the unit and
+      the number of comparisons that the correction accounts for.
 
     Raises:
       ValueError: an unknown metric, axis or baseline, a round that was not recorded, or fewer than
@@ -435,7 +442,7 @@ def _methods(values: xr.DataArray, along: str | None) -> str:
     """The axis whose values are compared.
 
     Raises:
-      ValueError: no such axis, none that is the only one, fewer than two values.
+      ValueError: an unknown axis, no unique choice of the axis, fewer than two values.
     """
     axes = [str(dim) for dim in values.dims if dim not in ("seed", "round")]
     if along is None:
@@ -450,10 +457,10 @@ def _methods(values: xr.DataArray, along: str | None) -> str:
 
 
 def _place(labels: np.ndarray, baseline: Any) -> int:
-    """Where a label is.
+    """The position of a label.
 
     Raises:
-      ValueError: nowhere.
+      ValueError: an unknown label.
     """
     known = labels.tolist()
     if isinstance(baseline, str) and all(isinstance(label, str) for label in known):
@@ -468,7 +475,9 @@ def _place(labels: np.ndarray, baseline: Any) -> int:
 def _jackknife(
     one: xr.DataArray, other: xr.DataArray, scale: Callable[[xr.DataArray], xr.DataArray]
 ) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
-    """The difference of two scaled means over paired seeds, its standard error, how many pairs."""
+    """The difference of two scaled means over paired seeds, its standard error, the number of
+    pairs.
+    """
     both = one.notnull() & other.notnull()
     runs, sides = both.sum("seed"), (one.where(both), other.where(both))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -487,26 +496,27 @@ def bootstrap(
     resamples: int = 2000,
     rng: int = 0,
 ) -> tuple[float, float, float]:
-    """A number computed from seed means, with its paired-bootstrap percentile interval.
+    """A statistic of means over seeds, with its paired-bootstrap percentile interval.
 
-    Seeds are resampled jointly for all samples: with common random numbers what two algorithms
-    share on a seed cancels in their ratio, and so it does in the interval. It is for any number of
-    means, of curves too; for methods at one round :func:`compare` covers better.
+    Seeds are resampled jointly for all samples: with common random numbers the variation that two
+    algorithms have in common on a seed cancels in their ratio, and likewise in the interval. It
+    accepts any number of means, also of curves; for methods at one round :func:`compare` has better
+    coverage.
 
     Args:
-      statistic: of the samples' means, ``[B, ...]`` each, to ``[B]``.
+      statistic: function of the samples' means, ``[B, ...]`` each, that returns ``[B]``.
       samples: ``[S, ...]`` each, paired along the first axis. A seed with a NaN in any of them (a
         diverged run) is left out of all.
-      level: of confidence.
+      level: confidence level.
       resamples: ``B``.
-      rng: seed of the resampling; fixed, so that a verdict can be computed again.
+      rng: seed of the resampling; fixed, so that a verdict is reproducible.
 
     Returns:
-      The number, and the interval's two ends (NaN with fewer than two seeds).
+      The statistic and the two ends of its interval (NaN with fewer than two seeds).
 
     Raises:
-      TypeError: the statistic is no function, or a sample is not made of numbers.
-      ValueError: no sample, or samples of different numbers of seeds.
+      TypeError: a statistic that is not callable, or a sample that is not numeric.
+      ValueError: no samples, or samples with different numbers of seeds.
 
     Example:
       >>> worse, better = np.array([2.0, 4.0, 8.0]), np.array([1.0, 2.0, 4.0])
@@ -540,12 +550,13 @@ def bootstrap(
 
 
 def decibels(value: Any) -> Any:
-    """``10 log10`` of a non-negative quantity; of an average, never an average of dB.
+    """Return ``10 log10`` of a non-negative quantity.
 
-    Of results of a study, the attributes then say so: plots and tables take them as they are.
+    Apply it to an average; never average values in dB. For results of a study the attributes then
+    record the unit, so that plots and tables do not convert them again.
 
     Raises:
-      TypeError: no number and no array of real numbers.
+      TypeError: neither a number nor an array of real numbers.
       ValueError: an array of results that is in dB already.
 
     Example:

@@ -1,8 +1,9 @@
-r"""Tables of a paper: means with their intervals, in Markdown, LaTeX and CSV.
+r"""Tables for papers: means with their confidence intervals, in Markdown, LaTeX and CSV.
 
-A mean has as many digits as its interval lets it have: half the interval's width has two if they
-are below 36 and one else, and the mean and both ends end at the same place (the rule of the
-Particle Data Group, "Review of particle physics", section 5.3 of the introduction).
+The number of digits of a mean follows from its interval: half the width of the interval has two
+digits if they are below 36 and one otherwise, and the mean and both ends are rounded to the same
+place (the rule of the Particle Data Group, "Review of particle physics", section 5.3 of the
+introduction).
 """
 
 import math
@@ -20,10 +21,10 @@ from fljax._arguments import checked
 
 __all__ = ["Table", "table"]
 
-#: Of the interval, as variables and columns.
+#: The ends of the interval, as variables and columns.
 _PARTS = ("mean", "low", "high")
 
-#: In place of a mean of no runs.
+#: Shown in place of a mean of no runs.
 _NOTHING = "--"
 
 _ESCAPES = str.maketrans(
@@ -34,13 +35,14 @@ _ESCAPES = str.maketrans(
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """What :func:`table` made; it prints as Markdown.
+    """A table made by :func:`table`, which prints as Markdown.
 
     Attributes:
       numbers: ``mean``, ``low``, ``high``, ``runs`` and ``diverged`` over the grid's axes and
-        ``metric``, which has its ``label`` with the unit; not rounded. What was chosen at each
-        point (:func:`fljax.best`) is a coordinate.
-      best: which mean is printed bold, ``"min"`` or ``"max"``, by metric.
+        ``metric``, not rounded; the coordinate ``label`` of ``metric`` includes the unit. The
+        values selected at each point (:func:`fljax.best`) are a coordinate.
+      best: for each metric, whether the least or the greatest mean is printed bold, ``"min"`` or
+        ``"max"``.
     """
 
     numbers: xr.Dataset
@@ -48,12 +50,12 @@ class Table:
 
     @property
     def frame(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each grid point and metric, not rounded."""
+        """A pandas ``DataFrame`` with one row per grid point and metric, not rounded."""
         return self.numbers.to_dataframe(dim_order=[*self._axes, "metric"]).reset_index()
 
     @property
     def note(self) -> str:
-        """What the numbers are, in a sentence."""
+        """One sentence that describes the numbers."""
         attrs, runs = self.numbers.attrs, self.numbers["runs"].values
         seeds = f"{attrs['seeds']} seeds" if runs.min() == runs.max() == attrs["seeds"] else "seeds"
         text = f"Mean [{100 * attrs['level']:.4g} % interval] over {seeds}"
@@ -63,7 +65,7 @@ class Table:
         return ". ".join([text, *filter(None, [attrs["nominal"].capitalize()])]) + "."
 
     def markdown(self) -> str:
-        """A table of GitHub's Markdown, its note below."""
+        """A table in GitHub's Markdown, followed by its note."""
 
         def cell(content: _Cell) -> str:
             mean = f"**{content.mean}**" if content.best else content.mean
@@ -75,7 +77,7 @@ class Table:
         return "\n".join([*lines, "", self.note, ""])
 
     def latex(self) -> str:
-        r"""A ``tabular`` with the rules of ``\usepackage{booktabs}``, its note as a comment."""
+        r"""A ``tabular`` with the rules of ``\usepackage{booktabs}`` and the note as a comment."""
 
         def cell(content: _Cell) -> str:
             if content.mean == _NOTHING:
@@ -91,7 +93,9 @@ class Table:
         return "\n".join([f"% {self.note}", *frame, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
     def csv(self) -> str:
-        """A row for each grid point and metric, rounded like the others."""
+        """Comma-separated values, one row per grid point and metric, rounded as in the other
+        formats.
+        """
         frame = self.frame
         cells = [rounded(*row) for row in frame[[*_PARTS]].itertuples(index=False)]
         for place, part in enumerate(_PARTS):
@@ -99,10 +103,10 @@ class Table:
         return frame.to_csv(index=False, lineterminator="\n")
 
     def save(self, path: str | PathLike) -> Path:
-        """Write it in the format that the file's name ends with: ``.md``, ``.tex`` or ``.csv``.
+        """Write the table in the format given by the file's suffix: ``.md``, ``.tex`` or ``.csv``.
 
         Raises:
-          ValueError: another ending.
+          ValueError: another suffix.
         """
         path = Path(path)
         writers = {".md": self.markdown, ".tex": self.latex, ".csv": self.csv}
@@ -121,14 +125,14 @@ class Table:
 
     @property
     def _labels(self) -> list[str]:
-        """The axes, and what was chosen at their points."""
+        """The axes, and the coordinates with the selected values."""
         chosen = (str(name) for name in self.numbers.coords if name not in self.numbers.dims)
         return [*self._axes, *chosen]
 
     def _rows(
         self, cell: Callable[["_Cell"], str], plain: Callable[[str], str]
     ) -> Iterator[list[str]]:
-        """The header and the rows, with columns of counts that are not those of all seeds."""
+        """The header and the rows, with columns of counts that differ from the number of seeds."""
         numbers = self.numbers.transpose(*self._axes, "metric")
         points = numbers["mean"].isel(metric=0, drop=True)
         told = [
@@ -154,7 +158,7 @@ class Table:
             yield [*map(plain, map(shown, labels)), *map(cell, cells), *spans]
 
     def _best(self, metric: str, means: np.ndarray) -> float:
-        """The mean to be printed bold; NaN, which nothing equals, if none is."""
+        """The mean to be printed bold; NaN, which equals nothing, if there is none."""
         known = means[~np.isnan(means)]
         if metric not in self.best or not known.size:
             return np.nan
@@ -162,7 +166,7 @@ class Table:
 
 
 class _Cell(NamedTuple):
-    """A mean and the ends of its interval as text; both ends empty where there is none."""
+    """A mean and the ends of its interval as text; both ends are empty if there is no interval."""
 
     mean: str
     low: str = ""
@@ -181,21 +185,21 @@ def table(
 ) -> Table:
     """Means over seeds with their intervals, :func:`fljax.statistics.summary`, for a paper.
 
-    A row is a grid point, with what :func:`fljax.best` chose there. Of another time than one round
-    take the mean yourself:
-    ``fl.table(results.isel(round=slice(-100, None)).mean("round", keep_attrs=True))`` is of the
-    mean over the last hundred records of each run.
+    Each row is a grid point, with the values that :func:`fljax.best` selected there. For a mean
+    over several rounds average beforehand: ``fl.table(results.isel(round=slice(-100,
+    None)).mean("round", keep_attrs=True))`` tabulates the mean over the last hundred records of
+    each run.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
-      metrics: its variables, by their names or as the metrics they are; by default all metrics
-        of the simulations that are one number.
-      round: when to read them; by default the last recorded round.
-      level: of confidence, of each interval alone.
-      decibel: whether metrics that are read in dB are given in dB, as in plots: ``10 log10`` of the
-        mean and of the ends.
-      best: whether the least or the greatest mean is printed bold: ``"min"`` or ``"max"``, of all
-        metrics or by name. It need not be significantly better:
+      dataset: the results of :func:`fljax.sweep`.
+      metrics: its variables, by name or as a :class:`~fljax.metrics.Metric`; by default all scalar
+        metrics of the simulations.
+      round: the round at which they are read; by default the last recorded round.
+      level: confidence level of each single interval.
+      decibel: whether metrics on a dB scale are given in dB, as in plots: ``10 log10`` of the mean
+        and of the ends.
+      best: whether the least or the greatest mean is printed bold: ``"min"`` or ``"max"``, for all
+        metrics or by name. It need not be significantly better, see
         :func:`fljax.statistics.compare`.
 
     Returns:
@@ -260,7 +264,7 @@ def table(
 
 
 def _directions(best: Any, names: list[str]) -> dict[str, str]:
-    """By metric, ``"min"`` or ``"max"``."""
+    """For each metric, ``"min"`` or ``"max"``."""
     directions = dict.fromkeys(names, best) if isinstance(best, str) else dict(best or {})
     for name, direction in directions.items():
         _check.choice("metric in best", name, names)
@@ -269,7 +273,7 @@ def _directions(best: Any, names: list[str]) -> dict[str, str]:
 
 
 def rounded(mean: float, low: float, high: float, best: bool = False) -> _Cell:
-    """With as many digits as half the interval has, four without an interval.
+    """Round a mean to the digits that its interval justifies, or to four without an interval.
 
     Example:
       >>> rounded(12.3456, 12.30, 12.40)[:3], rounded(12.3456, 11.9, 12.8)[:3]
@@ -299,24 +303,24 @@ def _exponent(number: float) -> int:
 
 
 def shown(label: Any) -> str:
-    """A value of an axis."""
+    """A value of an axis as text."""
     return f"{label:g}" if isinstance(label, float | np.floating) else str(label)
 
 
 def _span(counts: np.ndarray) -> str:
-    """Of the metrics of a row, which may differ."""
+    """The range of the counts of a row, whose metrics may differ."""
     least, most = counts.min(), counts.max()
     return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _power(number: str) -> str:
-    """A number as LaTeX's mathematics has it."""
+    """A number in LaTeX math notation."""
     mantissa, _, power = number.replace("inf", r"\infty").partition("e")
     return rf"{mantissa}\cdot10^{{{int(power)}}}" if power else mantissa
 
 
 def _escaped(text: str) -> str:
-    """Text for LaTeX; what stands between two dollars is mathematics, as in a plot's labels."""
+    """Text escaped for LaTeX; text between two dollar signs is math, as in the labels of plots."""
     pieces = text.split("$")
     if len(pieces) % 2 == 0:  # a dollar too many
         return text.translate(_ESCAPES)

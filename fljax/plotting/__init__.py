@@ -1,7 +1,7 @@
-"""The plots a study ends with: print-readable, with units, seeds and the 95 % band on each.
+"""Plots of studies, readable in print, each with units, the number of seeds and the 95 % band.
 
-Decibels are ``10 log10`` of the mean over seeds. Runs that diverged are left out of means, counted,
-and shown in the legend. Nothing here changes matplotlib's global state.
+Decibels are ``10 log10`` of the mean over seeds. Runs that diverged are left out of means; their
+number is shown in the legend. Nothing here changes matplotlib's global state.
 """
 
 from fljax.plotting.clients import by_client

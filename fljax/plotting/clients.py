@@ -1,4 +1,4 @@
-"""How clients fare: a metric of each, from the worst off to the best."""
+"""Distribution of a metric over the clients, from the worst to the best."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,28 +27,27 @@ def by_client(
     level: float = statistics.LEVEL,
     legend: bool = True,
 ) -> Axes:
-    """A metric of each client at one round, sorted: the worst off of every run on the left.
+    """Plot a per-client metric at one round, sorted: the worst client of every run on the left.
 
-    Clients are sorted within each run, so that a curve is the mean over seeds of their distribution
-    and not one of clients that bear the same number. Errors, which are read on a dB scale, are
-    sorted from the largest, other metrics from the smallest.
+    Clients are sorted within each run, so that a curve is the mean over seeds of the sorted values
+    and not of clients with the same index. Metrics on a dB scale, such as errors, are sorted in
+    descending order, other metrics in ascending order.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
-      metric: one of each client, by its name or as the metric it is.
-      hue: the axis with one curve per value; by default the only one that is left beside seed and
-        client.
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a per-client metric, by name or as a :class:`~fljax.metrics.Metric`.
+      hue: the axis with one curve per value; by default the only one left besides seed and client.
       ax: where to draw; by default a new figure.
-      round: when to read the metric; by default the last recorded round.
+      round: the round at which the metric is read; by default the last recorded round.
       labels: names for the legend, by value of the axis.
-      level: of confidence.
-      legend: whether to draw one.
+      level: confidence level.
+      legend: whether to draw a legend.
 
     Returns:
       The axes.
 
     Raises:
-      ValueError: a metric that is not of each client; as for :func:`trade_off`.
+      ValueError: a metric that is not per client; otherwise as for :func:`trade_off`.
 
     Example:
       >>> import matplotlib.pyplot as plt

@@ -1,4 +1,4 @@
-"""Curves: of a metric against the round, time, the communication, or a swept number."""
+"""Curves of a metric against the round, time, communication, or a swept number."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,13 +19,13 @@ from fljax.tables import shown
 
 __all__ = ["learning_curves", "trade_off"]
 
-#: Entries of a legend that leave room for the curves.
+#: Largest number of legend entries that leaves room for the curves.
 ROOM = 7
 
-#: Inches of one of several panels, and of what is beside them all.
+#: Size in inches of one of several panels, and of the margin around them.
 PANEL, MARGIN = np.array([2.5, 2.1]), np.array([0.7, 0.8])
 
-#: How the seconds until a round are described.
+#: Attributes of the seconds until a round.
 CLOCK = {"long_name": "time", "units": "s"}
 
 
@@ -44,34 +44,34 @@ def learning_curves(
     level: float = statistics.LEVEL,
     legend: bool = True,
 ) -> Axes | Any:
-    """A metric against the round, time, or the communication: mean over seeds with its band.
+    """Plot a metric against the round, time, or communication: mean over seeds with its band.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
-      metric: a variable of it, by its name or as the metric it is.
-      hue: the axis with one curve per value; by default the only one that is left beside seed,
-        round and those of the panels.
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      hue: the axis with one curve per value; by default the only one left besides seed, round and
+        those of the panels.
       ax: where to draw; by default a new figure.
-      col: the axis with one column of panels per value, which have their axes and a legend in
-        common.
-      row: likewise of rows.
-      x: ``"round"``; what was sent until then, the mean over seeds on a logarithmic axis,
+      col: the axis with one column of panels per value, which share their axes and a legend.
+      row: the axis with one row of panels per value.
+      x: ``"round"``; the communication until each round, the mean over seeds on a logarithmic axis:
         ``"bits"``, ``"bits_up"``, ``"bits_down"``, ``"scalars"`` or ``"messages"``; or
         ``"seconds"``.
-      seconds_per_round: how long a round takes, for ``x="seconds"``: a number, or one of each value
-        of some axes of the dataset. A simulation has no clock, and delays are told in rounds. Of
-        rounds that differ give the time until each yourself, as the variable ``"seconds"``:
-        ``dataset.assign(seconds=0.2 * dataset["round"] + dataset["bits"] / 1e6)``.
+      seconds_per_round: the duration of a round, for ``x="seconds"``: a number, or one for each
+        value of some axes of the dataset. A simulation has no clock, and delays are given in
+        rounds. For rounds of different durations supply the time until each round as the variable
+        ``"seconds"``: ``dataset.assign(seconds=0.2 * dataset["round"] + dataset["bits"] / 1e6)``.
       labels: names for the legend and titles, by value of an axis; others are shown as they are.
-      level: of confidence.
-      legend: whether to draw one.
+      level: confidence level.
+      legend: whether to draw a legend.
 
     Returns:
-      The axes; of panels, an array ``[rows, columns]`` of them, which :func:`save` takes as well.
+      The axes; for panels, an array ``[rows, columns]`` of axes, which :func:`save` accepts as
+      well.
 
     Raises:
-      ValueError: an unknown metric or axis, an axis left that is neither drawn nor selected, or one
-        that is drawn twice; nothing to plot; seconds that are not positive or of no round.
+      ValueError: an unknown metric or axis, an axis that is neither drawn nor selected, or one that
+        is drawn twice; nothing to plot; seconds that are missing or not positive.
 
     Example:
       >>> import numpy as np, xarray as xr
@@ -108,26 +108,26 @@ def trade_off(
     level: float = statistics.LEVEL,
     legend: bool = True,
 ) -> Axes | Any:
-    """A metric at one round against a swept number.
+    """Plot a metric at one round against a swept number.
 
-    The axis is logarithmic where the numbers are positive and span more than a factor of three.
+    The axis is logarithmic if the numbers are positive and span more than a factor of three.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
+      dataset: the results of :func:`fljax.sweep`.
       x: the axis with the numbers; its ``long_name`` attribute, if any, labels it.
-      metric: a variable of it, by its name or as the metric it is.
-      hue: the axis with one curve per value; by default the only one that is left beside seed,
-        ``x`` and those of the panels.
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      hue: the axis with one curve per value; by default the only one left besides seed, ``x`` and
+        those of the panels.
       ax: where to draw; by default a new figure.
       col: the axis with one column of panels per value, see :func:`learning_curves`.
-      row: likewise of rows.
-      round: when to read the metric; by default the last recorded round.
+      row: the axis with one row of panels per value.
+      round: the round at which the metric is read; by default the last recorded round.
       labels: names for the legend and titles, by value of an axis.
-      level: of confidence.
-      legend: whether to draw one.
+      level: confidence level.
+      legend: whether to draw a legend.
 
     Returns:
-      The axes; of panels, an array ``[rows, columns]`` of them.
+      The axes; for panels, an array ``[rows, columns]`` of axes.
 
     Raises:
       ValueError: as for :func:`learning_curves`; a round that was not recorded, an axis without
@@ -143,10 +143,10 @@ def trade_off(
 
 
 def _timed(dataset: xr.Dataset, each: float | xr.DataArray | None) -> xr.Dataset:
-    """With the seconds until each round.
+    """Add the seconds until each round.
 
     Raises:
-      ValueError: nobody says how long a round takes, or not of each value of an axis.
+      ValueError: no duration of a round, or none for some value of an axis.
     """
     if each is None:
         if "seconds" not in dataset or "round" not in dataset["seconds"].dims:
@@ -214,7 +214,7 @@ def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Ax
 
 
 def _panels(dataset: xr.Dataset, col: str | None, row: str | None, labels: Any) -> np.ndarray:
-    """``[rows, columns]`` axes that are shared, entitled with the values that they are of."""
+    """``[rows, columns]`` axes with common scales, titled with the values that they show."""
     rows, columns = (dataset.sizes[dim] if dim else 1 for dim in (row, col))
     size = MARGIN + PANEL * (columns, rows)
     _, panels = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
@@ -229,7 +229,7 @@ def _panels(dataset: xr.Dataset, col: str | None, row: str | None, labels: Any) 
 
 
 def _panel(ax, dataset, metric, against, one, numbers, x, hue, labels) -> None:
-    """The curves of ``one`` part of all numbers, whose labels are those of all."""
+    """Draw the curves of ``one`` part of all numbers, with the labels common to all panels."""
     decibel, several = statistics.is_decibel(dataset, metric), one is not numbers
     for position, value in enumerate(dataset[hue].values if hue else [None]):
         chosen = {hue: position} if hue else {}
@@ -245,10 +245,10 @@ def _panel(ax, dataset, metric, against, one, numbers, x, hue, labels) -> None:
 
 
 def _drawn(dataset, metric, x, hue, col, row) -> tuple[str | None, str | None, str | None]:
-    """The axes that curves and panels are of.
+    """The axes that curves and panels range over.
 
     Raises:
-      ValueError: one that is not there, twice, or left.
+      ValueError: an axis that is unknown, used twice, or not used.
     """
     _check.choice("axis", x, map(str, dataset[metric].dims))
     axes = [str(dim) for dim in dataset[metric].dims if dim not in (x, "seed")]
@@ -269,10 +269,10 @@ def _drawn(dataset, metric, x, hue, col, row) -> tuple[str | None, str | None, s
 
 
 def drawable(dataset: xr.Dataset, metric: str | Metric) -> str:
-    """The name of a metric of which there is something to be drawn.
+    """The name of a metric, after checking that it has values to draw.
 
     Raises:
-      ValueError: there is not.
+      ValueError: a metric without values to draw.
     """
     name = statistics.named(dataset, metric)
     if empty := [str(dim) for dim, size in dataset[name].sizes.items() if not size]:
@@ -307,7 +307,7 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
 
 
 def _note(dataset: xr.Dataset, numbers: xr.Dataset) -> list[str]:
-    """In lines: what a reader must know of the privacy, how many seeds there are."""
+    """Lines of the note: the remark on nominal privacy, if any, and the number of seeds."""
     seeds = numbers.attrs["seeds"]
     text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
     text = text if seeds > 1 else "1 seed, no band"

@@ -1,4 +1,4 @@
-"""A metric over two axes of the grid, as the colors of cells."""
+"""Heat maps of a metric over two axes of the grid."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,28 +22,28 @@ from fljax.tables import rounded
 
 __all__ = ["heat_map"]
 
-#: Behind the number of a cell without the runs that diverged.
+#: Mark behind the number of a cell from which diverged runs were left out.
 MARK = "†"
 
-#: Inches of a cell, and of what is beside them.
+#: Size in inches of a cell, and of the margin around the cells.
 CELL, MARGIN = np.array([0.62, 0.42]), np.array([2.3, 1.0])
 
-#: Cells along an axis of a new figure, at least and at most, that it grows with.
+#: Least and greatest number of cells along an axis with which a new figure grows.
 FEWEST, MOST = 4, 14
 
-#: Values that are named along an axis.
+#: Largest number of values that are labeled along an axis.
 MOST_TICKS = 20
 
-#: How cells without a number are hatched.
+#: Hatching of cells without a number.
 HATCH: dict[str, Any] = {"edgecolor": "#888888", "linewidth": 0}
 
-#: How bright the eye finds red, green and blue.
+#: Perceived brightness of red, green and blue.
 LUMINANCE = np.array([0.299, 0.587, 0.114])
 
-#: Cells with a number in each.
+#: Largest number of cells that show their numbers.
 MOST_CELLS = 1000
 
-#: The smallest letters in cells, points; where smaller ones would be needed there are none.
+#: Smallest font size in cells, in points; if a smaller one would be needed, numbers are omitted.
 SMALLEST = 5.0
 
 
@@ -60,29 +60,30 @@ def heat_map(
     intervals: bool = False,
     level: float = statistics.LEVEL,
 ) -> Axes:
-    """A metric at one round over two axes of the grid, the mean over seeds as color and number.
+    """Plot a metric at one round over two axes of the grid: the mean over seeds as color and
+    number.
 
-    A number has as many digits as its interval lets it have, as in :func:`fljax.table`; of more
-    cells than there is room for there are colors alone. Cells are of equal size whatever their
-    values are; numbers ascend. A cell without some runs, which diverged, is marked with a dagger;
-    one without any finite value is hatched.
+    The digits of a number follow from its confidence interval, as in :func:`fljax.table`; if there
+    are too many cells for numbers, only colors are shown. Cells have equal sizes whatever the
+    values of the axes; numeric values ascend. A cell with diverged runs, which are left out, is
+    marked with a dagger; one without any finite value is hatched.
 
     Args:
-      dataset: what :func:`fljax.sweep` returned.
-      metric: a variable of it, by its name or as the metric it is.
-      x: the axis from left to right; by default the last of two that have several values.
-      y: the axis from the bottom up; by default the other.
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      x: the horizontal axis; by default the last of the two that have several values.
+      y: the vertical axis; by default the other.
       ax: where to draw; by default a new figure.
-      round: when to read the metric; by default the last recorded round.
+      round: the round at which the metric is read; by default the last recorded round.
       labels: names for the ticks, by value of an axis; others are shown as they are.
-      intervals: whether each number's interval is below it.
-      level: of confidence.
+      intervals: whether to show the confidence interval below each number.
+      level: confidence level.
 
     Returns:
       The axes.
 
     Raises:
-      ValueError: an unknown metric or axis, one axis twice, an axis left that is neither drawn nor
+      ValueError: an unknown metric or axis, one axis twice, an axis that is neither drawn nor
         selected, a round that was not recorded, nothing to plot.
 
     Example:
@@ -143,10 +144,10 @@ def heat_map(
 
 
 def _sides(dataset: xr.Dataset, metric: str, x: str | None, y: str | None) -> tuple[str, str]:
-    """The axes from left to right, and from the bottom up.
+    """The horizontal and the vertical axis.
 
     Raises:
-      ValueError: there are not two, or others are left.
+      ValueError: fewer than two axes, or further axes that are not used.
     """
     axes = [str(dim) for dim in dataset[metric].dims if dim != "seed"]
     asked = [dim for dim in (x, y) if dim is not None]
@@ -176,7 +177,7 @@ def _ticks(axis: Axis, dataset: xr.Dataset, dim: str, labels: Mapping[Any, str] 
 def _note(
     dataset: xr.Dataset, numbers: xr.Dataset, means: np.ma.MaskedArray, intervals: bool
 ) -> list[str]:
-    """What the numbers are, in lines."""
+    """Lines of the note that describes the numbers."""
     seeds, lost = numbers.attrs["seeds"], int(numbers["diverged"].max())
     what = f"mean [{100 * numbers.attrs['level']:.4g} % interval]" if intervals else "mean"
     when = f", round {int(dataset['round'])}" if "round" in dataset.coords else ""
@@ -189,7 +190,7 @@ def _note(
 
 
 def _fit(ax: Axes, texts: Sequence[Text]) -> None:
-    """Make all texts as small as their cells need, or only leave marks where that is too small."""
+    """Shrink all texts to fit their cells, or keep only the marks if that would be too small."""
     house.whole(ax).draw_without_rendering()
     room = 0.92 * (ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
     shares = [room / text.get_window_extent().size for text in texts]

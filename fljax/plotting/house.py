@@ -1,4 +1,4 @@
-"""How pictures look: the house style, its colors, legends and files."""
+"""The house style of figures: colors, legends and files."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ from fljax.tables import shown
 
 __all__ = ["HOUSE", "LOOKS", "NOTE", "save", "style"]
 
-#: Okabe and Ito's colors, which most color-blind readers can tell apart (yellow left out: it
-#: vanishes on paper), each with a line style and a marker of its own, for print without color.
+#: The colors of Okabe and Ito, which most color-blind readers can tell apart (without yellow, which
+#: is hard to see on paper), each with its own line style and marker for print without color.
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -34,19 +34,19 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#56B4E9", "linestyle": (0, (3, 2)), "marker": "X"},
 )
 
-#: Numbers as colors: from dark to light, in hues that color-blind readers can tell apart.
+#: Color map for numbers: from dark to light, in hues that color-blind readers can tell apart.
 SCALE = mpl.colormaps["viridis"].with_extremes(bad="#cccccc")
 
-#: What the style is changed to, for all that is drawn within its block.
+#: Changes of the style that apply within the current block.
 _changes: ContextVar[dict[str, Any]] = ContextVar("changes", default={})  # noqa: B039
 
-#: The ``gid`` of the note in a corner that says how many seeds there are, to find it again.
+#: The ``gid`` by which the note with the number of seeds is identified.
 NOTE = "fljax-note"
 
-#: How notes are written.
+#: Text properties of notes.
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": "#555555"}
 
-#: Matplotlib's settings of the house's style.
+#: Matplotlib settings of the house style.
 HOUSE: dict[str, Any] = {
     "figure.figsize": (5.0, 3.6),
     "figure.dpi": 150,
@@ -75,7 +75,7 @@ HOUSE: dict[str, Any] = {
 
 @contextmanager
 def style(**changes: Any) -> Iterator[None]:
-    """The house style for as long as the block lasts; changes hold in blocks within it, too.
+    """Apply the house style within a block; changes also hold in nested blocks.
 
     Example:
       >>> with style(**{"font.size": 12}):
@@ -96,22 +96,25 @@ def style(**changes: Any) -> Iterator[None]:
 
 @checked
 def save(picture: Any, path: str | PathLike) -> Path:
-    """Write a picture in the house style, as the file's name ends: ``.pdf``, ``.png``, ``.svg`` ...
+    """Save a figure in the house style, in the format of the suffix: ``.pdf``, ``.png``, ``.svg``
+    ...
 
-    Text stays text, in fonts of type 42 (TrueType) in PDF and PostScript, which publishers ask for
-    and ``savefig`` alone would not embed. The same picture, drawn again, gives the same file.
+    Text remains text, in PDF and PostScript with fonts of type 42 (TrueType), which publishers
+    require and ``savefig`` alone would not embed. The same figure, drawn again, gives the same
+    file.
 
     Args:
-      picture: what the functions here return (axes, or an array of a figure's), or its figure.
-      path: of the file.
+      picture: a return value of the functions of this package (axes, or an array of the axes of one
+        figure), or the figure.
+      path: path of the file.
 
     Returns:
       The path.
 
     Raises:
-      TypeError: no picture.
-      ValueError: an ending that matplotlib does not know.
-      FileNotFoundError: no such folder.
+      TypeError: not a figure.
+      ValueError: a suffix that matplotlib does not support.
+      FileNotFoundError: a folder that does not exist.
 
     Example:
       >>> import tempfile, fljax as fl
@@ -138,22 +141,22 @@ def save(picture: Any, path: str | PathLike) -> Path:
 
 
 def named(value: Any, labels: Mapping[Any, str] | None) -> str:
-    """What a value of an axis is called."""
+    """The name of a value of an axis."""
     return (labels or {}).get(value, shown(value))
 
 
 def name_of(dataset: xr.Dataset, axis: str) -> str:
-    """What an axis is called."""
+    """The label of an axis."""
     return str(dataset[axis].attrs.get("long_name", axis))
 
 
 def whole(picture: Axes | Figure) -> Figure:
-    """The figure that it is, or is part of."""
+    """The figure, given itself or its axes."""
     return cast(Figure, cast(Any, picture.figure).figure)  # of a part of a figure, the whole
 
 
 def look_of(position: int) -> dict[str, Any]:
-    """Of the curve at a position; from the eighth on with hollow markers and other lines."""
+    """The look of the curve at a position; from the eighth on with hollow markers, other lines."""
     lap, place = divmod(position, len(LOOKS))
     look = dict(LOOKS[place])
     if lap:
@@ -163,14 +166,14 @@ def look_of(position: int) -> dict[str, Any]:
 
 
 def legend_of(ax: Axes, title: str, beside: bool, **more: Any) -> Legend:
-    """Where there is most room inside of the axes, or beside them."""
+    """Draw a legend at the emptiest place inside the axes, or beside them."""
     corner = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
     place = corner if beside else {"loc": "best"}
     return ax.legend(**place, title=title, alignment="left", **more)
 
 
 def widen(figure: Figure, legend: Legend) -> None:
-    """Make a picture as much wider as the legend beside it."""
+    """Widen a figure by the width of the legend beside it."""
     figure.draw_without_rendering()
     width = legend.get_window_extent().width
     figure.set_figwidth(figure.get_figwidth() + width / figure.dpi)
@@ -187,7 +190,7 @@ def hides(ax: Axes, legend: Legend) -> bool:
 
 
 def untangle(ax: Axes) -> None:
-    """Turn the labels of the x ticks where they would overlap."""
+    """Rotate the labels of the x ticks if they would overlap."""
     whole(ax).draw_without_rendering()
     boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
     if any(one.overlaps(other) for one, other in pairwise(boxes)):

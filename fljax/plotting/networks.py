@@ -1,4 +1,4 @@
-"""Pictures of networks, laid out or on a map."""
+"""Drawings of networks, with a computed layout or on a map."""
 
 from typing import Any
 
@@ -19,20 +19,20 @@ __all__ = ["draw_graph", "network_map"]
 def draw_graph(
     graph: Graph, ax: Axes | None = None, *, values: Any = None, label: str = ""
 ) -> Axes:
-    """The network's nodes and links, laid out by networkx if it is installed, else on a circle.
+    """Draw the nodes and edges of a graph, laid out by networkx if installed, else on a circle.
 
     Args:
       graph: concrete (not traced).
       ax: where to draw; by default a new figure.
-      values: ``[K]``, a number of each node as its color (gray where it is not finite), such as a
-        metric of each client; of a ``DataArray`` its attributes label them.
-      label: of the colors, with their unit.
+      values: ``[K]``, one number per node, shown as its color (gray if it is not finite), such as a
+        per-client metric; a ``DataArray`` is labeled by its attributes.
+      label: label of the color bar, with the unit.
 
     Returns:
       The axes.
 
     Raises:
-      ValueError: values of another shape, none of them finite.
+      ValueError: values of another shape, or without any finite one.
 
     Example:
       >>> import fljax as fl
@@ -71,28 +71,29 @@ def network_map(
     label: str = "",
     unit: str = "",
 ) -> Axes:
-    """The network where it is: nodes at their places, links as thin lines, a number as the color.
+    """Draw a network on a map: nodes at their positions, edges as thin lines, values as colors.
 
-    On the Earth a degree of longitude is drawn as much shorter than one of latitude as it is in the
-    middle of the map, so that shapes are right there; nothing is wrapped around the date line.
+    With geodesic coordinates a degree of longitude is shortened relative to one of latitude by its
+    ratio in the middle of the map, so that shapes are correct there; nothing is wrapped around the
+    date line.
 
     Args:
-      graph: concrete (not traced); it may fall apart.
-      coordinates: ``[K, 2]``, positions ``(x, y)``; of ``metric="geodesic"`` latitude and longitude
-        in degrees, as :func:`fljax.graphs.nearest_neighbors` takes them.
-      values: ``[K]``, a number of each node as its color (gray where it is not finite), such as
-        its test error; of a ``DataArray`` its attributes label them.
+      graph: concrete (not traced); it may be disconnected.
+      coordinates: ``[K, 2]``, positions ``(x, y)``; for ``metric="geodesic"`` latitude and
+        longitude in degrees, as in :func:`fljax.graphs.nearest_neighbors`.
+      values: ``[K]``, one number per node, shown as its color (gray if it is not finite), such as
+        its test error; a ``DataArray`` is labeled by its attributes.
       metric: ``"euclidean"`` or ``"geodesic"``.
       ax: where to draw; by default a new figure.
-      label: of the colors, with their unit.
-      unit: of positions ``(x, y)``, such as ``"km"``.
+      label: label of the color bar, with the unit.
+      unit: unit of positions ``(x, y)``, such as ``"km"``.
 
     Returns:
       The axes.
 
     Raises:
-      ValueError: places or values of another number of nodes, places that are not finite or not on
-        the Earth, values none of which is finite.
+      ValueError: positions or values for another number of nodes, positions that are not finite or
+        not on the Earth, values without any finite one.
 
     Example:
       >>> import fljax as fl
@@ -138,14 +139,14 @@ def network_map(
 
 
 def _colors(values: Any, nodes: int) -> dict[str, Any]:
-    """How the nodes are filled: with their values' colors, if there are any."""
+    """The fill of the nodes: the colors of their values, if there are any."""
     if values is None:
         return {"color": LOOKS[0]["color"]}
     return {"c": _of_each(values, nodes), "cmap": SCALE, "plotnonfinite": True}
 
 
 def _network(ax: Axes, graph: Graph, place: np.ndarray, colors: dict[str, Any], label: str):
-    """Links and nodes at their places ``[K, 2]``, with a bar of colors if there are values."""
+    """Draw edges and nodes at their positions ``[K, 2]``, with a color bar if there are values."""
     ends = place[graph.edges]  # [E, 2, 2]
     ax.plot(*ends.transpose(2, 1, 0), color="#999999", lw=0.8, zorder=1)
     values = colors.get("c")
@@ -167,10 +168,10 @@ def _named(values: Any) -> str:
 
 
 def _of_each(values: Any, nodes: int) -> np.ndarray:
-    """``[K]``.
+    """The values as an array ``[K]``.
 
     Raises:
-      TypeError, ValueError: something else.
+      TypeError, ValueError: values that are not one number per node.
     """
     array = _check.array("values", getattr(values, "values", values), axes=1)
     if len(array) != nodes or not np.isfinite(array).any():

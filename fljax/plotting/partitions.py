@@ -1,4 +1,4 @@
-"""Who has how many samples of which class."""
+"""Plots of the number of samples per client and class."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -16,13 +16,13 @@ from fljax.plotting.house import LOOKS, legend_of, style, whole
 
 __all__ = ["draw_partition"]
 
-#: Counts as colors: the more, the darker, and none on white paper.
+#: Color map for counts: larger counts are darker, and zero is white.
 SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.2, 1, 256)))
 
-#: As many clients and classes as dots can be told apart of.
+#: Largest numbers of clients and classes for which dots can be told apart.
 MOST_CLIENTS, MOST_CLASSES = 40, 20
 
-#: The height of the bars above a partition, in that of its axes.
+#: Height of the bars above a partition, relative to that of its axes.
 TOTALS = 0.14
 
 
@@ -32,23 +32,23 @@ def draw_partition(
     parts: Sequence[np.ndarray] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """How many samples of each class every client has, and how many in all, as bars above.
+    """Plot the number of samples of each class per client, with the totals as bars above.
 
-    Counts are the areas of dots; of more than 40 clients or 20 classes, the colors of cells, on a
+    Counts are the areas of dots; for more than 40 clients or 20 classes, the colors of cells on a
     logarithmic scale (white: none).
 
     Args:
-      labels: ``[n]``, the class of each row of a data set, of any kind; without ``parts`` the
-        labels of each client, ``[y for _, y in clients]``.
+      labels: ``[n]``, the class of each row of a data set, of any type; without ``parts`` a list of
+        the labels of each client, ``[y for _, y in clients]``.
       parts: the rows of each client, as :func:`fljax.data.dirichlet`, :func:`fljax.data.iid` and
-        :func:`fljax.data.by_label` share them out.
+        :func:`fljax.data.by_label` distribute them.
       ax: where to draw; by default a new figure.
 
     Returns:
       The axes.
 
     Raises:
-      ValueError: labels that are not one of each row, no parts, rows that there are not.
+      ValueError: labels that are not one per row, no parts, rows that do not exist.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -81,7 +81,7 @@ def draw_partition(
 
 
 def _totals(ax: Axes, sizes: np.ndarray) -> None:
-    """Bars of the clients' numbers of samples, above the axes."""
+    """Draw the clients' numbers of samples as bars above the axes."""
     bars = ax.inset_axes((0, 1.03, 1, TOTALS), sharex=ax)
     bars.bar(np.arange(len(sizes)), sizes, width=0.7, color="#999999")
     bars.set_ylim(0, 1.05 * sizes.max())
@@ -121,7 +121,7 @@ def _cells(ax: Axes, counts: np.ndarray) -> None:
 def _shared_out(
     labels: np.ndarray | Sequence[np.ndarray], parts: Sequence[np.ndarray] | None
 ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-    """``[n]`` and the rows of each client."""
+    """The labels ``[n]`` and the rows of each client."""
     if parts is not None:
         return cast(np.ndarray, labels), parts
     each = [np.asarray(some) for some in labels]
@@ -135,10 +135,10 @@ def _shared_out(
 
 
 def _counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, and ``[K, classes]`` how many of each class clients have.
+    """The classes, and ``[K, classes]`` the number of samples of each class per client.
 
     Raises:
-      ValueError: no labels or parts of them.
+      ValueError: invalid labels or parts.
     """
     nested = isinstance(labels, list | tuple) and any(map(np.ndim, labels))
     if nested or np.ndim(labels) != 1 or not len(labels) or not len(parts):

@@ -1,4 +1,4 @@
-"""What the papers prove, as functions to be overlaid on and tested against simulation."""
+"""Theoretical results of the papers, as functions to compare with simulations."""
 
 from fljax.theory import (
     multiagent,

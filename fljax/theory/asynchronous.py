@@ -1,14 +1,16 @@
-r"""Who takes part, who hears whom: random weights to second order (Rizk 2023, section 5.2).
+r"""Second moments of random combination weights under partial participation (Rizk 2023, section
+5.2).
 
-A round in which agents and links come and go is affine in the models with random coefficients, as
-one of stochastic gradients is, and its weights depend on each other: one draw of who is there is in
-all of them. Their joint second moments are known in closed form where agents take part
-independently of each other (Bernoulli), links fail so, or each agent draws whom it hears. With
-them :func:`fljax.theory.multiagent.steady_state` is exact, where Zhao & Sayed (2015) have the
-leading order in the step size, of a model in which who is absent is left out of a combination.
-Here, as in a simulation, its neighbors keep what it said last.
+A round with random availability of agents and links is affine in the models with random
+coefficients, as a round with stochastic gradients is, and its weights are dependent: they all
+involve the same draw of the available agents. Their joint second moments are known in closed form
+if agents participate independently of each other (Bernoulli), links fail independently, or each
+agent draws the neighbors that it receives from. With them
+:func:`fljax.theory.multiagent.steady_state` is exact, whereas Zhao & Sayed (2015) give the leading
+order in the step size, for a model in which absent agents are left out of a combination. Here, as
+in a simulation, the neighbors of an absent agent keep its last message.
 
-Shapes: ``K`` clients or peers, ``O`` and ``I`` rows that come out of an exchange and go into it.
+Shapes: ``K`` clients or peers, ``O`` output and ``I`` input rows of an exchange.
 """
 
 import functools
@@ -24,14 +26,16 @@ __all__ = []
 
 
 class Present(NamedTuple):
-    r"""Weights :math:`1[k\text{ here}]/n` in the mean of the ``n`` clients of a server that are."""
+    r"""Moments of the weights :math:`1[k\text{ here}]/n` in the mean over the ``n`` available
+    clients.
+    """
 
     mean: Array  # [K]
     square: Array  # [K, K]  of pairs at one server; zero for others
 
 
 def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " clients"]) -> Present:
-    r"""Of clients that are here independently of each other.
+    r"""Moments for clients that are available independently of each other.
 
     With :math:`g(t)=\prod_j(1-q_j+q_jt)` over the clients of a server and
     :math:`u_k=q_k/(1-q_k+q_kt)`,
@@ -41,11 +45,11 @@ def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " cl
         E\frac{1_k}n=\int_0^1gu_k\,dt,\qquad E\frac{1_k}{n^2}=\int_0^1\!\!\int_0^1gu_k(st)\,ds\,dt,
         \qquad E\frac{1_k1_l}{n^2}=\int_0^1\!\!\int_0^1st\,gu_ku_l(st)\,ds\,dt
 
-    of polynomials, for which Gauss's rule is exact.
+    which are integrals of polynomials, for which Gauss quadrature is exact.
 
     Args:
       probability: :math:`q_k`, ``[K]``.
-      home: ``[K]``, the server of each.
+      home: ``[K]``, the server of each client.
     """
     dtype, servers = probability.dtype, int(home.max()) + 1
     nodes, weights = np.polynomial.legendre.leggauss(int(np.bincount(home).max()) // 2 + 1)
@@ -53,7 +57,7 @@ def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " cl
     same = jnp.asarray(home[:, None] == home[None])
 
     def parts(at: np.ndarray, weight: np.ndarray) -> tuple[Array, Array]:
-        """``u`` and the weighted ``g``, of each client's server: ``[K, points]``."""
+        """``u`` and the weighted ``g`` of each client's server, ``[K, points]``."""
         factor = 1 - probability[:, None] + probability[:, None] * jnp.asarray(at, dtype)[None]
         product = jax.ops.segment_sum(jnp.log(factor), jnp.asarray(home), servers)[home]
         return probability[:, None] / factor, jnp.exp(product) * jnp.asarray(weight, dtype)[None]
@@ -69,10 +73,10 @@ def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " cl
 
 
 class Exchange(NamedTuple):
-    """What peers' rows ``(message, model, said last)`` become by one exchange.
+    """Linear map of the peers' rows ``(message, model, last message)`` in one exchange.
 
-    Where the exchange ends the round these are the next model and what was said; else what takes a
-    gradient step, what is added to it, and what was said.
+    If the exchange ends the round, the outputs are the next model and the last message; otherwise
+    they are the input of the gradient step, the term added to its result, and the last message.
     """
 
     mean: Array  # [O, I]
@@ -82,7 +86,7 @@ class Exchange(NamedTuple):
 def _linear(
     build: Callable[..., Array], mean: tuple[Array, ...], square: Float[Array, "all all"]
 ) -> Exchange:
-    """Of coefficients that are linear in variables of known moments, the first of which is one."""
+    """The exchange for coefficients linear in variables of known moments, the first being one."""
     shapes = [value.shape for value in mean]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
@@ -97,7 +101,7 @@ def _linear(
 
 
 def _bordered(mean: Float[Array, " all"], square: Float[Array, "all all"]) -> Array:
-    """Second moments of the same variables after a one."""
+    """Second moments of the variables with a leading constant one."""
     whole = jnp.concatenate([jnp.ones(1, mean.dtype), mean])
     return jnp.block([[whole[:1, None], whole[None, 1:]], [whole[1:, None], square]])
 
@@ -109,17 +113,17 @@ def of_absence(
     symmetric: bool,
     place: int,
 ) -> Exchange:
-    r"""Of peers that are there, and links that work, independently of each other.
+    r"""The exchange for peers that are available, and links that work, independently of each other.
 
-    Coefficients are linear in :math:`1_kc_{kl}` and :math:`1_k1_lc_{kl}`, whose products have the
-    probability that all peers and links in them, each counted once, are there.
+    Coefficients are linear in :math:`1_kc_{kl}` and :math:`1_k1_lc_{kl}`, whose products have as
+    expectation the probability that all peers and links in them, each counted once, are available.
 
     Args:
       weights: :math:`W`, ``[K, K]``.
-      probability: of being there, ``[K]``.
+      probability: availability of each peer, ``[K]``.
       working: the probability that a link works.
-      symmetric: whether both directions of it fail together.
-      place: 0 where the exchange is before the gradient step, 1 beside and 2 after it.
+      symmetric: whether both directions of a link fail together.
+      place: 0 if the exchange is before the gradient step, 1 if beside it, 2 if after it.
     """
     nodes, dtype = len(weights), weights.dtype
     one = jnp.eye(nodes, dtype=dtype)
@@ -146,7 +150,7 @@ def of_absence(
         alike |= (k[:, None] == m) & (m[:, None] == k)
 
     def chance(*who: np.ndarray) -> Array:
-        """That all of these are there, each counted once."""
+        """Probability that all of these are available, each counted once."""
         result = jnp.ones((), dtype)
         for place, number in enumerate(who):
             before = functools.reduce(
@@ -167,14 +171,14 @@ def of_draws(
     probability: Float[Array, "nodes nodes"],
     count: Float[Array, ""],
 ) -> Exchange:
-    r"""Of peers each of which draws whom it hears, after the gradient step.
+    r"""The exchange for peers that draw the neighbors they receive from, after the gradient step.
 
-    The coefficient of :math:`l` at :math:`k` is :math:`a_{kl}N_{kl}/(Lp_{kl})` of a multinomial
-    :math:`N_k`, and the rest is the peer's own.
+    The coefficient of :math:`l` at :math:`k` is :math:`a_{kl}N_{kl}/(Lp_{kl})` with a multinomial
+    :math:`N_k`, and the remaining weight is the peer's own.
 
     Args:
       weights: :math:`W`, ``[K, K]``.
-      probability: :math:`p_{kl}` of each of the draws, zero where the weights are.
+      probability: :math:`p_{kl}` of each of the draws, zero where the weights are zero.
       count: :math:`L`.
     """
     nodes, dtype = len(weights), weights.dtype

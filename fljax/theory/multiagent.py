@@ -1,22 +1,23 @@
-r"""What federated averaging and diffusion come to, and by what noise (Rizk 2023), before any run.
+r"""Steady state and learning curves of federated averaging and diffusion, computed without a run
+(Rizk 2023).
 
-For a squared loss with a squared regularizer everything that a round does to the models is affine
-with random coefficients: which clients and samples are drawn, what noise is added. Its mean and
-covariance follow from round to round a linear recursion, of which
+For a squared loss with a squared regularizer a round is an affine map of the models with random
+coefficients, which depend on the clients and samples drawn and on the added noise. The mean and the
+covariance of the models follow a linear recursion over rounds:
 
-* :func:`steady_state` and :func:`learning_curve` are the rest and the way there, of a simulation,
-  *exactly*: no small step size, several local steps, heterogeneous clients, any combination weights
-  and noise between peers. The source has bounds in their place (Theorems 2.1, 2.2, 3.1-3.3, 4.1,
-  4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
-* the other functions are its leading order in the step size :math:`\mu`, in closed form, which says
-  *why*: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance :math:`R_s` in
-  the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance :math:`\sigma^2` in
-  the model :math:`\sigma^2T(\mu)\approx\sigma^2\mathrm{tr}(H^{-1})/(2\mu)`.
+* :func:`steady_state` and :func:`learning_curve` are its fixed point and its trajectory for a
+  simulation, *exactly*: for any step size, several local steps, heterogeneous clients, any
+  combination weights and noise between peers. The source has bounds instead (Theorems 2.1, 2.2,
+  3.1-3.3, 4.1, 4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
+* the other functions are its leading order in the step size :math:`\mu`, in closed form, which
+  explains the result: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance
+  :math:`R_s` in the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance
+  :math:`\sigma^2` in the model :math:`\sigma^2T(\mu)\approx\sigma^2\mathrm{tr}(H^{-1})/(2\mu)`.
 
-Functions of a problem or a simulation are traceable: they can stand in a scenario, and
-:func:`jax.vmap` takes them over seeds; :func:`stable_step` and :func:`crossover` search, on the
-host. Distances are squared and Euclidean. Shapes: ``K`` clients, ``N`` samples, ``P`` nodes (peers
-or servers, one for federated averaging), ``D`` parameters, ``T`` rounds.
+Functions of a problem or a simulation are traceable: they can be used in a scenario and mapped over
+seeds by :func:`jax.vmap`; :func:`stable_step` and :func:`crossover` search on the host. Distances
+are squared and Euclidean. Shapes: ``K`` clients, ``N`` samples, ``P`` nodes (peers or servers, one
+for federated averaging), ``D`` parameters, ``T`` rounds.
 """
 
 import functools
@@ -80,19 +81,20 @@ __all__ = [
     "upload_floor",
 ]
 
-#: What clients perturb: the models that they send, or their updates' mean gradients.
+#: What the clients' noise is added to: the models that they send, or the mean gradients of their
+#: updates.
 Perturbed = Literal["models", "updates"]
 
-#: Senses of convergence.
+#: Modes of convergence.
 Sense = Literal["mean", "mean square"]
 SENSES = ("mean", "mean square")
 
 PEERS = (Consensus, CTA, ATC, Diffusion, SampledDiffusion)
 
-#: Of the search of a steady state.
+#: Parameters of the iteration for a steady state.
 MOST_SWEEPS = 2000
 
-#: Iterations for a spectral radius.
+#: Number of iterations for a spectral radius.
 POWERS = 500
 
 _dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -131,14 +133,15 @@ def _shares(problem: Problem, weights: Any) -> Array:
 def hessian(
     problem: Problem, weights: Float[Array, " clients"] | None = None
 ) -> Float[Array, "dim dim"]:
-    r"""Of :math:`\sum_kq_kf_k`, :math:`2(\sum_kq_k\hat R_k+\rho I)` in the source's terms.
+    r"""The Hessian of :math:`\sum_kq_kf_k`, :math:`2(\sum_kq_k\hat R_k+\rho I)` in the notation of
+    the source.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
+      problem: a problem with a squared loss, and a squared regularizer or none.
       weights: :math:`q`, ``[K]``; :math:`1/K` each by default.
 
     Raises:
-      ValueError: another problem, weights of another shape or negative.
+      ValueError: an unsupported problem, weights of the wrong shape or negative.
 
     Example:
       >>> import jax, fljax as fl
@@ -159,13 +162,13 @@ def _weighed(problem: Problem, shares: Array) -> tuple[Array, Array]:
 def minimizer(
     problem: Problem, weights: Float[Array, " clients"] | None = None
 ) -> Float[Array, " dim"]:
-    r""":math:`\arg\min_w\sum_kq_kf_k(w)`, (2.74), (3.61), (4.63) where all weigh the same.
+    r"""The minimizer :math:`\arg\min_w\sum_kq_kf_k(w)`; for equal weights (2.74), (3.61), (4.63).
 
-    Left-stochastic weights of a network with Perron vector :math:`q` bring diffusion to this one,
-    and not to the minimizer of the uniform mean that (4.1) asks for: (4.91) takes its
-    gradient for zero, which it is for a uniform :math:`q` only.
+    With left-stochastic combination weights of Perron vector :math:`q` diffusion converges to this
+    point, and not to the minimizer of the uniform mean posed in (4.1): (4.91) takes the gradient of
+    the latter to be zero, which holds only for a uniform :math:`q`.
 
-    Args, Raises: as of :func:`hessian`.
+    Args, Raises: as for :func:`hessian`.
     """
     return jnp.linalg.solve(*_weighed(problem, _shares(problem, weights)))
 
@@ -173,12 +176,12 @@ def minimizer(
 @checked
 @jax.jit
 def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
-    """What each client would come to alone, :math:`w_k^o` of (2.15).
+    """The minimizer of each client's own loss, :math:`w_k^o` of (2.15).
 
     Without a regularizer a client with fewer samples than parameters has none, and its row is not
     finite.
 
-    Raises: as of :func:`hessian`.
+    Raises: as for :func:`hessian`.
     """
     slopes, moments = _quadratic(problem)
     return jnp.linalg.solve(slopes, moments[..., None])[..., 0]
@@ -187,9 +190,10 @@ def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
 @checked
 @jax.jit
 def drift(problem: Problem) -> Float[Array, ""]:
-    r""":math:`\xi=\max_k\|w_k^o-w^o\|`, the least that Assumption 2.2 holds with (also 3.3, 4.2).
+    r"""The drift :math:`\xi=\max_k\|w_k^o-w^o\|`, the smallest constant of Assumption 2.2 (also
+    3.3, 4.2).
 
-    Raises: as of :func:`hessian`.
+    Raises: as for :func:`hessian`.
     """
     difference = local_minimizers(problem) - minimizer(problem)[None]
     return jnp.max(jnp.linalg.norm(difference, axis=1))
@@ -199,21 +203,22 @@ def drift(problem: Problem) -> Float[Array, ""]:
 
 
 class Sampling(NamedTuple):
-    r"""How a round draws clients and samples, to second order.
+    r"""First and second moments of the draws of clients and samples in a round.
 
-    The mean of :math:`x_k/(Kp_k)` over the :math:`L` clients that a node draws estimates that of
-    all its clients with the covariance :math:`\sum_kv_k\delta_k\delta_k^\top`, :math:`\delta_k`
-    being :math:`x_k/(Kp_k)` less its mean with the weights :math:`v`; that over a batch likewise:
+    The mean of :math:`x_k/(Kp_k)` over the :math:`L` clients that a node draws is an estimate of
+    the mean over all its clients, with covariance :math:`\sum_kv_k\delta_k\delta_k^\top`,
+    :math:`\delta_k` being :math:`x_k/(Kp_k)` minus its mean with the weights :math:`v`; the mean
+    over a batch is analogous:
 
-    * :math:`v_k=p_k/L` where draws are independent;
-    * :math:`v_k=\frac{K-L}{K(K-1)L}` uniformly without replacement, so that of (1.13) is
-      :math:`1/\tau_B=\sum_nv_n`;
+    * :math:`v_k=p_k/L` for independent draws;
+    * :math:`v_k=\frac{K-L}{K(K-1)L}` for uniform draws without replacement, so that
+      :math:`1/\tau_B=\sum_nv_n` in (1.13);
     * :math:`v_k=c_k/L^2`, :math:`c_k-c_k^2/\sum_lc_l=Lp_k(1-Lp_k)`, for unequal probabilities
-      without replacement. It is exact for a single draw, equal probabilities and clients that are
-      always drawn; else an approximation, of draws as random as they can be with these
-      probabilities (Deville and Tille 2005). With the systematic draws of Hartley and Rao (1962) it
-      was within 2 percent where probabilities were in proportion to what is summed, even of eight
-      units.
+      without replacement. It is exact for a single draw, for equal probabilities and for clients
+      that are always drawn; otherwise an approximation, for maximum-entropy draws with these
+      probabilities (Deville and Tille 2005). For the systematic draws of Hartley and Rao (1962) it
+      was accurate to 2 percent if probabilities were proportional to the summands, even with only
+      eight units.
     """
 
     clients: Array  # [K]  p_k, among the clients of its node
@@ -227,12 +232,12 @@ class Sampling(NamedTuple):
 
 
 def _even_spread(chance: Array, count: Array, units: Array) -> Array:
-    """Of draws without replacement with equal probabilities."""
+    """Weights :math:`v` of draws without replacement with equal probabilities."""
     return chance * (units - count) / (jnp.maximum(units - 1, 1) * count)
 
 
 def _uneven_spread(chance: Array, count: Array) -> Array:
-    """Of those with unequal ones; beyond one draw a unit is drawn for sure, and the rest counts."""
+    """The same for unequal probabilities; certain draws of a unit contribute no variance."""
     drawn = count * chance
     drawn = drawn - jnp.floor(drawn)
     alone = drawn * (1 - drawn)
@@ -256,20 +261,20 @@ def importance(
     local_steps: Any = 1,
     independent: bool = False,
 ) -> Sampling:
-    r"""The draws of :class:`~fljax.algorithms.ISFedAvg` with given probabilities, (2.10)-(2.11).
+    r"""The draws of :class:`~fljax.algorithms.ISFedAvg` for given probabilities, (2.10)-(2.11).
 
     Args:
-      problem: whose clients and samples are drawn.
-      clients: :math:`p_k`, ``[K]``, of sum one.
-      samples: :math:`p_n^{(k)}`, ``[K, N]``, each client's of sum one, zero on padding.
+      problem: the problem whose clients and samples are drawn.
+      clients: :math:`p_k`, ``[K]``, with sum one.
+      samples: :math:`p_n^{(k)}`, ``[K, N]``, with sum one for each client, zero on padding.
       clients_per_round: :math:`L`.
-      batch: :math:`B_k`, one number or one of each client.
-      local_steps: :math:`E_k`, likewise.
-      independent: whether draws are independent of each other, as in Lemma 2.1's "with
-        replacement"; by default systematic, as in the algorithm.
+      batch: :math:`B_k`, one number or one per client.
+      local_steps: :math:`E_k`, one number or one per client.
+      independent: whether draws are mutually independent, as in Lemma 2.1's "with replacement"; by
+        default systematic, as in the algorithm.
 
     Raises:
-      ValueError: probabilities of another shape or sum.
+      ValueError: probabilities of the wrong shape or sum.
     """
     _check.count("clients_per_round", clients_per_round, at_most=problem.clients)
     for name, value, shape in (
@@ -329,23 +334,24 @@ def _of_sum_one(name: str, totals: Any) -> None:
 def sampling(
     problem: Problem, algorithm: Algorithm, network: Graph | Federation | None = None
 ) -> Sampling:
-    """What an algorithm draws in a round.
+    """The draws of an algorithm in a round.
 
-    Of :class:`~fljax.algorithms.ISFedAvg` the probabilities are those at the minimizer, whatever
-    its rule: where they are found on the way there they end near them.
+    For :class:`~fljax.algorithms.ISFedAvg` the probabilities are those at the minimizer, whatever
+    its rule: probabilities that are estimated during the run end near these.
 
     Args:
-      problem: of the simulation.
-      algorithm: :class:`~fljax.algorithms.FedAvg` with clients of equal weight,
+      problem: the problem of the simulation.
+      algorithm: :class:`~fljax.algorithms.FedAvg` with clients of equal weights,
         :class:`~fljax.algorithms.ISFedAvg`, :class:`~fljax.algorithms.GraphFedAvg` or a strategy of
-        :mod:`fljax.algorithms.peers.diffusion`; with all samples, or batches that are drawn anew in
-        every step.
-      network: of the simulation; a :class:`~fljax.federation.Federation` for GraphFedAvg.
+        :mod:`fljax.algorithms.peers.diffusion`; with all samples, or with batches that are redrawn
+        in every step.
+      network: the network of the simulation; a :class:`~fljax.federation.Federation` for
+        GraphFedAvg.
 
     Raises:
-      TypeError: another algorithm.
-      ValueError: draws that are no law of their own: epochs, clients weighed by their samples where
-        not all take part, selectors.
+      TypeError: an unsupported algorithm.
+      ValueError: unsupported draws: epochs, clients weighted by their samples with partial
+        participation, other selectors.
     """
     _layout(problem, algorithm, network)  # or refused
     if (
@@ -377,7 +383,7 @@ def _sampling(problem: Problem, algorithm: Any, network: Any) -> Sampling:
 
 
 def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Array, Array, Array]:
-    """Probabilities, their spread, and the weight of what a client sends."""
+    """Probabilities of the clients, their spread, and the weight of their messages."""
     size = jnp.asarray(np.bincount(home)[home], problem.dtype)
     chance = 1 / size
     if isinstance(algorithm, PEERS):
@@ -407,7 +413,7 @@ def _all_alike(weights: Any) -> None:
 
 
 def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
-    """Probabilities and spread of samples."""
+    """Probabilities of the samples and their spread."""
     real = (jnp.asarray(problem.weights) > 0).astype(problem.dtype)
     counts = jnp.sum(real, axis=1, keepdims=True)
     even = real / counts
@@ -431,16 +437,16 @@ def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
 
 
 class _Layout(NamedTuple):
-    """Who is where, and what nodes make of each other's models."""
+    """Assignment of clients to nodes, and the combination weights of the nodes."""
 
     home: np.ndarray  # [K]  the node of each client
     nodes: int  # P
-    #: before, beside and after the step
+    #: combinations before, beside and after the gradient step
     weights: tuple[Combination | None, Combination | None, Combination | None]
 
     @property
     def law(self) -> np.ndarray | Array:
-        """``[P]``: which mean of the nodes' models no combination changes."""
+        """``[P]``: weights of the mean of the nodes' models that no combination changes."""
         even = np.full(self.nodes, 1 / self.nodes)
         used = [over for over in self.weights if over is not None]
         return _law(used[0]) if len(used) == 1 else even
@@ -483,8 +489,8 @@ def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
 
 
 def _sample_slopes(problem: Problem, at: Array) -> tuple[Array, Array]:
-    """Of each sample ``[K, N, D]`` at one model without the regularizer, and that one's ``[K, D]``;
-    zero on padding.
+    """Gradients at one model: of each sample without the regularizer, ``[K, N, D]``, and of the
+    regularizer, ``[K, D]``; zero on padding.
     """
     models = jnp.broadcast_to(at, (problem.clients, problem.dim))
     derivative = problem.loss.derivative(problem.predictions(models), problem.targets)
@@ -494,8 +500,8 @@ def _sample_slopes(problem: Problem, at: Array) -> tuple[Array, Array]:
 
 
 def _deviations(problem: Problem, draws: Sampling, loss: Array, pull: Array) -> Array:
-    r"""``[K, N, ...]`` of samples' ``loss`` and the regularizer's ``[K, ...]``: what each stands
-    for in a batch's mean, :math:`\omega_nx_n/p_n`, less the mean of that.
+    r"""``[K, N, ...]`` from the samples' ``loss`` and the regularizer's ``[K, ...]``: the summand
+    of each sample in a batch's mean, :math:`\omega_nx_n/p_n`, minus its mean.
     """
     axes = (1,) * (loss.ndim - 2)
     chance, spread, share = (
@@ -510,7 +516,7 @@ def _deviations(problem: Problem, draws: Sampling, loss: Array, pull: Array) -> 
 
 
 def _apart(draws: Sampling, values: Array, home: Array, nodes: int) -> Array:
-    """``[K, ...]`` of what clients stand for, less the mean at their node of which."""
+    """``[K, ...]``: values of the clients minus their weighted mean at the node of each."""
     weight = draws.clients_spread.reshape(-1, *(1,) * (values.ndim - 1))
     total = jax.ops.segment_sum(weight, home, nodes)
     mean = jax.ops.segment_sum(weight * values, home, nodes) / jnp.where(total > 0, total, 1)
@@ -524,7 +530,7 @@ def gradient_noise(
     network: Graph | Federation | None = None,
     at: Float[Array, " dim"] | None = None,
 ) -> Float[Array, "dim dim"]:
-    r"""The covariance :math:`R_s` of the stochastic gradient (2.17), whatever the local steps.
+    r"""The covariance :math:`R_s` of the stochastic gradient (2.17), for any number of local steps.
 
     .. math::
 
@@ -534,17 +540,17 @@ def gradient_noise(
     with :math:`C_k` the covariance of a batch's gradient and :math:`v_k` as in :class:`Sampling`:
     at the minimizer and for uniform draws without replacement the second term is
     :math:`\frac{K-L}{K-1}\frac1{LK}\sum_kf_k'f_k'^\top`. Exact for uniform and for independent
-    draws, nearly so for systematic ones (:class:`Sampling`). (2.23) is a bound of its trace,
-    without the centers and with factors of 3 and 6. In a network it is that of the centroid,
-    :math:`\sum_pq_p^2R_{s,p}`.
+    draws, approximate for systematic ones (:class:`Sampling`). (2.23) is a bound on its trace,
+    without the centering and with factors of 3 and 6. In a network it is the covariance for the
+    centroid, :math:`\sum_pq_p^2R_{s,p}`.
 
     Args:
-      problem: with any loss of one output.
-      draws: what :func:`sampling` takes, or a :class:`Sampling` of one server.
-      network: as of :func:`sampling`.
+      problem: a problem with any loss of one output.
+      draws: an algorithm as for :func:`sampling`, or a :class:`Sampling` of one server.
+      network: as for :func:`sampling`.
       at: the model, ``[D]``; the minimizer of the problem by default.
 
-    Raises: as of :func:`sampling`.
+    Raises: as for :func:`sampling`.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -589,15 +595,15 @@ def noise_gain(
     step_size: Float[Array, ""] | float,
     leading: bool = False,
 ) -> Float[Array, ""]:
-    r"""What a unit of noise in every parameter in every round comes to.
+    r"""Steady-state deviation due to unit-variance noise on every parameter in every round.
 
     .. math:: T(\mu)=\mathrm{tr}\big[(I-(I-\mu H)^2)^{-1}\big]\approx\frac{\mathrm{tr}H^{-1}}{2\mu}
 
     Args:
       hessian: ``[D, D]``, symmetric and positive definite.
-      step_size: :math:`\mu`; from :math:`2/\lambda_{\max}(H)` on there is no steady state, and what
-        is returned is infinite.
-      leading: the right-hand side.
+      step_size: :math:`\mu`; from :math:`2/\lambda_{\max}(H)` on there is no steady state, and the
+        result is infinite.
+      leading: whether to return the approximation on the right-hand side.
 
     Example:
       >>> import jax.numpy as jnp
@@ -623,19 +629,19 @@ def stationary(
     noise: Float[Array, "dim dim"],
     leading: bool = False,
 ) -> Float[Array, "dim dim"]:
-    r"""The covariance in which gradient descent with a noise in its gradients comes to rest.
+    r"""Steady-state covariance of gradient descent with noisy gradients.
 
     .. math:: \Sigma=(I-\mu H)\Sigma(I-\mu H)+\mu^2R_s
 
-    whose trace is the mean square deviation, :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)` to leading
-    order. It leaves out what the noise varies with the model (:math:`\beta_s^2` in the source)
-    and what several local steps change; :func:`steady_state` has both.
+    whose trace is the mean-square deviation, :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)` to leading
+    order. It neglects the dependence of the noise on the model (:math:`\beta_s^2` in the source)
+    and the effect of several local steps; :func:`steady_state` includes both.
 
     Args:
       hessian: ``[D, D]``, symmetric and positive definite.
-      step_size: :math:`\mu`, as of :func:`noise_gain`.
-      noise: :math:`R_s`, of :func:`gradient_noise`; :math:`\sigma^2I/\mu^2` for a noise in models.
-      leading: :math:`H\Sigma+\Sigma H=\mu R_s` in its place.
+      step_size: :math:`\mu`, as for :func:`noise_gain`.
+      noise: :math:`R_s`, from :func:`gradient_noise`; :math:`\sigma^2I/\mu^2` for noise on models.
+      leading: whether to solve :math:`H\Sigma+\Sigma H=\mu R_s` instead.
 
     Example:
       >>> import jax.numpy as jnp
@@ -659,7 +665,7 @@ def _stationary(hessian: Array, step_size: Array, noise: Array, leading: bool) -
 
 
 def _kept(decay: Array, step_size: Any, values: Array) -> Array:
-    """Infinite where gradient descent itself diverges."""
+    """The values, infinite if gradient descent itself diverges."""
     return jnp.where(jnp.max(values) * step_size < 2, decay, jnp.inf)
 
 
@@ -680,21 +686,21 @@ def upload_floor(
     on: Perturbed = "models",
     leading: bool = False,
 ) -> Float[Array, ""]:
-    r"""The mean square deviation that noise on clients' uploads adds (section 2.5).
+    r"""Mean-square deviation added by noise on the clients' uploads (section 2.5).
 
-    :math:`\tfrac{\sigma_g^2}LT(\mu)` for models (2.56), :math:`\mu^2` times that for updates
-    (2.59), whose noise :math:`\mu` scales: it falls as :math:`1/\mu` and grows as :math:`\mu`,
-    and their ratio is :math:`1/\mu^2` at every step size. Exact for one step a client and without
-    the gradients' own noise, which adds some percent of it; the source has the orders
-    (Theorem 2.2).
+    :math:`\tfrac{\sigma_g^2}LT(\mu)` for noise on models (2.56), and :math:`\mu^2` times that for
+    noise on updates (2.59), which is scaled by :math:`\mu`: the former is of order :math:`1/\mu`,
+    the latter of order :math:`\mu`, and their ratio is :math:`1/\mu^2` at every step size. Exact
+    for one local step per client and without gradient noise, which adds a few percent; the source
+    has the orders (Theorem 2.2).
 
     Args:
       hessian: ``[D, D]``.
       step_size: :math:`\mu`.
-      variance: :math:`\sigma_g^2`, of each parameter.
+      variance: :math:`\sigma_g^2`, per parameter.
       clients_per_round: :math:`L`.
-      on: what is perturbed.
-      leading: with the leading order of :math:`T`.
+      on: the perturbed quantity.
+      leading: whether to use the leading order of :math:`T`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -712,7 +718,7 @@ def upload_floor(
 
 
 class BestStep(NamedTuple):
-    """The step size of the least deviation, and this."""
+    """The step size with the least deviation, and this deviation."""
 
     step_size: Array  # []
     deviation: Array  # []
@@ -724,21 +730,21 @@ def best_step(
     noise: Float[Array, "dim dim"],
     variance: Float[Array, ""] | float,
 ) -> BestStep:
-    r"""Where :math:`a\mu+b/\mu`, gradient noise against noise in models, is least.
+    r"""The step size that minimizes :math:`a\mu+b/\mu`, gradient noise plus noise on models.
 
     .. math::
 
         \mu^*=\sqrt{b/a}=\sqrt{\frac{\sigma^2\,\mathrm{tr}H^{-1}}{\mathrm{tr}(H^{-1}R_s)}},\qquad
         \mathrm{MSD}^*=2\sqrt{ab}
 
-    To leading order in :math:`\mu`, for which it must be small; the U-shape of Figures 2.7 and 3.4.
+    To leading order in :math:`\mu`, thus for small step sizes; the U-shape of Figures 2.7 and 3.4.
 
     Args:
       hessian: ``[D, D]``.
-      noise: :math:`R_s`, of :func:`gradient_noise`.
-      variance: :math:`\sigma^2` of the noise in a parameter of the (centroid's) model in a round:
-        :math:`\sigma_g^2/L` for noisy models of :math:`L` clients,
-        :math:`\sigma_g^2\sum_{p\ne m}a_{mp}^2/P^2` for noise on every edge.
+      noise: :math:`R_s`, from :func:`gradient_noise`.
+      variance: :math:`\sigma^2` of the noise on a parameter of the (centroid's) model in a round:
+        :math:`\sigma_g^2/L` for noisy models of :math:`L` clients, :math:`\sigma_g^2\sum_{p\ne
+        m}a_{mp}^2/P^2` for noise on every edge.
 
     Example:
       >>> import jax.numpy as jnp
@@ -760,20 +766,20 @@ def best_step(
 def noise_covariance(
     combination: Combination, noise: Noise, dim: int = 1
 ) -> Float[Array, "nodes nodes"]:
-    r"""Of what is left of a noise after a combination :math:`W=A^\top`, for one parameter.
+    r"""Covariance over nodes of the noise after a combination :math:`W=A^\top`, for one parameter.
 
-    A draw on every edge leaves :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, and
-    :math:`w_{kk}^2` more where nodes draw for their own part, too; one a message
+    One draw per edge gives :math:`\sigma^2\mathrm{diag}(\sum_{l\ne k}w_{kl}^2)`, plus
+    :math:`w_{kk}^2` if nodes also draw for their own model; one draw per message gives
     :math:`\sigma^2W_0W_0^\top`, :math:`W_0` being :math:`W` without its diagonal, homomorphic noise
-    :math:`\sigma^2(W-I)(W-I)^\top` and the local one nothing.
+    gives :math:`\sigma^2(W-I)(W-I)^\top` and local noise zero.
 
     Args:
-      combination: the weights.
-      noise: with its variance; the law does not matter.
-      dim: parameters of a model, among which noise ``per="vector"`` is split.
+      combination: the combination weights.
+      noise: the noise with its variance; its distribution does not matter.
+      dim: number of parameters of a model, among which noise ``per="vector"`` is split.
 
     Raises:
-      TypeError: noise of another class, whose covariance is not known.
+      TypeError: noise of an unsupported class.
 
     Example:
       >>> import fljax as fl
@@ -807,35 +813,35 @@ def centroid_floor(
     step_size: Float[Array, ""] | float,
     leading: bool = False,
 ) -> Float[Array, ""]:
-    r"""The mean square deviation of the centroid that noise between peers leaves, for small steps.
+    r"""Mean-square deviation of the centroid due to noise between peers, for small step sizes.
 
     * Independent draws: :math:`\sigma^2\sum_{p\ne m}q_p^2a_{mp}^2\,T(\mu)`, of order
       :math:`1/\mu` (Theorems 3.1 and 4.1 have the order).
-    * Graph-homomorphic noise: zero but for nodes' differing Hessians,
+    * Graph-homomorphic noise: zero except for the effect of differing Hessians of the nodes,
 
       .. math:: \mu^2\sigma^2\,\mathrm{tr}\Big[(I-(I-\mu H)^2)^{-1}\sum_pq_p^2(H_p-H)^2\Big],
 
-      since node :math:`p`'s draw moves all others by :math:`q_p` of it in the course of time and
-      itself by :math:`q_p-1`, :math:`\sum_jW^j(W-I)=1q^\top-I`, and gradients answer. It is
+      since over time the draw of node :math:`p` moves all others by :math:`q_p` times the draw and
+      itself by :math:`q_p-1` times, :math:`\sum_jW^j(W-I)=1q^\top-I`, and gradients respond. It is
       :math:`O(\mu)\sigma^2`: the :math:`O(1)\sigma^2` of Corollary 3.1 and Theorem 4.2 comes from
-      Jensen's inequality, and the prose, by which smaller steps mitigate it (lines 1708 and 1795),
-      is right.
+      Jensen's inequality, and the statement in the text that smaller steps mitigate it (lines 1708
+      and 1795) is right.
     * Local noise: zero. (Section 4.3.4 has :math:`O(\mu)\sigma_g^2`; read :math:`\sigma_s^2`.)
 
-    The centroid is :math:`\sum_pq_pw_p` with the Perron vector :math:`q`, :math:`H` is of
-    :math:`\sum_pq_pf_p`. To leading order in what is neglected only; :func:`steady_state` is exact.
+    The centroid is :math:`\sum_pq_pw_p` with the Perron vector :math:`q`, and :math:`H` is the
+    Hessian of :math:`\sum_pq_pf_p`. Exact only to leading order; :func:`steady_state` is exact.
 
     Args:
-      problem: of the peers; of servers, take :func:`steady_state`.
+      problem: the problem of the peers; for servers use :func:`steady_state`.
       combination: :math:`W=A^\top`.
-      noise: as of :func:`noise_covariance`.
+      noise: as for :func:`noise_covariance`.
       step_size: :math:`\mu`.
-      leading: with the leading order of the gains, too.
+      leading: whether to use the leading order of the gains, too.
 
     Raises:
-      TypeError: as of :func:`noise_covariance`.
-      ValueError: as of :func:`hessian`; weights of another number of nodes, or whose Perron vector
-        is not known.
+      TypeError: as for :func:`noise_covariance`.
+      ValueError: as for :func:`hessian`; weights for another number of nodes, or with an unknown
+        Perron vector.
     """
     _check.positive("step_size", step_size)
     _law(combination)  # or refused
@@ -871,26 +877,25 @@ def _law(combination: Combination) -> Array:
 
 @checked
 def disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Float[Array, ""]:
-    r"""The mean of :math:`\|w_p-w_c\|^2` over nodes that noise between them leaves, for
-    :math:`\mu\to0`.
+    r"""The mean of :math:`\|w_p-w_c\|^2` over nodes due to noise between them, for :math:`\mu\to0`.
 
     .. math::
 
         \frac DP\,\mathrm{tr}\sum_{j\ge0}\breve W^jN\breve W^{j\top},\qquad
         \breve W=W-1q^\top,
 
-    :math:`N` of :func:`noise_covariance`, projected as well. For homomorphic noise and symmetric
-    weights it is :math:`\frac{D\sigma^2}P\sum_{k\ge2}\frac{1-\lambda_k}{1+\lambda_k}`, which is
-    large where an eigenvalue is near -1. The source has :math:`O(1)\sigma^2` for either
-    (Lemma 3.3, Lemma 4.1). At larger steps the disagreement differs; :func:`steady_state`.
+    :math:`N` being that of :func:`noise_covariance`, projected as well. For homomorphic noise and
+    symmetric weights it is :math:`\frac{D\sigma^2}P\sum_{k\ge2}\frac{1-\lambda_k}{1+\lambda_k}`,
+    which is large if an eigenvalue is near -1. The source has :math:`O(1)\sigma^2` for either
+    (Lemma 3.3, Lemma 4.1). For larger step sizes use :func:`steady_state`.
 
     Args:
       combination: :math:`W=A^\top`.
-      noise: as of :func:`noise_covariance`.
-      dim: ``D``, parameters of a model.
+      noise: as for :func:`noise_covariance`.
+      dim: ``D``, number of parameters of a model.
 
     Raises:
-      TypeError, ValueError: as of :func:`centroid_floor`.
+      TypeError, ValueError: as for :func:`centroid_floor`.
     """
     _check.count("dim", dim)
     return _disagreement_floor(combination, noise, dim=dim)
@@ -921,7 +926,7 @@ def _lyapunov(matrix: Array, right: Array) -> Array:
 
 
 class _Moves(NamedTuple):
-    """What a round does to a node's error ``(w - around, 1)``, in mean and covariance."""
+    """Affine map of a node's error ``(w - around, 1)`` in a round: its mean and covariance."""
 
     mean: Array  # [P, D+1, D+1]  E M
     #: [P, (D+1)^2, (D+1)^2]  E M (x) M - E M (x) E M, M (x) M acting on second moments
@@ -929,7 +934,7 @@ class _Moves(NamedTuple):
 
 
 def _learnt(problem: Problem, draws: Sampling, around: Array, step: Array) -> tuple[Array, Array]:
-    """``E M`` and ``E M (x) M`` of each client's local steps of a round, ``[K, ...]``."""
+    """``E M`` and ``E M (x) M`` for each client's local steps in a round, ``[K, ...]``."""
     dim, dtype = problem.dim, problem.dtype
     size = dim + 1
     slopes, pull = _sample_slopes(problem, around)
@@ -969,7 +974,7 @@ def _learnt(problem: Problem, draws: Sampling, around: Array, step: Array) -> tu
 def _moves(
     problem: Problem, draws: Sampling, layout: _Layout, around: Array, step: Array
 ) -> _Moves:
-    """Affine maps of all local steps of a round, the draws of clients and samples averaged."""
+    """Affine maps of all local steps of a round, averaged over draws of clients and samples."""
     mean, second = _learnt(problem, draws, around, step)
     home = jnp.asarray(layout.home)
     of_node = jax.ops.segment_sum(draws.clients[:, None, None] * mean, home, layout.nodes)
@@ -987,8 +992,8 @@ def _moves_of_present(
     around: Array,
     step: Array,
 ) -> _Moves:
-    """The same of clients that are there or not: a server's map is one and its clients' mean
-    deviations from that, which is one where nobody is there.
+    """The same for clients with random availability: a server's map is the identity plus its
+    available clients' mean deviation from it, and the identity if none is available.
     """
     mean, second = _learnt(problem, draws, around, step)
     one, nodes = jnp.eye(mean.shape[-1], dtype=mean.dtype), int(home.max()) + 1
@@ -1004,7 +1009,7 @@ def _moves_of_present(
 def _uploaded(
     moves: _Moves, noise: UploadNoise, draws: Sampling, layout: _Layout, step: Array
 ) -> _Moves:
-    """With the noise of clients on what they send: it is drawn whatever the model."""
+    """Add the noise on the clients' messages, which does not depend on the model."""
     size = moves.mean.shape[1]
     variance = noise.variance / (size - 1) if noise.per == "vector" else noise.variance
     variance = step**2 * variance if noise.on == "updates" else variance
@@ -1026,7 +1031,7 @@ def _pairs(matrices: Array, others: Array | None = None) -> Array:
 
 
 class _Recursion(NamedTuple):
-    """What a round does to the mean and the covariance of all nodes' errors."""
+    """Map of the mean and the covariance of all nodes' errors in a round."""
 
     moves: _Moves
     before: Array  # [P, P]  W of A_1
@@ -1036,7 +1041,9 @@ class _Recursion(NamedTuple):
 
     @property
     def linear(self) -> Array:
-        """``[PD, PD]`` from what nodes take their gradient at to before their last combination."""
+        """``[PD, PD]``: from the points of the nodes' gradients to the input of the last
+        combination.
+        """
         nodes, size = self.moves.mean.shape[:2]
         dim = size - 1
         own = self.moves.mean[:, :dim, :dim] - jnp.eye(dim, dtype=self.before.dtype)[None]
@@ -1068,7 +1075,7 @@ class _Recursion(NamedTuple):
         return _dot(_dot(after, inner), after.T) + third
 
     def drawn(self, mean: Array, covariance: Array) -> Array:
-        """``[PD, PD]``: the covariance that draws add, of nodes with these moments."""
+        """``[PD, PD]``: the covariance added by the draws, for nodes with these moments."""
         nodes, size = self.moves.mean.shape[:2]
         dim, before = size - 1, self.wide(self.before)
         at = _dot(before, mean).reshape(nodes, dim)
@@ -1086,7 +1093,7 @@ class _Recursion(NamedTuple):
 
 
 class _Asynchronous(NamedTuple):
-    """The same of peers' models and of what each said last, where peers and links come and go."""
+    """The same for peers' models and last messages, with random availability of peers and links."""
 
     moves: _Moves
     exchange: Exchange
@@ -1129,7 +1136,7 @@ class _Asynchronous(NamedTuple):
         return own[:, None] + own[None] - 2 * products
 
     def drawn(self, mean: Array, covariance: Array) -> Array:
-        """``[2 PD, 2 PD]``: what all draws of a round add to the covariance."""
+        """``[2 PD, 2 PD]``: the covariance added by all draws of a round."""
         second = self._second(self._moments(mean, covariance))[:, :, :-1, :, :, :-1]
         after = self._mean(mean)
         second = second.reshape(covariance.shape) - jnp.outer(after, after)
@@ -1152,7 +1159,7 @@ class _Asynchronous(NamedTuple):
         return rows[..., :-1].reshape(-1)
 
     def _second(self, rows: Array) -> Array:
-        """Second moments after a round of those before it, ``[2, P, D+1, 2, P, D+1]``."""
+        """Second moments after a round, given those before it, ``[2, P, D+1, 2, P, D+1]``."""
         nodes, size = self.moves.mean.shape[:2]
         twice = jnp.array([0, 0, 1])
         rows = rows[twice][:, :, :, twice]
@@ -1166,7 +1173,7 @@ class _Asynchronous(NamedTuple):
         return _sum("xa,apibqj,yb->xpiyqj", sums, self._stepped(rows), sums)
 
     def _stepped(self, rows: Array) -> Array:
-        """With a gradient step of the first rows of each peer."""
+        """Moments after a gradient step of the first rows of each peer."""
         mean, every = self.moves.mean, jnp.arange(len(self.moves.mean))
         own = rows[0, every, :, 0, every].reshape(len(mean), -1)
         noise = _sum("pij,pj->pi", self.moves.spread, own).reshape(mean.shape)
@@ -1176,7 +1183,7 @@ class _Asynchronous(NamedTuple):
 
 
 class SteadyState(NamedTuple):
-    """Where models come to rest in distribution, as errors ``w_p - around``."""
+    """Steady-state moments of the models, as errors ``w_p - around``."""
 
     mean: Array  # [P, D]  of the errors: the bias
     covariance: Array  # [P, D, P, D]  of the errors
@@ -1205,7 +1212,7 @@ class SteadyState(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """As of :class:`SteadyState`, after every round."""
+    """Deviations as in :class:`SteadyState`, after every round."""
 
     centroid: Array  # [T]
     individual: Array  # [T]
@@ -1215,7 +1222,7 @@ class Curves(NamedTuple):
 def _recursion(
     simulation: Simulation, around: Any
 ) -> tuple[_Recursion | _Asynchronous, Array, Array]:
-    """Of a simulation, with the weights of the centroid and what errors are around."""
+    """The recursion of a simulation, the weights of the centroid and the reference of errors."""
     problem, algorithm, network = (
         getattr(simulation, name) for name in ("problem", "algorithm", "network")
     )
@@ -1247,7 +1254,7 @@ def _recursion(
 
 @module
 class _Absence:
-    """How often clients are there, and links between peers work."""
+    """Probabilities that clients are available and that links between peers work."""
 
     probability: Any  # [K]
     working: Any = 1.0
@@ -1255,7 +1262,9 @@ class _Absence:
 
 
 def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
-    """Of a simulation, and its algorithm without a selector that draws each client by chance."""
+    """Absence in a simulation, and its algorithm without a selector that draws clients
+    independently.
+    """
     algorithm, there, losses = (
         getattr(simulation, name) for name in ("algorithm", "participation", "losses")
     )
@@ -1360,7 +1369,7 @@ def _of_parts(
 
 @checked
 def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = None) -> SteadyState:
-    r"""Mean and covariance of the models as the rounds go on, exactly.
+    r"""Exact mean and covariance of the models in the steady state.
 
     With :math:`M_p` the affine map of a node's round (draws of clients, then of samples in each of
     their steps), errors :math:`\tilde w=w-w^o` of all nodes and
@@ -1373,23 +1382,24 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
         \mathcal W_2\,\mathrm{diag}\big(\mathrm{Cov}(M_p\tilde\phi_p|\tilde\phi_p)\big)
         \mathcal W_2^\top,
 
-    the last over what nodes draw, which grows with their own second moments: the source's
-    :math:`\beta_s^2`, without a bound. Approximate for :class:`~fljax.algorithms.ISFedAvg` alone,
-    whose systematic draws are known nearly (:class:`Sampling`) and whose probabilities move with
-    the models unless its rule is ``"optimal"``.
+    the last term being the covariance over the draws of the nodes, which grows with their own
+    second moments: the :math:`\beta_s^2` of the source, without a bound. Approximate only for
+    :class:`~fljax.algorithms.ISFedAvg`, whose systematic draws are modeled approximately
+    (:class:`Sampling`) and whose probabilities change with the models unless its rule is
+    ``"optimal"``.
 
     Args:
-      simulation: of an algorithm that :func:`sampling` knows, of a constant step size, with noise
-        between peers or on uploads, or without; of its other stages none. Its problem has a
-        squared loss and a squared regularizer, or none.
-      around: what errors are measured from, ``[D]``; the minimizer of the problem by default.
+      simulation: a simulation of an algorithm supported by :func:`sampling`, with a constant step
+        size, with or without noise between peers or on uploads, and with no other stages. Its
+        problem has a squared loss and a squared regularizer, or none.
+      around: the reference of the errors, ``[D]``; the minimizer of the problem by default.
 
     Returns:
-      Infinite covariances where the recursion has no steady state in the mean square, or is so
-      near to that that its iteration does not end.
+      The steady state; covariances are infinite if the recursion has no steady state in the mean
+      square, or is so close to instability that the iteration does not converge.
 
     Raises:
-      TypeError, ValueError: another simulation.
+      TypeError, ValueError: an unsupported simulation.
 
     Example:
       >>> import jax, fljax as fl
@@ -1409,7 +1419,7 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
 
 
 def _of_models(mean: Array, covariance: Array, law: Array, dim: int) -> SteadyState:
-    """The first of the moments are of the models."""
+    """The moments of the models, which are the first ones."""
     nodes, size = len(law), len(law) * dim
     covariance = covariance[:size, :size].reshape(nodes, dim, nodes, dim)
     return SteadyState(mean[:size].reshape(nodes, dim), covariance, law)
@@ -1417,7 +1427,7 @@ def _of_models(mean: Array, covariance: Array, law: Array, dim: int) -> SteadySt
 
 @jax.jit
 def _rest(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
-    """The fixed point, by sweeps of which each solves for all but what the draws multiply."""
+    """The fixed point, by sweeps that solve for all terms except the covariance of the draws."""
     matrix = recursion.matrix
     mean = jnp.linalg.solve(jnp.eye(len(matrix), dtype=matrix.dtype) - matrix, recursion.offset)
     added = recursion.added
@@ -1440,7 +1450,7 @@ def _rest(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
 
 
 def _drawing(algorithm: SampledDiffusion, network: Graph) -> tuple[Array, Array]:
-    """``[P, P]`` each: the weights, and the probabilities of a draw."""
+    """The weights and the probabilities of a draw, ``[P, P]`` each."""
     weights = network.mixing(algorithm.mixing).matrix()
     if algorithm.probability is not None:
         return weights, jnp.asarray(algorithm.probability)
@@ -1450,24 +1460,25 @@ def _drawing(algorithm: SampledDiffusion, network: Graph) -> tuple[Array, Array]
 
 @checked
 def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, "nodes nodes"]:
-    r"""With which probabilities peers best draw whom they hear.
+    r"""Optimal probabilities with which peers draw the neighbors that they receive from.
 
     .. math:: p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2},
 
-    the least of what draws add to :math:`E\|w_k\|^2` in a round
-    (:class:`~fljax.algorithms.SampledDiffusion`), with the moments of the steady state, which
-    themselves depend on the probabilities: a few turns from uniform ones. It is best for a round
-    and each peer alone, and not for what a round leaves to the next.
+    which minimizes the contribution of the draws to :math:`E\|w_k\|^2` in a round
+    (:class:`~fljax.algorithms.SampledDiffusion`), with the moments of the steady state. As these
+    depend on the probabilities, a few iterations are made from uniform ones. It is optimal for a
+    single round and each peer separately, not for the effect of a round on later ones.
 
     Args:
-      simulation: of sampled diffusion, as of :func:`steady_state`; its probabilities do not matter.
-      turns: of finding the moments and from them the probabilities.
+      simulation: a simulation of sampled diffusion, as for :func:`steady_state`; its probabilities
+        do not matter.
+      turns: number of iterations, each from probabilities to moments and back.
 
     Returns:
-      ``[P, P]``, rows of sum one.
+      ``[P, P]``, with rows of sum one.
 
     Raises:
-      TypeError, ValueError: as of :func:`steady_state`; another algorithm.
+      TypeError, ValueError: as for :func:`steady_state`; an unsupported algorithm.
 
     Example:
       >>> import jax, fljax as fl
@@ -1504,14 +1515,14 @@ def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, 
 def learning_curve(
     simulation: Simulation, rounds: int, around: Float[Array, " dim"] | None = None
 ) -> Curves:
-    """Mean square deviations after each round, exactly, from where the simulation starts.
+    """Exact mean-square deviations after each round, from the start of the simulation.
 
     Args:
-      simulation: as of :func:`steady_state`.
+      simulation: as for :func:`steady_state`.
       rounds: ``T``.
-      around: likewise.
+      around: as for :func:`steady_state`.
 
-    Raises: as of :func:`steady_state`.
+    Raises: as for :func:`steady_state`.
     """
     _check.count("rounds", rounds)
     recursion, law, around = _recursion(simulation, around)
@@ -1546,25 +1557,25 @@ def _follow(recursion: _Recursion | _Asynchronous, law: Array, start: Array, rou
 
 @checked
 def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) -> float:
-    r"""The largest step size for which the models come to rest, of all else in the simulation.
+    r"""The largest step size for which the simulated algorithm is stable.
 
-    In the mean (which is all where gradients are full and everyone takes part) that is where the
-    spectral radius of :math:`\mathcal R` reaches one, see :func:`steady_state`; in the mean square
-    where that of the recursion of covariances does, which draws of few samples make smaller. No
-    noise that is added moves either: neither :math:`\sigma_g^2` nor that of the targets makes a
-    squared loss diverge, as lines 994, 1008 and 1795 have it.
+    In the mean (the only criterion for full gradients and full participation) it is the step size
+    at which the spectral radius of :math:`\mathcal R` reaches one, see :func:`steady_state`; in the
+    mean square it is the one at which that of the recursion of covariances does, which small
+    batches make smaller. Additive noise changes neither: neither :math:`\sigma_g^2` nor that of the
+    targets makes a squared loss diverge, as lines 994, 1008 and 1795 have it.
 
     For one Hessian :math:`H` and symmetric weights CTA and ATC are stable up to
-    :math:`2/\lambda_{\max}(H)`, as one client alone is, consensus up to
+    :math:`2/\lambda_{\max}(H)`, like a single client, consensus up to
     :math:`(1+\lambda_{\min}(A))/\lambda_{\max}(H)` only.
 
     Args:
-      simulation: as of :func:`steady_state`; its step size does not matter.
+      simulation: as for :func:`steady_state`; its step size does not matter.
       sense: ``"mean"`` or ``"mean square"``.
-      digits: of the result that are right.
+      digits: number of correct digits of the result.
 
     Raises:
-      TypeError, ValueError: as of :func:`steady_state`; a traced simulation.
+      TypeError, ValueError: as for :func:`steady_state`; a traced simulation.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -1601,7 +1612,9 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
 
 @jax.jit
 def _growth(recursion: _Recursion | _Asynchronous) -> Array:
-    """The spectral radius of the recursion of covariances, by powers: it keeps them positive."""
+    """The spectral radius of the recursion of covariances, by power iteration, which stays
+    positive.
+    """
     matrix = recursion.matrix
     nothing = jnp.zeros_like(matrix)
     mean = jnp.zeros(len(matrix), matrix.dtype)
@@ -1626,21 +1639,22 @@ def crossover(
     between: tuple[float, float],
     digits: int = 3,
 ) -> float:
-    """The step size at which the individual deviation under two noises is the same.
+    """The step size at which the individual deviations under two kinds of noise are equal.
 
-    Homomorphic noise leaves less in individual models than independent noise on every edge at small
-    steps, whose centroid strays, and more at large ones, since it is taken off at its sender: lines
-    1807 and 2436 have the first alone.
+    Homomorphic noise causes less deviation in individual models than independent noise on every
+    edge at small step sizes, where the latter moves the centroid, and more at large ones, since it
+    is subtracted at its sender: lines 1807 and 2436 state only the former.
 
     Args:
-      simulation: as of :func:`steady_state`; its step size and noise do not matter.
-      one: of the two.
-      other: of the two.
-      between: two step sizes, at which different ones are better.
-      digits: of the result that are right.
+      simulation: as for :func:`steady_state`; its step size and noise do not matter.
+      one: the first noise.
+      other: the second noise.
+      between: two step sizes at which different noises are better.
+      digits: number of correct digits of the result.
 
     Raises:
-      TypeError, ValueError: as of :func:`steady_state`; step sizes at which the same one is better.
+      TypeError, ValueError: as for :func:`steady_state`; step sizes at which the same noise is
+        better.
     """
     _check.count("digits", digits)
     _check.positive("between", between)

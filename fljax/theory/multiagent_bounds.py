@@ -1,9 +1,9 @@
-r"""What is proved of ISFedAvg and of graph federated learning (Rizk 2023, chapters 2 and 3), as
-numbers.
+r"""Numerical values of the proven bounds for ISFedAvg and graph federated learning (Rizk 2023,
+chapters 2 and 3).
 
 The bounds hold for any smooth and strongly convex loss; here their constants are those of a squared
-one. They are upper bounds by orders of magnitude, and tell how things scale;
-:mod:`fljax.theory.multiagent` has what happens. Lines are those of the thesis's text.
+loss. They exceed the actual values by orders of magnitude and show only how these scale;
+:mod:`fljax.theory.multiagent` computes the actual values. Lines are those of the thesis's text.
 
 Shapes: ``K`` clients, ``N`` samples, ``P`` servers, ``D`` parameters. Everything is traceable.
 """
@@ -42,9 +42,10 @@ __all__ = [
 
 @checked
 def batch_gain(batch: int, samples: int, replacement: bool = False) -> float:
-    r"""What a batch divides the deviation of single samples by, :math:`\tau_B` of (1.13).
+    r"""Factor by which a batch reduces the deviation of single samples, :math:`\tau_B` of (1.13).
 
-    :math:`B` with replacement and :math:`B\frac{N-1}{N-B}` without: infinite for all samples.
+    :math:`B` with replacement and :math:`B\frac{N-1}{N-B}` without, which is infinite for the full
+    batch.
 
     Args:
       batch: ``B``.
@@ -52,7 +53,7 @@ def batch_gain(batch: int, samples: int, replacement: bool = False) -> float:
       replacement: whether a sample may be drawn twice.
 
     Raises:
-      ValueError: a batch of more samples than there are, without replacement.
+      ValueError: a batch with more samples than available, without replacement.
 
     Example:
       >>> batch_gain(5, 9), batch_gain(5, 9, replacement=True)
@@ -71,7 +72,7 @@ def batch_gain(batch: int, samples: int, replacement: bool = False) -> float:
 
 
 class BatchVariance(NamedTuple):
-    """Mean squared distance of a batch's weighted mean from the mean of all."""
+    """Mean squared distance of a batch's weighted mean from the mean over all samples."""
 
     independent: Array  # []  with replacement, (2.80): exact
     bound: Array  # []  without replacement, (2.81)
@@ -85,24 +86,26 @@ def batch_variance(
     batch: int,
     variances: Float[Array, " samples"] | None = None,
 ) -> BatchVariance:
-    r"""The auxiliary lemma of (2.80) (Lemma 2.A), of :math:`\frac1B\sum_bx_b/(Np_b)`.
+    r"""Variance of a batch mean :math:`\frac1B\sum_bx_b/(Np_b)`, the auxiliary lemma of (2.80)
+    (Lemma 2.A).
 
     .. math::
 
         E\|\hat x-\bar x\|^2=\frac1B\sum_np_n\Big(\frac{\sigma_n^2}{N^2p_n^2}
         +\Big\|\frac{\bar x_n}{Np_n}-\bar x\Big\|^2\Big)
 
-    with replacement. Without it the source has this times :math:`B` for a bound, since it leaves
-    out that those drawn are different; the third value has that in it.
+    with replacement. Without replacement the source gives :math:`B` times this as a bound, since it
+    ignores that the drawn samples are distinct; the third value accounts for this.
 
     Args:
       values: :math:`\bar x_n`, ``[N, D]``, the means of the samples.
-      probabilities: :math:`p_n>0`, ``[N]``, of sum one.
+      probabilities: :math:`p_n>0`, ``[N]``, with sum one.
       batch: ``B``.
       variances: :math:`\sigma_n^2=E\|x_n-\bar x_n\|^2`, ``[N]``; none by default.
 
     Raises:
-      ValueError: probabilities or variances of another shape, probabilities that are not positive.
+      ValueError: probabilities or variances of the wrong shape, probabilities that are not
+        positive.
 
     Example:
       >>> import jax.numpy as jnp
@@ -141,7 +144,7 @@ def batch_variance(
 
 
 class Constants(NamedTuple):
-    r"""Of Lemmas 2.1 to 2.4."""
+    r"""The constants of Lemmas 2.1 to 2.4."""
 
     convexity: Array  # []  nu, the smallest curvature of a client's objective
     lipschitz: Array  # []  delta, the largest of a sample's
@@ -154,8 +157,9 @@ class Constants(NamedTuple):
 
     @property
     def step_limit(self) -> Float[Array, ""]:
-        r"""Below which centralized and local steps converge, (2.41), by Lemmas 2.2 and 2.4. Printed
-        are :math:`p_i` and :math:`p_s` for :math:`p_k` (sections 2.3.2 and 2.3.3).
+        r"""Step size below which centralized and local steps converge, (2.41), by Lemmas 2.2 and
+        2.4. The source prints :math:`p_i` and :math:`p_s` for :math:`p_k` (sections 2.3.2 and
+        2.3.3).
         """
         square = self.lipschitz**2
         local = jnp.max(square + self.local_model)
@@ -163,7 +167,7 @@ class Constants(NamedTuple):
 
     def rate(self, step_size: Float[Array, ""] | float) -> Float[Array, ""]:
         r""":math:`\lambda=1-2\mu\nu+\mu^2(\delta^2+\beta_s^2)` of Lemma 2.2 (without the
-        :math:`\eta_s` that is left in its proof, (2.107)).
+        :math:`\eta_s` that remains in its proof, (2.107)).
         """
         return 1 - 2 * step_size * self.convexity + step_size**2 * (self.lipschitz**2 + self.model)
 
@@ -175,7 +179,7 @@ class Constants(NamedTuple):
     def deviation(self, step_size: Float[Array, ""] | float) -> Float[Array, ""]:
         r"""The limit of (2.28), :math:`\mu^2\sigma_s^2/(1-\lambda)`, of the centralized recursion
         (whose estimates have the factor :math:`1/(Kp_\ell)` that (2.26) lacks); it is
-        :math:`O(\mu)`. Infinite where it says nothing.
+        :math:`O(\mu)`. Infinite if the bound is vacuous.
 
         Several local steps add :math:`\mu^2E\|q_i\|^2/(1-\sqrt\lambda)` before it is divided by
         another :math:`1-\sqrt\lambda`: with :math:`E\|q_i\|^2=O(\mu^2)` no more than
@@ -198,17 +202,17 @@ def constants(
     local_steps: Any = 1,
     independent: bool = False,
 ) -> Constants:
-    r"""The constants of chapter 2's bounds of a problem and probabilities.
+    r"""The constants of the bounds of chapter 2 for a problem and probabilities.
 
     Lemma 2.1 bounds :math:`E\|s_i\|^2\le\beta_s^2\|\tilde w_{i-1}\|^2+\sigma_s^2`: as printed for
     independent draws, and :math:`L` times that without replacement (section 2.3.2).
-    :func:`fljax.theory.multiagent.gradient_noise` is that moment at one model.
+    :func:`fljax.theory.multiagent.gradient_noise` is that moment at a given model.
 
-    Args: as of :func:`fljax.theory.multiagent.importance`; probabilities of a client's samples are
+    Args: as for :func:`fljax.theory.multiagent.importance`; probabilities of a client's samples are
       positive.
 
     Raises:
-      ValueError: as of that; a problem without a squared loss.
+      ValueError: as for that function; a problem without a squared loss.
     """
     draws = importance(
         problem, clients, samples, clients_per_round, batch, local_steps, independent
@@ -256,7 +260,7 @@ def _constants(problem: Problem, draws: Any, sizes: Array, count: Array, scale: 
 
 
 def _norms(problem: Problem, models: Array) -> Array:
-    """``[K, N]`` squared norms of samples' gradients, zero on padding."""
+    """Squared norms of the samples' gradients, ``[K, N]``, zero on padding."""
     return problem.sample_objective_norms(models) ** 2
 
 
@@ -264,7 +268,7 @@ def _norms(problem: Problem, models: Array) -> Array:
 
 
 class ServerNoise(NamedTuple):
-    """Of each server's gradient noise, section 3.3.2 on."""
+    """Constants of each server's gradient noise, from section 3.3.2."""
 
     model: Array  # [P]  beta_{s,p}^2, (3.25)
     noise: Array  # [P]  sigma_{s,p}^2, (3.26)
@@ -274,19 +278,19 @@ class ServerNoise(NamedTuple):
 def server_noise(
     problem: Problem, network: Federation, clients_per_server: int, local_steps: Any = 1
 ) -> ServerNoise:
-    r"""The constants of (3.24): of uniform draws of :math:`L` clients, one sample a step.
+    r"""The constants of (3.24), for uniform draws of :math:`L` clients and one sample per step.
 
-    They are (2.22) and (2.23) with equal probabilities and with
-    :math:`\|f_k'\|^2\le\frac1N\sum_n\|Q_k'\|^2` besides.
+    They are (2.22) and (2.23) with equal probabilities and, in addition, with
+    :math:`\|f_k'\|^2\le\frac1N\sum_n\|Q_k'\|^2`.
 
     Args:
-      problem: with a squared loss.
-      network: the servers.
+      problem: a problem with a squared loss.
+      network: the servers and their clients.
       clients_per_server: :math:`L`.
-      local_steps: :math:`E_{p,k}`, one number or one of each client.
+      local_steps: :math:`E_{p,k}`, one number or one per client.
 
     Raises:
-      ValueError: another problem, more clients than a server has.
+      ValueError: an unsupported problem, more clients than a server has.
     """
     _quadratic(problem)
     _check.count("clients_per_server", clients_per_server, at_most=int(network.sizes.min()))
@@ -318,8 +322,7 @@ def disagreement_bound(
     added_noise: Float[Array, " nodes"],
     slopes: Float[Array, " nodes"] | None = None,
 ) -> Float[Array, ""]:
-    r"""The leading terms of Lemma 3.3's limit (3.44), of
-    :math:`\frac1P\sum_pE\|w_p-w_c\|^2`.
+    r"""Leading terms of the limit (3.44) in Lemma 3.3 for :math:`\frac1P\sum_pE\|w_p-w_c\|^2`.
 
     .. math::
 
@@ -327,21 +330,21 @@ def disagreement_bound(
         +\frac{2\mu^2\|f_p'(w^o)\|^2}{\iota(1-\iota)}\Big]
 
     with :math:`\iota` the rate of the weights (:meth:`~fljax.graphs.Combination.rate`). The last
-    term is in (3.42) and is left out of (3.44), where it would be among :math:`O(\mu^3)`: without
-    noise nodes whose gradients differ still disagree by :math:`O(\mu^2)`, so that the printed limit
-    is false as it stands; ``slopes`` repairs it.
+    term is in (3.42) and is omitted in (3.44), as if it were part of :math:`O(\mu^3)`: without
+    noise, nodes with different gradients still disagree by :math:`O(\mu^2)`, so that the limit is
+    false as printed; ``slopes`` repairs it.
 
     Args:
       combination: symmetric, doubly stochastic weights (Assumption 3.1).
       step_size: :math:`\mu`.
-      gradient_noise: :math:`\sigma_{s,p}^2`, ``[P]``, such as of :func:`server_noise`.
-      added_noise: :math:`\sigma_{g,p}^2`, ``[P]``: the squared length of what a round's noise
-        leaves in each node, as on the diagonal of :func:`fljax.theory.multiagent.noise_covariance`
+      gradient_noise: :math:`\sigma_{s,p}^2`, ``[P]``, such as from :func:`server_noise`.
+      added_noise: :math:`\sigma_{g,p}^2`, ``[P]``: the mean squared norm of the noise that a round
+        adds at each node, as on the diagonal of :func:`fljax.theory.multiagent.noise_covariance`
         times ``D``.
-      slopes: :math:`\|f_p'(w^o)\|^2`, ``[P]``; as printed without.
+      slopes: :math:`\|f_p'(w^o)\|^2`, ``[P]``; by default omitted, as printed.
 
     Raises:
-      ValueError: numbers that are not one of each node, or negative.
+      ValueError: arrays that do not have one number per node, or negative numbers.
     """
     _check.positive("step_size", step_size)
     given = {"gradient_noise": gradient_noise, "added_noise": added_noise}

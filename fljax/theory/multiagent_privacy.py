@@ -1,28 +1,30 @@
 r"""Privacy of noisy multi-agent learning by bounded trajectories (Rizk 2023, 2.5, 3.4 and 4.2).
 
-With another data set at one agent the algorithm takes other models :math:`w_i'`. If
-:math:`\Delta(i)=\|w_i-w_i'\|` is bounded, Laplace noise of variance :math:`\sigma_g^2` on what is
-shared gives an :math:`\epsilon(i)` that grows linearly. No gradient need be bounded: the bound on
-:math:`\Delta` follows from convergence, by the triangle inequality and Markov's, *with high
-probability*.
+With another data set at one agent the algorithm's iterates are other models :math:`w_i'`. If
+:math:`\Delta(i)=\|w_i-w_i'\|` is bounded, Laplace noise of variance :math:`\sigma_g^2` on the
+messages gives an :math:`\epsilon(i)` that grows linearly. Gradients need not be bounded: the bound
+on :math:`\Delta` follows from convergence, by the triangle inequality and Markov's inequality,
+*with high probability*.
 
-**What these numbers are not.** They are the source's formulas, to be set beside a simulation, and
-no guarantee in the sense of :mod:`fljax.privacy`. Not proved, or not so as printed:
+**What these numbers are not.** They are the formulas of the source, for comparison with
+simulations, and not a guarantee in the sense of :mod:`fljax.privacy`. The following is not proved,
+or not as printed:
 
-* :math:`\epsilon(i)` holds on an event of trajectories, whose probability rests on terms
+* :math:`\epsilon(i)` holds on an event of trajectories, whose probability depends on terms
   :math:`O(\mu)` and :math:`O(\mu^{-1})` with constants that are not given; it is stated for one
-  round, and :math:`\epsilon(i)` needs the bound in all rounds up to :math:`i`.
-* It is about one pair of data sets. Privacy asks for all of them, over which
-  :math:`\|w^o-w'^o\|` has no bound unless the data have one.
-* What is shared at round :math:`j` is compared on two trajectories that heard different messages;
-  the ratio of densities, (2.68) and (4.32), conditions on the same ones. :math:`\Delta` is of
-  models, and in (2.68) stands for differences of updates :math:`\psi`, which it does not bound.
-* Under noise that cancels, messages are not independent as (4.32) takes them to be. Of local
-  graph-homomorphic noise (Theorem 4.3) no epsilon is finite against the receiver, and of the
-  graph-homomorphic one it grows with every round in which the same message is looked at again:
-  :func:`fljax.audit.overheard` has both exactly.
-* The exponent of independent Laplace coordinates is the l1 norm of what moved, up to
-  :math:`\sqrt M` times the l2 norm that is printed, which would be that of a density
+  round, but :math:`\epsilon(i)` requires the bound in all rounds up to :math:`i`.
+* It concerns one pair of data sets. Privacy requires all pairs, over which :math:`\|w^o-w'^o\|` is
+  unbounded unless the data are bounded.
+* The messages of round :math:`j` are compared on two trajectories that received different messages;
+  the ratio of densities, (2.68) and (4.32), conditions on the same messages. :math:`\Delta` refers
+  to models, but in (2.68) it is used for differences of updates :math:`\psi`, which it does not
+  bound.
+* Under noise that cancels, messages are not independent, contrary to the assumption of (4.32). For
+  local graph-homomorphic noise (Theorem 4.3) no epsilon is finite against the receiver, and for
+  graph-homomorphic noise it grows with every round in which the same message is observed again:
+  :func:`fljax.audit.overheard` computes both exactly.
+* The exponent for independent Laplace coordinates is the l1 norm of the difference, up to
+  :math:`\sqrt M` times the l2 norm that is printed, which would be correct for a density
   :math:`\propto e^{-\sqrt2\|g\|_2/\sigma_g}`.
 
 :func:`fljax.audit.twins` measures :math:`\Delta(i)` and the differences of messages.
@@ -56,11 +58,11 @@ def deviation_bound(
     r"""The bound :math:`B+B'+\sqrt P\|w^o-w'^o\|` on :math:`\Delta(i)`.
 
     Args:
-      error: :math:`B`, on the distance of the network's models to their optimum; chosen.
+      error: :math:`B`, a chosen bound on the distance of the network's models from their optimum.
       other_error: :math:`B'`, the same with the other data.
-      optima: :math:`\|w^o-w'^o\|`, between the two optima.
-      nodes: :math:`P`, whose models are put together; one of a single server. (The root in (2.64)
-        is left over from there.)
+      optima: :math:`\|w^o-w'^o\|`, the distance between the two optima.
+      nodes: :math:`P`, the number of nodes whose models are stacked; one for a single server. (The
+        root in (2.64) is a remnant of the networked case.)
 
     Reference:
       Rizk 2023, (2.63), (3.56), (4.28).
@@ -77,7 +79,7 @@ def deviation_bound(
 
 
 def _factor(copies: float, norm: str, dim: int, per: str) -> float:
-    """What the deviation is multiplied by besides ``1 / sigma``."""
+    """Factor of the deviation besides ``1 / sigma``."""
     _check.interval("copies", copies, at_least=1, hint="It counts noisy copies of one message.")
     _check.choice("norm", norm, NORMS)
     _check.count("dim", dim)
@@ -108,21 +110,21 @@ def epsilon(
                                       :math:`\Delta(0),\dots,\Delta(i-1)`         :math:`|N_p|-1`
     ================================  ==========================================  ==================
 
-    with the bound of :func:`deviation_bound`. A deviation of messages themselves
-    (:func:`fljax.audit.twins` has them in both norms) takes the place of that of models.
+    with the bound of :func:`deviation_bound`. The deviation of the messages themselves
+    (:func:`fljax.audit.twins` has it in both norms) can be used instead of that of the models.
 
     Args:
-      deviation: ``[..., rounds]``, of what is shared in each round, in l2 norm.
+      deviation: ``[..., rounds]``, the deviation of the messages of each round, in l2 norm.
       variance: :math:`\sigma_g^2` of the Laplace noise, > 0.
-      copies: with a draw of their own each; the source's :math:`P` bounds the neighbors.
+      copies: number of copies of a message with independent noise; the :math:`P` of the source
+        bounds the number of neighbors.
       norm: ``"l2"`` as printed, or ``"l1"``, in the worst case of :math:`M` coordinates.
       dim: :math:`M`.
-      per: what has the variance, each ``"coordinate"`` or the ``"vector"``, as of
+      per: whether the variance is that of each ``"coordinate"`` or of the ``"vector"``, as for
         :class:`fljax.link.Noise`.
 
     Returns:
-      ``[..., rounds]``, the epsilon of all that was shared so far; see the module on what it is
-      not.
+      ``[..., rounds]``, the epsilon of all messages so far; see the module on its limitations.
 
     Example:
       >>> epsilon(np.full(3, 0.5), variance=2.0).round(2).tolist()
@@ -148,15 +150,16 @@ def noise_variance(
     dim: int = 1,
     per: str = "coordinate",
 ) -> Result:
-    r"""The variance at which :func:`epsilon` is this much after all rounds: its inverse, (3.58).
+    r"""The variance for which :func:`epsilon` has a given value after all rounds: its inverse,
+    (3.58).
 
     Args:
-      deviation: ``[..., rounds]``, as there.
-      epsilon: > 0, at the end.
-      copies: as there.
-      norm: as there.
-      dim: as there.
-      per: as there.
+      deviation: ``[..., rounds]``, as for :func:`epsilon`.
+      epsilon: > 0, after all rounds.
+      copies: as for :func:`epsilon`.
+      norm: as for :func:`epsilon`.
+      dim: as for :func:`epsilon`.
+      per: as for :func:`epsilon`.
 
     Example:
       >>> float(noise_variance(np.full(3, 0.5), epsilon=1.5).round(6))
@@ -180,22 +183,21 @@ def bound_probability(
     other_error: ArrayLike,
     rule: Rule = "union",
 ) -> Result:
-    r"""How surely :math:`\Delta(i)` is within :func:`deviation_bound`, at least.
+    r"""Lower bound on the probability that :math:`\Delta(i)` is within :func:`deviation_bound`.
 
     By Markov's inequality :math:`\|\tilde w_i\|\ge B` has a probability of at most
     :math:`a_i=E\|\tilde w_i\|^2/B^2`, and :math:`a_i'` likewise.
 
     Args:
       mean_square: ``[..., rounds]``, :math:`E\|\tilde w_i\|^2`. The source has
-        :math:`\lambda^iE\|\tilde w_0\|^2+O(\mu)` in its place, of servers and peers
-        :math:`O(\mu^{-1})` besides; give what was measured, or a bound with its constants.
-      other_mean_square: ``[..., rounds]``, with the other data.
+        :math:`\lambda^iE\|\tilde w_0\|^2+O(\mu)` instead, for servers and peers plus
+        :math:`O(\mu^{-1})`; pass measured values, or a bound with its constants.
+      other_mean_square: ``[..., rounds]``, the same with the other data.
       error: :math:`B`.
       other_error: :math:`B'`.
-      rule: ``"printed"`` for :math:`(1-a_i)(1-a_i')`, which takes the two trajectories for
-        independent; ``"union"`` for :math:`1-a_i-a_i'`, which does not; ``"all rounds"`` for
-        :math:`1-\sum_{j\le i}(a_j+a_j')`, in all rounds so far together, as :math:`\epsilon(i)`
-        needs it.
+      rule: ``"printed"`` for :math:`(1-a_i)(1-a_i')`, which assumes independent trajectories;
+        ``"union"`` for :math:`1-a_i-a_i'`, which does not; ``"all rounds"`` for :math:`1-\sum_{j\le
+        i}(a_j+a_j')`, for all rounds so far jointly, as :math:`\epsilon(i)` requires.
 
     Returns:
       ``[..., rounds]``, at least zero.

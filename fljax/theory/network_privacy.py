@@ -1,9 +1,9 @@
-r"""What coupled models tell of one label (Jung 2025, chapters 9 and 10).
+r"""Sensitivity of coupled models to one label, for privacy (Jung 2025, chapters 9 and 10).
 
-Sensitivities of GTVMin with local linear models (49) and of its gradient steps (104), exactly: what
-privacy is accounted with. Only a *label* may differ between neighboring data sets, by so much at
-most; features, weights and the graph are public here. What an :math:`(\epsilon,\delta)` needs
-beside is said at each.
+Exact sensitivities of GTVMin with local linear models (49) and of its gradient steps (104), for use
+in privacy accounting. Neighboring data sets differ only in one *label*, by a bounded amount;
+features, weights and the graph are public here. Each function states the further conditions for
+:math:`(\epsilon,\delta)`-DP.
 
 Shapes: ``K`` clients (nodes), ``N`` samples, ``D`` parameters, ``T`` rounds.
 """
@@ -31,26 +31,27 @@ __all__ = ["SharingNoise", "label_sensitivity", "sharing_noise"]
 def label_sensitivity(
     problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
 ) -> Float[Array, "clients samples"]:
-    r"""The sensitivity quotient of GTVMin, (179): how far one label moves the solution.
+    r"""Sensitivity quotient of GTVMin, the change of the solution per change of one label, (179).
 
     .. math:: \frac{\|\hat w(\mathcal D)-\hat w(\mathcal D')\|}{|y_{kn}-y'_{kn}|}
         =\omega_{kn}\big\|Q^{-1}(e_k\otimes x_{kn})\big\|,
 
-    with the weights :math:`\omega_{kn}=1/m_k` of samples, over all models together, whatever the
-    change and the labels. For labels that differ by at most :math:`c`, the largest times :math:`c`
-    is the solution's l2 sensitivity (182), which :func:`fljax.privacy.gaussian_release` takes;
-    it depends on the features, which must be public then.
+    with the weights :math:`\omega_{kn}=1/m_k` of samples, over all models together, for any change
+    and any labels. For labels that differ by at most :math:`c`, the largest quotient times
+    :math:`c` is the l2 sensitivity of the solution (182), the argument of
+    :func:`fljax.privacy.gaussian_release`; it depends on the features, which must then be public.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
-      network: of its clients.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
+      problem: a problem with a squared loss, and a squared regularizer or none.
+      network: the graph of its clients.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``.
 
     Returns:
-      ``[K, N]``; NaN or infinite where the solution is not unique.
+      ``[K, N]``; NaN or infinite if the solution is not unique.
 
     Raises:
-      ValueError: another problem, a network of other clients, a negative coupling.
+      ValueError: an unsupported problem, a network that does not match the clients, a negative
+        coupling.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -81,7 +82,7 @@ def _label_sensitivity(problem: Problem, network: Graph, coupling: Array) -> Arr
 
 
 class SharingNoise(NamedTuple):
-    """What :func:`sharing_noise` finds."""
+    """Result of :func:`sharing_noise`."""
 
     sensitivity: Array  # [K, T]  l2, of each client's message of each round
     sigma: Array  # [K]  of the noise in every coordinate of every message of a client
@@ -99,45 +100,49 @@ def sharing_noise(
     delta: float,
     keeps: bool = True,
 ) -> SharingNoise:
-    r"""Noise on models that neighbors share, (190), for a budget over all rounds.
+    r"""Noise on the models shared between neighbors, (190), for a privacy budget over all rounds.
 
-    A client steps by :math:`w_k-\eta\big(\nabla L_k(w_k)+2\alpha\sum_la_{kl}(w_k-m_l)\big)` on
-    messages :math:`m_l` that it heard, and shares :math:`m_k=w_k+\sigma_kn` with fresh normal
-    noise. Given all messages before, a label that differs by :math:`c` moves its next one by
+    A client steps by :math:`w_k-\eta\big(\nabla L_k(w_k)+2\alpha\sum_la_{kl}(w_k-m_l)\big)` with
+    the received messages :math:`m_l`, and sends :math:`m_k=w_k+\sigma_kn` with fresh normal noise.
+    Given all previous messages, a label that differs by :math:`c` changes its next message by
 
     .. math:: \Delta_t=\Big\|\sum_{s<t}M_k^s\,2\eta\,\omega_{kn}c\,x_{kn}\Big\|,\qquad
         M_k=I-2\eta\big(Q^{(k)}+\alpha d_kI\big),
 
-    at most, over its samples n; its own model remembers. Where it goes on from what it *shared*,
-    noise and all, :math:`\Delta_t=\Delta_1` in every round (the book leaves open which is meant).
-    Rounds compose as Gaussian releases do, :math:`\mu^2=\sum_t\Delta_t^2/\sigma_k^2`, and
-    :math:`\sigma_k` is what makes them :math:`(\epsilon,\delta)`-DP.
+    at most, over its samples n, since its own model retains the effect of the label. If it
+    continues from the message that it *sent*, including the noise, :math:`\Delta_t=\Delta_1` in
+    every round (the book does not specify which is meant). Rounds compose as Gaussian releases,
+    :math:`\mu^2=\sum_t\Delta_t^2/\sigma_k^2`, and :math:`\sigma_k` is chosen such that they are
+    :math:`(\epsilon,\delta)`-DP.
 
-    A larger coupling makes a model forget faster, and calls for less noise if it keeps its own.
+    A larger coupling makes a model forget faster, and requires less noise if the client keeps its
+    own model.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
-      network: of its clients.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
+      problem: a problem with a squared loss, and a squared regularizer or none.
+      network: the graph of its clients.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``.
       step_size: :math:`\eta>0`.
-      rounds: in how many a client shares.
-      change: :math:`c>0`, how much neighboring labels differ at most: their range.
-      epsilon: > 0, of all rounds together.
+      rounds: number of rounds in which a client sends.
+      change: :math:`c>0`, the largest difference of neighboring labels: their range.
+      epsilon: > 0, for all rounds together.
       delta: in (0, 1).
-      keeps: whether a client steps from its own model without noise, or from what it shared.
+      keeps: whether a client steps from its own model without noise, or from the message that it
+        sent.
 
     Returns:
-      Sensitivities and deviations; zero of a client that has no sample.
+      Sensitivities and standard deviations; zero for a client without samples.
 
     Raises:
-      ValueError: another problem, a network of other clients, a number out of its range.
+      ValueError: an unsupported problem, a network that does not match the clients, a number out of
+        range.
       TypeError: a traced budget.
 
     Guarantees:
-      :math:`(\epsilon,\delta)`-DP of each label against everybody who hears all messages, if
-      neighboring data sets differ in one label by at most ``change``, all else is public, and the
-      noise is Gaussian and never told. In exact arithmetic. The final models are not among the
-      messages where a client keeps its own: publishing them too is one more release.
+      :math:`(\epsilon,\delta)`-DP of each label against an observer of all messages, if neighboring
+      data sets differ in one label by at most ``change``, everything else is public, and the noise
+      is Gaussian and never revealed. In exact arithmetic. If clients keep their own models, the
+      final models are not among the messages: publishing them is a further release.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -174,7 +179,7 @@ def _sensitivity(
     rounds: int,
     keeps: bool,
 ) -> Array:
-    """``[K, T]``."""
+    """Sensitivities, ``[K, T]``."""
     degree = jnp.diagonal(network.laplacian_matrix())
     pull = 2 * degree[:, None, None] * jnp.diag(coupling)[None]
     matrices = step_size * (_quadratic(problem)[0] + pull)

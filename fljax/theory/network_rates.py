@@ -1,18 +1,20 @@
-r"""How fast models that are coupled over a graph get to their solution (Jung 2025).
+r"""Rates of convergence of models that are coupled over a graph (Jung 2025).
 
 For a squared loss GTVMin is :math:`w^\top Qw+q^\top w` (103) with
 :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, and its gradient steps :math:`w-\eta(2Qw+q)`
-(104), which are FedGD, contract as the extreme eigenvalues of :math:`Q` say. They are
+(104), which are those of FedGD, contract at a rate given by the extreme eigenvalues of :math:`Q`.
+These are
 
-* exact of :func:`extremes` (on the host, without the matrix where it is large) and of
-  :func:`excited` in the subspace that a start reaches: from them the stable steps, the best one,
-  the factor of any; :func:`fedrelax_rate` is the same of FedRelax;
+* computed exactly by :func:`extremes` (on the host, matrix-free if it is large) and by
+  :func:`excited` in the subspace that a start reaches: they give the stable step sizes, the best
+  one, and the contraction factor of any; :func:`fedrelax_rate` is the analogous rate of FedRelax;
 * bounded by Propositions 5.1 and 5.2 (:func:`largest_bound`, :func:`smallest_bound`), which are
-  traceable and of which the second is loose by orders of magnitude: good for a safe step, no
-  prediction of a rate.
+  traceable; the second is loose by orders of magnitude: they give a safe step size but do not
+  predict the rate.
 
-The other functions are what contraction brings: how many steps, what is left by perturbations, what
-asynchrony costs. Lines are those of the book's text, ``ERR`` numbers repairs of what is printed.
+The other functions are consequences of contraction: the number of steps, the effect of
+perturbations, and the cost of asynchrony. Lines are those of the book's text; ``ERR`` numbers refer
+to repairs of printed formulas.
 
 Shapes: ``K`` clients (nodes), ``D`` parameters, ``T`` steps.
 """
@@ -51,10 +53,10 @@ __all__ = [
     "smallest_bound",
 ]
 
-#: Up to this many numbers, clients times parameters, spectra are those of a dense matrix.
+#: Up to this many variables, clients times parameters, spectra are computed from a dense matrix.
 DENSE_UP_TO = 1000
 
-#: Above, the relative accuracy of an eigenvalue, and what Lanczos's method may take.
+#: For more variables, the relative accuracy of an eigenvalue, and the limit of Lanczos iterations.
 TOLERANCE, BASIS, RESTARTS = 1e-10, 60, 10_000
 
 
@@ -65,22 +67,22 @@ TOLERANCE, BASIS, RESTARTS = 1e-10, 60, 10_000
 def extremes(problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float) -> Extremes:
     r"""The extreme eigenvalues of :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, (103).
 
-    FedGD with a step :math:`\eta` converges where :math:`\eta` is below their
-    :attr:`~fljax.descent.Extremes.step_limit`, for all starts by their
-    :meth:`~fljax.descent.Extremes.factor` a round. Computed on the host, of more than a thousand
-    numbers by Lanczos's method, for which :math:`Q` is a product. The smaller is zero where the
-    solution is not unique: where the clients of some component of the graph do not determine a
-    model together.
+    FedGD with a step size :math:`\eta` converges if :math:`\eta` is below their
+    :attr:`~fljax.descent.Extremes.step_limit`, from any start at least by their
+    :meth:`~fljax.descent.Extremes.factor` per round. Computed on the host, for more than a thousand
+    variables by Lanczos's method, which only multiplies by :math:`Q`. The smaller one is zero if
+    the solution is not unique, that is, if the clients of some component of the graph do not
+    together determine a model.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
-      network: of its clients; it may fall apart.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
+      problem: a problem with a squared loss, and a squared regularizer or none.
+      network: the graph of its clients; it may be disconnected.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``.
 
     Raises:
       TypeError: traced arguments.
-      ValueError: another problem, a network of other clients, a negative coupling; too
-        ill-conditioned for the smaller to be found.
+      ValueError: an unsupported problem, a network that does not match the clients, a negative
+        coupling; a problem too ill-conditioned for the smaller eigenvalue to be computed.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -110,23 +112,24 @@ def excited(
     coupling: Float[Array, "*dim"] | float,
     start: Float[Array, "clients dim"],
 ) -> Extremes:
-    r"""The extremes of those eigenvalues of :math:`Q` whose directions a start's error has.
+    r"""The extreme eigenvalues of :math:`Q` among those excited by the error of a given start.
 
-    What (80) to (84) say of all starts may be far from what happens: in Exercise 5.2 the start has
-    the solution's mean, and its error none of the smallest eigenvalue, so that more coupling does
-    not slow it down. Its factors are reached by gradient steps from this start in exact arithmetic;
-    rounding brings the other directions back in the end, where they are the slower ones.
+    The rates (80) to (84) for all starts may be far from the observed one: in Exercise 5.2 the
+    start has the mean of the solution, and its error has no component of the smallest eigenvalue,
+    so that more coupling does not slow it down. The factors here are attained by gradient steps
+    from this start in exact arithmetic; rounding eventually excites the other directions, which
+    dominate if they are slower.
 
     Args:
-      problem: as of :func:`extremes`, with a unique solution and at most a thousand numbers
+      problem: as for :func:`extremes`, with a unique solution and at most a thousand variables
         (clients times parameters: all eigenvectors are computed).
-      network: of its clients.
-      coupling: as of :func:`extremes`.
+      network: the graph of its clients.
+      coupling: as for :func:`extremes`.
       start: the models of the first round, ``[K, D]``.
 
     Raises:
-      TypeError, ValueError: as of :func:`extremes`; too many numbers, a solution that is not
-        unique, the solution for a start.
+      TypeError, ValueError: as for :func:`extremes`; too many variables, a solution that is not
+        unique, a start at the solution.
     """
     matrix = _system(problem, network, coupling)
     if matrix.size > DENSE_UP_TO:
@@ -158,14 +161,15 @@ def excited(
 
 @checked
 def consensus_extremes(network: Graph) -> Extremes:
-    r"""Those of :math:`L/2` on differences: of averaging :math:`u-\eta Lu` (Exercise 4.4).
+    r"""The extreme eigenvalues of :math:`L/2` on differences, for averaging :math:`u-\eta Lu`
+    (Exercise 4.4).
 
-    It leaves the mean, and contracts nothing else for :math:`0<\eta<2/\lambda_n` but by
-    ``factor(step)``; the best is :math:`\frac{\lambda_n-\lambda_2}{\lambda_n+\lambda_2}` at
+    Averaging preserves the mean, and for :math:`0<\eta<2/\lambda_n` contracts everything else by
+    ``factor(step)``; the best factor is :math:`\frac{\lambda_n-\lambda_2}{\lambda_n+\lambda_2}` at
     :math:`2/(\lambda_2+\lambda_n)`. Traceable.
 
     Args:
-      network: two nodes or more; of one that falls apart the smaller is zero.
+      network: a graph of two nodes or more; if it is disconnected, the smaller eigenvalue is zero.
 
     Raises:
       ValueError: a network of one node.
@@ -188,7 +192,7 @@ def _consensus_extremes(network: Graph) -> Extremes:
 
 
 class LargestBound(NamedTuple):
-    """Of Proposition 5.1."""
+    """The bounds of Proposition 5.1."""
 
     spectral: Array  # []  by the Laplacian's largest eigenvalue
     degree: Array  # []  by the largest degree, U
@@ -198,20 +202,23 @@ class LargestBound(NamedTuple):
 def largest_bound(
     problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
 ) -> LargestBound:
-    r"""Proposition 5.1, (106):
+    r"""Upper bound on the eigenvalues of :math:`Q`, Proposition 5.1, (106).
 
     .. math:: \lambda_j(Q)\le\lambda_{\max}+\alpha\lambda_n(L)\le\lambda_{\max}+2\alpha\max_kd_k=:U
 
-    so that FedGD converges with steps below :math:`1/U`, and takes :math:`1/(2U)` safely. The line
-    of its proof that has the *larger* of the two for their sum, (135), is wrong (ERR-6). Traceable.
+    so that FedGD converges with step sizes below :math:`1/U`, and :math:`1/(2U)` is a safe choice.
+    The line of its proof that replaces the sum of the two terms by the *larger* one, (135), is
+    wrong (ERR-6). Traceable.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
-      network: of its clients.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``, of which the largest counts.
+      problem: a problem with a squared loss, and a squared regularizer or none.
+      network: the graph of its clients.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``, of which the largest
+        is used.
 
     Raises:
-      ValueError: another problem, a network of other clients, a negative coupling.
+      ValueError: an unsupported problem, a network that does not match the clients, a negative
+        coupling.
     """
     networks.check_network(problem, network)
     return _largest_bound(problem, network, networks.coupling_of(problem, coupling))
@@ -229,19 +236,20 @@ def _largest_bound(problem: Problem, network: Graph, coupling: Array) -> Largest
 def smallest_bound(
     problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
 ) -> Float[Array, ""]:
-    r"""Proposition 5.2, (107):
+    r"""Lower bound on the eigenvalues of :math:`Q`, Proposition 5.2, (107).
 
     .. math:: \lambda_1(Q)\ge\frac1{1+\rho^2}\min\{\lambda_2(L)\alpha\rho^2,\bar\lambda_{\min}/2\},
         \qquad\rho=\bar\lambda_{\min}/(4\lambda_{\max})
 
     with (105), :func:`fljax.theory.networks.curvature`. On random instances its median is half a
-    percent of the eigenvalue: it proves convergence and predicts no rate. Zero, which says nothing,
-    where the graph falls apart or the clients together do not determine a model. Traceable.
+    percent of the eigenvalue: it proves convergence but does not predict the rate. Zero, which is
+    vacuous, if the graph is disconnected or the clients together do not determine a model.
+    Traceable.
 
-    Args: as of :func:`largest_bound`; of several couplings the least counts.
+    Args: as for :func:`largest_bound`; of several couplings the smallest is used.
 
     Raises:
-      ValueError: as of that.
+      ValueError: as for that function.
     """
     networks.check_network(problem, network)
     return _smallest_bound(problem, network, networks.coupling_of(problem, coupling))
@@ -262,12 +270,12 @@ def _smallest_bound(problem: Problem, network: Graph, coupling: Array) -> Array:
 def prox_factor(
     convexity: Float[Array, "*clients"] | float, weight: Float[Array, "*clients"] | float
 ) -> Float[Array, "*clients"]:
-    r"""(174): :math:`\frac1{1+\sigma/\rho}`, by which a prox brings points together.
+    r"""Contraction factor of a proximal operator, :math:`\frac1{1+\sigma/\rho}`, (174).
 
     :math:`\|\mathrm{prox}_{L,\rho}(u)-\mathrm{prox}_{L,\rho}(v)\|` is at most that times
-    :math:`\|u-v\|`, (173), for a :math:`\sigma`-strongly convex :math:`L`; reached. In FedRelax
-    :math:`\rho=2\alpha d_k`, (172). Zero for :math:`\rho=0` (what one hears does not matter), and
-    one for :math:`\sigma=0`.
+    :math:`\|u-v\|`, (173), for a :math:`\sigma`-strongly convex :math:`L`; this is attained. In
+    FedRelax :math:`\rho=2\alpha d_k`, (172). Zero for :math:`\rho=0` (received messages have no
+    effect), and one for :math:`\sigma=0`.
 
     Args:
       convexity: :math:`\sigma\ge0`.
@@ -291,21 +299,24 @@ def prox_factor(
 def fedrelax_factors(
     problem: Problem, network: Graph, coupling: Float[Array, ""] | float
 ) -> Float[Array, " clients"]:
-    r"""(131)-(133): :math:`\kappa_k=1/(1+\sigma_k/(2\alpha d_k))` of each client.
+    r"""Contraction factors of FedRelax, :math:`\kappa_k=1/(1+\sigma_k/(2\alpha d_k))` per client,
+    (131)-(133).
 
-    A round of FedRelax brings the client *farthest* from its solution nearer by the largest of them
-    at least (the source leaves the index in): a pseudo-contraction in the norm
-    :math:`\max_k\|w_k\|`, which asynchrony needs. :math:`\sigma_k=2\lambda_1(Q^{(k)})`. One client
-    without labels, or with fewer samples than parameters, makes it one, which says nothing;
-    :func:`fedrelax_rate` is the rate itself. Traceable.
+    A round of FedRelax reduces the *largest* distance of a client from its solution at least by the
+    largest of these factors (the source keeps the index): a pseudo-contraction in the norm
+    :math:`\max_k\|w_k\|`, which the analysis of asynchronous rounds requires. Here
+    :math:`\sigma_k=2\lambda_1(Q^{(k)})`. A single client without labels, or with fewer samples than
+    parameters, makes the largest factor one, which is vacuous; :func:`fedrelax_rate` is the rate
+    itself. Traceable.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
-      network: of its clients.
+      problem: a problem with a squared loss, and a squared regularizer or none.
+      network: the graph of its clients.
       coupling: :math:`\alpha\ge0`.
 
     Raises:
-      ValueError: another problem, a network of other clients, a negative coupling.
+      ValueError: an unsupported problem, a network that does not match the clients, a negative
+        coupling.
     """
     networks.check_network(problem, network)
     _check.nonnegative("coupling", coupling)
@@ -318,17 +329,18 @@ def fedrelax_factors(
 def fedrelax_rate(
     problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | float
 ) -> float:
-    r"""The spectral radius of FedRelax: what its errors fall by in a round, in the end.
+    r"""The spectral radius of FedRelax: the asymptotic factor of its errors per round.
 
     Its rounds are the block Jacobi iteration :math:`w\leftarrow D^{-1}(\alpha(A\otimes I)w-q/2)`
     with :math:`D=\mathrm{blkdiag}(Q^{(k)}+\alpha d_kI)`, whose matrix is similar to a symmetric
-    one. Below one wherever the solution is unique; :func:`fedrelax_factors` bounds it. On the host.
+    one. Below one whenever the solution is unique; :func:`fedrelax_factors` bounds it. Computed on
+    the host.
 
-    Args: as of :func:`extremes`.
+    Args: as for :func:`extremes`.
 
     Raises:
       TypeError: traced arguments.
-      ValueError: as of :func:`extremes`; a client whose update is not unique, since it has too few
+      ValueError: as for :func:`extremes`; a client whose update is not unique, since it has too few
         samples and no neighbor to be coupled to.
     """
     matrix = _system(problem, network, coupling)
@@ -364,22 +376,23 @@ def perturbed_bound(
     perturbations: Float[Array, " steps"],
     printed: bool = False,
 ) -> Float[Array, " steps"]:
-    r"""(88), repaired (ERR-5): of gradient steps that are perturbed, (87).
+    r"""Bound on the error of perturbed gradient steps (87): (88), repaired (ERR-5).
 
     .. math:: w^{(t+1)}=w^{(t)}-\eta\nabla f(w^{(t)})+\varepsilon^{(t)}:\quad
         \|w^{(t)}-\hat w\|\le\kappa^t\|w^{(0)}-\hat w\|
         +\sum_{t'=1}^t\kappa^{t'-1}\|\varepsilon^{(t-t')}\|
 
-    and reached. An error in the *gradient* comes with the step size in front; early ones are
-    forgotten, so that a budget of accuracy is spent late (Exercise 4.6). It holds for whatever
-    contracts by :math:`\kappa`. Traceable.
+    which is attained. An error in the *gradient* is multiplied by the step size; early errors are
+    forgotten, so that a budget of accuracy is best spent late (Exercise 4.6). It holds for any map
+    that contracts by :math:`\kappa`. Traceable.
 
     Args:
       factor: :math:`\kappa\ge0`.
       distance: :math:`\|w^{(0)}-\hat w\|`.
       perturbations: :math:`\|\varepsilon^{(0)}\|,\dots,\|\varepsilon^{(T-1)}\|`, ``[T]``.
-      printed: with :math:`\kappa^{t'}` as printed, which is false: for :math:`t=1` from the
-        solution it has :math:`\kappa\|\varepsilon^{(0)}\|` for :math:`\|\varepsilon^{(0)}\|`.
+      printed: whether to use :math:`\kappa^{t'}` as printed, which is false: for :math:`t=1` from
+        the solution it gives :math:`\kappa\|\varepsilon^{(0)}\|` instead of
+        :math:`\|\varepsilon^{(0)}\|`.
 
     Returns:
       ``[T]``, after 1, ..., T steps.
@@ -416,7 +429,7 @@ def _perturbed(factor: Array, distance: Array, sizes: Array) -> Array:
 
 
 class Asynchronous(NamedTuple):
-    r"""What the largest error of a client, over that of the start, is at most after each event."""
+    r"""Bounds on the largest error of a client after each event, relative to that of the start."""
 
     bound: Array  # [T]
     floored: Array  # [T]  kappa^floor(t / (2 B + 1)), a little looser
@@ -427,29 +440,29 @@ class Asynchronous(NamedTuple):
 def asynchronous_bound(
     factor: Float[Array, ""] | float, events: int, delay: int, activity: int | None = None
 ) -> Asynchronous:
-    r"""(134), repaired (ERR-14): partially asynchronous rounds of a pseudo-contraction.
+    r"""Bound for partially asynchronous rounds of a pseudo-contraction: (134), repaired (ERR-14).
 
     If a round contracts by :math:`\kappa` in the norm :math:`\max_k\|w_k\|` (for FedRelax
-    :func:`fedrelax_factors`), what clients hear is at most :math:`B` events old, and each of them
-    updates once at least in any :math:`C` events in a row, then
+    :func:`fedrelax_factors`), messages are at most :math:`B` events old, and each client updates at
+    least once in any :math:`C` consecutive events, then
 
     .. math:: \max_k\|w_k^{(t)}-\hat w_k\|\le\kappa^{\lfloor(t+B)/(B+C)\rfloor}
         \max_k\|w_k^{(0)}-\hat w_k\|.
 
-    All have updated once by event :math:`C`; of what is said from then on nothing older is heard
-    after :math:`B` more, and all have updated on it after :math:`C` more. The source has one
-    :math:`B` for both, and :math:`\kappa^{t/(2B+1)}`, which fails from :math:`B=2` on: at
-    :math:`t=1` nobody need have updated. Rounded down it holds. Its windows start at :math:`t=1`;
-    here they do at zero (else take one event off).
+    All clients have updated once by event :math:`C`; after :math:`B` more events no older messages
+    are received, and after :math:`C` more all clients have updated from newer ones. The source has
+    one :math:`B` for both, and :math:`\kappa^{t/(2B+1)}`, which fails for :math:`B\ge2`: at
+    :math:`t=1` possibly no client has updated. With the exponent rounded down it holds. The windows
+    of the source start at :math:`t=1`, those here at zero (otherwise subtract one event).
 
     Args:
       factor: :math:`\kappa`, in [0, 1].
       events: :math:`T`.
       delay: :math:`B\ge0`.
-      activity: :math:`C\ge1`, by default the same as the delay, and one for none.
+      activity: :math:`C\ge1`, by default equal to the delay, and one for no delay.
 
     Returns:
-      Of the events 0, ..., T, ``[T + 1]`` each; the last two of one :math:`B` for both.
+      Values for the events 0, ..., T, ``[T + 1]`` each; the last two use one :math:`B` for both.
 
     Raises:
       ValueError: numbers out of range.
@@ -550,7 +563,7 @@ def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str)
 
 
 def _extremes(smallest: float, largest: float) -> Extremes:
-    """As arrays; what is negative or of the size of rounding is zero."""
+    """The extremes as arrays; negative values and those of the size of rounding become zero."""
     least = smallest if smallest > 1e-12 * largest else 0.0
     dtype = float_dtype()
     return Extremes(jnp.asarray(least, dtype), jnp.asarray(largest, dtype))

@@ -1,15 +1,15 @@
-r"""What coupling models over a graph does to them (Jung 2025), in bounds.
+r"""Bounds on the effect of coupling models over a graph (Jung 2025).
 
-Clients minimize together :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
-undirected edges of a graph: GTVMin with a squared penalty, (49). The bounds say how far
-apart its solutions are, how far off they are, and what a graph's spectrum owes to its degrees. Each
-holds for every instance; how fast algorithms get to the solutions is in
+Clients jointly minimize :math:`\sum_kL_k(w_k)+\alpha\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2` over the
+undirected edges of a graph: GTVMin with a squared penalty, (49). The bounds concern the differences
+between its solutions, their errors, and the relation of a graph's spectrum to its degrees. Each
+holds for every instance; rates of convergence to the solutions are in
 :mod:`fljax.theory.network_rates`.
 
-Where the source takes the noise of labels, :math:`\frac1{m_k}\|\varepsilon^{(k)}\|^2`, a function
-takes the parameters that the labels are noisy values of, the ``truth``: that number is the client's
-loss at them. A bound that says nothing (a graph that falls apart, no coupling) is infinite. ``ERR``
-numbers and repairs are of formulas that are false as printed. Lines are those of the book's text.
+Where the source uses the noise of labels, :math:`\frac1{m_k}\|\varepsilon^{(k)}\|^2`, functions
+take the parameters that generate the labels before noise, the ``truth``: the noise term is the
+client's loss at them. A vacuous bound (a disconnected graph, no coupling) is infinite. ``ERR``
+numbers and repairs refer to formulas that are false as printed. Lines are those of the book's text.
 
 Shapes: ``K`` clients (nodes), ``D`` parameters. All functions are traceable.
 """
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Curvature(NamedTuple):
-    r"""Of the local matrices :math:`Q^{(k)}`, half of the Hessians: (105)."""
+    r"""Eigenvalues of the local matrices :math:`Q^{(k)}`, half of the Hessians: (105)."""
 
     least: Array  # [K]  lambda_1(Q^(k)), zero where it is of the size of rounding
     most: Array  # [K]  lambda_d(Q^(k))
@@ -65,14 +65,14 @@ class Curvature(NamedTuple):
 def curvature(problem: Problem) -> Curvature:
     r"""Eigenvalues of clients' :math:`Q^{(k)}=\frac1{m_k}X^{(k)\top}X^{(k)}`, (105).
 
-    A squared regularizer, where there is one, is in them; a client's loss is strongly convex with
+    A squared regularizer, if any, is included; a client's loss is strongly convex with
     :math:`\sigma_k=2\lambda_1(Q^{(k)})`.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
+      problem: a problem with a squared loss, and a squared regularizer or none.
 
     Raises:
-      ValueError: another problem.
+      ValueError: an unsupported problem.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -98,7 +98,7 @@ def _curvature(problem: Problem) -> Curvature:
 
 
 def _without_rounding(smallest: Array, largest: Array) -> Array:
-    """An eigenvalue of a positive semidefinite matrix that is zero but for rounding, as zero."""
+    """An eigenvalue of a positive semidefinite matrix, set to zero if it is zero up to rounding."""
     return jnp.where(smallest > 100 * jnp.finfo(largest.dtype).eps * largest, smallest, 0)
 
 
@@ -106,23 +106,23 @@ def _without_rounding(smallest: Array, largest: Array) -> Array:
 def local_error_bound(
     problem: Problem, truth: Float[Array, "*clients dim"]
 ) -> Float[Array, " clients"]:
-    r"""Proposition 2.1, (16): of each client's own solution.
+    r"""Bound on the error of each client's own solution, Proposition 2.1, (16).
 
     .. math:: \|\hat w_k-\bar w\|^2\le\frac{\|\nabla L_k(\bar w)\|^2}{\lambda_1(Q^{(k)})^2}
         =\frac4{m_k^2}\frac{\|X^{(k)\top}\varepsilon^{(k)}\|^2}{\lambda_1(Q^{(k)})^2}
 
-    A quarter of it holds as well, and is reached: :math:`\hat w_k-\bar w` is
-    :math:`-\frac12(Q^{(k)})^{-1}\nabla L_k(\bar w)`. Infinite where :math:`Q^{(k)}` is singular.
+    A quarter of it is a bound as well, and is attained: :math:`\hat w_k-\bar w` is
+    :math:`-\frac12(Q^{(k)})^{-1}\nabla L_k(\bar w)`. Infinite if :math:`Q^{(k)}` is singular.
 
     For the mean of numbers it is :math:`\frac4{m^2}(\sum_r\varepsilon_r)^2`, and not
     :math:`\frac4{m^2}\|\varepsilon\|^2` as section 2.3 has it (ERR-2).
 
     Args:
-      problem: as of :func:`curvature`.
-      truth: :math:`\bar w`, ``[D]``, or one of each client, ``[K, D]``.
+      problem: as for :func:`curvature`.
+      truth: :math:`\bar w`, ``[D]``, or one per client, ``[K, D]``.
 
     Raises:
-      ValueError: another problem, parameters of another shape.
+      ValueError: an unsupported problem, parameters of the wrong shape.
     """
     return _local_error(problem, _truth(problem, truth))
 
@@ -144,24 +144,26 @@ def deviation_bound(
     coupling: Float[Array, "*dim"] | float,
     truth: Float[Array, " dim"],
 ) -> Float[Array, ""]:
-    r"""Proposition 3.1, (63): of the distances from the clients' mean model.
+    r"""Bound on the distances of the solutions from the clients' mean model, Proposition 3.1, (63).
 
     .. math:: \sum_k\|\hat w_k-\tfrac1K\textstyle\sum_l\hat w_l\|^2\le\frac1{\lambda_2\alpha}
         \sum_kL_k(\bar w)
 
     with :math:`\lambda_2` of the graph's Laplacian, if labels are noisy values of one model
-    :math:`\bar w`. Nothing is assumed of the noise, and of the losses no more than that none is
-    negative (the proof, section 3.7.1, uses no more): it holds for any of them, regularizers
-    included. Infinite if the graph falls apart, or some parameter is not coupled.
+    :math:`\bar w`. Nothing is assumed about the noise, and about the losses only that they are
+    non-negative (the proof, section 3.7.1, uses no more): it holds for any such losses, including
+    regularizers. Infinite if the graph is disconnected, or some parameter is not coupled.
 
     Args:
-      problem: of losses that are nowhere negative.
-      network: of its clients.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``, of which the least counts.
+      problem: a problem with non-negative losses.
+      network: the graph of its clients.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``, of which the smallest
+        is used.
       truth: :math:`\bar w`, ``[D]``.
 
     Raises:
-      ValueError: a network of other clients, a negative coupling, parameters of another shape.
+      ValueError: a network that does not match the clients, a negative coupling, parameters of the
+        wrong shape.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -192,28 +194,29 @@ def cluster_deviation_bound(
     truth: Float[Array, " dim"],
     solution: Float[Array, "clients dim"],
 ) -> Float[Array, ""]:
-    r"""Proposition 6.1, (148): the same within a cluster of clients.
+    r"""Bound on deviations within a cluster of clients, Proposition 6.1, (148).
 
     .. math:: \sum_{k\in C}\|\hat w_k-\tfrac1{|C|}\textstyle\sum_{l\in C}\hat w_l\|^2\le
         \frac1{\alpha\lambda_2(L^{(C)})}\Big[\sum_{k\in C}L_k(\bar w)
         +2\alpha|\partial C|\big(\|\bar w\|^2+R^2\big)\Big]
 
-    with the Laplacian of the subgraph of its members, the weight :math:`|\partial C|` of the edges
-    that leave it, and the largest norm :math:`R` of a solution outside. It does not vanish with
-    growing :math:`\alpha` unless no edge leaves, and needs the solution of those outside; of all
-    clients it is Proposition 3.1. Infinite if the cluster falls apart.
+    with the Laplacian of the subgraph of its members, the total weight :math:`|\partial C|` of the
+    edges that leave it, and the largest norm :math:`R` of a solution outside. It does not vanish
+    with growing :math:`\alpha` unless no edge leaves the cluster, and it requires the solution
+    outside the cluster; for all clients it is Proposition 3.1. Infinite if the cluster is
+    disconnected.
 
     Args:
-      problem: of losses that are nowhere negative.
-      network: of its clients.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``: the least holds models together,
-        the largest pulls across the boundary.
-      members: of the cluster, ``[K]``, two at least.
+      problem: a problem with non-negative losses.
+      network: the graph of its clients.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``: the smallest is used
+        within the cluster, the largest across its boundary.
+      members: members of the cluster, ``[K]``, at least two.
       truth: :math:`\bar w` of the cluster, ``[D]``.
-      solution: :math:`\hat w`, ``[K, D]``, of which those outside count.
+      solution: :math:`\hat w`, ``[K, D]``, of which only the rows outside the cluster are used.
 
     Raises:
-      ValueError: as of :func:`deviation_bound`; fewer than two members, shapes that do not fit.
+      ValueError: as for :func:`deviation_bound`; fewer than two members, shapes that do not match.
     """
     check_network(problem, network)
     if np.shape(members) != (problem.clients,):
@@ -271,20 +274,20 @@ def common_error_bound(
     coupling: Float[Array, "*dim"] | float,
     truth: Float[Array, " dim"],
 ) -> Float[Array, ""]:
-    r"""(169): of the clients' mean model.
+    r"""Bound on the error of the clients' mean model, (169).
 
     .. math:: \|\tfrac1K\textstyle\sum_k\hat w_k-\bar w\|^2\le2\Big(\lambda_{\max}
         +\frac{\lambda_{\max}^2}{\lambda_2\alpha}\Big)\sum_kL_k(\bar w)/(K\bar\lambda_{\min}^2)
 
-    (its derivation has the sign of :math:`\tilde w` wrong in (166)-(168), ERR-19, which (169) does
-    not see). Together with :func:`deviation_bound` it bounds every client's error. Infinite where
-    that is, or the clients together do not determine a model.
+    (its derivation has the sign of :math:`\tilde w` wrong in (166)-(168), ERR-19, which does not
+    affect (169)). Together with :func:`deviation_bound` it bounds every client's error. Infinite if
+    that bound is, or if the clients' data together do not determine a model.
 
-    Args: as of :func:`deviation_bound`.
-      problem: with a squared loss and no regularizer.
+    Args: as for :func:`deviation_bound`.
+      problem: a problem with a squared loss and no regularizer.
 
     Raises:
-      ValueError: as of that; another problem.
+      ValueError: as for that function; an unsupported problem.
     """
     check_network(problem, network)
     strength = coupling_of(problem, coupling)
@@ -305,7 +308,7 @@ def _common_error(problem: Problem, network: Graph, coupling: Array, truth: Arra
 
 
 class VariationBounds(NamedTuple):
-    r"""Of :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`."""
+    r"""Bounds on the total variation :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`."""
 
     lower: Array  # []  lambda_2 times the squared distance from the mean model, (44)
     upper: Array  # []  lambda_n times that
@@ -313,19 +316,20 @@ class VariationBounds(NamedTuple):
 
 @checked
 def variation_bounds(network: Graph, models: Float[Array, "clients dim"]) -> VariationBounds:
-    r"""(44), and with (40) its other side: of the models' total variation.
+    r"""Lower and upper bounds on the total variation of models, (44) and, from (40), its other
+    side.
 
     .. math:: \lambda_2\sum_k\|w_k-\bar w\|^2\le\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2
         \le\lambda_n\sum_k\|w_k-\bar w\|^2
 
-    with the mean :math:`\bar w`; both are reached, by eigenvectors.
+    with the mean :math:`\bar w`; both are attained by eigenvectors.
 
     Args:
       network: :math:`a_{kl}`.
       models: :math:`w`, ``[K, D]``.
 
     Raises:
-      ValueError: models of another number of nodes.
+      ValueError: models for another number of nodes.
     """
     if len(models) != network.nodes:
         raise ValueError(f"the network has {network.nodes} nodes, and there are {len(models)}.")
@@ -341,13 +345,13 @@ def _variation_bounds(network: Graph, models: Array) -> VariationBounds:
 
 @checked
 def laplacian_bound(network: Graph) -> Float[Array, ""]:
-    r"""(136): :math:`\lambda_n(L)\le2\max_kd_k`.
+    r"""Bound on the largest eigenvalue of the Laplacian, :math:`\lambda_n(L)\le2\max_kd_k`, (136).
 
-    Reached by regular bipartite graphs, such as a single edge or an even cycle; nearly by long
-    paths.
+    Attained by regular bipartite graphs, such as a single edge or an even cycle; nearly attained by
+    long paths.
 
     Args:
-      network: of which degrees are taken.
+      network: the graph whose degrees are used.
 
     Example:
       >>> import fljax as fl
@@ -358,7 +362,7 @@ def laplacian_bound(network: Graph) -> Float[Array, ""]:
 
 
 class ConnectivityBound(NamedTuple):
-    """Of :func:`connectivity_bound`."""
+    """Bounds of :func:`connectivity_bound`."""
 
     nodes: Array  # [K]  of each node's degree
     least: Array  # []  the best of them
@@ -366,13 +370,14 @@ class ConnectivityBound(NamedTuple):
 
 @checked
 def connectivity_bound(network: Graph) -> ConnectivityBound:
-    r"""Proposition 7.1, (156): :math:`\lambda_2(L)\le\frac n{n-1}d_k` for all k.
+    r"""Bound on connectivity, :math:`\lambda_2(L)\le\frac n{n-1}d_k` for all k, Proposition 7.1,
+    (156).
 
-    Reached by complete graphs. A network whose connectivity is near the least of them gains no more
-    from its edges being placed otherwise.
+    Attained by complete graphs. If the connectivity of a network is near the smallest of these
+    bounds, rearranging its edges cannot increase it much.
 
     Args:
-      network: of two nodes or more.
+      network: a graph of two nodes or more.
 
     Raises:
       ValueError: a network of one node.
@@ -390,7 +395,7 @@ def connectivity_bound(network: Graph) -> ConnectivityBound:
 
 
 class ErdosRenyi(NamedTuple):
-    """Of the Laplacian of a random graph."""
+    """Estimates for the Laplacian of a random graph."""
 
     degree: Array  # []  a node's expected one, p (n - 1): (154) takes it for the largest, too
     largest_degree: Array  # []  the largest, to the next order
@@ -401,21 +406,21 @@ class ErdosRenyi(NamedTuple):
 
 @checked
 def erdos_renyi(nodes: int, edge_probability: Float[Array, ""] | float) -> ErdosRenyi:
-    r"""(153)-(155): what to expect of a graph whose pairs are joined by chance.
+    r"""Estimates for Erdos-Renyi graphs, whose pairs are joined independently, (153)-(155).
 
     :math:`\lambda_2\approx np` and :math:`d_{\max}\approx p(n-1)` are the orders for large
-    networks: of 50 nodes with :math:`p=0.2` the mean of :math:`\lambda_2` is 3.2 and not 10, that
-    of :math:`d_{\max}` 16.6 and not 9.8. What is missing is that the extremes of a network follow
-    its extreme degrees, which are about those of :math:`n` independent ones: by
-    :math:`\sqrt{2np(1-p)\log n}` below and above (2.1 and 17.7 there; of 200 nodes with
-    :math:`p=\frac12` 77 and 122.5, where 77.9 and 118.7 are seen).
+    networks: for 50 nodes with :math:`p=0.2` the mean of :math:`\lambda_2` is 3.2 and not 10, and
+    that of :math:`d_{\max}` is 16.6 and not 9.8. These orders neglect that the extreme values
+    follow the extreme degrees, which are about those of :math:`n` independent degrees: lower and
+    higher by :math:`\sqrt{2np(1-p)\log n}` (2.1 and 17.7 in this case; for 200 nodes with
+    :math:`p=\frac12` 77 and 122.5, compared with observed values of 77.9 and 118.7).
 
     Args:
       nodes: :math:`n`.
       edge_probability: :math:`p`, in [0, 1].
 
     Raises:
-      ValueError: no nodes, no probability.
+      ValueError: a number of nodes that is not positive, or a value that is not a probability.
 
     Example:
       >>> bounds = erdos_renyi(200, 0.5)
@@ -441,7 +446,7 @@ def erdos_renyi(nodes: int, edge_probability: Float[Array, ""] | float) -> Erdos
 
 
 def check_network(problem: Problem, network: Graph) -> None:
-    """Raise ``ValueError`` unless it is one of the problem's clients, two or more."""
+    """Raise ``ValueError`` unless the network matches the problem's clients, two or more."""
     if network.nodes != problem.clients:
         raise ValueError(f"the network has {network.nodes} nodes, the problem {problem.clients}.")
     if network.nodes < 2:
@@ -449,7 +454,7 @@ def check_network(problem: Problem, network: Graph) -> None:
 
 
 def coupling_of(problem: Problem, coupling: Any) -> Array:
-    """``[D]``; raise ``ValueError`` unless it is a number >= 0 or one of each parameter."""
+    """The coupling, ``[D]``; raises ``ValueError`` unless scalar or one per parameter, >= 0."""
     if np.shape(coupling) not in ((), (problem.dim,)):
         raise ValueError(
             f"coupling must be one number or one of each of the {problem.dim} parameters, got "
@@ -472,10 +477,10 @@ def _truth(problem: Problem, truth: Any, shared: bool = False) -> Array:
 
 
 def _connectivity(network: Graph) -> Array:
-    """The second eigenvalue of the Laplacian; zero itself where the graph falls apart."""
+    """The second eigenvalue of the Laplacian; exactly zero if the graph is disconnected."""
     return jnp.where(network.connected(), network.algebraic_connectivity(), 0)
 
 
 def _divided(above: Array, below: Array) -> Array:
-    """Infinite by nothing."""
+    """The quotient, infinite for division by zero."""
     return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), jnp.inf)

@@ -1,16 +1,17 @@
-r"""Algorithms as operators on models, and what such operators are (Jung 2025, section 4.7).
+r"""Algorithms as operators on models, and properties of operators (Jung 2025, section 4.7).
 
 A synchronous round is a map :math:`w^{(t)}=\mathcal Fw^{(t-1)}` of all clients' models (97), lines
-1388-1443, and how it moves two points apart or together says whether its repetition converges: by a
-factor below one (contractive) at that rate, not apart (non-expansive) with stale copies bounded,
-:math:`\|\mathcal Fw-\mathcal Fv\|^2\le(\mathcal Fw-\mathcal Fv)^\top(w-v)` (firmly non-expansive)
-to some fixed point.
+1388-1443, and its effect on the distance of two points determines whether its iteration converges:
+if the distance shrinks by a factor below one (contractive), at that rate; if it does not grow
+(non-expansive), the iteration remains bounded with stale copies; and if :math:`\|\mathcal
+Fw-\mathcal Fv\|^2\le(\mathcal Fw-\mathcal Fv)^\top(w-v)` (firmly non-expansive), it converges to
+some fixed point.
 
-The tests here look at pairs of points. *A violation is a proof*, with the pair that shows it,
-beyond what rounding can do. *That none was found is evidence*, no more: of random pairs, and of
-pairs turned into the direction that the operator stretches most, which for an affine symmetric
-operator (gradient steps on a quadratic) is where the factor is attained. What is proved of FedGD
-and FedRelax is in :mod:`fljax.theory.network_rates`.
+The tests here evaluate pairs of points. *A violation is a proof*, given with the pair that shows
+it, beyond the effect of rounding. *The absence of violations is only evidence*: from random pairs,
+and from pairs turned toward the direction that the operator stretches most, in which an affine
+symmetric operator (gradient steps on a quadratic) attains its factor. Proven results for FedGD and
+FedRelax are in :mod:`fljax.theory.network_rates`.
 
 Shapes: ``K`` clients, ``D`` parameters.
 """
@@ -45,14 +46,14 @@ __all__ = [
 
 Operator = Callable[[Array], Array]
 
-#: Of two sets of models: over all clients, or the farthest client's.
+#: Distances of two sets of models: over all clients, or the largest of a client.
 Norm = Literal["euclidean", "block"]
 NORMS = ("euclidean", "block")
 
-#: How often each pair is turned into the direction in which it was stretched.
+#: Number of times that each pair is turned toward the direction in which it was stretched.
 TURNS = 20
 
-#: What rounding may have done to a difference, in units of the last place of what is subtracted.
+#: Bound on the effect of rounding on a difference, in units in the last place of the operands.
 ULPS = 1000
 
 
@@ -60,15 +61,15 @@ ULPS = 1000
 def operator(simulation: Simulation, key: Key[Array, ""] | int = 0) -> Callable[[Array], Array]:
     r"""One synchronous round of a simulation as a map of its models, (127).
 
-    The state is the one of clients that start at the given models, of which all know
-    (:meth:`fljax.problems.Problem.starting_at`): the map of an algorithm is its own where that is
-    all of its state, as of FedGD and FedRelax, of federated averaging (which starts at the mean) or
-    diffusion; it is the first round alone of one with duals, momentum or schedules. Draws, where
-    the round makes some, are those of the key, the same at every call.
+    The state is that of clients that start at the given models, which are known to all
+    (:meth:`fljax.problems.Problem.starting_at`). The map represents the algorithm if the models are
+    its entire state, as for FedGD and FedRelax, federated averaging (which starts at the mean) or
+    diffusion; for algorithms with dual variables, momentum or schedules it is only the first round.
+    Random draws in the round are determined by the key, the same in every call.
 
     Args:
-      simulation: whose round; what it measures does not matter.
-      key: of the round's draws.
+      simulation: the simulation; its metrics do not matter.
+      key: PRNG key of the round's draws.
 
     Returns:
       A compiled, traceable function of models ``[K, D]``, to models ``[K, D]``: a
@@ -98,7 +99,7 @@ def _round(simulation: Simulation, key: Array, models: Any) -> Array:
 
 
 class Evidence(NamedTuple):
-    """What the pairs say; the worst of them is a counterexample where the property is violated."""
+    """Result of a test on pairs; the worst pair is a counterexample to a violated property."""
 
     violated: Bool[Array, ""]  # beyond rounding: a proof
     factor: Array  # []  the largest |F(w) - F(v)| / |w - v|; where firmly, of 2 F - I
@@ -115,20 +116,21 @@ def lipschitz(
     pairs: int = 64,
     norm: Norm = "euclidean",
 ) -> Evidence:
-    r"""A lower bound of the factor :math:`\sup\|\mathcal Fw-\mathcal Fv\|/\|w-v\|`, and its pair.
+    r"""A lower bound on the factor :math:`\sup\|\mathcal Fw-\mathcal Fv\|/\|w-v\|`, and its pair.
 
     Args:
-      operator: :math:`\mathcal F`, traceable, of models ``[K, D]``; of one whose numbers are those
-        of a pytree (:func:`operator`, a :func:`fljax.module`, :class:`jax.tree_util.Partial`) no
-        more is compiled when these change.
-      around: the mean of the points that are looked at, ``[K, D]``, such as a solution.
-      key: of the draws.
-      scale: their standard deviation, > 0.
-      pairs: how many are drawn; each is looked at in twenty more directions.
+      operator: :math:`\mathcal F`, traceable, on models ``[K, D]``; if it is a pytree
+        (:func:`operator`, a :func:`fljax.module`, :class:`jax.tree_util.Partial`), it is not
+        recompiled when its numbers change.
+      around: the mean of the points that are evaluated, ``[K, D]``, such as a solution.
+      key: PRNG key of the draws.
+      scale: standard deviation of the points, > 0.
+      pairs: number of random pairs; each is evaluated in twenty further directions.
       norm: ``"euclidean"``, or ``"block"``: :math:`\max_k\|w_k-v_k\|`, (131).
 
     Returns:
-      Whose ``violated`` says that nothing is: any operator has a factor, if it is infinite.
+      The evidence, with ``violated`` always false, as every operator has a factor, possibly
+      infinite.
 
     Raises:
       TypeError, ValueError: numbers out of range, an unknown norm, an operator that does not return
@@ -156,16 +158,16 @@ def contractive(
     r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|\le\kappa\|w-v\|` on pairs, section 4.7.
 
     Args:
-      operator: as of :func:`lipschitz`.
+      operator: as for :func:`lipschitz`.
       factor: :math:`\kappa`, in [0, 1).
-      around: as of :func:`lipschitz`, as what follows.
-      key: of the draws.
-      scale: of the points.
-      pairs: of them.
+      around: as for :func:`lipschitz`.
+      key: as for :func:`lipschitz`.
+      scale: as for :func:`lipschitz`.
+      pairs: as for :func:`lipschitz`.
       norm: ``"euclidean"`` or ``"block"``.
 
     Raises:
-      TypeError, ValueError: as of that; a factor out of range.
+      TypeError, ValueError: as for :func:`lipschitz`; a factor out of range.
     """
     _check.interval("factor", factor, at_least=0, below=1)
     return _worst(operator, around, key, scale, pairs, norm, factor)
@@ -182,7 +184,7 @@ def non_expansive(
 ) -> Evidence:
     r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|\le\|w-v\|` on pairs.
 
-    Args, Raises: as of :func:`lipschitz`.
+    Args, Raises: as for :func:`lipschitz`.
     """
     return _worst(operator, around, key, scale, pairs, norm, 1.0)
 
@@ -198,11 +200,12 @@ def firmly_non_expansive(
     r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|^2\le(\mathcal Fw-\mathcal Fv)^\top(w-v)` on
     pairs, section 4.7; that is, whether :math:`2\mathcal F-I` is non-expansive.
 
-    Proximal operators of convex functions are; gradient steps on :math:`w^\top Qw+q^\top w` where
-    :math:`\eta\le1/(2\lambda_{\max})`, and not up to the :math:`1/\lambda_{\max}` that they
-    converge with (the text has the step fixed two sentences before).
+    Proximal operators of convex functions have this property; gradient steps on :math:`w^\top
+    Qw+q^\top w` have it if :math:`\eta\le1/(2\lambda_{\max})`, and not up to
+    :math:`1/\lambda_{\max}`, up to which they converge (the text fixes the step size two sentences
+    before).
 
-    Args, Raises: as of :func:`lipschitz`; its ``factor`` is that of :math:`2\mathcal F-I`.
+    Args, Raises: as for :func:`lipschitz`; its ``factor`` is that of :math:`2\mathcal F-I`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -224,7 +227,7 @@ def _reflected(operator: Operator, models: Array) -> Array:
 
 
 def _as_tree(operator: Operator) -> Operator:
-    """The operator as a pytree: of its numbers, where it is one of a module's or a Partial."""
+    """The operator as a pytree: itself if it is one (a module or a Partial), else wrapped."""
     return Partial(operator) if jax.tree_util.all_leaves([operator]) else operator
 
 
@@ -260,7 +263,7 @@ def _searched(
         return jnp.linalg.norm(difference)
 
     def looked_at(one: Array, other: Array) -> tuple[Array, Array, Array]:
-        """The quotient, what rounding may have to do with it, the difference after."""
+        """The quotient of distances, its rounding error, and the difference of the images."""
         images = operator(one), operator(other)
         distance = size(one - other)
         sizes = sum(size(value) for value in (one, other, *images))
@@ -294,7 +297,7 @@ def _searched(
 
 
 class FixedPoint(NamedTuple):
-    """Where an operator's repetition ended."""
+    """Result of the fixed-point iteration of an operator."""
 
     models: Array  # [K, D]
     converged: Bool[Array, ""]
@@ -310,21 +313,21 @@ def fixed_point(
     tolerance: Float[Array, ""] | float | None = None,
     most: int = 10_000,
 ) -> FixedPoint:
-    r""":math:`\hat w=\mathcal F\hat w` (98), by repetition (97).
+    r"""The fixed point :math:`\hat w=\mathcal F\hat w` (98), by iteration (97).
 
-    A small last change is no small error: where a round contracts by :math:`\kappa`, the error is
-    at most :math:`\kappa/(1-\kappa)` times it.
+    A small last change does not imply a small error: if a round contracts by :math:`\kappa`, the
+    error is at most :math:`\kappa/(1-\kappa)` times the last change.
 
     Args:
       operator: :math:`\mathcal F`, traceable, of models ``[K, D]``.
       start: ``[K, D]``.
-      tolerance: of a round's change over the models' size, > 0; by default ten units of the last
-        place.
-      most: rounds.
+      tolerance: largest change in a round relative to the norm of the models, > 0; by default ten
+        units in the last place.
+      most: largest number of rounds.
 
     Returns:
-      The last models, and whether they had settled; they had not if the operator does not
-      converge, and are beyond what numbers can hold the squares of if it diverges.
+      The last models, and whether they converged; if the operator diverges, the models are so large
+      that their squares overflow.
 
     Raises:
       TypeError, ValueError: numbers out of range, an operator that does not return models of the

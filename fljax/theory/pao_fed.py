@@ -1,32 +1,32 @@
-r"""The theory of PAO-Fed (Gauthier 2024, section 4.3; publication P4, section IV), on small cases.
+r"""Theory of PAO-Fed (Gauthier 2024, section 4.3; publication P4, section IV), for small cases.
 
 The thesis writes one round of the algorithm as a random linear map of the *extended model*, the
-stack of the server's model, the clients' models and the clients' models of the rounds before:
+stack of the server's model, the clients' models and the clients' models of previous rounds:
 
 .. math::
 
     w_e^{(n+1)}=B_e^{(n)}\big(A_e^{(n)}w_e^{(n)}+\mu Z_e^{(n)}e_e^{(n)}\big)\tag{4.20}
 
 :math:`A_e` merges what clients receive into their models, :math:`Z_ee_e` is their LMS step and
-:math:`B_e` is what the server makes of the messages that arrive. From the first two moments of
+:math:`B_e` is the server's aggregation of the messages that arrive. From the first two moments of
 these matrices follow the conditions on the step size, the learning curve and the steady state.
 
-The printed matrices are off by one round and of three different sizes; what is computed here is
-the form that reproduces the algorithm exactly (:func:`extended_matrices`), and each function says
-what it repairs. The expectations are exact sums, no averages of draws: the thesis gives
-:math:`E[A_e]` and shows of :math:`E[B_e]`, :math:`\mathcal Q_A`, :math:`\mathcal Q_B` only that
-they are right-stochastic.
+The printed matrices are off by one round and have three different sizes; the functions here compute
+the form that reproduces the algorithm exactly (:func:`extended_matrices`), and each states its
+repairs. The expectations are exact sums, not averages over draws: the thesis gives :math:`E[A_e]`,
+and for :math:`E[B_e]`, :math:`\mathcal Q_A`, :math:`\mathcal Q_B` shows only that they are
+right-stochastic.
 
-What the analysis assumes (section 4.3.1): A1 features :math:`z_k` of stationary correlation
+Assumptions of the analysis (section 4.3.1): A1 features :math:`z_k` of stationary correlation
 :math:`R_k`; A2 white Gaussian noise, independent of everything; A3 models independent of the
-features they meet; A4 portions independent of each other and of all else; A5 a step size so small
-that its square can be neglected. Targets are linear, :math:`y=z^\top w^*+\eta`, and every client
-has new data in every round. It uses more than it assumes: that features are independent between
-clients, and that who is available, :math:`a_k^{(n)}`, and whose messages arrive,
-:math:`b_{k,l}^{(n)}`, are independent of each other and between rounds. In the algorithm no
-message arrives at once from a client that is not available, and none arrives twice; it then learns
-more slowly than predicted. Its schedule of portions, which A4 replaces by chance, makes it learn
-faster. The steady state is nearly that predicted either way.
+features of the round; A4 portions independent of each other and of everything else; A5 a step size
+so small that its square can be neglected. Targets are linear, :math:`y=z^\top w^*+\eta`, and every
+client has new data in every round. The analysis also uses unstated assumptions: that features are
+independent between clients, and that availability, :math:`a_k^{(n)}`, and arrivals of messages,
+:math:`b_{k,l}^{(n)}`, are independent of each other and between rounds. In the algorithm an
+unavailable client sends no message that arrives without delay, and no message arrives twice; it
+then learns more slowly than predicted. Its schedule of portions, which A4 replaces by random ones,
+makes it learn faster. In both cases the steady state is close to the prediction.
 
 :math:`\mathcal F` has :math:`(N_bD)^2` rows, so a case must be small. Everything is NumPy in
 float64, outside compiled runs. Block operators :math:`\otimes_b`, bvec are replaced by the ordinary
@@ -70,10 +70,10 @@ __all__ = [
     "transient",
 ]
 
-#: The largest extended model, in numbers; F has the square of it as rows.
+#: Largest size of the extended model; the number of rows of F is its square.
 LARGEST = 300
 
-#: In the mean or in the mean square.
+#: Modes of convergence: in the mean or in the mean square.
 Sense = Literal["mean", "mean square"]
 
 
@@ -86,11 +86,11 @@ def mean_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
 
     .. math:: 0<\mu<\frac2{\max_{k,i}\lambda_i(R_k)}
 
-    Theorem 4.1 says "if and only if" under A1-A4. The proof (P4, section IV-A) argues sufficiency
-    alone, and that on the clients' part of the error only; necessity is false: a client's parameter
-    that the server overwrites now and then may grow in between (:func:`stable_step`). Sufficient it
-    is where every :math:`R_k` is positive definite and some client can reach the server; both go
-    unsaid.
+    Theorem 4.1 says "if and only if" under A1-A4. The proof (P4, section IV-A) argues only
+    sufficiency, and only for the clients' part of the error; necessity is false: a client's
+    parameter that the server overwrites from time to time may grow in between
+    (:func:`stable_step`). The condition is sufficient if every :math:`R_k` is positive definite and
+    some client can reach the server; both conditions are unstated.
 
     Args:
       correlations: ``[K, D, D]``, :math:`R_k=E[z_kz_k^\top]`.
@@ -109,19 +109,19 @@ def mean_square_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> flo
 
     Theorem 4.2 says "if and only if" under A1-A5. Necessity is not argued, and is false. The
     argument for sufficiency (P4, section IV-B) has two gaps: :math:`R_e` is zero on the server, so
-    the norm of :math:`I-\mu I\otimes R_e-\mu R_e\otimes I` is one and not below, and the norms of
-    :math:`\mathcal Q_A,\mathcal Q_B` exceed one (:func:`second_moments`); no case is known where
-    the conclusion fails for A5's recursion. But A5 drops what limits the step. Of the exact
-    recursion the bound is neither necessary nor sufficient: features with
-    :math:`\|z\|^2=\nu` are stable up to about :math:`2/\nu`, which is twice this bound where one
-    direction carries them all and far below it where many share them; Gaussian features to less
-    (:func:`stable_step`).
+    the norm of :math:`I-\mu I\otimes R_e-\mu R_e\otimes I` is one and not less, and the norms of
+    :math:`\mathcal Q_A,\mathcal Q_B` exceed one (:func:`second_moments`); no case is known in which
+    the conclusion fails for the recursion under A5. But A5 drops the term that limits the step
+    size. For the exact recursion the bound is neither necessary nor sufficient: features with
+    :math:`\|z\|^2=\nu` are stable up to about :math:`2/\nu`, which is twice this bound if all their
+    power is in one direction and far below it if it is spread over many; Gaussian features are
+    stable up to less (:func:`stable_step`).
 
     Args:
       correlations: ``[K, D, D]``, :math:`R_k`.
 
     Raises:
-      ValueError: as :func:`mean_bound`.
+      ValueError: as for :func:`mean_bound`.
     """
     return 1 / _largest_eigenvalue(correlations)
 
@@ -151,18 +151,17 @@ def _correlations(value: Any) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instance:
-    r"""A small case of PAO-Fed as its analysis sees it: every round is drawn afresh.
+    r"""A small case of PAO-Fed as modeled in its analysis: every round is drawn independently.
 
-    The selection matrices are windows of ``portion`` successive parameters that start anywhere with
-    equal probability and go on at the beginning when they meet the end; ``coordinated`` clients
-    share one window. Each message of client ``k`` arrives ``l`` rounds late with probability
-    :math:`p_k\pi_l`.
+    The selection matrices are windows of ``portion`` successive parameters whose start is uniformly
+    distributed and which wrap around at the end; ``coordinated`` clients share one window. Each
+    message of client ``k`` arrives ``l`` rounds late with probability :math:`p_k\pi_l`.
 
     Args:
       correlations: ``[K, D, D]``, :math:`R_k`.
       noise_variances: ``[K]``, :math:`\sigma^2_{\eta,k}`.
       participation: ``[K]``, :math:`p_k`.
-      delays: ``[L]``, :math:`\pi_l`; the rest up to one is lost.
+      delays: ``[L]``, :math:`\pi_l`; the remaining probability is that of loss.
       weights: ``[L]``, :math:`\alpha_l`.
       portion: :math:`m`.
       step_size: :math:`\mu`.
@@ -171,7 +170,7 @@ class Instance:
         not given.
 
     Raises:
-      ValueError: a shape that does not fit, a value outside its range, an extended model of more
+      ValueError: a shape that does not match, a value outside its range, an extended model of more
         than :data:`LARGEST` numbers.
 
     Example:
@@ -245,7 +244,7 @@ class Instance:
 
     @property
     def models(self) -> int:
-        """``N``, how many models the extended model stacks."""
+        """``N``, the number of models in the extended model."""
         return 1 + self.clients * self.delays.size
 
     def at(self, step_size: float) -> "Instance":
@@ -274,24 +273,24 @@ def extended_matrices(
 ) -> Extended:
     r""":math:`A_e^{(n)}` and :math:`B_e^{(n)}` of (4.16)-(4.21) for the draws of one round.
 
-    The extended model is, from the first of its :math:`N=1+K(l_{\max}+1)` models on,
+    The extended model consists of :math:`N=1+K(l_{\max}+1)` models, in this order:
 
     .. math::
 
         w^{(n)},\{w_k^{(n)}\}_k,\{w_k^{(n)}\}_k,\{w_k^{(n-1)}\}_k,\dots,\{w_k^{(n-l_{\max}+1)}\}_k.
 
-    Repaired in the printed form:
+    Repairs of the printed form:
 
     * after the clients' step the first group of models holds :math:`w_k^{(n+1)}` and the second
       :math:`w_k^{(n)}`, so a message that took :math:`l` rounds, :math:`w_k^{(n+1-l)}` (4.13), is
       in group :math:`l+1`. (4.21) puts a zero block at group 2 and :math:`B_l` at group
-      :math:`l+2`, which delays each late message by one round more; ``as_printed`` gives that, with
-      the additional group that (4.15) then needs;
+      :math:`l+2`, which delays each late message by one additional round; ``as_printed`` gives this
+      form, with the additional group that (4.15) then requires;
     * :math:`N` is printed as :math:`1+K(l_{\max}+2)` (4.15), :math:`(K+1)l_{\max}+1` (line 957) and
       as above (P4, appendix B);
-    * :math:`S_k^{(n-l)}` is what the conflict rule leaves of it: where messages of several ages
-      bring the same parameter, the freshest ones count (line 2596). Without it :math:`B_e` has
-      negative entries, and is not right-stochastic as Appendix B has it.
+    * :math:`S_k^{(n-l)}` is its part that remains after the conflict rule: if messages of several
+      ages contain the same parameter, only the most recent ones are used (line 2596). Without it
+      :math:`B_e` has negative entries, and is not right-stochastic as Appendix B has it.
 
     Args:
       available: ``[K]``, :math:`a_k^{(n)}`.
@@ -299,10 +298,10 @@ def extended_matrices(
       sent: ``[L, K, D]``, the diagonals of :math:`S_k^{(n-l)}`.
       arrives: ``[L, K]``, :math:`b_{k,l}^{(n)}`.
       weights: ``[L]``, :math:`\alpha_l`.
-      as_printed: with the zero block column of (4.21).
+      as_printed: whether to include the zero block column of (4.21).
 
     Raises:
-      ValueError: shapes that do not fit each other.
+      ValueError: shapes that do not match each other.
     """
     delays, clients, dim = _shaped("sent", sent, 3)
     for name, value, shape in (
@@ -340,7 +339,7 @@ def _shaped(name: str, value: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _gains(sent: np.ndarray, arrives: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    r"""``[L, K, D]``: :math:`\alpha_lb_{k,l}S_k^{(n-l)}/|\mathcal C_l|`, freshest first."""
+    r"""``[L, K, D]``: :math:`\alpha_lb_{k,l}S_k^{(n-l)}/|\mathcal C_l|`, most recent first."""
     here = sent & arrives[:, :, None]
     covered = np.cumsum(here.any(axis=1), axis=0) - here.any(axis=1) > 0  # by fresher messages
     share = weights / np.maximum(arrives.sum(axis=1), 1)
@@ -348,7 +347,7 @@ def _gains(sent: np.ndarray, arrives: np.ndarray, weights: np.ndarray) -> np.nda
 
 
 def _shift(clients: int, groups: int) -> np.ndarray:
-    """The rows of ``B_e`` but the first: the first group stays and all groups move on by one."""
+    """The rows of ``B_e`` except the first: the first group is kept and all groups shift by one."""
     models = 1 + clients * groups
     matrix = np.zeros((models, models))
     rows = np.arange(1, models)
@@ -357,7 +356,7 @@ def _shift(clients: int, groups: int) -> np.ndarray:
 
 
 def _spread(matrices: np.ndarray) -> np.ndarray:
-    """One ``[N, N]`` matrix of each parameter, as one of models times parameters."""
+    """One matrix over models times parameters from an ``[N, N]`` matrix per parameter."""
     dim, models = matrices.shape[:2]
     whole = np.zeros((models, dim, models, dim))
     whole[:, np.arange(dim), :, np.arange(dim)] = matrices
@@ -365,7 +364,7 @@ def _spread(matrices: np.ndarray) -> np.ndarray:
 
 
 class Draws(NamedTuple):
-    """All that is random in ``T`` rounds; a client without new data has zero features."""
+    """All random quantities of ``T`` rounds; a client without new data has zero features."""
 
     available: np.ndarray  # [T, K]  a_k
     received: np.ndarray  # [T, K, D]  diagonals of M_k
@@ -384,16 +383,18 @@ def extended_run(
 ) -> Float[np.ndarray, "rounds models dim"]:
     r"""The extended models of (4.20) from a start at zero, ``[T+1, N, D]``.
 
-    Model 0 is the server's, models 1 to ``K`` are the clients', those of the algorithm to rounding.
+    Model 0 is the server's, models 1 to ``K`` are the clients'; they equal those of the algorithm
+    up to rounding.
 
     Args:
-      draws: of ``T`` rounds.
+      draws: the draws of ``T`` rounds.
       weights: ``[L]``, :math:`\alpha_l`.
       step_size: :math:`\mu`.
-      as_printed: with the printed matrices of (4.21), which are not those of the algorithm.
+      as_printed: whether to use the printed matrices of (4.21), which are not those of the
+        algorithm.
 
     Raises:
-      ValueError: shapes that do not fit each other.
+      ValueError: shapes that do not match each other.
     """
     _check.nonnegative("step_size", step_size)
     rounds, clients, dim = _shaped("features", draws.features, 3)
@@ -427,7 +428,7 @@ def extended_run(
 
 
 def _window(instance: Instance) -> tuple[float, np.ndarray]:
-    """That a window has a parameter, and ``[D, D]`` that it has these two."""
+    """Probability that a window contains a parameter, and ``[D, D]`` that it contains two."""
     start, entry = np.indices((instance.dim, instance.dim))
     inside = (entry - start) % instance.dim < instance.portion
     return instance.portion / instance.dim, inside.T.astype(float) @ inside / instance.dim
@@ -449,13 +450,15 @@ def _class(instance: Instance, delay: int) -> _Class:
     weight, clients = instance.weights[delay], range(instance.clients)
 
     def sizes(*present: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sizes of the class and, of each, the probability with these clients in it."""
+        """Sizes of the class, and the probability of each with these clients in it."""
         laws = ([1 - r, r] for k, r in enumerate(arrives) if k not in present)
         law = functools.reduce(np.convolve, laws, np.ones(1))
         return len(present) + np.arange(law.size), law * np.prod(arrives[list(present)])
 
     def missed(probability: Any, messages: np.ndarray) -> Any:
-        """That none of so many messages has what one has not with this probability."""
+        """Probability that none of the messages has a property that each lacks with this
+        probability.
+        """
         return probability ** (np.minimum(messages, 1) if instance.coordinated else messages)
 
     size, law = sizes()
@@ -477,14 +480,14 @@ def _class(instance: Instance, delay: int) -> _Class:
 
 
 class _Server(NamedTuple):
-    """Moments of the first row of ``B_e``: the weights of all models in a parameter of the next."""
+    """Moments of the first row of ``B_e``: weights of all models in a parameter of the next."""
 
     mean: np.ndarray  # [N]
     second: np.ndarray  # [N, N, D, D]  E[c(i) c(j)']
 
 
 def _server(instance: Instance) -> _Server:
-    """Exactly: classes of delays are independent, and one counts where no fresher one has hit."""
+    """Exact moments: delay classes are independent, and each applies if no more recent one does."""
     delays, clients, dim = instance.delays.size, instance.clients, instance.dim
     classes = [_class(instance, delay) for delay in range(delays)]
     mean = np.zeros((delays, clients))
@@ -513,7 +516,7 @@ def _server(instance: Instance) -> _Server:
 
 
 def _expected(instance: Instance, mean: np.ndarray) -> Extended:
-    """The expectations between models, ``[N, N]``: they are the same for all parameters."""
+    """The expectations over models, ``[N, N]``, which are equal for all parameters."""
     merge, ours = np.eye(instance.models), np.arange(1, instance.clients + 1)
     merge[ours, 0] = instance.participation * _window(instance)[0]
     merge[ours, ours] -= merge[ours, 0]
@@ -526,15 +529,15 @@ def _expected(instance: Instance, mean: np.ndarray) -> Extended:
 def expected_matrices(instance: Instance) -> Extended:
     r""":math:`E[A_e]` and :math:`E[B_e]`, each ``[N D, N D]`` (P4, appendix A).
 
-    :math:`E[a_kM_k]=p_k\frac mDI`. Of :math:`E[B_e]` the appendix says that its rows sum to one
-    (its sum must start at :math:`l=0`); its value is
+    :math:`E[a_kM_k]=p_k\frac mDI`. For :math:`E[B_e]` the appendix states only that its rows sum to
+    one (the sum must start at :math:`l=0`); its value is
 
     .. math::
 
         E[B_l^{(k)}]=\alpha_l\frac mDE\Big[\frac{b_{k,l}}{|\mathcal C_l|}\Big]
         \prod_{r<l}P(\text{no message of class }r\text{ has the parameter})\;I,
 
-    the product being the conflict rule's.
+    where the product is due to the conflict rule.
     """
     between = _expected(instance, _server(instance).mean)
     return Extended(*(np.kron(matrix, np.eye(instance.dim)) for matrix in between))
@@ -545,9 +548,9 @@ def second_moments(instance: Instance) -> tuple[sp.csr_array, sp.csr_array]:
     r""":math:`\mathcal Q_A=E[A_e\otimes A_e]` and :math:`\mathcal Q_B=E[B_e\otimes B_e]`, (4.27).
 
     Both are sparse, ``[(N D)^2, (N D)^2]``, non-negative and with rows that sum to one (Appendix
-    B). The proof of Theorem 4.2 concludes that their block maximum norm is one, which would need
-    blocks that are multiples of the identity: how likely two parameters are drawn together depends
-    on their distance, and the norm is above one.
+    B). The proof of Theorem 4.2 concludes that their block maximum norm is one, which would require
+    blocks that are multiples of the identity: the probability that two parameters are drawn
+    together depends on their distance, and the norm is above one.
     """
     clients, models, dim = instance.clients, instance.models, instance.dim
     server = _server(instance)
@@ -575,7 +578,7 @@ def second_moments(instance: Instance) -> tuple[sp.csr_array, sp.csr_array]:
 
 
 def _paired(matrices: list[sp.csr_array], dim: int) -> sp.csr_array:
-    """One ``[N^2, N^2]`` of each pair of parameters as one matrix on ``vec`` of ``[ND, ND]``."""
+    """One matrix on ``vec`` of ``[ND, ND]`` from ``[N^2, N^2]`` matrices per parameter pair."""
     models = math.isqrt(matrices[0].shape[0])
     whole = models * dim
     parts = []
@@ -596,7 +599,7 @@ def _paired(matrices: list[sp.csr_array], dim: int) -> sp.csr_array:
 
 
 def _in_blocks(instance: Instance, blocks: np.ndarray) -> np.ndarray:
-    """``blockdiag(0, blocks, 0)`` with one block of each client."""
+    """``blockdiag(0, blocks, 0)`` with one block per client."""
     clients, models, dim = instance.clients, instance.models, instance.dim
     whole = np.zeros((models, dim, models, dim))
     ours = np.arange(1, clients + 1)
@@ -606,7 +609,7 @@ def _in_blocks(instance: Instance, blocks: np.ndarray) -> np.ndarray:
 
 @checked
 def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
-    r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which moves the mean error on (P4 (24)).
+    r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which propagates the mean error (P4 (24)).
 
     :math:`R_e=\mathrm{blockdiag}\{0,R_1,\dots,R_K,0\}`, the zero of all later groups last (line
     2692 prints :math:`R_1` twice).
@@ -618,7 +621,7 @@ def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
 
 @checked
 def mean_radius(instance: Instance) -> float:
-    """The spectral radius of :func:`mean_matrix`: convergence in the mean means below one."""
+    """The spectral radius of :func:`mean_matrix`; below one for convergence in the mean."""
     return float(np.abs(np.linalg.eigvals(mean_matrix(instance))).max())
 
 
@@ -649,7 +652,7 @@ def _start(instance: Instance, optimum: Any) -> np.ndarray:
 
 
 def _kron(one: Any, other: Any) -> sp.csr_array:
-    """The Kronecker product of what is made sparse first: SciPy no longer takes two dense ones."""
+    """The Kronecker product of matrices made sparse first, as SciPy rejects two dense ones."""
     return sp.csr_array(sp.kron(sp.csr_array(one), sp.csr_array(other)))
 
 
@@ -692,8 +695,9 @@ def mean_square_matrix(instance: Instance, small_steps: bool = False) -> sp.csr_
 
     Args:
       instance: the case.
-      small_steps: without the term in :math:`\mu^2`, as the thesis has it under A5 (section 4.3.2).
-        With it the recursion is exact under A1-A4 and the independence that the analysis uses.
+      small_steps: whether to omit the term in :math:`\mu^2`, as the thesis does under A5 (section
+        4.3.2). With this term the recursion is exact under A1-A4 and the independence that the
+        analysis uses.
     """
     merge, collect = second_moments(instance)
     return sp.csr_array(collect @ _step_moment(instance, small_steps) @ merge)
@@ -717,7 +721,7 @@ def _server_weight(instance: Instance) -> np.ndarray:
 
 @checked
 def mean_square_radius(instance: Instance, small_steps: bool = False) -> float:
-    r""":math:`\rho(\mathcal F)`: stability in the mean square means below one."""
+    r"""The spectral radius :math:`\rho(\mathcal F)`; below one for stability in the mean square."""
     return _radius(mean_square_matrix(instance, small_steps))
 
 
@@ -763,7 +767,7 @@ def transient(
 
 @checked
 def steady_state(instance: Instance, small_steps: bool = False) -> float:
-    r"""The server's mean square deviation in the long run, (4.34).
+    r"""Steady-state mean-square deviation of the server's model, (4.34).
 
     .. math:: \mathrm{MSD}_\infty=\mu^2h^\top(I-\mathcal F^\top)^{-1}s
 
@@ -772,8 +776,8 @@ def steady_state(instance: Instance, small_steps: bool = False) -> float:
       small_steps: as in :func:`mean_square_matrix`; it underestimates the deviation.
 
     Raises:
-      ValueError: :math:`\rho(\mathcal F)\ge1`, where the deviation grows without bound and (4.34)
-        gives a meaningless number.
+      ValueError: :math:`\rho(\mathcal F)\ge1`, for which the deviation grows without bound and
+        (4.34) is meaningless.
     """
     matrix = mean_square_matrix(instance, small_steps)
     radius = _radius(matrix)
@@ -794,20 +798,20 @@ def steady_state(instance: Instance, small_steps: bool = False) -> float:
 def stable_step(
     instance: Instance, sense: Sense, small_steps: bool = False, tolerance: float = 1e-6
 ) -> float:
-    """The step size at which the spectral radius crosses one, by bisection.
+    """The step size at which the spectral radius reaches one, by bisection.
 
-    To be held against :func:`mean_bound` and :func:`mean_square_bound`. The radius is taken to
-    cross one but once between the last stable and the first unstable step found by doubling.
+    For comparison with :func:`mean_bound` and :func:`mean_square_bound`. The radius is assumed to
+    cross one only once between the last stable and the first unstable step size found by doubling.
 
     Args:
       instance: the case; its own step size does not matter.
       sense: ``"mean"`` or ``"mean square"``.
-      small_steps: as in :func:`mean_square_matrix`; of no effect on the mean.
-      tolerance: relative, of the result.
+      small_steps: as in :func:`mean_square_matrix`; without effect on the mean.
+      tolerance: relative tolerance of the result.
 
     Raises:
-      ValueError: an unknown sense; no stable step, as where no message ever reaches the server or
-        where a correlation is singular.
+      ValueError: an unknown sense; no stable step size, for example if no message ever reaches the
+        server or if a correlation matrix is singular.
     """
     _check.choice("sense", sense, ("mean", "mean square"))
     _check.interval("tolerance", tolerance, at_least=1e-12, below=1)

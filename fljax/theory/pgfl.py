@@ -1,21 +1,23 @@
-r"""The theory of PGFL (Gauthier 2024, section 5.3; Gauthier et al. 2023), on small cases.
+r"""Theory of PGFL (Gauthier 2024, section 5.3; Gauthier et al. 2023), for small cases.
 
-Numbers (5.x) and lines are those of the thesis, plain numbers those of the arXiv version. They
-state that without inter-cluster learning the models converge linearly to the optimum of each
-cluster (Theorem I), that with it they stay within a distance :math:`\eta` of those without
-(Theorem II), and what a run spends of privacy (Theorems III and IV). The first two do not hold as
-stated; what is computed here is what the algorithm does, and each function says what it repairs.
+Numbers (5.x) and lines are those of the thesis, plain numbers those of the arXiv version. The
+theorems state that without inter-cluster learning the models converge linearly to the optimum of
+each cluster (Theorem I), that with it they stay within a distance :math:`\eta` of those without
+(Theorem II), and give the privacy loss of a run (Theorems III and IV). The first two do not hold as
+stated; the functions here compute the behavior of the algorithm, and each states its repairs.
 
-For ridge problems, everyone taking part and a constant :math:`\tau`, a round of PGFL is an affine
-map of the servers' models and the clients' duals. With :math:`M` for what (5.9) and (5.10) together
-do to the aggregates, :math:`\bar g_{s,(q)}(w)=\frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal
-C_{s,(q)}}\nabla f_k(w)`, zero for a cell without clients, its fixed point is
+For ridge problems, full participation and a constant :math:`\tau`, a round of PGFL is an affine map
+of the servers' models and the clients' dual variables. With :math:`M` for the combined effect of
+(5.9) and (5.10) on the aggregates, and :math:`\bar g_{s,(q)}(w)=\frac1{|\mathcal
+C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}\nabla f_k(w)`, zero for a cell without clients, its fixed
+point is
 
 .. math:: w=M\big(w-\tfrac1\rho\bar g(w)\big)
 
-because the duals rest only where :math:`w_k=w_{s,(q)}` and then :math:`\varphi_k=\nabla
-f_k(w_{s,(q)})`. PGFL is a diffusion of step :math:`1/\rho` whose gradients are implicit. Noise of
-zero mean moves none of this: it is the fixed point, and the map, of the mean.
+because the dual variables are stationary only if :math:`w_k=w_{s,(q)}`, and then
+:math:`\varphi_k=\nabla f_k(w_{s,(q)})`. PGFL is a diffusion with step size :math:`1/\rho` and
+implicit gradients. Zero-mean noise does not change this: the map and the fixed point are then those
+of the mean.
 
 Everything is NumPy in float64, outside compiled runs. Shapes: ``S`` servers, ``Q`` clusters, ``K``
 clients, ``D`` parameters, ``T`` rounds.
@@ -60,10 +62,10 @@ __all__ = [
     "zcdp_total",
 ]
 
-#: Up to this many numbers in a round's state, all eigenvalues of its map are computed.
+#: Up to this size of a round's state, all eigenvalues of its map are computed.
 FEW_NUMBERS = 600
 
-#: Which of the two decays by a factor a round, see :func:`zcdp_total`.
+#: Which of the two decays by a factor per round, see :func:`zcdp_total`.
 Decaying = Literal["variance", "budget"]
 
 
@@ -72,13 +74,13 @@ Decaying = Literal["variance", "budget"]
 
 @checked
 def cluster_optima(problem: Problem) -> Float[np.ndarray, "clusters dim"]:
-    r""":math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); section 5.3.1.
+    r"""The optima :math:`W_q=\arg\min_w\sum_{k\in\mathcal C_{(q)}}f_k(w)`, (15); section 5.3.1.
 
-    What Theorem I claims as the limit, and the :math:`w^*_{(q)}` of (5.28). Any loss; clipping is
+    The limit that Theorem I claims, and the :math:`w^*_{(q)}` of (5.28). For any loss; clipping is
     ignored.
 
     Raises:
-      numpy.linalg.LinAlgError: a squared loss whose data do not determine the optimum.
+      numpy.linalg.LinAlgError: a squared loss with data that do not determine the optimum.
 
     Example:
       >>> import jax, fljax as fl
@@ -106,9 +108,9 @@ def _quadratic(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 def server_models(
     simulation: Simulation, key: Array, rounds: int
 ) -> Float[Array, "rounds servers clusters dim"]:
-    """What every server knows of every cluster after each round; traceable.
+    """Each server's model of each cluster after each round; traceable.
 
-    The same numbers as in :func:`fljax.run`. Runs of one key have the same noise and draws,
+    The values are those of :func:`fljax.run`. Runs with the same key have the same noise and draws,
     whatever their inter-cluster parameter.
     """
     _check.count("rounds", rounds)
@@ -141,8 +143,8 @@ class Round(NamedTuple):
     def __call__(
         self, server: np.ndarray, dual: np.ndarray, affine: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """``[SQ, D]`` models and ``[K, D]`` duals a round later; ``affine=False`` leaves the data's
-        moments out, which is the linear part.
+        """Models ``[SQ, D]`` and dual variables ``[K, D]`` after a round; ``affine=False`` omits
+        the data's moments, which leaves the linear part.
         """
         right = affine * self.moment + dual + self.penalty * server[self.cell]
         model = np.einsum("kij,kj->ki", self.solve, right)
@@ -159,16 +161,16 @@ class Round(NamedTuple):
 
 @checked
 def affine_round(simulation: Simulation) -> Round:
-    r"""The map that a round is, (5.4)-(5.10), for ridge problems and full participation.
+    r"""The affine map of a round, (5.4)-(5.10), for ridge problems and full participation.
 
     Args:
-      simulation: of :class:`~fljax.algorithms.PGFL` or one of its special cases, with a constant
-        inter-cluster parameter. Both rules for empty cells and both references of the duals.
+      simulation: a simulation of :class:`~fljax.algorithms.PGFL` or one of its special cases, with
+        a constant inter-cluster parameter. Both rules for empty cells and both references of the
+        dual variables are supported.
 
     Raises:
-      TypeError: another algorithm.
-      ValueError: another loss, clipping, clients that do not always take part, a changing
-        :math:`\tau`.
+      TypeError: an unsupported algorithm.
+      ValueError: an unsupported loss, clipping, partial participation, a time-varying :math:`\tau`.
     """
     problem, network, algorithm = simulation.problem, simulation.network, simulation.algorithm
     if not isinstance(algorithm, PGFL) or not isinstance(network, Federation):
@@ -231,19 +233,21 @@ def _combination(
 
 @checked
 def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters dim"]:
-    r"""Where the servers' models come to rest, if they do (:func:`rate`).
+    r"""Limit of the servers' models, if they converge (:func:`rate`).
 
     The solution of :math:`w=M(w-\bar g(w)/\rho)`. It is *not* the optimum that Theorem I (line
-    1399) claims: the proof cites a result on exact consensus, but servers that average and move in
-    turn never agree while their gradients differ. The distance is :math:`O(1/\rho)` to
-    :func:`large_penalty_limit`, which is another point again. Exact is a single server (for each
-    cluster alone), whatever :math:`\rho`, if its :math:`\tau=0`.
+    1399) claims: the proof cites a result on exact consensus, but servers that alternate averaging
+    and gradient steps never agree while their gradients differ. It is at a distance
+    :math:`O(1/\rho)` from :func:`large_penalty_limit`, which is yet another point. Only a single
+    server (for each cluster separately) reaches the optimum exactly, for any :math:`\rho`, if its
+    :math:`\tau=0`.
 
-    With ``dual_reference="aggregate"`` the duals rest at :math:`w_k=\tilde w_{s,(q)}` in place of
-    :math:`w_{s,(q)}`, and :math:`\tilde w=M\tilde w-\bar g(\tilde w)/\rho`, :math:`w=M\tilde w`.
+    With ``dual_reference="aggregate"`` the dual variables are stationary at :math:`w_k=\tilde
+    w_{s,(q)}` instead of :math:`w_{s,(q)}`, and :math:`\tilde w=M\tilde w-\bar g(\tilde w)/\rho`,
+    :math:`w=M\tilde w`.
 
     Args:
-      simulation: as :func:`affine_round` takes it.
+      simulation: as for :func:`affine_round`.
 
     Raises:
       numpy.linalg.LinAlgError: more than one fixed point, since some cell's model depends on no
@@ -279,27 +283,27 @@ def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters d
 
 @checked
 def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers clusters dim"]:
-    r"""Where :func:`fixed_point` goes as :math:`\rho\to\infty`.
+    r"""Limit of :func:`fixed_point` as :math:`\rho\to\infty`.
 
-    There :math:`w=Mw`, so models agree along the graph, and :math:`\pi^\top\bar g(w)=0` for every
-    :math:`\pi^\top=\pi^\top M`. The means over neighborhoods have
+    In this limit :math:`w=Mw`, so models agree along the graph, and :math:`\pi^\top\bar g(w)=0` for
+    every :math:`\pi^\top=\pi^\top M`. The means over neighborhoods have
     :math:`\pi_s\propto|\mathcal N_s|`, so with :math:`\tau=0` all servers end at
 
     .. math:: \arg\min_w\sum_s|\mathcal N_s|\,\frac1{|\mathcal C_{s,(q)}|}
               \sum_{k\in\mathcal C_{s,(q)}}f_k(w),
 
-    the sum over non-empty cells; with the rule ``"skip"`` only the cells there are count in
-    :math:`|\mathcal N_s|`. It is the optimum of the cluster, (15), only if all servers have as many
-    neighbors *and* as many clients of it: on a complete graph unequal cells weigh the clients of
-    small ones more. With a constant :math:`\tau>0` the clusters agree as well: all end at the
-    optimum of the sum over :math:`q`, and nothing is personal. Without a server graph and
-    :math:`\tau=0` every cell stays at its own optimum.
+    the sum over non-empty cells; with the rule ``"skip"`` only non-empty cells count in
+    :math:`|\mathcal N_s|`. It is the optimum of the cluster, (15), only if all servers have equally
+    many neighbors *and* equally many clients of it: on a complete graph with unequal cells the
+    clients of small cells have larger weights. With a constant :math:`\tau>0` the clusters agree as
+    well: all end at the optimum of the sum over :math:`q`, without personalization. Without a
+    server graph and :math:`\tau=0` every cell stays at its own optimum.
 
     Args:
-      simulation: as :func:`affine_round` takes it; its penalty does not matter.
+      simulation: as for :func:`affine_round`; its penalty does not matter.
 
     Raises:
-      numpy.linalg.LinAlgError: as :func:`fixed_point`.
+      numpy.linalg.LinAlgError: as for :func:`fixed_point`.
     """
     of = affine_round(simulation)
     cells, dim = of.mean.shape[0], of.shape[-1]
@@ -321,9 +325,10 @@ class Bias(NamedTuple):
 
 @checked
 def bias(simulation: Simulation) -> Bias:
-    r"""How far :func:`fixed_point` is from :func:`cluster_optima` and :func:`large_penalty_limit`.
+    r"""Distances of :func:`fixed_point` from :func:`cluster_optima` and
+    :func:`large_penalty_limit`.
 
-    The second vanishes as :math:`1/\rho^2` (squared), the first does not in general.
+    The latter vanishes as :math:`1/\rho^2` (squared), the former does not in general.
     """
     rest, limit = fixed_point(simulation), large_penalty_limit(simulation)
     cluster, _ = clusters_of(simulation.problem)
@@ -335,16 +340,16 @@ def bias(simulation: Simulation) -> Bias:
 
 @checked
 def rate(simulation: Simulation) -> float:
-    r"""The factor by which a round brings the models closer to :func:`fixed_point` in the long run.
+    r"""Asymptotic factor per round of the distance to :func:`fixed_point`.
 
     The spectral radius of the linear part of :func:`affine_round` on the servers' models and the
-    duals: below one exactly where the algorithm converges from every start. This is the "linear
-    time" of Theorem I, which gives no constant and asks for no :math:`\rho`. A single server with
-    :math:`\tau=0` converges for every :math:`\rho` (it is ADMM); on a graph too small a
-    :math:`\rho` diverges.
+    dual variables: below one exactly if the algorithm converges from every start. This is the
+    "linear time" of Theorem I, which gives no constant and no condition on :math:`\rho`. A single
+    server with :math:`\tau=0` converges for every :math:`\rho` (it is ADMM); on a graph the
+    algorithm diverges if :math:`\rho` is too small.
 
     Args:
-      simulation: as :func:`affine_round` takes it.
+      simulation: as for :func:`affine_round`.
     """
     of = affine_round(simulation)
     servers, clusters, dim = of.shape
@@ -369,7 +374,9 @@ def rate(simulation: Simulation) -> float:
 
 @checked
 def cluster_distance(optima: Float[np.ndarray, "clusters dim"]) -> float:
-    r""":math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28), of :func:`cluster_optima`."""
+    r"""The largest squared distance of :func:`cluster_optima`,
+    :math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28).
+    """
     optima = np.asarray(optima)
     return float(np.sum((optima[:, None] - optima[None]) ** 2, axis=-1).max())
 
@@ -378,15 +385,15 @@ def cluster_distance(optima: Float[np.ndarray, "clusters dim"]) -> float:
 def inter_cluster_bound(
     inter_cluster: Any, rounds: int, distance: float
 ) -> Float[np.ndarray, " rounds"]:
-    r"""The right side of Theorem II (5.27), for :math:`n=1,\dots,T`.
+    r"""The right-hand side of Theorem II (5.27), for :math:`n=1,\dots,T`.
 
     .. math:: B_n=\sum_{i=1}^n\Big(\prod_{j=i+1}^n(1-\tau^{(j)})\Big)\tau^{(i)}\eta
               =\eta\Big(1-\prod_{i=1}^n(1-\tau^{(i)})\Big)
 
-    It depends on the sum of the schedule more than on how it ends: for :math:`0.4\cdot0.98^n` it
-    is nearly :math:`\eta`, although the models end where those without mixing do. The corollary
-    (5.29), (40), is the case of a :math:`\tau` that is zero but in round :math:`n`:
-    :math:`B_n=\tau^{(n)}\eta`.
+    It depends on the sum of the schedule rather than on its final values: for
+    :math:`0.4\cdot0.98^n` it is nearly :math:`\eta`, although the models have the same limit as
+    those without mixing. The corollary (5.29), (40), is the case of a :math:`\tau` that is zero
+    except in round :math:`n`: :math:`B_n=\tau^{(n)}\eta`.
 
     Args:
       inter_cluster: :math:`\tau^{(n)}`, a number or a schedule.
@@ -412,8 +419,8 @@ class TheoremTwo(NamedTuple):
 
     @property
     def ratio(self) -> Float[np.ndarray, " rounds"]:
-        """``[T]``: left over right where it is worst; above one where the theorem fails. Rounds
-        before the first mixing are 0/0 and count as zero.
+        """``[T]``: the largest ratio of the left to the right side; above one if the theorem fails.
+        Rounds before the first mixing are 0/0 and count as zero.
         """
         worst = self.left.max(axis=(1, 2))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -432,30 +439,31 @@ def theorem_two(
     .. math:: E\|\bar w_{s,(q)}^{(n)}-w_{s,(q)}^{(n)}\|^2
               \le\eta\Big(1-\prod_{i=1}^n(1-\tau^{(i)})\Big)
 
-    The theorem holds in most cases and is false in general, so both sides are computed and nothing
-    is repaired:
+    The theorem holds in most cases but is false in general; therefore both sides are computed
+    without repairs:
 
     * the proof takes :math:`E\|\bar w_{s,(q)}^{(n)}-\hat w_{s,(r)}^{(n)}\|^2\le\eta` (after (37)),
-      but :math:`\eta` is of the limits: where the clusters' optima are close, their models are
-      further apart on the way there, and the bound is exceeded. That is worst at a small
-      :math:`\rho`, in the first rounds; a large one makes the way longer and not safer;
-    * with a large :math:`\rho` the step (36) drops the gradients, which is no contraction any more,
-      and the limit with a constant :math:`\tau` is the optimum common to all clusters
-      (:func:`large_penalty_limit`). That is a mean of :math:`w^*_{(q)}` with *matrices* for
-      weights, which can be further from them than they are from each other. The bound then fails
-      in the steady state, by any factor;
-    * where it holds it is loose: the convexity of the squared norm has spent a factor
-      :math:`\tau`, one mixing moves a model by :math:`\tau^2` times the squared distance.
+      but :math:`\eta` refers to the limits: if the clusters' optima are close, their models are
+      further apart in the transient phase, and the bound is exceeded. This is most pronounced for
+      small :math:`\rho`, in the first rounds; a large :math:`\rho` prolongs the transient phase
+      without preventing it;
+    * with a large :math:`\rho` the step (36) drops the gradients, which is then no longer a
+      contraction, and the limit with a constant :math:`\tau` is the optimum common to all clusters
+      (:func:`large_penalty_limit`). This is a mean of the :math:`w^*_{(q)}` with *matrices* as
+      weights, which can be further from them than they are from each other. The bound then fails in
+      the steady state, by any factor;
+    * if it holds, it is loose: the use of convexity of the squared norm loses a factor
+      :math:`\tau`, as one mixing moves a model by :math:`\tau^2` times the squared distance.
 
     Args:
-      without: servers' models with :math:`\tau=0` after rounds ``1..T``, :math:`\bar w`, as
-        :func:`server_models` gives them; leading axes are Monte-Carlo draws.
-      mixed: those with :math:`\tau`, of the same data, noise and participants.
+      without: servers' models with :math:`\tau=0` after rounds ``1..T``, :math:`\bar w`, from
+        :func:`server_models`; leading axes are Monte Carlo draws.
+      mixed: those with :math:`\tau`, for the same data, noise and participation.
       inter_cluster: :math:`\tau^{(n)}`, a number or a schedule.
-      distance: :math:`\eta` of each draw, which depends on the data, or a number.
+      distance: :math:`\eta` for each draw, as it depends on the data, or one number.
 
     Raises:
-      ValueError: runs of different shapes.
+      ValueError: runs with different shapes.
     """
     _check.nonnegative("distance", distance)
     without, mixed = np.asarray(without), np.asarray(mixed)
@@ -475,13 +483,15 @@ def theorem_two(
 
 @checked
 def sensitivity(gradient_bound: ArrayLike, penalty: ArrayLike, samples: ArrayLike) -> Any:
-    r""":math:`\Delta_{k,2}=2C_k/(\rho D_k)` of one replaced sample, Lemma 5.1 (5.31), (42).
+    r"""Sensitivity :math:`\Delta_{k,2}=2C_k/(\rho D_k)` to one replaced sample, Lemma 5.1 (5.31),
+    (42).
 
     It is an upper bound: the proof subtracts two instances of (5.25) as if their gradients were
-    taken at one model and states equality; the minimizer of a :math:`\rho`-strongly convex function
-    moves by at most :math:`1/\rho` times the change of its gradient. :meth:`PGFL.sensitivity
-    <fljax.algorithms.PGFL.sensitivity>`, which runs use, counts the regularizer's convexity too
-    and is smaller. Assumption 3, a bounded :math:`C_k`, is false of the squared loss.
+    evaluated at the same model, and states equality; the minimizer of a :math:`\rho`-strongly
+    convex function moves by at most :math:`1/\rho` times the change of its gradient.
+    :meth:`PGFL.sensitivity <fljax.algorithms.PGFL.sensitivity>`, which runs use, also accounts for
+    the convexity of the regularizer and is smaller. Assumption 3, a bounded :math:`C_k`, does not
+    hold for the squared loss.
 
     Args:
       gradient_bound: :math:`C_k` of every per-sample gradient.
@@ -503,14 +513,14 @@ def zcdp_total(
     first: int = 0,
     participation: float = 1.0,
 ) -> float:
-    r"""What one client spends in all, Theorem IV (5.33): :math:`\sum_n\phi_k^{(n)}`.
+    r"""Total privacy loss of one client, Theorem IV (5.33): :math:`\sum_n\phi_k^{(n)}`.
 
-    The algorithm's variances fall, :math:`\delta_k^{2(n)}=\zeta\delta_k^{2(n-1)}` (line 1297), so
-    by Theorem III, :math:`\phi=\Delta^2/(2\delta^2)` (5.32), the budgets grow,
-    :math:`\phi_k^{(n)}=\phi_k^{(0)}\zeta^{-n}`, as in (51). The published total of 0.095 for
-    :math:`\phi^{(0)}=0.001`, :math:`\zeta=0.99` and 300 rounds (line 1521) is the sum of budgets
-    that *fall* by :math:`\zeta`, with noise that would grow. The noise as specified costs 1.92, or
-    1.94 if round 1 already has :math:`\phi^{(1)}`.
+    The algorithm's noise variances decrease, :math:`\delta_k^{2(n)}=\zeta\delta_k^{2(n-1)}` (line
+    1297), so by Theorem III, :math:`\phi=\Delta^2/(2\delta^2)` (5.32), the budgets per round
+    increase, :math:`\phi_k^{(n)}=\phi_k^{(0)}\zeta^{-n}`, as in (51). The published total of 0.095
+    for :math:`\phi^{(0)}=0.001`, :math:`\zeta=0.99` and 300 rounds (line 1521) is the sum of
+    budgets that *decrease* by :math:`\zeta`, with noise that would increase. The noise as specified
+    costs 1.92, or 1.94 if round 1 already has :math:`\phi^{(1)}`.
 
     Convert with :func:`fljax.privacy.accounting.zcdp_epsilon`, whose ``"proposition"`` is (51) with
     the worst client's total.
@@ -519,13 +529,14 @@ def zcdp_total(
       initial: :math:`\phi_k^{(0)}`.
       decay: :math:`\zeta\in(0,1]`.
       rounds: ``T``.
-      decaying: what falls by :math:`\zeta`: the ``"variance"``, as specified, or the ``"budget"``,
-        which is the published number.
+      decaying: the quantity that decreases by :math:`\zeta`: the ``"variance"``, as specified, or
+        the ``"budget"``, which is the published number.
       first: :math:`n` of the first release, 0 or 1; the sources leave it open.
-      participation: the probability that a client takes part in a round, 3 of 15 for instance. Then
-        the *expected* total: a client spends in the rounds in which it sends; what can be promised
-        before the draws is the whole sum. No amplification by subsampling is claimed. Epsilon is
-        concave in the total, so its expectation is at most that of the expected total.
+      participation: the probability that a client participates in a round, for instance 3/15. The
+        result is then the *expected* total, since a client spends budget only in the rounds in
+        which it sends; what can be guaranteed before the draws is the whole sum. No amplification
+        by subsampling is claimed. Epsilon is concave in the total, so its expectation is at most
+        that of the expected total.
 
     Example:
       >>> round(zcdp_total(0.001, 0.99, 300), 2), round(zcdp_total(0.001, 0.99, 300, "budget"), 4)

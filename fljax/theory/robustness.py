@@ -1,11 +1,12 @@
-r"""How far what neighbors say moves a node (Jung 2025, section 8.2.3).
+r"""Sensitivity of a node's update to the messages of its neighbors (Jung 2025, section 8.2.3).
 
-Two choices decide it. With the squared penalty a node answers by a prox of its loss, which brings
-what it hears together by :func:`fljax.theory.network_rates.fedrelax_factors`, (174): robust are
-strongly convex losses, small degrees and a small coupling, where statistics would have a large one.
-With the norm for penalty (``FedRelax(coupling, penalty=fl.problems.Norm())``) no message pulls
-harder than its edge's weight, however far away it is: a node without labels takes the geometric
-median, which (176) tells from other points, and which stays bounded until half of the weight is
+It depends on two choices. With the squared penalty a node applies the proximal operator of its
+loss, which contracts changes of its messages by
+:func:`fljax.theory.network_rates.fedrelax_factors`, (174): strongly convex losses, small degrees
+and a small coupling make it robust, whereas statistical accuracy would require a large coupling.
+With the norm as penalty (``FedRelax(coupling, penalty=fl.problems.Norm())``) the influence of a
+message is bounded by the weight of its edge, however far away it is: a node without labels takes
+the geometric median, which (176) characterizes, and which stays bounded until half of the weight is
 corrupted.
 
 Shapes: ``K`` clients, ``M`` messages, ``D`` parameters. All functions are traceable.
@@ -33,27 +34,27 @@ def robustness_ratio(
     models: Float[Array, "clients dim"],
     perturbed: Float[Array, "clients dim"],
 ) -> Float[Array, " clients"]:
-    r"""(173): how far a node's update moves for how far the mean of what it hears does.
+    r"""Ratio of the change of a node's update to the change of the mean of its messages, (173).
 
     .. math:: \frac{\|\mathcal F_k(\tilde w)-\mathcal F_k(w)\|}{\|\tilde h_k-h_k\|},\qquad
         h_k=\frac1{d_k}\sum_la_{kl}w_l
 
-    Of FedRelax with the squared penalty, :math:`\mathcal F_k` is the prox of the node's loss at
-    :math:`h_k`, and the ratio at most (174)
-    (:func:`fljax.theory.network_rates.fedrelax_factors`), which is reached. With another penalty
-    the denominator is the same, so that penalties can be compared; the ratio goes to zero as one
-    message goes to infinity, where what that does is bounded.
+    For FedRelax with the squared penalty, :math:`\mathcal F_k` is the prox of the node's loss at
+    :math:`h_k`, and the ratio is at most (174)
+    (:func:`fljax.theory.network_rates.fedrelax_factors`), which is attained. With other penalties
+    the denominator is the same, so that penalties can be compared; if the influence of a message is
+    bounded, the ratio goes to zero as the message goes to infinity.
 
     Args:
-      simulation: whose round; of peers on one graph.
+      simulation: a simulation of peers on a fixed graph.
       models: :math:`w`, ``[K, D]``.
       perturbed: :math:`\tilde w`, ``[K, D]``.
 
     Returns:
-      ``[K]``; not a number for a node whose neighbors' mean is the same.
+      ``[K]``; NaN for a node whose neighbors' mean does not change.
 
     Raises:
-      ValueError: models of another shape, a simulation without one graph of peers.
+      ValueError: models of the wrong shape, a simulation without a fixed graph of peers.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -94,13 +95,13 @@ def median_residual(
     messages: Float[Array, "messages dim"],
     weights: Float[Array, " messages"] | None = None,
 ) -> Float[Array, ""]:
-    r"""(176): zero for the geometric median of messages, and for no other point.
+    r"""Residual of the geometric median of messages, zero at the median only, (176).
 
     .. math:: \min_{g}\Big\|\sum_mw_mg_m\Big\|\Big/\sum_mw_m,\qquad
         g_m=\frac{x_m-v}{\|x_m-v\|}\ \text{ if } x_m\ne v,\ \text{ else } \|g_m\|\le1
 
-    The smallest slope of the mean distance at the point: at most one. A message coincides with the
-    point where nothing but rounding is between them.
+    The norm of the smallest subgradient of the mean distance at the point, at most one. A message
+    is taken to coincide with the point if they are equal up to rounding.
 
     Args:
       point: :math:`v`, ``[D]``.
@@ -108,7 +109,7 @@ def median_residual(
       weights: :math:`w_m\ge0`, ``[M]``; one by default.
 
     Raises:
-      ValueError: shapes that do not fit, negative weights.
+      ValueError: shapes that do not match, negative weights.
 
     Example:
       >>> import jax.numpy as jnp

@@ -1,11 +1,11 @@
-r"""How coupled models answer to what is wrong with labels (Jung 2025, sections 8.2.1 and 8.2.2).
+r"""Effect of errors in labels on coupled models (Jung 2025, sections 8.2.1 and 8.2.2).
 
-The solution of GTVMin with a squared penalty is linear in the labels. So what an error in them does
-to it is known exactly, whoever made it: noise, a faulty sensor, an attacker. The bounds of the
-source say what of data, network and coupling makes it small: a large :math:`\lambda_2\alpha`, and
-features of a small :math:`\lambda_{\max}/\bar\lambda_{\min}`. Of (164)-(169), what bounds the two
-parts of the estimation error is in :mod:`fljax.theory.networks`: (165) is
-:func:`~fljax.theory.networks.deviation_bound`, (169)
+The solution of GTVMin with a squared penalty is linear in the labels. The effect of an error in the
+labels is therefore known exactly, whatever its cause: noise, a faulty sensor, an attacker. The
+bounds of the source state which properties of data, network and coupling make it small: a large
+:math:`\lambda_2\alpha`, and features with a small :math:`\lambda_{\max}/\bar\lambda_{\min}`. Among
+(164)-(169), the bounds on the two parts of the estimation error are in
+:mod:`fljax.theory.networks`: (165) is :func:`~fljax.theory.networks.deviation_bound`, (169)
 :func:`~fljax.theory.networks.common_error_bound`.
 
 Shapes: ``K`` clients, ``N`` samples, ``D`` parameters. All functions are traceable.
@@ -46,23 +46,23 @@ def label_shift(
     coupling: Float[Array, "*dim"] | float,
     change: Float[Array, "clients samples"],
 ) -> Float[Array, "clients dim"]:
-    r"""How far GTVMin's solution moves if labels change, (163): exactly.
+    r"""Exact change of GTVMin's solution for a change of labels, (163).
 
     .. math:: \hat w(y+\varepsilon)-\hat w(y)=-\tfrac12Q^{-1}n,\qquad
         n^{(k)}=-\tfrac2{m_k}X^{(k)\top}\varepsilon^{(k)}
 
     (the source prints :math:`n` without :math:`-2/m_k`, ERR-16). It depends neither on the labels
-    themselves nor on a model that they follow.
+    themselves nor on a model that generates them.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
-      network: of its clients.
-      coupling: :math:`\alpha\ge0`, or of each parameter, ``[D]``.
-      change: :math:`\varepsilon`, ``[K, N]``; on padding it does not count.
+      problem: a problem with a squared loss, and a squared regularizer or none.
+      network: the graph of its clients.
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``.
+      change: :math:`\varepsilon`, ``[K, N]``; ignored on padding.
 
     Raises:
-      ValueError: another problem, a solution that is not unique, a network of other clients, a
-        negative coupling, a change of another shape.
+      ValueError: an unsupported problem, a solution that is not unique, a network that does not
+        match the clients, a negative coupling, a change of the wrong shape.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -82,7 +82,7 @@ def label_shift(
 
 
 class LabelShiftBound(NamedTuple):
-    """Of the sum of squared distances that models move."""
+    """Bounds on the sum of squared changes of models."""
 
     sharp: Array  # []  with |eps|^2 / m_k of each client
     printed: Array  # []  with |eps|^2, as the source has it: true, too, and looser
@@ -95,19 +95,19 @@ def label_shift_bound(
     coupling: Float[Array, "*dim"] | float,
     change: Float[Array, "clients samples"],
 ) -> LabelShiftBound:
-    r"""Proposition 8.1: of :func:`label_shift`.
+    r"""Bound on :func:`label_shift`, Proposition 8.1.
 
     .. math:: \sum_k\|\hat w_k-\tilde w_k\|^2\le\frac{\lambda_{\max}(1+\rho^2)^2}
         {[\min\{\lambda_2\alpha\rho^2,\bar\lambda_{\min}/2\}]^2}
         \sum_k\frac1{m_k}\|\varepsilon^{(k)}\|^2,\qquad\rho=\bar\lambda_{\min}/(4\lambda_{\max})
 
-    Its proof has :math:`1/m_k`, which the source leaves out. Infinite where Proposition 5.2 says
-    nothing (:func:`fljax.theory.network_rates.smallest_bound`), whose looseness enters squared.
+    Its proof has :math:`1/m_k`, which the source omits. Infinite if Proposition 5.2 is vacuous
+    (:func:`fljax.theory.network_rates.smallest_bound`), whose looseness enters squared.
 
-    Args: as of :func:`label_shift`.
+    Args: as for :func:`label_shift`.
 
     Raises:
-      ValueError: as of that, but for solutions that are not unique.
+      ValueError: as for that function, except for solutions that are not unique.
 
     Reference:
       Jung 2025, Proposition 8.1.
@@ -128,14 +128,14 @@ def _label_shift_bound(
 
 
 class EstimationError(NamedTuple):
-    r"""The two parts, orthogonal in all models together, of :math:`\hat w_k-\bar w`."""
+    r"""The two parts of :math:`\hat w_k-\bar w`, which are orthogonal as stacked vectors."""
 
     deviation: Array  # [K, D]  from the mean of the models, \tilde w_k
     common: Array  # [D]  of the mean of the models, \bar c - \bar w
 
     @property
     def squared(self) -> Float[Array, ""]:
-        r""":math:`\sum_k\|\hat w_k-\bar w\|^2`, as the sum of its parts."""
+        r""":math:`\sum_k\|\hat w_k-\bar w\|^2`, as the sum over both parts."""
         return jnp.sum(self.deviation**2) + len(self.deviation) * jnp.sum(self.common**2)
 
 
@@ -143,14 +143,14 @@ class EstimationError(NamedTuple):
 def estimation_error(
     models: Float[Array, "clients dim"], truth: Float[Array, " dim"]
 ) -> EstimationError:
-    r"""Of models that estimate one: what they differ by, and what they have in common.
+    r"""Decompose the errors of models that estimate a common one into deviations and common error.
 
     Args:
       models: :math:`\hat w`, ``[K, D]``.
       truth: :math:`\bar w`, ``[D]``.
 
     Raises:
-      ValueError: shapes that do not fit.
+      ValueError: shapes that do not match.
 
     Example:
       >>> import jax.numpy as jnp
@@ -172,7 +172,7 @@ def estimation_error(
 
 
 class CommonError(NamedTuple):
-    """Of the mean of GTVMin's solutions."""
+    """Error of the mean of GTVMin's solutions."""
 
     error: Array  # [D]  \bar c - \bar w, exactly
     bound: Array  # []  (167), of its squared norm
@@ -185,24 +185,24 @@ def common_error(
     deviation: Float[Array, "clients dim"],
     printed: bool = False,
 ) -> CommonError:
-    r"""(166), (167), repaired: what the mean of the models is off by, given how they deviate.
+    r"""Error of the mean of the models, given their deviations: (166), (167), repaired.
 
     .. math:: \bar c-\bar w=\Big(\sum_kQ^{(k)}\Big)^{-1}s,\quad\|\bar c-\bar w\|^2\le
         \frac{\|s\|^2}{(K\bar\lambda_{\min})^2},\qquad s=\sum_k\frac1{m_k}X^{(k)\top}
         (\varepsilon^{(k)}-X^{(k)}\tilde w_k)
 
-    with :math:`\varepsilon^{(k)}=y^{(k)}-X^{(k)}\bar w`: the coupling does not enter but through
-    the deviations. The source has a plus in :math:`s` (ERR-19), with which neither is true. The
-    bound is reached, and infinite where clients together do not determine a model.
+    with :math:`\varepsilon^{(k)}=y^{(k)}-X^{(k)}\bar w`: the coupling enters only through the
+    deviations. The source has a plus sign in :math:`s` (ERR-19), with which both statements are
+    false. The bound is attained; it is infinite if the clients together do not determine a model.
 
     Args:
-      problem: with a squared loss, and a squared regularizer or none.
+      problem: a problem with a squared loss, and a squared regularizer or none.
       truth: :math:`\bar w`, ``[D]``.
-      deviation: :math:`\tilde w`, ``[K, D]``, of :func:`estimation_error`.
-      printed: with the plus.
+      deviation: :math:`\tilde w`, ``[K, D]``, from :func:`estimation_error`.
+      printed: whether to use the plus sign.
 
     Raises:
-      ValueError: another problem, parameters of another shape.
+      ValueError: an unsupported problem, parameters of the wrong shape.
 
     Reference:
       Jung 2025, (166), (167).

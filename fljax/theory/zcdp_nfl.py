@@ -1,4 +1,4 @@
-r"""The theory of private networked ADMM (Gauthier 2024, section 3.3), evaluated along runs.
+r"""Theory of private networked ADMM (Gauthier 2024, section 3.3), evaluated along runs.
 
 The thesis stacks all models into a vector of length :math:`KP` and all operators into Kronecker
 products with :math:`I_P`; here models stay ``[K, D]`` and an operator is the ``[K, K]`` matrix that
@@ -6,12 +6,12 @@ acts on their rows, which is the same map. With :math:`W,\widetilde W,\Xi` the s
 :math:`w_k,\tilde w_k,\xi_k`, inner products and norms are Frobenius, and
 :math:`\langle x,y\rangle_L=\langle x,Ly\rangle`.
 
-Several statements of section 3.3 cannot be taken literally. What is computed here is the version
-that follows from the algorithm by convexity alone; each function says what it repairs and, where
-that is instructive, computes the printed form too. Line numbers are those of the thesis's text.
+Several statements of section 3.3 cannot be taken literally. The functions here compute the version
+that follows from the algorithm by convexity alone; each states its repairs and, if instructive,
+also computes the printed form. Line numbers are those of the thesis's text.
 
 Shapes: ``K`` clients, ``D`` parameters, ``R`` rounds of a transcript, ``T = R - 1`` the horizon
-that it can judge (an inequality about round ``n`` looks at round ``n + 1``).
+that it can evaluate (an inequality for round ``n`` involves round ``n + 1``).
 """
 
 from typing import Any, Literal, NamedTuple
@@ -71,7 +71,7 @@ class Operators(NamedTuple):
 
 @checked
 def operators(network: Graph) -> Operators:
-    r"""The matrices of section 3.3.3 (lines 624-664) of a graph.
+    r"""The matrices of section 3.3.3 (lines 624-664) for a graph.
 
     The null space of :math:`L_-\otimes I_P` is that of :math:`Q\otimes I_P`: all stacks with equal
     rows, of dimension :math:`P` and not one as printed (line 659). :math:`L_+` is singular exactly
@@ -100,7 +100,7 @@ def operators(network: Graph) -> Operators:
 
 
 class Arcs(NamedTuple):
-    """Who is at the ends of every directed arc; each undirected edge is two arcs."""
+    """End nodes of every directed arc; each undirected edge is two arcs."""
 
     source: Array  # [2E, K]  A_1
     target: Array  # [2E, K]  A_2
@@ -132,14 +132,14 @@ def arcs(network: Graph) -> Arcs:
 def noise_constant(
     operators: Operators, penalty: Float[Array, ""] | float, dim: int = 1
 ) -> Float[Array, ""]:
-    r"""What (3.21) multiplies the noise power with.
+    r"""Factor of the noise power in (3.21).
 
     .. math:: \alpha_\xi=4\rho P\,\frac{\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2}{\Phi_{\min}(L_-)}
 
     Args:
-      operators: of the network.
+      operators: the operators of the network.
       penalty: :math:`\rho`.
-      dim: :math:`P`; one leaves it out, as for noise whose whole norm is at hand.
+      dim: :math:`P`; the value one omits this factor, for noise given by its total norm.
     """
     _check.nonnegative("penalty", penalty)
     _check.count("dim", dim)
@@ -151,10 +151,10 @@ def noise_constant(
 
 
 class Transcript(NamedTuple):
-    """What the clients of a run held and said; rounds 0, 1, ..., R on the first axis.
+    """Models and messages of the clients in a run; rounds 0, 1, ..., R on the first axis.
 
-    An eavesdropper, and the honest but curious neighbor of every client, sees ``heard`` and
-    nothing else (sections 2.4 and 2.4.2). ``model`` and ``noise`` are what privacy must hide.
+    An eavesdropper, and the honest but curious neighbor of every client, observes ``heard`` and
+    nothing else (sections 2.4 and 2.4.2). ``model`` and ``noise`` must remain private.
     """
 
     model: Array  # [R+1, K, D]  w_k
@@ -173,7 +173,7 @@ class Transcript(NamedTuple):
 
 
 class _Given:
-    """A privacy notion of noise that was drawn beforehand."""
+    """A privacy mechanism with noise that was drawn beforehand."""
 
     ledger = ()
     gradient_bound = 0.0
@@ -183,7 +183,7 @@ class _Given:
         self._noise = noise
 
     def plan(self, sensitivity: Any, rounds: int) -> None:
-        """Nothing to plan."""
+        """Do nothing, as the noise is given."""
 
     def release(self, plan: Any, sensitivity: Array, *_: Any) -> Release:
         return Release(jnp.ones_like(sensitivity), {})
@@ -199,17 +199,18 @@ def transcript(
     rounds: int,
     noise: Float[Array, "rounds clients dim"] | None = None,
 ) -> Transcript:
-    """Run a simulation and keep every round: what :func:`fljax.run` computes, up to rounding.
+    """Run a simulation and record every round, as :func:`fljax.run` computes it up to rounding.
 
     Args:
-      simulation: of an algorithm on a graph whose state holds what was ``heard``.
-      key: of the run's noise, as for :func:`fljax.run`.
-      rounds: ``R >= 1``. To judge a horizon ``T``, record ``T + 1`` rounds.
-      noise: ``[R, K, D]``, added to the messages in place of the privacy mechanism's draws.
+      simulation: a simulation of an algorithm on a graph whose state includes the messages
+        ``heard``.
+      key: PRNG key of the run's noise, as for :func:`fljax.run`.
+      rounds: ``R >= 1``. To evaluate a horizon ``T``, record ``T + 1`` rounds.
+      noise: ``[R, K, D]``, added to the messages instead of the privacy mechanism's draws.
 
     Raises:
-      TypeError: an algorithm that keeps no messages.
-      ValueError: noise of another shape.
+      TypeError: an algorithm that does not store messages.
+      ValueError: noise of the wrong shape.
 
     Example:
       >>> import jax, fljax as fl
@@ -263,7 +264,7 @@ _record = jax.jit(_transcribe, static_argnames=("rounds",))
 def optimality_residual(
     simulation: Simulation, transcript: Transcript
 ) -> Float[Array, "rounds clients dim"]:
-    r"""What is left of the primal line of (3.17), zero along every run; ``[R, K, D]``.
+    r"""Residual of the primal line of (3.17), zero along every run; ``[R, K, D]``.
 
     .. math:: \hat f'(W^{(n+1)})+\alpha^{(n)}+2\rho MW^{(n+1)}-\rho L_+\widetilde W^{(n)}
 
@@ -282,7 +283,7 @@ def optimality_residual(
 def dual_residual(
     simulation: Simulation, transcript: Transcript
 ) -> Float[Array, "rounds clients dim"]:
-    r"""What is left of (3.17)'s dual line, zero along every run; ``[R, K, D]``.
+    r"""Residual of the dual line of (3.17), zero along every run; ``[R, K, D]``.
 
     .. math:: \alpha^{(n+1)}-\alpha^{(n)}-\rho L_-\widetilde W^{(n+1)}
 
@@ -297,7 +298,7 @@ def dual_residual(
 def combined_residual(
     simulation: Simulation, transcript: Transcript, as_printed: bool = False
 ) -> Float[Array, "rounds clients dim"]:
-    r"""What is left of (3.18), which holds both lines of (3.17) at once; ``[R, K, D]``.
+    r"""Residual of (3.18), which combines both lines of (3.17); ``[R, K, D]``.
 
     .. math::
 
@@ -332,7 +333,7 @@ class Sides(NamedTuple):
 
 
 class _Terms(NamedTuple):
-    """What Lemma II and Theorem II share: ``[T]`` each, the telescoping part aside."""
+    """Common terms of Lemma II and Theorem II, ``[T]`` each, without the telescoping part."""
 
     disagreement: Array  # -||Q W~n||^2
     inertia: Array  # -||W~n - W~(n-1)||^2 in L_+/2
@@ -366,9 +367,9 @@ def lemma_two(
         &+\langle\widetilde W^{(n)}-w^*,2M\Xi^{(n+1)}\rangle
         +\frac1{\rho\eta^{(n+1)}}\langle\widetilde W^{(n)}-w^*,\widetilde W^{(n)}-W^{(n+1)}\rangle
 
-    holds for every realization of the noise; convexity is all it takes, and the slack is
-    :math:`1/\rho` times what the tangent at :math:`\widetilde W^{(n)}` lies below :math:`f` at
-    :math:`w^*`. Repaired in it:
+    holds for every realization of the noise; it requires only convexity, and the slack is
+    :math:`1/\rho` times the distance by which the tangent at :math:`\widetilde W^{(n)}` lies below
+    :math:`f` at :math:`w^*`. Repairs:
 
     * the noise term :math:`\frac{4(\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2)}{\Phi_{\min}(L_-)}
       \|\Xi^{(n+1)}\|^2` absorbs the inner product by means of
@@ -381,15 +382,15 @@ def lemma_two(
     * its factor :math:`\frac2\rho D` reads :math:`\frac2\rho D^2=1/(\rho\eta)`.
 
     Args:
-      simulation: of :class:`~fljax.algorithms.ZCDPNFL`, whose problem does not clip.
-      transcript: of :func:`transcript`, ``R >= 2`` rounds.
+      simulation: a simulation of :class:`~fljax.algorithms.ZCDPNFL` whose problem does not clip.
+      transcript: from :func:`transcript`, with ``R >= 2`` rounds.
       optimum: :math:`w^*`, from :func:`fljax.problems.optimum`.
       multiplier: :math:`r`; zero if not given.
       as_printed: the right-hand side of (3.19) with its noise term and with
         :math:`\widetilde W^{(n+1)}` in the last term, but :math:`D^2`.
 
     Raises:
-      TypeError: another algorithm.
+      TypeError: an unsupported algorithm.
       ValueError: a problem that clips, whose gradients are not subgradients of its objective.
     """
     algorithm, of = _setting(simulation)
@@ -433,32 +434,31 @@ def theorem_two_bound(
 ) -> TheoremTwo:
     r"""Theorem II (3.20), repaired and evaluated on one run of ``T + 1`` rounds.
 
-    :math:`\frac\rho T\sum_{n=1}^T` of Lemma II at :math:`r=0`, which Jensen's inequality turns
-    into a bound of :math:`f(\widehat W^{(T)})-f(w^*)`,
-    :math:`\widehat W^{(T)}=\frac1T\sum_{n=1}^T\widetilde W^{(n)}`. Repaired in it, beside what
-    :func:`lemma_two` repairs:
+    :math:`\frac\rho T\sum_{n=1}^T` of Lemma II at :math:`r=0`, which Jensen's inequality turns into
+    a bound on :math:`f(\widehat W^{(T)})-f(w^*)`, :math:`\widehat
+    W^{(T)}=\frac1T\sum_{n=1}^T\widetilde W^{(n)}`. Repairs, in addition to those of
+    :func:`lemma_two`:
 
     * the last norm of (3.20) and (E.2) is that of :math:`L_+/2` (it comes from
       :math:`\frac1\rho\|q^{(0)}-q^*\|_G^2`), not of :math:`L_-` (lines 691 and 2348), which would
-      be zero at the usual start however far the optimum is. The printed bound can then be
+      be zero at the usual start for any distance of the optimum. The printed bound can then be
       false: noiseless ridge regression has runs with a positive gap and a negative bound;
     * the sum of the momentum terms is left as it is. The thesis sums it by parts, and in that
       :math:`\frac1T\langle\widetilde W^{(1)},L_+(\widetilde W^{(1)}-\widetilde W^{(0)})\rangle`
-      lacks a factor :math:`\rho`, and
-      :math:`-\frac\rho T\langle\widetilde W^{(T+1)},
-      L_+(\widetilde W^{(T+1)}-\widetilde W^{(T)})\rangle`, whose sign is open, is missing;
+      lacks a factor :math:`\rho`, and :math:`-\frac\rho T\langle\widetilde W^{(T+1)},
+      L_+(\widetilde W^{(T+1)}-\widetilde W^{(T)})\rangle`, whose sign is undetermined, is missing;
     * the objective is summed at :math:`\widetilde W^{(n)}` as in (E.1), not at
       :math:`\widetilde W^{(n+1)}` as in (E.2);
     * ``end`` and ``disagreement``, both non-positive, are kept; the thesis drops them.
 
     The gap is *not* positive in general, as line 693 has it: :math:`\widehat W` is not consensual
-    and may lie below the constrained optimum. :func:`ergodic_gap` judges the mean model.
+    and may lie below the constrained optimum. :func:`ergodic_gap` evaluates the mean model.
 
     Args:
       simulation: as for :func:`lemma_two`.
-      transcript: likewise, of ``T + 1`` rounds.
-      optimum: likewise.
-      noise: what stands for the perturbation:
+      transcript: as for :func:`lemma_two`, with ``T + 1`` rounds.
+      optimum: as for :func:`lemma_two`.
+      noise: the term for the perturbation:
 
         * ``"realized"``: its inner product in this run; the bound then holds for this run;
         * ``"expected"``: zero, the mean of the former; the bound holds on average over noise
@@ -503,14 +503,15 @@ def ergodic_gap(
     optimum: Float[Array, " dim"],
     consensual: bool = True,
 ) -> Float[Array, " rounds"]:
-    r""":math:`f(\widehat W^{(n)})-f(w^*)` of the averages over rounds ``1..n``; ``[R]``.
+    r"""Objective gap :math:`f(\widehat W^{(n)})-f(w^*)` of the averages over rounds ``1..n``;
+    ``[R]``.
 
     Args:
-      simulation: of any algorithm that :func:`transcript` takes.
-      transcript: of that simulation.
+      simulation: a simulation of any algorithm that :func:`transcript` supports.
+      transcript: the transcript of that simulation.
       optimum: :math:`w^*`.
-      consensual: judge the mean over clients of :math:`\widehat W`, a feasible point, so that the
-        gap is never negative. If false, :math:`\widehat W` itself, as Theorem II has it.
+      consensual: whether to evaluate the mean over clients of :math:`\widehat W`, a feasible point,
+        so that the gap is never negative. If false, :math:`\widehat W` itself, as in Theorem II.
     """
     heard = transcript.heard[1:]
     ordinals = jnp.arange(1, heard.shape[0] + 1, dtype=heard.dtype)[:, None, None]
@@ -525,13 +526,13 @@ def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> 
     r"""The slope of :math:`\log` gap over :math:`\log n` by least squares: -1 for O(1/n).
 
     Theorem IV claims O(1/n) under an Assumption 4 that contradicts Assumption 3:
-    :math:`\sum_n1/\eta^{(n)}` cannot converge while :math:`\eta^{(n)}\to0`. What the helper is for
-    is steps :math:`\propto n^{-1/2}`, where the rate is observed and not proven (for nonsmooth
-    objectives no subgradient oracle guarantees it).
+    :math:`\sum_n1/\eta^{(n)}` cannot converge while :math:`\eta^{(n)}\to0`. This function is
+    intended for step sizes :math:`\propto n^{-1/2}`, for which the rate is observed and not proven
+    (for nonsmooth objectives no subgradient oracle guarantees it).
 
     Args:
-      gap: ``[R]``, positive, of rounds ``1, ..., R``.
-      first: fit from this round on; by default the second half.
+      gap: ``[R]``, positive, for rounds ``1, ..., R``.
+      first: the first round of the fit; by default the second half is used.
 
     Example:
       >>> import jax.numpy as jnp
@@ -559,7 +560,7 @@ def privacy_accuracy_bound(
     constant: Float[Array, ""] | float = 0.0,
     as_printed: bool = False,
 ) -> Float[Array, ""]:
-    r"""The price of privacy in accuracy, (3.22):
+    r"""The cost of privacy in accuracy, (3.22).
 
     .. math::
 
@@ -567,26 +568,28 @@ def privacy_accuracy_bound(
         +\frac{\alpha_\xi}T\,\frac{\sum_k\sigma_k^2(1)}{1-\zeta},\qquad
         \sigma_k^2(1)=\frac{\Delta_k^2(1)}{2\phi_k^{(1)}}
 
-    with :math:`\alpha_\xi` of :func:`noise_constant`. It grows as :math:`\phi^{(1)}` falls and as
+    with :math:`\alpha_\xi` from :func:`noise_constant`. It grows as :math:`\phi^{(1)}` falls and as
     :math:`\zeta\to1` at fixed :math:`\phi^{(1)}`. Printed as :math:`\sigma^2(0)` and
-    :math:`\Delta(0)`, they are read as those of round 1, the first that sends anything
+    :math:`\Delta(0)`, they are interpreted as those of round 1, the first with messages
     (:math:`\eta^{(0)}` does not exist). The step from (3.20) needs
     :math:`\sigma_k^2(n+1)\le\zeta\sigma_k^2(n)`, which both schedules of
     :class:`~fljax.privacy.ZCDP` satisfy if the step size never grows.
 
-    :math:`\alpha` is called a constant in :math:`T` and in the noise (line 725), but gathers terms
-    of the trajectory, which is neither; :func:`theorem_two_bound` gives its value for a run
-    (``T * (bound - noise)``). Where the problem clips, this is a number and not a bound.
+    :math:`\alpha` is called a constant in :math:`T` and in the noise (line 725), but collects terms
+    of the trajectory, which depends on both; :func:`theorem_two_bound` gives its value for a run
+    (``T * (bound - noise)``). If the problem clips, the result is not a bound.
 
     Args:
-      simulation: of :class:`~fljax.algorithms.ZCDPNFL` under :class:`~fljax.privacy.ZCDP`.
-      rounds: :math:`T`, over which the budget is spread.
+      simulation: a simulation of :class:`~fljax.algorithms.ZCDPNFL` with
+        :class:`~fljax.privacy.ZCDP`.
+      rounds: :math:`T`, over which the budget is distributed.
       constant: :math:`\alpha`.
-      as_printed: divide the noise term by ``K`` as (3.23) does. That does not follow from (3.22)
-        with equal :math:`\phi_k^{(1)}`, where the sum over clients stays a sum (section 3.3.6).
+      as_printed: whether to divide the noise term by ``K`` as (3.23) does. That does not follow
+        from (3.22) with equal :math:`\phi_k^{(1)}`, where the sum over clients stays a sum (section
+        3.3.6).
 
     Raises:
-      TypeError: another privacy notion, or none.
+      TypeError: an unsupported privacy notion, or none.
 
     Reference:
       Gauthier 2024, (3.21)-(3.23).
