@@ -407,7 +407,7 @@ def adjusted_rand(estimate: Any, truth: Any) -> Float[Array, ""]:
 
     Args:
       estimate: ``[K]`` integers, any cluster numbers below ``K``; may be traced.
-      truth: ``[K]``, likewise.
+      truth: ``[K]``, as ``estimate``.
 
     Raises:
       ValueError: partitions of different clients, names out of range.
@@ -444,8 +444,8 @@ def misassigned(estimate: Any, truth: Any) -> float:
     """The share of clients in a wrong cluster, under the best matching of cluster numbers.
 
     Args:
-      estimate: ``[K]`` integers, any names of clusters below ``K``.
-      truth: ``[K]``, likewise.
+      estimate: ``[K]`` integers, any cluster numbers below ``K``.
+      truth: ``[K]``, as ``estimate``.
 
     Raises:
       TypeError: traced partitions, which the host cannot match.

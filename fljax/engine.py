@@ -1,4 +1,4 @@
-"""The engine of a run: what is computed before its rounds, in each of them, and at its end."""
+"""The engine of a run: computations before its rounds, in each of them, and at its end."""
 
 import functools
 from collections.abc import Callable

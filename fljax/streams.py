@@ -334,7 +334,7 @@ def from_table(
         by NaN.
       feature_map: map of the features, as in :class:`~fljax.problems.Problem`.
       test: as in :class:`Stream`.
-      truth: likewise.
+      truth: as in :class:`Stream`.
 
     Raises:
       ValueError: inconsistent shapes, observed values that are not finite, a client without
@@ -534,11 +534,11 @@ def autoregressive(
       key: consumed.
       clients: ``K``.
       feature_map: as in :class:`Autoregressive`.
-      arrivals: likewise.
+      arrivals: as in :class:`Autoregressive`.
       test_samples: size of the test set, >= 1.
       noisy_test: whether its responses include the clients' noise.
       lags: as in :class:`Autoregressive`.
-      target: likewise.
+      target: as in :class:`Autoregressive`.
 
     Raises:
       ValueError: sizes below one.

@@ -39,7 +39,7 @@ def locate(relative_path: str, sha256: str, how: str) -> Path:
 
     Args:
       relative_path: the file's name below either folder, such as ``"mnist/train-images.gz"``.
-      sha256: of its bytes, in hexadecimal.
+      sha256: SHA-256 of its bytes, in hexadecimal.
       how: what the file is and how to get it: sentences for the message of the error.
 
     Raises:
@@ -74,7 +74,7 @@ def find(relative_path: str, sha256: str, how: str, urls: Sequence[str], fetch: 
     allowed.
 
     Raises:
-      FileNotFoundError, ValueError, OSError: as of both.
+      FileNotFoundError, ValueError, OSError: as both.
     """
     try:
         return locate(relative_path, sha256, how)
@@ -94,7 +94,7 @@ def download(urls: str | Sequence[str], relative_path: str, sha256: str) -> Path
     Args:
       urls: one address or several mirrors, in the order to try.
       relative_path: as in :func:`locate`, which finds the file from then on.
-      sha256: of its bytes, in hexadecimal.
+      sha256: SHA-256 of its bytes, in hexadecimal.
 
     Raises:
       OSError: no mirror delivered the file; the message lists what happened at each.

@@ -10,13 +10,13 @@ the inputs. They are chosen here:
   out and counted (``missing``); nothing is filled in.
 - *Test.* The last target times, the same of all stations: all that is learnt from is older than
   what it is tested on. A test sample's inputs may reach back into the training days, as they would
-  for who forecasts.
+  for a forecaster.
 - *Stations*, in the order of their names. One without a training sample or without a test sample is
   left out and named (``dropped``): of the 194 with daily records one, which stops on the fourth of
   40 days; of the 207 with hourly records none or, with many lags, one or two that start late.
 - *Scale.* Inputs and target to mean 0 and variance 1 over all stations' training samples together,
-  so stations that are colder stay colder. The last feature is the constant 1: with its weight a
-  station says how much colder.
+  so colder stations stay colder. The last feature is the constant 1: its weight expresses how much
+  colder.
 
 The files are extracts of the open data of the Finnish Meteorological Institute, license CC BY 4.0:
 say "Finnish Meteorological Institute, open data, CC BY 4.0" wherever they are shown.

@@ -33,7 +33,7 @@ IJCNN1_HOW = (
     "It is a file of the data set ijcnn1 on the LIBSVM page (D. Prokhorov, IJCNN 2001 neural "
     "network competition; no license is stated there), which is not downloaded."
 )
-#: How the start of a file tells what it is compressed by.
+#: First bytes of a file by compression format.
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
 
 

@@ -86,7 +86,7 @@ def binary_tasks(
       samples: the least and the greatest :math:`D_k`.
       test: number of test images of each task.
       regularizer: as in :class:`~fljax.problems.Problem`.
-      strength: likewise.
+      strength: as in :class:`~fljax.problems.Problem`.
 
     Returns:
       A problem of ``K`` clients with ``N = samples[1] * M`` rows, padded with zeros of weight zero;

@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["html_of"]
 
-#: Of a graph with more nodes or edges a drawing shows nothing.
+#: Graphs with more nodes or edges are not drawn.
 MOST_NODES, MOST_EDGES = 300, 3000
 
 #: Pixels of a drawing's side, of a node, at most, and of what is left free around.

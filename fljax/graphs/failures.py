@@ -29,11 +29,11 @@ __all__ = [
     "resilience",
 ]
 
-#: Networks of so many nodes at most have each edge and node tried.
+#: Up to this many nodes, the failure of each edge and node is tried.
 EXACT_NODES = 200
-#: Spectra of so many nodes at most are dense.
+#: Up to this many nodes, spectra are computed from dense matrices.
 DENSE_NODES = 2000
-#: So many networks are looked at together.
+#: Number of networks that are processed together.
 TOGETHER = 16
 
 METHODS = ("auto", "exact", "spectral")
@@ -101,10 +101,10 @@ def resilience(
     an algorithm apply :mod:`fljax.theory.network_rates` to the result of :func:`pruned`. Traceable;
     the spectrum is dense for a traced network and for up to two thousand nodes.
 
-    Args: as of :func:`pruned`.
+    Args: as for :func:`pruned`.
 
     Raises:
-      ValueError: as of that.
+      ValueError: as :func:`pruned`.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -266,13 +266,13 @@ def critical_nodes(
 
     Args:
       network: a network of three nodes or more; as in :func:`critical_edges`.
-      method: likewise.
+      method: as in :func:`critical_edges`.
 
     Returns:
       All nodes, and the connectivity of the others without each, or for ``"spectral"`` its bound.
 
     Raises:
-      TypeError, ValueError: likewise.
+      TypeError, ValueError: as :func:`critical_edges`.
 
     Example:
       >>> import fljax as fl

@@ -26,10 +26,11 @@ __all__ = ["edge_budget", "project_regular", "regular_similarity"]
 
 _METHODS = ("projected", "exact")
 
-#: Distances from so many points to all others are in memory together, at most 32 MB.
+#: Number of points whose distances to all others are in memory together, at most 32 MB.
 _BLOCK_ENTRIES = 2**22
 
-#: Dykstra's projection ends where no row sum is further from the degree, in roundings of it, ...
+#: Dykstra's projection ends once no row sum differs from the degree by more than this, in rounding
+#: errors, ...
 _ROUNDINGS = 64
 #: ... and after so many turns at the latest: within a descent, and at its end.
 _TURNS, _LAST_TURNS = 50, 10_000

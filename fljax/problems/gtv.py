@@ -53,11 +53,12 @@ __all__ = ["Certificate", "GTVMin", "Solution"]
 
 #: The closed form is a dense system: of at most this many unknowns.
 CLOSED_FORM_LIMIT = 4000
-#: Up to this many features a model that all nodes share is part of the preconditioner.
+#: Up to this many features, a model common to all nodes is part of the preconditioner.
 SHARED_LIMIT = 512
-#: By default a residual of so many units of rounding is reached, of a gap or movement the second.
+#: Default tolerances in units of rounding: the first for a residual, the second for a gap or
+#: movement.
 ROUNDINGS, GAP_ROUNDINGS = 128, 4096
-#: Conjugate gradients start again from the true residual at most so often.
+#: Maximum number of restarts of conjugate gradients from the true residual.
 CYCLES = 3
 NEWTON_STEPS, HALVINGS = 100, 30
 #: Primal-dual iterations from one look at the gap to the next, and how far each is overdone.

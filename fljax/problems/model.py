@@ -30,10 +30,10 @@ __all__ = ["FunctionLoss", "Model"]
 #: Limit in bytes of activations or per-sample gradients in memory at a time.
 CHUNK_BYTES = 2**24
 
-#: Of the memory at hand an accelerator's clients, side by side, take so much at most.
+#: Fraction of the available memory that clients computed side by side on an accelerator may take.
 GROUP_SHARE = 0.25
 
-#: What networks may compute in, beside the type of their parameters.
+#: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
 
 

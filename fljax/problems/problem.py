@@ -200,7 +200,9 @@ class Problem:
             _check.known(self._check_targets, self.targets, self.weights)
 
     def _targets(self, targets: Any) -> Any:
-        """One of each sample, where each client's are a column; labels of what is true or false."""
+        """One target per sample, where each client's targets are a column; labels for boolean
+        targets.
+        """
         if np.ndim(targets) == 3 and np.shape(targets)[2] == 1 and np.ndim(self.features) == 3:
             targets = targets[:, :, 0]
         return self.loss.labels(targets) if targets.dtype == np.bool_ else targets
@@ -962,8 +964,8 @@ def stacked(
     """Features, targets and weights of clients of different sizes, padded to the largest.
 
     Args:
-      name: of the data, for messages.
-      data: ``(features, targets)`` a client.
+      name: name of the data, for messages.
+      data: one ``(features, targets)`` per client.
       linear: whether samples are rows of floats with one target; else they are of any shape and
         keep their type, and padding repeats the client's last sample, which is valid input for any
         network.

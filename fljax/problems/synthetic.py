@@ -71,7 +71,7 @@ def linear(
     Args:
       key: consumed.
       clients: ``K``.
-      samples: ``N``, or one size a client.
+      samples: ``N``, or one size per client.
       dim: ``P`` features (and parameters).
       loss: loss of the objective.
       regularizer: regularizer of the objective.
@@ -106,10 +106,10 @@ def _observed(
 
     Args:
       k_features: consumed.
-      k_noise: likewise.
+      k_noise: consumed.
       models: ``[K, P]``.
       real: ``[K, N]``, one where a sample is real, zero where it is padding.
-      deviation: of the noise.
+      deviation: standard deviation of the noise.
     """
     (clients, longest), (_, dim), dtype = real.shape, models.shape, models.dtype
     features = _normal_rows(k_features, (clients, longest, dim), dtype) * real[..., None]
@@ -359,7 +359,7 @@ def clustered_network(
     Args:
       key: consumed.
       sizes: number of clients of each of the ``Q`` clusters; cluster 0 comes first.
-      samples: ``N``, or one size a client.
+      samples: ``N``, or one size per client.
       dim: ``D``.
       within: probability of an edge within a cluster.
       between: probability of an edge between two clusters.
@@ -367,7 +367,7 @@ def clustered_network(
       truth: ``[Q, D]``, the clusters' models; by default independent standard normal ones.
       form: form of the graph, as in :func:`fljax.graphs.stochastic_block_model`: dense where the
         probabilities are traced.
-      max_degree: likewise.
+      max_degree: as in :func:`fljax.graphs.stochastic_block_model`.
 
     Returns:
       The problem, without a regularizer, whose ``tasks`` include clusters and true models; the

@@ -255,8 +255,8 @@ def with_noise(group: Group, axes: list[Axis], study: str) -> Group:
     """The group with the data that each point's noise depends on besides the seed: ``[C, 2]``.
 
     Args:
-      group: of the grid.
-      axes: of the grid.
+      group: a group of the grid.
+      axes: the axes of the grid.
       study: identifies the study, apart from the point. Different studies must have different
         noise: the same noise at two scales cancels.
     """

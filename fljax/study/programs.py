@@ -57,7 +57,7 @@ _PROGRAM = re.compile(r"[0-9a-f]{64}\.program")
 #: Files that were being written: by which process of which machine.
 _LEFTOVER = re.compile(r"\.[0-9a-f]{64}\.program\.(?P<host>.+)\.(?P<process>\d+)\.\d+\.tmp")
 
-#: Those of other machines are left over after so many seconds.
+#: Files of other machines count as left over after this many seconds.
 _FORGOTTEN_SECONDS = 86400.0
 
 
@@ -102,7 +102,7 @@ def _folder() -> Path:
 
 
 def _whose(about: os.stat_result) -> str:
-    """Who else than this user could have put there what is there; empty if nobody."""
+    """Who other than this user could have written the files; empty if nobody."""
     if about.st_uid != os.geteuid():
         return f"is of user {about.st_uid}"
     return "may be written by others" if about.st_mode & 0o022 else ""

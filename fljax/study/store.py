@@ -1,6 +1,6 @@
 """A study on disk: every finished block of runs, whole or not at all.
 
-A store is a folder. ``study.json`` says what the study is, with a digest of what it says; each
+A store is a folder. ``study.json`` describes the study, with a digest of its content; each
 ``runs-<digest>.npz`` holds the records of some finished blocks and each ``state-<digest>.npz`` the
 states to go on from; both say what programs made them. A file's name is the digest of its bytes, it
 appears under that name only when it is whole, and it is never changed: so a process may be killed

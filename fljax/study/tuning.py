@@ -117,7 +117,7 @@ class Search:
         self.batch: np.ndarray | None = self._spread(self.low, self.high)
 
     def edges(self, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether a candidate lies on the lower and on the upper edge of what was tried."""
+        """Whether a candidate lies on the lower and on the upper edge of the values tried."""
         return best <= self.low + self.margin, best >= self.high - self.margin
 
     def advance(self, scores: np.ndarray) -> None:
