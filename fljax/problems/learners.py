@@ -163,7 +163,7 @@ def _check_learner(learner: Any) -> None:
 
 
 def as_learners(value: Any) -> Learners:
-    """Make :class:`Learners` from one object, or from a sequence with one per client."""
+    """Make ``Learners`` from one object, or from a sequence with one per client."""
     if isinstance(value, Learners):
         return value
     listed = isinstance(value, list | tuple)
