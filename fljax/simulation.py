@@ -55,8 +55,8 @@ class Simulation:
       privacy: the privacy mechanism and its budget, or ``None``: a :class:`~fljax.privacy.Notion`
         for messages, a trusted server's :class:`~fljax.privacy.CentralGaussian`, or
         :class:`~fljax.privacy.NoisyGradients` within clients.
-      metrics: the recorded metrics, as objects or names; they cover the honest clients only if
-        there are attackers.
+      metrics: the recorded metrics, as objects or names; where there are attackers, they are
+        computed over the honest clients alone.
       participation: which clients are available in each round, a
         :class:`~fljax.participation.Pattern`; by default all of them, always. An unavailable peer
         is idle: it neither computes nor receives, and its neighbors reuse its last message. (In

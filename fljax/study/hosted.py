@@ -5,7 +5,7 @@ function is therefore part of the study's identity: its bytecode, constants and 
 and globals, recursively, arrays bit by bit, objects by their class and state (an estimator's
 parameters, a dataclass's fields) as pickled. Installed code, as opposed to code written for the
 study, is identified by its name and version. Objects without such a state (an open file, a lock, a
-generator) cannot be identified and raise an error.
+generator) cannot be identified, which is reported.
 
 ``jax.debug`` is ignored: it returns nothing, so no number depends on it.
 """
