@@ -1,15 +1,14 @@
-r"""Clustered federated learning: which clients have like data, and one model for each such group.
+r"""Clustered federated learning: finding clients with similar data, and one model per group.
 
-Two ways (Jung 2025, section 6.2). *Cluster, then pool*: represent every data set
-by a vector (:func:`fljax.problems.train`, :func:`~fljax.problems.local_gradients`,
+There are two approaches (Jung 2025, section 6.2). *Cluster, then pool*: represent every data set by
+a vector (:func:`fljax.problems.train`, :func:`~fljax.problems.local_gradients`,
 :func:`~fljax.problems.mean_codes`), cluster the vectors (:func:`kmeans`, or
-:func:`gaussian_mixture` where clusters are no balls), and train one model a cluster
-(:func:`pooled_models`). Or let
-*generalized total variation* do it: models coupled along a graph that is dense within clusters and
-sparse between them agree within (:class:`fljax.problems.GTVMin`,
-:class:`fljax.algorithms.FedRelax`), and :func:`detect` reads the clusters off their models. How
-well a graph suits a cluster is said by :func:`quality`, how well clusters were found by
-:func:`adjusted_rand` and :func:`misassigned`.
+:func:`gaussian_mixture` for clusters that are not balls), and train one model per cluster
+(:func:`pooled_models`). Or use *generalized total variation*: models coupled along a graph that is
+dense within clusters and sparse between them agree within clusters (:class:`fljax.problems.GTVMin`,
+:class:`fljax.algorithms.FedRelax`), and :func:`detect` extracts the clusters from the models.
+:func:`quality` measures how well a graph separates a cluster, :func:`adjusted_rand` and
+:func:`misassigned` the accuracy of estimated clusters.
 
 Shapes: ``K`` clients, ``Q`` clusters, ``m`` numbers of a representation, ``D`` parameters.
 """
@@ -47,7 +46,7 @@ __all__ = [
 
 
 class Clusters(NamedTuple):
-    """What :func:`kmeans` found."""
+    """Result of :func:`kmeans`."""
 
     cluster: Array  # [K]     of each point, 0..Q-1
     centers: Array  # [Q, m]
@@ -55,7 +54,7 @@ class Clusters(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """What :func:`gaussian_mixture` found, as :class:`Clusters` and more."""
+    """Result of :func:`gaussian_mixture`, which extends :class:`Clusters`."""
 
     cluster: Array  # [K]        the likeliest of each point, 0..Q-1
     centers: Array  # [Q, m]     the means
@@ -66,7 +65,7 @@ class Mixture(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How well a graph suits a cluster."""
+    """How well a graph separates a cluster."""
 
     connectivity: Array  # []  lambda_2 of the subgraph within
     boundary: Array  # []  the weights of the edges that leave it, summed
@@ -81,18 +80,19 @@ def kmeans(
     restarts: int = 10,
     iterations: int = 100,
 ) -> Clusters:
-    r"""k-means: clusters of least :math:`\sum_i\lVert z^{(i)}-c_{q(i)}\rVert^2`, of some starts.
+    r"""k-means: clusters that minimize :math:`\sum_i\lVert z^{(i)}-c_{q(i)}\rVert^2`, the best of
+    several starts.
 
-    Lloyd's iterations from starts by k-means++, until no point moves. A cluster that loses its last
-    point takes the one furthest from its center. It may be traced, so that every seed of a study
-    has clusters of its own.
+    Lloyd's iterations from k-means++ starts, until no point changes its cluster. An empty cluster
+    takes the point that is furthest from its center. Traceable, so that every seed of a study has
+    its own clusters.
 
     Args:
       key: consumed.
       points: ``[K, m]``.
       clusters: ``Q``, at most ``K``.
-      restarts: how many starts; the best end counts.
-      iterations: at most, of each.
+      restarts: number of starts; the best result is returned.
+      iterations: maximum number of iterations of each start.
 
     Raises:
       ValueError: more clusters than points, NaN.
@@ -175,20 +175,20 @@ def gaussian_mixture(
     iterations: int = 100,
     floor: Float[Array, ""] | float = 1e-3,
 ) -> Mixture:
-    r"""A mixture of Gaussians, each with a covariance of its own: clusters of any extent and shape.
+    r"""A mixture of Gaussians, each with its own covariance: clusters of any extent and shape.
 
-    Expectation-maximization from the clusters of k-means, until the likelihood no longer rises; of
-    some starts the likeliest. It may be traced, so that every seed of a study has clusters of its
-    own.
+    Expectation-maximization from the clusters of k-means, until the likelihood no longer increases;
+    the most likely result of several starts. Traceable, so that every seed of a study has its own
+    clusters.
 
     Args:
       key: consumed.
       points: ``[K, m]``.
       clusters: ``Q``, at most ``K``.
-      restarts: how many starts.
-      iterations: at most, of each.
-      floor: no covariance is below so large a multiple of the points' mean variance in any
-        direction, or a Gaussian would shrink onto a single point; > 0.
+      restarts: number of starts.
+      iterations: maximum number of iterations of each start.
+      floor: lower bound on each covariance in every direction, as a multiple of the points' mean
+        variance, > 0; without it a Gaussian could shrink onto a single point.
 
     Raises:
       ValueError: more clusters than points, NaN, a floor that is not positive.
@@ -197,7 +197,7 @@ def gaussian_mixture(
       Jung 2025, section 6.2; Dempster, Laird and Rubin 1977.
 
     Example:
-      A narrow cluster within a wide one, which no center tells apart:
+      A narrow cluster within a wide one, which centers cannot separate:
 
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> wide, narrow = jax.random.normal(jax.random.key(0), (2, 40, 2))
@@ -273,22 +273,24 @@ def pooled_models(
     ridge: Float[Array, ""] | float = 1e-4,
     iterations: int = 1000,
 ) -> Float[Array, "clients dim"]:
-    r"""Each client's model of the pooled data of its cluster.
+    r"""Each client's model, trained on the pooled data of its cluster.
 
     .. math:: w_k=\arg\min_w\sum_{i\in\mathcal C(k)}\big(f_i(w)+\epsilon\lVert w\rVert^2\big)
 
-    Every client's *mean* loss counts once, whatever its size (``problem.weighing`` changes that).
+    All clients' *mean* losses have equal weight, whatever their sizes (``problem.weighing`` changes
+    that).
 
     Args:
       problem: the clients'.
-      cluster: ``[K]``, of each client, in ``0..Q-1``; may be traced, and leave clusters empty.
+      cluster: ``[K]``, the cluster of each client, in ``0..Q-1``; may be traced, and clusters may
+        be empty.
       clusters: ``Q``.
       ridge: :math:`\epsilon>0`.
-      iterations: of the solver where there is no closed form.
+      iterations: number of iterations of the solver where there is no closed form.
 
     Raises:
-      ValueError: membership of other clients or out of range, a ridge that is not positive, a
-        problem that clips gradients.
+      ValueError: membership for another number of clients or out of range, a ridge that is not
+        positive, a problem that clips gradients.
 
     Reference:
       Jung 2025, (72).
@@ -324,10 +326,11 @@ def detect(
     models: Float[Array, "clients dim"],
     tolerance: Float[Array, ""] | float,
 ) -> Int[Array, " clients"]:
-    r"""Clusters of nodes whose models agree: connected by edges along which they hardly differ.
+    r"""Clusters of nodes whose models agree: the components of the graph of edges with small
+    differences.
 
     Args:
-      network: along which models were coupled.
+      network: the graph along which the models were coupled.
       models: ``[K, D]``, such as a solution of :class:`fljax.problems.GTVMin`.
       tolerance: an edge connects if :math:`\lVert w_k-w_l\rVert` is at most this.
 
@@ -336,7 +339,7 @@ def detect(
       ``np.unique(..., return_inverse=True)`` numbers the clusters.
 
     Raises:
-      ValueError: models of other nodes, NaN, a negative tolerance.
+      ValueError: models for another number of nodes, NaN, a negative tolerance.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -355,21 +358,22 @@ def detect(
 
 @checked
 def quality(network: Graph, members: Bool[Array, " clients"]) -> Quality:
-    r"""How well a graph suits a cluster: much connectivity within, little weight across.
+    r"""How well a graph separates a cluster: its internal connectivity, and the weight of its
+    boundary.
 
     A solution of GTVMin is nearly constant on a cluster :math:`\mathcal C` where
     :math:`\lambda_2(L^{(\mathcal C)})` is large and
     :math:`\partial\mathcal C=\sum_{i\in\mathcal C,i'\notin\mathcal C}A_{ii'}` small.
 
     Args:
-      network: the similarity graph; see ``Graph.algebraic_connectivity`` for what it takes.
-      members: ``[K]``, which nodes are of the cluster, two at least.
+      network: the similarity graph; see ``Graph.algebraic_connectivity`` for the cost.
+      members: ``[K]``, the mask of the cluster's nodes, at least two.
 
     Returns:
       The second smallest eigenvalue of the Laplacian of the subgraph, and the boundary.
 
     Raises:
-      ValueError: members of another network, fewer than two.
+      ValueError: members for another number of nodes, fewer than two.
 
     Reference:
       Jung 2025, section 6.2, and Proposition 6.1.
@@ -398,11 +402,12 @@ def quality(network: Graph, members: Bool[Array, " clients"]) -> Quality:
 
 @checked
 def adjusted_rand(estimate: Any, truth: Any) -> Float[Array, ""]:
-    """How far two partitions of the same clients agree: 1 if they are equal, 0 as by chance.
+    """Agreement of two partitions of the same clients: 1 if they are equal, 0 in expectation for
+    random ones.
 
     Args:
-      estimate: ``[K]`` integers, any names of clusters below ``K``; may be traced.
-      truth: ``[K]``, likewise.
+      estimate: ``[K]`` integers, any cluster numbers below ``K``; may be traced.
+      truth: ``[K]``, as ``estimate``.
 
     Raises:
       ValueError: partitions of different clients, names out of range.
@@ -418,7 +423,7 @@ def adjusted_rand(estimate: Any, truth: Any) -> Float[Array, ""]:
     estimate, truth = (jnp.asarray(names) for names in _partitions(estimate, truth))
 
     def pairs(*names: Array) -> Array:
-        """How many pairs of clients have all these names in common."""
+        """Number of pairs of clients that agree in all of these labels."""
         ordered = jnp.stack(jax.lax.sort(names, num_keys=len(names)))
         same = jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0)
         place = jnp.arange(1, len(estimate))
@@ -436,11 +441,11 @@ def adjusted_rand(estimate: Any, truth: Any) -> Float[Array, ""]:
 
 @checked
 def misassigned(estimate: Any, truth: Any) -> float:
-    """The share of clients in a wrong cluster, under the best matching of clusters' names.
+    """The share of clients in a wrong cluster, under the best matching of cluster numbers.
 
     Args:
-      estimate: ``[K]`` integers, any names of clusters below ``K``.
-      truth: ``[K]``, likewise.
+      estimate: ``[K]`` integers, any cluster numbers below ``K``.
+      truth: ``[K]``, as ``estimate``.
 
     Raises:
       TypeError: traced partitions, which the host cannot match.

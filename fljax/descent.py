@@ -3,9 +3,9 @@ r"""Gradient descent on any objective: step rules, stopping rules, perturbed and
 .. math:: w^{(t+1)}=\mathcal P\big(w^{(t)}-\eta_tf'(w^{(t)})+\varepsilon^{(t)}\big)
 
 (Jung 2025, Algorithm 2 with (87) and (91).) A step rule is a number, a schedule or any
-transformation of optax; a projection any function of the point, such as those of
-:mod:`optax.projections` or :func:`fljax.graphs.agreed`. All is one ``lax.while_loop``, to be
-compiled, and mapped over starts, objectives and steps.
+transformation of optax; a projection is any function of the point, such as those of
+:mod:`optax.projections` or :func:`fljax.graphs.agreed`. The whole is one ``lax.while_loop``, which
+can be compiled and mapped over starts, objectives and steps.
 """
 
 import math
@@ -27,7 +27,7 @@ __all__ = ["Descent", "Extremes", "backtracking", "minimize", "optimal_step", "r
 
 
 class Descent(NamedTuple):
-    """Where a descent ended."""
+    """Result of a gradient descent."""
 
     point: Array  # as the start
     rounds: Int[Array, ""]  # steps taken
@@ -50,24 +50,25 @@ def minimize(
     r"""Gradient descent from ``start``: Algorithm 2, the blueprint of gradient-based methods.
 
     Args:
-      objective: :math:`f`, of a point to one number.
+      objective: :math:`f`, a function from a point to one number.
       start: :math:`w^{(0)}`, an array of any shape.
       step: :math:`\eta_t`, a number > 0, a schedule of :math:`t+1=1,2,\dots`, or a transformation
-        of optax that makes the step of the gradient, such as :func:`backtracking`,
+        of optax that computes the step from the gradient, such as :func:`backtracking`,
         ``optax.sgd(0.1, momentum=0.9)`` or ``optax.adam(0.1)``.
-      rounds: steps at most, >= 1; those of :func:`rounds_needed`, for instance.
+      rounds: maximum number of steps, >= 1; for instance that of :func:`rounds_needed`.
       tolerance: stop where :math:`|f(w^{(t)})-f(w^{(t+1)})|` is at most this, >= 0; by default all
         steps are taken.
-      gradient: of the point, in place of the objective's derivative: an estimate, or a surrogate's.
-      perturbation: ``(t + 1, w) -> epsilon``, added to the step that leads on from ``w``. An error
-        ``e`` of the gradient is one of ``-step * e``.
-      projection: :math:`\mathcal P`, of points to those allowed.
+      gradient: a function of the point that replaces the objective's derivative: an estimate, or
+        the gradient of a surrogate.
+      perturbation: ``(t + 1, w) -> epsilon``, added to the step from ``w``. An error ``e`` of the
+        gradient corresponds to a perturbation ``-step * e``.
+      projection: :math:`\mathcal P`, maps points to feasible ones.
 
     Returns:
-      The point, how many steps led to it, its value, and whether the tolerance stopped them.
+      The final point, the number of steps, its value, and whether the tolerance was reached.
 
     Raises:
-      TypeError: an objective that is not one number; something else than a function.
+      TypeError: an objective that is not one number; an argument that is not a function.
       ValueError: a gradient, perturbation or projection of another shape than the point; a step
         that is not positive, no rounds, a negative tolerance.
 
@@ -171,14 +172,14 @@ def backtracking(
     sufficient: Float[Array, ""] | float = 1e-4,
     trials: int = 40,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""The step rule that backs off: in every round from ``largest``, times ``shrink`` until
+    r"""The backtracking step rule: in every round, ``largest`` is multiplied by ``shrink`` until
     :math:`f(w-\eta f'(w))\le f(w)-c\,\eta\|f'(w)\|^2` (Armijo), as optax searches.
 
     Args:
-      largest: the guess, > 0.
+      largest: the initial step, > 0.
       shrink: in (0, 1).
-      sufficient: :math:`c`, in (0, 1); the source leaves it open, 1e-4 is the textbooks'.
-      trials: at most.
+      sufficient: :math:`c`, in (0, 1); the source does not specify it; 1e-4 is the textbook value.
+      trials: maximum number of trials.
 
     Raises:
       ValueError: numbers outside their ranges.
@@ -209,7 +210,7 @@ def backtracking(
 
 class Extremes(NamedTuple):
     r"""The extreme eigenvalues of :math:`Q` in :math:`w^\top Qw+q^\top w`, half those of the
-    Hessian, and what they say of gradient steps :math:`w-\eta(2Qw+q)`, section 4.3.
+    Hessian, and their implications for gradient steps :math:`w-\eta(2Qw+q)`, section 4.3.
     """
 
     smallest: Array | float  # []
@@ -217,14 +218,16 @@ class Extremes(NamedTuple):
 
     @property
     def step_limit(self) -> Float[Array, ""]:
-        r"""Steps below :math:`1/\lambda_d` converge, (85) and line 1209; at it some go on for ever,
-        beyond it they grow.
+        r"""Steps below :math:`1/\lambda_d` converge, (85) and line 1209; at this limit some
+        iterates never converge, beyond it they diverge.
         """
         return 1 / jnp.asarray(self.largest)
 
     @property
     def best_step(self) -> Float[Array, ""]:
-        r""":math:`1/(\lambda_1+\lambda_d)`, (83): the fastest from the worst start."""
+        r""":math:`1/(\lambda_1+\lambda_d)`, (83): the step with the fastest convergence from the
+        worst start.
+        """
         return 1 / jnp.asarray(self.smallest + self.largest)
 
     @property
@@ -240,7 +243,8 @@ class Extremes(NamedTuple):
 
     def factor(self, step_size: Float[Array, "*steps"] | float) -> Float[Array, "*steps"]:
         r""":math:`\kappa^{(\eta)}=\max\{|1-2\eta\lambda_1|,|1-2\eta\lambda_d|\}`, (81): every step
-        brings the solution nearer by it at least, (80), from the worst start by no more.
+        shrinks the distance to the solution by at least this factor, (80), and by exactly this
+        factor from the worst start.
         """
         step = jnp.asarray(step_size)
         return jnp.maximum(
@@ -252,8 +256,8 @@ class Extremes(NamedTuple):
 def optimal_step(
     smallest: Float[Array, ""] | float, largest: Float[Array, ""] | float
 ) -> Float[Array, ""]:
-    r""":math:`\eta^*=1/(\lambda_1+\lambda_D)`, with which :math:`w^\top Qw+q^\top w` is approached
-    fastest: every step shrinks the distance by
+    r""":math:`\eta^*=1/(\lambda_1+\lambda_D)`, the step size with the fastest convergence to the
+    minimizer of :math:`w^\top Qw+q^\top w`: every step shrinks the distance by
     :math:`\kappa^*=(\lambda_D-\lambda_1)/(\lambda_D+\lambda_1)` at least.
 
     Args:
@@ -290,15 +294,16 @@ def rounds_needed(
     accuracy: Float[Array, "*some"] | float,
     factor: Float[Array, "*some"] | float,
 ) -> Float[Array, "*some"]:
-    r"""How many steps guarantee :math:`\|w^{(t)}-\hat w\|\le\epsilon`, known before the first:
+    r"""The number of steps that guarantees :math:`\|w^{(t)}-\hat w\|\le\epsilon`, known in advance:
     :math:`\lceil\log(\|w^{(0)}-\hat w\|/\epsilon)/\log(1/\kappa)\rceil`.
 
-    None where it is there, one where :math:`\kappa=0`, infinitely many where :math:`\kappa\ge1`.
+    Zero if the start is already that close, one if :math:`\kappa=0`, infinity if
+    :math:`\kappa\ge1`.
 
     Args:
-      distance: of the start from the minimizer, > 0, or a bound of it.
+      distance: distance of the start from the minimizer, > 0, or an upper bound of it.
       accuracy: :math:`\epsilon>0`.
-      factor: :math:`\kappa\ge0`, by which a step shrinks the distance at least.
+      factor: :math:`\kappa\ge0`, the factor by which a step shrinks the distance at least.
 
     Raises:
       ValueError: numbers outside their ranges.

@@ -1,4 +1,4 @@
-"""The engine of a run: what is computed before its rounds, in each of them, and at its end."""
+"""The engine of a run: computations before its rounds, in each of them, and at its end."""
 
 import functools
 from collections.abc import Callable
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Carry(NamedTuple):
-    """What goes from round to round beside the algorithm's own state."""
+    """State carried from round to round in addition to the algorithm's own."""
 
     state: Any
     spent: dict[str, Array]  # [2, K] each: the privacy ledger so far, and what rounding left of it
@@ -59,7 +59,7 @@ class Carry(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is computed once, before the first round."""
+    """Quantities that are computed once, before the first round."""
 
     problem: Any  # Problem or Stream
     network: Any  # as rounds see it: the clients' graph only where they talk to each other
@@ -70,7 +70,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(simulation: Simulation, rounds: int) -> Prepared:
-    """Statistics of the data, the optimum if a metric needs it, the noise plan."""
+    """Compute the statistics of the data, the optimum if a metric needs it, and the noise plan."""
     problem, network = simulation.problem, simulation.network
     if simulation.privacy is not None:
         problem = problem.usable()
@@ -97,7 +97,7 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
 
 
 def _one_by_one(simulation: Simulation) -> bool:
-    """Whether a receiver looks at all its messages side by side."""
+    """Whether a receiver needs all its messages side by side."""
     noise = simulation.noise
     drawn = isinstance(noise, LocalGraphHomomorphic) and not (
         noise.cancels and simulation.losses is None
@@ -142,8 +142,8 @@ def check_length(simulation: Simulation, rounds: int) -> None:
 
 
 def noise_plan(simulation: Simulation, rounds: int) -> Any:
-    """What the privacy part fixes for the whole run: of the noise on messages, from the algorithm's
-    sensitivities; of a trusted server's, from how it chooses who takes part.
+    """The privacy noise for the whole run: on messages, from the algorithm's sensitivities; of a
+    trusted server, from its sampling of participants.
     """
     privacy = simulation.privacy
     if isinstance(privacy, CentralGaussian):
@@ -167,7 +167,7 @@ def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
 
 
 def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
-    """Before the first round; ``key`` is the run's, whose rounds count from 1."""
+    """State before the first round; ``key`` is that of the run, whose rounds count from 1."""
     problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
     zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
@@ -204,9 +204,9 @@ def look(
     rounds: int,
     linked: Callable[..., Link] = Link,
 ) -> tuple[Round, Any, Any]:
-    """The view of a round, and the next states of the data and of who is there.
+    """The view of a round, and the next states of the data and of participation.
 
-    ``linked`` makes its link: one of another kind can listen to what is said.
+    ``linked`` makes its link: one of another kind can record the messages.
     """
     now, pattern = jax.random.fold_in(key, round), simulation.participation
     stream, problem = prepared.problem.observe(carry.stream, now, round)
@@ -249,11 +249,11 @@ def advance(
     record_every: int,
     rounds: int,
 ) -> tuple[Carry, dict[str, Array]]:
-    """A stretch of a run as a scan, after ``done`` of its ``rounds``.
+    """A segment of a run as a scan, after ``done`` of its ``rounds``.
 
-    Recorded per record, ``[records]`` each: the metrics; the ledger's worst client; the traffic
-    since the last record. Round ``n`` draws from ``fold_in(key, n)``, so a run in several
-    stretches is the same run.
+    Each record, ``[records]`` each, contains the metrics, the largest privacy loss of a client in
+    the ledger, and the traffic since the last record. Round ``n`` draws from ``fold_in(key, n)``,
+    so a run in several segments is the same run.
     """
     problem, algorithm, privacy = prepared.problem, simulation.algorithm, simulation.privacy
 
@@ -336,8 +336,8 @@ def _totals(carry: Carry) -> dict[str, Array]:
 
 
 def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> tuple[Array, bool]:
-    """The models that metrics look at, ``[K, D]`` or one for all, ``[D]``, and whether they are
-    those that the network may see.
+    """The models that metrics evaluate, ``[K, D]`` or one for all, ``[D]``, and whether they are
+    the released ones.
     """
     algorithm = simulation.algorithm
     if type(algorithm).released is Algorithm.released:
@@ -351,7 +351,7 @@ def _looks_at_noise(simulation: Simulation) -> bool:
 
 
 def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
-    """The algorithm's next state; of peers that are absent the old one."""
+    """The algorithm's next state; absent peers keep the old one."""
     new = simulation.algorithm.step(state, now)
     if simulation.among_peers and simulation.participation is not None:
         rested = _rested(now.available, new, state)
@@ -361,7 +361,7 @@ def stepped(simulation: Simulation, state: Any, now: Round) -> Any:
 
 
 def _rested(available: Array, new: Any, old: Any) -> Any:
-    """The state of peers of whom those that are absent neither computed nor heard anything."""
+    """The state after a round in which absent peers neither computed nor received anything."""
     clients = len(available)
 
     def keep(new: Array, old: Array) -> Array:
@@ -373,7 +373,7 @@ def _rested(available: Array, new: Any, old: Any) -> Any:
 
 
 def witnessed(algorithm: Algorithm, now: Round) -> Array:
-    """The largest per-sample gradient that a step met, on which its privacy rests."""
+    """The largest per-sample gradient in a step, on which its privacy guarantee is based."""
     if now.witnessed is None:
         raise TypeError(
             f"{type(algorithm).__name__}.step tells nothing of the gradients that it met, on which "
@@ -383,7 +383,7 @@ def witnessed(algorithm: Algorithm, now: Round) -> Array:
 
 
 def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
-    """What is known of a run once, at its end so far."""
+    """Quantities reported once per run, at its end so far."""
     known = {"diverged": carry.diverged}
     privacy = simulation.privacy
     if privacy is not None:
@@ -420,13 +420,13 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
 
 
 def _proportional(some: Array | None, others: Array | None) -> Array:
-    """Whether clients' weights are the same but for a factor; ``None`` is one each."""
+    """Whether clients' weights are equal up to a factor; ``None`` means one each."""
     one, other = (jnp.ones(()) if w is None else w / jnp.mean(w) for w in (some, others))
     return jnp.all(jnp.abs(one - other) <= 1e-4)
 
 
 def _sampled(simulation: Simulation) -> dict[str, Array]:
-    """What :func:`fljax.privacy.spent` needs of a sampled Gaussian mechanism."""
+    """The arguments that :func:`fljax.privacy.spent` needs for a sampled Gaussian mechanism."""
     privacy, algorithm, problem = simulation.privacy, simulation.algorithm, simulation.problem
     if isinstance(privacy, CentralGaussian):
         law, records = algorithm.selection.law(problem.clients), problem.clients
@@ -442,15 +442,15 @@ def _sampled(simulation: Simulation) -> dict[str, Array]:
 
 
 def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:
-    """``[K, D]``, whether the clients have a model each or share one; of learners that have no
-    parameters what they predict.
+    """``[K, D]``, whether each client has its own model or all share one; for learners without
+    parameters, their predictions.
     """
     model, _ = _judged(simulation, prepared, carry.state)
     return jnp.broadcast_to(model, (prepared.problem.clients, model.shape[-1]))
 
 
 def final_ledger(carry: Carry) -> dict[str, Array]:
-    """``[K]`` each: what every client spent."""
+    """``[K]`` each: the privacy loss of every client."""
     return {f"client_{name}": spent for name, spent in _totals(carry).items()}
 
 
@@ -467,7 +467,7 @@ def trace(
 
 
 def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int) -> None:
-    """Raise ``TypeError`` unless every metric had the axes that it names in every record."""
+    """Raise ``TypeError`` unless every metric has the axes that it declares, in every record."""
     problem = simulation.problem
     known = {"client": problem.clients, "parameter": problem.dim}
     for metric in simulation.metrics:
@@ -488,7 +488,7 @@ def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int
 
 
 def check_rounds(rounds: int, record_every: int) -> None:
-    """Raise unless the recorded rounds divide the run."""
+    """Raise unless ``record_every`` divides the number of rounds."""
     _check.count("rounds", rounds, hint="It is the number of iterations of every run.")
     _check.count("record_every", record_every)
     if rounds % record_every:

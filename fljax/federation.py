@@ -1,9 +1,9 @@
-r"""Servers on a graph of their own, each with its clients: the graph federated architecture.
+r"""Servers on a graph, each with its own clients: the graph federated architecture.
 
-Every client belongs to one server :math:`s\in\mathcal S`; servers talk to their neighbors
-:math:`\mathcal N_s`, which here include :math:`s` itself (Gauthier 2024, section 5.2; Rizk
-2023, chapter 3). A *cell* is the set :math:`\mathcal C_{s,(q)}` of a server's clients of one
-cluster; it may be empty. Shapes: ``K`` clients, ``S`` servers, ``M`` clients who take part.
+Every client belongs to one server :math:`s\in\mathcal S`; servers communicate with their neighbors
+:math:`\mathcal N_s`, which here include :math:`s` itself (Gauthier 2024, section 5.2; Rizk 2023,
+chapter 3). A *cell* is the set :math:`\mathcal C_{s,(q)}` of a server's clients of one cluster; it
+may be empty. Shapes: ``K`` clients, ``S`` servers, ``M`` participating clients.
 """
 
 from typing import Any
@@ -23,14 +23,15 @@ __all__ = ["Federation", "balanced"]
 
 @module
 class Federation:
-    """Which server each client belongs to, and which servers talk to each other.
+    """The server of each client, and the graph along which servers communicate.
 
     Args:
       server: ``[K]``, the server of each client, numbers ``0..S-1``; structure, never traced.
-      graph: of the ``S`` servers; ``None`` if they do not talk to each other, or there is one.
+      graph: graph of the ``S`` servers; ``None`` if they do not communicate, or if there is only
+        one.
 
     Raises:
-      ValueError: servers out of range or without clients, a graph of another size.
+      ValueError: server numbers out of range or without clients, a graph of another size.
     """
 
     server: Any = static()
@@ -54,26 +55,28 @@ class Federation:
 
     @property
     def sizes(self) -> Int[np.ndarray, " servers"]:
-        """How many clients each server has."""
+        """Number of clients of each server."""
         return np.bincount(self.server)
 
     def neighbor_counts(self) -> Int[Array, " nodes"]:
-        """To how many receivers a client's message goes: its server."""
+        """Number of receivers of a client's message: one, its server."""
         return jnp.ones(self.nodes, jnp.int32)
 
     def connected(self) -> Bool[Array, ""]:
-        """Whether all servers can hear of each other."""
+        """Whether the graph of the servers is connected."""
         return jnp.asarray(self.servers == 1) if self.graph is None else self.graph.connected()
 
     def require_connected(self) -> "Federation":
-        """The federation; ``ValueError`` if its graph, where there is one, is in pieces."""
+        """The federation; raise ``ValueError`` if its graph, where there is one, is
+        disconnected.
+        """
         if self.graph is not None:
             self.graph.require_connected()
         return self
 
     @property
     def degree(self) -> Float[Array, " servers"]:
-        """How many other servers each one talks to."""
+        """Number of other servers with which each server communicates."""
         return jnp.zeros(self.servers) if self.graph is None else self.graph.degree
 
     def neighbor_sum(self, x: Float[Array, "servers ..."]) -> Float[Array, "servers ..."]:
@@ -87,8 +90,8 @@ class Federation:
 
         Args:
           x: ``[S, ...]``.
-          present: 1 or 0, of the same number of axes: which entries there are. The mean is over
-            those, and zero where a neighborhood has none.
+          present: 1 or 0, with the same number of axes: which entries are present. The mean is over
+            those, and zero if a neighborhood has none.
         """
         if present is None:
             present = jnp.ones((self.servers,) + (1,) * (x.ndim - 1), x.dtype)
@@ -106,11 +109,11 @@ class Federation:
 
 @checked
 def balanced(clients_per_server: int, graph: Graph | None = None) -> Federation:
-    """Servers with equally many clients each: client ``k`` belongs to server ``k // size``.
+    """Servers with equal numbers of clients: client ``k`` belongs to server ``k // size``.
 
     Args:
       clients_per_server: >= 1.
-      graph: of the servers; ``None`` for a single server.
+      graph: graph of the servers; ``None`` for a single server.
 
     Example:
       >>> import fljax as fl

@@ -1,4 +1,4 @@
-"""Optimizers of optax, at clients or a server, whose numbers can be swept."""
+"""Optimizers of optax, at clients or at a server, whose numbers can be swept."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,15 +24,15 @@ TRIAL = [1e3, -2e3]
 
 
 class Optimizer:
-    """How a model moves along a gradient, with what it remembers; made by :func:`from_optax`."""
+    """An optimizer with its state; made by :func:`from_optax`."""
 
     @_check.required
     def transformation(self) -> optax.GradientTransformationExtraArgs:
-        """As optax has it."""
+        """The optimizer as an optax transformation."""
         raise NotImplementedError
 
     def init(self, model: Float[Array, "*batch dim"]) -> Any:
-        """What it remembers of one model, or of each of several, at first."""
+        """The initial state for one model, or for each of several."""
         with foreign():
             start = self.transformation().init
             return start(model) if model.ndim == 1 else jax.vmap(start)(model)
@@ -40,7 +40,9 @@ class Optimizer:
     def move(
         self, model: Float[Array, "*batch dim"], slope: Float[Array, "*batch dim"], memory: Any
     ) -> tuple[Float[Array, "*batch dim"], Any]:
-        """The model, or each of several, after a step against its slope, and the new memory."""
+        """The model, or each of several, after a step along the negative gradient, and the new
+        state.
+        """
         update = self.transformation().update
 
         def one(model: Array, slope: Array, memory: Any) -> tuple[Array, Any]:
@@ -67,7 +69,7 @@ class _Optax(Optimizer):
 
 @module
 class _Given(Optimizer):
-    """A transformation made already, compiled in."""
+    """An existing transformation, compiled into the program."""
 
     given: Any = static()
 
@@ -82,25 +84,24 @@ def _counted(number: Any) -> Any:
 
 @checked
 def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
-    """An optimizer of optax, whose numbers can be swept as those of any other part.
+    """An optimizer of optax whose numbers can be swept like those of any other part.
 
-    What optax returns is a closure: its numbers are compiled in, so that each would be a program of
-    its own. Here the floats among the arguments, and those of schedules of
-    :mod:`fljax.schedules`, stay numbers, but for those that optax must know to build it; whole
-    numbers, switches and the like are structure, as is a function of optax's count. A schedule
-    counts the steps that the optimizer takes: at clients that begin anew in every round those of
-    the round.
+    Optax returns a closure with its numbers compiled in, so each value would need its own program.
+    Here the floats among the arguments, and those of schedules of :mod:`fljax.schedules`, stay
+    numbers, except for those that optax must know to build the optimizer; integers, booleans and
+    the like are structure, as is a function of optax's step count. A schedule counts the steps of
+    the optimizer: at clients whose optimizer restarts in every round, the steps within the round.
 
     Args:
       make: a function of optax that makes a transformation, such as ``optax.adam``.
       arguments: its arguments, by name.
 
     Raises:
-      TypeError: arguments that ``make`` does not take, or that cannot be structure; what makes no
-        transformation.
-      ValueError: what optax refuses; a swept number that optax must know; an optimizer that cannot
-        move a model that is one row of numbers, or whose first step is not finite or leads up the
-        gradient, as with a negative learning rate.
+      TypeError: arguments that ``make`` does not have, or that cannot be structure; a ``make`` that
+        does not return a transformation.
+      ValueError: arguments rejected by optax; a swept number that optax must know; an optimizer
+        that cannot update a model given as one row of numbers, or whose first step is not finite or
+        an ascent step, as with a negative learning rate.
 
     Example:
       >>> import jax, optax, fljax as fl
@@ -139,11 +140,12 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: A
 
 
 def as_optimizer(value: Any) -> Optimizer:
-    """An optimizer of :func:`from_optax`, or a transformation of optax as one.
+    """Convert an optax transformation to an optimizer; those of :func:`from_optax` are returned as
+    they are.
 
     Raises:
       TypeError: neither.
-      ValueError: one that cannot move a model that is one row of numbers.
+      ValueError: one that cannot update a model given as one row of numbers.
     """
     if isinstance(value, Optimizer):
         return value
@@ -154,10 +156,10 @@ def as_optimizer(value: Any) -> Optimizer:
 
 
 def as_step(value: StepSize | Optimizer | optax.GradientTransformation) -> Schedule | Optimizer:
-    """What a client's step is made by: a schedule of a number, or an optimizer.
+    """Convert a client's step size to a schedule, or its optimizer to an optimizer.
 
     Raises:
-      TypeError, ValueError: as of :func:`~fljax.schedules.as_schedule` and :func:`as_optimizer`.
+      TypeError, ValueError: as :func:`~fljax.schedules.as_schedule` and :func:`as_optimizer`.
     """
     if isinstance(value, Optimizer | optax.GradientTransformation):
         return as_optimizer(value)

@@ -1,4 +1,4 @@
-"""What an algorithm needs against what a simulation offers: compared here and nowhere else."""
+"""Comparison of an algorithm's requirements with what a simulation provides."""
 
 import re
 from collections.abc import Iterator
@@ -15,29 +15,30 @@ from fljax.problems.solvers import is_quadratic, takes_public_steps
 __all__ = ["alternatives", "check_parts", "compare", "shown", "source", "unmet"]
 
 
-#: The parts of a simulation in which a run looks for numbers.
+#: The parts of a simulation that a run searches for numbers.
 PARTS = (
     *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
     *("attack", "losses", "aggregation", "noise", "upload_noise", "masks"),
 )
 
 
-#: Of other algorithms that would do so many are named.
+#: At most so many alternative algorithms are named.
 NAMED = 8
 
 
 class Unmet(NamedTuple):
-    """A need that a simulation does not meet."""
+    """A requirement that a simulation does not meet."""
 
     text: str  # the end of a sentence that begins with the algorithm
     elsewhere: bool  # whether another algorithm would do
 
 
 def compare(simulation: Any) -> None:
-    """Raise ``ValueError`` with the first need that is not met, and who would meet the rest.
+    """Raise ``ValueError`` with the first requirement that is not met, and suggest algorithms that
+    would run.
 
     Args:
-      simulation: a :class:`~fljax.Simulation` whose parts are of the right kinds.
+      simulation: a :class:`~fljax.Simulation` whose parts have the right types.
     """
     algorithm = type(simulation.algorithm)
     for text, elsewhere in unmet(algorithm.needs, simulation):
@@ -56,8 +57,8 @@ def compare(simulation: Any) -> None:
 
 
 def alternatives(simulation: Any) -> list[str]:
-    """Labels of the registered algorithms that would run in this simulation, first those whose
-    clients talk to the same.
+    """Labels of the registered algorithms that would run in this simulation, those with the same
+    communication pattern first.
     """
     suitable = [
         label for label, other in REGISTRY.items() if not any(unmet(other.needs, simulation))
@@ -67,7 +68,7 @@ def alternatives(simulation: Any) -> list[str]:
 
 
 def unmet(needs: Needs, simulation: Any) -> Iterator[Unmet]:
-    """What the needs ask for and the simulation does not offer."""
+    """The requirements that the simulation does not meet."""
     yield from _network(needs, simulation)
     yield from _data(needs, simulation)
     yield from _privacy(needs, simulation)
@@ -166,7 +167,9 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
-    """What a trusted server, or clients with noisy gradients, have no account for."""
+    """Settings that the accounting of a trusted server, or of clients with noisy gradients, does
+    not cover.
+    """
     own = needs is type(simulation.algorithm).needs  # and not those of an alternative
     if own and isinstance(privacy, CentralGaussian):
         if simulation.algorithm.selection is None:
@@ -206,7 +209,7 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
 
 
 def _weighed(simulation: Any) -> Iterator[Unmet]:
-    """Guarantees are written for mean losses."""
+    """Weighted clients: guarantees hold for mean losses."""
     if getattr(simulation.problem, "importance", None) is not None:
         yield Unmet(
             "spends a budget that is known for clients' plain mean losses; leave out privacy=, or "
@@ -232,7 +235,7 @@ def _noisy_messages(needs: Needs, simulation: Any, privacy: Notion) -> Iterator[
 
 
 def _clipped(problem: Any, bound: Any) -> Iterator[Unmet]:
-    """A clip that is no part of the promise."""
+    """A clip that is not covered by the guarantee."""
     clip = getattr(problem, "clip", None)
     if clip is None or not (_check.is_concrete(clip) and _check.is_concrete(bound)):
         return
@@ -241,7 +244,7 @@ def _clipped(problem: Any, bound: Any) -> Iterator[Unmet]:
 
 
 def _loose(clip: Any, bound: Any) -> str:
-    """What is wrong with a clip that is above the bound; empty if it is not."""
+    """The problem with a clip that is above the bound; empty if it is not."""
     if float(clip) <= float(bound) * (1 + 1e-6):
         return ""
     return (
@@ -274,7 +277,7 @@ def _iterated(needs: Needs, problem: Any) -> Iterator[Unmet]:
 
 
 def _averages(needs: Needs, simulation: Any) -> bool:
-    """Whether messages are combined by a mean, as the algorithm is set up here."""
+    """Whether messages are combined by a mean, as the algorithm is configured here."""
     return needs.averages and not simulation.algorithm.one_by_one
 
 
@@ -321,7 +324,7 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
-    """What noise between peers, or servers, has no place for."""
+    """Settings incompatible with noise between peers or servers."""
     noise, network = simulation.noise, shown(simulation.network)
     if noise is None:
         return
@@ -379,7 +382,7 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
-    """What noise on clients' messages to a server has no place for."""
+    """Settings incompatible with noise on clients' messages to a server."""
     noise = simulation.upload_noise
     if noise is None:
         return
@@ -407,7 +410,7 @@ def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
-    """Where pairwise masks would not cancel, or hide nothing."""
+    """Settings in which pairwise masks would not cancel, or hide nothing."""
     if simulation.masks is None:
         return
     own = needs is type(simulation.algorithm).needs
@@ -453,7 +456,7 @@ def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _fewest(simulation: Any) -> int:
-    """Participants that a server has at most, of the server that has the fewest."""
+    """The maximum number of participants of a server, for the server with the fewest."""
     algorithm, network = simulation.algorithm, shown(simulation.network)
     served = isinstance(network, Federation) and type(algorithm).needs.network is Federation
     fewest = int(network.sizes.min()) if served else simulation.problem.clients
@@ -461,7 +464,7 @@ def _fewest(simulation: Any) -> int:
 
 
 def shown(network: Any) -> Any:
-    """What a round sees of a network."""
+    """The view of a network in a round."""
     return getattr(network, "first", network)
 
 
@@ -470,7 +473,7 @@ def _changes(network: Any) -> bool:
 
 
 def check_parts(simulation: Any) -> None:
-    """Raise ``TypeError`` for a part that is a class or no pytree, or has no needs."""
+    """Raise ``TypeError`` for a part that is a class, is not a pytree, or has no ``needs``."""
     if isinstance(simulation.privacy, type):
         raise TypeError(f"privacy must be an object, got {_check.shown(simulation.privacy)}.")
     for name in PARTS:
@@ -484,6 +487,6 @@ def check_parts(simulation: Any) -> None:
 
 
 def source(algorithm: type[Algorithm]) -> str:
-    """The first of what the docstring refers to."""
+    """The first reference of the docstring."""
     _, _, text = (algorithm.__doc__ or "").partition("Reference:")
     return re.split("; |, lines? ", " ".join(text.split()))[0].rstrip(".")

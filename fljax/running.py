@@ -1,5 +1,5 @@
-"""Running a simulation: :func:`run` runs it once, :func:`view` looks into one of its rounds,
-:func:`unperturbed` follows what leaves it.
+"""Running a simulation: :func:`run` runs it once, :func:`view` gives access to a single round,
+:func:`unperturbed` lists what leaves it without noise.
 """
 
 import functools
@@ -50,24 +50,24 @@ def run(
 ) -> "xarray.Dataset":
     """Run a simulation once.
 
-    A second run with other numbers in it (a new key, new data of the same shape, another penalty)
+    A second run with different numbers (a new key, new data of the same shape, another penalty)
     reuses the compiled program.
 
     Args:
-      simulation: what to run.
-      rounds: how many iterations, >= 1.
-      key: of the run's noise; an integer seeds the generator.
-      record_every: measure after every so many rounds; must divide ``rounds``.
-      generator: of an integer key, by default the house's, as of :func:`fljax.sweep`; a key of
-        :func:`jax.random.key` keeps its own.
+      simulation: the simulation to run.
+      rounds: number of iterations, >= 1.
+      key: key of all randomness of the run; an integer seeds the generator.
+      record_every: number of rounds between records of the metrics; must divide ``rounds``.
+      generator: random number generator for an integer key, by default the library's own, as in
+        :func:`fljax.sweep`; a key of :func:`jax.random.key` keeps its own.
 
     Returns:
       A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
-      models as ``model`` over ``client`` and ``parameter``, what each client spent, and the
-      provenance as attributes.
+      models as ``model`` over ``client`` and ``parameter``, the privacy loss of each client, and
+      the provenance as attributes.
 
     Raises:
-      TypeError, ValueError: as said by the arguments' own checks.
+      TypeError, ValueError: invalid arguments, as documented in their classes.
     """
     check_rounds(rounds, record_every)
     jax.eval_shape(lambda: check_length(simulation, rounds))
@@ -92,7 +92,7 @@ def run(
 
 @functools.partial(jax.jit, static_argnames=("rounds", "record_every"))
 def _run(simulation: Simulation, key: Array, rounds: int, record_every: int) -> Any:
-    """:func:`trace`, whose metrics are looked at before anything is compiled."""
+    """:func:`trace`, with the metrics checked before anything is compiled."""
     records, model = trace(simulation, key, rounds, record_every)
     check_metrics(simulation, records, rounds // record_every)
     return records, model
@@ -102,13 +102,13 @@ def _run(simulation: Simulation, key: Array, rounds: int, record_every: int) -> 
 def view(
     simulation: Simulation, key: Key[Array, ""] | int = 0, round: int = 1, rounds: int = 1
 ) -> Round:
-    """One round as an algorithm sees it: to call a step at a prompt, or in a test.
+    """Return one round as an algorithm sees it, to call a step interactively or in a test.
 
     Args:
-      simulation: whose round; what a run remembers from the rounds before is as in the first.
-      key: of the run, as of :func:`run`.
-      round: 1, 2, ...
-      rounds: of the whole run, at least ``round``.
+      simulation: the simulation; state carried over from earlier rounds is as in the first.
+      key: key of the run, as in :func:`run`.
+      round: index of the round, from 1.
+      rounds: number of rounds of the whole run, at least ``round``.
 
     Example:
       >>> import jax, fljax as fl
@@ -132,22 +132,23 @@ def view(
 
 @checked
 def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
-    """What leaves a private simulation's clients, or its trusted server, without having been
-    perturbed, by name; empty if nothing does.
+    """Return the names of what leaves a private simulation's clients, or its trusted server,
+    without having been perturbed; empty if there is none.
 
-    The program of a run is followed from the samples (features, targets, what is computed of them)
-    to all that leaves: messages, who sends them, what servers publish and pass on, released models,
-    the size of the noise, the ledger. What a sample weighs, who is there and the network are
-    public. It is not told whose data a message depends on, nor how much: the sensitivity is the
-    algorithm's word (:func:`fljax.audit.worst_neighbors` puts it to the test).
-    :func:`fljax.run` and :func:`fljax.sweep` ask this of algorithms and stages of your own.
+    The program of a run is traced from the samples (features, targets, and values computed from
+    them) to all outputs: messages, their senders, what servers publish and pass on, released
+    models, the size of the noise, the ledger. Sample weights, participation and the network are
+    public. The analysis does not determine whose data a message depends on, nor how strongly: the
+    sensitivity is declared by the algorithm (:func:`fljax.audit.worst_neighbors` puts it to the
+    test). :func:`fljax.run` and :func:`fljax.sweep` make this check of user-defined algorithms and
+    stages.
 
     Args:
-      simulation: under a budget.
-      rounds: of the run; what a state carries on is found whatever their number.
+      simulation: a simulation with a privacy budget.
+      rounds: number of rounds of the run; dependence through the state is found for any number.
 
     Raises:
-      ValueError: no privacy.
+      ValueError: a simulation without privacy.
 
     Example:
       >>> import dataclasses, jax, fljax as fl
@@ -198,8 +199,8 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
 
 
 def check_perturbed(simulation: Simulation, rounds: int) -> None:
-    """Raise ``ValueError`` where an algorithm or stage of a user's own lets private data leave
-    without noise. (Those of the library are held to this by its tests.)
+    """Raise ``ValueError`` where a user-defined algorithm or stage releases private data without
+    noise. (Those of the library are checked by its tests.)
     """
     parts = (simulation.algorithm, *simulation.stages)
     if simulation.privacy is None or all(_of_the_library(part) for part in parts):
@@ -218,7 +219,7 @@ def _of_the_library(part: Any) -> bool:
 
 
 def _marked(problem: Problem) -> Problem:
-    """With samples, held-out ones too, that are marked as private."""
+    """The problem with its samples, held-out ones too, marked as private."""
     own = {name: getattr(problem, name) for name in ("features", "targets", "statistics")}
     test = None if problem.test is None else _marked(problem.test)
     return replace(problem, test=test, **_taint.private(own))

@@ -1,4 +1,4 @@
-"""Step sizes that change from round to round: pytrees, so their numbers can be swept."""
+"""Step-size schedules over rounds: pytrees whose numbers can be swept."""
 
 import dataclasses
 import inspect
@@ -54,11 +54,11 @@ class Constant:
 class PowerDecay:
     r""":math:`a\,n^{-p}` in round :math:`n`.
 
-    The source asks only for a step that vanishes (Gauthier 2024, Assumption 3); its sum must
-    diverge too, or the iterates stall, hence :math:`p\le1`.
+    The source requires only a vanishing step (Gauthier 2024, Assumption 3); the sum of steps must
+    diverge too, since otherwise the iterates stall, hence :math:`p\le1`.
 
     Args:
-      initial: :math:`a>0`, the value of round 1.
+      initial: :math:`a>0`, the value in round 1.
       power: :math:`0\le p\le1`; one half by default.
     """
 
@@ -82,7 +82,7 @@ class PowerDecay:
 
 @module
 class _Function:
-    """A plain function of the round, compiled in."""
+    """A plain function of the round, compiled into the program."""
 
     function: Callable[[Array], Array] = static()
 
@@ -106,7 +106,7 @@ class _Function:
 
 
 def check_rounds(name: str, schedule: Schedule, rounds: int) -> None:
-    """Raise ``ValueError`` where its number of one of so many rounds is negative, or is none."""
+    """Raise ``ValueError`` where the value in one of the rounds is negative or NaN."""
     with jax.ensure_compile_time_eval():  # what does not depend on a tracer is known
         values = jax.vmap(schedule)(jnp.arange(1, rounds + 1, dtype=jnp.int32))
     where = "in round 1" if rounds == 1 else f"in all of {rounds} rounds"
@@ -114,8 +114,8 @@ def check_rounds(name: str, schedule: Schedule, rounds: int) -> None:
 
 
 def check_length(owner: Any, rounds: int) -> None:
-    """Raise ``ValueError`` where a part's schedules, of optax or plain functions, leave what a
-    step may be within so many rounds. Of the others their numbers are checked.
+    """Raise ``ValueError`` where a schedule of a part, from optax or a plain function, takes an
+    invalid value within this number of rounds. For other schedules their parameters are checked.
     """
     for field in dataclasses.fields(owner):
         if isinstance(schedule := getattr(owner, field.name), _Function | _Optax):
@@ -123,10 +123,11 @@ def check_length(owner: Any, rounds: int) -> None:
 
 
 def as_schedule(value: StepSize) -> Schedule:
-    """A number as a :class:`Constant`; a schedule, or a function of the round, as it is.
+    """Convert a number to a :class:`Constant`; schedules and functions of the round are accepted
+    too.
 
     Raises:
-      TypeError: neither, a function of something else, or one that returns no number.
+      TypeError: none of these, a function of other arguments, or one that does not return a number.
     """
     if not callable(value):
         check("a step size, where it is no schedule,", value, rule(float))
@@ -142,7 +143,7 @@ class GeometricDecay:
     r""":math:`a\,r^n` in round :math:`n`, as the inter-cluster 0.4 * 0.98^n of figure 5.3.
 
     Args:
-      initial: :math:`a\ge0`, what a round 0 would have.
+      initial: :math:`a\ge0`, the value in a hypothetical round 0.
       factor: :math:`r\in(0,1]`; 1 keeps it constant.
     """
 
@@ -173,22 +174,22 @@ class _Optax:
 
 @checked
 def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
-    """A schedule of optax, whose numbers can be swept as those of any other here.
+    """A schedule of optax whose numbers can be swept like those of any other part.
 
-    What optax returns is a closure: its numbers are compiled in, so that each would be a program of
-    its own. Here the floats among the arguments stay numbers, but for those that optax must know to
-    build the schedule; whole numbers, switches and the like are structure.
+    Optax returns a closure with its numbers compiled in, so each value would need its own program.
+    Here the floats among the arguments stay numbers, except for those that optax must know to build
+    the schedule; integers, booleans and the like are structure.
 
     Args:
       make: a function of optax that makes a schedule, such as ``optax.cosine_decay_schedule``.
-      arguments: its arguments, by name. optax counts steps from 0: its first is our round 1.
+      arguments: its arguments, by name. optax counts steps from 0: step 0 is round 1 here.
 
     Returns:
-      What gives the value of every round.
+      The schedule.
 
     Raises:
-      TypeError: arguments that ``make`` does not take, or that cannot be structure.
-      ValueError: what optax refuses; a swept number that optax must know.
+      TypeError: arguments that ``make`` does not have, or that cannot be structure.
+      ValueError: arguments rejected by optax; a swept number that optax must know.
 
     Example:
       >>> import jax, optax, fljax as fl

@@ -1,4 +1,4 @@
-"""What a run is: the data, the network, the algorithm, what happens to messages, the metrics."""
+"""Definition of a run: data, network, algorithm, processing of messages, and metrics."""
 
 import warnings
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from fljax.streams import Stream
 __all__ = ["Simulation"]
 
 
-#: Who is there, and what happens to a message, in its order.
+#: Participation, and the processing steps of a message in order.
 _WAY = (
     *("participation", "privacy", "upload_noise", "masks", "compression", "attack", "noise"),
     *("losses", "delays", "aggregation"),
@@ -35,59 +35,63 @@ _WAY = (
 
 @module
 class Simulation:
-    """One Monte-Carlo run: the data, who talks to whom and when, the algorithm, the metrics.
+    """One Monte-Carlo run: data, communication network, participation, algorithm and metrics.
 
-    What may happen to a message has one order, whatever the order of the arguments: it is perturbed
-    (``privacy``, ``upload_noise``, ``masks``), compressed, replaced if its sender attacks, given
-    the ``noise`` between peers, lost, late, and combined by the receiver (``aggregation``).
+    Messages are processed in a fixed order, whatever the order of the arguments: a message is
+    perturbed (``privacy``, ``upload_noise``, ``masks``), compressed, replaced if its sender is an
+    attacker, perturbed by the ``noise`` between peers, lost, delayed, and combined by the receiver
+    (``aggregation``).
 
-    A pytree: numbers in it may be traced, so a function that builds one from a key and some
-    numbers is all that :func:`fljax.sweep` needs.
+    A simulation is a pytree whose numbers may be traced, so :func:`fljax.sweep` needs only a
+    function that builds one from a key and some numbers.
 
     Args:
-      problem: all clients' data and objective, or a :class:`~fljax.streams.Stream` of them.
+      problem: data and objective of all clients, or a :class:`~fljax.streams.Stream` of them.
       algorithm: one of :mod:`fljax.algorithms`.
-      network: the clients' :class:`~fljax.graphs.Graph`, one of a round of its own
-        (:class:`~fljax.graphs.Varying`) or learned meanwhile
+      network: the :class:`~fljax.graphs.Graph` of the clients, a graph that changes from round to
+        round (:class:`~fljax.graphs.Varying`) or is learned during the run
         (:class:`~fljax.graphs.Relearned`), or the :class:`~fljax.federation.Federation` of servers
-        they belong to; not needed by algorithms with one server.
-      privacy: the budget, or ``None``: a :class:`~fljax.privacy.Notion` for messages, a trusted
-        server's :class:`~fljax.privacy.CentralGaussian`, or
+        that the clients belong to; not needed by algorithms with one server.
+      privacy: the privacy mechanism and its budget, or ``None``: a :class:`~fljax.privacy.Notion`
+        for messages, a trusted server's :class:`~fljax.privacy.CentralGaussian`, or
         :class:`~fljax.privacy.NoisyGradients` within clients.
-      metrics: what is recorded, as metrics or their names; of the honest clients where some attack.
-      participation: which clients are available, a :class:`~fljax.participation.Pattern`;
-        all of them, in every round, by default. A peer that is not rests: it neither computes nor
-        hears, and its neighbors keep what it said last. (In asynchronous iterations over a
-        network, :class:`~fljax.algorithms.FedGD` and its like, what others say waits for it.)
-      delays: of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among peers the
-        age of the copy that is heard over each edge, by chance or by a table
+      metrics: the recorded metrics, as objects or names; where there are attackers, they are
+        computed over the honest clients alone.
+      participation: which clients are available in each round, a
+        :class:`~fljax.participation.Pattern`; by default all of them, always. An unavailable peer
+        is idle: it neither computes nor receives, and its neighbors reuse its last message. (In
+        asynchronous iterations over a network, as in :class:`~fljax.algorithms.FedGD`, messages to
+        it wait until it is available.)
+      delays: delays of clients' messages to the server, a :class:`~fljax.link.DelayLaw`; among
+        peers the age of the copy received over each edge, random or from a table
         (:class:`~fljax.link.EdgeDelays`). None by default.
-      compression: of clients' messages, a :class:`~fljax.link.Compressor`; none by default.
-      attack: what clients say that do not follow the protocol, an
-        :class:`~fljax.attacks.Attack`; all follow it by default.
-      losses: which messages never arrive, a :class:`~fljax.link.Losses`: over every edge among
-        peers, on the way up to a server else. None by default.
-      aggregation: that takes the place of the mean wherever the algorithm takes one of what was
-        heard, an :class:`~fljax.aggregation.Aggregator`.
-      noise: that peers add to what they say to each other, or servers, by a rule of the network and
-        not by a budget, an :class:`~fljax.link.Noise`. It goes on top of what is said, by
-        attackers too.
-      upload_noise: that clients add to what they send to a server, by a variance and not by a
-        budget, an :class:`~fljax.link.UploadNoise`.
-      masks: that clients of a server share, so that it learns no more than their sum, a
-        :class:`~fljax.link.SecureAggregation`.
-      model: which models metrics measure and results keep: the clients' ``"exact"`` ones, as the
-        literature does, which no budget covers, or the ``"released"`` ones, that the network may
-        see: what was last sent, perturbed, or what servers computed of it.
-      honest_only: that a privacy budget protects honest clients only is understood; asked for
-        where there is an attack too.
-      allow_disconnected: accept a network in several pieces.
+      compression: compression of clients' messages, a :class:`~fljax.link.Compressor`; none by
+        default.
+      attack: messages of clients that do not follow the protocol, an
+        :class:`~fljax.attacks.Attack`; by default all clients follow it.
+      losses: which messages are lost, a :class:`~fljax.link.Losses`: on every edge among peers,
+        otherwise on the uplink to a server. None by default.
+      aggregation: a rule that replaces the mean wherever the algorithm averages received messages,
+        an :class:`~fljax.aggregation.Aggregator`.
+      noise: noise that peers or servers add to their messages to each other, with a law set by the
+        network rather than by a privacy budget, an :class:`~fljax.link.Noise`. It is added to
+        attackers' messages too.
+      upload_noise: noise that clients add to their messages to a server, with a given variance
+        rather than a privacy budget, an :class:`~fljax.link.UploadNoise`.
+      masks: masks shared by the clients of a server, so that it learns only the sum of their
+        messages, a :class:`~fljax.link.SecureAggregation`.
+      model: which models metrics evaluate and results keep: the clients' ``"exact"`` ones, as in
+        the literature, which no budget covers, or the ``"released"`` ones, which the network may
+        see: the last perturbed messages, or what servers computed from them.
+      honest_only: acknowledges that a privacy budget protects honest clients only; required where
+        there is an attack too.
+      allow_disconnected: accept a disconnected network.
 
     Raises:
-      TypeError: a part of another kind.
+      TypeError: an argument of the wrong type.
       ValueError: fewer than two clients, a graph of another size, an unknown metric, the same
-        metric twice; a setting that the algorithm has no rule for (see its ``needs``), or that
-        does not fit another.
+        metric twice; a setting that the algorithm does not support (see its ``needs``), or that is
+        incompatible with another.
     """
 
     problem: Any  # Problem or Stream
@@ -168,12 +172,14 @@ class Simulation:
 
     @property
     def _hears_neighbors(self) -> Graph | None:
-        """The graph whose nodes combine what their neighbors say; ``None`` where servers do."""
+        """The graph whose nodes combine their neighbors' messages; ``None`` where servers do."""
         asked = type(self.algorithm).needs.network is not None
         return self.network if asked and isinstance(self.network, Graph) else None
 
     def _warn_of_attackers(self, aggregator: Aggregator, attack: Attack) -> None:
-        """Where some honest receiver may hear more attackers than the aggregator withstands."""
+        """Warn where an honest receiver may have more attacking neighbors than the aggregator
+        tolerates.
+        """
         graph, network = self._hears_neighbors, self.network
         known = (attack.attackers,) if graph is None else (attack.attackers, graph.degree)
         if not all(map(_check.is_concrete, known)):
@@ -209,7 +215,7 @@ class Simulation:
                 return
 
     def _validate_noise(self, noise: Noise) -> None:
-        """On the network and weights that are known before the run."""
+        """Check the noise against the network and weights that are known before the run."""
         network = self.network
         graph = network.graph if isinstance(network, Federation) else network
         if not isinstance(graph, Graph) or not _check.is_concrete(graph.degree):
@@ -224,8 +230,8 @@ class Simulation:
             noise.check(graph, weights)
 
     def _fewest_messages(self) -> int | None:
-        """How many messages a receiver combines at least, its own among them if it is; ``None``
-        where this is not known before the run.
+        """Return the least number of messages that a receiver combines, including its own if used;
+        ``None`` where this is not known before the run.
         """
         network = self.network if type(self.algorithm).needs.network is not None else None
         if network is None:
@@ -276,9 +282,11 @@ class Simulation:
                 self._require_targets()
 
     def _require_targets(self) -> None:
-        """Raise ``ValueError`` where the optimum is known to be zero, by which errors are divided.
+        """Raise ``ValueError`` where the optimum is known to be zero, since errors are divided by
+        it.
 
-        Targets that are drawn are looked at only in the results: looking means to draw them all.
+        Randomly drawn targets are checked only in the results: checking here would require drawing
+        them all.
         """
         problem, regression = self.problem, LeastSquares | Huber | LeastAbsoluteDeviation
         known = isinstance(problem.loss, regression) and _check.is_concrete(problem.targets)
@@ -290,7 +298,7 @@ class Simulation:
 
     @property
     def stages(self) -> Stages:
-        """What happens to messages, in its order."""
+        """The processing steps of a message, in order."""
         return Stages(
             self.privacy,
             self.upload_noise,
@@ -305,7 +313,7 @@ class Simulation:
         )
 
     def _repr_html_(self) -> str:  # in a notebook
-        """What a message meets, in its order, and the network."""
+        """The processing steps of a message, in order, and the network."""
         rows = [("problem", self.problem), ("algorithm", self.algorithm)]
         path = ((name, getattr(self, name)) for name in _WAY)
         rows += [(name, part) for name, part in path if part is not None]
@@ -321,7 +329,7 @@ class Simulation:
 
     @property
     def among_peers(self) -> bool:
-        """Whether clients talk to each other, and not to a server."""
+        """Whether clients communicate with each other rather than with a server."""
         return type(self.algorithm).needs.network is Graph
 
 

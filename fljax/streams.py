@@ -1,9 +1,9 @@
-r"""Data that arrive while learning goes on: each client meets at most one new sample a round.
+r"""Streaming data: each client receives at most one new sample per round.
 
-A stream stands in a :class:`~fljax.simulation.Simulation` where a problem would. In every round it
-gives the algorithm a :class:`~fljax.problems.Problem` of one sample a client, without weight where
-a client has none, so whatever learns from a problem's gradients learns from a stream. Samples are
-drawn inside the run and never stored. Rounds are the time index of all clients alike.
+A stream takes the place of the problem in a :class:`~fljax.simulation.Simulation`. In every round
+it gives the algorithm a :class:`~fljax.problems.Problem` with one sample per client, of weight zero
+where a client has none, so any algorithm based on a problem's gradients can learn from a stream.
+Samples are drawn inside the run and never stored. Rounds are the common time index of all clients.
 """
 
 import dataclasses
@@ -41,22 +41,22 @@ __all__ = [
 
 
 class StreamState(NamedTuple):
-    """What a stream keeps from round to round."""
+    """State of a stream between rounds."""
 
     arrivals: Any  # of the pattern of arrivals
     source: Any  # of the source of samples
 
 
 class Stream:
-    """What all streams share; subclass it for a source of your own.
+    """Base class of all streams; subclass it to define your own source.
 
     Attributes:
       arrivals: which clients get a new sample in a round.
-      test: held-out data, for ``test_error``, as a problem of one client, for all, or of each; or
+      test: held-out data for ``test_error``: a problem of one client, common to all, or with one
+        client each; or ``None``.
+      truth: ``[D]``, the true parameter of linear data, relative to which errors are measured, or
         ``None``.
-      truth: ``[D]``, the parameter behind linear data, which errors are judged against, or
-        ``None``.
-      initial: where models start, ``[D]`` or ``[K, D]``; zero where a stream has no such field.
+      initial: initial models, ``[D]`` or ``[K, D]``; zero if a stream has no such field.
     """
 
     arrivals: Pattern
@@ -75,12 +75,12 @@ class Stream:
     @property
     @_check.required
     def dim(self) -> int:
-        """The number of parameters of a model."""
+        """Number of parameters of a model."""
         raise NotImplementedError
 
     @property
     def samples(self) -> int:
-        """At most so many new samples of a client in a round."""
+        """Maximum number of new samples of a client in a round."""
         return 1
 
     @property
@@ -88,7 +88,7 @@ class Stream:
         return float_dtype()
 
     def starting_at(self, models: Float[Array, "*clients dim"]) -> "Stream":
-        """The same stream with models that start here in the place of zero, as
+        """The same stream with these initial models instead of zero, as in
         :meth:`Problem.starting_at <fljax.problems.Problem.starting_at>`.
 
         Raises:
@@ -108,35 +108,40 @@ class Stream:
 
     @_check.required
     def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
-        """The source's next state and the samples of a round, weightless where none arrived."""
+        """The source's next state and the samples of a round, with weight zero where none
+        arrived.
+        """
         raise NotImplementedError
 
     def check(self, rounds: int) -> None:
-        """Raise ``ValueError`` unless the arrivals fit a run of this length, and a start the
-        models.
+        """Raise ``ValueError`` unless the arrivals fit a run of this length, and the initial models
+        the model's size.
         """
         self.arrivals.check(self.clients, rounds)
         _check.start(self.initial, self.clients, self.dim)
 
     def usable(self) -> "Stream":
-        """Itself: budgets for streams clip whole updates, whatever the samples."""
+        """The stream itself: privacy budgets for streams clip whole updates, whatever the
+        samples.
+        """
         return self
 
     def prepare(self) -> "Stream":
-        """The same stream with the test data's features computed."""
+        """The same stream with the features of the test data computed."""
         if self.test is None:
             return self
         return replace(self, test=self.test.mapped())
 
     def at(self, round: Array) -> "Stream":
-        """The same stream with the held-out data that models are judged by in a round."""
+        """The same stream with the held-out data on which models are evaluated in a round."""
         return self
 
     def curvature(self, iterations: int = 10) -> Float[Array, ""] | None:
-        r"""The largest eigenvalue of the held-out features' second moment, from below.
+        r"""A lower bound of the largest eigenvalue of the held-out features' second moment.
 
-        That of a mixture of clients is at most the largest of the clients', so a step size that is
-        too large for it is too large. By power iteration; ``None`` without held-out data.
+        The eigenvalue for a mixture of clients is at most the largest one of the clients, so a step
+        size that is too large for the mixture is too large. Computed by power iteration; ``None``
+        without held-out data.
         """
         if self.test is None:
             return None
@@ -171,7 +176,7 @@ def samples(
     arrived: Bool[Array, " clients"],
     feature_map: Any = None,
 ) -> Problem:
-    """One sample a client as a least-squares problem; no weight where none arrived."""
+    """A least-squares problem of one sample per client, with weight zero where none arrived."""
     return Problem(
         features[:, None],
         targets[:, None],
@@ -198,21 +203,23 @@ def _held_out(features: Array, targets: Array, feature_map: Any) -> Problem:
 
 @module
 class Replay(Stream):
-    r"""A finite data set that is made available sample by sample, each client's in its order.
+    r"""A finite data set revealed sample by sample, in order at each client.
 
     Args:
-      data: all clients' samples, of any sizes; its feature map, if any, is applied to what is met.
-      arrivals: who gets its next sample; everyone by default. A client that has met all of its
-        samples gets no more; where everyone gets one a round, no run may be longer than the data
-        of the client with the most.
-      test: held-out data of one client, for all, or of each; by default that of ``data``.
-      truth: as of :class:`Stream`.
-      rows: ``[K, T]``, which of its samples each client meets in each round, -1 for none, in the
-        place of their order; no run may be longer. :func:`from_table` makes it of data that have a
-        time. A client without an arrival misses the sample of the round.
+      data: all clients' samples, of any sizes; its feature map, if any, is applied to each sample
+        used.
+      arrivals: which clients get their next sample; all by default. A client that has used all of
+        its samples gets no more; if all clients get one in each round, no run may be longer than
+        the largest number of samples of a client.
+      test: held-out data: one set common to all clients, or one per client; by default that of
+        ``data``.
+      truth: as in :class:`Stream`.
+      rows: ``[K, T]``, the index of the sample that each client gets in each round, -1 for none,
+        instead of the samples in order; no run may be longer. :func:`from_table` makes it from data
+        with time stamps. A client without an arrival misses the sample of that round.
 
     Raises:
-      ValueError: test data of another number of clients or parameters; rows that no client has.
+      ValueError: test data with another number of clients or parameters; rows out of range.
 
     Example:
       >>> import jax, fljax as fl
@@ -272,7 +279,7 @@ class Replay(Stream):
         return self.data.dtype
 
     def start(self, key: Array) -> Int[Array, "..."]:
-        """How many rounds there were, or samples of each client."""
+        """The counter of past rounds, or of samples used by each client."""
         return jnp.zeros(() if self.rows is not None else self.clients, jnp.int32)
 
     def draw(self, state: Any, key: Array, arrived: Bool[Array, " clients"]) -> tuple[Any, Problem]:
@@ -317,20 +324,21 @@ def from_table(
     test: Problem | None = None,
     truth: Any = None,
 ) -> Replay:
-    """What each client observed in each round, as a stream.
+    """A stream of what each client observed in each round.
 
     Args:
       features: ``[K, T, P]``.
       targets: ``[K, T]``; NaN where a client observed nothing.
-      loss: of a sample.
-      arrived: ``[K, T]`` booleans: who observed something when, where NaN do not say it.
-      feature_map: of the features, as of :class:`~fljax.problems.Problem`.
-      test: as of :class:`Stream`.
-      truth: likewise.
+      loss: loss of a sample.
+      arrived: ``[K, T]`` booleans: which clients observed something in which round, if not marked
+        by NaN.
+      feature_map: map of the features, as in :class:`~fljax.problems.Problem`.
+      test: as in :class:`Stream`.
+      truth: as in :class:`Stream`.
 
     Raises:
-      ValueError: shapes that disagree, what was observed not finite, a client that never observed
-        anything.
+      ValueError: inconsistent shapes, observed values that are not finite, a client without
+        observations.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -378,7 +386,8 @@ def printed_target(x: Float[Array, "... inputs"]) -> Float[Array, "..."]:
 def classical_target(x: Float[Array, "... inputs"]) -> Float[Array, "..."]:
     r""":math:`\sqrt{x_1^2+\sin^2(\pi x_4)}+(0.8-0.5e^{-x_2^2})x_3`.
 
-    The bracket that (4.35) seems to misprint: the form in which this benchmark is used elsewhere.
+    The bracket seems to be misprinted in (4.35): this is the form in which the benchmark is used
+    elsewhere.
     """
     return _first_term(x) + (0.8 - 0.5 * jnp.exp(-(x[..., 1] ** 2))) * x[..., 2]
 
@@ -389,7 +398,7 @@ def _first_term(x: Array) -> Array:
 
 @module
 class Autoregressive(Stream):
-    r"""Nonlinear responses to autoregressive inputs, other ones at each client, (4.35).
+    r"""Nonlinear responses to autoregressive inputs that differ between clients, (4.35).
 
     .. math::
 
@@ -397,8 +406,8 @@ class Autoregressive(Stream):
         y_k(n)=f(x_k(n-l_1),\dots,x_k(n-l_L))+\eta_k(n)
 
     with :math:`u_k\sim N(\mu_k,\sigma_k^2)` and :math:`\eta_k\sim N(0,\nu_k)`. The processes start
-    in their stationary law, of mean :math:`\mu_k\sqrt{1-\theta_k^2}/(1-\theta_k)` and variance
-    :math:`\sigma_k^2`, and move on in every round, whether a sample arrives or not.
+    in their stationary distribution, with mean :math:`\mu_k\sqrt{1-\theta_k^2}/(1-\theta_k)` and
+    variance :math:`\sigma_k^2`, and advance in every round, whether a sample arrives or not.
     :func:`autoregressive` draws the parameters as the source does.
 
     Args:
@@ -406,8 +415,8 @@ class Autoregressive(Stream):
       mean: :math:`\mu_k`, ``[K]``.
       variance: :math:`\sigma_k^2`, ``[K]``.
       noise: :math:`\nu_k`, ``[K]``.
-      feature_map: of the inputs, shared by all; or ``None``.
-      arrivals: who gets a sample; everyone by default.
+      feature_map: map of the inputs, shared by all; or ``None``.
+      arrivals: which clients get a sample; all by default.
       test: held-out data.
       lags: :math:`l_1,\dots,l_L`; (0, 1, 4, 3) as printed, which skips 2 and may mean
         (0, 1, 2, 3).
@@ -462,7 +471,7 @@ class Autoregressive(Stream):
         return len(self.lags) if self.feature_map is None else self.feature_map.dim
 
     def start(self, key: Array) -> Float[Array, "clients recent"]:
-        """The last inputs of each client, newest first, in their stationary law."""
+        """The last inputs of each client, newest first, in their stationary distribution."""
         return self._history(key, jnp.arange(self.clients, dtype=jnp.int32))
 
     def _history(self, key: Array, clients: Int[Array, " some"]) -> Float[Array, "some recent"]:
@@ -490,8 +499,8 @@ class Autoregressive(Stream):
         return state, samples(x, y, arrived, self.feature_map)
 
     def held_out(self, key: Array, count: int, noisy: bool = True) -> Problem:
-        """``count`` samples of the clients' mixture: each of a uniform client, from a trajectory
-        of its own.
+        """``count`` samples of the clients' mixture: each of a uniformly drawn client, from its own
+        trajectory.
         """
         k_client, k_inputs, k_noise = jax.random.split(key, 3)
         client = jax.random.randint(k_client, (count,), 0, self.clients, jnp.int32)
@@ -515,7 +524,7 @@ def autoregressive(
     lags: tuple[int, ...] = (0, 1, 4, 3),
     target: Callable[[Array], Array] = printed_target,
 ) -> Autoregressive:
-    r"""The synthetic stream of Gauthier 2024, section 4.4.1, its parameters drawn once a client.
+    r"""The synthetic stream of Gauthier 2024, section 4.4.1, with parameters drawn once per client.
 
     :math:`\theta_k\sim U(0.2,0.9)`, :math:`\mu_k\sim U(-0.2,0.2)`,
     :math:`\sigma_k^2\sim U(0.2,1.2)`, :math:`\nu_k\sim U(0.005,0.03)` (line 1087). The test set is
@@ -524,12 +533,12 @@ def autoregressive(
     Args:
       key: consumed.
       clients: ``K``.
-      feature_map: as of :class:`Autoregressive`.
-      arrivals: likewise.
+      feature_map: as in :class:`Autoregressive`.
+      arrivals: as in :class:`Autoregressive`.
       test_samples: size of the test set, >= 1.
-      noisy_test: whether its responses carry the clients' noise.
-      lags: as of :class:`Autoregressive`.
-      target: likewise.
+      noisy_test: whether its responses include the clients' noise.
+      lags: as in :class:`Autoregressive`.
+      target: as in :class:`Autoregressive`.
 
     Raises:
       ValueError: sizes below one.
@@ -567,10 +576,10 @@ class Linear(Stream):
       roots: ``[K, D, D]``, matrices :math:`L_k` with :math:`R_k=L_kL_k^\top`.
       truth: :math:`w^\star`, ``[D]``.
       noise: :math:`\nu_k`, ``[K]``.
-      arrivals: who gets a sample; everyone by default.
+      arrivals: which clients get a sample; all by default.
 
     Raises:
-      ValueError: shapes that disagree.
+      ValueError: inconsistent shapes.
     """
 
     roots: Any
@@ -622,29 +631,31 @@ class Linear(Stream):
 
 @module
 class Drifting(Stream):
-    r"""A stream whose data change while learning goes on, at some clients and from some round on.
+    r"""A stream whose distribution changes during the run, at some clients from a given round on.
 
-    With :math:`s_k(n)=0` before the round :math:`n_k` of client :math:`k`, and from there to 1
-    within :math:`d` rounds, all that it meets is
+    With :math:`s_k(n)=0` before the round :math:`n_k` of client :math:`k`, rising from there to 1
+    within :math:`d` rounds, all of its samples are changed by
 
     .. math:: x\leftarrow x+s_k(n)\delta_k,\qquad y\leftarrow y+s_k(n)x^\top\Delta_k
 
-    A drift of the features alone (as of a sensor that is moved) keeps what was measured as label;
-    one of the labels changes what the features say of them, by the new features if both drift.
-    Held-out data drift along, so that ``validation_error`` and ``test_error`` are those of a round.
+    A drift of the features alone (as when a sensor is moved) leaves the labels as measured; a drift
+    of the labels changes their dependence on the features, evaluated at the new features if both
+    drift. Held-out data drift in the same way, so ``validation_error`` and ``test_error`` refer to
+    the current round.
 
     Args:
-      stream: what clients meet without the drift.
-      onset: :math:`n_k\ge1`, the first round with a drift, and 0 at a client without; one number or
-        one of each client.
+      stream: the stream without the drift.
+      onset: :math:`n_k\ge1`, the first round with a drift, and 0 for a client without drift; one
+        number, or one per client.
       features: :math:`\delta_k`, ``[P]`` or ``[K, P]``, in the stream's inputs (before a feature
         map); none by default.
       labels: :math:`\Delta_k`, ``[P]`` or ``[K, P]``; none by default.
-      duration: :math:`d`, rounds until the drift is complete: 1, by default, is abrupt.
+      duration: :math:`d`, the number of rounds until the drift is complete; the default 1 is an
+        abrupt drift.
 
     Raises:
-      ValueError: neither features nor labels, shapes that do not fit the inputs, an onset of no
-        round, a duration below one, labels that are classes; before a run, an onset after its
+      ValueError: neither features nor labels, shapes that do not fit the inputs, an onset that is
+        not a round, a duration below one, labels that are classes; before a run, an onset after its
         last round.
 
     Reference:
@@ -701,7 +712,7 @@ class Drifting(Stream):
             )
 
     def _first(self) -> Problem:
-        """What is met in a round, for its shapes."""
+        """The samples of one round, for their shapes."""
         key = jax.random.key(0, impl="threefry2x32")
         return self.stream.observe(self.stream.begin(key), key, jnp.int32(1))[1]
 
@@ -744,7 +755,7 @@ class Drifting(Stream):
 
     @property
     def truth(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """None: it drifts."""
+        """``None``: it drifts."""
 
     @property
     def initial(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -754,7 +765,7 @@ class Drifting(Stream):
         return replace(self, stream=self.stream.starting_at(models))
 
     def prepare(self) -> "Drifting":
-        """Itself: features are mapped once they have drifted."""
+        """The stream itself: features are mapped after they have drifted."""
         return self
 
     def start(self, key: Array) -> Any:
@@ -776,7 +787,7 @@ class Drifting(Stream):
         return replace(self, stream=replace(self.stream, test=test))
 
     def progress(self, round: Array) -> Float[Array, " clients"]:
-        """:math:`s_k(n)`, how much of its drift each client has behind it, in [0, 1]."""
+        """:math:`s_k(n)`, the fraction of its drift that each client has completed, in [0, 1]."""
         onset = jnp.broadcast_to(jnp.asarray(self.onset, self.dtype), (self.clients,))
         share = (jnp.asarray(round, self.dtype) - onset + 1) / self.duration
         return jnp.where(onset > 0, jnp.clip(share, 0, 1), 0)
@@ -791,7 +802,7 @@ class Drifting(Stream):
         return replace(problem, features=features, targets=targets, statistics=None)
 
     def _change(self, whole: Any, round: Array) -> Float[Array, "clients inputs"]:
-        """So much of it as there is in a round."""
+        """The change of the data in a round."""
         whole = jnp.asarray(whole, self.dtype)
         each = jnp.broadcast_to(whole, (self.clients, whole.shape[-1]))
         return self.progress(round)[:, None] * each

@@ -1,4 +1,4 @@
-"""Real data sets and tables of one's own, who has which of them, and random Fourier features."""
+"""Real data sets and user tables, their distribution over clients, and random Fourier features."""
 
 from fljax.data.calcofi import CalCOFI, calcofi
 from fljax.data.cifar import cifar10, cifar100, read_cifar

@@ -2,8 +2,8 @@ r"""Salinity of the sea off California: the CalCOFI bottle data, cut into stream
 
 The source learns "the salinity level", "linked in a nonlinear manner to the other available
 parameters", from 80,000 samples that it distributes "progressively and unevenly to the 256 clients"
-(Gauthier 2024, section 4.4.4, figure 4.4). It does not say which samples, which inputs, how they
-are scaled nor how they are distributed. All of that is chosen here:
+(Gauthier 2024, section 4.4.4, figure 4.4). It does not specify which samples and inputs are used,
+how they are scaled, or how they are distributed. All of that is chosen here:
 
 - *Rows.* Those with every value present (674,217 of 851,493), whichever inputs are used, so that
   studies with other inputs see the same water. From them, in the order of the next point, evenly
@@ -63,7 +63,7 @@ SHUFFLE_SEED = 0  # which client gets which chunk
 
 
 class CalCOFI(NamedTuple):
-    """The clients' data and what they are judged on; ``L`` inputs."""
+    """The clients' data and their test data; ``L`` inputs."""
 
     problem: Problem  # features [K, N, L], targets [K, N]: squared loss, no regularizer
     sizes: np.ndarray  # [K]  samples of each client
@@ -81,22 +81,24 @@ def calcofi(
     proportions: Sequence[int] = PROPORTIONS,
     test: int = 2000,
 ) -> CalCOFI:
-    """Salinity from the other parameters of a water sample, as streams of uneven length.
+    """Salinity from the other properties of a water sample, as streams of uneven length.
 
-    The same call gives the same data; see the module for what was chosen and why. Feature maps such
-    as :func:`~fljax.data.random_fourier` are applied by whoever reads the streams.
+    The same call gives the same data; see the module's docstring for the choices and their reasons.
+    Feature maps such as :func:`~fljax.data.random_fourier` are applied by the user of the streams.
 
     Args:
       clients: ``K``, a multiple of the number of proportions.
-      samples: of all clients together.
+      samples: total number of samples of all clients.
       inputs: names of parameters, without repetition.
-      proportions: of the sizes of as many groups of consecutive clients, whole numbers >= 1.
+      proportions: relative sizes of the same number of groups of consecutive clients, integers >=
+        1.
       test: ``T`` held-out rows.
 
     Raises:
       ValueError: an unknown or repeated input, a constant column, groups that do not divide the
-        clients, sizes that are not whole, more rows than there are, a file with another checksum.
-      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; says how to get it.
+        clients, sizes that are not integers, more rows than available, a file with another
+        checksum.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; the message says how to get it.
     """
     sizes = _sizes(clients, samples, proportions)
     _check.count("test", test)
@@ -148,7 +150,7 @@ def calcofi(
 
 
 def _sizes(clients: int, samples: int, proportions: Sequence[int]) -> np.ndarray:
-    """``[K]``: how many samples each client has."""
+    """``[K]``, the number of samples of each client."""
     _check.count("clients", clients)
     _check.count("samples", samples)
     for proportion in proportions:

@@ -69,11 +69,12 @@ def cifar10(download: bool = False) -> Images:
     """CIFAR-10: 50,000 training and 10,000 test images ``[32, 32, 3]`` of ten classes.
 
     Args:
-      download: get the archive from its authors if it is in neither place; 170 MB.
+      download: get a missing archive from its authors; 170 MB.
 
     Raises:
-      FileNotFoundError: neither ``FLJAX_DATA`` nor the cache has it; says how to get it.
-      ValueError: it is there with another checksum.
+      FileNotFoundError: neither ``FLJAX_DATA`` nor the cache has it; the message says how to get
+        it.
+      ValueError: the archive has another checksum.
       OSError: it could not be downloaded.
     """
     return _published("CIFAR-10", "cifar-10-binary.tar.gz", "cifar10", download)
@@ -84,12 +85,12 @@ def cifar100(coarse: bool = False, download: bool = False) -> Images:
     """CIFAR-100: 50,000 training and 10,000 test images ``[32, 32, 3]`` of 100 classes.
 
     Args:
-      coarse: labels are the 20 superclasses, of five classes each, of the same images in the same
-        order.
-      download: get the archive from its authors if it is in neither place; 169 MB.
+      coarse: use the 20 superclasses of five classes each as labels, for the same images in the
+        same order.
+      download: get a missing archive from its authors; 169 MB.
 
     Raises:
-      FileNotFoundError, ValueError, OSError: as of :func:`cifar10`.
+      FileNotFoundError, ValueError, OSError: as :func:`cifar10`.
     """
     name = "CIFAR-100 superclasses" if coarse else "CIFAR-100"
     return _published(name, "cifar-100-binary.tar.gz", "cifar100", download)
@@ -103,18 +104,18 @@ def _published(name: str, file: str, function: str, download: bool) -> Images:
 
 @checked
 def read_cifar(path: str | Path, name: str = "CIFAR-10") -> Images:
-    """The images of an archive in the binary layout of CIFAR, of any number of records.
+    """The images of an archive in the binary layout of CIFAR, with any number of records.
 
     Nothing is unpacked to disk.
 
     Args:
-      path: of the archive, a gzipped tar.
+      path: path of the archive, a gzipped tar.
       name: the layout: ``"CIFAR-10"``, ``"CIFAR-100"`` or ``"CIFAR-100 superclasses"``.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: no such layout, not a gzipped tar, cut short, a file of the layout that is
-        missing or is no whole number of records, a label beyond the classes.
+      ValueError: an unknown layout, not a gzipped tar, truncated, a file of the layout that is
+        missing or does not hold a whole number of records, a label out of range.
     """
     _check.choice("name", name, LAYOUTS)
     layout, path = LAYOUTS[name], Path(path)

@@ -1,8 +1,8 @@
-r"""Click logs: the Avazu file of one's own, and a synthetic log for those who have none.
+r"""Click logs: the user's copy of the Avazu file, and a synthetic log for users without it.
 
 Rizk 2023 learns from 5,101 rows of Avazu's log, in the LIBSVM form with a million features. It may
-not be passed on; who has it reads it by :func:`avazu`. Others draw :func:`click_log`, which has the
-form of it (one category a field, few of them frequent) and none of its content.
+not be redistributed; users who have it read it with :func:`avazu`. Others draw :func:`click_log`,
+which has its form (one category per field, few of them frequent) and none of its content.
 """
 
 from pathlib import Path
@@ -43,17 +43,17 @@ def click_log(
     positives: Float[Array, ""] | float = 0.5,
     spread: Float[Array, ""] | float = 3.0,
 ) -> Clicks:
-    r"""A synthetic click log, each row one category of every field.
+    r"""A synthetic click log, each row with one category of every field.
 
-    Categories are drawn by Zipf's law, the :math:`c`-th of a field with a probability proportional
-    to :math:`1/c`; each has an effect on a click's log-odds, normal. Labels are logistic in the sum
-    of a row's effects, those most likely with their noise being clicks.
+    Categories follow Zipf's law: the :math:`c`-th of a field has a probability proportional to
+    :math:`1/c`; each has a normal effect on the log-odds of a click. Labels are logistic in the sum
+    of a row's effects: the rows with the largest log-odds plus noise are clicks.
 
     Args:
       key: consumed.
       rows: ``n``.
-      fields: of a row; Avazu's have 15 in their LIBSVM form.
-      categories: of a field; ``P = fields * categories``.
+      fields: number of fields of a row; Avazu's have 15 in their LIBSVM form.
+      categories: number of categories of a field; ``P = fields * categories``.
       positives: the share of clicks, in (0, 1). Avazu's is about 0.17, for which a constant answer
         is hard to beat.
       spread: the standard deviation of a row's log-odds, > 0.
@@ -90,23 +90,23 @@ def click_log(
 
 @checked
 def avazu(path: str | Path, rows: int = 5101, test: int = 256, dim: int = 1000) -> Table:
-    """Rows of Avazu's log from a LIBSVM file of one's own, their features hashed.
+    """Rows of Avazu's log from the user's LIBSVM file, with hashed features.
 
     A million features would take 41 GB for 5,101 rows. Each is added, with a sign, to one of
-    ``dim`` numbers, both by chance and always the same (Weinberger et al. 2009).
+    ``dim`` numbers, where both are random but fixed (Weinberger et al. 2009).
 
     Args:
-      path: of ``avazu-app``, ``avazu-site`` or a part of either, plain or compressed.
-      rows: for training, from the file's start.
-      test: held out, those that follow.
-      dim: numbers that features are hashed to.
+      path: path of ``avazu-app``, ``avazu-site`` or a part of either, plain or compressed.
+      rows: number of training rows, from the start of the file.
+      test: number of held-out rows, those that follow.
+      dim: number of hashed features.
 
     Returns:
       The table; labels are 1 for a click and -1 for none.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: fewer rows than asked for, a file that is not in the format.
+      ValueError: fewer rows than requested, a file that is not in the format.
     """
     for name, count in (("rows", rows), ("test", test), ("dim", dim)):
         _check.count(name, count)

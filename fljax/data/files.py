@@ -1,7 +1,7 @@
-"""Where data files are: a folder of the user's, or a cache that downloads fill.
+"""Locations of data files: a folder of the user's, or a cache for downloads.
 
-A loader names its file by a path relative to either place and by the SHA-256 of its bytes, so that
-a study never runs on other data than it says. Nothing is downloaded unless :func:`download` is
+A loader identifies its file by a path relative to either place and by the SHA-256 of its bytes, so
+that a study never runs on data other than stated. Nothing is downloaded unless :func:`download` is
 called.
 """
 
@@ -24,25 +24,27 @@ TIMEOUT = 60  # seconds without an answer
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: ``$FLJAX_CACHE/data``, by default ``~/.cache/fljax/data``.
+    """The folder of downloads: ``$FLJAX_CACHE/data``, by default ``~/.cache/fljax/data``.
 
-    Where there is no home, as in a container, a folder of this user's alone among temporary files.
+    Without a home directory, as in a container, a private folder of this user among temporary
+    files.
     """
     return _folders.cache() / "data"
 
 
 @checked
 def locate(relative_path: str, sha256: str, how: str) -> Path:
-    """The file, its checksum verified: first in the folder ``FLJAX_DATA`` names, then in the cache.
+    """Return the path of a file, with verified checksum: first in the folder ``FLJAX_DATA``, then
+    in the cache.
 
     Args:
       relative_path: the file's name below either folder, such as ``"mnist/train-images.gz"``.
-      sha256: of its bytes, in hexadecimal.
+      sha256: SHA-256 of its bytes, in hexadecimal.
       how: what the file is and how to get it: sentences for the message of the error.
 
     Raises:
       FileNotFoundError: it is in neither place.
-      ValueError: it is there with other bytes. A corrupt file in ``FLJAX_DATA`` does not fall back
+      ValueError: the file has another checksum. A corrupt file in ``FLJAX_DATA`` does not fall back
         on the cache.
     """
     folder = os.environ.get("FLJAX_DATA")
@@ -68,10 +70,11 @@ def locate(relative_path: str, sha256: str, how: str) -> Path:
 
 
 def find(relative_path: str, sha256: str, how: str, urls: Sequence[str], fetch: bool) -> Path:
-    """:func:`locate`, or :func:`download` from these mirrors where the file is not and may be.
+    """:func:`locate` a file, or :func:`download` it from these mirrors if it is missing and this is
+    allowed.
 
     Raises:
-      FileNotFoundError, ValueError, OSError: as of both.
+      FileNotFoundError, ValueError, OSError: as both.
     """
     try:
         return locate(relative_path, sha256, how)
@@ -83,18 +86,18 @@ def find(relative_path: str, sha256: str, how: str, urls: Sequence[str], fetch: 
 
 @checked
 def download(urls: str | Sequence[str], relative_path: str, sha256: str) -> Path:
-    """The file in the cache, fetched if it is not there yet from the first mirror that has it.
+    """Return a file in the cache, fetched from the first mirror that has it if it is missing.
 
-    It gets its name only when it is complete and its checksum is right; until then it has a name
-    that no other process uses.
+    The file gets its name only when it is complete and its checksum is correct; until then it has a
+    name that no other process uses.
 
     Args:
       urls: one address or several mirrors, in the order to try.
       relative_path: as in :func:`locate`, which finds the file from then on.
-      sha256: of its bytes, in hexadecimal.
+      sha256: SHA-256 of its bytes, in hexadecimal.
 
     Raises:
-      OSError: no mirror gave the file; says what happened at each.
+      OSError: no mirror delivered the file; the message lists what happened at each.
     """
     path = cache_folder() / relative_path
     if path.is_file() and _digest(path) == sha256:

@@ -1,22 +1,22 @@
-r"""Tomorrow's temperature at the weather stations of Finland, each a node of a network.
+r"""Tomorrow's temperature at Finland's weather stations, each of which is a node of a network.
 
 A running example of Jung 2025: "data points represent the daily weather conditions around FMI
-weather stations", labeled by "the maximum daytime temperature" (section 2.1), of stations that
-are joined to their nearest neighbors on the Earth (line 786). The source gives neither a file nor
-the inputs. Chosen here:
+weather stations", labeled by "the maximum daytime temperature" (section 2.1), of stations that are
+joined to their nearest neighbors on the Earth (line 786). The source specifies neither a file nor
+the inputs. They are chosen here:
 
 - *Samples.* One a station and target time: the temperature at it, from those of the ``lags`` steps
   before it (days; hours in the hourly records). A sample with a value missing among them is left
   out and counted (``missing``); nothing is filled in.
 - *Test.* The last target times, the same of all stations: all that is learnt from is older than
   what it is tested on. A test sample's inputs may reach back into the training days, as they would
-  for who forecasts.
+  for a forecaster.
 - *Stations*, in the order of their names. One without a training sample or without a test sample is
   left out and named (``dropped``): of the 194 with daily records one, which stops on the fourth of
   40 days; of the 207 with hourly records none or, with many lags, one or two that start late.
 - *Scale.* Inputs and target to mean 0 and variance 1 over all stations' training samples together,
-  so stations that are colder stay colder. The last feature is the constant 1: with its weight a
-  station says how much colder.
+  so colder stations stay colder. The last feature is the constant 1: its weight expresses how much
+  colder.
 
 The files are extracts of the open data of the Finnish Meteorological Institute, license CC BY 4.0:
 say "Finnish Meteorological Institute, open data, CC BY 4.0" wherever they are shown.
@@ -124,7 +124,7 @@ WINDOW = 5  # days of a row of the five-day records
 
 
 class Weather(NamedTuple):
-    """What each of ``K`` stations learns from and is judged by; ``P`` features."""
+    """Training and test data of each of ``K`` stations; ``P`` features."""
 
     problem: Problem  # features [K, N, P], targets [K, N]: squared loss; its test of each station
     names: tuple[str, ...]  # [K]
@@ -137,13 +137,13 @@ class Weather(NamedTuple):
     missing: int  # samples of the stations kept that lack a value
 
     def kelvin(self, error: Any) -> Any:
-        """The root of a mean squared error such as the metric ``test_error``, in kelvin."""
+        """The root of a mean-square error, such as the metric ``test_error``, in kelvin."""
         return self.deviation[-1] * error**0.5
 
 
 @checked
 def fmi_records(records: str) -> dict[str, np.ndarray]:
-    """The rows of one of the files as they are, column by column.
+    """The rows of one of the files, unchanged, column by column.
 
     Args:
       records: ``"daily"``, ``"five_day"``, ``"hourly"`` or ``"stations"``.
@@ -180,27 +180,27 @@ def fmi(
     test: float = 0.25,
     train: int | None = None,
 ) -> Weather:
-    """A forecast at each weather station of Finland, from its last temperatures.
+    """A forecast at each weather station of Finland, from its most recent temperatures.
 
-    The same call gives the same data; see the module for what was chosen and why.
+    The same call gives the same data; see the module's docstring for the choices and their reasons.
 
     Args:
       records: ``"daily"``: tomorrow's extremes, from those of the last days; ``"hourly"``: the next
-        hour's temperature; ``"five_day"``: as the first, of ten days apart of another winter.
-      target: ``"tmax"`` (the default) or ``"tmin"``; of the hourly records ``"temp"``.
-      lags: steps of the past that a forecast sees, all that was measured in each; of ``"five_day"``
-        up to 5.
+        hour's temperature; ``"five_day"``: as the first, for ten separate days of another winter.
+      target: ``"tmax"`` (the default) or ``"tmin"``; for the hourly records ``"temp"``.
+      lags: number of past steps on which a forecast is based, with all measurements of each; for
+        ``"five_day"`` up to 5.
       test: the share of the target times, counted from the last, that is held out, in (0, 1).
-      train: how many target times before those are learnt from, counted from the last; by default
-        all. With few, stations need each other.
+      train: number of target times before those that are used for training, counted from the last;
+        by default all. With few of them, stations benefit from cooperation.
 
     Returns:
-      The stations' problem, without a regularizer, and what describes it. Stations near one another
-      are joined by ``fl.graphs.nearest_neighbors(data.coordinates, 3, metric="geodesic")``.
+      The stations' problem, without a regularizer, and its description. Nearby stations are joined
+      by ``fl.graphs.nearest_neighbors(data.coordinates, 3, metric="geodesic")``.
 
     Raises:
-      ValueError: unknown records or target, more lags than there are, no time left to learn from
-        or to test on, a file with another checksum.
+      ValueError: unknown records or target, more lags than available, no time left for training or
+        testing, a file with another checksum.
       FileNotFoundError: ``FLJAX_DATA`` does not hold the file; says how to get it.
     """
     _check.choice("records", records, MEASURED)

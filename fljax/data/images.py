@@ -1,4 +1,4 @@
-r"""Images of handwritten digits (MNIST) and of organs (OrganAMNIST), and what is learned on them.
+r"""Images of handwritten digits (MNIST) and of organs (OrganAMNIST), and binary tasks on them.
 
 Both are used for personalized learning, one binary task a cluster (Gauthier 2024, lines 1546-1584):
 the tuples of tasks below, in which the classes of a task's side A come first, in the source's
@@ -80,9 +80,9 @@ def _organs(*pairs: tuple[str, str]) -> tuple[Task, ...]:
     return tuple(((ORGANS.index(a),), (ORGANS.index(b),)) for a, b in pairs)
 
 
-#: Three clusters of little similarity (Gauthier 2024, figure 5.5(a)).
+#: Three clusters with little similarity (Gauthier 2024, figure 5.5(a)).
 SINGLE_DIGITS: tuple[Task, ...] = (((1,), (8,)), ((1,), (9,)), ((7,), (8,)))
-#: Three clusters of much similarity (figures 5.5(b) and (c)).
+#: Three clusters with much similarity (figures 5.5(b) and (c)).
 TRIPLETS: tuple[Task, ...] = (
     ((1, 2, 3), (6, 7, 8)),
     ((1, 2, 3), (7, 8, 9)),
@@ -116,12 +116,13 @@ def mnist(download: bool = False) -> Images:
     """All of MNIST: 60,000 training and 10,000 test images of 28 x 28 pixels, ten digits.
 
     Args:
-      download: get files that are in neither place from a mirror; 12 MB.
+      download: get missing files from a mirror; 12 MB.
 
     Raises:
-      FileNotFoundError: a file is in neither place and may not be downloaded; says how to get it.
-      ValueError: a file has other bytes than it should.
-      OSError: no mirror gave a file.
+      FileNotFoundError: a file is missing and may not be downloaded; the message says how to get
+        it.
+      ValueError: a file has another checksum.
+      OSError: no mirror delivered a file.
     """
 
     def read(name: str) -> np.ndarray:
@@ -136,8 +137,8 @@ def mnist(download: bool = False) -> Images:
 def mnist_sample() -> Images:
     """A sample of MNIST that needs no file: 60 training and 20 test images of each digit.
 
-    They are the first of each digit in the order of the published files, digit after digit: genuine
-    and chosen without looking. Results on it are not results on MNIST; its ``name`` says so.
+    They are the first images of each digit in the order of the published files, digit after digit,
+    without selection. Results on this sample are not results on MNIST, as its ``name`` indicates.
     """
     with np.load(SAMPLE) as file:
         arrays = [file[name] for name in file.files]
@@ -152,13 +153,13 @@ def mnist_sample() -> Images:
 def organamnist(download: bool = False) -> Images:
     """OrganAMNIST: 34,561 training, 6,491 validation and 17,778 test images of eleven organs.
 
-    Axial slices of computed tomography, 28 x 28 pixels; a patient is in one part only.
+    Axial slices of computed tomography, 28 x 28 pixels; each patient is in one part only.
 
     Args:
-      download: get the file from its publisher if it is in neither place; 38 MB.
+      download: get a missing file from its publisher; 38 MB.
 
     Raises:
-      FileNotFoundError, ValueError, OSError: as of :func:`mnist`.
+      FileNotFoundError, ValueError, OSError: as :func:`mnist`.
     """
     path = find(ORGANAMNIST_FILE, ORGANAMNIST_SHA256, ORGANAMNIST_HOW, [ORGANAMNIST_URL], download)
     with np.load(path) as file:
@@ -178,8 +179,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     32-bit numbers, the entries with the last axis fastest.
 
     Raises:
-      ValueError: not gzip, cut short, not idx, another type, another number of entries than it
-        says.
+      ValueError: not gzip, truncated, not idx, another type, another number of entries than stated.
     """
     try:
         with gzip.open(path) as file:

@@ -1,4 +1,4 @@
-r"""Data that have clients of their own, in LEAF's JSON format: FEMNIST, Shakespeare, any other.
+r"""Data with natural clients, in LEAF's JSON format: FEMNIST, Shakespeare, and others.
 
 LEAF (Caldas et al., "LEAF: a benchmark for federated settings", 2018) publishes programs that make
 a folder of its data, with ``train`` and ``test`` inside, each of one or more files ::
@@ -6,9 +6,9 @@ a folder of its data, with ``train`` and ``test`` inside, each of one or more fi
     {"users": ["ada", "ben"], "num_samples": [2, 1],
      "user_data": {"ada": {"x": [..., ...], "y": [..., ...]}, "ben": {"x": [...], "y": [...]}}}
 
-Clients are the users, the writer of a letter or the role in a play: nothing is shared out by a
-draw. They are in the order of the training files, which are taken in the order of their names, so
-that a client has the same number on every machine.
+Clients are the users, the writer of a letter or the role in a play: the partition is not random.
+They are in the order of the training files, sorted by name, so that a client has the same number on
+every machine.
 """
 
 import json
@@ -51,12 +51,13 @@ class Users(NamedTuple):
 
 @checked
 def femnist(folder: str | Path) -> Users:
-    """FEMNIST: digits and letters of 62 classes, each client those that one person wrote.
+    """FEMNIST: digits and letters of 62 classes, with one client per writer.
 
     Args:
-      folder: of LEAF's, with ``train`` and ``test``; ``preprocess.sh -s niid --sf 1.0 -k 0 -t
-        sample`` in ``data/femnist`` of LEAF's repository makes that of all, 3,500 or so. Where
-        users are split instead of samples (``-t user``), the test is of people that are no clients.
+      folder: of LEAF's, with ``train`` and ``test``;
+        ``preprocess.sh -s niid --sf 1.0 -k 0 -t sample`` in ``data/femnist`` of LEAF's repository
+        makes that of all, 3,500 or so. Where users are split instead of samples (``-t user``), the
+        test data are from people who are not clients.
 
     Returns:
       Features ``[D_k, 28, 28, 1]`` from 0, ink, to 1, paper, as LEAF scales them; targets are
@@ -64,9 +65,9 @@ def femnist(folder: str | Path) -> Users:
 
     Raises:
       FileNotFoundError: no such folder, none of ``train`` or ``test`` in it, no file in one.
-      ValueError: not JSON or cut short, no such keys, users without samples, twice, or only in some
-        of ``train`` and ``test``; numbers of samples other than said; images that are not of 784
-        numbers from 0 to 1, targets that are no class.
+      ValueError: not JSON or truncated, missing keys, users without samples, listed twice, or in
+        only some of ``train`` and ``test``; numbers of samples other than stated; images that are
+        not 784 numbers from 0 to 1, targets that are not a class.
 
     Example:
       >>> import json, pathlib, tempfile
@@ -85,7 +86,7 @@ def femnist(folder: str | Path) -> Users:
 
 @checked
 def shakespeare(folder: str | Path) -> Users:
-    """Shakespeare: the next of 80 characters, each client the lines of one role of one play.
+    """Shakespeare: the character after 80 given ones, with one client per role of a play.
 
     Args:
       folder: of LEAF's, with ``train`` and ``test``; ``preprocess.sh -s niid --sf 1.0 -k 0 -t
@@ -95,26 +96,26 @@ def shakespeare(folder: str | Path) -> Users:
       Features ``[D_k, 80]`` and targets ``[D_k]``, numbers of :data:`LETTERS`.
 
     Raises:
-      FileNotFoundError, ValueError: as of :func:`femnist`; samples that are not of 80 characters
-        and one, or a character that LEAF's vocabulary lacks (which LEAF's own models take for its
-        last one).
+      FileNotFoundError, ValueError: as :func:`femnist`; samples that are not 80 characters and one,
+        or a character outside LEAF's vocabulary (which LEAF's own models treat as its last one).
     """
     return _read(folder, _text, LETTERS)
 
 
 @checked
 def leaf(folder: str | Path) -> Users:
-    """Data in LEAF's format whose features and targets are numbers: its synthetic ones, one's own.
+    """Data in LEAF's format whose features and targets are numbers: LEAF's synthetic data or your
+    own.
 
     Args:
-      folder: with ``train`` and ``test``.
+      folder: a folder with ``train`` and ``test``.
 
     Returns:
-      Features ``[D_k, ...]`` and targets ``[D_k, ...]`` as the files have them, whole numbers being
-      kept; no names of classes.
+      Features ``[D_k, ...]`` and targets ``[D_k, ...]`` as in the files, where integers stay
+      integers; no names of classes.
 
     Raises:
-      FileNotFoundError, ValueError: as of :func:`femnist`; samples of different shapes.
+      FileNotFoundError, ValueError: as :func:`femnist`; samples of different shapes.
     """
     return _read(folder, _as_they_are, "")
 

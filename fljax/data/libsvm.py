@@ -1,7 +1,7 @@
-r"""Tables in the LIBSVM format: ijcnn1, and whatever else is published in it.
+r"""Tables in the LIBSVM format: ijcnn1, and others published in it.
 
-A line is a sample, ``label index:value index:value ...`` with indices from 1; what is not named is
-zero. The files of the LIBSVM page are such, plain or compressed.
+A line is a sample, ``label index:value index:value ...`` with indices from 1; features that are not
+listed are zero. The files of the LIBSVM page have this format, plain or compressed.
 """
 
 import bz2
@@ -33,7 +33,7 @@ IJCNN1_HOW = (
     "It is a file of the data set ijcnn1 on the LIBSVM page (D. Prokhorov, IJCNN 2001 neural "
     "network competition; no license is stated there), which is not downloaded."
 )
-#: How the start of a file tells what it is compressed by.
+#: First bytes of a file by compression format.
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
 
 
@@ -53,18 +53,19 @@ def libsvm(
     r"""The samples of a file in the LIBSVM format.
 
     Args:
-      path: of the file; plain, or compressed by gzip or bzip2.
+      path: path of the file; plain, or compressed by gzip or bzip2.
       features: ``P``; by default the largest index that occurs.
-      rows: of the file, from its start; all by default.
+      rows: number of rows, from the start of the file; all by default.
 
     Returns:
       ``[n, P]``, sparse (``.toarray()`` makes it dense), and the labels, ``[n]``.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: a line that is no sample, with its number; a label or value that is not finite;
-        an index below 1 or beyond ``features``, or not above the one before it; fewer samples than
-        rows asked for; a file that is not text, or whose compressed data are damaged or end early.
+      ValueError: a line that is not a sample (its number is given); a label or value that is not
+        finite; an index below 1 or beyond ``features``, or not above the one before it; fewer
+        samples than requested; a file that is not text, or whose compressed data are damaged or end
+        early.
 
     Example:
       >>> import pathlib, tempfile
@@ -159,15 +160,15 @@ def ijcnn1(rows: int = 35_000) -> Table:
     """ijcnn1: 22 features of an engine's ignitions, normal (-1) or not (+1), nine in ten normal.
 
     Args:
-      rows: of the 49,990 of the training file, from its start: 35,000 are those that Rizk 2023
-        learns from, the rest being for validation.
+      rows: number of rows of the training file, from its start, of 49,990: Rizk 2023 trains on
+        35,000, the rest being for validation.
 
     Returns:
       The training samples, and all 91,701 of the test file.
 
     Raises:
-      ValueError: more rows than there are, a file with another checksum.
-      FileNotFoundError: ``FLJAX_DATA`` does not hold the files; says how to get them.
+      ValueError: more rows than available, a file with another checksum.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the files; the message says how to get them.
     """
     _check.count("rows", rows)
     parts = []

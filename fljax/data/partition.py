@@ -1,14 +1,14 @@
-r"""Who has which samples: tasks of clusters dealt on the device, partitions, labels that lack.
+r"""Distribution of samples over clients: binary tasks of clusters, partitions, and missing labels.
 
-:func:`binary_tasks` draws a :class:`~fljax.problems.Problem` from a key inside a scenario, another
-one for every seed. :func:`iid`, :func:`by_label`, :func:`dirichlet` (skewed labels),
-:func:`dirichlet_sizes`, :func:`power_law` (skewed sizes) and :func:`by_user` (as it is) give every
-row of a data set, samples of any shape, to exactly one client; how many a client gets is structure
-there, so they are called outside, and :func:`~fljax.problems.from_clients` makes a problem of
-``[(x[rows], y[rows]) for rows in parts]``: horizontal federated learning. In vertical federated
-learning clients have columns of all rows, and ``iid(x.shape[1], clients, seed)`` shares those out.
-:func:`detectors` gives each class a client, :func:`few_shot` takes labels away: those of some of a
-client's samples, or all.
+:func:`binary_tasks` draws a :class:`~fljax.problems.Problem` from a key inside a scenario, a
+different one for every seed. :func:`iid`, :func:`by_label`, :func:`dirichlet` (skewed labels),
+:func:`dirichlet_sizes`, :func:`power_law` (skewed sizes) and :func:`by_user` (the natural
+partition) assign every row of a data set, samples of any shape, to exactly one client; the sizes
+are structure, so these functions are called outside the scenario, and
+:func:`~fljax.problems.from_clients` makes a problem of ``[(x[rows], y[rows]) for rows in parts]``:
+horizontal federated learning. In vertical federated learning clients have columns of all rows, and
+``iid(x.shape[1], clients, seed)`` distributes those. :func:`detectors` makes one client per class,
+:func:`few_shot` removes labels: those of some of a client's samples, or all.
 """
 
 from collections.abc import Sequence
@@ -55,47 +55,48 @@ def binary_tasks(
     regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 1.0,
 ) -> Problem:
-    r"""Each cluster tells some classes from others: logistic regression on a few images a client.
+    r"""One binary classification task per cluster: logistic regression on a few images per client.
 
     Client :math:`k` has :math:`D_k` *data samples*, uniform on the whole numbers from
     ``samples[0]`` to ``samples[1]``. The source's are "composed of two MNIST images" and "of two
     triplets of images" (Gauthier 2024, section 5.4.2); here a data sample is one image of each of
     the ``M`` classes of the client's task, so a client has exactly :math:`D_k` of each and
-    :math:`MD_k` in all, of weight :math:`1/(MD_k)` each. To replace a data sample is to replace
+    :math:`MD_k` in all, of weight :math:`1/(MD_k)` each. Replacing a data sample means replacing
     ``M`` images.
 
-    Every class is put in random order and dealt ``samples[1]`` images a client, of which a client
-    takes :math:`D_k`: no training image is at two clients. The order of a client's rows is data
-    sample by data sample, and within it as the task lists the classes. Labels are -1 for a task's
-    first side and +1 for its second.
+    Each class is shuffled and split into ``samples[1]`` images per client, of which a client uses
+    :math:`D_k`: no training image is at two clients. The order of a client's rows is data sample by
+    data sample, and within it as the task lists the classes. Labels are -1 for a task's first side
+    and +1 for its second.
 
-    Pixels are divided by the Euclidean norm of their image, so that a logistic per-sample gradient
-    is at most 1 long and the assumption of bounded gradients holds; there is no intercept. Linear
-    models lose nothing by either (see the tests), but are as much longer as the images are shorter:
-    a regularizer must be weak, of the order of 1e-5, not to matter.
+    Pixels are divided by the Euclidean norm of their image, so that logistic per-sample gradients
+    have norm at most 1 and the assumption of bounded gradients holds; there is no intercept.
+    Neither reduces the accuracy of linear models (see the tests), but the models grow by the factor
+    by which the images shrink, so a regularizer must be weak, of the order of 1e-5, to be
+    negligible.
 
     Test images are drawn for every task without replacement from all test images of its classes, in
     their natural proportions: accuracy on them estimates that on all of them without bias.
 
     Args:
       key: consumed; may be traced, like ``cluster`` and ``strength``.
-      images: whose classes ``tasks`` names by number.
-      tasks: ``Q`` pairs of tuples of classes, of ``M`` classes in all each.
+      images: the images; ``tasks`` refers to their classes by number.
+      tasks: ``Q`` pairs of tuples of classes, each pair with ``M`` classes in total.
       cluster: ``[K]`` numbers of tasks, such as :func:`~fljax.problems.random_clusters` draws.
       samples: the least and the greatest :math:`D_k`.
-      test: images of each task.
+      test: number of test images of each task.
       regularizer: as in :class:`~fljax.problems.Problem`.
-      strength: likewise.
+      strength: as in :class:`~fljax.problems.Problem`.
 
     Returns:
-      A problem of ``K`` clients with ``N = samples[1] * M`` rows, padded with zeros of no weight;
+      A problem of ``K`` clients with ``N = samples[1] * M`` rows, padded with zeros of weight zero;
       its ``tasks`` hold the cluster numbers and the test images, a problem of ``Q`` rows.
 
     Raises:
-      ValueError: a task with an empty side, a class on both or twice, tasks of different numbers of
-        classes, a class that the data lack or of which they have fewer than
-        ``samples[1]`` training images a client, more test images than there are, sizes out of
-        order, images and labels of different numbers.
+      ValueError: a task with an empty side, a class on both or twice, tasks with different numbers
+        of classes, a class that is missing in the data or has fewer than ``samples[1]`` training
+        images per client, more test images than available, sizes out of order, different numbers of
+        images and labels.
 
     Example:
       >>> import jax
@@ -223,7 +224,7 @@ def _unit_rows(
 
 @checked
 def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
-    """Rows in random order, cut into equal parts; the first ``rows % clients`` have one more.
+    """Rows in random order, cut into equal parts; the first ``rows % clients`` parts have one more.
 
     Raises:
       ValueError: fewer rows than clients.
@@ -234,9 +235,10 @@ def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
 
 @checked
 def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[np.ndarray]:
-    """Rows sorted by label, cut into ``clients * shards`` shards, ``shards`` of them a client.
+    """Rows sorted by label, cut into ``clients * shards`` shards, ``shards`` of them for each
+    client.
 
-    With few shards a client sees few labels (McMahan et al., "Communication-efficient learning of
+    With few shards a client has few labels (McMahan et al., "Communication-efficient learning of
     deep networks from decentralized data", AISTATS 2017: 2 of 300 images each). Rows of one label
     are in random order and so are the shards, whose sizes differ by one at most.
 
@@ -257,10 +259,11 @@ def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[n
 def dirichlet(
     labels: np.ndarray, clients: int, concentration: float, seed: int, least: int = 1
 ) -> list[np.ndarray]:
-    r"""Each label's rows shared in proportions drawn from :math:`\mathrm{Dir}(\alpha\mathbf 1_K)`.
+    r"""Each label's rows, distributed in proportions drawn from :math:`\mathrm{Dir}(\alpha\mathbf
+    1_K)`.
 
-    Small concentrations give a client few labels and clients very different sizes, large ones
-    equal shares of all (Yurochkin et al., "Bayesian nonparametric federated learning of neural
+    Small concentrations give clients few labels and very different sizes, large ones nearly equal
+    shares of all labels (Yurochkin et al., "Bayesian nonparametric federated learning of neural
     networks", ICML 2019). A share's ends are rounded to whole rows. All is drawn again until the
     smallest client has ``least`` rows, which for small concentrations is another law.
 
@@ -268,8 +271,8 @@ def dirichlet(
       labels: ``[n]``, of any kind.
       clients: ``K``.
       concentration: :math:`\alpha>0`.
-      seed: of the draw.
-      least: rows of the smallest client.
+      seed: seed of the draw.
+      least: minimum number of rows of a client.
 
     Raises:
       ValueError: no such partition found in 1000 draws.
@@ -296,17 +299,17 @@ def dirichlet_sizes(
 ) -> list[np.ndarray]:
     r"""Rows in random order, cut in proportions drawn from :math:`\mathrm{Dir}(\beta\mathbf 1_K)`.
 
-    Skew of quantity: clients have very different numbers of rows of the same law (Li et al.,
-    "Federated learning on non-IID data silos: an experimental study", ICDE 2022). Ends are
+    Quantity skew: clients have very different numbers of rows with the same distribution (Li et
+    al., "Federated learning on non-IID data silos: an experimental study", ICDE 2022). Ends are
     rounded to whole rows. All is drawn again until the smallest client has ``least`` rows, which
     for small concentrations is another law.
 
     Args:
       rows: ``n``.
       clients: ``K``.
-      concentration: :math:`\beta>0`; the larger, the more alike.
-      seed: of the draw.
-      least: rows of the smallest client.
+      concentration: :math:`\beta>0`; larger values give more equal sizes.
+      seed: seed of the draw.
+      least: minimum number of rows of a client.
 
     Raises:
       ValueError: no such partition found in 1000 draws.
@@ -335,15 +338,16 @@ def power_law(
 ) -> list[np.ndarray]:
     r"""Rows in random order, cut in proportions :math:`k^{-\gamma}`: the first client has the most.
 
-    Skew of quantity by a law: beyond the ``least`` that each has, client :math:`k=1,\dots,K` has
-    the share :math:`k^{-\gamma}/\sum_j j^{-\gamma}` of the rows, rounded to whole ones.
+    Quantity skew by a power law: in addition to the ``least`` rows of each client, client
+    :math:`k=1,\dots,K` has the share :math:`k^{-\gamma}/\sum_j j^{-\gamma}` of the rows, rounded to
+    whole ones.
 
     Args:
       rows: ``n``.
       clients: ``K``.
-      exponent: :math:`\gamma\ge 0`; zero gives all as many, to one row.
-      seed: of the order of the rows.
-      least: rows of each client before the others are shared out.
+      exponent: :math:`\gamma\ge 0`; with zero, sizes differ by at most one row.
+      seed: seed of the order of the rows.
+      least: number of rows of each client before the others are distributed.
 
     Raises:
       ValueError: fewer rows than ``clients * least``.
@@ -372,19 +376,19 @@ def power_law(
 def by_user(
     users: Sequence[Any] | np.ndarray, order: Any = None, *, leave_out: bool = False
 ) -> list[np.ndarray]:
-    """The rows of each user, as the data have them: nothing is drawn.
+    """The rows of each user, as given by the data: nothing is random.
 
     Args:
-      users: ``[n]``, whose each row is: names or numbers.
-      order: the users that are clients, in this order; by default all, sorted. The training data's
-        ``np.unique(users)`` puts a test set's clients into the order of theirs; a user without rows
-        has an empty part.
-      leave_out: leave out the rows of users that the order does not list; by default it must list
-        all, so that none is lost without a word.
+      users: ``[n]``, the user of each row: names or numbers.
+      order: the users that are clients, in this order; by default all, sorted. With
+        ``np.unique(users)`` of the training data, the clients of a test set have the same order; a
+        user without rows has an empty part.
+      leave_out: leave out the rows of users that are not listed in ``order``; by default it must
+        list all, so that none is lost silently.
 
     Raises:
-      ValueError: users that are not one of each row, missing, or twice in the order; none of the
-        order has rows; users with rows that the order does not list.
+      ValueError: not one user per row, missing users, users listed twice; no listed user has rows;
+        users with rows that are not listed.
 
     Example:
       >>> import fljax as fl
@@ -430,24 +434,24 @@ def _names(what: str, values: Any) -> np.ndarray:
 def detectors(
     labels: np.ndarray, shots: int | Sequence[int], seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """A client for each class, with a few samples of it and as many of the other classes.
+    """One client per class, with a few samples of it and the same number from other classes.
 
-    Few-shot learning (Jung 2025, section 6.6): the client's model tells its class from the
-    others, and a graph that joins like classes lets those with many samples help those with few.
+    Few-shot learning (Jung 2025, section 6.6): the client's model distinguishes its class from the
+    others, and a graph that joins similar classes lets those with many samples help those with few.
 
     Args:
       labels: ``[n]``, of any kind.
-      shots: samples of its own class that a client has, >= 1, the same of all or one of each, in
-        the order of ``np.unique(labels)``.
-      seed: of the draw, without replacement within a client.
+      shots: number of samples of its own class at each client, >= 1: one number for all, or one per
+        client, in the order of ``np.unique(labels)``.
+      seed: seed of the draw, without replacement within a client.
 
     Returns:
-      ``(rows, signs)`` of each client, the rows of its class first, of sign 1, then the others, of
-      sign -1; ``[(x[rows], signs) for rows, signs in ...]`` is for
+      ``(rows, signs)`` for each client: first the rows of its class, with sign 1, then the others,
+      with sign -1; ``[(x[rows], signs) for rows, signs in ...]`` is for
       :func:`~fljax.problems.from_clients`, with :class:`~fljax.problems.Logistic`.
 
     Raises:
-      ValueError: more shots than the class or the others have samples, a single class.
+      ValueError: more shots than samples of the class or of the others, a single class.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -482,22 +486,23 @@ def detectors(
 def few_shot(
     key: Key[Array, ""], problem: Problem, samples: Int[Array, "*clients"] | int | Sequence[int]
 ) -> Problem:
-    """The same problem with the labels of a few samples of each client, drawn at random.
+    """The same problem with the labels of only a few random samples of each client.
 
-    The others' targets become zero and their weights too; their features stay, to be compared with
-    those of other clients. A client left with none has importance zero
+    The targets and weights of the other samples become zero; their features stay, for comparisons
+    between clients. A client without labels has importance zero
     (:meth:`~fljax.problems.Problem.weighing`): its model comes from its neighbors alone. This is
     semi-supervised learning (Jung 2025, section 6.3).
 
     Args:
-      key: consumed; may be traced, like ``samples``, so that each seed lacks other labels.
-      problem: its held-out data stay as they are.
-      samples: how many labels a client keeps: ``[K]`` whole numbers from 0 to as many as it has,
-        or one for all, of which clients that have fewer keep theirs.
+      key: consumed; may be traced, like ``samples``, so that each seed has different missing
+        labels.
+      problem: a problem; its held-out data are unchanged.
+      samples: number of labels that a client keeps: ``[K]`` integers from 0 to its number of
+        samples, or one for all clients, where those with fewer samples keep all labels.
 
     Raises:
-      ValueError: negative numbers, more than a client has samples, one of each of another number of
-        clients, no label left at all.
+      ValueError: negative numbers, more than a client's number of samples, another number of
+        entries than clients, no label left at all.
 
     Example:
       >>> import jax, fljax as fl

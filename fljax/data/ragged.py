@@ -1,4 +1,4 @@
-r"""A table of one's own, one row a sample, as the problem of the nodes that its rows belong to.
+r"""A user's table with one row per sample, as a problem of the nodes that its rows belong to.
 
 A table is anything with named columns of equal length: a pandas (or polars) ``DataFrame``, a
 ``dict`` of arrays, a structured array. Neither library is needed for the others.
@@ -20,7 +20,7 @@ __all__ = ["Nodes", "from_table"]
 
 
 class Nodes(NamedTuple):
-    """The problem of ``K`` nodes, and what their table says of them."""
+    """The problem of ``K`` nodes, with the names and places given by their table."""
 
     problem: Problem  # features [K, N, P], targets [K, N]
     names: tuple[Any, ...]  # [K]  as they are in the table
@@ -41,36 +41,37 @@ def from_table(
     missing: str = "refuse",
     loss: Loss = LeastSquares(),  # noqa: B008 (immutable)
 ) -> Nodes:
-    r"""Rows grouped by node, ragged as they are.
+    r"""A problem from the rows of a table grouped by node, with nodes of different sizes.
 
     Nodes are in the order in which the table first names them, a node's rows in the order of the
     table. A node none of whose training rows has a target is *unlabeled* (Jung 2025, lines
-    2331-2340): it keeps its features, and its loss counts for nothing (``importance`` zero), so
-    only its neighbors say what its model is. Nothing is scaled, and no constant is added.
+    2331-2340): it keeps its features, and its loss is zero (``importance`` zero), so its model is
+    determined by its neighbors alone. Nothing is scaled, and no constant feature is added.
 
     Args:
-      table: with columns of one length.
-      node: the column that says whose row it is: any names or numbers.
+      table: a table with columns of equal length.
+      node: the column with the node of each row: any names or numbers.
       features: the columns of the ``P`` features.
       target: the column of the targets.
-      coordinates: columns of a node's place, such as ``("latitude", "longitude")``: the same in
-        all of its rows, another one for each node.
+      coordinates: columns of a node's position, such as ``("latitude", "longitude")``: the same in
+        all of its rows, and different for each node.
       test: a column of ``True`` and ``False``, or ones and zeros: which rows are held out. Every
-        node must have some, and some that are not.
+        node must have both kinds of rows.
       missing: rows without a finite value of a feature, or of the target at a node that has
         targets, are refused (``"refuse"``) or left out and counted (``"drop"``).
-      loss: of the problem; it has no regularizer.
+      loss: loss of the problem, which has no regularizer.
 
     Returns:
-      The problem, with held-out data if ``test`` is given, the names and places of its nodes. With
-      places ``fl.graphs.nearest_neighbors(nodes.coordinates, 3)`` joins each to the nearest.
+      The problem, with held-out data if ``test`` is given, and the names and positions of its
+      nodes. With positions, ``fl.graphs.nearest_neighbors(nodes.coordinates, 3)`` joins each node
+      to the nearest ones.
 
     Raises:
       TypeError: not a table; a column that is not of numbers.
       ValueError: no such column, a column twice among the features or in two roles, columns of
-        different lengths, missing values (how many, and where
-        the first is), a node without rows to learn from or to test on, no labeled node, places
-        that are missing, differ within a node or are of two nodes.
+        different lengths, missing values (how many, and where the first is), a node without
+        training or test rows, no labeled node, positions that are missing, differ within a node or
+        are shared by two nodes.
 
     Example:
       >>> import fljax as fl

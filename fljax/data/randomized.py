@@ -1,9 +1,9 @@
-r"""Input noise: data that are randomized before anything is trained on them (Jung 2025, section
-9.2).
+r"""Input noise: data that are randomized before training (Jung 2025, section 9.2).
 
-What holds of the data holds of every model that is trained on them (post-processing, proposition
-9.1). Only some of it is differential privacy: each function says its guarantee, or that it has
-none. They take one data set and are traceable; clients' are a ``vmap`` away.
+A guarantee for the data extends to every model that is trained on them (post-processing,
+proposition 9.1). Not every kind of input noise is differentially private: each function states its
+guarantee, or that it has none. The functions take one data set and are traceable; use ``vmap`` for
+several clients.
 
 Shapes: ``N`` samples, ``D`` features.
 """
@@ -28,24 +28,24 @@ __all__ = ["noisy_inputs", "randomized_labels", "replaced_features", "subsample"
 def randomized_labels(
     key: Array | int, labels: Array, classes: Array, probability: Float[Array, ""] | float
 ) -> Array:
-    """Each label is replaced, with some probability, by a uniform draw among all classes.
+    """Replace each label, with some probability, by a uniform draw among all classes.
 
     Args:
       key: random key; a number is its seed.
       labels: of any shape, each one of ``classes``.
-      classes: ``[K]``, all values that a label may have: public, and not read off the data.
-      probability: of a draw, in [0, 1]; it may be the label itself.
-        :func:`fljax.privacy.accounting.randomized_response_probability` is that of a budget.
+      classes: ``[K]``, all values that a label may have: public, and not determined from the data.
+      probability: probability of a draw, in [0, 1]; the draw may equal the label.
+        :func:`fljax.privacy.accounting.randomized_response_probability` gives the probability for a
+        budget.
 
     Raises:
-      ValueError: a label of none of the classes, fewer than two of these, a probability outside of
-        [0, 1].
+      ValueError: a label outside the classes, fewer than two classes, a probability outside [0, 1].
 
     Guarantees:
       Local DP of each label with the epsilon of
       :func:`~fljax.privacy.accounting.randomized_response_epsilon`, infinite at probability zero.
-      Labels are drawn once: a second draw of the same labels costs as much again. Features are not
-      protected.
+      Labels are drawn once: a second draw of the same labels incurs the same privacy loss again.
+      Features are not protected.
 
     Example:
       >>> import numpy as np
@@ -87,7 +87,7 @@ def noisy_inputs(
     feature_deviation: Float[Array, ""] | float,
     target_deviation: Float[Array, ""] | float,
 ) -> tuple[Float[Array, "samples ..."], Float[Array, " samples"]]:
-    r"""Normal noise in features and targets.
+    r"""Add normal noise to features and targets.
 
     Args:
       key: random key; a number is its seed.
@@ -98,7 +98,7 @@ def noisy_inputs(
 
     Guarantees:
       None, unless two samples' features differ by at most :math:`\Delta_x` and their targets by
-      :math:`\Delta_y` for certain, as after clipping. Then, in exact arithmetic, local
+      :math:`\Delta_y` with certainty, as after clipping. Then, in exact arithmetic, local
       :math:`\rho`-zCDP of each sample with
       :math:`\rho=\Delta_x^2/(2\sigma_x^2)+\Delta_y^2/(2\sigma_y^2)`
       (:func:`fljax.privacy.accounting.gaussian_zcdp` of each).
@@ -129,16 +129,16 @@ def noisy_inputs(
 def replaced_features(
     key: Array | int, features: Float[Array, "samples dim"]
 ) -> Float[Array, "samples dim"]:
-    """Normal draws with the mean and the covariance of the features, in their place.
+    """Replace the features by normal draws with the same mean and covariance.
 
     Args:
       key: random key; a number is its seed.
-      features: ``[N, D]``: all of them, or those columns that are to be replaced. What they had to
-        do with targets and other columns is lost.
+      features: ``[N, D]``: all of them, or the columns to be replaced. Their dependence on targets
+        and other columns is lost.
 
     Guarantees:
-      None that is differential privacy: mean and covariance are of the data, without noise, and one
-      sample moves them without bound. Who is in the data can be told from the draws of many.
+      No differential privacy: mean and covariance are those of the data, without noise, and one
+      sample can change them without bound. Membership in the data can be inferred from many draws.
 
     Example:
       >>> import numpy as np
@@ -164,19 +164,19 @@ def replaced_features(
 def subsample(
     key: Array | int, features: Float[Array, "samples ..."], targets: Array, count: int
 ) -> tuple[Float[Array, "count ..."], Array]:
-    """So many samples, drawn without replacement.
+    """A random subset of the samples, drawn without replacement.
 
     Args:
       key: random key; a number is its seed.
       features: ``[N, ...]``.
       targets: ``[N, ...]``.
-      count: at most ``N``.
+      count: number of samples to draw, at most ``N``.
 
     Guarantees:
-      None by itself: what is drawn is told. Where an (epsilon, delta)-DP mechanism runs on it, and
-      nobody learns what was drawn, the whole is what
-      :func:`fljax.privacy.accounting.subsampled` says with the fraction ``count / N``, between data
-      sets that differ by replacing a sample.
+      None by itself: the drawn samples are revealed. If an (epsilon, delta)-DP mechanism is applied
+      to the subset, and nobody learns which samples were drawn, the guarantee of the whole is given
+      by :func:`fljax.privacy.accounting.subsampled` with the fraction ``count / N``, for data sets
+      that differ by replacing a sample.
 
     Example:
       >>> import numpy as np

@@ -1,7 +1,7 @@
-r"""Samples that other libraries hold, as arrays: Hugging Face's data sets and scikit-learn's.
+r"""Samples held by other libraries, as arrays: data sets of Hugging Face and scikit-learn.
 
-Neither library is imported here; nothing is downloaded. What comes back is rows, to be shared out
-among clients by :func:`~fljax.data.by_user`, :func:`~fljax.data.dirichlet` and their like:
+Neither library is imported here; nothing is downloaded. The result is rows, to be distributed over
+clients by :func:`~fljax.data.by_user`, :func:`~fljax.data.dirichlet` and similar functions:
 ``[(s.features[rows], s.targets[rows]) for rows in parts]``.
 """
 
@@ -18,9 +18,9 @@ __all__ = ["Samples", "from_huggingface", "from_sklearn"]
 
 
 class Samples(NamedTuple):
-    """Features and targets: floats in the default precision, whole numbers in 32 bits at most.
+    """Features and targets: floats in the default precision, integers in at most 32 bits.
 
-    Those that do not fit stay as they are.
+    Integers that do not fit keep their type.
     """
 
     features: np.ndarray  # [n, ...]
@@ -36,15 +36,15 @@ def from_huggingface(
     """One split of a Hugging Face data set, such as ``load_dataset("mnist")["train"]``.
 
     Args:
-      dataset: a ``datasets.Dataset``; of a ``DatasetDict`` one split, of a stream
+      dataset: a ``datasets.Dataset``; for a ``DatasetDict`` one split, for a stream
         ``Dataset.from_list(list(stream.take(n)))``.
       features: a column of images, arrays or lists of one shape, ``[n, ...]``; or the names of
         columns of numbers, ``[n, P]`` in this order.
-      target: the column of the targets; text becomes numbers of its sorted values.
-      user: the column that says whose sample it is, for :func:`~fljax.data.by_user`.
+      target: the column of the targets; text is replaced by the index among its sorted values.
+      user: the column with the user of each sample, for :func:`~fljax.data.by_user`.
 
     Raises:
-      TypeError: not a data set; columns that are not of numbers.
+      TypeError: not a data set; columns that are not numeric.
       ValueError: no such column, no rows, samples of different shapes, missing values.
     """
     columns = getattr(dataset, "column_names", None)
@@ -89,12 +89,12 @@ def _column(dataset: Any, name: str) -> np.ndarray:
 
 @checked
 def from_sklearn(data: Any) -> Samples:
-    """What scikit-learn's ``load_...`` and ``fetch_...`` return.
+    """The result of scikit-learn's ``load_...`` and ``fetch_...`` functions.
 
     Args:
-      data: a ``Bunch`` with ``data`` and ``target``, or the pair ``(X, y)`` of
-        ``return_X_y=True`` or of one's own, of features of any shape. Labels that are text become
-        numbers of their sorted values.
+      data: a ``Bunch`` with ``data`` and ``target``, or the pair ``(X, y)`` of ``return_X_y=True``
+        or your own, with features of any shape. Labels that are text are replaced by the index
+        among their sorted values.
 
     Raises:
       TypeError: neither; features that are not numbers, or sparse.

@@ -1,7 +1,7 @@
-r"""Clients whose features differ though their labels mean the same: turned images, added noise.
+r"""Feature shift between clients with the same meaning of labels: rotated images, added noise.
 
-Both take clients ``[(features [D_k, ...], targets), ...]``, whoever shared them out, and return
-such clients with the same targets; a test set is changed in the same way.
+Both functions take clients ``[(features [D_k, ...], targets), ...]``, from any partition, and
+return such clients with the same targets; a test set is changed in the same way.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ Clients = list[tuple[np.ndarray, np.ndarray]]
 
 @checked
 def rotated(clients: Sequence[tuple[Any, Any]], degrees: Any) -> Clients:
-    """Each client's images turned by an angle of its own, counterclockwise.
+    """Rotate each client's images counterclockwise by the client's own angle.
 
-    Clusters of clients with angles alike are those of Ghosh et al., "An efficient framework for
-    clustered federated learning", NeurIPS 2020 (0, 90, 180 and 270 degrees): ``degrees=90.0 *
-    cluster``. Right angles move pixels; others interpolate linearly between them, in the type of
-    the images, and what was beyond their border is zero.
+    Clusters of clients with the same angle are those of Ghosh et al., "An efficient framework for
+    clustered federated learning", NeurIPS 2020 (0, 90, 180 and 270 degrees):
+    ``degrees=90.0 * cluster``. Multiples of 90 degrees permute pixels; other angles use linear
+    interpolation, in the type of the images, with zeros beyond the border.
 
     Args:
       clients: images ``[D_k, height, width]``, or ``[D_k, height, width, channels]``.
-      degrees: one angle, or one of each client.
+      degrees: one angle, or one per client.
 
     Raises:
-      ValueError: no clients, features that are no images, another number of angles; images that
+      ValueError: no clients, features that are not images, another number of angles; images that
         are not square, at an odd multiple of 90 degrees.
 
     Example:
@@ -70,17 +70,18 @@ def _turned(images: np.ndarray, degrees: float, client: int) -> np.ndarray:
 
 @checked
 def noisy(clients: Sequence[tuple[Any, Any]], deviation: Any, seed: int) -> Clients:
-    r"""Normal noise in each client's features, of a level of its own.
+    r"""Add normal noise to each client's features, with the client's own standard deviation.
 
-    Levels that rise with the client, variances :math:`\sigma k/K` of clients :math:`k=1,\dots,K`,
-    are the feature skew of Li et al., "Federated learning on non-IID data silos: an experimental
-    study", ICDE 2022: ``deviation=np.sqrt(sigma * np.arange(1, K + 1) / K)``.
+    Levels that increase with the client's index, variances :math:`\sigma k/K` for clients
+    :math:`k=1,\dots,K`, are the feature skew of Li et al., "Federated learning on non-IID data
+    silos: an experimental study", ICDE 2022:
+    ``deviation=np.sqrt(sigma * np.arange(1, K + 1) / K)``.
 
     Args:
-      clients: features of any shape; whole numbers become floats, and nothing is clipped.
-      deviation: the noise's standard deviation, >= 0, in the features' unit: one, or one of each
+      clients: features of any shape; integers become floats, and nothing is clipped.
+      deviation: the noise's standard deviation, >= 0, in the features' unit: one number, or one per
         client. A client with zero keeps its features.
-      seed: of the draw; a client's depends on its number and not on the other clients.
+      seed: seed of the draw; a client's noise depends on its number and not on the other clients.
 
     Raises:
       ValueError: no clients, another number of deviations, negative ones.

@@ -1,4 +1,4 @@
-"""Combining over and over, until all nodes agree."""
+"""Repeated combination until all nodes agree."""
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +18,24 @@ def consensus(
     tolerance: float = 1e-6,
     rounds: int = 100_000,
 ) -> Float[Array, "nodes dim"]:
-    r"""What all nodes end at by combining with each other, without noise: :math:`\sum_k\pi_kw_k`.
+    r"""The limit of repeated combination at all nodes, without noise: :math:`\sum_k\pi_kw_k`.
 
     After training under noise that cancels in the network's weighted mean
-    (:class:`~fljax.link.GraphHomomorphic`), the mean as it is without noise, at every node; noise
-    that does not cancel stays.
+    (:class:`~fljax.link.GraphHomomorphic`), every node obtains the noise-free mean; noise that does
+    not cancel remains.
 
     Args:
       combination: the weights; :math:`\pi` is their ``stationary``.
-      models: ``[K, D]``, of each node.
-      tolerance: nodes agree where no entry differs by more than this share of the largest entry;
-        of single precision not below ``1e-6``.
-      rounds: at most.
+      models: ``[K, D]``, one per node.
+      tolerance: nodes agree if no entry differs by more than this fraction of the largest entry; in
+        single precision at least ``1e-6``.
+      rounds: maximum number of rounds.
 
     Returns:
       ``[K, D]``.
 
     Raises:
-      ValueError: models of other nodes; no agreement within so many rounds, unless traced.
+      ValueError: models of another number of nodes; no agreement within ``rounds``, unless traced.
 
     Reference:
       Rizk 2023, section 3.5.1.

@@ -44,7 +44,7 @@ def from_edges(
         form: ``"auto"`` (dense below :data:`DENSE_BELOW` nodes or if some node has many
             neighbors, else padded), ``"dense"`` or ``"padded"``.
         max_degree: number of slots of the padded form, at least the largest number of neighbors
-            (the default); set it where graphs of several seeds must share a shape.
+            (the default); set it where the graphs of several seeds must have the same shape.
         allow_disconnected: accept a graph of several components.
 
     Raises:

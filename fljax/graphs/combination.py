@@ -1,4 +1,4 @@
-"""Combination matrices: what each node makes of its own value and those of its neighbors."""
+"""Combination matrices: how each node combines its own value with those of its neighbors."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,13 @@ _ALIKE = 1e-6  # entries and sums that differ by less are taken for equal, in do
 
 @module
 class Mixing:
-    """A rule of combination weights with its numbers, for algorithms that take ``mixing=``.
+    """A rule for combination weights with its parameters, for algorithms that take ``mixing=``.
 
     Args:
         rule: one of those of :meth:`Graph.mixing`.
         step: only for ``laplacian``, whose weights are ``I - step*L``: in
-            ``(0, 2 / lambda_max(L))``, which a simulation checks on its graph. A number: a grid of
-            steps shares one program.
+            ``(0, 2 / lambda_max(L))``, which a simulation checks on its graph. The step is a
+            number, so a grid of steps shares one program.
         target: only for ``hastings``, which needs it: the Perron vector, ``[K]``.
 
     Raises:
@@ -88,25 +88,26 @@ class Mixing:
 
 @module
 class Combination:
-    r"""Weights ``W = diag(self_weight) + off-diagonal`` with which nodes combine what they hear.
+    r"""Weights ``W = diag(self_weight) + off-diagonal`` with which nodes combine received messages.
 
     .. math:: y_k = \sum_l w_{kl} x_l, \qquad \sum_l w_{kl} = 1
 
     Row ``k`` of ``W`` holds the weights that the *receiver* ``k`` gives. The literature on
     diffusion writes the same as ``w_k = sum_l a_lk psi_l`` with a *left*-stochastic ``A``, whose
-    columns sum to one: ``W = A'``. The support may be directed: ``w_kl > 0`` says that ``k`` hears
-    ``l``. From a graph by :meth:`Graph.mixing`, from any matrix by :func:`from_stochastic`.
+    columns sum to one: ``W = A'``. The support may be directed: ``w_kl > 0`` means that ``k``
+    receives from ``l``. Made from a graph by :meth:`Graph.mixing`, from any matrix by
+    :func:`from_stochastic`.
 
     Attributes:
         nodes: number of nodes ``K``.
         self_weight: ``w_kk``, ``[K]``.
         off_diagonal: dense form, ``[K, K]`` with zero diagonal, or None.
-        neighbors: padded form, whom each node hears, ``[K, S]``, or None.
+        neighbors: padded form, the nodes that each node receives from, ``[K, S]``, or None.
         weights: padded form, ``w_kl`` per slot ``[K, S]``, or None.
-        stationary: the Perron vector ``pi`` with ``pi' W = pi'`` and sum one, ``[K]``: what
-            repeated combination converges to is ``sum_k pi_k x_k``. Uniform if ``W`` is doubly
-            stochastic. None where it is not known, after :meth:`thinned`.
-        overflow: padded form, the neighbors that found no slot, or None.
+        stationary: the Perron vector ``pi`` with ``pi' W = pi'`` and sum one, ``[K]``: repeated
+            combination converges to ``sum_k pi_k x_k``. Uniform if ``W`` is doubly stochastic. None
+            where it is not known, as after :meth:`thinned`.
+        overflow: padded form, the neighbors beyond the slots of the table, or None.
 
     Reference: Sayed, Adaptation, learning, and optimization over networks (2014), chapter 8, for
     left-stochastic matrices and their Perron vectors.
@@ -135,7 +136,7 @@ class Combination:
         return self.entries.dense() + jnp.diag(self.self_weight)
 
     def neighbor_table(self) -> tuple[Int[Array, "nodes slots"], Float[Array, "nodes slots"]]:
-        """Whom each node hears, one per slot, and with which weight, both ``[K, S]``.
+        """The nodes that each node receives from, one per slot, and their weights, both ``[K, S]``.
 
         As :meth:`Graph.neighbor_table`; a node's own value is in no slot, its weight is
         ``self_weight``.
@@ -143,15 +144,15 @@ class Combination:
         return self.entries.slots()
 
     def thinned(self, keep: Callable[[Array, Array], Array]) -> "Combination":
-        """The weights where some of what was said is not heard: the receiver keeps to itself more.
+        """The weights when some messages are not received: the receiver increases its own weight.
 
-        ``w_kl keep(k, l)`` for ``w_kl``; what is missing to one goes to ``w_kk``. Symmetric weights
-        stay doubly stochastic if ``keep`` is symmetric. The Perron vector is another one, which is
-        left out: :func:`perron_vector` has it.
+        ``w_kl`` is replaced by ``w_kl keep(k, l)``, and the remainder to one is added to ``w_kk``.
+        Symmetric weights stay doubly stochastic if ``keep`` is symmetric. The Perron vector changes
+        and is not computed; use :func:`perron_vector`.
 
         Args:
-            keep: of two arrays of node numbers, receiver ``k`` and sender ``l``, that broadcast to
-                all stored pairs; boolean, or factors in ``[0, 1]``.
+            keep: function of two arrays of node numbers, receiver ``k`` and sender ``l``, that
+                broadcast to all stored pairs; boolean, or factors in ``[0, 1]``.
 
         Example:
             >>> from fljax import graphs
@@ -185,13 +186,13 @@ class Combination:
         return bool(matrix.min() >= -self._alike and np.all(np.abs(sums - 1.0) <= self._alike))
 
     def rate(self) -> Float[Array, ""]:
-        """Factor by which disagreement shrinks per mixing; below one iff consensus is reached.
+        """Factor by which disagreement shrinks per combination; below one iff consensus is reached.
 
         The second largest modulus among the eigenvalues of ``W``. For symmetric ``W`` it is the
-        spectral norm of ``W - 11'/K``. If the weights are reversible, ``pi_k w_kl = pi_l w_lk``,
-        as those of :meth:`Graph.mixing` are, the eigenvalues are those of the symmetric
-        ``P^1/2 W P^-1/2``, ``P = diag(pi)``, from which the leading pair is taken out. Traced
-        weights, which may be anything, are squared repeatedly instead. ``O(K^3)``.
+        spectral norm of ``W - 11'/K``. If the weights are reversible, ``pi_k w_kl = pi_l w_lk``, as
+        those of :meth:`Graph.mixing` are, the eigenvalues are those of the symmetric
+        ``P^1/2 W P^-1/2``, ``P = diag(pi)``, from which the leading eigenpair is removed. For
+        traced weights, which may be arbitrary, repeated squaring is used instead. ``O(K^3)``.
         """
         law = self.stationary
         if not _check.is_concrete(self.self_weight):
@@ -222,7 +223,7 @@ class Combination:
 
     @property
     def entries(self) -> tables.Entries:
-        """Where the off-diagonal weights stand."""
+        """The stored off-diagonal weights."""
         return tables.Entries(
             self.nodes, self.off_diagonal, self.neighbors, self.weights, self.overflow
         )
@@ -256,20 +257,20 @@ def from_stochastic(
     max_degree: int | None = None,
     allow_imprimitive: bool = False,
 ) -> Combination:
-    """A combination of any stochastic matrix, such as one that a paper states.
+    """A combination from any stochastic matrix, such as one given in a paper.
 
-    A traced matrix cannot be checked; it is kept dense unless ``max_degree``, a bound on the
-    number of neighbors that must hold, is given. Sums that are off by rounding are made one.
+    A traced matrix cannot be checked; it is kept dense unless ``max_degree``, a bound on the number
+    of neighbors that must hold, is given. Sums that differ from one by rounding are normalized.
 
     Args:
         matrix: ``[K, K]``, finite and non-negative; its support may be directed.
-        convention: ``"left"`` for ``A`` whose *columns* sum to one, ``a_lk`` being what ``k``
-            gives to ``l`` (Sayed, Rizk); ``"right"`` for ``W = A'`` whose *rows* do. Nothing tells
-            one from the other if the matrix is doubly stochastic, so it has to be said.
+        convention: ``"left"`` for ``A`` whose *columns* sum to one, ``a_lk`` being the weight that
+            ``k`` gives to ``l`` (Sayed, Rizk); ``"right"`` for ``W = A'`` whose *rows* do. A doubly
+            stochastic matrix satisfies both, so the convention must be stated.
         form: as in :func:`from_edges`.
-        max_degree: as in :func:`from_edges`, for the number of nodes that a node hears.
-        allow_imprimitive: accept a matrix whose powers do not converge to one law, that is a
-            reducible or a periodic one.
+        max_degree: as in :func:`from_edges`, for the number of nodes that a node receives from.
+        allow_imprimitive: accept a matrix whose powers do not converge to a unique stationary
+            distribution, that is, a reducible or periodic one.
 
     Raises:
         ValueError: not square, negative or not finite entries, sums other than one, or an

@@ -1,4 +1,4 @@
-"""How a graph is shown in a notebook: a line of text, and a drawing where it is small."""
+"""Display of a graph in a notebook: a line of text, and a drawing if the graph is small."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["html_of"]
 
-#: Of a graph with more nodes or edges a drawing shows nothing.
+#: Graphs with more nodes or edges are not drawn.
 MOST_NODES, MOST_EDGES = 300, 3000
 
 #: Pixels of a drawing's side, of a node, at most, and of what is left free around.
@@ -18,8 +18,8 @@ DRAWING = """<svg xmlns="http://www.w3.org/2000/svg" width="{side}" height="{sid
 
 
 def html_of(graph: Any) -> str:
-    """Of one concrete graph: how many nodes, edges and components it has, the numbers of
-    neighbors, and up to some hundred nodes a drawing of them on a circle.
+    """HTML of a concrete graph: its numbers of nodes, edges, components and neighbors, and for up
+    to a few hundred nodes a drawing of them on a circle.
 
     Example:
       >>> import fljax as fl

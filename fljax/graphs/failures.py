@@ -1,7 +1,7 @@
-r"""What is left of a network when edges and nodes fail (Jung 2025, section 8.2.4).
+r"""Networks with failed edges and nodes (Jung 2025, section 8.2.4).
 
-A network is resilient if the second eigenvalue of its Laplacian stays large, for it decides whether
-nodes can still agree, and how fast. How much of it goes with one edge or node is found by trying
+A network is resilient if the second eigenvalue of its Laplacian stays large, since it determines
+whether nodes can still agree, and how fast. The loss due to one edge or node is computed by trying
 each, or, on large networks, from one eigenvector.
 
 Shapes: ``K`` nodes, ``E`` edges, ``F`` draws.
@@ -29,18 +29,18 @@ __all__ = [
     "resilience",
 ]
 
-#: Networks of so many nodes at most have each edge and node tried.
+#: Up to this many nodes, the failure of each edge and node is tried.
 EXACT_NODES = 200
-#: Spectra of so many nodes at most are dense.
+#: Up to this many nodes, spectra are computed from dense matrices.
 DENSE_NODES = 2000
-#: So many networks are looked at together.
+#: Number of networks that are processed together.
 TOGETHER = 16
 
 METHODS = ("auto", "exact", "spectral")
 
 
 class Resilience(NamedTuple):
-    """Of what is left of a network, each ``[]`` or ``[F]``."""
+    """Connectivity measures of what is left of a network, each ``[]`` or ``[F]``."""
 
     connectivity: Array  # the second eigenvalue of the Laplacian of the nodes that are left
     components: Array  # into how many parts they fall
@@ -61,18 +61,18 @@ def pruned(
     nodes: Bool[Array, " nodes"] | None = None,
     edges: Bool[Array, "nodes nodes"] | None = None,
 ) -> Graph:
-    """The network without some nodes' edges, and without some edges.
+    """The network without the edges of failed nodes, and without failed edges.
 
-    Nodes keep their numbers: one that failed is left without a neighbor. Traceable.
+    Nodes keep their numbers: a failed node has no neighbor. Traceable.
 
     Args:
-      network: before.
-      nodes: ``[K]``, which fail.
-      edges: ``[K, K]``, which fail, symmetric; those that the network has not do not count.
+      network: the network before the failures.
+      nodes: ``[K]``, the mask of failed nodes.
+      edges: ``[K, K]``, the symmetric mask of failed edges; pairs that are not edges are ignored.
 
     Raises:
-      ValueError: masks that are none or of another shape, edges that fail in one direction only,
-        fewer than two nodes that are left.
+      ValueError: masks that are not boolean or of another shape, edges that fail in one direction
+        only, fewer than two remaining nodes.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -95,16 +95,16 @@ def resilience(
     nodes: Bool[Array, " nodes"] | None = None,
     edges: Bool[Array, "nodes nodes"] | None = None,
 ) -> Resilience:
-    r"""How well what is left of a network hangs together.
+    r"""Connectivity of what is left of a network.
 
-    The rate is that of averaging with the best step, :math:`u\leftarrow u-\eta Lu`; that of an
-    algorithm on the network is in :mod:`fljax.theory.network_rates`, of :func:`pruned`. Traceable;
-    by a dense spectrum of a traced network and of up to two thousand nodes.
+    The rate is that of averaging with the best step, :math:`u\leftarrow u-\eta Lu`; for the rate of
+    an algorithm apply :mod:`fljax.theory.network_rates` to the result of :func:`pruned`. Traceable;
+    the spectrum is dense for a traced network and for up to two thousand nodes.
 
-    Args: as of :func:`pruned`.
+    Args: as for :func:`pruned`.
 
     Raises:
-      ValueError: as of that.
+      ValueError: as :func:`pruned`.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -142,22 +142,22 @@ def random_failures(
     edge_probability: Float[Array, ""] | float = 0.0,
     node_probability: Float[Array, ""] | float = 0.0,
 ) -> Resilience:
-    """The same of networks that lose each edge and each node by chance.
+    """Resilience of a network with independent random failures of edges and nodes.
 
-    Where no two nodes are left there is no connectivity, and the rate is one. Traceable.
+    If fewer than two nodes are left, the connectivity is zero and the rate is one. Traceable.
 
     Args:
       key: consumed.
-      network: before.
-      draws: how many, each of independent failures.
-      edge_probability: with which an edge fails, in [0, 1].
-      node_probability: with which a node fails, in [0, 1].
+      network: the network before the failures.
+      draws: number of draws, each with independent failures.
+      edge_probability: probability that an edge fails, in [0, 1].
+      node_probability: probability that a node fails, in [0, 1].
 
     Returns:
       Arrays over the draws, ``[F]``.
 
     Raises:
-      ValueError: no draws, no probabilities.
+      ValueError: no draws, numbers that are not probabilities.
 
     Example:
       >>> import jax, fljax as fl
@@ -192,29 +192,29 @@ def _of_draws(network: Graph, keys: Array, edge: Array, node: Array) -> Resilien
 def critical_edges(
     network: Graph, method: Literal["auto", "exact", "spectral"] = "auto"
 ) -> Critical:
-    r"""Which edge's failure costs most connectivity.
+    r"""Rank the edges by the loss of connectivity that the failure of each causes.
 
-    ``"exact"`` tries each: ``E`` spectra, :math:`O(EK^3)`. ``"spectral"`` takes one, with the
+    ``"exact"`` tries each: ``E`` spectra, :math:`O(EK^3)`. ``"spectral"`` needs one, with the
     eigenvector :math:`v` of the second eigenvalue (Fiedler's),
 
     .. math:: \lambda_2(L\setminus\{k,l\})\le\lambda_2-a_{kl}(v_k-v_l)^2,
 
-    and ranks by this bound, which is also the first-order change. It is near where the eigenvalue
-    is simple and the edge's weight small beside the gap to the third; on sparse random networks of
-    12 nodes the edge that it ranks first costs four fifths of what the most critical does. Of a
-    network with symmetries (a ring) the eigenvector is one of several, and edges that are alike are
-    ranked apart.
+    and ranks by this bound, which is also the first-order change. It is tight where the eigenvalue
+    is simple and the edge's weight is small compared with the gap to the third; on sparse random
+    networks of 12 nodes, the edge that it ranks first causes four fifths of the loss of the most
+    critical edge. In a network with symmetries (a ring) the eigenvector is not unique, and
+    equivalent edges are ranked differently.
 
     Args:
-      network: connected, and known (not traced).
+      network: a connected, known (not traced) network.
       method: ``"auto"`` is ``"exact"`` up to 200 nodes.
 
     Returns:
-      All edges; the connectivity without each, or ``"spectral"`` its bound.
+      All edges, and the connectivity without each, or for ``"spectral"`` its bound.
 
     Raises:
       TypeError: a traced network.
-      ValueError: one that falls apart, or without an edge; an unknown method.
+      ValueError: a network that is disconnected or has no edge; an unknown method.
 
     Example:
       >>> import fljax as fl
@@ -253,7 +253,7 @@ def _without_each_edge(network: Graph, edges: Array) -> Array:
 def critical_nodes(
     network: Graph, method: Literal["auto", "exact", "spectral"] = "auto"
 ) -> Critical:
-    r"""Which node's failure leaves the others with the least connectivity.
+    r"""Rank the nodes by the connectivity that the failure of each leaves among the others.
 
     ``"exact"`` tries each: ``K`` spectra. ``"spectral"`` bounds the connectivity of the others by
     the Rayleigh quotient of Fiedler's vector on them, less its mean there,
@@ -261,18 +261,18 @@ def critical_nodes(
     .. math:: \lambda_2(L\setminus k)\le
         \frac{\sum_{\{i,j\}\not\ni k}a_{ij}(v_i-v_j)^2}{\sum_{i\ne k}(v_i-\bar v_{-k})^2}
 
-    Limits are those of :func:`critical_edges`. Connectivity grows where a node leaves that was
-    hardly connected.
+    The limitations of :func:`critical_edges` apply. Connectivity may increase when a weakly
+    connected node fails.
 
     Args:
-      network: of three nodes or more; as of :func:`critical_edges`.
-      method: likewise.
+      network: a network of three nodes or more; as in :func:`critical_edges`.
+      method: as in :func:`critical_edges`.
 
     Returns:
-      All nodes; the connectivity of the others without each, or ``"spectral"`` its bound.
+      All nodes, and the connectivity of the others without each, or for ``"spectral"`` its bound.
 
     Raises:
-      TypeError, ValueError: likewise.
+      TypeError, ValueError: as :func:`critical_edges`.
 
     Example:
       >>> import fljax as fl

@@ -41,7 +41,7 @@ class Graph:
             ``k`` holds ``k`` and has weight zero.
         weights: padded form, ``[K, S]``, or None.
         degree: weighted degrees ``[K]``; the number of neighbors if all weights are one.
-        overflow: padded form, the neighbors that found no slot, or None.
+        overflow: padded form, the neighbors beyond the slots of the table, or None.
     """
 
     nodes: int = static()
@@ -98,13 +98,13 @@ class Graph:
                                                                             to one
         ===================  =============================================  ====================
 
-        with ``n_k = 1 + d_k``. The diagonal takes what is missing to one. All but the last two
-        are non-negative with a positive diagonal, so on a connected graph ``W^n x`` converges: to
-        the mean for the symmetric rules, to the mean weighted by ``n_k`` for ``averaging``, by
+        with ``n_k = 1 + d_k``. The diagonal is the remainder to one. All but the last two are
+        non-negative with a positive diagonal, so on a connected graph ``W^n x`` converges: to the
+        mean for the symmetric rules, to the mean weighted by ``n_k`` for ``averaging``, by
         ``n_k (n_k + sum_m a_km n_m)`` for ``relative-degree``, by the target ``p`` for
-        ``hastings``, which with a uniform one is ``metropolis``. ``neighbors`` is a mean over
-        others alone (of a node that has none, itself), whose powers need not converge. The last
-        may have negative diagonal entries when ``step > 1 / max_j d_j``.
+        ``hastings``, which with a uniform one is ``metropolis``. ``neighbors`` is the mean over the
+        neighbors alone (for a node without neighbors, its own value), whose powers need not
+        converge. The last may have negative diagonal entries when ``step > 1 / max_j d_j``.
 
         Args:
             rule: one of the seven names above, or a :class:`Mixing`, which has the other two.
@@ -134,7 +134,7 @@ class Graph:
         return by_rule(self.entries, self.degree, how.rule, how.step, how.target)
 
     def check_mixing(self, how: Mixing) -> None:
-        """Raise ``ValueError`` unless the rule's numbers fit the graph, see :meth:`mixing`."""
+        """Raise ``ValueError`` unless the rule's parameters fit the graph, see :meth:`mixing`."""
         if how.target is not None and np.shape(how.target) != (self.nodes,):
             raise ValueError(
                 f"target must have shape ({self.nodes},), one weight per node, got shape "
@@ -144,26 +144,26 @@ class Graph:
             self._check_step(how.step)
 
     def reweighted(self, factor: Callable[[Array, Array], Array]) -> "Graph":
-        """The graph with ``a_kl f(k, l)`` for ``a_kl``, to be read row by row.
+        """The graph with weights ``a_kl f(k, l)`` in place of ``a_kl``, to be read row by row.
 
-        With an ``f`` that is not symmetric it is no undirected graph any more: ``neighbor_sum`` is
+        If ``f`` is not symmetric the result is no longer an undirected graph: ``neighbor_sum`` is
         ``sum_l a_kl f(k, l) x_l`` and ``degree`` the sum of a row.
 
         Args:
-            factor: of two arrays of node numbers ``k`` and ``l`` that broadcast to all stored
-                pairs; finite for every pair of nodes.
+            factor: function of two arrays of node numbers ``k`` and ``l`` that broadcast to all
+                stored pairs; finite for every pair of nodes.
         """
         return of_entries(*self.entries.scaled(factor))
 
     def thinned(self, keep: Callable[[Array, Array], Array]) -> "Graph":
-        """The graph where some of what was said is not heard, to be read row by row.
+        """The graph when some messages are not received, to be read row by row.
 
-        ``a_kl keep(k, l)`` for ``a_kl``, as :meth:`reweighted`; see :meth:`Combination.thinned`
-        for weights that go on summing to one.
+        ``a_kl`` is replaced by ``a_kl keep(k, l)``, as in :meth:`reweighted`; see
+        :meth:`Combination.thinned` for weights that still sum to one.
 
         Args:
-            keep: of two arrays of node numbers, receiver ``k`` and sender ``l``, that broadcast to
-                all stored pairs; boolean, or factors in ``[0, 1]``.
+            keep: function of two arrays of node numbers, receiver ``k`` and sender ``l``, that
+                broadcast to all stored pairs; boolean, or factors in ``[0, 1]``.
 
         Example:
             >>> from fljax import graphs
@@ -176,7 +176,7 @@ class Graph:
     def agreeing(
         self, values: Float[Array, "nodes dim"], tolerance: Float[Array, ""] | float
     ) -> "Graph":
-        r"""The graph of the edges whose ends differ little, :math:`\|x_k-x_l\|\le\epsilon`.
+        r"""The subgraph of the edges whose ends differ little, :math:`\|x_k-x_l\|\le\epsilon`.
 
         Args:
             values: ``[K, D]``, such as models.
@@ -190,9 +190,10 @@ class Graph:
     def neighbor_table(self) -> tuple[Int[Array, "nodes slots"], Float[Array, "nodes slots"]]:
         """The neighbors of each node, one per slot, and their weights, both ``[K, S]``.
 
-        Of the padded form its table, the overflow in further columns; an empty slot of node ``k``
-        holds ``k`` and weight zero. Of the dense form every node is a slot, in order, and the
-        weights are the matrix. Valid while tracing; ``x[neighbors]`` is ``[K, S, D]`` in memory.
+        In the padded form this is its table, with the overflow in further columns; an empty slot of
+        node ``k`` holds ``k`` and weight zero. In the dense form every node is a slot, in order,
+        and the weights are the matrix. Valid while tracing; ``x[neighbors]`` is ``[K, S, D]`` in
+        memory.
 
         Example:
             >>> from fljax import graphs
@@ -203,14 +204,16 @@ class Graph:
         return self.entries.slots()
 
     def single_table(self) -> "Graph":
-        """The same graph without overflow, for what looks at one neighbor after the other."""
+        """The same graph without overflow, for algorithms that visit one neighbor after the
+        other.
+        """
         if self.overflow is None:
             return self
         return Graph(self.nodes, None, *self.entries.slots(), self.degree)
 
     @property
     def entries(self) -> tables.Entries:
-        """Where the weights of the edges stand."""
+        """The stored weights of the edges."""
         return tables.Entries(
             self.nodes, self.adjacency, self.neighbors, self.weights, self.overflow
         )
@@ -253,8 +256,8 @@ class Graph:
     def as_form(self, form: str = "auto", max_degree: int | None = None) -> "Graph":
         """The same graph in another form; ``"padded"`` also trims a table that is too wide.
 
-        A traced graph has no known width, and then needs ``max_degree``; neighbors beyond it
-        would be lost, so it must be a bound that is known to hold.
+        A traced graph has no known width and then needs ``max_degree``; neighbors beyond it would
+        be lost, so it must be a valid bound.
         """
         if self._concrete:
             return of_edges(self.nodes, *self._edge_data(), form, max_degree)
@@ -290,7 +293,7 @@ class Graph:
         return jnp.sum(self.neighbor_counts()) // 2
 
     def neighbor_counts(self) -> Int[Array, " nodes"]:
-        """Number of neighbors of every node whatever the weights, ``[K]``."""
+        """Number of neighbors of every node regardless of the weights, ``[K]``."""
         parts = self.entries.parts
         return tables.add_rows(
             parts, [jnp.sum(part.weights > 0, axis=1, dtype=np.int32) for part in parts]
@@ -320,7 +323,9 @@ class Graph:
         return jnp.all(self.components() == 0)
 
     def require_connected(self) -> "Graph":
-        """The graph itself, or ``ValueError`` if it falls apart; a traced one passes unseen."""
+        """The graph itself; raise ``ValueError`` if it is disconnected. A traced graph is not
+        checked.
+        """
         if self._concrete:
             with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
                 component = np.asarray(self.components())
@@ -341,11 +346,11 @@ class Graph:
     ) -> Float[Array, ""]:
         """Second smallest eigenvalue of ``L``, positive iff connected.
 
-        ``O(K^3)`` of a traced graph and up to two thousand nodes; of more, by sparse matrices on
-        the host (SciPy's Lanczos method, with a factorization where that is slow).
+        ``O(K^3)`` for a traced graph and for up to two thousand nodes; beyond, with sparse matrices
+        on the host (SciPy's Lanczos method, with a factorization where that is slow).
 
         Args:
-            members: ``[K]``, of the subgraph of these nodes, two at least; all by default.
+            members: ``[K]``, restrict to the subgraph of these nodes, at least two; all by default.
         """
         known = self._concrete and (members is None or _check.is_concrete(members))
         if known and self.nodes > _EIGEN_LIMIT:
@@ -398,7 +403,7 @@ class Graph:
     # Notebooks ----------------------------------------------------------------------------------
 
     def _repr_html_(self) -> str | None:
-        """A drawing and what there is of what; of a traced or batched graph its text."""
+        """A drawing and the numbers of nodes and edges; the text of a traced or batched graph."""
         return html_of(self) if self._concrete and np.ndim(self.degree) == 1 else None
 
     @property

@@ -1,8 +1,8 @@
-r"""Graphs that are learned from discrepancies of nodes: as many edges, or degrees, as allowed.
+r"""Graphs learned from discrepancies of nodes under a budget of edges or degrees.
 
-Both minimize :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2025, (158)) over symmetric weights in
-[0, 1]: with a budget for all edges together (161), whose solution is in closed form, or one for
-every node (160), a linear program.
+Both problems minimize :math:`\sum_{i,i'}A_{ii'}d^{(i,i')}` (Jung 2025, (158)) over symmetric
+weights in [0, 1]: with a total budget of edges (161), whose solution has a closed form, or with one
+budget per node (160), a linear program.
 """
 
 from typing import Any
@@ -26,10 +26,11 @@ __all__ = ["edge_budget", "project_regular", "regular_similarity"]
 
 _METHODS = ("projected", "exact")
 
-#: Distances from so many points to all others are in memory together, at most 32 MB.
+#: Number of points whose distances to all others are in memory together, at most 32 MB.
 _BLOCK_ENTRIES = 2**22
 
-#: Dykstra's projection ends where no row sum is further from the degree, in roundings of it, ...
+#: Dykstra's projection ends once no row sum differs from the degree by more than this, in rounding
+#: errors, ...
 _ROUNDINGS = 64
 #: ... and after so many turns at the latest: within a descent, and at its end.
 _TURNS, _LAST_TURNS = 50, 10_000
@@ -51,12 +52,12 @@ def edge_budget(
     .. math:: \min_A\sum_{i,i'}A_{ii'}d^{(i,i')}\quad\text{s.t. } A=A^\top,\ A_{ii}=0,\
         A_{ii'}\in[0,1],\ \sum_{i,i'}A_{ii'}=E_{\max}
 
-    where ordered pairs count, so that :math:`E_{\max}=2E`. Between discrepancies that are equal any
-    choice is optimal. The graph may fall apart, and leave nodes without neighbors.
+    where the sum is over ordered pairs, so :math:`E_{\max}=2E`. Among equal discrepancies any
+    choice is optimal. The graph may be disconnected, with isolated nodes.
 
     Args:
-        points: as in :func:`nearest_neighbors`; given discrepancies must be symmetric. Of known
-            points no ``[K, K]`` matrix is made. Traced ones will do.
+        points: as in :func:`nearest_neighbors`; given discrepancies must be symmetric. For known
+            points no ``[K, K]`` matrix is formed. The points may be traced.
         edges: ``E``, in ``[1, K (K-1) / 2]``.
         metric: as in :func:`nearest_neighbors`.
         form: as in :func:`from_edges`.
@@ -104,28 +105,29 @@ def regular_similarity(
     method: str = "projected",
     steps: int = 200,
 ) -> Graph:
-    r"""The most similar neighbors under the same weighted degree of every node.
+    r"""The most similar neighbors with the same weighted degree at every node.
 
     .. math:: \min_A\sum_{i,i'}A_{ii'}d^{(i,i')}\quad\text{s.t. } A=A^\top,\ A_{ii}=0,\
         A_{ii'}\in[0,1],\ \sum_{i'}A_{ii'}=d_{\max}\ \text{for all } i
 
     By projected gradient descent (:func:`project_regular`), which may be traced: the degrees hold
     to rounding, and the objective is within a per cent of the least one. Or exactly, at a vertex,
-    by the dual simplex method on the host (HiGHS), for some hundred nodes. Weights of one half are
-    no error: not every vertex is integral.
+    by the dual simplex method on the host (HiGHS), for a few hundred nodes. Weights of one half are
+    correct: not every vertex is integral.
 
     Args:
-        points: as in :func:`edge_budget`, of three nodes or more.
+        points: as in :func:`edge_budget`, for three nodes or more.
         degree: :math:`d_{\max}`, in ``(0, K - 1]``.
         metric: as in :func:`nearest_neighbors`.
         method: ``"projected"`` or ``"exact"``.
-        steps: of gradient descent.
+        steps: number of steps of gradient descent.
 
     Returns:
-        The graph, dense; it may fall apart.
+        The graph, dense; it may be disconnected.
 
     Raises:
-        ValueError: a degree that no graph of so many nodes has, and as :func:`nearest_neighbors`.
+        ValueError: a degree that no graph with this number of nodes has, and as
+            :func:`nearest_neighbors`.
         TypeError: traced discrepancies or degree with ``"exact"``.
 
     Example:
@@ -169,11 +171,12 @@ def project_regular(
     :math:`s=1^\top r/(2n-2)`.
 
     Args:
-        matrix: ``[K, K]`` of three nodes or more.
+        matrix: ``[K, K]``, for three nodes or more.
         degree: :math:`d`, in ``(0, K - 1]``.
 
     Raises:
-        ValueError: no square matrix, NaN, or a degree that no graph of so many nodes has.
+        ValueError: not a square matrix, NaN, or a degree that no graph with this number of nodes
+            has.
 
     Reference: Boyle and Dykstra, A method for finding projections onto the intersection of convex
     sets in Hilbert spaces (1986); Jung 2025, (89) and (160).

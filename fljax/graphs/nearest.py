@@ -1,8 +1,8 @@
-"""Graphs of nearest neighbors: of points, of places on the Earth, of given discrepancies.
+"""Nearest-neighbor graphs: from points, from geographic coordinates, or from given discrepancies.
 
-What is known when a graph is built is searched on the host, by a k-d tree in float64, in memory
-linear in the edges. What is traced, so that each seed has a graph of its own, is compared pair by
-pair, ``[K, K]``.
+Points that are known when a graph is built are searched on the host, by a k-d tree in float64, with
+memory linear in the edges. Traced points, which give each seed its own graph, are compared
+pairwise, ``[K, K]``.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from fljax.graphs.graph import Graph, of_edges, of_matrix
 
 __all__ = ["EARTH_RADIUS", "distances", "nearest_neighbors"]
 
-#: The mean radius of the Earth in kilometres (of the WGS 84 ellipsoid).
+#: The mean radius of the Earth in kilometers (of the WGS 84 ellipsoid).
 EARTH_RADIUS = 6371.0088
 
 _METRICS = ("euclidean", "geodesic")
@@ -31,15 +31,15 @@ _RULES = ("any", "mutual")
 
 @checked
 def distances(points: Any, metric: str = "euclidean") -> Float[Array, "nodes nodes"]:
-    r"""How far every point is from every other.
+    r"""The distances between all pairs of points.
 
-    With representations :math:`z^{(i)}` of local data sets as points these are the discrepancies
-    :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` (Jung 2025, section 7.2). Nothing of shape
-    ``[K, K, m]`` is made.
+    If the points are representations :math:`z^{(i)}` of local data sets, these are the
+    discrepancies :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` (Jung 2025, section 7.2). No
+    array of shape ``[K, K, m]`` is formed.
 
     Args:
-        points: ``[K, m]``; of geodesic distances ``[K, 2]``, latitude and longitude in degrees.
-        metric: ``"euclidean"``, or ``"geodesic"``, along great circles of the Earth, in kilometres.
+        points: ``[K, m]``; for geodesic distances ``[K, 2]``, latitude and longitude in degrees.
+        metric: ``"euclidean"``, or ``"geodesic"``, along great circles of the Earth, in kilometers.
 
     Returns:
         ``[K, K]``, symmetric, zero on the diagonal.
@@ -83,34 +83,36 @@ def nearest_neighbors(
     form: str = "auto",
     max_degree: int | None = None,
 ) -> Graph:
-    r"""Every node joined to the few that are nearest to it.
+    r"""The graph that joins every node to its nearest neighbors.
 
-    Being near is not mutual: an edge is kept if *any* of its ends has the other among its nearest,
-    or only if both have. The graph may fall apart (``Graph.components`` says how); it is built all
-    the same.
+    The relation is not symmetric: an edge is kept if *any* of its ends has the other among its
+    nearest, or only if both have. The graph may be disconnected (see ``Graph.components``); this is
+    not an error.
 
-    Points and discrepancies may be traced, so that every seed of a study has a graph of its own;
-    the number of neighbors is structure. Of equally near nodes the lower number is the nearer if
-    distances are given or traced, else any.
+    Points and discrepancies may be traced, so that every seed of a study has its own graph; the
+    number of neighbors is structure. Ties are broken in favor of the lower node number if distances
+    are given or traced, otherwise arbitrarily.
 
     Args:
         points: ``[K, m]``: positions, or representations of the nodes' data sets
-            (:func:`fljax.problems.train` and others); of geodesic distances ``[K, 2]``,
-            latitude and longitude in degrees; ``"precomputed"`` the discrepancies ``[K, K]`` >= 0
-            themselves, read row by row. Infinite ones join nobody; the diagonal is not read.
+            (:func:`fljax.problems.train` and others); for geodesic distances ``[K, 2]``, latitude
+            and longitude in degrees; for ``"precomputed"`` the discrepancies ``[K, K]`` >= 0
+            themselves, read row by row. Pairs with infinite discrepancy are never joined; the
+            diagonal is ignored.
         neighbors: ``k``, in ``[1, K - 1]``.
-        metric: ``"euclidean"``; ``"geodesic"``, along great circles, in kilometres; or
+        metric: ``"euclidean"``; ``"geodesic"``, along great circles, in kilometers; or
             ``"precomputed"``.
         keep: ``"any"`` (the union) or ``"mutual"`` (the intersection).
         bandwidth: :math:`h` of the weights :math:`e^{-d^2/(2h^2)}`, in the units of the distance;
             by default all weights are one.
         form: as in :func:`from_edges`.
-        max_degree: slots of the padded form; of traced points a bound that is known to hold, which
-            ``"mutual"`` has by itself.
+        max_degree: number of slots of the padded form; for traced points a valid bound, which
+            ``"mutual"`` implies by itself.
 
     Raises:
-        ValueError: as many neighbors as nodes or none, NaN, latitudes beyond the poles, negative
-            discrepancies, a bandwidth with which weights vanish, an unknown metric or rule.
+        ValueError: a number of neighbors outside ``[1, K - 1]``, NaN, latitudes beyond the poles,
+            negative discrepancies, a bandwidth so small that weights vanish, an unknown metric or
+            rule.
 
     Example:
         >>> from fljax import graphs

@@ -2,7 +2,7 @@
 
 A sampler draws either a boolean matrix or a list of edges with a static bound on its length, never
 anything whose shape depends on the draw. `_generate` redraws the whole graph until it fits its
-bounds, so that the law is the intended one conditioned on them, and no edge is dropped.
+bounds, so the distribution is the intended one conditioned on them, and no edge is dropped.
 """
 
 import functools
@@ -257,11 +257,11 @@ def random_connected(
 ) -> Graph:
     """A random connected graph with exactly ``E = round(K * mean_degree / 2)`` edges.
 
-    A spanning tree, drawn uniformly among the ``K^(K-2)`` labeled trees, plus ``E - K + 1``
-    further edges drawn uniformly without replacement among the remaining pairs. The tree is
-    Aldous' random walk on the complete graph: node ``i`` is joined to node ``min(i - 1, U_i)``,
-    ``U_i`` uniform, and the nodes are relabeled by a random permutation. This favors graphs
-    with many spanning trees over the uniform law on connected graphs.
+    A spanning tree, drawn uniformly among the ``K^(K-2)`` labeled trees, plus ``E - K + 1`` further
+    edges drawn uniformly without replacement among the remaining pairs. The tree is Aldous' random
+    walk on the complete graph: node ``i`` is joined to node ``min(i - 1, U_i)``, ``U_i`` uniform,
+    and the nodes are relabeled by a random permutation. Compared with the uniform distribution on
+    connected graphs, this favors graphs with many spanning trees.
 
     Large networks are drawn in ``O(E log E)`` time and ``O(E)`` memory. Traceable, and under
     ``vmap`` every key has its own topology, all with the same shapes.
@@ -274,10 +274,10 @@ def random_connected(
         form: ``"auto"``, ``"dense"`` or ``"padded"``; the same key gives the same graph unless
             ``max_degree`` makes the difference.
         max_degree: bound on the number of neighbors of a node, which is the width of the padded
-            form. A graph beyond it is redrawn whole, so the law is the one above given the
-            bound. By default none for the dense form, and for the padded form one that is met
-            with probability above 0.999 (e.g. 13 for ``K = 1000`` and three neighbors on
-            average).
+            form. A graph beyond it is redrawn as a whole, so the distribution is the one above
+            conditioned on the bound. By default there is none for the dense form, and for the
+            padded form one that holds with probability above 0.999 (e.g. 13 for ``K = 1000`` and
+            three neighbors on average).
 
     Raises:
         ValueError: too few or too many edges for a connected simple graph, or a bound that most
@@ -534,8 +534,8 @@ def random_geometric(
     """Nodes uniform in the unit square, joined if no further apart than ``radius``.
 
     Large networks are drawn in ``O(K^2 radius)``: nodes are sorted along one axis and each is
-    compared only with those that are near on it. May be disconnected; the connectivity threshold
-    is about ``sqrt(log K / (pi K))``.
+    compared only with nearby nodes on it. May be disconnected; the connectivity threshold is about
+    ``sqrt(log K / (pi K))``.
 
     Args:
         key: random key, consumed.
@@ -606,9 +606,9 @@ def k_regular(key: Key[Array, ""], nodes: int, degree: int, *, form: str = "auto
     """A random connected graph in which every node has the same number of neighbors.
 
     Half-edges are paired at random; pairs that are loops or repeated are switched with randomly
-    chosen ones until none is left, and the whole is redrawn until connected. The law is close
-    to, not exactly, uniform. Degree two is a ring under a random relabeling, and above half of
-    the nodes the complement is drawn.
+    chosen ones until none is left, and the whole is redrawn until connected. The distribution is
+    close to, but not exactly, uniform. Degree two is a ring under a random relabeling, and above
+    half of the nodes the complement is drawn.
 
     Args:
         key: random key, consumed.
@@ -716,8 +716,8 @@ def small_world(
 
     Every node is joined to its ``degree / 2`` successors on a ring; the far end of every edge is
     moved, with probability ``rewire``, to a uniformly chosen node, such that edges stay distinct
-    and free of loops. Exactly ``K * degree / 2`` edges. Rewired all at once, not in turn as in
-    the original, so an edge may move onto a place that another one left. May be disconnected
+    and free of loops. Exactly ``K * degree / 2`` edges. Edges are rewired all at once, not in turn
+    as in the original, so an edge may take the place of another that was moved. May be disconnected
     (rarely, for ``degree >= 4``).
 
     Args:

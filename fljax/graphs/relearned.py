@@ -1,4 +1,4 @@
-"""Learning the graph while training: each node listens to those whose models are like its own."""
+"""Learning the graph during training: each node listens to neighbors with similar models."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -17,25 +17,26 @@ _RULES = ("any", "mutual")
 
 @module
 class Relearned(Varying):
-    r"""A network whose edges are learned while training: to the models nearest to one's own.
+    r"""A network whose edges are learned during training: each node keeps the nearest models.
 
-    In every round each node says its model to all candidate neighbors, and of what it hears keeps
-    those nearest to what it said itself, with all that are as near as the last. An edge works if
-    *any* of its ends keeps the other, or only if both do; in the place of a model that is not kept
-    stands the node's own, as where a message is lost. So an algorithm needs no code for it, and the
-    fixed points of those that minimize a variation (:class:`fljax.algorithms.FedGD`,
-    :class:`~fljax.algorithms.FedRelax`) are those of the graph that is learned. A node must know
-    of its candidates how far they listen, a number each; it is not counted as traffic.
+    In every round each node sends its model to all candidate neighbors, and of the received models
+    keeps those nearest to the one it sent, including ties. An edge is active if *any* of its ends
+    keeps the other, or only if both do; a model that is not kept is replaced by the node's own, as
+    where a message is lost. Algorithms therefore need no special code, and the fixed points of
+    those that minimize a variation (:class:`fljax.algorithms.FedGD`,
+    :class:`~fljax.algorithms.FedRelax`) are those of the learned graph. A node must know the
+    distance up to which each of its candidates keeps models, one number each; this is not counted
+    as traffic.
 
-    While all models are equal, as at the start, everybody is kept.
+    While all models are equal, as at the start, all candidates are kept.
 
     Args:
-      candidates: the graph of who may hear whom, with the weights of edges.
-      neighbors: ``k``, how many each keeps, from 1 to ``K - 1``.
+      candidates: the graph of possible edges, with their weights.
+      neighbors: ``k``, the number that each node keeps, from 1 to ``K - 1``.
       keep: ``"any"`` or ``"mutual"``.
 
     Raises:
-      ValueError: as many neighbors as nodes or none, an unknown rule.
+      ValueError: a number of neighbors outside ``[1, K - 1]``, an unknown rule.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -79,10 +80,11 @@ class Relearned(Varying):
 
     @checked
     def learned(self, models: Float[Array, "nodes dim"]) -> Graph:
-        """The graph of the candidates' edges that such models, all heard, would keep.
+        """The subgraph of the candidates' edges that is active for these models if all are
+        received.
 
         Args:
-          models: ``[K, D]``; of a run, ``results.model.values``.
+          models: ``[K, D]``; for a run, ``results.model.values``.
         """
         if len(models) != self.nodes:
             raise ValueError(f"models must be of the {self.nodes} nodes, got {len(models)}.")
@@ -93,11 +95,12 @@ class Relearned(Varying):
         return of_entries(entries, entries.row_sums())
 
     def kept(self, part: Part, distance: Float[Array, "nodes slots"]) -> Bool[Array, "nodes slots"]:
-        """Which edges work.
+        """Which edges are active.
 
         Args:
           part: the only table of the candidates.
-          distance: how far what is heard is from the node's own, infinite where nothing is.
+          distance: distance of each received model from the node's own, infinite where none is
+            received.
         """
         distance = jnp.where(part.weights > 0, distance, jnp.inf)
         at = min(self.neighbors, distance.shape[1]) - 1

@@ -1,4 +1,5 @@
-"""What repeated combination does: Perron vectors, primitivity and rates of stochastic matrices.
+"""Asymptotics of repeated combination: Perron vectors, primitivity and rates of stochastic
+matrices.
 
 Concrete matrices are treated on the host in float64; traced ones by array operations alone, since a
 run must not call LAPACK (see :mod:`fljax._linalg`).
@@ -69,21 +70,21 @@ def check_primitive(
 
 @checked
 def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
-    r"""The stationary law of a stochastic matrix.
+    r"""The stationary distribution of a stochastic matrix.
 
     .. math:: \pi^\top W = \pi^\top, \qquad \pi \ge 0, \qquad 1^\top \pi = 1
 
-    Unique if all nodes lead to one closed class of nodes, and positive if ``W`` is irreducible. A
-    traced matrix cannot be checked, and of one that falls apart it is one of several; it is
-    eliminated node by node without a subtraction, ``O(K^3)``, which keeps all
-    digits of the smallest entry.
+    It is unique if all nodes lead to one closed class of nodes, and positive if ``W`` is
+    irreducible. A traced matrix cannot be checked, and if it has several closed classes the result
+    is one of several solutions; nodes are eliminated one by one without subtractions, ``O(K^3)``,
+    which keeps full relative accuracy of the smallest entry.
 
     Args:
         matrix: ``W``, ``[K, K]``, rows sum to one.
 
     Raises:
         ValueError: not square, negative or not finite entries, rows that do not sum to one, or
-            several closed classes, of which each has a law of its own.
+            several closed classes, each of which has its own stationary distribution.
 
     Example:
         >>> [round(float(p), 3) for p in perron_vector([[0.9, 0.1], [0.3, 0.7]])]
@@ -112,9 +113,9 @@ def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
 
 
 def stationary_law(matrix: Any) -> Float[Array, " nodes"]:
-    """As :func:`perron_vector`, of a matrix that is known to be stochastic.
+    """As :func:`perron_vector`, for a matrix that is known to be stochastic.
 
-    Where it falls apart, each closed class of nodes weighs as much as it has nodes.
+    If there are several closed classes, each is weighted by its number of nodes.
     """
     if not _check.is_concrete(matrix):
         return _eliminate(jnp.asarray(matrix).astype(float_dtype()))
@@ -187,7 +188,7 @@ def second_modulus(matrix: Array, stationary: Array) -> Float[Array, ""]:
 
 
 def sparse_connectivity(laplacian: Any) -> float:
-    """Second smallest eigenvalue of a sparse Laplacian; zero where its graph falls apart."""
+    """Second smallest eigenvalue of a sparse Laplacian; zero if its graph is disconnected."""
     if scipy.sparse.csgraph.connected_components(laplacian, directed=False)[0] > 1:
         return 0.0
     return sparse_fiedler(laplacian)[0]

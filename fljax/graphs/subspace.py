@@ -1,4 +1,4 @@
-r"""Models that agree: what connected nodes have in common, and what of them differs.
+r"""Consensus subspace: the common part of connected nodes' models, and their differences.
 
 Stacked models lie in :math:`\mathbb R^{KD}`; those that all nodes share are the consensus subspace,
 the null space of :math:`L\otimes I` of a connected graph.
@@ -23,20 +23,21 @@ def agreed(
     among: Int[Array, " nodes"] | None = None,
     shared: Bool[Array, " dim"] | None = None,
 ) -> Float[Array, "nodes dim"]:
-    r"""The nearest models that are all alike: the projection on the consensus subspace.
+    r"""The nearest models that are all equal: the projection on the consensus subspace.
 
     .. math:: P_{\mathcal S}w=1\otimes\frac1K\sum_kw_k,\qquad
         P_{\mathcal S^\perp}w=w-P_{\mathcal S}w
 
     Args:
         models: ``[K, D]``.
-        among: ``[K]`` integers below ``K``, alike only among nodes with the same one, such as
-            ``graph.components()`` or a cluster; all nodes by default.
-        shared: ``[D]``, which parameters are to be alike; the others stay (partial sharing,
+        among: ``[K]`` integers below ``K``: models are made equal only among nodes with the same
+            number, such as ``graph.components()`` or a cluster; all nodes by default.
+        shared: ``[D]``, the parameters to be made equal; the others are unchanged (partial sharing,
             section 6.5). All by default.
 
     Raises:
-        ValueError: labels of other nodes or out of range, a mask of other parameters.
+        ValueError: labels for another number of nodes or out of range, a mask for another number of
+            parameters.
 
     Example:
         >>> import jax.numpy as jnp, fljax as fl
@@ -78,10 +79,10 @@ def null_space(graph: Graph) -> Float[np.ndarray, "nodes components"]:
     :math:`1_{\mathcal C}/\sqrt{|\mathcal C|}` of each connected component, in the order of their
     first nodes.
 
-    As many columns as components; of a known graph only.
+    There are as many columns as components; the graph must be known.
 
     Raises:
-        TypeError: a traced graph, whose number of components has no place in a shape.
+        TypeError: a traced graph, whose number of components cannot determine a shape.
 
     Example:
         >>> from fljax import graphs

@@ -1,12 +1,12 @@
-"""Tables of neighbors: how the off-diagonal entries of a matrix over nodes are stored and summed.
+"""Tables of neighbors: storage and summation of the off-diagonal entries of a matrix over nodes.
 
-*Dense*, a ``[K, K]`` matrix, is one matrix product per sum and wins for small networks. *Padded*,
-a ``[K, slots]`` table of neighbor identifiers and weights, costs ``K * slots`` gathers and wins
-for large ones. A table as wide as the most connected node would be mostly empty, so the few nodes
-that have more neighbors than slots own one further, wider row each: the :class:`Overflow`. It is
-added at distinct nodes, hence the sums are the same on every device, run after run. All shapes are
-static, so that every seed of a study may have its own topology. Nothing but :class:`Entries` and
-what builds it knows which form is in use.
+*Dense*, a ``[K, K]`` matrix, is one matrix product per sum and is faster for small networks.
+*Padded*, a ``[K, slots]`` table of neighbor identifiers and weights, costs ``K * slots`` gathers
+and wins for large ones. A table as wide as the most connected node would be mostly empty, so the
+few nodes that have more neighbors than slots own one further, wider row each: the
+:class:`Overflow`. It is added at distinct nodes, hence the sums are the same on every device, run
+after run. All shapes are static, so that every seed of a study may have its own topology. Nothing
+but :class:`Entries` and what builds it knows which form is in use.
 
 Shapes: ``K`` nodes (clients), ``S`` slots of the neighbor table, ``M`` rows of its overflow.
 """

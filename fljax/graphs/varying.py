@@ -1,4 +1,4 @@
-"""Networks that are another one in every round: a schedule of graphs, or a random process."""
+"""Networks that change in every round: a schedule of graphs, or a random process."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,10 +16,10 @@ __all__ = ["Drawn", "Schedule", "Varying"]
 
 
 class Varying:
-    """A graph in every round; subclass it for a process of your own.
+    """A graph for every round; subclass it to define your own process.
 
     Attributes:
-      first: a graph of the same nodes and shapes, before the first round.
+      first: a graph with the same nodes and shapes, used before the first round.
     """
 
     first: Any
@@ -34,24 +34,24 @@ class Varying:
 
     @_check.required
     def at(self, key: Array, round: Array) -> Graph:
-        """The graph of a round; ``key`` is of this round and consumed."""
+        """The graph of a round; ``key`` is that of this round and consumed."""
         raise NotImplementedError
 
     def single_table(self) -> "Varying":
-        """The same, of graphs without overflow."""
+        """The same network, with graphs without overflow."""
         return self
 
     def require_connected(self) -> "Varying":
-        """Itself: graphs of single rounds may be in pieces."""
+        """The network itself: graphs of single rounds may be disconnected."""
         return self
 
 
 @module
 class Schedule(Varying):
-    """Graphs one after the other, and then from the first again.
+    """Graphs used one after the other, cyclically.
 
     Args:
-      graphs: of the same nodes, in dense form.
+      graphs: graphs of the same nodes, in dense form.
 
     Raises:
       ValueError: no graph, or graphs of different sizes.
@@ -96,11 +96,11 @@ class Drawn(Varying):
     """A new random graph in every round, drawn inside the run.
 
     Args:
-      draw: ``key -> Graph``, traceable, of the same shapes for every key; for instance
-        ``lambda key: fl.graphs.erdos_renyi(key, nodes=20, probability=0.2)``.
+      draw: ``key -> Graph``, traceable, with the same shapes for every key; for instance ``lambda
+        key: fl.graphs.erdos_renyi(key, nodes=20, probability=0.2)``.
 
     Raises:
-      TypeError: what is drawn is no graph.
+      TypeError: the result of ``draw`` is not a graph.
 
     Example:
       >>> import fljax as fl

@@ -1,4 +1,4 @@
-"""Models that are no linear predictions: networks of any library, or a plain function."""
+"""Models with nonlinear predictions: networks of any library, or a plain function."""
 
 from fljax.models.architecture import Architecture, Layout, layout_of
 from fljax.models.doors import equinox, haiku, linen, nnx, plain

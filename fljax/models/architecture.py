@@ -1,7 +1,7 @@
-"""What a network is here: parameters from a key, predictions from parameters, one row of numbers.
+"""Interface of networks: parameters from a key, predictions from parameters, one row of numbers.
 
-All of the library keeps a client's model as a row ``[D]`` of a stack; a :class:`Layout` says which
-of its numbers are which parameters.
+Throughout the library a client's model is a row ``[D]`` of a stack; a :class:`Layout` maps its
+numbers to the parameters.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ __all__ = ["Architecture", "Layout", "layout_of"]
 
 
 class Architecture:
-    """A network: subclass it, or take one of the doors of :mod:`fljax.models`.
+    """A network: subclass it, or use one of the adapters of :mod:`fljax.models`.
 
-    It is structure of a simulation, so it is hashable and compared by value: the same network made
-    again compiles nothing anew.
+    It is structure of a simulation, so it is hashable and compared by value: making the same
+    network again causes no new compilation.
     """
 
     @_check.required
     def init(self, key: Array, features: Array) -> Any:
-        """Parameters drawn at random: a pytree of arrays of floats.
+        """Randomly drawn parameters: a pytree of arrays of floats.
 
         Args:
           key: consumed.
@@ -47,12 +47,12 @@ class Architecture:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where in a row of ``D`` numbers each parameter stands.
+    """Positions of the parameters in a row of ``D`` numbers.
 
     Attributes:
-      structure: of the pytree.
-      shapes: of its leaves.
-      paths: of its leaves, such as ``"params/Dense_0/kernel"``.
+      structure: structure of the pytree.
+      shapes: shapes of its leaves.
+      paths: paths of its leaves, such as ``"params/Dense_0/kernel"``.
     """
 
     structure: Any
@@ -61,7 +61,7 @@ class Layout:
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers in each leaf."""
+        """Number of entries in each leaf."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
@@ -70,12 +70,12 @@ class Layout:
         return sum(self.sizes)
 
     def row(self, parameters: Any) -> Float[Array, " dim"]:
-        """The numbers of all parameters, one after the other."""
+        """The numbers of all parameters, concatenated."""
         leaves = [jnp.asarray(leaf, float_dtype()) for leaf in jax.tree.leaves(parameters)]
         return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
     def parameters(self, row: Float[Array, " dim"]) -> Any:
-        """The pytree that :meth:`row` made a row of."""
+        """The pytree of a row, the inverse of :meth:`row`."""
         if jnp.shape(row) != (self.dim,):
             raise ValueError(
                 f"a model of this network is one row of {self.dim} numbers, got shape "
@@ -87,10 +87,10 @@ class Layout:
         return jax.tree.unflatten(self.structure, leaves)
 
     def coordinates(self, pattern: str) -> np.ndarray:
-        """``[D]``, which numbers are of parameters whose path matches a regular expression.
+        """``[D]``, the mask of parameters whose path matches a regular expression.
 
         Raises:
-          ValueError: no regular expression, or one that no path matches (they are listed).
+          ValueError: not a regular expression, or one that matches no path (the paths are listed).
         """
         try:
             matches = [re.search(pattern, path) is not None for path in self.paths]
@@ -108,7 +108,7 @@ def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -
     """The layout of a network's parameters, for samples of this shape and type.
 
     Raises:
-      TypeError: parameters that are no arrays of floats; the paths and types of those are named.
+      TypeError: parameters that are not arrays of floats; their paths and types are named.
       ValueError: no parameters; a network that cannot be made for such samples.
     """
     stand_in = jax.ShapeDtypeStruct((1, *sample), dtype)

@@ -1,4 +1,4 @@
-"""Doors for networks of other libraries, three lines each; none of them is imported before."""
+"""Adapters for networks of other libraries, each imported only when used."""
 
 import dataclasses
 import functools
@@ -25,14 +25,14 @@ STATE = (
 
 
 def plain(init: Callable[..., Any], apply: Callable[[Any, Array], Array]) -> Architecture:
-    """A network of two plain functions.
+    """A network given by two plain functions.
 
     Args:
       init: ``key -> parameters``, a pytree of arrays of floats.
       apply: ``(parameters, features [N, ...]) -> predictions [N, ...]``, differentiable.
 
     Raises:
-      TypeError: no functions.
+      TypeError: not functions.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -53,8 +53,8 @@ def linen(module: Any) -> Architecture:
       module: a ``flax.linen.Module``.
 
     Raises:
-      TypeError: no module of linen.
-      ValueError: collections beside ``params``, such as running statistics.
+      TypeError: not a module of linen.
+      ValueError: collections other than ``params``, such as running statistics.
 
     Example:
       >>> import flax.linen as nn, fljax as fl
@@ -73,13 +73,14 @@ def nnx(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Architect
     """A network of flax's nnx.
 
     Args:
-      make: makes the module, a class of yours for instance; called with ``rngs=``.
-      arguments: further ones of it.
-      settings: further ones of it, by name.
+      make: a callable that makes the module, such as its class; called with ``rngs=``.
+      arguments: further positional arguments of ``make``.
+      settings: further keyword arguments of ``make``.
 
     Raises:
       TypeError: nothing to call.
-      ValueError: variables beside ``nnx.Param``, such as running statistics or those of dropout.
+      ValueError: variables other than ``nnx.Param``, such as running statistics or those of
+        dropout.
 
     Example:
       >>> from flax import nnx
@@ -93,12 +94,12 @@ def nnx(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Architect
 
 
 def equinox(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Architecture:
-    """A network of equinox, which is of one sample, as theirs are.
+    """A network of equinox, which is defined for a single sample, as usual there.
 
     Args:
-      make: makes the module, ``equinox.nn.MLP`` for instance; called with ``key=``.
-      arguments: further ones of it.
-      settings: further ones of it, by name.
+      make: a callable that makes the module, such as ``equinox.nn.MLP``; called with ``key=``.
+      arguments: further positional arguments of ``make``.
+      settings: further keyword arguments of ``make``.
 
     Raises:
       TypeError: nothing to call.
@@ -118,7 +119,8 @@ def haiku(function: Callable[[Array], Array]) -> Architecture:
     """A network of haiku.
 
     Args:
-      function: of the features ``[N, ...]``, that uses haiku's modules, not transformed yet.
+      function: function of the features ``[N, ...]`` that uses haiku's modules, not yet
+        transformed.
 
     Raises:
       TypeError: nothing to call.

@@ -1,4 +1,4 @@
-"""Networks that need no other library, written so that they are fast on a CPU too."""
+"""Networks that need no other library, written to be fast on a CPU too."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ __all__ = ["Autoencoder", "autoencoder", "cnn", "mlp"]
 
 @checked
 def mlp(outputs: int, hidden: Sequence[int] = (200,)) -> Architecture:
-    r"""Fully connected layers with rectifiers between them, of features of any shape, flattened.
+    r"""Fully connected layers with ReLU activations between them, for features of any shape,
+    flattened.
 
-    Weights are drawn with the variance :math:`2/n` of :math:`n` inputs (He et al. 2015), the last
-    layer's with :math:`1/n`; biases are zero.
+    Weights are drawn with variance :math:`2/n` for :math:`n` inputs (He et al. 2015), those of the
+    last layer with :math:`1/n`; biases are zero.
 
     Args:
-      outputs: how many numbers a prediction has, one for each class; 1: no axis of its own.
-      hidden: widths of the layers before.
+      outputs: number of entries of a prediction, one per class; 1: a scalar without its own axis.
+      hidden: widths of the hidden layers.
 
     Raises:
       ValueError: widths that are no counts.
@@ -46,18 +47,18 @@ def cnn(
     hidden: Sequence[int] = (64,),
     kernel: int = 3,
 ) -> Architecture:
-    r"""Convolutions of images ``[H, W, C]`` or ``[H, W]``, each with a bias, a rectifier and the
-    maximum of squares of 2 x 2; then the layers of :func:`mlp`.
+    r"""Convolutions of images ``[H, W, C]`` or ``[H, W]``, each with a bias, ReLU activation and 2
+    x 2 max pooling; then the layers of :func:`mlp`.
 
-    A convolution is a product of shifted copies of the image with the weights: compiled for a CPU
-    ten times as fast as the operation that has the name, forwards and backwards. What a square of
-    2 x 2 does not cover at an odd edge is left out.
+    A convolution is computed as a product of shifted copies of the image with the weights: on a CPU
+    this is ten times as fast as XLA's convolution, forward and backward. Pixels that no 2 x 2
+    square covers at an odd edge are dropped.
 
     Args:
-      outputs: as of :func:`mlp`.
-      channels: of each convolution.
-      hidden: widths of the layers after.
-      kernel: width of the convolutions, odd; edges are padded by zeros.
+      outputs: as in :func:`mlp`.
+      channels: number of channels of each convolution.
+      hidden: widths of the hidden layers after the convolutions.
+      kernel: width of the convolutions, odd; edges are padded with zeros.
 
     Raises:
       ValueError: sizes that are no counts, an even kernel; images too small, with the shapes.
@@ -79,7 +80,7 @@ def cnn(
 
 @dataclasses.dataclass(frozen=True)
 class Autoencoder(Architecture):
-    """An encoder to a few numbers and a decoder back: what :func:`autoencoder` makes."""
+    """An encoder to a short code and a decoder back; made by :func:`autoencoder`."""
 
     code: int
     hidden: tuple[int, ...]
@@ -111,15 +112,16 @@ class Autoencoder(Architecture):
 
 @checked
 def autoencoder(code: int, hidden: Sequence[int] = (32,)) -> Autoencoder:
-    """A network that reconstructs its inputs from a few numbers, the code of a sample.
+    """A network that reconstructs its inputs from a short code of each sample.
 
     Layers of :func:`mlp` down to the code, and their mirror image back to the sample's shape.
-    Clients learn it together as any network (:func:`fljax.problems.reconstruction`), and their
-    mean codes tell how unlike their data are (:func:`fljax.problems.mean_codes`).
+    Clients train it jointly like any network (:func:`fljax.problems.reconstruction`), and the
+    differences of their mean codes measure how much their data differ
+    (:func:`fljax.problems.mean_codes`).
 
     Args:
-      code: how many numbers a code has.
-      hidden: widths of the encoder's layers before it; the decoder has the same, backwards.
+      code: length of a code.
+      hidden: widths of the encoder's layers before it; the decoder has the same in reverse order.
 
     Raises:
       ValueError: widths that are no counts.

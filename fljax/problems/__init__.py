@@ -1,4 +1,4 @@
-"""Objectives, stacked local data, synthetic problems and the optimum they are judged against."""
+"""Objectives, stacked local data, synthetic problems and the optimum that serves as reference."""
 
 from fljax import _renamed
 from fljax.problems.discrepancy import (

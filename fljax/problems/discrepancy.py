@@ -1,8 +1,9 @@
-r"""How unlike local data sets are: vectors that stand for them, and discrepancies between pairs.
+r"""Dissimilarity of local data sets: vector representations, and discrepancies between pairs.
 
 A representation :math:`z^{(i)}` of each client's data set is a row of ``[K, m]``;
-:func:`fljax.graphs.distances` makes :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` of them
-(Jung 2025, section 7.2), :func:`fljax.graphs.nearest_neighbors` a graph, without the matrix.
+:func:`fljax.graphs.distances` makes :math:`d^{(i,i')}=\lVert z^{(i)}-z^{(i')}\rVert` from them
+(Jung 2025, section 7.2); :func:`fljax.graphs.nearest_neighbors` builds a graph from them, without
+the matrix.
 """
 
 from typing import Any
@@ -34,9 +35,9 @@ __all__ = [
 def local_gradients(
     problem: Problem, at: Float[Array, " dim"] | None = None
 ) -> Float[Array, "clients dim"]:
-    r"""The clients' gradients :math:`f_k'(v)` at one model that all know.
+    r"""The clients' gradients :math:`f_k'(v)` at one common model.
 
-    At which model is open in the source; they tell less of one far from all minimizers.
+    The source does not specify the model; gradients far from all minimizers are less informative.
 
     Args:
       problem: the clients'.
@@ -62,25 +63,26 @@ def local_gradients(
 
 @checked
 def reconstruction(problem: Problem, network: Autoencoder, key: Key[Array, ""]) -> Model:
-    r"""The clients' features as what they are to be reconstructed as, by a network that all learn.
+    r"""The clients' features as targets of their own reconstruction by a jointly trained network.
 
-    Any algorithm that learns networks minimizes the mean squared error; nothing but models is
-    sent. Labels are not looked at. A mean code tells where the samples of a client lie; of two laws
-    of labels on features alike it says little, even with labels among the features.
+    Any algorithm that trains networks minimizes the mean squared error; only models are sent.
+    Labels are not used. A mean code describes where the samples of a client lie; it hardly
+    distinguishes two distributions of labels given the same features, even with labels among the
+    features.
 
     Args:
       problem: the clients'.
-      network: of :func:`fljax.models.autoencoder`.
-      key: of the initial parameters, consumed.
+      network: a network of :func:`fljax.models.autoencoder`.
+      key: key of the initial parameters, consumed.
 
     Raises:
-      ValueError: what :class:`~fljax.problems.Model` raises.
+      ValueError: as :class:`~fljax.problems.Model`.
 
     Reference:
       Jung 2025, section 7.2, Figure 7.2.
 
     Example:
-      Of two kinds of clients the mean codes are apart:
+      The mean codes of two kinds of clients are separated:
 
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> x = jax.random.normal(jax.random.key(0), (6, 40, 4))
@@ -113,14 +115,14 @@ def _squared_error(prediction: Array, target: Array) -> Array:
 
 @checked
 def mean_codes(problem: Model, model: Float[Array, " dim"] | Any) -> Float[Array, "clients code"]:
-    r"""Of each client the mean code of its samples: an embedding of its data set.
+    r"""The mean code of each client's samples: an embedding of its data set.
 
     Args:
-      problem: of :func:`reconstruction`.
-      model: ``[D]``, of the autoencoder that all clients share.
+      problem: a problem made by :func:`reconstruction`.
+      model: ``[D]``, the autoencoder that all clients share.
 
     Raises:
-      TypeError: another network.
+      TypeError: a network that is not an autoencoder.
       ValueError: a model of another size.
 
     Reference:
@@ -145,14 +147,14 @@ def mean_codes(problem: Model, model: Float[Array, " dim"] | Any) -> Float[Array
 def label_histograms(
     problem: Problem, labels: Float[Array, " classes"] | Any
 ) -> Float[Array, "clients classes"]:
-    r"""How frequent each label is at each client; of one without labels all are zero.
+    r"""The relative frequency of each label at each client; all zero for a client without labels.
 
     Args:
       problem: the clients', with labels as targets.
-      labels: ``[C]``, all that there are, such as ``range(10)``.
+      labels: ``[C]``, all labels, such as ``range(10)``.
 
     Raises:
-      ValueError: a label twice.
+      ValueError: a duplicate label.
 
     Reference:
       Jung 2025, section 7.2.
@@ -175,13 +177,13 @@ def label_histograms(
 def label_overlap(
     problem: Problem, labels: Float[Array, " classes"] | Any
 ) -> Float[Array, "clients clients"]:
-    r"""The share of two clients' samples whose labels both have: a *similarity*, in [0, 1].
+    r"""The share of two clients' samples whose labels occur at both: a *similarity*, in [0, 1].
 
-    One minus it is a discrepancy, ``metric="precomputed"`` of a graph's.
+    One minus the overlap is a discrepancy, for graphs with ``metric="precomputed"``.
 
     Args:
       problem: the clients', with labels as targets.
-      labels: as of :func:`label_histograms`.
+      labels: as in :func:`label_histograms`.
 
     Reference:
       Jung 2025, section 7.2.
@@ -200,23 +202,23 @@ def prediction_discrepancy(
     labels: Float[Array, "clients points"] | None = None,
     loss: Loss = LeastSquares(),  # noqa: B008 (immutable)
 ) -> Float[Array, "clients clients"]:
-    r"""How unlike predictions on shared points are, of models of any kind.
+    r"""Dissimilarity of the predictions of models of any kind on shared points.
 
     .. math:: d^{(i,i')}=\frac1{m'}\sum_{x}\tfrac12\Big[\ell\big(h^{(i')}(x),h^{(i)}(x)\big)
         +\ell\big(h^{(i)}(x),h^{(i')}(x)\big)\Big],
 
-    for the squared loss the mean of :math:`(h^{(i)}(x)-h^{(i')}(x))^2`. Nothing of the size of all
-    pairs times all points is made.
+    for the squared loss the mean of :math:`(h^{(i)}(x)-h^{(i')}(x))^2`. No array of the size of all
+    pairs times all points is formed.
 
     Args:
-      predictions: ``[K, M]`` of each client's model on ``M`` shared points, ``[K, M, O]`` for a
-        loss of several outputs.
-      labels: ``[K, M]``, what each model would have said to be the label; for losses whose targets
-        are no predictions. The predictions themselves by default.
+      predictions: ``[K, M]``, predictions of each client's model on ``M`` shared points; ``[K, M,
+        O]`` for a loss of several outputs.
+      labels: ``[K, M]``, the labels predicted by each model, for losses whose targets are not
+        predictions. The predictions themselves by default.
       loss: :math:`\ell`, of a prediction and a label.
 
     Raises:
-      ValueError: NaN, labels of another shape or that the loss does not know.
+      ValueError: NaN, labels of another shape or invalid for the loss.
 
     Reference:
       Jung 2025, (64) and (65), and (30).

@@ -1,8 +1,8 @@
-r"""Models that are to predict what a user expects of them (Jung 2025, section 8.4).
+r"""Models that should predict what a user expects of them (Jung 2025, section 8.4).
 
-A user's signal :math:`u_k(x)` says what the user expects at some points, by knowledge or habit. A
-model is explainable to that user as far as it predicts the same: an average squared difference
-(177), which may also be part of the loss (178).
+A user's signal :math:`u_k(x)` is the prediction that the user expects at some points, by knowledge
+or habit. A model is explainable to that user to the extent that it predicts the same, measured by
+an average squared difference (177), which may also be part of the loss (178).
 
 Shapes: ``K`` clients, ``M`` points, ``P`` features, ``D`` parameters.
 """
@@ -35,14 +35,14 @@ def explained(
     .. math:: \frac1{m_k}\|y^{(k)}-X^{(k)}w\|^2+\rho\,\frac1M\sum_{j=1}^M\big(u_k(x_j)-x_j^\top
         w\big)^2
 
-    Least squares on more data: each client has ``M`` samples more, of weight :math:`\rho/M`. It is
-    exactly this objective, so that a client's weights sum to :math:`\rho` more than before
-    (:meth:`Problem.weighing <fljax.problems.Problem.weighing>`). A right signal is as good as more
-    data; a wrong one is followed, too.
+    This is least squares on augmented data: each client has ``M`` additional samples of weight
+    :math:`\rho/M`. The objective is matched exactly, so a client's weights sum to :math:`\rho` more
+    than before (:meth:`Problem.weighing <fljax.problems.Problem.weighing>`). A correct signal is as
+    good as more data; a wrong one biases the model.
 
     Args:
       problem: of squared losses.
-      signal: :math:`u_k(x_j)`, ``[M]`` for all clients, or ``[K, M]``, of each.
+      signal: :math:`u_k(x_j)`, ``[M]`` shared by all clients, or ``[K, M]``, one per client.
       features: :math:`x_j`, ``[M, P]`` or ``[K, M, P]``, before the problem's feature map.
       strength: :math:`\rho\ge0`.
 
@@ -84,13 +84,13 @@ def explanation_error(
     signal: Float[Array, "*clients points"],
     features: Float[Array, "*clients points features"],
 ) -> Float[Array, " clients"]:
-    r"""(177): :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2`, how far models are from a user's
-    signal.
+    r"""(177): :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2`, the mean squared deviation of models
+    from a user's signal.
 
     Args:
-      models: of linear predictions, ``[K, D]``.
-      signal: as of :func:`explained`.
-      features: as models predict from them: of a problem with a feature map, its values.
+      models: ``[K, D]``, models with linear predictions.
+      signal: as in :func:`explained`.
+      features: the inputs of the models: for a problem with a feature map, its values.
 
     Raises:
       ValueError: shapes that do not fit, NaN or infinite numbers.
@@ -116,7 +116,7 @@ def explanation_error(
 def signal_points(
     signal: Any, features: Any, clients: int, width: int, dtype: Any
 ) -> tuple[Array, Array]:
-    """The signal and its points, of each client, ``[K, M]`` and ``[K, M, P]``."""
+    """Each client's signal and its points, ``[K, M]`` and ``[K, M, P]``."""
     shape, given = np.shape(features), np.shape(signal)
     if len(shape) not in (2, 3) or shape[-1] != width or shape[:-2] not in ((), (clients,)):
         raise ValueError(

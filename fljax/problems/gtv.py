@@ -3,19 +3,20 @@ r"""Generalized total variation minimization: personalized models coupled by a s
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\,
    \phi(w_k-w_l)
 
-(Jung 2025, (48); with the squared norm (49)): each client's objective counts
-once, each undirected edge once. :math:`\alpha=0` is learning alone; the larger it is, the larger
-the sets of nodes whose models are nearly equal, and beyond some value each connected component has
-one model, the minimizer of its clients' sum (section 3.3). With a norm for :math:`\phi` they are
+(Jung 2025, (48); with the squared norm (49)): the sums run over clients and over undirected edges,
+each taken once. :math:`\alpha=0` is local learning without cooperation; as it grows, so do the sets
+of nodes whose models are nearly equal, and beyond some value each connected component has one
+model, the minimizer of its clients' sum (section 3.3). With a norm for :math:`\phi` they are
 *exactly* equal: the network lasso, and with :math:`f_k(w)=\|w-a_k\|^2` convex clustering (67).
 
-Three methods, by what is smooth. Least squares with a squared penalty is one linear system of
-``K D`` unknowns, never formed: conjugate gradients, preconditioned by each node's own block (in the
-sample space when samples are fewer than parameters) and by the one model that all could share.
-Other smooth losses take Newton's steps, each solved likewise. What has a corner is solved by the
-primal-dual method of Chambolle and Pock, with the local proxes of :mod:`fljax.problems.solvers` and
-a dual variable an edge, the flow of (68)-(71). Edges are visited as slots of the neighbor table,
-each from both ends, so that nothing is scattered and a traced graph will do.
+There are three methods, chosen by smoothness. Least squares with a squared penalty is one linear
+system of ``K D`` unknowns, never formed: conjugate gradients, preconditioned by each node's own
+block (in the sample space when samples are fewer than parameters) and by the component of one model
+common to all nodes. Other smooth losses are minimized by Newton's steps, each solved likewise.
+Nonsmooth losses or penalties are handled by the primal-dual method of Chambolle and Pock, with the
+local proxes of :mod:`fljax.problems.solvers` and a dual variable per edge, the flow of (68)-(71).
+Edges are visited as slots of the neighbor table, each from both ends, so no scatter operation is
+needed and the graph may be traced.
 
 Shapes: ``K`` clients, ``N`` samples, ``P`` features, ``D`` parameters, ``E`` edges, ``S`` slots.
 """
@@ -52,11 +53,12 @@ __all__ = ["Certificate", "GTVMin", "Solution"]
 
 #: The closed form is a dense system: of at most this many unknowns.
 CLOSED_FORM_LIMIT = 4000
-#: Up to this many features a model that all nodes share is part of the preconditioner.
+#: Up to this many features, a model common to all nodes is part of the preconditioner.
 SHARED_LIMIT = 512
-#: By default a residual of so many units of rounding is reached, of a gap or movement the second.
+#: Default tolerances in units of rounding: the first for a residual, the second for a gap or
+#: movement.
 ROUNDINGS, GAP_ROUNDINGS = 128, 4096
-#: Conjugate gradients start again from the true residual at most so often.
+#: Maximum number of restarts of conjugate gradients from the true residual.
 CYCLES = 3
 NEWTON_STEPS, HALVINGS = 100, 30
 #: Primal-dual iterations from one look at the gap to the next, and how far each is overdone.
@@ -64,7 +66,7 @@ BETWEEN_LOOKS, RELAXATION = 50, 1.7
 
 
 class Solution(NamedTuple):
-    """What a solver found, and how far it got."""
+    """The solution of a solver, and its accuracy."""
 
     models: Array  # [K, D]
     residual: Array  # []  see `GTVMin.solution`
@@ -72,16 +74,17 @@ class Solution(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    r"""A lower bound of the least objective, by the dual problem (Jung 2025, (68)-(71)).
+    r"""A lower bound on the minimum of the objective, from the dual problem (Jung 2025, (68)-(71)).
 
     Attributes:
       primal: ``[]``, the objective of the models.
-      dual: ``[]``, the dual objective of the flow, at most the least objective.
-      gap: ``[]``, ``primal - dual``; the models are no further above the least objective.
-      infeasibility: ``[]``, the norm of what of the flow no loss takes up. It is zero where every
-        client's objective is strongly convex; elsewhere the bound holds up to it.
+      dual: ``[]``, the dual objective of the flow, a lower bound on the minimum.
+      gap: ``[]``, ``primal - dual``, an upper bound on the suboptimality of the models.
+      infeasibility: ``[]``, the norm of the part of the flow outside the domains of the conjugate
+        losses. It is zero where every client's objective is strongly convex; otherwise the bound
+        holds up to this error.
       flow: ``[E, D]``, the dual variable of each edge ``k < l`` in the order of ``network.edges``,
-        from ``l`` to ``k``; ``None`` of a traced network.
+        from ``l`` to ``k``; ``None`` for a traced network.
     """
 
     primal: Array
@@ -93,18 +96,19 @@ class Certificate(NamedTuple):
 
 @module
 class GTVMin:
-    r"""Local objectives coupled by the variation of their models along the edges of a graph.
+    r"""Local objectives coupled by the variation of the models along the edges of a graph.
 
     Args:
       problem: the clients' objectives :math:`f_k`.
-      network: the similarity graph, with weights :math:`a_{kl}`; it may fall apart.
-      coupling: :math:`\alpha\ge0`; with a squared penalty also ``[D]``, of each parameter, where
-        zero leaves it private and large makes it common (personalized learning, section 6.5).
+      network: the similarity graph, with weights :math:`a_{kl}`; it may be disconnected.
+      coupling: :math:`\alpha\ge0`; with a squared penalty also ``[D]``, one per parameter: zero
+        leaves a parameter private, a large value makes it common (personalized learning, section
+        6.5).
       penalty: :math:`\phi`, see :mod:`fljax.problems.variation`.
 
     Raises:
-      ValueError: a graph of another number of nodes, a negative coupling, one of each parameter
-        beside a penalty that is not squared, blocks of another number of parameters.
+      ValueError: a graph with another number of nodes, a negative coupling, a coupling per
+        parameter with a penalty that is not squared, blocks with another number of parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -156,7 +160,7 @@ class GTVMin:
         return self._edge_sum(models, lambda weight, away: weight * self.penalty.value(away))
 
     def objective(self, models: Float[Array, "clients dim"]) -> Float[Array, ""]:
-        """What is minimized, see above.
+        """The objective that is minimized, see above.
 
         Args:
           models: ``[K, D]``.
@@ -193,18 +197,18 @@ class GTVMin:
     def solve(
         self, tolerance: float | None = None, iterations: int | None = None
     ) -> Float[Array, "clients dim"]:
-        """The minimizing models ``[K, D]``; of several, one.
+        """Return minimizing models ``[K, D]``; if there are several, one of them.
 
-        Inside ``jit`` and ``vmap`` too, over seeds and couplings; there what was not reached is
-        not looked at, see :meth:`solution`.
+        Works inside ``jit`` and ``vmap`` too, over seeds and couplings; there, convergence is not
+        checked, see :meth:`solution`.
 
         Args:
-          tolerance: as of :meth:`solution`.
-          iterations: as of :meth:`solution`.
+          tolerance: as in :meth:`solution`.
+          iterations: as in :meth:`solution`.
 
         Raises:
-          ValueError: least squares with a squared penalty that have no unique solution (the
-            component is named); a problem that clips gradients.
+          ValueError: least squares with a squared penalty without a unique solution (the component
+            is named); a problem that clips gradients.
           RuntimeError: the tolerance was not reached.
         """
         solution = self.solution(tolerance, iterations)
@@ -219,15 +223,16 @@ class GTVMin:
         return solution.models
 
     def solution(self, tolerance: float | None = None, iterations: int | None = None) -> Solution:
-        r"""The minimizing models, with the residual that was reached.
+        r"""Return minimizing models, with the residual that was reached.
 
         Args:
-          tolerance: stops at this relative residual; by default near what the float type can tell.
-            With a squared penalty and a smooth loss it is the norm of the gradient over those of
-            the terms that it is the sum of. Else it is the relative movement of models and flow in
-            the last iteration and, for least squares, the duality gap over the objective's size,
-            whichever is larger.
-          iterations: at most; by default 20,000, or 200,000 of the primal-dual method.
+          tolerance: stop at this relative residual; by default near the precision of the float
+            type. With a squared penalty and a smooth loss the residual is the norm of the gradient
+            relative to the norms of its terms. Otherwise it is the relative change of models and
+            flow in the last iteration or, for least squares, the duality gap relative to the
+            objective's size if that is larger.
+          iterations: maximum number of iterations; by default 20,000, or 200,000 for the
+            primal-dual method.
 
         Raises:
           ValueError: as :meth:`solve`.
@@ -259,11 +264,11 @@ class GTVMin:
     def closed_form(self) -> Float[Array, "clients dim"]:
         r""":math:`\hat w=-\tfrac12Q^{-1}q` with the dense ``[K D, K D]`` matrix (55)-(58).
 
-        To check other solvers with, in NumPy and double precision.
+        For checking other solvers; in NumPy and double precision.
 
         Raises:
-          ValueError: no least squares with a squared penalty, more than 4000 unknowns, or no
-            unique solution.
+          ValueError: other than least squares with a squared penalty, more than 4000 unknowns, or
+            no unique solution.
           TypeError: traced values.
         """
         square = self._square()
@@ -298,11 +303,11 @@ class GTVMin:
         return jnp.asarray(models.reshape(moment.shape), problem.dtype)
 
     def certificate(self, models: Float[Array, "clients dim"]) -> Certificate:
-        r"""How far the models are above the least objective at most, by a feasible flow.
+        r"""An upper bound on the suboptimality of models, from a feasible flow.
 
-        With a squared penalty the flow is the models' own,
-        :math:`u_e=2\alpha a_e(w_{e_+}-w_{e_-})`. A norm leaves it open where models are equal;
-        it is then found by the primal-dual method, which starts from the models.
+        With a squared penalty the flow is the models' own, :math:`u_e=2\alpha
+        a_e(w_{e_+}-w_{e_-})`. For a norm, the flow is not determined where models are equal; it is
+        then computed by the primal-dual method, started from the models.
 
         Args:
           models: ``[K, D]``.
@@ -352,7 +357,7 @@ class GTVMin:
         return jnp.asarray(self.coupling).astype(dtype) * factor.astype(dtype)
 
     def _edge_sum(self, models: Array, term: Callable[[Array, Array], Array]) -> Array:
-        """Over the undirected edges, each of which is stored from both ends."""
+        """Sum over the undirected edges, each of which is stored from both ends."""
         total = jnp.zeros((), models.dtype)
         for part in self.network.entries.parts:
             weight = part.weights.astype(models.dtype)
@@ -360,7 +365,7 @@ class GTVMin:
         return total / 2
 
     def _pull(self, models: Array) -> Array:
-        """The Laplacian's product, from differences to one node of each component.
+        """The Laplacian's product, computed from differences to one node of each component.
 
         They are small where models are nearly equal, so a large coupling costs no digits.
         """

@@ -1,4 +1,4 @@
-"""Learners that live on the host, such as scikit-learn's, as part of a compiled run."""
+"""Learners that run on the host, such as scikit-learn's, as part of a compiled run."""
 
 import copy
 import inspect
@@ -18,17 +18,17 @@ __all__ = ["Learners", "as_learners"]
 
 
 class Learners:
-    """One learner for all clients, or one of each, with ``fit`` and ``predict`` of NumPy arrays.
+    """One learner for all clients, or one per client, with ``fit`` and ``predict`` of NumPy arrays.
 
-    Structure of a simulation: compared by what they would be pickled to, so that the same learner
-    made again compiles nothing anew.
+    Learners are structure of a simulation: they are compared by their pickles, so an equal learner
+    made again causes no new compilation.
 
     Args:
       learners: objects with ``fit(features, targets, sample_weight=...)`` and
-        ``predict(features)``; they are copied before they are fitted, and never changed.
+        ``predict(features)``; they are copied before being fitted, and never modified.
 
     Raises:
-      TypeError: no such methods, or a ``fit`` that takes no ``sample_weight``.
+      TypeError: missing methods, or a ``fit`` without ``sample_weight``.
     """
 
     def __init__(self, learners: Sequence[Any]) -> None:
@@ -55,8 +55,8 @@ class Learners:
     def fitted(self, problem: Problem, points: Any, labels: Any, pull: Any) -> list[Any]:
         r"""Each client's learner, fitted to its samples and to pseudo-labels of a test set.
 
-        Empirical risk minimization with the weights :math:`1/m_k` of samples and :math:`c_k/m'` of
-        the test set's points, once for each of the labels that they have. ``None`` for a client
+        Empirical risk minimization with weights :math:`1/m_k` for samples and :math:`c_k/m'` for
+        the test set's points, which occur once with each of their labels. ``None`` for a client
         that has neither.
 
         Args:
@@ -106,9 +106,9 @@ class Learners:
         pull: Float[Array, "clients ..."],
         chosen: Bool[Array, " clients"],
     ) -> tuple[Array, Array, Array | None]:
-        """What the learners of :meth:`fitted` predict: at the test set ``[K, m']``, at their
-        samples ``[K, N]``, and at their held-out data ``[K, T]`` if there are any. Of those that
-        were not fitted nothing but zeros. In compiled code, too, as a call of the host.
+        """Predictions of the learners of :meth:`fitted`: at the test set ``[K, m']``, at the
+        clients' samples ``[K, N]``, and at their held-out data ``[K, T]`` if any. All are zero for
+        learners that were not fitted. Also works in compiled code, as a host callback.
         """
         for_test = problem.test
         held_out = None
@@ -163,7 +163,7 @@ def _check_learner(learner: Any) -> None:
 
 
 def as_learners(value: Any) -> Learners:
-    """Learners of one object, or of a sequence with one of each client."""
+    """Make ``Learners`` from one object, or from a sequence with one per client."""
     if isinstance(value, Learners):
         return value
     listed = isinstance(value, list | tuple)

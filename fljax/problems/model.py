@@ -1,8 +1,9 @@
-r"""Problems whose predictions are any differentiable function of the model: networks.
+r"""Problems whose predictions are any differentiable function of the model, such as neural
+networks.
 
-A client's model is one row ``[D]`` as everywhere; what it means is its architecture's affair
-(:mod:`fljax.models`). Per-sample gradients and activations exist for a chunk of samples and for a
-group of clients at a time, however many there are.
+A client's model is one row ``[D]`` as everywhere; its meaning is defined by its architecture
+(:mod:`fljax.models`). Per-sample gradients and activations are in memory for one chunk of samples
+and one group of clients at a time, whatever their total number.
 """
 
 import functools
@@ -26,27 +27,28 @@ from fljax.problems.problem import CACHE_BYTES, Problem, as_floats, present, sta
 
 __all__ = ["FunctionLoss", "Model"]
 
-#: Activations, or per-sample gradients, of so many bytes are there at a time.
+#: Limit in bytes of activations or per-sample gradients in memory at a time.
 CHUNK_BYTES = 2**24
 
-#: Of the memory at hand an accelerator's clients, side by side, take so much at most.
+#: Fraction of the available memory that clients computed side by side on an accelerator may take.
 GROUP_SHARE = 0.25
 
-#: What networks may compute in, beside the type of their parameters.
+#: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
 
 
 @module
 class FunctionLoss(Loss):
-    """A loss that is a plain function, such as those of optax.
+    """A loss given by a plain function, such as those of optax.
 
     Args:
       function: ``(predictions [N, ...], targets [N, ...]) -> losses``, ``[N]`` or ``[N, ...]``,
-        whose mean over all axes but the first is a sample's.
-      right: likewise, whether a prediction has the target's label, for the metric ``accuracy``.
+        whose mean over all axes but the first is the loss of a sample.
+      right: a function of the same arguments: whether a prediction has the target's label, for the
+        metric ``accuracy``.
 
     Raises:
-      TypeError: no functions.
+      TypeError: not functions.
 
     Example:
       >>> import jax.numpy as jnp, optax, fljax as fl
@@ -77,33 +79,32 @@ class FunctionLoss(Loss):
 
 @module
 class Model(Problem):
-    r"""All clients' data as one stack, and a network that each of them learns.
+    r"""All clients' data as one stack, and a network that each of them trains.
 
-    As of :class:`Problem`, with :math:`\ell(h(x_{k,j};w),y_{k,j})` of any predictions :math:`h`
-    that are differentiable in :math:`w`. Every algorithm that works with gradients learns it; those
-    with closed forms, or data that arrive one by one, refuse. :meth:`from_clients` makes one of
-    clients of different sizes, :meth:`of` one of a linear problem's data.
+    As :class:`Problem`, with :math:`\ell(h(x_{k,j};w),y_{k,j})` of any predictions :math:`h` that
+    are differentiable in :math:`w`. Every algorithm that works with gradients can train it; those
+    that need closed forms, or data that arrive one by one, raise an error. :meth:`from_clients`
+    makes one from clients of different sizes, :meth:`of` from a linear problem's data.
 
     Args:
-      features: ``[K, N, ...]``, samples of any shape; whole numbers stay what they are.
-      targets: ``[K, N]`` or ``[K, N, ...]``; whole numbers stay what they are where the loss is a
-        function.
-      loss: a :class:`Loss`, :class:`FunctionLoss`, or a plain function as of the latter. A sample's
-        is the mean over all axes but the first of ``[N, ...]``.
-      architecture: of :mod:`fljax.models`.
-      compute: ``"bfloat16"``, for instance: parameters and features are rounded to it before the
-        network sees them. Models, gradients and messages keep their own type.
-      clip: of every per-sample gradient, as of :class:`Problem`.
-      initial: as :meth:`initialized` draws it; a network does not start at zero.
+      features: ``[K, N, ...]``, samples of any shape; integers keep their type.
+      targets: ``[K, N]`` or ``[K, N, ...]``; integers keep their type where the loss is a function.
+      loss: a :class:`Loss`, :class:`FunctionLoss`, or a plain function as in the latter. The loss
+        of a sample is the mean over all axes but the first of ``[N, ...]``.
+      architecture: a network of :mod:`fljax.models`.
+      compute: ``"bfloat16"``, for instance: parameters and features are cast to it before the
+        network is evaluated. Models, gradients and messages keep their own type.
+      clip: bound on every per-sample gradient, as in :class:`Problem`.
+      initial: initial parameters, as drawn by :meth:`initialized`; a network does not start at
+        zero.
 
     The other arguments are those of :class:`Problem`; ``feature_map`` and ``feature_bound`` are for
     linear predictions.
 
     Raises:
-      TypeError: parameters that are no floats; predictions that are none.
-      ValueError: what :class:`Problem` raises; samples that the network is not made for,
-        predictions or a loss of another shape than one of each sample, a network that is not
-        differentiable.
+      TypeError: parameters or predictions that are not floats.
+      ValueError: as :class:`Problem`; samples that do not fit the network, predictions or losses
+        that are not one per sample, a network that is not differentiable.
 
     Example:
       >>> import jax, fljax as fl
@@ -218,24 +219,24 @@ class Model(Problem):
         compute: str | None = None,
         own: bool = False,
     ) -> "Model":
-        """A network's problem of clients of different sizes.
+        """A network's problem from clients of different sizes.
 
         Args:
-          architecture: as of :class:`Model`.
-          key: of the initial parameters; consumed.
-          data: one ``(features [D_k, ...], targets [D_k, ...])`` a client; one without samples has
-            importance zero.
-          loss: as of :class:`Model`.
-          regularizer: as of :class:`Model`.
-          strength: as of :class:`Model`.
-          test: held-out data, likewise one ``(features, targets)`` a client, or a list of a single
-            one for all.
-          compute: as of :class:`Model`.
-          own: whether each client starts at parameters of its own.
+          architecture: as in :class:`Model`.
+          key: key of the initial parameters, consumed.
+          data: one ``(features [D_k, ...], targets [D_k, ...])`` per client; a client without
+            samples has importance zero.
+          loss: as in :class:`Model`.
+          regularizer: as in :class:`Model`.
+          strength: as in :class:`Model`.
+          test: held-out data, likewise one ``(features, targets)`` per client, or a list with a
+            single one for all.
+          compute: as in :class:`Model`.
+          own: whether each client has its own initial parameters.
 
         Raises:
-          TypeError, ValueError: no clients, none with samples, clients of different shapes (they
-            are said); what :class:`Model` raises.
+          TypeError, ValueError: no clients, none with samples, samples of different shapes (they
+            are named); as :class:`Model`.
 
         Example:
           >>> import jax, numpy as np, fljax as fl
@@ -276,14 +277,15 @@ class Model(Problem):
         compute: str | None = None,
         own: bool = False,
     ) -> "Model":
-        """The data, loss, regularizer and held-out data of a linear problem, for a network.
+        """A problem for a network from the data, loss, regularizer and held-out data of a linear
+        problem.
 
         Args:
-          problem: as :mod:`fljax.problems` and :mod:`fljax.data` make them.
-          architecture: as of :class:`Model`, of samples ``[P]``.
-          key: of the initial parameters; consumed.
-          compute: as of :class:`Model`.
-          own: whether each client starts at parameters of its own.
+          problem: a problem of :mod:`fljax.problems` or :mod:`fljax.data`.
+          architecture: as in :class:`Model`, for samples ``[P]``.
+          key: key of the initial parameters, consumed.
+          compute: as in :class:`Model`.
+          own: whether each client has its own initial parameters.
 
         Raises:
           TypeError, ValueError: as :class:`Model`.
@@ -313,11 +315,11 @@ class Model(Problem):
 
     @checked
     def initialized(self, key: Key[Array, ""], *, own: bool = False) -> "Model":
-        """The same problem, started at parameters drawn as the network says.
+        """The same problem with initial parameters drawn by the network's own rule.
 
         Args:
           key: consumed.
-          own: whether each client starts at parameters of its own; else all start at the same.
+          own: whether each client has its own initial parameters; otherwise all share the same.
         """
 
         def row(key: Array) -> Array:
@@ -344,7 +346,7 @@ class Model(Problem):
 
     @property
     def layout(self) -> Layout:
-        """Which numbers of a model are which parameters."""
+        """The positions of the parameters in a model's row of numbers."""
         dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
         return layout_of(self.architecture, tuple(self.features.shape[2:]), dtype)
 
@@ -354,7 +356,7 @@ class Model(Problem):
         return self.layout.dim
 
     def coordinates(self, chosen: Any) -> np.ndarray:
-        """As of :class:`Problem`, or those whose path matches a regular expression."""
+        """As in :class:`Problem`, or the parameters whose path matches a regular expression."""
         if isinstance(chosen, str):
             return self.layout.coordinates(chosen)
         return super().coordinates(chosen)
@@ -365,7 +367,7 @@ class Model(Problem):
 
     @property
     def design(self) -> Any:
-        """There is none."""
+        """A network has none."""
         raise TypeError(
             "the predictions of a network are not linear in its parameters, which this needs; take "
             "an algorithm that works with gradients, or a Problem of linear predictions."
@@ -382,15 +384,15 @@ class Model(Problem):
         )
 
     def mapped(self) -> "Model":
-        """Itself."""
+        """The problem itself."""
         return self
 
     def usable(self) -> "Model":
-        """Itself: what is no number in a sample's gradient counts for nothing under a clip."""
+        """The problem itself: NaN in a sample's gradient is replaced by zero when clipping."""
         return self
 
     def prepare(self) -> "Model":
-        """The same problem, as arrays of JAX."""
+        """The same problem, with JAX arrays."""
         return jax.tree.map(jnp.asarray, self)
 
     # One client ----------------------------------------------------------------------------------
@@ -419,7 +421,7 @@ class Model(Problem):
         return jnp.sum(weights * self._losses(row, features, targets))
 
     def _sample_slope(self, row: Array, features: Array, target: Array) -> Array:
-        """The gradient of one sample's loss, clipped; what is no number counts for nothing."""
+        """The gradient of one sample's loss, clipped; NaN is replaced by zero."""
 
         def loss(row: Array) -> Array:
             return self._losses(row, features[None], target[None])[0]
@@ -468,8 +470,9 @@ class Model(Problem):
         return _activations(self.architecture, sample, jax.dtypes.canonicalize_dtype(dtype))
 
     def together(self, samples: int) -> int:
-        """How many clients best take a gradient step on so many samples side by side: on a CPU as
-        many as stay in the cache, else as many as a part of the memory holds.
+        """Number of clients whose gradient steps are best computed side by side for this number of
+        samples: on a CPU as many as fit in the cache, otherwise as many as fit in a part of the
+        memory.
         """
         numbers = min(samples, self._chunk(self._activations)) * self._activations + 3 * self.dim
         room = CACHE_BYTES if on_cpu() else int(GROUP_SHARE * memory_at_hand())
@@ -493,13 +496,13 @@ class Model(Problem):
     def scores(
         self, w: Float[Array, "clients dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, " clients"]:
-        """As of :class:`Problem`."""
+        """As in :class:`Problem`."""
         return self._each(self._scored(score), w)
 
     def cross_scores(
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:
-        """As of :class:`Problem`, one model after the other."""
+        """As in :class:`Problem`, one model after the other."""
         scored = self._scored(score)
 
         def one(row: Array) -> Array:
@@ -514,7 +517,9 @@ class Model(Problem):
         return self._summed(self._chunk(self._activations), one)
 
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
-        r"""The gradient of each client's mean loss, of clipped per-sample ones under a clip."""
+        r"""The gradient of each client's mean loss, with clipped per-sample gradients under
+        a clip.
+        """
         if self.clip is None:
             slope, each = jax.grad(self._loss), self._activations
         else:
@@ -527,7 +532,7 @@ class Model(Problem):
         return self._each(self._summed(self._chunk(each), slope), w)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        r""":math:`\frac1K\sum_kf_k'(w)` at one model that all share."""
+        r""":math:`\frac1K\sum_kf_k'(w)` at one common model."""
         return jnp.mean(self.gradient(jnp.broadcast_to(w, (self.clients, self.dim))), axis=0)
 
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
@@ -538,7 +543,7 @@ class Model(Problem):
     def sample_objective_norms(
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples"]:
-        """As of :class:`Problem`."""
+        """As in :class:`Problem`."""
         pull = self.share[:, None] * self.regularizer.gradient(w)
         return jnp.where(self.weights > 0, self._sample_sizes(w, pull), 0)
 

@@ -38,12 +38,12 @@ def soft_threshold(value: Array, threshold: Array | float) -> Array:
 
 
 class Loss:
-    r"""A convex loss of a prediction; subclass it for one of your own.
+    r"""A convex loss of a prediction; subclass it to define your own.
 
     Attributes:
-      outputs: predictions per sample (1: a scalar without an axis of its own).
-      curvature: an upper bound of the second derivative in the prediction, ``None`` when the
-        loss is not smooth. Solvers choose their method and step by it.
+      outputs: number of predictions per sample (1: a scalar without its own axis).
+      curvature: an upper bound of the second derivative in the prediction, ``None`` when the loss
+        is not smooth. Solvers choose their method and step size from it.
     """
 
     outputs: ClassVar[int] = 1
@@ -56,11 +56,13 @@ class Loss:
 
     @_check.required
     def derivative(self, prediction: Array, target: Array) -> Array:
-        """A (sub)derivative in the prediction."""
+        """A (sub)derivative with respect to the prediction."""
         raise NotImplementedError
 
     def prox(self, point: Array, target: Array, step: Array) -> Array:
-        """``argmin_z step * value(z, target) + (z - point)^2 / 2``; nonsmooth losses need it."""
+        """``argmin_z step * value(z, target) + (z - point)^2 / 2``; required for nonsmooth
+        losses.
+        """
         raise NotImplementedError(_check.lacks(type(self), "prox", "its proximal operator"))
 
     def correct(self, prediction: Array, target: Array) -> Array:
@@ -72,10 +74,10 @@ class Loss:
         return float("inf")
 
     def check_targets(self, targets: np.ndarray) -> None:
-        """Raise ``ValueError`` for targets that the loss does not know."""
+        """Raise ``ValueError`` for targets that are invalid for the loss."""
 
     def labels(self, targets: Array | np.ndarray) -> Array | np.ndarray:
-        """What stands for targets that are ``True`` and ``False``: by default 1 and 0."""
+        """The labels that represent the targets ``True`` and ``False``: by default 1 and 0."""
         return targets
 
 
@@ -158,7 +160,7 @@ class Huber(Loss):
 class Logistic(Loss):
     r""":math:`\log(1+e^{-yz})` with labels :math:`y\in\{-1,+1\}`.
 
-    Targets that are booleans are labels, too: ``True`` is +1 and ``False`` -1.
+    Boolean targets are labels, too: ``True`` is +1 and ``False`` is -1.
     """
 
     curvature: ClassVar[float | None] = 0.25

@@ -49,7 +49,7 @@ CACHE_BYTES = 2**19
 
 
 class Statistics(NamedTuple):
-    """What a run needs of the data again and again, computed once."""
+    """Statistics of the data that a run needs repeatedly, computed once."""
 
     gram: Any  # [K, P, P]  2 sum_j weight_j x_j x_j', quadratic loss with N > P only
     moment: Any  # [K, P]   2 sum_j weight_j x_j y_j, likewise
@@ -111,27 +111,28 @@ class Problem:
       clip: if given, every *per-sample* loss gradient is scaled down to at most this Euclidean
         norm before it is averaged. This makes a bounded-gradient assumption true.
       feature_bound: a public bound :math:`R` of the norm of every sample's features (the values of
-        the ``feature_map`` if there is one), for all data sets that a privacy promise is to cover.
-        With a loss of bounded slope it bounds every per-sample gradient, and iterative minimizers
-        take steps that it alone decides (:mod:`fljax.problems.solvers`). Data known at construction
-        must meet it; what is drawn inside a run is scaled down to it where it does not.
+        the ``feature_map`` if there is one), for all data sets that a privacy guarantee is to
+        cover. With a loss of bounded slope it bounds every per-sample gradient, and the step sizes
+        of iterative minimizers depend on it alone (:mod:`fljax.problems.solvers`). Data known at
+        construction must satisfy it; data drawn inside a run are scaled down to it where they
+        exceed it.
       statistics: filled by :meth:`prepare`.
       feature_map: applied to the features, ``[..., P]`` to ``[..., F]``, for instance
         :class:`fljax.data.RandomFourier`; a model then has ``F`` parameters in place of ``P``.
       tasks: the clusters of clients with a task in common, for personalized learning; by default
         all clients have the same.
-      initial: where models start, ``[D]`` for all clients or ``[K, D]``; see :meth:`starting_at`.
-      test: held-out data that models are judged by (the metrics ``test_error`` and ``accuracy``): a
-        problem of ``K`` clients, each with its own, or of one, with all clients' data. Its loss may
-        be another one. :meth:`with_test` and :meth:`split` make it.
-      importance: ``[K]``, >= 0, the factor of each client's mean loss, to which its weights then
-        sum; see :meth:`weighing`. One by default.
+      initial: initial models, ``[D]`` for all clients or ``[K, D]``; see :meth:`starting_at`.
+      test: held-out data on which models are evaluated (the metrics ``test_error`` and
+        ``accuracy``): a problem of ``K`` clients, each with its own data, or of one client, with
+        common data. Its loss may differ. Made by :meth:`with_test` and :meth:`split`.
+      importance: ``[K]``, >= 0, the factor of each client's mean loss, to which the client's sample
+        weights then sum; see :meth:`weighing`. One by default.
 
     Raises:
-      ValueError: mismatched shapes, NaN or infinite data, labels that the loss does not know, an
-        empty client, a negative strength or importance, no importance at all, a clip or feature
-        bound that is not positive, features beyond their bound, held-out data of another number of
-        clients or parameters, or given twice (here and in ``tasks``).
+      ValueError: mismatched shapes, NaN or infinite data, labels that are invalid for the loss, a
+        client without samples, a negative strength or importance, importances that are all zero, a
+        clip or feature bound that is not positive, features beyond their bound, held-out data with
+        another number of clients or parameters, or given twice (here and in ``tasks``).
     """
 
     features: Any  # Float[Array, "clients samples features"], NumPy or JAX
@@ -199,7 +200,9 @@ class Problem:
             _check.known(self._check_targets, self.targets, self.weights)
 
     def _targets(self, targets: Any) -> Any:
-        """One of each sample, where each client's are a column; labels of what is true or false."""
+        """One target per sample, where each client's targets are a column; labels for boolean
+        targets.
+        """
         if np.ndim(targets) == 3 and np.shape(targets)[2] == 1 and np.ndim(self.features) == 3:
             targets = targets[:, :, 0]
         return self.loss.labels(targets) if targets.dtype == np.bool_ else targets
@@ -267,8 +270,8 @@ class Problem:
         return width * self.loss.outputs
 
     def together(self, samples: int) -> int:
-        """How many clients best take a gradient step on so many samples side by side: on a CPU as
-        many as stay in the cache, else all.
+        """Number of clients whose gradient steps are best computed side by side for this number of
+        samples: on a CPU as many as fit in the cache, otherwise all.
         """
         if not on_cpu():
             return self.clients
@@ -276,14 +279,14 @@ class Problem:
         return max(1, CACHE_BYTES // (numbers * self.dtype.itemsize))
 
     def coordinates(self, chosen: Any) -> np.ndarray:
-        """Which parameters of a model these are, ``[D]`` booleans.
+        """The mask of the chosen parameters of a model, ``[D]`` booleans.
 
         Args:
           chosen: a mask, ``[D]`` booleans, or indices.
 
         Raises:
           TypeError: neither.
-          ValueError: a mask of another size, an index that no parameter has.
+          ValueError: a mask of another size, an index out of range.
 
         Example:
           >>> import jax, fljax as fl
@@ -326,13 +329,13 @@ class Problem:
 
     @property
     def influence(self) -> Float[Array, " clients"]:
-        r"""The heaviest sample's share of each client's mean loss, :math:`1/D_k` when all count
-        alike. One replaced sample moves the mean gradient by at most :math:`2c_1` times it.
+        r"""The largest sample weight in each client's mean loss, :math:`1/D_k` for equal weights.
+        Replacing one sample changes the mean gradient by at most :math:`2c_1` times this weight.
         """
         return jnp.max(jnp.asarray(self.weights), axis=1)
 
     def sample_counts(self) -> Int[Array, " clients"]:
-        """How many samples each client has."""
+        """Number of samples of each client."""
         return jnp.sum(jnp.asarray(self.weights) > 0, axis=1, dtype=jnp.int32)
 
     @property
@@ -347,7 +350,7 @@ class Problem:
     linear: ClassVar[bool] = True
 
     def check(self, rounds: int) -> None:
-        """Fixed data fit a run of any length."""
+        """A fixed data set fits a run of any length."""
 
     def begin(self, key: Array) -> tuple[()]:
         """Nothing changes from round to round."""
@@ -358,7 +361,7 @@ class Problem:
         return state, self
 
     def curvature(self) -> None:
-        """No step bound of this library rests on a fixed problem's."""
+        """``None``: no step bound of this library depends on the curvature of a fixed problem."""
         return
 
     @checked
@@ -368,15 +371,15 @@ class Problem:
         return replace(self, clip=as_leaf(bound))  # the data were checked once
 
     def starting_at(self, models: Float[Array, "*clients dim"]) -> "Problem":
-        """The same problem with models that start here in the place of zero.
+        """The same problem with these initial models instead of zero.
 
-        Every algorithm takes it: what clients remember of each other's models starts there too,
-        dual variables at zero, a server at the mean of its clients (of each cluster). Known to
-        all before the first round, it costs no message; a privacy budget covers only a start that
-        does not depend on the data.
+        Every algorithm supports it: the clients' copies of each other's models start there too,
+        dual variables at zero, a server at the mean of its clients (of each cluster). The initial
+        models are known to all before the first round and cost no message; a privacy budget covers
+        only initial models that do not depend on the data.
 
         Args:
-          models: ``[D]`` for all clients, or ``[K, D]``, one of each.
+          models: ``[D]`` for all clients, or ``[K, D]``, one per client.
 
         Raises:
           TypeError, ValueError: no numbers, another shape, NaN or infinite.
@@ -401,17 +404,16 @@ class Problem:
 
     @checked
     def weighing(self, importance: Float[Array, " clients"] | Any) -> "Problem":
-        r"""The same problem with each client's mean loss multiplied by a factor of its own.
+        r"""The same problem with each client's mean loss multiplied by its own factor.
 
-        A client of importance zero has no labels: its loss is zero whatever its model, which it has
-        from its neighbors alone (semi-supervised learning, Jung 2025, lines 2331-2340). The
-        regularizer's share stays. Every algorithm minimizes this objective, and its error is
-        measured from this optimum.
+        A client of importance zero counts as unlabeled: its loss is zero for any model, so its
+        model is determined by its neighbors alone (semi-supervised learning, Jung 2025, lines
+        2331-2340). Its share of the regularizer is unchanged. Every algorithm minimizes this
+        objective, and errors are relative to its optimum.
 
         Args:
-          importance: ``[K]``, >= 0, not all zero; or ``"samples"`` for
-            :math:`KD_k/\sum_lD_l`, with which every *sample* counts alike, as in McMahan et al.
-            2017.
+          importance: ``[K]``, >= 0, not all zero; or ``"samples"`` for :math:`KD_k/\sum_lD_l`, with
+            which all *samples* have equal weight, as in McMahan et al. 2017.
 
         Raises:
           TypeError, ValueError: no numbers, another shape or word, negative ones, or all zero.
@@ -455,12 +457,12 @@ class Problem:
         )
 
     def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
-        """The same problem with held-out data, under its loss and feature map.
+        """The same problem with held-out data, using its loss and feature map.
 
         Args:
-          features: ``[T, P]``, for all clients, or ``[K, T, P]``, of each.
+          features: ``[T, P]``, common to all clients, or ``[K, T, P]``, one set per client.
           targets: ``[T]`` or ``[K, T]``.
-          weights: of the samples, zero on padding, as in :class:`Problem`; by default every sample
+          weights: sample weights, zero on padding, as in :class:`Problem`; by default every sample
             is real. :func:`from_clients` pads data of different sizes.
 
         Raises:
@@ -488,19 +490,19 @@ class Problem:
 
     @checked
     def split(self, key: Key[Array, ""], test: float = 0.2) -> "Problem":
-        """The same problem with a part of every client's samples, drawn at random, held out.
+        """The same problem with a random part of every client's samples held out.
 
-        Of ``n`` samples ``test * n``, to the nearest whole number, are held out; one at least is,
-        and one is left. What is left keeps its weights in proportion.
+        Of ``n`` samples, ``test * n``, rounded to the nearest integer, are held out; at least one
+        is held out and at least one is kept. The weights of the kept samples remain proportional.
 
         Args:
           key: consumed.
           test: the share of each client's samples, in (0, 1).
 
         Raises:
-          TypeError: a share or sizes of clients that are traced, on which the shapes depend.
-          ValueError: a share outside (0, 1), a client with a single sample, a problem that has
-            held-out data.
+          TypeError: a traced share or traced client sizes, since the shapes depend on them.
+          ValueError: a share outside (0, 1), a client with a single sample, a problem that already
+            has held-out data.
 
         Example:
           >>> import jax, fljax as fl
@@ -568,8 +570,8 @@ class Problem:
 
     @property
     def design(self) -> Float[Array, "clients samples width"]:
-        """What the models' predictions are linear in, the features or their map. Where a clip or
-        a bound holds for any data, rows that are not finite count as zero.
+        """The inputs in which the predictions are linear: the features or their map. Where a clip
+        or a bound holds for any data, rows that are not finite count as zero.
         """
         if self.feature_map is None:
             return self.features
@@ -578,22 +580,23 @@ class Problem:
 
     @property
     def _promises(self) -> bool:
-        """Whether a bound of gradients is to hold for any data."""
+        """Whether a bound of gradients must hold for any data."""
         return self.clip is not None or self.feature_bound is not None
 
     def usable(self) -> "Problem":
-        """The same problem, mapped, with rows of the features that are not finite taken for zero:
-        such a sample has no gradient at any model.
+        """The same problem, mapped, with feature rows that are not finite replaced by zero: such a
+        sample has zero gradient at any model.
 
-        A map may make finite features infinite or no numbers (of a sample at zero, its direction),
-        and one such row would make a client's gradient so. Every budget rests on this, and a clip
-        or feature bound brings it along; results count such samples (``unusable_samples``).
+        A map may make finite features infinite or NaN (such as the direction of a sample at zero),
+        and a single such row would do the same to the client's gradient. Every privacy budget
+        relies on this replacement, and a clip or feature bound implies it; results count such
+        samples (``unusable_samples``).
         """
         ready = self.mapped()
         return replace(ready, features=_finite(ready.features))
 
     def unusable_samples(self) -> Int[Array, ""]:
-        """How many samples have features that are not finite, once mapped."""
+        """Number of samples whose features, once mapped, are not finite."""
         values = self.features if self.feature_map is None else self.feature_map(self.features)
         bad = ~jnp.all(jnp.isfinite(values), axis=2) & (jnp.asarray(self.weights) > 0)
         return jnp.sum(bad, dtype=jnp.int32)
@@ -619,7 +622,7 @@ class Problem:
         return Statistics(gram, moment, self._feature_norms(), columns, None)
 
     def pooled(self) -> "Problem":
-        r"""All data at one client: its objective is :math:`\frac1K\sum_k f_k`."""
+        r"""All data at one client, whose objective is :math:`\frac1K\sum_k f_k`."""
         clients, samples = self.weights.shape
         features, targets = (
             a.reshape(1, clients * samples, *a.shape[2:]) for a in (self.features, self.targets)
@@ -641,15 +644,15 @@ class Problem:
     def take(
         self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
     ) -> "Problem":
-        r"""Some of the clients, with all of their samples or with a batch: what they minimize now.
+        r"""The problem of some of the clients, with all of their samples or with a batch.
 
         The regularizer's share stays :math:`\lambda/K`. A batch's weights are scaled up to a sum of
         one (or to the client's importance), so a gradient is the mean over the batch.
 
         Args:
-          clients: ``[M]``, which.
-          rows: ``[M, B]``, which of their samples; all by default. Padding stays padding, and an
-            index past the last sample is padding too. A batch of nothing else has no weight.
+          clients: ``[M]``, their indices.
+          rows: ``[M, B]``, indices of their samples; all by default. Padding stays padding, and an
+            index past the last sample is padding too. A batch of padding alone has weight zero.
         """
         self = jax.tree.map(jnp.asarray, replace(self, test=None))  # noqa: PLW0642 (as in `prepare`)
         kept = None if self.statistics is None else self.statistics._replace(pooled=None)
@@ -718,8 +721,8 @@ class Problem:
     def cross_scores(
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:
-        """The same of every model on every client's samples, all as one product: a row for each
-        model would be a copy of the data.
+        """The scores of every model on every client's samples, as one product: a row for each model
+        would require a copy of the data.
         """
         outputs, count = self.loss.outputs, len(models)
         models = models.reshape(count, outputs, -1)
@@ -748,8 +751,8 @@ class Problem:
     def sample_objective_norms(
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples"]:
-        r"""Of each sample :math:`\|\ell'(x_{k,j},y_{k,j};w_k)+\tfrac\lambda KR'(w_k)\|`,
-        the client's gradient if it had no other; zero on padding.
+        r"""For each sample, :math:`\|\ell'(x_{k,j},y_{k,j};w_k)+\tfrac\lambda KR'(w_k)\|`, the norm
+        of the client's gradient if it had no other sample; zero on padding.
         """
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
@@ -778,19 +781,21 @@ class Problem:
         return gradient.reshape(self.clients, -1)
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
-        r"""A subgradient of each client's :math:`f_k`; the regularizer is public, never clipped."""
+        r"""A subgradient of each client's :math:`f_k`; the regularizer is public and never
+        clipped.
+        """
         return self.loss_gradient(w) + self.share[:, None] * self.regularizer.gradient(w)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        r""":math:`\frac1K\sum_k f_k'(w)` at one model that all share: all data at one client."""
+        r""":math:`\frac1K\sum_k f_k'(w)` at one common model: the gradient of the pooled data."""
         ready = self.prepare() if self.statistics is None else self
         return ready.statistics.pooled.gradient(w[None])[0]
 
     def _clipped(self, derivative: Array) -> Array:
         """Derivatives whose outer products with the features have norm ``clip`` at most.
 
-        Whatever the data: a prediction or derivative that overflows is clipped as well, and one
-        that is not a number, of a difference of infinities, counts for nothing.
+        This holds for any data: a prediction or derivative that overflows is clipped as well, and
+        one that is NaN, as a difference of infinities, is replaced by zero.
         """
         huge = jnp.finfo(derivative.dtype).max
         derivative = jnp.where(jnp.isnan(derivative), 0, derivative)
@@ -819,18 +824,19 @@ class Problem:
         r"""The :math:`c_1` that truly bounds every per-sample gradient of *this* data.
 
         The loss's largest slope times the longest feature vector (or ``clip``, if smaller);
-        infinite for the squared loss without clipping. It depends on the private data and bounds
-        those at hand alone: :meth:`promised_bound` is what a guarantee may rest on.
+        infinite for the squared loss without clipping. It depends on the private data and holds for
+        this data set alone: a guarantee must use :meth:`promised_bound`.
         """
         norms = jnp.where(jnp.asarray(self.weights) > 0, self._feature_norms(), 0)
         bound = self.loss.slope_bound() * jnp.max(norms)
         return bound if self.clip is None else jnp.minimum(bound, self.clip)
 
     def promised_bound(self) -> Float[Array, ""]:
-        r"""The :math:`c_1` that bounds per-sample gradients for *every* data set a promise covers.
+        r"""The :math:`c_1` that bounds per-sample gradients for *every* data set that a guarantee
+        covers.
 
         ``clip``, or the loss's largest slope times ``feature_bound``, whichever is smaller;
-        infinite where neither is there. No data enter it.
+        infinite if neither is given. It does not depend on the data.
         """
         bounds = [jnp.asarray(jnp.inf, float_dtype())]
         if self.clip is not None:
@@ -872,7 +878,9 @@ def _importance(factor: Any, clients: int) -> Any:
 
 
 def check_test(test: Any, clients: int, dim: int) -> None:
-    """Raise unless the held-out data, if any, are all clients' or those of each, of such models."""
+    """Raise unless the held-out data, if any, are common or one set per client, for models of this
+    size.
+    """
     if test is None:
         return
     if not isinstance(test, Problem):
@@ -902,14 +910,14 @@ def from_clients(
     """Stack clients of different sizes.
 
     Args:
-      data: one ``(features [D_k, P], targets [D_k])`` a client. One without samples has importance
-        zero (:meth:`Problem.weighing`): it takes part, and its loss counts for nothing.
+      data: one ``(features [D_k, P], targets [D_k])`` per client. A client without samples has
+        importance zero (:meth:`Problem.weighing`): it participates, but its loss is zero.
       loss: as in :class:`Problem`.
       regularizer: as in :class:`Problem`.
       strength: as in :class:`Problem`.
       feature_map: as in :class:`Problem`.
       tasks: the clusters of the clients, as in :class:`Problem`.
-      test: held-out data, likewise one ``(features, targets)`` a client, or a single one for all.
+      test: held-out data, likewise one ``(features, targets)`` per client, or a single one for all.
 
     Raises:
       ValueError: no clients, none with samples, clients with different numbers of features; tasks
@@ -945,7 +953,7 @@ def from_clients(
 
 
 def present(weights: np.ndarray) -> np.ndarray | None:
-    """The importance of clients, zero of those without samples; ``None`` where all have some."""
+    """The importance of clients, zero for those without samples; ``None`` where all have some."""
     there = weights.any(axis=1)
     return None if there.all() else there.astype(float_dtype())
 
@@ -956,10 +964,11 @@ def stacked(
     """Features, targets and weights of clients of different sizes, padded to the largest.
 
     Args:
-      name: of the data, for messages.
-      data: ``(features, targets)`` a client.
+      name: name of the data, for messages.
+      data: one ``(features, targets)`` per client.
       linear: whether samples are rows of floats with one target; else they are of any shape and
-        keep their type, and padding repeats the client's last one, which no network chokes on.
+        keep their type, and padding repeats the client's last sample, which is valid input for any
+        network.
     """
     if not len(data):
         raise ValueError(f"{name} must hold at least one client, got none.")

@@ -56,7 +56,7 @@ __all__ = [
 
 
 class ProxFactor(NamedTuple):
-    """What one prox shares with the next of the same weights."""
+    """The part of a prox that is computed once for all points with the same weights."""
 
     weight: Array  # [K]  c_k
     inverse: Array | None  # [K, D, D], or [K, N, N] among weighted samples when N < D: the step
@@ -71,7 +71,7 @@ def is_quadratic(problem: Problem) -> bool:
 
 
 def iterates_predictions(problem: Problem) -> bool:
-    """Whether the prox of a smooth loss is found among the predictions of few samples."""
+    """Whether the prox of a smooth loss is computed in the sample space, when samples are few."""
     return (
         problem.loss.curvature is not None
         and problem.loss.outputs == 1
@@ -81,7 +81,7 @@ def iterates_predictions(problem: Problem) -> bool:
 
 
 def takes_public_steps(problem: Problem) -> bool:
-    """Whether the prox is found by steps of a public size, see the head of this module."""
+    """Whether the prox is computed with a public step size, see the module's docstring."""
     return (
         problem.feature_bound is not None
         and problem.loss.curvature is not None
@@ -145,11 +145,11 @@ def prox(
     r""":math:`\arg\min_w f_k(w)+\tfrac{c_k}{2}\|w-v_k\|^2` for every client.
 
     Args:
-      problem: ``K`` clients; must not clip, since clipping has no place inside a minimizer.
+      problem: ``K`` clients; must not clip, since a minimizer cannot clip.
       factor: from :func:`factorize`, with this problem and its weights.
       center: ``[K, D]``, :math:`v_k`.
-      start: ``[K, D]``, a warm start for the iterative methods.
-      iterations: inner iterations of the methods that have no closed form.
+      start: ``[K, D]``, a warm start of the iterative methods.
+      iterations: number of inner iterations of the methods without a closed form.
 
     Raises:
       ValueError: the problem clips per-sample gradients.
@@ -204,7 +204,9 @@ def solve_shifted(
     shift: Float[Array, " clients"],
     right: Float[Array, "clients dim"],
 ) -> Float[Array, "clients dim"]:
-    r""":math:`(H_k+c_kI)^{-1}r_k` for any :math:`c_k>0`, :math:`H_k` without the regularizer's."""
+    r""":math:`(H_k+c_kI)^{-1}r_k` for any :math:`c_k>0`, where :math:`H_k` excludes the
+    regularizer.
+    """
     values, vectors, _ = spectrum
     inverse = 1 / (values + shift[:, None])
     if problem.samples >= problem.dim:
@@ -233,16 +235,16 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     r"""The centralized solution :math:`w_c=\arg\min_w\sum_k f_k(w)`, to solver accuracy.
 
     The clients' ``1/D_k`` weights are kept, as in the consensus problem (3.2); the centralized
-    problem (3.1) prints without them (thesis, section 3.2.1), which for unequal ``D_k``
-    would be another problem than the one the network solves.
+    problem (3.1) prints without them (thesis, section 3.2.1), which for unequal ``D_k`` would
+    differ from the problem that the network solves.
 
     Args:
       problem: any stacked problem; its clipping is ignored.
-      iterations: at most this many iterations of the methods without closed form, which stop
-        once a step is below a few units of rounding.
+      iterations: maximum number of iterations of the methods without a closed form, which stop once
+        a step is within a few rounding errors.
 
     Raises:
-      ValueError: a loss that falls for ever, such as the logistic one of separable data without a
+      ValueError: a loss without a minimum, such as the logistic loss of separable data without a
         regularizer; inside traced code the solution is then NaN.
     """
     _check.count("iterations", iterations)
@@ -301,13 +303,14 @@ def _shift(matrices: Array, shift: Array) -> Array:
 
 
 def strong_convexity(problem: Problem) -> Array:
-    r"""The strong-convexity modulus that a squared regularizer gives each :math:`f_k`."""
+    r"""The strong-convexity modulus of each :math:`f_k` due to a squared regularizer."""
     quadratic = problem.regularizer.quadratic()
     return 2 * problem.share * (0.0 if quadratic is None else quadratic)
 
 
 def smoothness(problem: Problem) -> Float[Array, " clients"]:
-    r"""The largest curvature :math:`L_k` that each :math:`f_k` has, a few per cent above at most.
+    r"""The smoothness constant :math:`L_k` of each :math:`f_k`, overestimated by a few percent at
+    most.
 
     Raises:
       ValueError: an objective that is not smooth.
@@ -551,10 +554,10 @@ def _least_absolute_vertex(
 
 
 def response(problem: Problem) -> Float[Array, "clients dim samples"]:
-    r"""How each client's own minimizer follows from its targets: :math:`w_k=R_ky_k`.
+    r"""The linear map from each client's targets to its own minimizer: :math:`w_k=R_ky_k`.
 
-    Of a quadratic objective; where several models are as good, the one of least norm. What a
-    client has no samples for, or no feature (a column of zeros), stays at zero.
+    For a quadratic objective; the minimizer of least norm where it is not unique. Clients without
+    samples and parameters without a feature (a column of zeros) stay at zero.
     """
     rows = jnp.sqrt(jnp.asarray(problem.weights))[..., None] * problem.design
     few = problem.samples < problem.dim

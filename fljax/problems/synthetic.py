@@ -1,8 +1,8 @@
 r"""Synthetic regression and classification problems, drawn on the device from a key.
 
 Features and the true parameter are standard normal, targets :math:`y=x^\top w^\star+\nu`. The
-thesis gives only the sizes (50 clients, 50 samples, 8 parameters, section 3.4); the law of the
-features, of the parameter and of the noise are chosen here once: unit-variance inputs make the
+thesis gives only the sizes (50 clients, 50 samples, 8 parameters, section 3.4); the distributions
+of the features, the parameter and the noise are chosen here once: unit-variance inputs make the
 step sizes of the extract comparable between problems, and a noise variance of 0.1 leaves the
 optimum well defined but not interpolating.
 """
@@ -71,12 +71,12 @@ def linear(
     Args:
       key: consumed.
       clients: ``K``.
-      samples: ``N``, or one size a client.
+      samples: ``N``, or one size per client.
       dim: ``P`` features (and parameters).
-      loss: of the objective.
-      regularizer: of the objective.
+      loss: loss of the objective.
+      regularizer: regularizer of the objective.
       strength: :math:`\lambda`.
-      noise_variance: of the observation noise, >= 0.
+      noise_variance: variance of the observation noise, >= 0.
 
     Raises:
       ValueError: sizes below one, negative noise.
@@ -106,10 +106,10 @@ def _observed(
 
     Args:
       k_features: consumed.
-      k_noise: likewise.
+      k_noise: consumed.
       models: ``[K, P]``.
       real: ``[K, N]``, one where a sample is real, zero where it is padding.
-      deviation: of the noise.
+      deviation: standard deviation of the noise.
     """
     (clients, longest), (_, dim), dtype = real.shape, models.shape, models.dtype
     features = _normal_rows(k_features, (clients, longest, dim), dtype) * real[..., None]
@@ -191,8 +191,8 @@ def elastic_net(
     r"""Squared loss with :math:`\lambda_1\|w\|_1+\lambda_2\|w\|^2` (Gauthier 2024, section 3.4.1).
 
     :math:`\lambda_1` is ``l1_factor`` times :math:`\|X^\top y\|_\infty` of the stacked data of all
-    clients (line 758). It depends on private data; as in the source it is taken as public, and
-    what it leaks is not accounted.
+    clients (line 758). It depends on private data; as in the source it is treated as public, and
+    its privacy loss is not accounted for.
     """
     _check.nonnegative("l1_factor", l1_factor)
     _check.nonnegative("l2", l2)
@@ -267,25 +267,25 @@ def clustered_ridge(
     noise_variance: Float[Array, "*each"] | float = NOISE_VARIANCE,
     validated: bool = False,
 ) -> Problem:
-    r"""Ridge regression of clusters with like models (Gauthier 2024, sections 5.4.1 and 6.3).
+    r"""Ridge regression of clusters with similar models (Gauthier 2024, sections 5.4.1 and 6.3).
 
     One standard normal :math:`w_0` and :math:`w^*_{(q)}=(1+\gamma_q)w_0` with :math:`\gamma_q`
-    uniform on :math:`\pm` ``spread``: one number a cluster, so all models are on a line. A client's
-    number of samples is uniform on the integers ``samples[0]`` to ``samples[1]``.
+    uniform on :math:`\pm` ``spread``: one number per cluster, so all models lie on a line. A
+    client's number of samples is uniform on the integers ``samples[0]`` to ``samples[1]``.
 
     Args:
       key: consumed.
       cluster: ``[K]`` integers below ``clusters``.
       clusters: ``Q``.
-      samples: fewest and most samples of a client.
+      samples: least and greatest number of samples of a client.
       dim: ``D``.
       spread: >= 0.
-      strength: :math:`\lambda` of :math:`R=\|w\|^2`, as of :class:`Problem`.
-      noise_variance: of the observation noise, >= 0, one number or ``[K]``.
-      validated: also draw as many validation samples of each client.
+      strength: :math:`\lambda` of :math:`R=\|w\|^2`, as in :class:`Problem`.
+      noise_variance: variance of the observation noise, >= 0, one number or ``[K]``.
+      validated: also draw the same number of validation samples for each client.
 
     Returns:
-      The problem, its ``tasks`` with the true models.
+      The problem, whose ``tasks`` include the true models.
 
     Raises:
       ValueError: sizes below one or in the wrong order, negative noise or spread.
@@ -325,7 +325,7 @@ def clustered_ridge(
 
 
 class ClusteredNetwork(NamedTuple):
-    """Clients in clusters, and the graph that joins mostly those of the same one."""
+    """Clients in clusters, and a graph whose edges mostly join clients of the same cluster."""
 
     problem: Problem  # K clients; its tasks hold the clusters and the true models [Q, D]
     graph: Graph
@@ -345,32 +345,33 @@ def clustered_network(
     form: str = "auto",
     max_degree: int | None = None,
 ) -> ClusteredNetwork:
-    r"""Linear regression of clusters, each with a model of its own, on a stochastic block model.
+    r"""Linear regression of clusters, each with its own model, on a stochastic block model.
 
     The cluster model of Jung 2025, (146): :math:`y^{(i)}=X^{(i)}\bar w^{(\mathcal C)}+\varepsilon`
-    for all clients :math:`i` of the cluster :math:`\mathcal C`, with features
-    :math:`x\sim\mathcal N(0,I)` and noise :math:`\varepsilon\sim\mathcal N(0,\sigma^2I)` as in
-    (59); of one cluster it is (60). Two clients of the same cluster are joined with probability
-    ``within``, two others with ``between``, by edges of weight one. The graph may fall apart:
+    for all clients :math:`i` of the cluster :math:`\mathcal C`, with features :math:`x\sim\mathcal
+    N(0,I)` and noise :math:`\varepsilon\sim\mathcal N(0,\sigma^2I)` as in (59); of one cluster it
+    is (60). Two clients of the same cluster are joined with probability ``within``, those of
+    different clusters with ``between``, by edges of weight one. The graph may be disconnected:
     ``fl.Simulation(..., allow_disconnected=True)`` runs on it.
 
-    Traceable: sizes and samples are structure, all else may be swept.
+    Traceable: sizes and samples are structure, all other arguments may be swept.
 
     Args:
       key: consumed.
       sizes: number of clients of each of the ``Q`` clusters; cluster 0 comes first.
-      samples: ``N``, or one size a client.
+      samples: ``N``, or one size per client.
       dim: ``D``.
       within: probability of an edge within a cluster.
       between: probability of an edge between two clusters.
       noise_variance: :math:`\sigma^2\ge0`.
       truth: ``[Q, D]``, the clusters' models; by default independent standard normal ones.
-      form: of the graph, as in :func:`fljax.graphs.stochastic_block_model`: where the
-        probabilities are traced it is dense.
-      max_degree: likewise.
+      form: form of the graph, as in :func:`fljax.graphs.stochastic_block_model`: dense where the
+        probabilities are traced.
+      max_degree: as in :func:`fljax.graphs.stochastic_block_model`.
 
     Returns:
-      The problem, without a regularizer, its ``tasks`` with clusters and true models; the graph.
+      The problem, without a regularizer, whose ``tasks`` include clusters and true models; the
+      graph.
 
     Raises:
       ValueError: empty clusters, sizes below one, probabilities outside of [0, 1], negative noise,

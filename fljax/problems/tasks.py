@@ -1,9 +1,9 @@
-r"""Which clients share a task, and what each task is judged by.
+r"""Which clients share a task, and the data on which each task is evaluated.
 
 A *cluster* is a set of clients that learn the same model; the clusters' models are alike, which
 personalized algorithms use (Gauthier 2024, section 5.1). Membership is a property of the data, so
-it travels with the :class:`~fljax.problems.Problem`; whether an algorithm knows it is the
-algorithm's affair.
+it is part of the :class:`~fljax.problems.Problem`; whether an algorithm uses it depends on the
+algorithm.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = ["Tasks", "group_share", "membership", "random_clusters"]
 
 @module
 class Tasks:
-    r"""The clusters of the clients, with what is known of each cluster's solution.
+    r"""The clusters of the clients, with what is known about each cluster's solution.
 
     Args:
       cluster: ``[K]`` integers in ``0..Q-1``, :math:`q_k`.
@@ -32,8 +32,8 @@ class Tasks:
       validation: held-out data of the clients, a problem of ``K`` clients.
 
     Raises:
-      ValueError: membership out of range or not whole numbers, a concrete cluster without
-        clients, models or held-out data of another number of clusters or clients.
+      ValueError: membership out of range or not integers, a known cluster without clients, models
+        or held-out data with another number of clusters or clients.
     """
 
     cluster: Any  # Int[Array, "clients"]
@@ -69,16 +69,16 @@ class Tasks:
 
 
 def membership(name: str, index: Any, groups: int, every: bool = False) -> Any:
-    """``[K]`` group numbers, checked where they are concrete.
+    """Return ``[K]`` group numbers, checked where they are concrete.
 
     Args:
-      name: of the groups, for errors.
+      name: name of the groups, for errors.
       index: ``[K]`` integers.
-      groups: how many groups there are.
+      groups: number of groups.
       every: whether each group must have a member.
 
     Raises:
-      ValueError: not a vector of whole numbers, a number out of range, an empty group.
+      ValueError: not a vector of integers, a number out of range, an empty group.
     """
     index = _check.array(name, index)
     if index.ndim != 1 or not len(index) or not jnp.issubdtype(index.dtype, np.integer):
@@ -108,7 +108,7 @@ def membership(name: str, index: Any, groups: int, every: bool = False) -> Any:
 
 @checked
 def random_clusters(key: Key[Array, ""], clients: int, clusters: int) -> Int[Array, " clients"]:
-    """``[K]``: the clients split at random into clusters of equal size, up to one.
+    """``[K]``, a random split of the clients into clusters whose sizes differ by at most one.
 
     Raises:
       ValueError: more clusters than clients.

@@ -1,8 +1,7 @@
-r"""Predictions with their uncertainty, of linear models (Jung 2025, section 8.4).
+r"""Predictions of linear models with their uncertainty (Jung 2025, section 8.4).
 
-A prediction is of use to who knows how far it may be off. Models that minimize GTVMin with a
-squared penalty are linear in the labels, and so what noise of the labels does to a prediction is
-known, whatever the coupling.
+A prediction is useful only if its uncertainty is known. Minimizers of GTVMin with a squared penalty
+are linear in the labels, so the effect of label noise on a prediction is known for any coupling.
 
 Shapes: ``K`` clients, ``N`` samples, ``M`` predictions, ``P`` features, ``D`` parameters.
 """
@@ -26,14 +25,14 @@ __all__ = ["Interval", "Prediction", "predict"]
 
 
 class Interval(NamedTuple):
-    """Where a number is with a given probability."""
+    """An interval that contains a number with a given probability."""
 
     low: np.ndarray
     high: np.ndarray
 
 
 class Prediction(NamedTuple):
-    """What a client's model predicts, and how far it may be off."""
+    """Predictions of the clients' models, and their standard errors."""
 
     mean: Array  # [K, M]
     standard_error: Array  # [K, M]  of the mean: of what noisy labels make of the model
@@ -41,7 +40,7 @@ class Prediction(NamedTuple):
     degrees: Array  # []  of freedom of these: samples less what the models took up
 
     def confidence(self, level: float = 0.95) -> Interval:
-        """Where the mean of such labels is.
+        """Confidence interval of the mean of the labels.
 
         Args:
           level: the probability, in (0, 1).
@@ -49,7 +48,7 @@ class Prediction(NamedTuple):
         return self._around(np.asarray(self.standard_error), level)
 
     def interval(self, level: float = 0.95) -> Interval:
-        """Where a new label is: the prediction interval.
+        """Prediction interval of a new label.
 
         Args:
           level: the probability, in (0, 1).
@@ -66,22 +65,22 @@ class Prediction(NamedTuple):
 
 @checked
 def predict(coupled: GTVMin, features: Float[Array, "*clients points features"]) -> Prediction:
-    r"""What the clients' models predict, with the standard error of each prediction.
+    r"""Predictions of the clients' models, with the standard error of each.
 
     .. math:: \hat y=x^\top\hat w_k,\qquad\hat w=Ry,\qquad
         \mathrm{se}^2=\hat\sigma^2\|R_k^\top x\|^2,\qquad
         \hat\sigma^2=\frac{\|y-Hy\|^2}{\mathrm{tr}((I-H)^\top(I-H))}
 
-    where :math:`Hy` are the predictions of all labels that were learned from. Without a coupling it
-    is ordinary least squares of all clients, with one noise of the labels (59). Intervals are exact
-    for Gaussian noise then, and nearly so with a coupling if clients' true models are one, (60); a
-    bias, by clients that differ or a regularizer, is not in them. Held-out data tell of that
-    (:func:`validate`).
+    where :math:`Hy` are the predictions of all training labels. Without a coupling this is ordinary
+    least squares at each client, with a common variance of the label noise (59). Intervals are then
+    exact for Gaussian noise, and nearly exact with a coupling if the clients' true models are
+    equal, (60); they do not include the bias due to differing clients or a regularizer. Held-out
+    data reveal that bias (:func:`validate`).
 
     Args:
-      coupled: of squared losses, with no or a squared regularizer, and a squared penalty;
-        ``coupling=0.0`` for models of each client alone.
-      features: :math:`x`, ``[M, P]`` for all clients, or ``[K, M, P]``, of each.
+      coupled: a problem with squared losses, no or a squared regularizer, and a squared penalty;
+        ``coupling=0.0`` for local models.
+      features: :math:`x`, ``[M, P]`` shared by all clients, or ``[K, M, P]``, one set per client.
 
     Raises:
       ValueError: another loss or penalty, more than 4000 unknowns or samples, no unique solution,

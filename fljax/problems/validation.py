@@ -1,8 +1,8 @@
-r"""Training, validation and diagnosis of every client's own model (Jung 2025, Algorithm 1).
+r"""Training, validation and diagnosis of every client's local model (Jung 2025, Algorithm 1).
 
-A round of the craft of machine learning: split the data (:meth:`Problem.split
-<fljax.problems.Problem.split>`), learn from one part, compare the errors on both with each other
-and with what can be expected, and change data, model or loss accordingly. Of all clients at once.
+The basic workflow of machine learning, for all clients at once: split the data
+(:meth:`Problem.split <fljax.problems.Problem.split>`), train on one part, compare the errors on
+both parts with each other and with a reference, and change data, model or loss accordingly.
 """
 
 import enum
@@ -37,18 +37,19 @@ def train(
 ) -> Float[Array, "clients dim"]:
     r"""Each client's own minimizer :math:`\arg\min_wf_k(w)`: empirical risk minimization (20).
 
-    For squared losses in closed form, of least norm where several are as good (the pseudo-inverse
-    :math:`X^\dagger y`); else by iterations.
+    In closed form for squared losses, with the minimizer of least norm where it is not unique (the
+    pseudo-inverse :math:`X^\dagger y`); otherwise iteratively.
 
     Args:
       problem: the clients'; its clipping is ignored.
-      iterations: at most, where there is no closed form.
-      ridge: :math:`\epsilon>0`, to minimize :math:`f_k(w)+\epsilon\lVert w\rVert^2` instead, by one
-        model even where samples are few: to compare clients by.
+      iterations: maximum number of iterations, where there is no closed form.
+      ridge: :math:`\epsilon>0`, minimize :math:`f_k(w)+\epsilon\lVert w\rVert^2` instead, whose
+        minimizer is unique even where samples are few, so that clients can be compared by it.
 
     Raises:
-      ValueError: a ridge that is not positive; without one, another loss than the squared one,
-        without a regularizer, of fewer samples than parameters: no minimizer is better than others.
+      ValueError: a ridge that is not positive; without a ridge, a loss other than the squared one
+        without a regularizer and with fewer samples than parameters, since the minimizer is not
+        unique.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -58,8 +59,8 @@ def train(
       [[1.0, 2.0], [1.5, 1.5]]
 
     Reference:
-      Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507, as what clients
-      are compared by lines 2543-2545 and 2570.
+      Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507, for the
+      comparison of clients lines 2543-2545 and 2570.
     """
     _check.count("iterations", iterations)
     problem = replace(problem, clip=None, feature_bound=None, statistics=None).mapped()
@@ -88,7 +89,7 @@ def _is_zero(value: Any) -> bool:
 
 
 class Validated(NamedTuple):
-    """What one training and its validation found, of each client."""
+    """Result of training and validation, for each client."""
 
     model: Array  # [K, D]
     train_error: Array  # [K]  E_t, the mean loss on what it learned from
@@ -97,11 +98,12 @@ class Validated(NamedTuple):
 
 @checked
 def validate(problem: Problem, iterations: int = 1000) -> Validated:
-    """Train every client by itself, and judge it by its held-out data: Algorithm 1.
+    """Train every client locally, and evaluate it on its held-out data: Algorithm 1.
 
     Args:
-      problem: with held-out data, of each client or of all (``problem.split``, ``with_test``).
-      iterations: as of :func:`train`.
+      problem: a problem with held-out data, one set per client or common to all (``problem.split``,
+        ``with_test``).
+      iterations: as in :func:`train`.
 
     Returns:
       The models and their errors, without the regularizer's part.
@@ -140,7 +142,7 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
 
 
 class Diagnosis(enum.IntEnum):
-    """What the errors of training and validation say."""
+    """Diagnosis from the errors of training and validation."""
 
     FINE = 0  #: about the reference; done
     OVERFITTING = 1  #: validation far above training; smaller model, more data, regularize
@@ -155,7 +157,7 @@ def diagnose(
     reference: Float[Array, "*#clients"] | float,
     tolerance: Float[Array, ""] | float = 1.5,
 ) -> Int[Array, "..."]:
-    r"""What to do next, by the errors: a :class:`Diagnosis` of each client.
+    r"""Diagnose each client by its errors: a :class:`Diagnosis`, which suggests what to change.
 
     ============================================  =================================================
     :math:`E_t\gg E_v`                            ``UNLIKE``
@@ -167,9 +169,9 @@ def diagnose(
     Args:
       train_error: :math:`E_t\ge0`, one number or ``[K]``.
       validation_error: :math:`E_v\ge0`.
-      reference: :math:`E^{(\mathrm{ref})}\ge0`, what can be reached: the Bayes risk of a model of
-        the data, what an existing method or a human expert reaches.
-      tolerance: what factor is "far above", > 1; the source names none.
+      reference: :math:`E^{(\mathrm{ref})}\ge0`, the achievable error: the Bayes risk under a model
+        of the data, or the error of an existing method or a human expert.
+      tolerance: the factor that counts as "far above", > 1; the source does not specify it.
 
     Raises:
       ValueError: negative errors, a tolerance of one or less.
@@ -224,14 +226,15 @@ def augmented(
     penalty: Float[Array, ""] | float,
     towards: Float[Array, " dim"] | None = None,
 ) -> Problem:
-    r"""Ridge regression as least squares on more data: each client has :math:`D` samples more.
+    r"""Ridge regression as least squares on augmented data: each client has :math:`D` additional
+    samples.
 
     Samples :math:`(\sqrt{m_k\alpha}\,e_j,\sqrt{m_k\alpha}\,\tilde w_j)`, with which
     the mean loss of all :math:`m_k+D` is :math:`\tfrac{m_k}{m_k+D}` times
     :math:`\tfrac1{m_k}\|y-Xw\|^2+\alpha\|w-\tilde w\|^2`.
 
     Args:
-      problem: of squared losses, whose samples count alike within a client.
+      problem: a problem with squared losses and equal sample weights within a client.
       penalty: :math:`\alpha>0`.
       towards: :math:`\tilde w`, ``[D]``; zero by default.
 
@@ -274,14 +277,15 @@ def augmented(
 def jittered(
     key: Key[Array, ""], problem: Problem, variance: Float[Array, ""] | float, copies: int
 ) -> Problem:
-    r"""Each sample in several copies, of which the features have Gaussian noise :math:`N(0,\alpha
-    I)`: in the mean over many, least squares on them is ridge regression with :math:`\alpha` (23).
+    r"""Each sample in several copies whose features have added Gaussian noise :math:`N(0,\alpha
+    I)`: as the number of copies grows, least squares on them tends to ridge regression with
+    :math:`\alpha` (23).
 
     Args:
       key: consumed.
-      problem: of squared losses.
+      problem: a problem with squared losses.
       variance: :math:`\alpha>0`.
-      copies: of each sample, >= 1.
+      copies: number of copies of each sample, >= 1.
 
     Raises:
       ValueError: another loss, a variance that is not positive.

@@ -1,9 +1,9 @@
 r"""Penalties of the variation of models across an edge: the GTV's :math:`\phi` (Jung 2025, (32)).
 
-Each acts on a difference of models over the last axis, whatever is before it. Those with a corner
-at zero make neighbors exactly equal (clusters); the squared norm only pulls them together. A dual
-method asks for ``prox`` and ``conjugate``; of a norm both are the projection onto the ball of its
-dual norm (section 3.5).
+Each acts on a difference of models along the last axis, with any leading axes. Those that are
+nonsmooth at zero make neighbors' models exactly equal (clusters); the squared norm only pulls them
+together. A dual method needs ``prox`` and ``conjugate``; for a norm both are given by the
+projection onto the ball of its dual norm (section 3.5).
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ NEWTON_STEPS, HALVINGS = 12, 60
 
 
 class Penalty:
-    r"""A convex, symmetric :math:`\phi` with :math:`\phi(0)=0`; subclass it for one of your own.
+    r"""A convex, symmetric :math:`\phi` with :math:`\phi(0)=0`; subclass it to define your own.
 
-    ``value`` is enough for gradient methods; solving with a penalty that is no squared norm needs
-    ``prox``, a certificate needs ``conjugate``. Of a norm derive :class:`NormPenalty`.
+    ``value`` is sufficient for gradient methods; solving with a penalty other than a squared norm
+    needs ``prox``, and a certificate needs ``conjugate``. For norms, subclass :class:`NormPenalty`.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -62,27 +62,35 @@ class Penalty:
         return jnp.where(jnp.any(difference != 0, axis=-1, keepdims=True), slope, 0)
 
     def prox(self, point: Array, step: Array | float) -> Array:
-        """``argmin_z step * value(z) + |z - point|^2 / 2``; ``step`` is one, or ``[...]``."""
+        """``argmin_z step * value(z) + |z - point|^2 / 2``; ``step`` is one number, or
+        ``[...]``.
+        """
         raise NotImplementedError(_check.lacks(type(self), "prox", "its proximal operator"))
 
     def conjugate(self, slope: Array) -> Array:
-        r""":math:`\phi^*(s)=\sup_zs^\top z-\phi(z)`, infinite beyond every slope of the penalty."""
+        r""":math:`\phi^*(s)=\sup_zs^\top z-\phi(z)`, infinite outside the closure of the penalty's
+        subgradients.
+        """
         raise NotImplementedError(_check.lacks(type(self), "conjugate", "its convex conjugate"))
 
     def quadratic(self, dim: int) -> Array | None:
-        r"""The factors ``[D]`` for which it is :math:`\sum_dq_du_d^2`, or ``None``."""
+        r"""The factors ``[D]`` of a penalty :math:`\sum_dq_du_d^2`; ``None`` for other
+        penalties.
+        """
         return None
 
     def check(self, dim: int) -> None:
-        """Raise ``ValueError`` unless it is of models of ``dim`` parameters."""
+        """Raise ``ValueError`` unless the penalty applies to models of ``dim`` parameters."""
 
 
 class NormPenalty(Penalty):
-    """A norm; one of your own needs ``value`` and ``dual_projection``."""
+    """A norm; your own needs ``value`` and ``dual_projection``."""
 
     @_check.required
     def dual_projection(self, slope: Array, radius: Array | float) -> Array:
-        """The nearest point of dual norm ``radius`` at most; ``radius`` is one, or ``[...]``."""
+        """The nearest point with dual norm at most ``radius``, which is one number, or
+        ``[...]``.
+        """
         raise NotImplementedError
 
     def prox(self, point: Array, step: Array | float) -> Array:
@@ -178,14 +186,15 @@ class Absolute(NormPenalty):
 
 @module
 class PNorm(NormPenalty):
-    r""":math:`\phi(u)=\|u\|_p=(\sum_d|u_d|^p)^{1/p}`, of convex clustering (Jung 2025, (67)).
+    r""":math:`\phi(u)=\|u\|_p=(\sum_d|u_d|^p)^{1/p}`, for convex clustering (Jung 2025, (67)).
 
     Args:
-      p: :math:`p\ge1`, infinity included; it is structure. One and two are :class:`Absolute` and
-        :class:`Norm`. The prox of others is found by bisection of the norm of its result.
+      p: :math:`p\ge1`, infinity included; it is structure. :math:`p=1` and :math:`p=2` are
+        :class:`Absolute` and :class:`Norm`. For other values the prox is computed by bisection on
+        the norm of its result.
 
     Raises:
-      ValueError: a ``p`` below one, with which it is no norm.
+      ValueError: a ``p`` below one, which does not give a norm.
 
     Example:
       >>> import jax.numpy as jnp
@@ -302,15 +311,15 @@ def _shrunk(rows: Array, step: Array, p: float) -> Array:
 class Mixture(Penalty):
     r""":math:`\phi=\sum_m\alpha^{(m)}\phi^{(m)}` (Jung 2025, (149)).
 
-    With :class:`Blocks` among them, each part of a model is coupled by a strength of its own.
+    With :class:`Blocks` among them, each part of a model is coupled with its own strength.
 
     Args:
       strengths: ``[M]``, :math:`\alpha^{(m)}\ge0`.
-      penalties: the :math:`\phi^{(m)}`. Gradient methods take any; a prox in closed form is known
-        for squared and Euclidean norms beside at most one of another kind.
+      penalties: the :math:`\phi^{(m)}`. Gradient methods allow any; the prox has a closed form for
+        squared and Euclidean norms together with at most one other penalty.
 
     Raises:
-      ValueError: not a strength for each penalty, or a negative one.
+      ValueError: not one strength per penalty, or a negative one.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
@@ -412,17 +421,17 @@ class Mixture(Penalty):
 
 @module
 class Blocks(Penalty):
-    r"""A penalty of its own for each block of a model's parameters; of ``None`` they are private.
+    r"""A separate penalty for each block of a model's parameters; blocks with ``None`` are private.
 
     Partial sharing (Jung 2025, section 6.5): of :math:`w=(u,v)` only the first layer's
     :math:`u` is coupled by ``Blocks((len_u, len_v), (SquaredNorm(), None))``.
 
     Args:
-      sizes: numbers of parameters, in order; they add up to ``D``.
-      penalties: one of each block, or ``None``.
+      sizes: numbers of parameters of the blocks, in order; they sum to ``D``.
+      penalties: one per block, or ``None``.
 
     Raises:
-      ValueError: not a penalty for each block, or an empty block.
+      ValueError: not one penalty per block, or an empty block.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl

@@ -1,13 +1,13 @@
-r"""Vertical federated learning: clients that know different features of the same data points.
+r"""Vertical federated learning: clients that have different features of the same data points.
 
-Client :math:`k` holds the columns :math:`X_k` of a table, one client the labels :math:`y` besides,
-and together they minimize (Jung 2025, section 6.4)
+Client :math:`k` holds the columns :math:`X_k` of a table, one client also holds the labels
+:math:`y`, and together they minimize (Jung 2025, section 6.4)
 
 .. math:: \frac1m\Big\|y-\sum_kX_kw_k\Big\|^2+\sum_k\frac\lambda KR(w_k).
 
-As a stacked problem each client's row has the same samples in the same order, features of its own
-filled up with zeros, and zeros for labels that it does not hold: the labels are the sum over
-clients.
+In the stacked problem, each client's row has the same samples in the same order, its own features
+padded with zeros, and zeros in place of labels that it does not hold, so the labels are the sum
+over clients.
 """
 
 from collections.abc import Sequence
@@ -38,21 +38,22 @@ def vertical(
     holder: int = 0,
     test: tuple[Any, Any] | None = None,
 ) -> Problem:
-    r"""A table whose columns are spread over clients, for :class:`fljax.algorithms.SharingADMM`.
+    r"""A table whose columns are distributed over clients, for
+    :class:`fljax.algorithms.SharingADMM`.
 
     Args:
       features: ``[N, P]``, the whole table.
       targets: ``[N]``.
-      columns: of each client the numbers of its columns, none twice.
-      regularizer: of each client's own parameters.
-      strength: :math:`\lambda\ge0`, as of :class:`Problem`.
-      holder: which client has the labels.
-      test: held-out ``(features, targets)``, of which each client knows its columns likewise; the
-        metric ``joint_error`` is measured on them.
+      columns: for each client the indices of its columns; no column may occur twice.
+      regularizer: regularizer of each client's own parameters.
+      strength: :math:`\lambda\ge0`, as in :class:`Problem`.
+      holder: index of the client that has the labels.
+      test: held-out ``(features, targets)``, of which each client likewise has its columns; the
+        metric ``joint_error`` is evaluated on them.
 
     Returns:
-      A problem of ``K`` clients with as many parameters each as the largest has columns; those of
-      no column stay at zero.
+      A problem of ``K`` clients, each with as many parameters as the largest number of columns;
+      parameters without a column stay at zero.
 
     Raises:
       ValueError: a client without columns, a column at two clients or that the table does not have;
@@ -112,7 +113,7 @@ def _spread(features: Any, targets: Any, columns: list[np.ndarray], holder: int)
 
 
 def columns_of(problem: Problem) -> Problem:
-    """The table that a vertical problem is a part of at each client: ``[1, N, K D]``."""
+    """The joint table of a vertical problem at each client: ``[1, N, K D]``."""
     samples = problem.samples
     whole = replace(problem, statistics=None, tasks=None, initial=None, test=None, importance=None)
     table = jnp.swapaxes(jnp.asarray(problem.design), 0, 1).reshape(1, samples, -1)
@@ -130,17 +131,18 @@ def columns_of(problem: Problem) -> Problem:
 def vertical_consensus(problem: Problem, strictness: float, holder: int = 0) -> Problem:
     r"""A vertical problem as one of coupled models, to which :class:`GTVMin` applies.
 
-    Each node has a copy :math:`v=(p_1,\dots,p_K)\in\mathbb R^{mK}` of all clients' predictions.
-    Node :math:`k` asks that :math:`p_k` be one that its columns can make,
-    :math:`\beta\|(I-X_kX_k^\dagger)p_k\|^2`, and the holder of the labels besides that they sum to
-    these, :math:`\tfrac1m\|y-\sum_kp_k\|^2`. On a connected graph, with a large coupling and
+    Each node has a copy :math:`v=(p_1,\dots,p_K)\in\mathbb R^{mK}` of all clients' predictions. The
+    objective of node :math:`k` requires :math:`p_k` to lie in the span of its columns,
+    :math:`\beta\|(I-X_kX_k^\dagger)p_k\|^2`, and that of the holder also requires them to sum to
+    the labels, :math:`\tfrac1m\|y-\sum_kp_k\|^2`. On a connected graph, with a large coupling and
     :math:`\beta`, all copies are the parts of the least squares fit. It shows that the design
-    principle covers this flavour; systems have :math:`mK` unknowns a node, so it is for small ones.
+    principle covers this flavor; systems have :math:`mK` unknowns per node, so it is meant for
+    small problems.
 
     Args:
-      problem: of :func:`vertical`, without a regularizer.
+      problem: a problem of :func:`vertical`, without a regularizer.
       strictness: :math:`\beta>0`.
-      holder: which node has the labels.
+      holder: index of the node that has the labels.
 
     Returns:
       A problem with :math:`mK` parameters; ``fl.problems.GTVMin(problem, network, coupling)``.

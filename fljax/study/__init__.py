@@ -5,10 +5,10 @@ points of the same structure are array axes of one compiled program; what does n
 grid point (data, graph, optimum, noise draws) is computed once per seed and shared by all points,
 so points are compared under common random numbers.
 
-What a run computes depends on its seed and grid point alone. Everything else here is about doing
-no run twice and losing none: what is asked is checked (:mod:`~fljax.study.request`) and cut into
-blocks (:mod:`~fljax.study.planning`), the missing ones are shared out over threads, devices,
-processes and machines (:mod:`~fljax.study.running`), and every finished block is kept
+The result of a run depends on its seed and grid point alone. Everything else here serves to repeat
+no run and to lose none: the request is checked (:mod:`~fljax.study.request`) and cut into blocks
+(:mod:`~fljax.study.planning`), the missing ones are distributed over threads, devices, processes
+and machines (:mod:`~fljax.study.running`), and every finished block is kept
 (:mod:`~fljax.study.store`).
 """
 

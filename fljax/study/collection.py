@@ -30,10 +30,10 @@ class Collection:
     """The records of a study, filled block by block.
 
     Args:
-      labels: of all grid points, in the order of the grid.
-      shape: of the grid.
-      seeds: of the study.
-      records: per run.
+      labels: labels of all grid points, in the order of the grid.
+      shape: shape of the grid.
+      seeds: seeds of the study.
+      records: number of records per run.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Collection:
 
     @property
     def done(self) -> np.ndarray:
-        """``[C, S]``: which runs are over."""
+        """``[C, S]``: which runs are finished."""
         return (self.reached >= self.records) | (self.stopped > 0)
 
     def rows(self, labels: Sequence[str]) -> np.ndarray:
-        """Where grid points are in ``reached`` and ``done``."""
+        """Rows of grid points in ``reached`` and ``done``."""
         return np.asarray([self._row[label] for label in labels])
 
     def add(self, block: Block) -> None:
-        """Put a block where it belongs; what the study did not ask for, or has, is left out."""
+        """Insert a block; values that the study did not request, or already has, are skipped."""
         beyond = block.last > self.records
         if block.first >= self.records or (beyond and "model" in block.outcome):
             return  # the models of a later round are not those asked for
@@ -103,7 +103,7 @@ class Collection:
         return self._values[name]
 
     def require_room(self, records: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
-        """Raise ``MemoryError`` unless there is room for results that are not here yet.
+        """Raise ``MemoryError`` unless there is memory for results still to be computed.
 
         Args:
           records: of some runs, as shapes ``[S, C, R, ...]``.
@@ -121,12 +121,12 @@ class Collection:
         record_every: int,
         metrics: Mapping[str, Mapping[str, Any]],
     ) -> xr.Dataset:
-        """What there is so far. If runs are missing, ``done`` tells which, and all else of them is
-        NaN: counts and switches too, which are then floats.
+        """The results so far. If runs are missing, ``done`` marks the finished ones, and all other
+        values of the missing runs are NaN, counts and booleans included, which are then floats.
 
         Args:
           axes: the grid's names and labels.
-          record_every: rounds per record.
+          record_every: number of rounds per record.
           metrics: attributes by name, see :func:`fljax.records.describe`.
         """
         dims = (*axes, "seed")
@@ -159,9 +159,10 @@ class Collection:
 
 
 class _Counts:
-    """What was sent so far, ``[C, S, R]``: of one run only, as long as all have the same.
+    """The traffic so far, ``[C, S, R]``, stored for one run only as long as all runs have the same.
 
-    They have, unless who sends what is drawn; and would be most of what results take.
+    They do, unless it is random who sends what; stored for every run it would be most of the
+    results' memory.
 
     Args:
       reached: ``[C, S]``, of the collection, which changes it when all of a block was added.
@@ -200,7 +201,9 @@ class _Counts:
         self.each[row, to, last:] = self.each[row, to, last - 1, None]
 
     def so_far(self) -> np.ndarray:
-        """Of every run; a run that is not at its end stays where it is."""
+        """Cumulative counts of every run; those of an unfinished run stay constant after its last
+        record.
+        """
         if self.each is not None:
             return self.each
         size = (*self.reached.shape, len(self.common))
@@ -213,7 +216,7 @@ class _Counts:
 
 
 def read(folder: str | PathLike) -> xr.Dataset:
-    """What a store holds of its study; if not all, ``done`` tells which runs.
+    """Read the part of a study that a store holds; if incomplete, ``done`` marks the finished runs.
 
     Raises:
       StoreError: no store.
@@ -235,13 +238,13 @@ def read(folder: str | PathLike) -> xr.Dataset:
 
 
 def of_study(rounds: int, programs: Iterable[str]) -> dict[str, Any]:
-    """What results say that depends on how much was asked for, as attributes."""
+    """Attributes of the results that depend on how much was requested."""
     digest = hashlib.sha256("".join(sorted(set(programs))).encode())
     return {"rounds": rounds, "scenario_hash": digest.hexdigest()[:16]}
 
 
 def exchange(blocks: Sequence[Block]) -> list[Block]:
-    """What all processes of a distributed study computed, in the order of the processes."""
+    """Gather the results of all processes of a distributed study, in the order of the processes."""
     content = np.frombuffer(pack(blocks), np.uint8)
     lengths = multihost_utils.process_allgather(np.asarray(len(content), np.int32))
     padded = np.zeros(int(np.max(lengths)), np.uint8)

@@ -1,4 +1,4 @@
-"""Compiled programs of a study: seeds times grid points as array axes of one program."""
+"""Compiled programs of a study: seeds and grid points as array axes of one program."""
 
 import contextlib
 import functools
@@ -47,38 +47,38 @@ __all__ = [
     "without_shardy",
 ]
 
-#: Closed-over arrays from this size on are passed to the program: XLA would spend seconds on
-#: folding them into it, and keep a copy in every form of it.
+#: Closed-over arrays of at least this size are passed to the program: XLA would spend seconds on
+#: folding them into it, and keep a copy in each of its forms.
 HOISTED_BYTES = 2**16
 
 
-#: So many grids of a scenario are remembered as checked.
+#: Number of grids of a scenario that are remembered as checked.
 REMEMBERED_GRIDS = 16
 
-#: Grids of larger values are checked anew: to copy and compare these takes longer, and memory.
+#: Grids with larger values are checked anew: copying and comparing them takes longer, and memory.
 REMEMBERED_BYTES = 2**24
 
 
 @dataclass(frozen=True)
 class Options:
-    """JAX's options as they are in a thread: a program is traced under them, and is another under
-    others.
+    """JAX's options as set in a thread: a program is traced under them, and differs under other
+    options.
 
-    A context manager such as `jax.default_matmul_precision` sets one for its own thread, and those
-    that compile blocks are others.
+    A context manager such as `jax.default_matmul_precision` sets an option for its own thread,
+    while blocks are compiled in other threads.
     """
 
     values: tuple[tuple[str, Any], ...]
 
     @classmethod
     def now(cls) -> "Options":
-        """Of this thread."""
+        """The options of this thread."""
         config: Any = jax.config
         return cls(tuple(sorted((name, Alike(value)) for name, value in config.values.items())))
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Have them in this thread for a while."""
+        """Set the options in this thread temporarily."""
         config: Any = jax.config
         present = config.values
         with contextlib.ExitStack() as stack:
@@ -92,7 +92,7 @@ class Options:
 
 
 class Output(NamedTuple):
-    """What a program returns, ``[S, C, ...]`` each: seeds of the block, grid points."""
+    """The outputs of a program, ``[S, C, ...]`` each: seeds of the block, grid points."""
 
     records: dict[str, Any]  # [S, C, R, ...]
     outcome: dict[str, Any]  # [S, C]  see `fljax.engine.outcome`, and the model if it is kept
@@ -110,7 +110,9 @@ class Compiled(NamedTuple):
 
 @dataclass
 class Program:
-    """A study of one structure, and its compiled forms by block, points and records."""
+    """The program of a study of one structure, and its compiled forms by block, points and
+    records.
+    """
 
     scenario: Scenario
     rounds: int
@@ -128,7 +130,7 @@ class Program:
     def one(
         self, key: Array, point: dict[str, Any], carry: Any, done: Array | int, records: int
     ) -> Output:
-        """A stretch of one run, from the start if there is no ``carry``."""
+        """A segment of one run, from the start if there is no ``carry``."""
         k_scenario, k_run = jax.random.split(key)
         if NOISE in point:
             for word in point[NOISE]:
@@ -155,8 +157,8 @@ class Program:
     def groups(self, axes: list[Axis], fresh: bool) -> list[Group]:
         """The points of a grid by structure, each checked, see :func:`~fljax.study.grid.groups_of`.
 
-        Unless ``fresh``, a grid of the same values that was seen before is taken to be what it was,
-        where its values are not so large that to remember them costs more.
+        Unless ``fresh``, a grid with the same values that was seen before is not checked again,
+        except where its values are so large that remembering them costs more.
         """
 
         def made() -> list[Group]:
@@ -176,10 +178,10 @@ class Program:
     def identity(self, group: Group, fresh: bool) -> str:
         """A digest of what one run computes, whatever the grid's numbers, blocks and seeds.
 
-        Unless ``fresh``, a scenario that was seen before is taken to be what it was, as `jax.jit`
-        takes a function; a store must know better.
+        Unless ``fresh``, a scenario that was seen before is assumed to be unchanged, as `jax.jit`
+        assumes for a function; a store needs certainty.
 
-        A private run's noise is spread over its rounds, which are then part of what it is.
+        A private run's noise depends on its number of rounds, which is then part of its identity.
         """
         point = group.first
         form = signature(point)
@@ -191,9 +193,10 @@ class Program:
         return identity
 
     def with_noise(self, group: Group, axes: list[Axis]) -> Group:
-        """The group whose points draw noise of their own, other than in any other study of them.
+        """The group whose points draw their own noise, different from that in any other study of
+        them.
 
-        A non-private run that goes on for more rounds stays what it was.
+        A non-private run that is continued for more rounds keeps its identity.
         """
         identity = self.identities[signature(group.first)]
         rounds = "any" if group.shown.privacy is None else self.rounds
@@ -202,7 +205,7 @@ class Program:
         return noisy
 
     def shapes(self, group: Group) -> Output:
-        """What one run gives after a record, as shapes."""
+        """The outputs of one run after a record, as shapes."""
         return jax.eval_shape(self._record(group), random_key(0, self.generator), group.first)
 
     def _record(self, group: Group) -> Callable[[Array, dict[str, Any]], Output]:
@@ -226,16 +229,17 @@ class Program:
         records: int,
         device: jax.Device | None = None,
     ) -> tuple[Compiled, float]:
-        """The compiled form for arguments of these shapes, and the seconds it took just now.
+        """The compiled form for arguments of these shapes, and the seconds that compiling it took
+        just now.
 
         Args:
           seeds: ``[S]``, unsigned.
-          root: data of the key that the runs' keys are folded from.
-          points: stacked grid points ``[C, ...]``; without numbers in them it has no leaves.
+          root: data of the key from which the runs' keys are derived.
+          points: stacked grid points ``[C, ...]``; without leaves if they contain no numbers.
           carry: a state ``[S, C, ...]`` to go on from, or ``None``.
-          size: ``C``, and how many blocks of seeds go through one after the other.
-          records: how many to make.
-          device: that it is for; by default the first.
+          size: ``C``, and the number of blocks of seeds that are computed one after the other.
+          records: number of records to make.
+          device: the device to compile for; by default the first.
         """
         device = device or jax.local_devices()[0]
         identity = self.identities[signature(jax.tree.map(lambda leaf: leaf[0], points))]
@@ -287,10 +291,11 @@ class Program:
 
 
 class Same:
-    """A scenario as a key: like itself alone, whatever it equals.
+    """A scenario as a dictionary key: equal to itself alone, whatever it compares equal to.
 
-    Two objects of one dataclass may be equal and differ in a field that is left out of that. A
-    method is another object each time it is looked up, and the same if its function and object are.
+    Two objects of one dataclass may be equal and differ in a field that is excluded from
+    comparison. A method is a new object each time it is looked up; it counts as the same if its
+    function and object are.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -316,8 +321,8 @@ def program(
     generator: str,
     options: Options,
 ) -> Program:
-    """The program of a scenario; a second study of it finds the compiled forms of the first, unless
-    JAX's options have changed since.
+    """The program of a scenario; a second study of it reuses the compiled forms of the first,
+    unless JAX's options have changed since.
     """
     scenario = same.scenario
     return Program(scenario, rounds, record_every, keep_models, shard_over, generator, options)
@@ -357,8 +362,8 @@ def _compile(
 
 
 def _lift(function: Callable, given: tuple) -> tuple[Callable, tuple[Array, ...], Any]:
-    """The function with its large closed-over arrays as further arguments, these, and what it
-    returns, as shapes.
+    """The function with its large closed-over arrays as further arguments, these arrays, and its
+    outputs as shapes.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
     lift = [np.size(c) * c.dtype.itemsize >= HOISTED_BYTES for c in closed.consts]
@@ -378,7 +383,7 @@ def _lift(function: Callable, given: tuple) -> tuple[Callable, tuple[Array, ...]
 
 def _identity(function: Callable, *given: Any) -> tuple[str, str]:
     """A digest of what a function computes, the same in every process and on every device; and
-    what it calls on the host that cannot be told from another, and why, empty if all can.
+    which host functions it calls cannot be identified, and why, empty if all can.
 
     It is taken of the StableHLO text, which holds every bit of the constants that are not passed.
     (A printed jaxpr differs between processes: it names what happens to be shared, and addresses.)
@@ -405,7 +410,9 @@ def _content(array: Any) -> bytes:
 
 @contextlib.contextmanager
 def hint_at_static(axes: list[Axis]) -> Iterator[None]:
-    """A traced number used as structure is JAX's error; say which axes it can have come from."""
+    """Explain JAX's error about a traced number used as structure by naming the possible
+    grid axes.
+    """
     try:
         yield
     except jax.errors.JAXTypeError as error:
@@ -429,7 +436,9 @@ def everywhere() -> NamedSharding:
 
 
 def split(tree: Any, clients: int) -> Any:
-    """Arrays with a row a client, shared out over all devices; the partitioner does the rest."""
+    """Arrays with one row per client, distributed over all devices; the partitioner does
+    the rest.
+    """
     rows = NamedSharding(everywhere().mesh, PartitionSpec("clients"))
 
     def place(leaf: Any) -> Any:
@@ -454,7 +463,7 @@ def _put(tree: Any, where: jax.Device | NamedSharding) -> Any:
 
 @contextlib.contextmanager
 def configured(option: str, value: Any) -> Iterator[None]:
-    """One of JAX's options set for a while, in all threads, unlike by its own context managers."""
+    """One of JAX's options set temporarily in all threads, unlike by JAX's own context managers."""
     before = getattr(jax.config, option)
     jax.config.update(option, value)
     try:

@@ -46,12 +46,12 @@ Scenario = Callable[..., Simulation]
 #: argument of the scenario.
 NOISE = ""
 
-#: Up to so many grid points are each built once with their own numbers before compiling. What is
-#: checked of all points of a larger grid, and of what is drawn from the key, is computed by a
-#: program, so many points at a time.
+#: Up to this many grid points are each built once with their own numbers before compiling. For a
+#: larger grid, and for values drawn from the key, the checks are computed by a program, this many
+#: points at a time.
 CHECKED_POINTS = 100
 
-#: What is drawn from the key is checked for so many keys.
+#: Number of keys for which values drawn from the key are checked.
 CHECKED_SEEDS = 4
 
 
@@ -65,7 +65,7 @@ class Axis(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Grid points of one structure: what one program computes."""
+    """Grid points of one structure, computed by one program."""
 
     positions: list[tuple[int, ...]]  # [C]  of its points in the grid
     points: dict[str, Any]  # axis name to values stacked on a leading axis [C, ...]
@@ -74,22 +74,22 @@ class Group(NamedTuple):
 
     @property
     def first(self) -> dict[str, Any]:
-        """The first of its points."""
+        """The first point of the group."""
         return jax.tree.map(lambda leaf: leaf[0], self.points)
 
     def pick(self, chosen: np.ndarray) -> dict[str, Any]:
-        """Some of its points, stacked."""
+        """Some points of the group, stacked."""
         if np.array_equal(chosen, np.arange(len(self.positions))):
             return self.points  # which may be large
         return jax.tree.map(lambda leaf: leaf[chosen], self.points)
 
 
 def axes_of(grid: Mapping[str, Any] | None) -> list[Axis]:
-    """The checked axes.
+    """Check the axes and return them.
 
     Raises:
-      TypeError: an axis is no list and no dict.
-      ValueError: a reserved name, no values, or two values of one label.
+      TypeError: an axis is neither a list nor a dict.
+      ValueError: a reserved name, no values, or two values with the same label.
     """
     return [_axis(name, values) for name, values in (grid or {}).items()]
 
@@ -139,7 +139,7 @@ def _label(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A grid value as the user means it, out of its mark."""
+    """A grid value without its mark, as given by the user."""
     return value.value if isinstance(value, Static) else value
 
 
@@ -169,13 +169,13 @@ def _as_tree(value: Any) -> Any:
 
 
 def signature(tree: Any) -> tuple:
-    """What a compiled program depends on: structure, shapes and types, not numbers."""
+    """The structure, shapes and types, but not numbers, on which a compiled program depends."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
 
 def contents(axes: list[Axis]) -> tuple:
-    """All that the axes of a grid hold, to be compared."""
+    """All values of the axes of a grid, for comparison."""
 
     def held(tree: Any) -> tuple:
         leaves = map(np.asarray, jax.tree.leaves(tree))
@@ -224,10 +224,11 @@ def groups_of(
     rounds: int,
     generator: str = GENERATOR,
 ) -> list[Group]:
-    """All grid points by structure, each checked with concrete values first.
+    """All grid points grouped by structure, each checked with concrete values first.
 
     Raises:
-      TypeError, ValueError: by the checks of what the scenario builds, with the point named.
+      TypeError, ValueError: invalid parts of a simulation that the scenario builds, with the point
+        named.
     """
     check_scenario(scenario, [axis.name for axis in axes])
     choices = list(itertools.product(*(_alike(axis) for axis in axes)))
@@ -251,13 +252,13 @@ def groups_of(
 
 
 def with_noise(group: Group, axes: list[Axis], study: str) -> Group:
-    """The group with what each point's noise depends on besides the seed: ``[C, 2]``.
+    """The group with the data that each point's noise depends on besides the seed: ``[C, 2]``.
 
     Args:
-      group: of the grid.
-      axes: of the grid.
-      study: names all that makes another study, but for the point. In another one the noise must
-        be another: the same noise at two sizes cancels.
+      group: a group of the grid.
+      axes: the axes of the grid.
+      study: identifies the study, apart from the point. Different studies must have different
+        noise: the same noise at two scales cancels.
     """
     texts = (f"{study} {label_of(axes, p)} {numbers_of(axes, p)}" for p in group.positions)
     words = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
@@ -266,7 +267,7 @@ def with_noise(group: Group, axes: list[Axis], study: str) -> Group:
 
 
 def check_scenario(scenario: Scenario, names: list[str]) -> None:
-    """Raise ``TypeError`` unless it can be called with a key and the grid's axes."""
+    """Raise ``TypeError`` unless the scenario can be called with a key and the grid's axes."""
     if not callable(scenario) or isinstance(scenario, type):
         raise TypeError(
             "scenario must be a function (key, **point) -> fljax.Simulation, got "
@@ -292,7 +293,7 @@ def _is_large(axes: list[Axis]) -> bool:
 
 @contextlib.contextmanager
 def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
-    """Errors within name the grid point."""
+    """Name the grid point in errors raised within."""
     try:
         yield
     except Exception as error:
@@ -302,7 +303,7 @@ def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
 
 
 def _alike(axis: Axis) -> list[list[int]]:
-    """Positions of the axis whose values differ in numbers only."""
+    """Positions on the axis whose values differ in numbers only."""
     places: dict[Any, list[int]] = {}
     for position, tree in enumerate(axis.trees):
         places.setdefault(signature(tree), []).append(position)
@@ -320,7 +321,7 @@ def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) -> Simulation:
-    """One simulation, which fits a run of this length."""
+    """One simulation, checked for a run of this length."""
     simulation = scenario(key, **point)
     if not isinstance(simulation, Simulation):
         raise TypeError(

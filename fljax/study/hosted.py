@@ -1,13 +1,13 @@
-"""What a study computes in Python: functions that a compiled program calls on the host.
+"""Identification of the Python functions that a compiled program of a study calls on the host.
 
-The text of a program holds every number of it, and of a call of the host no more than that there is
-one. What is called is then part of what the study is: its bytecode, its constants and defaults,
-what it closes over and the globals it reads, recursively, arrays bit by bit, objects by their class
-and state (an estimator's parameters, a dataclass's fields) as `pickle` takes them. What is
-installed, in place of written for the study, is known by its name and version. What has no such
-state (an open file, a lock, a generator) cannot be told from another, and says so.
+The text of a program contains all of its numbers, but of a host call only its existence. The called
+function is therefore part of the study's identity: its bytecode, constants and defaults, closure
+and globals, recursively, arrays bit by bit, objects by their class and state (an estimator's
+parameters, a dataclass's fields) as pickled. Installed code, as opposed to code written for the
+study, is identified by its name and version. Objects without such a state (an open file, a lock, a
+generator) cannot be identified, which is reported.
 
-``jax.debug`` is left out: nothing comes back from there, so no number depends on it.
+``jax.debug`` is ignored: it returns nothing, so no number depends on it.
 """
 
 import builtins
@@ -79,19 +79,20 @@ _NAMED = (
 
 
 class UnknownError(Exception):
-    """What cannot be told from another of its kind."""
+    """An object that cannot be distinguished from another of its kind."""
 
 
 def called(traced: core.ClosedJaxpr, text: str) -> tuple[list[str], str]:
-    """The Python that a program calls: a digest of each call, in order, and why one has none.
+    """The Python functions that a program calls: a digest of each call, in order, and why one has
+    none.
 
     Args:
-      traced: the program.
+      traced: the traced program.
       text: its StableHLO.
 
     Returns:
-      A digest of every call whose result the program uses; and which function cannot be told from
-      another one and for what reason, empty if all can.
+      A digest of every call whose result the program uses; and which function cannot be identified
+      and for what reason, empty if all can.
     """
     parts, reason, seen = [], "", False
     for equation in _equations(traced.jaxpr):
@@ -113,10 +114,10 @@ def called(traced: core.ClosedJaxpr, text: str) -> tuple[list[str], str]:
 
 
 def fingerprint(value: Any) -> str:
-    """A digest of a value and all that it rests on, the same in every process.
+    """A digest of a value and everything it depends on, the same in every process.
 
     Raises:
-      UnknownError: part of it has no state that could be compared; says which.
+      UnknownError: part of it has no state that could be compared; the message names it.
 
     Example:
       >>> def scaled(by):
@@ -150,7 +151,7 @@ def _name_of(function: Any) -> str:
 
 
 class _Walk:
-    """One walk through a value: what was seen keeps its digest."""
+    """One traversal of a value: objects that were seen keep their digest."""
 
     def __init__(self) -> None:
         self.known: dict[int, bytes] = {}
@@ -178,7 +179,7 @@ class _Walk:
         return [self.digest(value) for value in values]
 
     def _parts(self, value: Any) -> list[Any]:
-        """Whatever tells it from others of its type."""
+        """Everything that distinguishes the value from others of its type."""
         for kinds, parts in self._table().items():
             if isinstance(value, kinds):
                 return parts(value)
@@ -189,7 +190,7 @@ class _Walk:
         return self._object(value)
 
     def _table(self) -> Mapping[Any, Any]:
-        """How some types are taken apart; the others are objects with a state."""
+        """How values of some types are decomposed; the others are objects with a state."""
         return {
             # The host never sees its value: only what is passed as an argument gets there.
             Tracer: lambda v: [str(v.aval)],
@@ -384,7 +385,7 @@ def _imported(code: types.CodeType) -> set[str]:
 
 
 def _installed(module: str | None) -> str:
-    """The version of what was installed and not written for a study; empty if it was."""
+    """The version of installed code that was not written for the study; empty otherwise."""
     top = (module or "").partition(".")[0]
     return _version(top) if top not in ("", "__main__", "__mp_main__") else ""
 

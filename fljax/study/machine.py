@@ -1,9 +1,9 @@
-"""The machine that a study is given: its cores, its memory, and how large blocks suit it.
+"""The machine on which a study runs: its cores, its memory, and the block sizes that suit it.
 
-On a CPU one huge batch of seeds falls out of the cache, and XLA leaves cores idle on work this
-small. So seeds go through in blocks that fit the second-level cache, one block per core at a
-time, from a few threads. An accelerator gets the largest blocks that its memory takes, and every
-device blocks of its own: no device ever waits for another.
+On a CPU, one huge batch of seeds exceeds the cache, and XLA leaves cores idle on work this small.
+Seeds are therefore computed in blocks that fit the second-level cache, one block per core at a
+time, from a few threads. An accelerator gets the largest blocks that fit its memory, and every
+device its own blocks, so no device ever waits for another.
 """
 
 import json
@@ -40,7 +40,8 @@ __all__ = [
 #: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
 CACHE_BYTES = 2**20
 
-#: A call of a program on a CPU touches about so much (a second or so) if it has several blocks.
+#: Bytes that a call of a program on a CPU touches, about a second's worth, if it has several
+#: blocks.
 CALL_BYTES = 2**33
 
 #: Points of one structure beyond this go through in several blocks on a CPU: by then what they
@@ -49,14 +50,16 @@ POINTS_AT_ONCE = 64
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS and Windows do not tell
 
 
 def default_workers() -> int:
-    """Blocks in flight: one a device, or one a core if all cores are one device."""
+    """Number of blocks computed concurrently: one per device, or one per core if all cores are one
+    device.
+    """
     devices = jax.local_device_count()
     return cores() if on_cpu() and devices == 1 else devices
 
@@ -65,7 +68,7 @@ def default_workers() -> int:
 
 
 def footprint(shown: Simulation) -> tuple[int, int]:
-    """Bytes that a run keeps in use: what all grid points share, and what each adds."""
+    """Bytes that a run keeps in use: those shared by all grid points, and those of each."""
     problem = shown.problem
     rows, number = problem.clients, problem.dim * problem.dtype.itemsize
     if problem.online and on_cpu():  # no more than a state or a group of senders has
@@ -85,10 +88,10 @@ def result_bytes(
     """Bytes that the results of a run take in this machine's memory.
 
     Args:
-      records: of some runs, as shapes ``[S, C, R, ...]``.
+      records: records of some runs, as shapes ``[S, C, R, ...]``.
       outcome: the same, ``[S, C, ...]``.
-      count: records of a run.
-      differing: whether runs differ in what they send; else all share one run's traffic.
+      count: number of records of a run.
+      differing: whether the traffic differs between runs; otherwise it is stored once.
     """
     measured = {name: shape for name, shape in records.items() if name not in COUNTS}
     bytes_ = count * sum(_per_element(shape, 3) for shape in measured.values())
@@ -103,7 +106,7 @@ def _per_element(shape: Any, axes: int) -> int:
 
 
 def points_per_block(shown: Simulation, points: int) -> int:
-    """How many of a group's points go through together."""
+    """Number of a group's points computed together."""
     shared, each = footprint(shown)
     if on_cpu():
         return min(points, max(POINTS_AT_ONCE, shared // each))
@@ -111,14 +114,14 @@ def points_per_block(shown: Simulation, points: int) -> int:
 
 
 def seeds_per_block(shown: Simulation, points: int) -> int:
-    """How many seeds go through together."""
+    """Number of seeds computed together."""
     shared, each = footprint(shown)
     available = CACHE_BYTES if on_cpu() else memory_at_hand()
     return max(1, int(available // (shared + points * each)))
 
 
 def spread(seeds: int, block: int, workers: int) -> int:
-    """The block, at most as large, that gives every worker the same share."""
+    """The largest block, up to the given one, that gives every worker the same share."""
     turns = -(-seeds // (min(block, seeds) * workers))
     return max(1, -(-seeds // (turns * workers)))
 
@@ -126,7 +129,7 @@ def spread(seeds: int, block: int, workers: int) -> int:
 def turns_per_call(
     shown: Simulation, points: int, block: int, seeds: int, workers: int, rounds: int
 ) -> int:
-    """How many blocks of seeds one call of a program takes one after the other.
+    """Number of blocks of seeds that one call of a program computes one after the other.
 
     On a CPU a small block is done in less time than a call costs. Every worker still gets four
     calls or more, so that none waits long for another at the end, and no call is long.
@@ -149,7 +152,9 @@ def measurements() -> Path:
 
 
 def measured_block(identity: str) -> int | None:
-    """The seeds per block that :func:`fljax.plan` measured to be the fastest here, if it did."""
+    """The number of seeds per block that :func:`fljax.plan` measured to be the fastest here, if
+    any.
+    """
     try:
         return json.loads(measurements().read_text()).get(_measurement(identity))
     except (OSError, ValueError):
@@ -157,7 +162,7 @@ def measured_block(identity: str) -> int | None:
 
 
 def remember_block(identity: str, block: int) -> None:
-    """Keep a measurement for later studies of the same program on this kind of machine."""
+    """Store a measurement for later studies of the same program on this kind of machine."""
     path = measurements()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""How a study goes through: its runs cut into blocks that fit, and its programs compiled."""
+"""Planning a study: its runs are cut into blocks that fit, and its programs compiled."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ NOTED_BYTES = 200
 
 
 class Cut(NamedTuple):
-    """How runs of one structure go through."""
+    """Division of the runs of one structure into blocks."""
 
     points: int  # grid points per block
     seeds: int  # seeds per block
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Seeds per call."""
+        """Number of seeds per call."""
         return self.seeds * self.turns
 
 
@@ -50,13 +50,13 @@ class Part:
     """One structure of a planned study.
 
     Attributes:
-      example: the first of its grid points.
-      points: how many it has.
-      points_per_block: grid points that go through together.
-      seeds_per_block: seeds that go through together.
-      blocks: how many there are.
-      workers: blocks in flight.
-      segments: stretches that a run is cut into by checkpoints.
+      example: the first grid point of this structure.
+      points: number of grid points.
+      points_per_block: number of grid points computed together.
+      seeds_per_block: number of seeds computed together.
+      blocks: number of blocks.
+      workers: number of blocks computed concurrently.
+      segments: number of segments into which checkpoints divide a run.
       memory: bytes that one block takes while it runs, from the compiled program's own analysis.
       memory_per_run: the same for one run.
       state: bytes of the states of all its runs, as stored.
@@ -64,7 +64,7 @@ class Part:
       results: bytes of this machine's memory that the results of all its runs take, if they have
         the same traffic.
       results_at_most: the same, if traffic differs from run to run.
-      finished: bytes that a finished block holds until it is collected into the results.
+      finished: bytes that a finished block occupies until it is collected into the results.
       finished_at_most: the same, if traffic differs from run to run.
     """
 
@@ -87,7 +87,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a study would be run, see :func:`plan`."""
+    """How a study would be run; returned by :func:`plan`."""
 
     runs: int
     rounds: int
@@ -97,10 +97,10 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes of this machine's memory that the study takes at its peak, if its runs have the
-        same traffic: the results, the blocks in flight (on an accelerator they are there), those
-        that wait to be collected, and what is noted of every run. Python, JAX, the compiled
-        programs and the data that the scenario brings along come on top.
+        """Peak memory of this machine in bytes that the study takes if its runs have the same
+        traffic: the results, the blocks being computed (on an accelerator, they are in its memory),
+        those that wait to be collected, and the bookkeeping of every run. Python, JAX, the compiled
+        programs and the data that the scenario captures come on top.
         """
         return self._peak("")
 
@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def compilations(self) -> int:
-        """Programs there are to compile, one a structure."""
+        """Number of programs to compile, one per structure."""
         return len(self.parts)
 
     def __str__(self) -> str:
@@ -195,28 +195,28 @@ def plan(
 ) -> Plan:
     """How :func:`sweep` would run a study, without running it.
 
-    Everything is compiled, so that the memory is the compiled programs' own, and a :func:`sweep`
-    after it in the same process compiles nothing.
+    Everything is compiled, so that the reported memory is that of the compiled programs, and a
+    subsequent :func:`sweep` in the same process compiles nothing.
 
     Args:
-      scenario: as in :func:`sweep`, like all arguments but the last.
-      rounds: of every run.
-      seeds: how many, or which.
-      grid: of points.
-      record_every: rounds a record.
-      generator: of all random numbers.
-      block: seeds per block.
-      workers: blocks in flight.
+      scenario: as in :func:`sweep`, like all arguments except the last.
+      rounds: number of rounds of every run.
+      seeds: number of seeds, or a list of them.
+      grid: the grid points.
+      record_every: number of rounds per record.
+      generator: generator of all random numbers.
+      block: number of seeds per block.
+      workers: number of blocks computed concurrently.
       keep_models: whether final models are returned.
-      shard_over: what devices share.
-      segment: rounds between checkpoints.
-      until: tolerances.
-      measure: run some blocks of several sizes, and remember the fastest for later studies of
-        this program on this kind of machine (in ``~/.cache/fljax``, or where ``FLJAX_CACHE``
-        says).
+      shard_over: what is distributed over devices.
+      segment: number of rounds between checkpoints.
+      until: tolerances for early stopping.
+      measure: run some blocks of several sizes, and remember the fastest for later studies of this
+        program on this kind of machine (in ``~/.cache/fljax``, or in the folder named by
+        ``FLJAX_CACHE``).
 
     Returns:
-      A :class:`Plan`; printed, it is a short table.
+      A :class:`Plan`, which prints as a short table.
     """
     _check.switch("measure", measure)
     study = Study.of(
@@ -277,7 +277,7 @@ def plan(
 
 
 def _measure(study: Study, group: Group) -> int:
-    """Seeds per block that run fastest, of some around what is expected to be."""
+    """Return the fastest of several numbers of seeds per block, close to the expected one."""
     points = machine.points_per_block(group.shown, len(group.positions))
     expected = machine.seeds_per_block(group.shown, points)
     tried = {
@@ -306,7 +306,7 @@ def _measure(study: Study, group: Group) -> int:
 
 
 def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
-    """Block sizes for some runs that suit the machine and fit its memory; compiles them."""
+    """Return block sizes for some runs that suit the machine and fit its memory; compiles them."""
     group = study.groups[number]
     most = machine.points_per_block(group.shown, points)
     size = study.block or machine.measured_block(study.identities[number])
@@ -329,7 +329,7 @@ def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
 
 
 def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
-    """Records of each stretch of a block's remaining rounds."""
+    """Return the number of records of each segment of a block's remaining rounds."""
     asked = study.asked
     if asked.segment is not None:
         size = asked.segment // asked.record_every

@@ -1,14 +1,15 @@
 """Compiled programs kept on disk, for the next process that asks for the same one.
 
 A program is kept by everything that its machine code depends on: its StableHLO text, the versions
-of JAX and jaxlib, their options, the kind of processor and its features. A file is whole or not
-there, and its digest is looked at before it is loaded; whatever is wrong with it, the program is
-compiled again and the study runs. The folder is emptied of what was not used for longest.
+of JAX and jaxlib, their options, the kind of processor and its features. A file is either complete
+or absent, and its digest is checked before it is loaded; if anything is wrong with it, the program
+is compiled again and the study runs. The least recently used programs are deleted.
 
-What is loaded is executed. So the folder must be the user's own with nobody else allowed to write
-there, and every file in it, too; else nothing is loaded or written and a warning says why. A file's
-digest covers its name: the program of another study, copied here, is not run. A ``FLJAX_CACHE``
-that is shared, say for its data, shares no programs: they are kept in the user's home then.
+What is loaded is executed. The folder and every file in it must therefore belong to the user, with
+nobody else allowed to write; otherwise nothing is loaded or written and a warning says why. A
+file's digest covers its name: the program of another study, copied here, is not run. A shared
+``FLJAX_CACHE``, for instance for its data, does not share programs: they are then kept in the
+user's home.
 
 JAX has a cache of its own, `jax_compilation_cache_dir`, and where the user sets that this one keeps
 out of its way. It saves as much: the first study of a second process took 2.6 s with either and
@@ -46,7 +47,7 @@ __all__ = ["compile_or_load"]
 
 log = logging.getLogger("fljax")
 
-#: Programs are forgotten, the least recently used first, beyond so much.
+#: Size beyond which programs are deleted, the least recently used first.
 KEPT_BYTES = 2**29
 
 
@@ -56,18 +57,18 @@ _PROGRAM = re.compile(r"[0-9a-f]{64}\.program")
 #: Files that were being written: by which process of which machine.
 _LEFTOVER = re.compile(r"\.[0-9a-f]{64}\.program\.(?P<host>.+)\.(?P<process>\d+)\.\d+\.tmp")
 
-#: Those of other machines are left over after so many seconds.
+#: Files of other machines count as left over after this many seconds.
 _FORGOTTEN_SECONDS = 86400.0
 
 
 def compile_or_load(lowered: jax.stages.Lowered, text: str, device: jax.Device) -> Any:
-    """The executable of a program for one device, from the disk if it was compiled before.
+    """The executable of a program for one device, from disk if it was compiled before.
 
     Args:
-      lowered: the program, of ``jax.jit(..., keep_unused=True)``: without, functions of different
-        arguments have the same text.
+      lowered: the program, from ``jax.jit(..., keep_unused=True)``: without this option, functions
+        of different arguments may have the same text.
       text: its StableHLO.
-      device: that it is for.
+      device: the device to compile for.
     """
     # Callbacks into Python are addresses of this process.
     if not _is_on() or "callback" in text:
@@ -101,7 +102,7 @@ def _folder() -> Path:
 
 
 def _whose(about: os.stat_result) -> str:
-    """Who else than this user could have put there what is there; empty if nobody."""
+    """Who other than this user could have written the files; empty if nobody."""
     if about.st_uid != os.geteuid():
         return f"is of user {about.st_uid}"
     return "may be written by others" if about.st_mode & 0o022 else ""
@@ -249,7 +250,7 @@ def _clear(folder: int) -> None:
 
 
 def _make_room(folder: int, size: int) -> None:
-    """Remove the programs that were not used for longest, and nothing else."""
+    """Remove the least recently used programs, and nothing else."""
     files = []
     for name in filter(_PROGRAM.fullmatch, os.listdir(folder)):
         with contextlib.suppress(OSError):  # another process made room, too

@@ -1,4 +1,4 @@
-"""How far a study is: one bar on a terminal or in a notebook, a line a minute anywhere else."""
+"""Progress of a study: one bar on a terminal or in a notebook, a line per minute elsewhere."""
 
 import contextlib
 import logging
@@ -26,11 +26,11 @@ TICK_SECONDS = 1.0
 
 
 class Progress:
-    """What is shown of a study while it runs.
+    """Display of the progress of a running study.
 
     Args:
-      total: rounds of all its runs.
-      initial: of those, how many were there before.
+      total: number of rounds of all its runs.
+      initial: number of rounds that were already done.
       shown: ``False`` shows nothing.
     """
 
@@ -59,14 +59,14 @@ class Progress:
         self._closing.close()
 
     def start(self) -> None:
-        """Computing begins: what was compiled until now tells nothing of the time left."""
+        """Start the computation: time spent compiling is not used to estimate the time left."""
         if self.computing is None:
             self.computing = time.monotonic()
             self.bar.unpause()
             self.bar.set_description_str("")
 
     def advance(self, rounds: int, state: str) -> None:
-        """So many more rounds are done, which makes it so far in words."""
+        """Add finished rounds, with a description of the progress."""
         self.done, self.state = self.done + rounds, state
         self.bar.update(rounds)
         self.bar.set_postfix_str(state)
@@ -74,7 +74,7 @@ class Progress:
 
     @property
     def patience(self) -> float:
-        """Seconds until there is something to be told."""
+        """Seconds until the next message."""
         return max(0.0, self.told + self._interval - time.monotonic())
 
     @property
@@ -82,7 +82,7 @@ class Progress:
         return LINE_SECONDS if self.bar.disable else TICK_SECONDS
 
     def tell(self) -> None:
-        """Tell how far it is, if it is time to."""
+        """Report the progress, if it is time to."""
         if self.patience:
             return
         self.told = time.monotonic()
@@ -102,7 +102,7 @@ class Progress:
         return f"{text} ({self.state})"
 
     def say(self, text: str) -> None:
-        """Say something at once, whatever is shown."""
+        """Print a message at once, whatever is shown."""
         tqdm.write(f"fljax: {text}", file=sys.stderr)
         sys.stderr.flush()
 

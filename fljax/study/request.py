@@ -1,7 +1,7 @@
-"""What a study is asked to be: said once, checked before anything is compiled.
+"""The request for a study: stated once, checked before anything is compiled.
 
-A :class:`Request` is what was said; a :class:`Study` is the request with its grid built, grouped
-by structure, and the program of each.
+A :class:`Request` holds the arguments; a :class:`Study` is the request with its grid built and
+grouped by structure, and the program of each group.
 """
 
 import functools
@@ -33,10 +33,11 @@ __all__ = ["Request", "Study", "parse_shard"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for, see :func:`fljax.sweep`; what can be told without the scenario is checked.
+    """The arguments of :func:`fljax.sweep`; all checks that do not need the scenario are made.
 
     Attributes:
-      fresh: whether the scenario is traced anew, even if it was seen before: a store must know.
+      fresh: whether the scenario is traced anew, even if it was seen before, as required with a
+        store.
       seed_list: the seeds, one by one.
 
     Raises:
@@ -100,7 +101,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Study:
-    """A request whose scenario was built at its grid points, and checked there."""
+    """A request whose scenario was built and checked at its grid points."""
 
     asked: Request
     axes: list[Axis]
@@ -116,8 +117,8 @@ class Study:
         """Build the grid points of a request.
 
         Raises:
-          TypeError, ValueError: by the checks of what the scenario builds, with the point named;
-            a wish that does not fit it.
+          TypeError, ValueError: by the checks of what the scenario builds, with the point named; a
+            request that does not fit the scenario.
         """
         axes = axes_of(asked.grid)
         program = engine.program(
@@ -164,7 +165,7 @@ class Study:
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """What a dataset says of the metrics, and of the budgets."""
+        """Attributes of a dataset that describe the metrics and the privacy budgets."""
         shown = [group.shown for group in self.groups]
         return describe((m for s in shown for m in s.metrics), (s.privacy for s in shown))
 
@@ -184,7 +185,7 @@ class Study:
         return np.asarray(jax.random.key_data(random_key(self.asked.root, self.asked.generator)))
 
     def description(self) -> dict[str, Any]:
-        """What a store must know of it."""
+        """The description of the study for a store."""
         asked, points = self.asked, {}
         for group, identity in zip(self.groups, self.identities, strict=True):
             horizon = None if group.shown.privacy is None else asked.rounds

@@ -1,4 +1,4 @@
-"""Results on disk: saved and loaded without loss, damage detected."""
+"""Saving and loading results without loss, with detection of damaged files."""
 
 import hashlib
 import io
@@ -20,11 +20,11 @@ __all__ = ["checksum", "load", "save"]
 
 @checked
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
-    """Write results to one netCDF-4 file, whole or not at all.
+    """Write results to one netCDF-4 file, atomically.
 
     Raises:
-      OSError: the folder is missing or not writable, the disk is full, or the path is of
-        something else than a file (the message says which); what was there is as it was.
+      OSError: the folder is missing or not writable, the disk is full, or the path is not that of a
+        file (the message says which); an existing file is left unchanged.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -49,14 +49,14 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 @checked
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """Read what :func:`save` wrote, or the store of a study, and check that it is whole.
+    """Read a file written by :func:`save`, or the store of a study, and check that it is intact.
 
-    A store may be read while its study is running, by anybody who may read its files.
+    A store may be read while its study is running, by any user with read access to its files.
 
     Raises:
       FileNotFoundError: no such file.
       StoreError: a folder that is no store, or holds files of another study.
-      ValueError: the file is cut short, altered, or no results file at all.
+      ValueError: the file is truncated, altered, or not a results file.
     """
     path = Path(path)
     if path.is_dir():
@@ -80,7 +80,7 @@ def load(path: str | os.PathLike) -> xr.Dataset:
 
 
 def checksum(dataset: xr.Dataset) -> str:
-    """A digest of every name, dimension, dtype and value of the variables and coordinates."""
+    """Return a digest of every name, dimension, dtype and value of variables and coordinates."""
     digest = hashlib.sha256()
     for name in sorted(map(str, dataset.variables)):
         variable = dataset[name].variable

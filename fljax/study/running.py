@@ -1,7 +1,7 @@
-"""Running a study: its missing runs are shared out, and every finished block is kept.
+"""Running a study: its missing runs are distributed, and every finished block is kept.
 
-Threads, devices, processes and machines each take runs of their own; what a run computes depends
-on its seed and grid point alone.
+Threads, devices, processes and machines each take different runs; the result of a run depends on
+its seed and grid point alone.
 """
 
 import contextlib
@@ -43,17 +43,17 @@ __all__ = ["Interrupted", "Work", "sweep"]
 
 log = logging.getLogger("fljax")
 
-#: Finished blocks are gathered for so long before they are written together: small enough to be
-#: worth losing, large enough that writing takes no time.
+#: Time for which finished blocks are gathered before they are written together: short enough that
+#: losing them costs little, long enough that writing takes negligible time.
 FLUSH_SECONDS = 2.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: what was done is kept, here and in the store.
+    """The study was interrupted by Ctrl-C; finished runs are kept, here and in the store.
 
     Attributes:
-      results: the dataset so far; its variable ``done`` marks the finished runs. What is not
-        computed is NaN.
+      results: the dataset so far; its variable ``done`` marks the finished runs. Values that were
+        not computed are NaN.
     """
 
     def __init__(self, message: str, results: xr.Dataset) -> None:
@@ -62,7 +62,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Work(NamedTuple):
-    """Some runs that go through together: a rectangle of seeds and points."""
+    """Some runs that are executed together: a rectangle of seeds and grid points."""
 
     group: int
     cut: Cut
@@ -101,63 +101,68 @@ def sweep(
     with :func:`static`. A value may be any pytree, such as an algorithm object; values that
     differ in numbers only share a program.
 
-    With a ``store``, finished runs are on disk within seconds. A killed study, run again, goes on
-    where it was; a finished one, run again with more seeds, rounds or grid points, computes only
-    what is new. In several processes joined by ``jax.distributed`` each computes its share, and
-    all return everything.
+    With a ``store``, finished runs are on disk within seconds. A killed study that is run again
+    resumes where it stopped; a finished one that is run again with more seeds, rounds or grid
+    points computes only what is new. In several processes joined by ``jax.distributed`` each
+    computes its share, and all return everything.
 
     Args:
       scenario: ``(key, **point) -> Simulation``, pure.
-      rounds: iterations of every run.
-      seeds: how many Monte-Carlo seeds, or which (``range(100, 200)`` continues a study).
-      grid: axis name to a list of values, or to a dict of labels and values; all combinations run.
-      record_every: measure after every so many rounds; must divide ``rounds``.
-      root: the seed of seeds. Run ``s`` depends on ``root`` and ``s`` alone.
-      generator: of all random numbers; part of a store's identity. Instead of the house's it can
-        be one of JAX's, ``"philox4x32"`` or ``"threefry2x32"``.
-      block: seeds per block; by default what :func:`plan` measured, else what fits the cache
-        (CPU) or memory (accelerator), shared out evenly over the workers. It changes numbers by no
-        more than float re-association; with one that is given, a study of at least so many seeds
-        that grows by others has bit for bit the numbers of one that had them all from the start.
-      workers: blocks in flight; by default the cores at hand on a CPU, else 1.
-      keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and
-        what every client spent.
-      independent_noise: draw every grid point's noise (and participants, delays, losses) for
-        itself, and other noise in any other study of it (another algorithm, budget, data or
-        number of rounds, and, as what is computed is told by its program, metrics or versions).
-        By default one seed draws the same at all points and in all studies, which makes their
-        differences precise, and means that two private ones of one seed must not both be
-        published: their difference cancels the noise, whatever each of their ledgers says.
-      shard_over: what several devices share: ``"seeds"``, each running blocks of its own; or, for
-        one very large network, its ``"clients"``, mixing included (their number must be a
-        multiple of the devices of all processes).
-      store: a folder that keeps the study.
-      keep_state: also keep there every run's state, so that more rounds can be added.
+      rounds: number of iterations of every run.
+      seeds: number of Monte-Carlo seeds, or a list of them (``range(100, 200)`` continues a study).
+      grid: maps each axis name to a list of values, or to a dict of labels and values; all
+        combinations are run.
+      record_every: number of rounds between records of the metrics; must divide ``rounds``.
+      root: the root seed. Run ``s`` depends on ``root`` and ``s`` alone.
+      generator: the generator of all random numbers; part of a store's identity. Instead of the
+        library's own it can be one of JAX's, ``"philox4x32"`` or ``"threefry2x32"``.
+      block: number of seeds per block; by default the size that :func:`plan` measured to be
+        fastest, else one that fits the cache (CPU) or memory (accelerator), distributed evenly over
+        the workers. It changes results by no more than floating-point reassociation. With a given
+        block size, a study of at least that many seeds to which seeds are added later gives bit for
+        bit the results of a study that had all seeds from the start.
+      workers: number of blocks computed concurrently; by default the available cores on a CPU, else
+        1.
+      keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and the
+        privacy loss of every client.
+      independent_noise: draw the noise (and participants, delays, losses) independently at each
+        grid point, and also independently of any other study of the scenario (another algorithm,
+        budget, data or number of rounds; since a computation is identified by its program, also
+        other metrics or versions). By default a seed draws the same noise at all points and in all
+        studies. This makes their differences precise, but two private runs of one seed must then
+        not both be published: their difference cancels the noise, whatever the ledger of each
+        states.
+      shard_over: what is distributed over several devices: ``"seeds"``, where each device runs its
+        own blocks; or, for one very large network, its ``"clients"``, mixing included (their number
+        must be a multiple of the number of devices of all processes).
+      store: a folder in which the study is kept.
+      keep_state: also store the state of every run, so that more rounds can be added.
       shard: ``"i/n"``: compute only the i-th of n parts, into the store; :func:`merge` joins
         them.
-      segment: rounds between checkpoints of a run; by default a run is cut only if it is long.
-      until: metric to tolerance: a block ends once all its runs have diverged or have every
-        metric at or below its tolerance (looked at after each segment, by default a tenth of the
-        run). A run that ended early keeps its model, so its later records repeat the last one
-        and count no traffic; ``stopped`` tells the round.
+      segment: number of rounds between checkpoints of a run; by default only long runs have
+        checkpoints.
+      until: maps metrics to tolerances: a block ends once each of its runs has diverged or has
+        every metric at or below its tolerance (checked after each segment, by default a tenth of
+        the run). A run that ended early keeps its model, so its later records repeat the last one
+        and count no traffic; ``stopped`` gives the round.
       callback: called with the dataset so far, every few seconds.
-      progress: by default a bar on a terminal and in notebooks, elsewhere a line a minute;
-        ``False`` shows nothing.
+      progress: by default a progress bar on a terminal and in notebooks, elsewhere a line per
+        minute; ``False`` shows nothing.
 
     Returns:
-      A dataset over the grid's axes, ``seed`` and ``round``, with the provenance as attributes.
-      If it is not whole (a shard), ``done`` tells which runs are there, and all else of the others
-      is NaN.
+      A dataset over the grid's axes, ``seed`` and ``round``, with the provenance as attributes. If
+      it is incomplete (a shard), ``done`` marks the finished runs, and all other values of the
+      remaining runs are NaN.
 
     Raises:
-      TypeError, ValueError: by the checks of what the scenario builds, with the grid point named;
-        all of them before anything is compiled. A store that holds another study; a store for a
-        study that calls Python on the host which cannot be told from another (it holds a lock, a
-        file).
+      TypeError, ValueError: invalid parts of a simulation that the scenario builds, with the grid
+        point named, raised before anything is compiled; a store that holds another study; a store
+        for a study that calls Python code on the host that cannot be identified (it holds a lock or
+        a file).
       StoreError: a store that cannot be written or is in use.
       MemoryError: a single run that does not fit; results that do not fit, before anything is
         computed.
-      Interrupted: Ctrl-C; it holds what is done.
+      Interrupted: on Ctrl-C; it holds the finished runs.
 
     Example:
       >>> import jax, fljax as fl
@@ -214,19 +219,21 @@ def sweep(
 
 @functools.lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """The linear algebra that has threads; it comes with modules, and is looked for again then."""
+    """The linear-algebra libraries that use threads; they come with modules, so they are looked up
+    again after imports.
+    """
     del modules
     return ThreadpoolController()
 
 
 def _once(counts: np.ndarray) -> np.ndarray:
-    """Counts of many runs, ``[S, C, R, 2]``, of which one is held if all are alike."""
+    """Counts of many runs, ``[S, C, R, 2]``, stored only once if all runs have the same."""
     one = counts[:1, :1]
     return np.broadcast_to(one.copy(), counts.shape) if (counts == one).all() else counts
 
 
 class _Run:
-    """One call of :func:`sweep`: its store, what is collected, what is shown."""
+    """One call of :func:`sweep`: its store, collected results and progress."""
 
     def __init__(
         self,
@@ -280,12 +287,12 @@ class _Run:
 
     @property
     def reached(self) -> int:
-        """Records there are of this part's runs."""
+        """Number of records finished of this part's runs."""
         return int(self.collection.reached[self.mine].sum())
 
     @property
     def distributed(self) -> bool:
-        """Whether processes have runs of their own."""
+        """Whether each process has its own runs."""
         return self.parts > 1 and not self.sharded
 
     @property
@@ -318,7 +325,9 @@ class _Run:
     # Sharing out ---------------------------------------------------------------------------------
 
     def _missing(self, number: int) -> np.ndarray:
-        """``[C, S]``: how far a group's runs are that this part has to compute, else -1."""
+        """``[C, S]``: number of finished records of the runs in a group that this part has to
+        compute, -1 for all other runs.
+        """
         rows = self.collection.rows(self.study.names(number))
         wanted = self.mine[rows] & ~self.collection.done[rows]
         return np.where(wanted, self.collection.reached[rows], -1)
@@ -341,7 +350,7 @@ class _Run:
             self._tell(error)
 
     def _tell(self, event: Any) -> None:
-        """Put an event before the main thread, which may be behind, or have left."""
+        """Pass an event to the main thread, which may be behind or may have left."""
         while not self.cancelled.is_set():
             try:
                 self.events.put(event, timeout=0.1)
@@ -366,7 +375,7 @@ class _Run:
     # Computing -----------------------------------------------------------------------------------
 
     def execute(self) -> None:
-        """Compute what is missing; blocks are kept as they finish."""
+        """Compute the missing runs; blocks are kept as they finish."""
         pending = [g for g in range(len(self.study.groups)) if (self._missing(g) >= 0).any()]
         # In order where processes compute together.
         compilers = ThreadPoolExecutor(1 if self.together else machine.cores())
@@ -409,14 +418,16 @@ class _Run:
         self._show()
 
     def _next(self) -> Any:
-        """What happens next in the threads; meanwhile tell how far it is."""
+        """Wait for the next event of the threads, updating the progress meanwhile."""
         while True:
             with contextlib.suppress(queue.Empty):
                 return self.events.get(timeout=self.progress.patience)
             self.progress.tell()
 
     def _say_what_runs(self, jobs: list[Future]) -> None:
-        """At Ctrl-C: neither a block nor a compilation can be stopped."""
+        """Tell the user at Ctrl-C what is still running: neither a block nor a compilation can be
+        stopped.
+        """
         running = list(self.running.values())
         if running:
             known, now = self.seconds, time.perf_counter()
@@ -442,7 +453,7 @@ class _Run:
             self._tell(error)
 
     def _stretches(self, work: Work, device: jax.Device) -> None:
-        """Run a block from where it stands to its end, a stretch at a time."""
+        """Run a block from its current record to its end, one segment at a time."""
         study, group, cut = self.study, self.study.groups[work.group], work.cut
         names = study.names(work.group)
         labels = [names[i] for i in work.points]
@@ -501,7 +512,7 @@ class _Run:
                 return
 
     def _saved(self, work: Work, labels: list[str], seeds: list[int]) -> Any:
-        """The states of a block's runs, or ``None``: then they start again."""
+        """The stored states of a block's runs, or ``None``: then they start again."""
         assert self.store is not None  # where else would unfinished runs come from
         padded = labels + [labels[-1]] * (work.cut.points - len(labels))
         leaves = self.store.state(padded, seeds, work.done)
@@ -516,7 +527,7 @@ class _Run:
         return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
 
     def _over(self, recorded: dict[str, np.ndarray], known: dict[str, np.ndarray]) -> bool:
-        """Whether nothing is to be expected of any run of a block."""
+        """Whether all runs of a block have ended early."""
         finished = known["diverged"] > 0
         if self.study.until:
             levels = [recorded[name][:, :, -1] <= level for name, level in self.study.until.items()]
@@ -552,7 +563,7 @@ class _Run:
             self._show()
 
     def _show(self) -> None:
-        """Write what is finished, and hand it to the callback."""
+        """Write what is finished, and pass it to the callback."""
         if self.store is not None:
             self.store.flush()
         if self.callback is not None:
@@ -567,7 +578,7 @@ class _Run:
         return Interrupted(text + ".", self._last())
 
     def finish(self) -> xr.Dataset:
-        """The whole dataset, in every process."""
+        """Return the complete dataset, in every process."""
         if self.distributed and self.store is not None:
             multihost_utils.sync_global_devices("fljax: all runs are stored")
             for block in self.store.blocks():
@@ -583,7 +594,7 @@ class _Run:
         return self._last()
 
     def _last(self) -> xr.Dataset:
-        """What this call returns; the store says the same of it."""
+        """Return the results of this call; the store describes them in the same way."""
         dataset = self.dataset()
         if self.store is not None:
             self.store.describe({k: v for k, v in dataset.attrs.items() if k != "privacy"})
@@ -598,7 +609,7 @@ class _Run:
         return dataset
 
     def _attributes(self) -> dict[str, Any]:
-        """How the numbers came about."""
+        """Provenance of the results."""
         asked = self.asked
         return provenance(
             dtype=str(float_dtype()),

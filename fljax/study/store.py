@@ -1,6 +1,6 @@
 """A study on disk: every finished block of runs, whole or not at all.
 
-A store is a folder. ``study.json`` says what the study is, with a digest of what it says; each
+A store is a folder. ``study.json`` describes the study, with a digest of its content; each
 ``runs-<digest>.npz`` holds the records of some finished blocks and each ``state-<digest>.npz`` the
 states to go on from; both say what programs made them. A file's name is the digest of its bytes, it
 appears under that name only when it is whole, and it is never changed: so a process may be killed
@@ -46,15 +46,15 @@ MANIFEST = "study.json"
 
 
 class StoreError(OSError):
-    """A store cannot be written, or is not what it should be; what it holds is unharmed."""
+    """A store cannot be written, or is invalid; its contents are unharmed."""
 
 
 class DamageWarning(UserWarning):
-    """A file of a store was cut or altered; it was set aside and its runs are computed again."""
+    """A file of a store was truncated or altered; it was set aside and its runs are recomputed."""
 
 
 class Block(NamedTuple):
-    """A stretch of some runs: seeds times grid points, ``[S, C, ...]``."""
+    """A segment of some runs: seeds times grid points, ``[S, C, ...]``."""
 
     points: list[str]  # [C]  labels of grid points
     seeds: list[int]  # [S]
@@ -66,7 +66,7 @@ class Block(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Records there are after it."""
+        """Number of records after it."""
         return self.first + next(iter(self.records.values())).shape[2]
 
 
@@ -77,7 +77,7 @@ _HERE = ("in the store", "now")
 def difference(
     one: Mapping[str, Any], other: Mapping[str, Any], places: tuple[str, str] = _HERE
 ) -> str:
-    """What tells two identities apart, one line a field; empty if nothing does."""
+    """Return the differences between two identities, one line per field; empty if there is none."""
     return "".join(
         f"\n  {name}: {one.get(name)!r} {places[0]}, {other.get(name)!r} {places[1]}"
         for name in sorted({*one, *other})
@@ -88,7 +88,9 @@ def difference(
 def _conflict(
     one: Mapping[str, Any], other: Mapping[str, Any], places: tuple[str, str] = _HERE
 ) -> str:
-    """What tells two studies apart where both say something; empty if nothing does."""
+    """Return the conflicting fields of two studies where both are specified; empty if there is
+    none.
+    """
     text = difference(one["identity"], other["identity"], places)
     for label, point in other["points"].items():
         if conflict := difference(one["points"].get(label, point), point, places):
@@ -97,7 +99,7 @@ def _conflict(
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """One study of two that do not conflict: all axes, seeds and rounds of both."""
+    """The union of two studies that do not conflict: all axes, seeds and rounds of both."""
     axes = {name: _union(labels, other["axes"][name]) for name, labels in one["axes"].items()}
     return {
         **other,
@@ -124,7 +126,7 @@ def _attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
 
 
 def _union(one: list[Any], other: list[Any]) -> list[Any]:
-    """The values of both; in order, if both are numbers in order."""
+    """The values of both; sorted, if both are sorted numbers."""
     if set(one) <= set(other):
         return other
     both = [*one, *(value for value in other if value not in one)]
@@ -136,13 +138,13 @@ class Store:
     """A study's folder, opened for one process.
 
     Args:
-      folder: made if it does not exist.
+      folder: created if it does not exist.
       lock: name of the part of the work that this process does, locked against a second one;
         ``None`` takes no lock.
       create: whether the folder may be new; else it must be a store.
 
     Raises:
-      StoreError: the folder cannot be written, belongs to something else, or is in use.
+      StoreError: the folder cannot be written, is not a store, or is in use.
     """
 
     def __init__(
@@ -178,17 +180,17 @@ class Store:
                 ) from None
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the store for other processes."""
         if self._lock is not None:
             self._lock.release()
 
     # What the study is ---------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any]:
-        """What the study is; empty for a new store.
+        """The description of the study; empty for a new store.
 
         Raises:
-          StoreError: it is cut short, edited, or of another format.
+          StoreError: it is truncated, edited, or of another format.
         """
         path = self.folder / MANIFEST
         try:
@@ -215,10 +217,10 @@ class Store:
         return manifest
 
     def agree(self, study: Mapping[str, Any]) -> None:
-        """Take the store for ``study``, or refuse it with the difference named.
+        """Claim the store for ``study``, or raise an error that names the difference.
 
-        What the manifest says is joined with it: the grid's values, the seeds and the rounds may
-        grow, and do not shrink.
+        The manifest is merged with it: the grid's values, the seeds and the rounds may grow but not
+        shrink.
 
         Raises:
           ValueError: the store holds another study.
@@ -238,7 +240,7 @@ class Store:
             self._tell(study)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
-        """Keep how the numbers came about, which reading the store then says."""
+        """Store provenance, which is returned when the store is read."""
         with self._alone():
             self._tell(self.manifest() | {"attributes": dict(attributes)})
 
@@ -256,14 +258,14 @@ class Store:
     # Writing -------------------------------------------------------------------------------------
 
     def add(self, block: Block) -> None:
-        """Keep a finished block; :meth:`flush` writes it."""
+        """Add a finished block; :meth:`flush` writes it."""
         self._waiting.append(block)
 
     def flush(self) -> None:
-        """Write what is waiting.
+        """Write the blocks that are waiting.
 
         Raises:
-          StoreError: the disk is full or the folder not writable; what was stored is whole.
+          StoreError: the disk is full or the folder not writable; what was stored before is intact.
         """
         blocks = list(self._waiting)
         if blocks:
@@ -285,7 +287,7 @@ class Store:
                 (self.folder / old).unlink(missing_ok=True)
 
     def _place(self, file: str, block: int, points: list[str], seeds: list[int], last: int) -> None:
-        """Note where the states of some runs lie."""
+        """Record where the states of some runs are stored."""
         for row, seed in enumerate(seeds):
             for column, point in enumerate(points):
                 self._states.setdefault((point, seed), {})[last] = (file, block, row, column)
@@ -339,7 +341,7 @@ class Store:
         self, points: Sequence[str], seeds: Sequence[int], last: int
     ) -> list[np.ndarray] | None:
         """The states of some runs after ``last`` records, ``[S, C, ...]`` each, or ``None`` if one
-        is not at hand.
+        of them is not available.
         """
         places = [[self._states.get((p, s), {}).get(last) for p in points] for s in seeds]
         names = {place[0] for row in places for place in row if place is not None}
@@ -398,7 +400,7 @@ class Store:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     process = f"{host()}.{os.getpid()}.{threading.get_ident()}"
     temporary = path.with_name(f".{path.name}.{process}.tmp")
     try:
@@ -461,7 +463,7 @@ def _about(content: bytes) -> dict[str, Any]:
 
 
 def unpack(content: bytes) -> list[Block]:
-    """The blocks that :func:`pack` was given."""
+    """The blocks that were passed to :func:`pack`."""
     blocks = [
         Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {})
         for a in _about(content)["blocks"]
@@ -484,7 +486,7 @@ def _digest(content: bytes) -> str:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine is at work."""
+    """Whether a process of this machine is running."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -510,13 +512,12 @@ def _writing(folder: Path) -> Iterator[None]:
 def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     """Join stores of one study, such as the shards of :func:`fljax.sweep`.
 
-    Run the study on the result, and it finds all runs done (and computes what is missing); or
-    :func:`fljax.load` it.
+    Running the study on the merged store computes only the missing runs, if any; :func:`fljax.load`
+    reads it.
 
     Args:
-      into: a new folder, or a store of the same study. What its attributes say of how the numbers
-        came about is of all parts.
-      stores: that are joined; they stay as they are, but for damaged files, which are set aside.
+      into: a new folder, or a store of the same study. Its provenance attributes cover all parts.
+      stores: the stores to join; they are left unchanged, except that damaged files are set aside.
 
     Raises:
       StoreError: one of them is no store; ``into`` is in use or cannot be written.

@@ -1,4 +1,6 @@
-"""Choosing the numbers of each method by the same rule, on seeds that no evaluation meets."""
+"""Choosing the hyperparameters of each method by the same rule, on seeds disjoint from those of the
+evaluation.
+"""
 
 import inspect
 import itertools
@@ -33,8 +35,8 @@ __all__ = ["FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune"]
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
 
-#: Where the search begins for the numbers that an algorithm must be given. It leaves the
-#: logarithmic ones where the best lies on an edge, so that they need not be right.
+#: Initial search ranges of the required numbers of algorithms. The search extends logarithmic
+#: ranges whose best value lies on an edge, so they need not contain the optimum.
 RANGES: dict[str, tuple] = {
     **dict.fromkeys(("step_size", "mixture_step_size", "personal_step_size"), (1e-3, 1.0)),
     **dict.fromkeys(("tuning_step_size", "attention_step_size"), (1e-3, 1.0)),
@@ -45,7 +47,7 @@ RANGES: dict[str, tuple] = {
     "probability": (0.05, 1.0, "linear"),
 }
 
-#: What an algorithm must be given and no search chooses.
+#: Required arguments of algorithms that are not searched.
 GIVEN = {
     "clients_per_round": "it is the scenario's participation",
     "clusters": "it is the scenario's structure",
@@ -58,20 +60,20 @@ GIVEN = {
     "solver": "it is an algorithm of its own",
 }
 
-#: What is made least: the last record, the mean over all records, or what it took to get to the
+#: What is minimized: the last record, the mean over all records, or the effort needed to reach the
 #: target.
 GOALS = ("final", "area", "rounds", "bits")
 
-#: A run that never gets to the target counts as so many times all its rounds or bits (the penalized
-#: average runtime PAR2 of algorithm configuration).
+#: A run that never reaches the target counts as this multiple of all its rounds or bits (the
+#: penalized average runtime PAR2 of algorithm configuration).
 PENALTY = 2.0
 
-#: Two values as good as one another: their means are within so many dB.
+#: Two values count as equally good if their means differ by at most this, in dB.
 TOLERANCE = 1.0
 
 
 class Range(NamedTuple):
-    """Where one number is searched, on its scale: of a logarithmic one, of its logarithm."""
+    """Search range of one hyperparameter, on its scale: for a logarithmic one, in its logarithm."""
 
     low: float
     high: float
@@ -86,7 +88,7 @@ class Range(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What is searched together: a method at one value of each of its categories."""
+    """What is searched together: a method with a fixed value of each of its categories."""
 
     build: Callable[..., Algorithm]
     ranges: dict[str, Range]
@@ -115,11 +117,11 @@ class Search:
         self.batch: np.ndarray | None = self._spread(self.low, self.high)
 
     def edges(self, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether a candidate lies on the lower and on the upper edge of what was tried."""
+        """Whether a candidate lies on the lower and on the upper edge of the values tried."""
         return best <= self.low + self.margin, best >= self.high - self.margin
 
     def advance(self, scores: np.ndarray) -> None:
-        """Choose the next batch by the scores of all that were tried."""
+        """Choose the next batch from the scores of all candidates so far."""
         best = self.places[scores.argmin()]
         below, above = self.edges(best)
         if not np.isfinite(scores).any():  # what is too long a step diverges
@@ -158,21 +160,21 @@ class Search:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What :func:`tune` chose, and from what.
+    """The choices of :func:`tune`, and the scores they are based on.
 
     Attributes:
       methods: the chosen algorithms, for ``fl.sweep(grid={"algorithm": tuned.methods})``.
-      chosen: of each method the values by name.
-      interior: of each number whether values on both sides of it were tried and are worse. If not,
-        the best may lie beyond.
-      width: of each number the least and the greatest value of the candidates, of the chosen
-        categories, whose means are within 1 dB of the best.
-      response: of each method the scores over its candidates, with their values as coordinates:
-        ``mean``, ``low``, ``high``, ``runs``, ``diverged`` and ``censored`` (runs that never got to
-        the target). The mean is infinite where any run diverged.
-      goal: what was made least.
-      seeds: that were used, and must not be those of an evaluation.
-      compilations: programs that were compiled.
+      chosen: for each method, the chosen values by name.
+      interior: for each number, whether values on both sides of it were tried and are worse. If
+        not, the optimum may lie outside the values tried.
+      width: for each number, the least and the greatest value among the candidates with the chosen
+        categories whose means are within 1 dB of the best.
+      response: for each method, the scores of its candidates, with their values as coordinates:
+        ``mean``, ``low``, ``high``, ``runs``, ``diverged`` and ``censored`` (runs that never
+        reached the target). The mean is infinite where any run diverged.
+      goal: the criterion that was minimized.
+      seeds: the seeds used, which must not be used in an evaluation.
+      compilations: number of programs that were compiled.
     """
 
     methods: dict[str, Algorithm]
@@ -185,7 +187,7 @@ class Tuned:
     compilations: int
 
     def table(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each method and value that was chosen."""
+        """Return a pandas ``DataFrame`` with a row for each method and chosen value."""
         rows = [
             {
                 "method": method,
@@ -204,10 +206,10 @@ class Tuned:
         return xr.Dataset(columns).to_dataframe().set_index(["method", "parameter"])
 
     def plot(self) -> np.ndarray:
-        """The mean scores over each number, with 95 % bands and the chosen value marked.
+        """Plot the mean scores over each number, with 95 % bands and the chosen value marked.
 
-        Of methods with several numbers each candidate is a point; of categories the chosen ones
-        are drawn.
+        For methods with several numbers, each candidate is a point; only the chosen categories are
+        drawn.
 
         Returns:
           Axes, one for each name of a number.
@@ -253,7 +255,7 @@ class Tuned:
         ax.plot(chosen[name], mean.min(), linestyle="", markersize=8, label=method, **mark)
 
     def save(self, path: str | PathLike) -> Path:
-        """Write it to a JSON file, whole or not at all; :meth:`load` reads it."""
+        """Write the result to a JSON file, atomically; :meth:`load` reads it."""
         path = Path(path)
         content = {
             "response": {name: one.to_dict() for name, one in self.response.items()},
@@ -266,11 +268,11 @@ class Tuned:
 
     @classmethod
     def load(cls, path: str | PathLike, methods: Sequence[str] | Mapping[str, tuple]) -> "Tuned":
-        """Read what :meth:`save` wrote.
+        """Read a file written by :meth:`save`.
 
         Args:
-          path: of the file.
-          methods: that :func:`tune` was given; functions are in no file.
+          path: path of the file.
+          methods: the methods given to :func:`tune`; functions are not stored in the file.
 
         Raises:
           ValueError: other methods than those of the file.
@@ -299,46 +301,49 @@ def tune(
     record_every: int = 1,
     store: str | PathLike | None = None,
 ) -> Tuned:
-    """Choose the numbers of each method, all by the same rule, on seeds of the tuning's own.
+    """Choose the hyperparameters of each method, all by the same rule, on seeds reserved for
+    tuning.
 
-    The candidates of one number are a grid, evenly spaced on its scale, those of several are
-    Halton's sequence. Where the best lies on the edge of a logarithmic range the search goes on
-    past it, at most ``extensions`` times; then it is refined around the best. Linear ranges are
-    kept to. Every batch has as many candidates, so that all of one structure are one compiled
-    program. A candidate of which any run diverged counts as infinite.
+    The candidates of a single number are a grid, evenly spaced on its scale; those of several
+    numbers are a Halton sequence. Where the best candidate lies on the edge of a logarithmic range,
+    the search continues beyond it, at most ``extensions`` times; then it is refined around the
+    best. Linear ranges are never exceeded. All batches have the same number of candidates, so that
+    each structure needs one compiled program. The score of a candidate with a diverged run is
+    infinite.
 
     Seeds of the tuning are numbered from 10^9 on, in the same root as those of :func:`fljax.sweep`,
-    which begin at 0: no run of an evaluation was tuned on. Under a privacy budget a choice that
-    looks at private data spends privacy that no ledger here counts.
+    which begin at 0, so no run of an evaluation was used for tuning. Under a privacy budget, a
+    choice based on private data incurs a privacy loss that no ledger here accounts for.
 
     Args:
       scenario: ``(key, algorithm) -> Simulation``, pure.
-      methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), of which the numbers that must be
-        given are searched from :data:`RANGES` on; or by name of one's own what makes an algorithm,
-        and the values of its arguments to search: ``(least, greatest)`` to begin with, on a
-        logarithmic scale, ``(least, greatest, "linear")``, or a list of categories, each a
-        structure searched of its own: ``{"momentum": (fl.algorithms.FedAvgM, {"step_size": (1e-3,
-        1), "momentum": (0, 0.99, "linear"), "local_steps": [1, 5]})}``.
-      metric: that is made small.
-      rounds: of every run.
-      goal: ``"final"``, its last record; ``"area"``, the mean over all records; ``"rounds"`` or
-        ``"bits"``, what it takes until it is at or below the target. A run that never is counts
-        as twice all its rounds or bits.
-      target: of the goals ``"rounds"`` and ``"bits"``.
-      seeds: how many, or which, from 10^9 on.
-      points: of each batch, for each number.
-      extensions: how often the search of a structure goes on past an edge.
-      refinements: how often it is refined.
-      record_every: measure after every so many rounds.
-      store: a folder that keeps all runs; a tuning that was killed goes on from there.
+      methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), whose required numbers are searched
+        starting from :data:`RANGES`; or a mapping from names of your choice to a function or class
+        that makes an algorithm and the values of its arguments to search: ``(least, greatest)``, an
+        initial range on a logarithmic scale, ``(least, greatest, "linear")``, or a list of
+        categories, each of which is a structure searched separately: ``{"momentum":
+        (fl.algorithms.FedAvgM, {"step_size": (1e-3, 1), "momentum": (0, 0.99, "linear"),
+        "local_steps": [1, 5]})}``.
+      metric: the metric to minimize.
+      rounds: number of rounds of every run.
+      goal: ``"final"``, the last record of the metric; ``"area"``, its mean over all records;
+        ``"rounds"`` or ``"bits"``, the number needed until it is at or below the target. A run that
+        never reaches the target counts as twice all its rounds or bits.
+      target: target value for the goals ``"rounds"`` and ``"bits"``.
+      seeds: number of seeds, or a list of them, from 10^9 on.
+      points: number of candidates per batch, for each hyperparameter.
+      extensions: maximum number of times that the search of a structure continues beyond an edge.
+      refinements: number of refinements.
+      record_every: number of rounds between records of the metrics.
+      store: a folder that keeps all runs; a tuning that was killed resumes from there.
 
     Returns:
-      What was chosen, and all that was tried.
+      The chosen values, and the scores of all candidates.
 
     Raises:
-      ValueError: before anything is compiled, an unknown method or one that must be given more
-        than numbers, an empty or inverted range, an argument that the method does not take, an
-        unknown goal, a goal without its target or a target without its goal, an unknown metric,
+      ValueError: before anything is compiled, an unknown method or one with required arguments
+        other than numbers, an empty or inverted range, an argument that the method does not have,
+        an unknown goal, a goal without its target or a target without its goal, an unknown metric,
         seeds of an evaluation; a method of which every candidate diverged.
 
     Example:
@@ -430,7 +435,7 @@ def tune(
 
 
 def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[Structure]]:
-    """Of each method one for every combination of its categories."""
+    """The structures of all methods: one for every combination of a method's categories."""
     if isinstance(given, str) or not given:
         raise ValueError(f"methods are a list of names or a dict, at least one, got {given!r}.")
     if not isinstance(given, Mapping):
@@ -495,7 +500,7 @@ def _range(name: str, values: Any) -> Range:
 
 
 def _named(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
-    """A registered algorithm with the ranges of the numbers that it must be given."""
+    """A registered algorithm with the ranges of its required numbers."""
     _check.choice("method", name, REGISTRY)
     cls = REGISTRY[name]
     needed = [
@@ -524,7 +529,7 @@ def _named(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
 def _scored(
     results: xr.Dataset, metric: str | Metric, goal: str, target: float | None
 ) -> xr.Dataset:
-    """How bad each candidate is, as a summary over seeds."""
+    """The score of each candidate (smaller is better), as a summary over seeds."""
     name = statistics.named(results, metric)
     values = results[name]
     censored = xr.zeros_like(results["diverged"], dtype=int)
@@ -556,7 +561,7 @@ def _scored(
 
 
 def _labeled(scored: xr.Dataset, one: Structure, batch: np.ndarray) -> xr.Dataset:
-    """With the candidates' values as coordinates."""
+    """The scores with the candidates' values as coordinates."""
     values = [one.values(place) for place in batch]
     coords = {
         name: (
