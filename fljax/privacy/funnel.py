@@ -397,8 +397,8 @@ class GaussianFunnel:
     processing); and the scalars that are optimal at a level minimize
     :math:`f^\top C\Sigma_s^{-1}C^\top f-\beta(f^\top c)^2` for some :math:`\beta`. At
     :math:`\lambda=-\infty` it is the best prediction of y; at :math:`\lambda_1`, which is zero
-    where there are fewer attributes than features, the best one that is independent of s. Then additional
-    noise in z would not help either.
+    where there are fewer attributes than features, the best one that is independent of s.
+    Then additional noise in z would not help either.
 
     Attributes:
       covariance: :math:`\Sigma_x`, ``[D, D]``, positive definite.

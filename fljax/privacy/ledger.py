@@ -64,8 +64,7 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
 
 
 def _gaussian(ledger: dict[str, float], unsaid: float = 0.0) -> bool:
-    """Whether all noise is declared to be continuous Gaussian noise; old files do not declare it.
-    """
+    """Whether all noise is declared to be continuous Gaussian noise; old files do not say."""
     return ledger.get("gaussian_noise", unsaid) > 0
 
 
