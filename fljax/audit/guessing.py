@@ -90,51 +90,51 @@ __all__ = [
     "two_worlds",
 ]
 
-#: Runs that are at work at a time hold about this many numbers in an array of all models.
+#: Runs that are computed at once hold about this many numbers in an array of all models.
 AT_ONCE = 1 << 20
 
-#: Numbers that are kept of all noise in all runs, at most.
+#: Largest number of noise values that are kept in all runs.
 KEPT = 1 << 24
 
-#: Runs by which it is chosen whose noise is kept, where not everybody's can be.
+#: Runs that decide which clients' noise is kept, where not all can be.
 BESIDE = 100
 
-#: A covariance is estimated from so many numbers for each of its rows, at least.
+#: Smallest number of values per row from which a covariance is estimated.
 ENOUGH = 10
 
-#: Up to so many messages' coordinates are looked at one by one, however few messages there are.
+#: Up to so many coordinates of messages are used singly, however few messages there are.
 COORDINATES = 8
 
-#: Runs in which others are silent have a covariance each; up to so many operations for all.
+#: Largest number of operations for the covariances of runs in which others are silent.
 PATTERNS = 1 << 32
 
-#: In standard deviations of a correlation that is none: from here on noise is called shared.
+#: Correlations above so many standard deviations of a zero correlation count as shared noise.
 SHARED = 6.0
 
-#: How often coins and what noise is common to all are guessed in turn.
+#: Number of alternations between guesses of coins and of noise common to all.
 TURNS = 8
 
-#: The logarithm of odds beyond which a guess is as good as certain.
+#: Log-odds beyond which a guess counts as certain.
 SURE = 20.0
 
-#: Up to so many clients' noise is compared two by two.
+#: Largest number of clients whose noise is compared in pairs.
 NEAREST = 1 << 12
 
-#: In units of a deviation squared, of noise that may be known altogether.
+#: Floor of a variance, in squared standard deviations, for noise that may be known entirely.
 TRIFLE = 1e-9
 
-#: Fewer decide little: half of them choose the attack, and the other half could not show an
-#: epsilon of 3.3 if every guess was right.
+#: Fewer runs show little: half of them choose the attack, and the other half could not show an
+#: epsilon of 3.3 even if every guess was right.
 FEWEST_SEEDS = 200
 
-#: With fewer, even right guesses of all of them show an epsilon of 1 only.
+#: With fewer canaries, even correct guesses of all show an epsilon of only 1.
 FEWEST_CANARIES = 10
 
-#: Beyond this many standard deviations between the worlds there is no privacy left to speak of.
+#: Beyond this many standard deviations between the worlds there is practically no privacy.
 APART = 50.0
 
-#: More than this many deviations of what others say, by data that they did not hear of, is no
-#: rounding: nothing that was perturbed on its way moves them at all.
+#: Changes of other clients' messages above this many standard deviations are no rounding: data of
+#: the attacked client that only leave perturbed do not change them at all.
 PAST_THE_LINK = 0.01
 
 
@@ -142,13 +142,13 @@ PAST_THE_LINK = 0.01
 
 
 def _check_claim(delta: float, confidence: float) -> None:
-    """Raise ``ValueError`` unless they are those of a bound."""
+    """Raise ``ValueError`` unless delta and confidence are valid for a bound."""
     _check.interval("delta", delta, at_least=0, below=1, hint="It is the claim's, or larger.")
     _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
 
 
 def _at_least(right: Any, of: int, confidence: float) -> Any:
-    """Clopper-Pearson: the probability is at least this."""
+    """Clopper-Pearson lower bound on the probability."""
     right = np.asarray(right)
     bound = stats.beta.ppf(1 - confidence, np.maximum(right, 1), of - right + 1)
     return np.where(right == 0, 0.0, bound)
@@ -243,7 +243,7 @@ def guessed_epsilon(
 
     Args:
       right: ``v``.
-      guesses: ``r``; there may be abstentions on the other canaries.
+      guesses: ``r``; the attacker abstains on the other canaries.
       canaries: ``m``.
       delta: in (0, 1).
       confidence: in (0, 1).
@@ -549,10 +549,10 @@ def corners(
 def _neighboring(
     one: Any, two: Any, neighbors: Neighbors, each: bool = False
 ) -> Int[np.ndarray, " differing"]:
-    """The client in whose data two data sets differ as neighbors do, or ``each`` of several.
+    """Return the client whose data differ between two neighbors, or ``each`` of several.
 
     Raises:
-      ValueError: they differ in another way.
+      ValueError: the data sets are no neighbors.
     """
     differs = _differing(one, two)
     samples, clients = int(differs.sum()), np.flatnonzero(differs.any(axis=1))
@@ -619,7 +619,7 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
 
 
 class _Spoken(NamedTuple):
-    """What leaves one after another in a round, ``L`` times; zero of who says nothing."""
+    """The ``L`` successive releases of a round; zero for clients that send nothing."""
 
     clean: Array  # [L, K, D], or of a trusted server [L, 1, D]
     said: Array  # likewise
@@ -1032,7 +1032,7 @@ def _attack(
 
 
 def _bets(scores: np.ndarray, threshold: float, upwards: bool) -> tuple[int, int]:
-    """How often a bet is won, and how often it is lost."""
+    """The numbers of won and of lost bets."""
     in_a, in_b = (int(np.sum((s >= threshold) == upwards)) for s in scores)
     return (in_b, in_a) if upwards else (in_a, in_b)
 
