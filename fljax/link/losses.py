@@ -1,6 +1,6 @@
 r"""Link failures: which messages are lost, drawn for every edge in every round.
 
-Among peers a receiver's own message replaces a lost one (:mod:`fljax.link.inbox`); a server uses
+Among peers a receiver's own message replaces a lost one (:class:`~fljax.link.Inbox`); a server uses
 the messages that arrive. A sender does not know which messages were lost: their traffic and
 privacy cost is spent.
 """
