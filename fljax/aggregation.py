@@ -1,15 +1,15 @@
-r"""How a receiver makes one vector of the messages it heard.
+r"""Aggregation: how a receiver combines its received messages to one vector.
 
-A server that may be lied to, or a client whose neighbors may, does not take the plain mean: one
-message can move it anywhere. The *breakdown point* of an aggregator is the share of messages from
-which on attackers can do so; below it the result stays within a bounded distance of what the
-honest ones said, whatever the others say.
+A server or client that may receive messages of attackers should not use the plain mean, which one
+message can move anywhere. The *breakdown point* of an aggregator is the share of messages from
+which on attackers can do so; below it the result stays within a bounded distance of the honest
+messages, whatever the other messages are.
 
-Everything has a static shape: the number of messages heard may differ from receiver to receiver
-and is read off the weights, of which a zero means that there is no message: lost, of an absent
-client, an empty slot in a table of neighbors. What stands in such a place is never read, NaN
-included. Who heard nothing keeps what it has. A message that *was* heard and is not finite counts
-as infinitely far away where robustness is promised, and makes the means not finite.
+Everything has a static shape: the number of received messages may differ between receivers and
+follows from the weights, where zero means that there is no message: it was lost, its client is
+absent, or the slot in a table of neighbors is empty. Values in such places are never read, NaN
+included. A receiver without messages keeps its own vector. A message that *was* received and is not
+finite counts as infinitely far away in robust aggregators, and makes the means not finite.
 
 Written with sorts, sums and products alone (see :mod:`fljax._linalg`).
 """
@@ -46,7 +46,7 @@ HIGHEST = Precision.HIGHEST
 
 
 class Aggregator:
-    """What a receiver makes of the messages it heard; subclass it for one of your own.
+    """A rule that combines received messages; subclass it to define your own.
 
     Attributes:
       reference: key of ``references.bib``.
@@ -55,20 +55,20 @@ class Aggregator:
     reference: ClassVar[str | None] = None
 
     def check(self, fewest: int) -> None:
-        """Raise ``ValueError`` if ``fewest`` messages at a receiver are too few for a promise."""
+        """Raise ``ValueError`` if ``fewest`` messages at a receiver are too few for robustness."""
 
     def check_place(self, dim: int, peers: bool) -> None:
         """Raise ``ValueError`` unless messages of ``dim`` numbers can be combined there.
 
         Args:
-          dim: of a message.
+          dim: numbers in a message.
           peers: whether receivers are peers, which combine their own message too, or servers.
         """
 
     def tolerated(self, heard: int) -> int | None:
-        """How many attackers among so many messages it withstands; ``None``: it promises none.
+        """Return the number of attackers tolerated among so many messages; ``None``: no guarantee.
 
-        A simulation with more of them at some honest receiver warns.
+        A simulation with more attackers at some honest receiver warns.
         """
         return None
 
@@ -79,12 +79,12 @@ class Aggregator:
         weights: Float[Array, "receivers senders"],
         around: Float[Array, "receivers dim"],
     ) -> Float[Array, "receivers dim"]:
-        """One vector for each receiver.
+        """Return one vector for each receiver.
 
         Args:
-          messages: ``[R, M, D]``, ``messages[r, m]`` being what ``r`` heard from ``m``.
+          messages: ``[R, M, D]``, where ``messages[r, m]`` is the message of ``m`` to ``r``.
           weights: ``[R, M]``, >= 0; zero where there is no message.
-          around: ``[R, D]``, what each receiver has itself: its own model, or the server's.
+          around: ``[R, D]``, each receiver's own vector: its own model, or the server's.
         """
         raise NotImplementedError
 
@@ -98,13 +98,13 @@ def _need(name: str, fewest: int, wanted: int, why: str) -> None:
 
 
 def _heard(weights: Array) -> tuple[Bool[Array, "receivers senders"], Int[Array, " receivers"]]:
-    """Which messages there are, and how many."""
+    """Which messages were received, and how many."""
     heard = weights > 0
     return heard, jnp.sum(heard, axis=1, dtype=jnp.int32)
 
 
 def _shares(weights: Float[Array, "receivers senders"]) -> Float[Array, "receivers senders"]:
-    """The weights scaled to a sum of one; zeros where nothing was heard."""
+    """The weights scaled to a sum of one; zeros where nothing was received."""
     total = jnp.sum(weights, axis=1, keepdims=True)
     return weights / jnp.where(total > 0, total, 1)
 
@@ -117,7 +117,7 @@ def _weighted_sum(
 
 
 def _usable(messages: Array, heard: Bool[Array, "receivers senders"]) -> Array:
-    """The messages with infinity where none was heard, or one that is no number."""
+    """The messages, with infinity in place of NaN and of missing messages."""
     return jnp.where(heard[:, :, None] & ~jnp.isnan(messages), messages, jnp.inf)
 
 
@@ -130,7 +130,7 @@ def _mean_of_ranks(
     first: Int[Array, " receivers"],
     last: Int[Array, " receivers"],
 ) -> Float[Array, "receivers dim"]:
-    """The mean of the sorted values from one place (0 is the smallest) to another."""
+    """The mean of the sorted values from one rank (0 is the smallest) to another."""
     ranks = _ranks(ordered.shape[1])
     inside = (ranks >= first[:, None, None]) & (ranks <= last[:, None, None])
     total = jnp.sum(jnp.where(inside, ordered, 0), axis=1)
@@ -144,7 +144,7 @@ def _median(ordered: Array, count: Int[Array, " receivers"]) -> Float[Array, "re
 def _weighted_median(
     messages: Float[Array, "receivers senders dim"], weights: Float[Array, "receivers senders"]
 ) -> Float[Array, "receivers dim"]:
-    """In each coordinate the smallest value with half of the weight at or below it."""
+    """The smallest value of each coordinate with half of the weight at or below it."""
     values = _usable(messages, weights > 0)
     carried = jnp.broadcast_to(weights[:, :, None], values.shape)
     values, carried = jax.lax.sort((values, carried), dimension=1, num_keys=1)
@@ -159,9 +159,9 @@ def _where_heard(count: Array, result: Array, around: Array) -> Array:
 
 @module
 class Mean(Aggregator):
-    r"""The mean of the messages heard, :math:`\frac1n\sum_m x_m`.
+    r"""The mean of the received messages, :math:`\frac1n\sum_m x_m`.
 
-    Weights do not count beyond who was heard. Breakdown point 0: one attacker suffices.
+    Weights only indicate which messages were received. Breakdown point 0: one attacker suffices.
 
     Example:
       >>> messages = jnp.array([[[1.0], [2.0], [9.0]]])
@@ -182,9 +182,9 @@ class Mean(Aggregator):
 
 @module
 class WeightedMean(Aggregator):
-    r"""The weighted mean of the messages heard, :math:`\sum_mw_mx_m/\sum_mw_m`.
+    r"""The weighted mean of the received messages, :math:`\sum_mw_mx_m/\sum_mw_m`.
 
-    Weights count. They are scaled to a sum of one over those heard, so a lost message does not
+    Weights are scaled to a sum of one over the received messages, so a lost message does not
     shrink the result. Breakdown point 0: one attacker suffices.
 
     Example:
@@ -210,10 +210,10 @@ class WeightedMean(Aggregator):
 
 @module
 class Median(Aggregator):
-    r"""The median of each coordinate; of an even number, the mean of the two in the middle.
+    r"""The median of each coordinate; for an even number, the mean of the two middle values.
 
-    Weights do not count beyond who was heard. Breakdown point 1/2: any minority of attackers
-    leaves every coordinate within the range of the honest ones.
+    Weights only indicate which messages were received. Breakdown point 1/2: any minority of
+    attackers leaves every coordinate within the range of the honest messages.
 
     Example:
       >>> messages = jnp.array([[[1.0], [2.0], [1e9]]])
@@ -245,7 +245,7 @@ class Median(Aggregator):
 
 @module
 class _OrderStatistics(Aggregator):
-    """A mean that does something about the ``b`` smallest and the ``b`` largest values."""
+    """A mean that treats the ``b`` smallest and the ``b`` largest values differently."""
 
     share: Float[Array, ""] | float | None = None
     count: int | None = static(default=None)
@@ -290,7 +290,7 @@ class _OrderStatistics(Aggregator):
             )
 
     def _each_end(self, heard: Int[Array, " receivers"]) -> Int[Array, " receivers"]:
-        """How many at each end, of so many heard; never all of them."""
+        """The number of values at each end, of so many received; never all of them."""
         if self.count is not None:
             wanted = jnp.full_like(heard, self.count)
         else:
@@ -306,7 +306,7 @@ class _OrderStatistics(Aggregator):
         cut: Int[Array, " receivers"],
         pulled_in: bool,
     ) -> Float[Array, "receivers dim"]:
-        """The weighted mean of what lies between the ends, or of all pulled in between them."""
+        """The weighted mean of the values between the ends, or of all values clipped to them."""
         last = jnp.sum(weights > 0, axis=1, dtype=jnp.int32) - 1 - cut
         low, high = (_mean_of_ranks(ordered, at, at)[:, None] for at in (cut, last))
         values = _usable(messages, weights > 0)
@@ -322,25 +322,25 @@ class _OrderStatistics(Aggregator):
 
 
 def _part(share, of):
-    """``share * of``, lifted over the rounding of either: 0.29 of 100 are 29."""
+    """``share * of``, corrected for rounding: 0.29 of 100 is 29."""
     return share * of * (1 + 4 * jnp.finfo(share.dtype).eps)
 
 
 @module
 class TrimmedMean(_OrderStatistics):
-    r"""In each coordinate the mean without the ``b`` smallest and the ``b`` largest values.
+    r"""The mean of each coordinate without the ``b`` smallest and the ``b`` largest values.
 
     .. math:: \frac1{n-2b}\sum_{i=b+1}^{n-b}x_{(i)},\qquad b=\lfloor\beta n\rfloor.
 
     Breakdown point ``b / n``: up to ``b`` attackers leave every coordinate within the range of the
-    honest ones. Where fewer than ``2b + 1`` were heard it is the median. Weights do not count
-    beyond who was heard, unless it is ``weighted``: then it is the weighted mean of the values
-    from :math:`x_{(b+1)}` to :math:`x_{(n-b)}`, divided by the weight that is kept.
+    honest messages. Where fewer than ``2b + 1`` messages were received it is the median. Weights
+    only indicate which messages were received, unless ``weighted``: then it is the weighted mean of
+    the values from :math:`x_{(b+1)}` to :math:`x_{(n-b)}`, divided by the sum of their weights.
 
     Args:
-      share: :math:`\beta\in[0,1/2)`, of those heard, cut off at *each* end.
-      count: ``b`` itself, in the place of a share.
-      weighted: whether weights count.
+      share: :math:`\beta\in[0,1/2)`, the share of the received messages removed at *each* end.
+      count: ``b`` itself, in place of a share.
+      weighted: whether the weights are used in the mean.
 
     Raises:
       TypeError: ``weighted`` is neither true nor false.
@@ -379,16 +379,16 @@ class WinsorizedMean(_OrderStatistics):
 
     .. math:: \frac1n\sum_m\min\{\max\{x_m,x_{(b+1)}\},x_{(n-b)}\},\qquad b=\lfloor\beta n\rfloor.
 
-    Extreme values are pulled in, where :class:`TrimmedMean` leaves them out. Breakdown point
-    ``b / n``: up to ``b`` attackers leave every coordinate within the range of the honest ones.
-    Where fewer than ``2b + 1`` were heard it is the median of an odd number, and clips to the two
-    in the middle of an even one. Weights do not count beyond who was heard, unless it is
-    ``weighted``: then the clipped values have theirs.
+    Extreme values are clipped, whereas :class:`TrimmedMean` removes them. Breakdown point
+    ``b / n``: up to ``b`` attackers leave every coordinate within the range of the honest messages.
+    Where fewer than ``2b + 1`` messages were received it is the median of an odd number, and clips
+    to the two middle values of an even number. Weights only indicate which messages were received,
+    unless ``weighted``: then the clipped values have the weights of their messages.
 
     Args:
-      share: :math:`\beta\in[0,1/2)`, of those heard, clipped at *each* end.
-      count: ``b`` itself, in the place of a share.
-      weighted: whether weights count.
+      share: :math:`\beta\in[0,1/2)`, the share of the received messages clipped at *each* end.
+      count: ``b`` itself, in place of a share.
+      weighted: whether the weights are used in the mean.
 
     Raises:
       TypeError: ``weighted`` is neither true nor false.
@@ -428,18 +428,19 @@ class WinsorizedMean(_OrderStatistics):
 class GeometricMedian(Aggregator):
     r"""The point of least weighted distance to the messages, :math:`\min_v\sum_mw_m\|x_m-v\|`.
 
-    By the smoothed Weiszfeld iteration from the coordinate-wise weighted median,
+    It is computed by the smoothed Weiszfeld iteration from the coordinate-wise weighted median,
 
     .. math:: v\leftarrow\frac{\sum_m\beta_mx_m}{\sum_m\beta_m},\qquad
               \beta_m=\frac{w_m}{\max\{\nu,\|x_m-v\|\}},
 
-    in a fixed number of steps. Weights count. Breakdown point 1/2 of the weight. Unlike the
-    coordinate-wise :class:`Median` it does not depend on the choice of axes.
+    with a fixed number of steps. Weights are used. Breakdown point 1/2 of the total weight. Unlike
+    the coordinate-wise :class:`Median` it does not depend on the choice of axes.
 
     Args:
-      iterations: >= 1. The error falls by a factor a step, slowly where the answer is a message.
-      smoothing: :math:`\nu>0`, in the units of the models: nearer than this a message pulls no
-        harder.
+      iterations: >= 1. The error falls by a factor per step, slowly where the result is one of the
+        messages.
+      smoothing: :math:`\nu>0`, in the units of the models: at distances below it the weight
+        :math:`\beta_m` of a message does not increase further.
 
     Raises:
       ValueError: no iterations, a smoothing that is not positive.
@@ -466,7 +467,7 @@ class GeometricMedian(Aggregator):
         _need("GeometricMedian", fewest, 3, "of two, every point between them is as good")
 
     def tolerated(self, heard: int) -> int:
-        """Where weights are equal."""
+        """Return the number of attackers tolerated where weights are equal."""
         return (heard - 1) // 2
 
     def combine(
@@ -493,19 +494,19 @@ class GeometricMedian(Aggregator):
 
 @module
 class Krum(Aggregator):
-    r"""The message nearest to its neighbors, or the mean of the ``select`` nearest (multi-Krum).
+    r"""The message nearest to its neighbors, or the mean of the ``select`` best (multi-Krum).
 
-    Of ``n`` messages with at most ``f`` of attackers, each is scored by the sum of its squared
-    distances to the ``n - f - 2`` others nearest to it; the lowest scores win.
+    Each of ``n`` messages, of which at most ``f`` are from attackers, is scored by the sum of its
+    squared distances to the ``n - f - 2`` others nearest to it; the lowest scores are selected.
 
-    Weights do not count beyond who was heard. Tolerates ``f`` attackers with
-    :math:`n\ge2f+3`, so any share below 1/2 of many. Receivers that heard fewer score by at
-    least one neighbor, and promise nothing.
+    Weights only indicate which messages were received. Tolerates ``f`` attackers if
+    :math:`n\ge2f+3`, that is, any share below 1/2 for large n. Receivers with fewer messages score
+    by at least one neighbor, without guarantees.
 
     Args:
-      attackers: ``f``, the most that are reckoned with.
-      select: how many of the best are averaged. Proofs reach ``n - f - 2``; above ``n - f`` an
-        attacker is always among them.
+      attackers: ``f``, the largest number of attackers assumed.
+      select: number of best messages that are averaged. Proofs hold up to ``n - f - 2``; above
+        ``n - f`` an attacker is always among them.
 
     Raises:
       ValueError: a negative number of attackers, nobody to select.
@@ -562,20 +563,20 @@ class Krum(Aggregator):
 
 @module
 class Bulyan(Aggregator):
-    r"""Krum again and again, and in each coordinate the mean of what is nearest to the median.
+    r"""Repeated Krum, then the mean of the values nearest to the median of each coordinate.
 
-    Of ``n`` messages with at most ``f`` of attackers, :math:`\theta=n-2f` are chosen one after the
-    other, each by :class:`Krum` among those left. In each coordinate the
-    :math:`\beta=\theta-2f` chosen values nearest to their median are averaged: a lie within the
-    distances that Krum allows cannot hide all of its length in one coordinate. (The last few are
-    scored by two neighbors, so that two that are nearest to each other do not tie.)
+    Of ``n`` messages, at most ``f`` of them from attackers, :math:`\theta=n-2f` are selected one
+    after the other, each by :class:`Krum` among the remaining ones. In each coordinate the
+    :math:`\beta=\theta-2f` selected values nearest to their median are averaged: an attack within
+    the distances that Krum allows cannot concentrate all of its norm in one coordinate. (The last
+    few are scored by two neighbors, so that two that are nearest to each other do not tie.)
 
-    Weights do not count beyond who was heard. Tolerates ``f`` attackers with :math:`n\ge4f+3`, so
-    less than a quarter. Receivers that heard fewer choose one message at least, and promise
-    nothing.
+    Weights only indicate which messages were received. Tolerates ``f`` attackers if
+    :math:`n\ge4f+3`, that is, less than a quarter. Receivers with fewer messages select at least
+    one, without guarantees.
 
     Args:
-      attackers: ``f``, the most that are reckoned with.
+      attackers: ``f``, the largest number of attackers assumed.
 
     Raises:
       ValueError: a negative number of attackers.
@@ -627,7 +628,7 @@ class Bulyan(Aggregator):
         count: Int[Array, " receivers"],
         wanted: Int[Array, " receivers"],
     ) -> Bool[Array, "receivers senders"]:
-        """Which messages are taken, one after the other."""
+        """Which messages are selected, one after the other."""
         distances = _squared_distances(messages, heard, count)
         senders = jnp.arange(messages.shape[1], dtype=jnp.int32)
         order = jnp.broadcast_to(senders[None, None], distances.shape)
@@ -653,10 +654,12 @@ def _squared_distances(
     heard: Bool[Array, "receivers senders"],
     count: Int[Array, " receivers"],
 ) -> Float[Array, "receivers senders senders"]:
-    """Between all pairs heard; infinite to oneself, to none, and to one that is not finite.
+    """Squared distances between all received messages; infinite to itself, to a missing message,
+    and to one that is not finite.
 
-    From products, which lose digits where vectors are long against their distance. So the origin
-    goes to the coordinate-wise median: in the midst of the honest, however far the others are.
+    They are computed from inner products, which lose digits where norms are large compared with
+    distances. So the origin is moved to the coordinate-wise median, which is among the honest
+    messages however far the others are.
     """
     center = _median(jnp.sort(_usable(messages, heard), axis=1), count)
     finite = heard & jnp.all(jnp.isfinite(messages), axis=2)
@@ -675,7 +678,7 @@ def _clipped_mean(
     center: Float[Array, "receivers dim"],
     radius: Array | float,
 ) -> Float[Array, "receivers dim"]:
-    """The center, moved by the mean of the differences from it, none longer than the radius."""
+    """The center plus the mean of the differences from it, each clipped to the radius."""
     radius = jnp.asarray(radius, messages.dtype)
     differences = messages - center[:, None]
     length = jnp.sqrt(jnp.sum(differences**2, axis=2))
@@ -686,14 +689,15 @@ def _clipped_mean(
 
 @module
 class CenteredClipping(Aggregator):
-    r"""Messages clipped to a ball around the last model, averaged; the ball then moves there.
+    r"""The mean of messages clipped to a ball around the last model, iterated with a moving center.
 
     .. math:: v\leftarrow v+\frac1n\sum_m(x_m-v)\min\{1,\tau/\|x_m-v\|\},
 
-    from ``v`` = ``around``. Weights do not count beyond who was heard. Any share :math:`\delta`
-    of attackers moves a step by at most :math:`\delta\tau` from where it would go if they repeated
-    ``v``; the proof of convergence reaches :math:`\delta\le1/10`, and wants a radius of the order
-    of the honest ones' spread, and momentum at the clients.
+    from ``v`` = ``around``. Weights only indicate which messages were received. Any share
+    :math:`\delta` of attackers changes a step by at most :math:`\delta\tau`, compared with
+    attackers that send ``v``; the proof of convergence holds for :math:`\delta\le1/10`,
+    and requires a radius of the order of the spread of the honest messages, and momentum at the
+    clients.
 
     Args:
       radius: :math:`\tau>0`, in the units of the models.
@@ -735,14 +739,14 @@ class CenteredClipping(Aggregator):
 
 @module
 class NormClipping(Aggregator):
-    r"""The weighted mean of the messages, each at most a radius away from ``around``.
+    r"""The weighted mean of the messages, each clipped to a ball around ``around``.
 
     .. math:: v+\sum_mw_m(x_m-v)\min\{1,\tau/\|x_m-v\|\}\Big/\sum_mw_m,
 
-    ``v`` being ``around``: the server's model, or the receiver's own (then it is self-centered
-    clipping). Weights count. Attackers with a share :math:`\delta` of the weight move the result
-    by at most :math:`\delta\tau` from where it would be if they repeated ``v``, in every round and
-    at any :math:`\delta`: a bound on their speed, no breakdown point.
+    where ``v`` is ``around``: the server's model, or the receiver's own (then it is self-centered
+    clipping). Weights are used. Attackers with a share :math:`\delta` of the weight change the
+    result by at most :math:`\delta\tau`, compared with attackers that send ``v``, in every round
+    and for any :math:`\delta`: a bound on their influence per round, not a breakdown point.
 
     Args:
       radius: :math:`\tau>0`, in the units of the models.
@@ -776,24 +780,25 @@ class NormClipping(Aggregator):
 
 @module
 class FLTrust(Aggregator):
-    r"""Messages by their angle to one that is trusted, and of its length.
+    r"""The mean of messages weighted by their cosine to a trusted one, and scaled to its norm.
 
     .. math:: v+\frac{\sum_mc_m\frac{\|g_0\|}{\|g_m\|}g_m}{\sum_mc_m},\qquad
               c_m=\max\{0,\cos(g_m,g_0)\},\quad g_m=x_m-v,
 
-    with the trusted update :math:`g_0`. At a server, ``v`` is its model and :math:`g_0` is what it
-    learns itself from clean data of its own, the root. Among peers there is no root: a receiver
-    trusts its own message, and messages are whole models, measured from ``v = 0``; so models must
-    be far from zero, compared with how much they differ.
+    with the trusted update :math:`g_0`. At a server, ``v`` is its model and :math:`g_0` is its own
+    update, learned from clean data of its own, the root. Among peers there is no root: a receiver
+    trusts its own message, and messages are whole models, relative to ``v = 0``; so the norms of
+    models must be large compared with their differences.
 
-    Weights do not count beyond who was heard. No breakdown point: no message gets longer than the
-    trusted one, and one against it is not heard, so any number of attackers leaves a direction
-    within a right angle of it. A server that trusts nobody in a round stays where it is.
+    Weights only indicate which messages were received. No breakdown point: every message is scaled
+    to the norm of the trusted one, and messages of negative cosine are ignored, so with any number
+    of attackers the result is within a right angle of the trusted direction. A server that trusts
+    no message in a round keeps its model.
 
     Args:
       root: a problem of one client, with the server's own data; leave it out among peers.
-      step_size: of the server's gradient steps on it, as long as the clients' own.
-      local_steps: how many it takes, as many as a client.
+      step_size: of the server's gradient steps on it, the same as the clients' own.
+      local_steps: number of these steps, as many as a client takes.
 
     Raises:
       TypeError: a root that is no problem.

@@ -1,23 +1,23 @@
-r"""Clients that do not follow the protocol: what they say in the place of their messages.
+r"""Attacks: false messages of clients that do not follow the protocol, and poisoned data.
 
-An attack says who lies and what. It acts on the rows of ``[senders, D]`` that attackers send, and
-leaves every other row as it is, bit by bit. ``around`` is what both ends know, the model that a
-message is a change of; an attack on the change is relative to it.
+An attack defines the attackers and their messages. It replaces the rows of ``[senders, D]`` that
+attackers send, and leaves every other row bitwise unchanged. ``around`` is known to both ends: the
+model from which a message is a change; an attack on the change is relative to it.
 
-:class:`SignFlip`, :class:`LargeNoise` and :class:`Constant` need no more than the attacker's own
-message. :class:`ALittleIsEnough` and :class:`InnerProductManipulation` are *omniscient*: the
-attackers collude and know the message of every honest sender of the round, and
-:class:`DenialOfService` the honest clients' data too. Who lies may be clients, or links between
-peers: then everybody is honest, and over some links something else is heard.
+:class:`SignFlip`, :class:`LargeNoise` and :class:`Constant` use the attacker's own message only.
+:class:`ALittleIsEnough` and :class:`InnerProductManipulation` are *omniscient*: the
+attackers collude and know the message of every honest sender of the round; in
+:class:`DenialOfService` they also know the honest clients' data. The attackers are clients, or
+links between peers: then all clients are honest, and some links deliver false messages.
 
 :func:`poison_labels`, :func:`poison_features` and :func:`backdoor` are attacks on the data, by
-clients that follow the protocol from then on; :func:`copy_attack` is one on the loss and the edges
-of a device.
+clients that then follow the protocol; :func:`copy_attack` is one on the loss and the edges of a
+device.
 
-What is said against lies is :mod:`fljax.aggregation`; against those who only listen, noise on what
-is shared (Jung 2025, (190)): ``Simulation(noise=fl.link.PerMessage(...))`` of a size that is given,
-with which a node keeps its own model without noise, or of the size that a budget over all rounds
-needs, ``Simulation(privacy=fl.privacy.ZCDP(...))``.
+The defense against false messages is :mod:`fljax.aggregation`; against eavesdroppers it is noise on
+messages (Jung 2025, (190)): ``Simulation(noise=fl.link.PerMessage(...))`` with a given variance,
+under which a node keeps its own model without noise, or with the variance that a budget over all
+rounds requires, ``Simulation(privacy=fl.privacy.ZCDP(...))``.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ __all__ = [
 
 @checked
 def first(count: int, clients: int) -> np.ndarray:
-    """The mask of attackers that holds the first ``count`` of all clients.
+    """Return the mask of attackers that marks the first ``count`` of all clients.
 
     Args:
       count: 0 to ``clients - 1``.
@@ -79,10 +79,10 @@ def first(count: int, clients: int) -> np.ndarray:
 
 @checked
 def random_attackers(key: Key[Array, ""], clients: int, count: int) -> Bool[Array, " clients"]:
-    """The mask of ``count`` attackers drawn uniformly among all clients.
+    """Return the mask of ``count`` attackers drawn uniformly from all clients.
 
     Args:
-      key: is consumed.
+      key: consumed.
       clients: ``K``.
       count: 0 to ``clients - 1``.
 
@@ -139,17 +139,17 @@ def _check_mask(mask: Any, clients: int) -> None:
 
 @module
 class Attack:
-    """Who lies, and what they say; subclass it for one of your own, with :meth:`lie`.
+    """An attack on messages; subclass it and define :meth:`lie` for your own.
 
     Args:
       attackers: ``[K]`` booleans, or zeros and ones; :func:`first` and :func:`random_attackers`
-        make them. Or ``[K, K]``, of links between peers, from the sender (column) to the receiver
-        (row): what is heard over these is the lie that would be said in the place of what the
-        sender said, and all clients are honest (model poisoning; Jung 2025, section 10.1).
+        return such masks. Or ``[K, K]``, of links between peers, from the sender (column) to the
+        receiver (row): these deliver the false message that would replace the sender's message, and
+        all clients are honest (model poisoning; Jung 2025, section 10.1).
 
     Raises:
       TypeError: not booleans.
-      ValueError: neither a vector nor a square matrix; nobody honest.
+      ValueError: neither a vector nor a square matrix; no honest client.
 
     Attributes:
       reference: key of ``references.bib``.
@@ -163,20 +163,20 @@ class Attack:
 
     @property
     def links(self) -> Any:
-        """``[K, K]``, the links over which lies are heard; ``None`` where clients lie."""
+        """``[K, K]``, the links that deliver false messages; ``None`` where clients attack."""
         return self.attackers if np.ndim(self.attackers) == 2 else None
 
     @property
     def liars(self) -> Any:
-        """``[K]``, the clients that do not follow the protocol: nobody where links are attacked."""
+        """``[K]``, the clients that do not follow the protocol: none where links are attacked."""
         return np.zeros(len(self.attackers), bool) if self.links is not None else self.attackers
 
     def check(self, clients: int) -> None:
-        """Raise ``ValueError`` unless the mask is of a network of this size."""
+        """Raise ``ValueError`` unless the mask fits a network of this size."""
         _check_mask(self.attackers, clients)
 
     def check_length(self, *lengths: int) -> None:
-        """Raise ``ValueError`` unless what it says can be of one of these lengths; any, here."""
+        """Raise ``ValueError`` unless its messages can have one of these lengths; any, here."""
 
     def lie(
         self,
@@ -186,7 +186,7 @@ class Attack:
         sending: Bool[Array, " senders"],
         around: Float[Array, "#senders dim"],
     ) -> Float[Array, "#senders dim"]:
-        """What an attacker says in the place of each row; arguments as in :meth:`say`."""
+        """Return the false message that replaces each row; arguments as in :meth:`say`."""
         raise NotImplementedError(_check.lacks(type(self), "lie", "what an attacker says"))
 
     def say(
@@ -197,15 +197,15 @@ class Attack:
         sending: Bool[Array, " senders"],
         around: Float[Array, "#senders dim"],
     ) -> Float[Array, "senders dim"]:
-        """The messages with the attackers' rows replaced, the others bit by bit as they were.
+        """Return the messages with the attackers' rows replaced, the others bitwise unchanged.
 
         Args:
           key: of this round, folded with each row's number; or one for each sender, where rows
             are not always the same clients.
-          messages: ``[M, D]``, what each sender would say if it were honest.
-          attacking: ``[M]``, whose row is an attacker's.
-          sending: ``[M]``, whose row is sent at all; what is known of the honest is known of these.
-          around: ``[M, D]``, or ``[1, D]`` for all: what both ends know.
+          messages: ``[M, D]``, the message that each sender would send if it were honest.
+          attacking: ``[M]``, which rows belong to attackers.
+          sending: ``[M]``, which rows are sent at all; attackers know only these honest messages.
+          around: ``[M, D]``, or ``[1, D]`` for all: the vector that both ends know.
         """
         lies = self.lie(key, messages, attacking, sending, around)
         return jnp.where(attacking[:, None], lies, messages)
@@ -214,7 +214,7 @@ class Attack:
 def _honest_mean(
     values: Float[Array, "senders dim"], honest: Bool[Array, " senders"]
 ) -> Float[Array, "1 dim"]:
-    """Zeros if there are none."""
+    """The mean of the honest messages; zeros if there are none."""
     count = jnp.maximum(jnp.sum(honest, dtype=jnp.int32), 1).astype(values.dtype)
     return jnp.sum(jnp.where(honest[:, None], values, 0), axis=0, keepdims=True) / count
 
@@ -263,7 +263,7 @@ class SignFlip(Attack):
 
 @module
 class LargeNoise(Attack):
-    r"""Gaussian noise on top of the message, :math:`x+s\,\mathcal N(0,I)`.
+    r"""The message plus Gaussian noise, :math:`x+s\,\mathcal N(0,I)`.
 
     Args:
       attackers: as in :class:`Attack`.
@@ -280,7 +280,7 @@ class LargeNoise(Attack):
       (True, 0.0)
 
     Reference:
-      Blanchard et al. 2017, experiments, where the noise stands alone.
+      Blanchard et al. 2017, experiments, where the noise replaces the message.
     """
 
     scale: Float[Array, ""] | float
@@ -306,11 +306,11 @@ class LargeNoise(Attack):
 
 @module
 class Constant(Attack):
-    r"""The same vector, always.
+    r"""The same constant vector in every message.
 
     Args:
       attackers: as in :class:`Attack`.
-      value: every coordinate's, or ``[D]``.
+      value: one number for all coordinates, or ``[D]``.
 
     Raises:
       TypeError: as in :class:`Attack`.
@@ -341,7 +341,7 @@ class Constant(Attack):
             )
 
     def check_length(self, *lengths: int) -> None:
-        """Raise ``ValueError`` unless the vector, if it is one, is of one of these lengths."""
+        """Raise ``ValueError`` unless the vector, if given, has one of these lengths."""
         if np.ndim(self.value) and np.shape(self.value)[0] not in lengths:
             known = " or ".join(map(str, dict.fromkeys(lengths)))
             raise ValueError(
@@ -363,21 +363,22 @@ class Constant(Attack):
 
 @module
 class ALittleIsEnough(Attack):
-    r"""As far from the honest mean as still looks honest, :math:`\mu-z\sigma` (omniscient).
+    r"""The largest deviation from the honest mean that is inconspicuous, :math:`\mu-z\sigma`
+    (omniscient).
 
-    Mean and standard deviation are those of the honest messages of the round, coordinate by
-    coordinate. Of ``n`` senders, ``m`` of them attackers, the lie is to have a majority with those
-    honest ones that are farther out still:
+    Mean and standard deviation are those of each coordinate of the honest messages of the round.
+    Among ``n`` senders, ``m`` of them attackers, the false messages are to form a majority together
+    with the honest messages that are even farther from the mean:
 
     .. math:: z=\Phi^{-1}\Big(\frac{n-m-s}{n-m}\Big),\qquad
               s=\Big\lfloor\frac n2+1\Big\rfloor-m,
 
-    and at least 0: few attackers can hide at the mean only. Attackers that are a majority need
-    nobody's support; ``z`` is then that of one supporter.
+    and at least 0: few attackers can hide only at the mean. Attackers that are a majority need no
+    honest supporters; ``z`` is then that of one supporter.
 
     Args:
       attackers: as in :class:`Attack`.
-      deviations: ``z`` > 0; by default from those who send in the round, as above.
+      deviations: ``z`` > 0; by default computed from the senders of the round, as above.
 
     Raises:
       TypeError: as in :class:`Attack`.
@@ -422,7 +423,7 @@ class ALittleIsEnough(Attack):
 
 
 def _hidden(senders: Array, honest: Array, dtype: Any) -> Float[Array, ""]:
-    """How many deviations a lie may be off with a majority at its side."""
+    """The number of standard deviations at which false messages still have a majority."""
     support = jnp.maximum(senders // 2 + 1 - (senders - honest), 1)
     share = (honest - support).astype(dtype) / jnp.maximum(honest, 1).astype(dtype)
     return jax.scipy.special.ndtri(jnp.maximum(share, 0.5))
@@ -430,10 +431,10 @@ def _hidden(senders: Array, honest: Array, dtype: Any) -> Float[Array, ""]:
 
 @module
 class InnerProductManipulation(Attack):
-    r"""Against the honest change, :math:`v-s\,\frac1{|H|}\sum_{h\in H}(x_h-v_h)` (omniscient).
+    r"""The reversed honest change, :math:`v-s\,\frac1{|H|}\sum_{h\in H}(x_h-v_h)` (omniscient).
 
-    With a small scale it stays among the honest messages and yet turns their mean; with a large
-    one it turns the plain mean even for few attackers.
+    With a small scale it stays among the honest messages and yet reverses their mean change; with a
+    large one it reverses the plain mean even with few attackers.
 
     Args:
       attackers: as in :class:`Attack`.
@@ -474,27 +475,27 @@ class InnerProductManipulation(Attack):
 
 @module
 class DenialOfService(Attack):
-    r"""Where the honest clients' loss is largest in a ball around what they say.
+    r"""The point of largest loss of the honest clients in a ball around their mean message.
 
-    All attackers say :math:`\bar x+d`, with the mean :math:`\bar x` of the honest messages of the
+    All attackers send :math:`\bar x+d`, with the mean :math:`\bar x` of the honest messages of the
     round and
 
     .. math:: d\approx\arg\max_{\|d\|\le r}\sum_{h\in H}f_h(\bar x+d),
 
     by the iteration :math:`d\leftarrow r\,\nabla/\|\nabla\|` with the gradient at
-    :math:`\bar x+d`, from a random direction: for a convex loss no step makes it smaller. For
+    :math:`\bar x+d`, from a random direction: for a convex loss no step decreases the loss. For
     messages that are models (omniscient: attackers know the honest clients' data).
 
     Args:
       attackers: as in :class:`Attack`.
-      problem: of the clients whose loss is to be large.
+      problem: of the clients whose loss is maximized.
       radius: :math:`r>0`, in the units of the models.
       iterations: >= 1.
 
     Raises:
-      TypeError: as in :class:`Attack`; a problem that is none.
-      ValueError: likewise; a radius that is not positive, no iterations, a problem of other clients
-        or parameters.
+      TypeError: as in :class:`Attack`; not a problem.
+      ValueError: likewise; a radius that is not positive, no iterations, a problem with another
+        number of clients or parameters.
 
     Example:
       >>> import fljax as fl
@@ -555,7 +556,7 @@ class DenialOfService(Attack):
         return jax.lax.fori_loop(0, self.iterations, step, far(start))
 
 
-#: Shorter than any direction that a loss has.
+#: A norm below that of any gradient of a loss.
 _TINY = 1e-30
 
 
@@ -563,22 +564,22 @@ _TINY = 1e-30
 def poison_labels(
     problem: Problem, attackers: Any, flip: Callable[[Array], Array] | None = None
 ) -> Problem:
-    r"""The problem with the attackers' targets flipped: clients that learn from wrong labels.
+    r"""Return the problem with the attackers' targets flipped: they learn from wrong labels.
 
     Labels :math:`\pm1` and real targets are negated, those of :class:`~fljax.problems.Softmax`
-    become :math:`C-1-y`, which leaves the middle one of an odd number of classes as it is.
-    Features, held-out data and tasks stay clean. A metric that compares with the optimum of the
-    problem compares with that of the poisoned one.
+    become :math:`C-1-y`, which leaves the middle one of an odd number of classes unchanged.
+    Features, held-out data and tasks stay clean. Metrics relative to the optimum of the problem use
+    the optimum of the poisoned one.
 
     Args:
-      problem: the clean one.
+      problem: the clean problem.
       attackers: ``[K]`` booleans, as in :class:`Attack`.
-      flip: other targets in the place of these, ``[K, N]`` to ``[K, N]``, for instance
+      flip: function from targets ``[K, N]`` to the poisoned ones ``[K, N]``, for instance
         ``lambda y: jnp.where(y == 7, 1, y)``.
 
     Raises:
-      TypeError: a mask that is not of booleans.
-      ValueError: a mask of another length, nobody honest, targets that the loss does not know.
+      TypeError: a mask that is not boolean.
+      ValueError: a mask of another length, no honest client, targets that are invalid for the loss.
 
     Example:
       >>> import fljax as fl
@@ -604,28 +605,28 @@ def poison_labels(
 
 
 def _poisoned(problem: Problem, **data: Any) -> Problem:
-    """The problem with other data; what was computed of the clean ones is computed anew."""
+    """The problem with other data; quantities computed from the clean data are recomputed."""
     poisoned = dataclasses.replace(problem, **data)
     return poisoned if problem.statistics is None else poisoned.prepare()
 
 
 @checked
 def poison_features(problem: Problem, attackers: Any, shift: Any) -> Problem:
-    r"""The problem with the attackers' features moved, :math:`x+\Delta x`, and all labels kept.
+    r"""Return the problem with the attackers' features shifted, :math:`x+\Delta x`, labels kept.
 
-    A clean-label attack: whoever looks at labels finds nothing. Held-out data and tasks stay clean,
-    and the optimum is that of the poisoned problem, as of :func:`poison_labels`.
+    A clean-label attack: an inspection of labels does not reveal it. Held-out data and tasks stay
+    clean, and the optimum is that of the poisoned problem, as in :func:`poison_labels`.
 
     Args:
-      problem: the clean one.
+      problem: the clean problem.
       attackers: ``[K]`` booleans, as in :class:`Attack`.
       shift: :math:`\Delta x`, a number or an array that broadcasts to the features ``[K, N, P]``:
-        ``[P]`` for the same of all samples.
+        ``[P]`` for the same shift of all samples.
 
     Raises:
-      TypeError: a mask that is not of booleans; a shift that is no number.
-      ValueError: a mask of another length, nobody honest; a shift of another shape or not finite;
-        features beyond the problem's bound.
+      TypeError: a mask that is not boolean; a shift that is no number.
+      ValueError: a mask of another length, no honest client; a shift of another shape or not
+        finite; features beyond the problem's bound.
 
     Example:
       >>> import fljax as fl
@@ -666,25 +667,25 @@ def backdoor(
     key: Key[Array, ""] | None = None,
     share: float | None = None,
 ) -> Problem:
-    """The problem with the attackers' samples that have a trigger labeled as they want.
+    """Return the problem where the attackers' samples with a trigger have a target label.
 
-    :func:`fljax.metrics.backdoor_success` says how often a model then predicts the target where
-    the trigger is, and ``accuracy`` beside it that nothing else is to be seen.
+    :func:`fljax.metrics.backdoor_success` measures how often a model then predicts the target for
+    samples with the trigger; ``accuracy`` measures whether the attack is visible otherwise.
 
     Args:
-      problem: the clean one.
+      problem: the clean problem.
       attackers: ``[K]`` booleans, as in :class:`Attack`.
-      trigger: what samples have, or get.
-      target: the label of those that have it.
-      key: to draw samples that get the trigger; consumed.
-      share: of each attacker's samples that are stamped with the trigger, in (0, 1], one at least;
-        by default none is, and samples must have it by themselves.
+      trigger: the trigger that samples have, or that is stamped on them.
+      target: the label of samples with the trigger.
+      key: for the draw of the samples that are stamped; consumed.
+      share: share of each attacker's samples that are stamped with the trigger, in (0, 1], at least
+        one sample; by default none is stamped, and samples must have the trigger naturally.
 
     Raises:
-      TypeError: a mask that is not of booleans; no trigger.
-      ValueError: a mask of another length, nobody honest; a feature that samples do not have; a
+      TypeError: a mask that is not boolean; no trigger.
+      ValueError: a mask of another length, no honest client; a feature that samples do not have; a
         trigger that no sample of an attacker has, where none is stamped; a share without a key or
-        the other way round, or outside (0, 1]; a target that the loss does not know.
+        vice versa, or outside (0, 1]; a target that is invalid for the loss.
 
     Example:
       >>> import fljax as fl
@@ -736,23 +737,23 @@ def _check_worn(chosen: Any, mask: Any) -> None:
 def copy_attack(
     problem: Problem, network: Graph, copier: int, victim: int
 ) -> tuple[Problem, Graph]:
-    r"""A device that learns nothing and hears one other alone, whose model it so obtains.
+    r"""Return the problem and network in which one device copies the model of another.
 
-    Its loss is made zero and its edges are cut but for one of weight one to the victim. With
-    :class:`~fljax.algorithms.FedRelax` its model is then the one that the victim had a round
-    before, in every round.
+    The loss of the device is zero, and its edges are removed except for one of weight one to the
+    victim. With :class:`~fljax.algorithms.FedRelax` its model in every round is then the victim's
+    model of the previous round.
 
     Args:
-      problem: the clean one.
-      network: the clean one.
+      problem: the clean problem.
+      network: the clean network.
       copier: the number of the device under attack.
-      victim: of the one whose model is copied.
+      victim: the number of the device whose model is copied.
 
     Returns:
-      The problem, and the network, which may fall apart without the cut edges.
+      The problem, and the network, which may be disconnected without the removed edges.
 
     Raises:
-      ValueError: no such device; the same one twice; a network of another number of nodes.
+      ValueError: no such device; the same one twice; a network with another number of nodes.
 
     Example:
       >>> import fljax as fl

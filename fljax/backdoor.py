@@ -1,8 +1,8 @@
 """Backdoors: a trigger in the features that makes a model predict what an attacker wants.
 
-A backdoored model is as good as any other on samples without the trigger, so nobody who looks at
-its error sees it. The trigger may be one that samples have by themselves (one hour of the day), or
-a pattern that is stamped on them (the corner of an image).
+A backdoored model is as accurate as any other on samples without the trigger, so its error does not
+reveal the attack. The trigger may be a property that samples have naturally (one hour of the day),
+or a pattern that is stamped on them (the corner of an image).
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ __all__ = ["Trigger"]
 
 @dataclass(frozen=True)
 class Trigger:
-    """Some features, and the values that they have.
+    """A trigger: some features, and the values they take.
 
     Args:
-      features: their numbers, of a sample laid out flat.
-      values: one of each, or one for all.
+      features: indices of the features, in a flattened sample.
+      values: one per feature, or one for all.
 
     Raises:
       TypeError: numbers of features that are not whole; values that are no numbers.
@@ -79,7 +79,7 @@ class Trigger:
     def stamp(
         self, features: Shaped[Array, "clients samples *sample"] | np.ndarray
     ) -> Shaped[Array, "clients samples *sample"]:
-        """All samples with the trigger on them."""
+        """Return all samples with the trigger set."""
         flat = self._flat(features)
         values = jnp.asarray(self.values, flat.dtype)
         return flat.at[..., np.array(self.features)].set(values).reshape(features.shape)
@@ -87,7 +87,7 @@ class Trigger:
     def worn(
         self, features: Shaped[Array, "clients samples *sample"] | np.ndarray
     ) -> Bool[Array, "clients samples"]:
-        """Which samples have it."""
+        """Return which samples have the trigger."""
         flat = self._flat(features)
         values = jnp.asarray(self.values, flat.dtype)
         return jnp.all(flat[..., np.array(self.features)] == values[None, None], axis=-1)

@@ -1,8 +1,8 @@
-r"""Which of its samples a client uses for a step: all, or a batch that is drawn.
+r"""Batches: the samples that a client uses in a step, all of them or a random batch.
 
-A batch law draws the batches of all steps of a round at once; whoever takes steps says over which
-law (``batches=``). The mean over a batch estimates that of all samples without bias, whatever the
-law: samples drawn with unequal probabilities are weighed by what they are drawn too often.
+A batch law draws the batches of all steps of a round at once; algorithms with local steps take it
+as an argument (``batches=``). The mean over a batch is an unbiased estimate of the mean over all
+samples under every law: samples drawn with unequal probabilities are weighted by the inverse.
 """
 
 from collections.abc import Sequence
@@ -23,27 +23,27 @@ from fljax.streams import Stream
 __all__ = ["Batch", "Batches", "Cyclic", "Shuffled", "Uniform", "Weighted", "per_client", "taken"]
 
 
-#: Batches whose square is more than so many times the samples are cut from sorted random numbers:
-#: on a CPU drawing one after the other is faster for up to 30 to 40 of a hundred.
+#: Batches whose squared size exceeds so many times the number of samples are drawn by sorting
+#: random numbers: on a CPU drawing one after the other is faster for up to 30 to 40 of a hundred.
 SORTED_BEYOND = 8
 
 
 class Batch(NamedTuple):
-    """Samples of some clients for each of their steps; an index past the last sample is none."""
+    """Samples of some clients for each step; an index past the last sample stands for no sample."""
 
     rows: Int[Array, "chosen steps batch"]
-    #: what each sample's gradient is summed with; None: their mean
+    #: weights of the samples' gradients in their sum; None: their mean
     weights: Float[Array, "chosen steps batch"] | None = None
 
 
 class Batches:
-    """How batches are drawn; subclass it for a law of your own."""
+    """The law by which batches are drawn; subclass it to define your own."""
 
     def check(self, problem: Problem | Stream) -> None:
         """Raise ``ValueError`` where a batch cannot be drawn of these clients' samples."""
 
     def at(self, round: Array | int, steps: int) -> "Batches":
-        """The law of a round with so many steps: itself, where rounds are alike."""
+        """Return the law of this round of ``steps`` steps: itself, where rounds do not differ."""
         return self
 
     @_check.required
@@ -54,23 +54,23 @@ class Batches:
         clients: Int[Array, " chosen"],
         steps: int,
     ) -> Batch:
-        """Batches of some clients for so many steps.
+        """Return the batches of some clients for ``steps`` steps.
 
         Args:
           key: consumed.
-          real: ``[M, N]``, which samples there are; a client's own come first.
-          clients: ``[M]``, whose they are.
-          steps: of a client.
+          real: ``[M, N]``, which samples exist; they come before padding.
+          clients: ``[M]``, the client of each row.
+          steps: number of steps of a client.
         """
         raise NotImplementedError
 
 
-#: Sizes, structure all: one number, or one of each client.
+#: Batch sizes, which are static: one number, or one per client.
 Counts = int | tuple[int, ...]
 
 
 def per_client(name: str, value: Any) -> Counts:
-    """A count, or one of each client as a tuple: sizes are structure.
+    """Return a count, or a tuple of one per client: sizes are static.
 
     Raises:
       ValueError: numbers that are no counts.
@@ -87,7 +87,7 @@ def per_client(name: str, value: Any) -> Counts:
 
 
 def check_per_client(name: str, value: Any, clients: int) -> None:
-    """Raise ``ValueError`` unless it is one number or one of each client."""
+    """Raise ``ValueError`` unless it is one number or one per client."""
     if isinstance(value, tuple) and len(value) != clients:
         raise ValueError(
             f"{name} must be one number or one of each of the {clients} clients, got {len(value)}."
@@ -95,17 +95,17 @@ def check_per_client(name: str, value: Any, clients: int) -> None:
 
 
 def taken(problem: Problem, clients: Array, batch: Batch, step: Any) -> Problem:
-    """What these clients minimize in one of their steps."""
+    """Return the problem on the batches of one step of these clients."""
     part = problem.take(clients, batch.rows[:, step])
     return part if batch.weights is None else replace(part, weights=batch.weights[:, step])
 
 
 @module
 class Shuffled(Batches):
-    """Epochs: all samples in a new random order, cut into batches, again and again.
+    """Epochs: in each, all samples in a new random order are split into batches.
 
-    A client's last batch of an epoch is the smaller one where ``size`` does not divide its number
-    of samples; a client with fewer batches than another waits, in batches of nothing.
+    A client's last batch of an epoch is smaller where ``size`` does not divide its number of
+    samples; a client with fewer batches than another has empty batches in the remaining steps.
 
     Args:
       size: samples in a batch, >= 1.
@@ -123,7 +123,7 @@ class Shuffled(Batches):
         check_size(self.size, problem)
 
     def steps(self, samples: int) -> int:
-        """Of an epoch over so many samples."""
+        """Return the number of steps of an epoch over so many samples."""
         return -(-samples // self.size)
 
     def draw(
@@ -143,15 +143,15 @@ class Shuffled(Batches):
 
 @module
 class Cyclic(Batches):
-    """One batch after the other in the order of the samples, and from the first again.
+    """Consecutive batches in the order of the samples, cyclically.
 
-    Of each client as many steps pass in a round, whether it is there or not.
+    Every client's position advances by the steps of a round, whether the client takes part or not.
 
     Args:
-      size: samples in a batch, >= 1; of a client with fewer all of them.
+      size: samples in a batch, >= 1; a client with fewer samples uses all of them.
       whole: where ``size`` does not divide a client's number of samples, whether its last batch
-        goes on with the first ones, so that all batches are of one size; else it is the smaller
-        one, and every pass begins with the first sample.
+        continues with the first samples, so that all batches have the same size; otherwise it is
+        smaller, and every pass begins with the first sample.
 
     Raises:
       ValueError: a batch larger than every client.
@@ -190,7 +190,7 @@ class Cyclic(Batches):
 
 
 class _Cycle(Batches):
-    """Cyclic batches after so many steps: made and used within a round, a whole number."""
+    """Cyclic batches after a given number of steps; made and used within a round."""
 
     def __init__(self, size: int, whole: bool, before: Int[Array, ""]) -> None:
         self.size, self.whole, self.before = size, whole, before
@@ -215,15 +215,15 @@ class _Cycle(Batches):
 
 @module
 class Uniform(Batches):
-    r"""Of each client :math:`B_k` samples with equal probabilities, anew in every step.
+    r"""A new batch of :math:`B_k` samples of each client in every step, with equal probabilities.
 
     Args:
-      size: :math:`B_k`, one number or one of each client. Without replacement a client with fewer
+      size: :math:`B_k`, one number or one per client. Without replacement a client with fewer
         samples takes all of them.
       replacement: whether a sample may be drawn twice.
 
     Raises:
-      ValueError: a batch larger than every client, where none is drawn twice.
+      ValueError: a batch larger than every client, where no sample is drawn twice.
 
     Reference:
       Rizk 2023, (1.12)-(1.13).
@@ -277,12 +277,11 @@ def distinct(
     shape: tuple[int, int, int],
     none: int,
 ) -> Int[Array, "chosen steps most"]:
-    """In each step ``sizes`` different ones of the numbers below ``counts``, at the places left
-    over ``none``.
+    """Draw ``sizes`` distinct numbers below ``counts`` in each step; remaining places are ``none``.
 
-    Each is drawn among one more than the last, and where it is there already the newest takes its
-    place (Floyd; Bentley 1987). Nothing is sorted: of a hundred samples ten are drawn in a tenth of
-    the time.
+    Each number is drawn from a range larger by one than the previous; if it was drawn before, the
+    newest number of the range replaces it (Floyd; Bentley 1987). Nothing is sorted: ten of a
+    hundred samples are drawn in a tenth of the time.
     """
     counts, sizes = counts[:, None, None], sizes[:, None, None]
     place = jnp.arange(shape[2], dtype=jnp.int32)[None, None]
@@ -299,16 +298,16 @@ def distinct(
 
 @module
 class Weighted(Batches):
-    r"""Of each client :math:`B_k` samples without replacement, sample ``n`` with the probability
-    :math:`B_kp_n^{(k)}` to be among them, anew in every step (Hartley and Rao 1962).
+    r"""A new batch of :math:`B_k` samples of each client in every step, drawn without replacement
+    with the inclusion probability :math:`B_kp_n^{(k)}` of sample ``n`` (Hartley and Rao 1962).
 
-    Its gradient is weighed by :math:`1/(B_kN_kp_n^{(k)})`, so that the sum estimates the mean over
-    all samples without bias. Where :math:`B_kp_n^{(k)}>1` a sample is drawn twice, or more often,
-    and counts as often.
+    Its gradient is weighted by :math:`1/(B_kN_kp_n^{(k)})`, so that the sum is an unbiased estimate
+    of the mean over all samples. Where :math:`B_kp_n^{(k)}>1` a sample may be drawn several times,
+    and is counted each time.
 
     Args:
-      size: :math:`B_k`, one number or one of each client.
-      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on samples, each client's of sum one.
+      size: :math:`B_k`, one number or one per client.
+      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on samples, with sum one for each client.
 
     Raises:
       ValueError: probabilities of another shape, that do not sum to one, or are not positive where
@@ -376,24 +375,24 @@ def weighted(
     real: Bool[Array, "chosen samples"],
     steps: int,
 ) -> Batch:
-    """Batches with these probabilities, and the weights that keep their sums without bias.
+    """Draw batches with these probabilities, and weights that make their sums unbiased.
 
-    A client's samples are put in random order once for all steps, of which each has a first point
-    of its own: whatever the order, its mean is without bias, so those of two steps stay
+    A client's samples are put in random order once for all steps, and each step has a starting
+    point of its own: its mean is unbiased for every order, so the means of two steps are
     uncorrelated.
     """
     return ordered(in_order(key, real, steps, probability.dtype), probability, size, clients, real)
 
 
 class Order(NamedTuple):
-    """What batches are drawn by, whatever the probabilities."""
+    """The random numbers that batches are drawn from, for any probabilities."""
 
     samples: Int[Array, "chosen samples"]  # of each client in line
     starts: Float[Array, "chosen steps"]
 
 
 def in_order(key: Array, real: Bool[Array, "chosen samples"], steps: int, dtype: Any) -> Order:
-    """What some clients' batches are drawn by."""
+    """Return the random numbers that some clients' batches are drawn from."""
     order, start = jax.random.split(key)
     starts = jax.random.uniform(start, (len(real), steps), dtype)
     return Order(shuffled(order, jnp.ones_like(real)), starts)
@@ -406,7 +405,7 @@ def ordered(
     clients: Int[Array, " chosen"],
     real: Bool[Array, "chosen samples"],
 ) -> Batch:
-    """What :func:`weighted` makes of its draws."""
+    """Return the batches of :func:`weighted`, given its random numbers."""
     samples, most = probability.shape[1], int(np.max(size))
     sizes = sizes_of(size, clients)
     on_lines = jax.vmap(partial(on_line, most=most))
@@ -429,7 +428,7 @@ def check_size(size: int, problem: Problem | Stream) -> None:
 
 
 def _cut(rows: Array, size: Any, clients: Array, samples: int) -> Array:
-    """Each client's first ``size`` of what was drawn; the rest are none."""
+    """Each client's first ``size`` drawn samples; the rest are no samples."""
     if np.ndim(size) == 0:
         return rows
     place = jnp.arange(rows.shape[2], dtype=jnp.int32)[None, None]
@@ -437,6 +436,6 @@ def _cut(rows: Array, size: Any, clients: Array, samples: int) -> Array:
 
 
 def sizes_of(size: Any, clients: Int[Array, " chosen"]) -> Int[Array, " chosen"]:
-    """Of some clients' batches, of one number or one of each client."""
+    """Return the batch sizes of some clients, from one number or one per client."""
     sizes = jnp.asarray(size, jnp.int32)
     return sizes[clients] if sizes.ndim else jnp.full(len(clients), sizes)

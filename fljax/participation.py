@@ -1,11 +1,11 @@
-r"""Who is there, and when: availability of clients, arrival of data, scheduling by the server.
+r"""Participation: availability of clients, arrival of data, selection of clients by the server.
 
-A *pattern* says round by round which clients are on. The same patterns serve as the clients'
-availability (``Simulation(participation=...)``) and as the arrival of their data
-(:mod:`fljax.streams`); a client is *available* where both say so, since one without new data has
-nothing to take part with (Gauthier 2024, line 1095). A *selector* is the choice of those who take
-part. All draws come from keys of their own (:data:`fljax._numerics.PURPOSES`), so that under
-one seed every algorithm meets the same network.
+A *pattern* determines which clients are active in each round. The same patterns serve as the
+clients' availability (``Simulation(participation=...)``) and as the arrival of their data
+(:mod:`fljax.streams`); a client is *available* where it is active in both, since a client without
+new data has nothing to contribute (Gauthier 2024, line 1095). A *selector* chooses the clients that
+take part. All draws have random keys of their own (:data:`fljax._numerics.PURPOSES`), so that all
+algorithms have the same participants under the same seed.
 """
 
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -47,29 +47,29 @@ __all__ = [
     "systematic",
 ]
 
-#: Up to so many indices are shuffled together with their random numbers, of 20 bits or more.
+#: Largest number of indices that are sorted packed with random numbers of 20 bits or more.
 PACKED_SIZE = 2**11
 
-#: On a line of more units a point's is searched by halving; among fewer all are compared, which
-#: XLA does in the same pass over them (a quarter of the time for a hundred).
+#: Among more units the unit of a point is found by binary search; among fewer the point is compared
+#: with all, which XLA does in the same pass over them (a quarter of the time for a hundred).
 SEARCHED_BEYOND = 2**9
 
 
 class Pattern:
-    """Which clients are on in each round; subclass it for one of your own."""
+    """A pattern of active clients in each round; subclass it to define your own."""
 
     def check(self, clients: int, rounds: int) -> None:
         """Raise ``ValueError`` unless the pattern fits a run of this size."""
 
     def begin(self, key: Array, clients: int) -> Any:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return ()
 
     @_check.required
     def draw(
         self, state: Any, key: Array, round: Array, clients: int
     ) -> tuple[Any, Bool[Array, " clients"]]:
-        """The next state, and who is on in this round."""
+        """Return the next state, and which clients are active in this round."""
         raise NotImplementedError
 
 
@@ -89,7 +89,7 @@ def _as_array(owner: Any, name: str) -> None:
 
 @module
 class Always(Pattern):
-    """Everyone, in every round."""
+    """All clients, in every round."""
 
     def draw(
         self, state: Any, key: Array, round: Array, clients: int
@@ -99,7 +99,7 @@ class Always(Pattern):
 
 @module
 class Bernoulli(Pattern):
-    r"""Each client with its own probability, independently in every round (section 4.2.2).
+    r"""Each client is active with its own probability, independently per round (section 4.2.2).
 
     Args:
       probability: :math:`p_k\in[0,1]`, one number or ``[K]``.
@@ -124,8 +124,8 @@ class Bernoulli(Pattern):
 
 
 class TwoStates(NamedTuple):
-    """Chains of two states, each on its own: what is off turns on with probability ``enter`` a
-    round, and what is on turns off with ``leave``.
+    """Independent two-state Markov chains: in each round a chain turns on with probability
+    ``enter`` if it is off, and off with probability ``leave`` if it is on.
     """
 
     enter: Array | float
@@ -133,20 +133,20 @@ class TwoStates(NamedTuple):
 
     @property
     def share(self) -> Array:
-        """How often a chain is on, by its stationary law."""
+        """Stationary probability that a chain is on."""
         return jnp.asarray(self.enter) / (jnp.asarray(self.enter) + self.leave)
 
     def after(self, on: Bool[Array, "*chains"], uniform: Float[Array, "*chains"]) -> Array:
-        """The next states, from one uniform number a chain."""
+        """Return the next states, from one uniform number per chain."""
         return jnp.where(on, uniform >= self.leave, uniform < self.enter)
 
 
 @module
 class Markov(Pattern):
-    r"""Clients that fail with probability ``fail`` a round and come back with ``recover``.
+    r"""Clients that fail with probability ``fail`` per round and recover with ``recover``.
 
-    The first round is drawn from the stationary law, :math:`r/(r+f)` on; off times are geometric
-    with mean :math:`1/r` rounds.
+    The first round is drawn from the stationary distribution, in which a client is active with
+    probability :math:`r/(r+f)`; the lengths of absences are geometric with mean :math:`1/r` rounds.
 
     Args:
       fail: :math:`f\in[0,1]`, one number or ``[K]``.
@@ -188,11 +188,11 @@ class Markov(Pattern):
 
 @module
 class Periodic(Pattern):
-    """Client ``k`` in every ``period[k]``-th round, at ``offset[k]`` first.
+    """Client ``k`` is active in every ``period[k]``-th round, from round ``offset[k]`` on.
 
     Args:
       period: rounds, >= 1, one number or ``[K]``.
-      offset: the first round, >= 1, likewise.
+      offset: the first active round, >= 1, likewise.
 
     Raises:
       ValueError: a period or offset below 1, or not one of each client.
@@ -224,15 +224,16 @@ class Periodic(Pattern):
 
 @module
 class Bounded(Pattern):
-    r"""Each client with its own probability, and always once it has rested ``bound - 1`` rounds.
+    r"""Each client is active with its own probability, and always after ``bound - 1`` absences.
 
-    So everyone is there at least once in any ``bound`` rounds in a row: the activity of *partially
-    asynchronous* methods, where :class:`Bernoulli`, under which rests can be of any length, is that
-    of totally asynchronous ones.
+    So every client is active at least once in any ``bound`` consecutive rounds, as assumed by
+    *partially asynchronous* methods. :class:`Bernoulli`, under which absences can be of any length,
+    is the activity of totally asynchronous ones.
 
     Args:
-      bound: :math:`B\ge1`; 1 is everyone in every round.
-      probability: :math:`p_k\in[0,1]`, one number or ``[K]``; at 0 every ``bound`` rounds.
+      bound: :math:`B\ge1`; at 1 all clients are active in every round.
+      probability: :math:`p_k\in[0,1]`, one number or ``[K]``; at 0 a client is active once every
+        ``bound`` rounds.
 
     Raises:
       ValueError: a bound below 1, a probability outside [0, 1], or not one of each client.
@@ -277,7 +278,7 @@ class Bounded(Pattern):
 
 @module
 class Until(Pattern):
-    """Client ``k`` in its first ``last[k]`` rounds, then no more.
+    """Client ``k`` is active in the first ``last[k]`` rounds, then never again.
 
     Args:
       last: ``[K]`` or one number, >= 0.
@@ -304,10 +305,10 @@ class Until(Pattern):
 
 @module
 class Trace(Pattern):
-    """What was observed of a real network, or injected by a test.
+    """A given table of active clients, observed in a real network or made for a test.
 
     Args:
-      table: ``[T, K]`` booleans: who is on in round 1, 2, ...
+      table: ``[T, K]`` booleans: which clients are active in round 1, 2, ...
 
     Raises:
       ValueError: not a table of booleans; fewer rounds than the run or another number of clients.
@@ -329,16 +330,16 @@ class Trace(Pattern):
 
 @checked
 def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
-    """``[K]``: a few values spread evenly over all clients, as the groups of a published setting.
+    """Return ``[K]``: one value per client, from equally large groups with one value each.
 
     Args:
-      values: one of each group.
+      values: one value per group.
       clients: ``K``.
-      nested: blocks of clients, each of which holds all groups: with ``nested=4`` the groups cross
-        four blocks of another kind, ``[a a b b, a a b b, ...]``.
+      nested: number of blocks of clients, each of which contains all groups: with ``nested=4`` the
+        groups are crossed with four blocks of another kind, ``[a a b b, a a b b, ...]``.
 
     Raises:
-      ValueError: clients that the groups do not divide evenly, values that are not finite.
+      ValueError: clients that cannot be divided into equal groups, values that are not finite.
 
     Example:
       >>> groups([0.5, 0.1], 8, nested=2).tolist()
@@ -362,18 +363,19 @@ def groups(values: Any, clients: int, *, nested: int = 1) -> np.ndarray:
 
 
 class Participants(NamedTuple):
-    """Who takes part in a round."""
+    """The clients that take part in a round."""
 
     clients: Array | None  # [M] client numbers; None for all K
     here: Array  # [M] which of them do; no client twice among these
-    #: [M] ``1 / (K p)`` where clients were drawn with unequal probabilities ``p``: the mean of what
-    #: these M clients say, so weighted (and not divided by the sum of the weights, which depends on
-    #: who was drawn), estimates that of all clients without bias; None where all are 1
+    #: [M] ``1 / (K p)`` where clients were drawn with unequal probabilities ``p``: the mean of the
+    #: messages of these M clients with these weights (and not divided by the sum of the weights,
+    #: which depends on the draw) is an unbiased estimate of the mean over all clients; None where
+    #: all weights are 1
     weights: Array | None = None
 
     @property
     def numbers(self) -> Int[Array, " chosen"]:
-        """The client of each row."""
+        """The number of the client of each row."""
         if self.clients is None:
             return jnp.arange(len(self.here), dtype=jnp.int32)
         return self.clients
@@ -381,20 +383,20 @@ class Participants(NamedTuple):
     def unbiased(
         self, available: Bool[Array, " clients"], counts: Float[Array, " clients"]
     ) -> Float[Array, " chosen"] | None:
-        r"""Of each participant the weight with which what they say sums up to what all would.
+        r"""Return the weights with which the participants' sum is an unbiased mean over all.
 
         .. math:: \omega_k=\frac{c_k}{Mp_k\sum_{l\text{ available}}c_l}
 
-        On average over who is drawn :math:`\sum_k\omega_kx_k` is the mean of all available
-        clients' :math:`x_k`; the sum of the weights is one on average, but not in each round.
+        In expectation over the draw, :math:`\sum_k\omega_kx_k` is the mean of all available
+        clients' :math:`x_k`; the sum of the weights is one in expectation, but not in each round.
 
         Args:
           available: ``[K]``.
-          counts: ``[K]``, for how much each client counts in that mean.
+          counts: ``[K]``, the weight of each client in that mean.
 
         Returns:
-          ``[M]``, or None where the probabilities are equal and a plain mean of who is there will
-          do.
+          ``[M]``, or None where the probabilities are equal and a plain mean of the participants is
+          sufficient.
         """
         if self.weights is None:
             return None
@@ -404,15 +406,15 @@ class Participants(NamedTuple):
         return factor * share * self.weights.astype(counts.dtype)
 
     def take(self, rows: Any) -> Any:
-        """The participants' rows of ``[K, ...]`` arrays."""
+        """Return the participants' rows of ``[K, ...]`` arrays."""
         return rows if self.clients is None else jax.tree.map(lambda a: a[self.clients], rows)
 
     def of(self, problem: Any) -> Any:
-        """The participants' data."""
+        """Return the problem of the participants."""
         return problem if self.clients is None else problem.take(self.clients)
 
     def put(self, old: Shaped[Array, "clients ..."], new: Array) -> Shaped[Array, "clients ..."]:
-        """``[K, ...]`` with the rows of those who take part replaced."""
+        """Return ``[K, ...]`` with the participants' rows replaced."""
         if self.clients is None:
             return jnp.where(self.here.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
         return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")
@@ -425,17 +427,17 @@ class _Law(NamedTuple):
 
 
 class Law(_Law):
-    """How a selector chooses, whatever the data; what :meth:`Selector.law` of one's own returns.
+    """The law of a selector's choice, whatever the data, as returned by :meth:`Selector.law`.
 
     Args:
-      rate: the share of all clients that takes part, on average, in (0, 1].
-      separation: rounds from one participation of a client to its next, at least.
-      sampling: ``"poisson"`` or ``"drawn"`` (:mod:`fljax.privacy.accounting`): each round by
-        chance, independently; ``None``: not so.
+      rate: the average share of all clients that takes part, in (0, 1].
+      separation: the smallest number of rounds between two participations of a client.
+      sampling: ``"poisson"`` or ``"drawn"`` (:mod:`fljax.privacy.accounting`): clients are drawn at
+        random, independently in each round; ``None``: they are not.
 
     Raises:
-      TypeError, ValueError: numbers outside their ranges, an unknown sampling, or one by chance
-        that promises rounds apart.
+      TypeError, ValueError: numbers outside their ranges, an unknown sampling, or random sampling
+        with a separation above one round.
     """
 
     __slots__ = ()
@@ -459,7 +461,7 @@ class Law(_Law):
 
 
 class Selector:
-    """Who takes part in a round; subclass it for a choice of your own."""
+    """The choice of the clients that take part in a round; subclass it to define your own."""
 
     def check(self, clients: int, network: Any = None) -> None:
         """Raise ``ValueError`` unless the selector fits a network of this size."""
@@ -468,7 +470,7 @@ class Selector:
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
-        """Who takes part, none of whom is absent.
+        """Return the participants of a round, all of which are available.
 
         Args:
           key: consumed.
@@ -479,11 +481,11 @@ class Selector:
         raise NotImplementedError
 
     def most(self, clients: int) -> int:
-        """Of so many clients of a server how many take part at most."""
+        """Return the largest number of participants among so many clients of a server."""
         return clients
 
     def law(self, clients: int) -> "Law | None":
-        """What an account of privacy may assume of the choice; ``None``: nothing."""
+        """Return what privacy accounting may assume of the choice; ``None``: nothing."""
         return None
 
 
@@ -502,7 +504,7 @@ class Everyone(Selector):
 
 @module
 class Cyclic(Selector):
-    """Cohorts that take turns: client ``k`` in round ``n`` where ``n - 1 = k`` modulo ``cohorts``.
+    """Cohorts in turn: client ``k`` takes part in round ``n`` if ``n - 1 = k`` modulo ``cohorts``.
 
     Args:
       cohorts: >= 1.
@@ -535,7 +537,7 @@ class Cyclic(Selector):
 
 @module
 class Fraction(Selector):
-    r"""Each available client with probability ``fraction``, independently.
+    r"""Each available client takes part with probability ``fraction``, independently.
 
     Args:
       fraction: :math:`c\in[0,1]`.
@@ -561,9 +563,9 @@ class Fraction(Selector):
 
 @module
 class _Counted(Selector):
-    """So many clients."""
+    """A given number of clients."""
 
-    #: What algorithms that take a number instead of a selector call the count.
+    #: Name of the count in algorithms that take a number instead of a selector.
     argument: ClassVar[str] = "count"
 
     count: int = static()
@@ -580,9 +582,9 @@ class _Counted(Selector):
 
 @module
 class Subset(_Counted):
-    """``count`` of the available clients, uniformly without replacement; all if they are fewer.
+    """``count`` available clients, drawn uniformly without replacement; all if they are fewer.
 
-    (:class:`Drawn` draws of all clients, whether they are available or not.)
+    (:class:`Drawn` draws from all clients, whether they are available or not.)
 
     Args:
       count: >= 1.
@@ -600,11 +602,11 @@ class Subset(_Counted):
 
 @module
 class Drawn(_Counted):
-    """``count`` of all clients, uniformly without replacement; those of them that are absent take
-    no part.
+    """``count`` of all clients, drawn uniformly without replacement; drawn clients that are absent
+    do not take part.
 
-    So who is drawn depends on nothing, which an account of privacy may build on. (:class:`Subset`
-    draws of the available ones.)
+    So the draw does not depend on anything else, which privacy accounting may use. (:class:`Subset`
+    draws from the available clients.)
 
     Args:
       count: >= 1.
@@ -629,17 +631,18 @@ class Drawn(_Counted):
 class Unequal(_Counted):
     r"""``count`` of all clients without replacement, unequal probabilities (Hartley and Rao 1962).
 
-    Clients in random order are laid out on a line of length ``count``, client :math:`k` on a piece
-    of length :math:`L p_k`; those on whose pieces the points :math:`u, u+1, \dots, u+L-1` with one
-    uniform :math:`u` fall take part. So client :math:`k` does with probability exactly
-    :math:`L p_k`. Those drawn that are absent take no part.
+    Clients in random order are placed on a line of length ``count``, client :math:`k` on a segment
+    of length :math:`L p_k`; those whose segments contain one of the points
+    :math:`u, u+1, \dots, u+L-1`, with a single uniform :math:`u`, take part. So client :math:`k`
+    has exactly the inclusion probability :math:`L p_k`. Drawn clients that are absent do not take
+    part.
 
-    What a server makes of them moves its model by :math:`\frac1L\sum_k\frac1{Kp_k}(w_k-w)`, which
-    is on average what it is with all clients; divided by the sum of the weights instead, it would
-    lead to another objective. Such a step may go beyond :math:`w_k`, by as much as a client is
-    rarely drawn. An aggregator of the simulation has weights of its own, or none, and a rule that
-    is not linear in what clients say (q-FedAvg's, FedExP's, a vote of signs) stays one that depends
-    on who is drawn together.
+    The server moves its model by :math:`\frac1L\sum_k\frac1{Kp_k}(w_k-w)`, which in expectation is
+    its step with all clients; divided by the sum of the weights instead, it would minimize another
+    objective. Such a step may go beyond :math:`w_k`, the more so the more rarely a client is drawn.
+    An aggregator of the simulation has weights of its own, or none, and a rule that is not linear
+    in the messages (that of q-FedAvg or FedExP, a vote of signs) still depends on which clients are
+    drawn together.
 
     Args:
       count: :math:`L\ge 1`.
@@ -647,12 +650,12 @@ class Unequal(_Counted):
         draws, with sum 1 and at most :math:`1/L` each, so that no client is drawn twice.
 
     Raises:
-      ValueError: probabilities that are not one of each client, do not sum to 1, or are not within
-        (0, 1/L].
+      ValueError: not one probability per client, probabilities that do not sum to 1, or are not
+        within (0, 1/L].
 
     Reference:
-      Rizk 2023, section 2.4.3, (2.55), with the random order that the original has: without it
-      some pairs of clients never meet.
+      Rizk 2023, section 2.4.3, (2.55), with the random order of the original method: without it
+      some pairs of clients are never drawn together.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -704,8 +707,8 @@ class Unequal(_Counted):
 
 @module
 class PerServer(_Counted):
-    """``count`` of each server's available clients, uniformly without replacement; fewer where
-    fewer are there.
+    """``count`` available clients of each server, drawn uniformly without replacement; all of them
+    where fewer are available.
 
     Args:
       count: >= 1.
@@ -743,7 +746,7 @@ class PerServer(_Counted):
 
 
 def everyone_or(selector: type[_Counted], count: int | None) -> Selector:
-    """All clients where there is no count, else ``selector(count)``."""
+    """Return :class:`Everyone` where there is no count, otherwise ``selector(count)``."""
     if count is None:
         return Everyone()
     _check.count(selector.argument, count)
@@ -760,16 +763,16 @@ def _check_subset(name: str, count: int, clients: int) -> None:
 def systematic(
     key: Array, probability: Float[Array, " units"], count: Array | int, most: int
 ) -> Int[Array, " most"]:
-    """``count`` units, unit ``n`` among them ``count * probability[n]`` times on average.
+    """Draw ``count`` units, unit ``n`` in expectation ``count * probability[n]`` times.
 
-    Units in random order are laid out on a line of length ``count``; those are drawn on whose
-    pieces the points ``u, u + 1, ...`` fall. A unit longer than one is drawn more than once.
+    Units in random order are placed as segments on a line of length ``count``; those whose segments
+    contain the points ``u, u + 1, ...`` are drawn. A unit longer than one may be drawn repeatedly.
 
     Args:
       key: consumed.
       probability: ``[N]``, with sum one.
-      count: how many, possibly traced.
-      most: the largest count; what is drawn beyond ``count`` is to be left alone.
+      count: number of draws, possibly traced.
+      most: the largest count; draws beyond ``count`` must be ignored.
 
     Reference:
       Rizk 2023, section 2.4.3, (2.55), with the random order of Hartley and Rao 1962.
@@ -787,7 +790,7 @@ def on_line(
     count: Array | int,
     most: int,
 ) -> Int[Array, "draws most"]:
-    """Those of the units, in this order, on whose pieces ``start``, ``start + 1``, ... fall."""
+    """The units, in this order, whose segments contain ``start``, ``start + 1``, ..."""
     length = probability[units]
     ends = _running(length)
     # Exactly `count` at the end, whatever was rounded.
@@ -803,9 +806,9 @@ def on_line(
 
 
 def _running(values: Float[Array, " units"]) -> Float[Array, " units"]:
-    """Sums of the first one, two, ..., doubling what is summed (Hillis and Steele 1986).
+    """Cumulative sums by doubling of the summed range (Hillis and Steele 1986).
 
-    On a CPU three times as fast as ``jnp.cumsum`` of a hundred numbers, which is cut into halves.
+    On a CPU three times as fast as ``jnp.cumsum`` for a hundred numbers, which works by halving.
     """
     reach = 1
     while reach < len(values):
@@ -816,16 +819,16 @@ def _running(values: Float[Array, " units"]) -> Float[Array, " units"]:
 
 
 def subset(key: Array, clients: int, count: int) -> Int[Array, " count"]:
-    """``count`` of the clients, uniformly without replacement, in random order."""
+    """Draw ``count`` clients uniformly without replacement, in random order."""
     return shuffled(key, jnp.ones((1, clients), bool))[0, :count]
 
 
 def shuffled(key: Array, first: Bool[Array, "*batch size"]) -> Int[Array, "*batch size"]:
-    """Indices of the last axis in random order, those marked ``first`` before the others.
+    """Return indices of the last axis in random order, those marked ``first`` before the others.
 
     While both fit, one integer holds a random number and, in its last bits, the index: XLA sorts
-    single numbers five times faster than pairs. Of two equal random numbers the smaller index goes
-    first, which matters where many indices leave few bits to the numbers.
+    single numbers five times faster than pairs. For equal random numbers the smaller index is
+    first, which matters where many indices leave few bits for the random numbers.
     """
     size = first.shape[-1]
     bits = jax.random.bits(key, first.shape, jnp.uint32) >> 1

@@ -1,4 +1,4 @@
-"""One view of a round: all that a step of an algorithm can see and do."""
+"""The view of a round: everything that a step of an algorithm can observe and do."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ __all__ = ["Round"]
 
 
 class Round:
-    """What is there in one round, as :meth:`Algorithm.step` is given it.
+    """The round that is passed to :meth:`Algorithm.step`.
 
-    :func:`fljax.view` makes one of a simulation, at a prompt or in a test.
+    :func:`fljax.view` returns one for a simulation, for interactive use or tests.
 
     Attributes:
       number: 1, 2, ..., possibly traced.
-      problem: what the clients have: all their data, or what a stream shows of it in this round.
-      network: in this round; ``None`` where one server has all clients.
-      link: that every message goes over.
-      changing: whether the network is another one in every round.
+      problem: the data of the clients: all of it, or what a stream provides in this round.
+      network: the graph or federation of this round; ``None`` where one server has all clients.
+      link: the link over which every message is sent.
+      changing: whether the network changes from round to round.
     """
 
     def __init__(
@@ -36,25 +36,25 @@ class Round:
 
     @property
     def available(self) -> Bool[Array, " clients"]:
-        """Which clients are there."""
+        """Which clients are available."""
         return self.link.available
 
     def key(self, purpose: str) -> Array:
-        """The round's key for a draw of this purpose.
+        """Return the round's random key for a draw of this purpose.
 
-        ``"algorithm"`` is for what an algorithm draws of its own; ``"batches"``, ``"sharing"``,
-        ``"policy"`` and others are for what several do alike.
+        ``"algorithm"`` is for draws specific to an algorithm; ``"batches"``, ``"sharing"``,
+        ``"policy"`` and others are for draws that several algorithms have in common.
         """
         return self.link.key(purpose)
 
     def choose(self, selector: Selector) -> Participants:
-        """Who takes part, under one seed the same for every algorithm."""
+        """Return the participants, the same for every algorithm under the same seed."""
         key = self.key("participation")
         return selector.choose(key, self.available, self.network, self.number)
 
     def witness(self, gradient_norm: Float[Array, " some"]) -> None:
-        """Tell the largest per-sample loss gradients that the step met, on which a privacy budget
-        rests; of several calls all count.
+        """Record the largest norms of the per-sample loss gradients of the step, for the bound that
+        a privacy budget assumes; several calls are combined.
 
         Args:
           gradient_norm: of each client, or of some.

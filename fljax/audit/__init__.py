@@ -1,26 +1,26 @@
-r"""Audits: what an attacker can really tell, against what is claimed.
+r"""Privacy audits: what an attacker can actually infer, compared with the claim.
 
-* :func:`two_worlds` and :func:`one_run` audit a budget from the outside: they run the simulation,
-  listen, and guess which of two data sets was there (:mod:`fljax.audit.guessing`).
-* :func:`trained_attack` audits anything that releases numbers, by a classifier that is trained to
-  tell two data sets apart (:mod:`fljax.audit.trained`).
-* :func:`queried_loss` is what a peer learns of another's data by asking, and
-  :func:`matched_client` whose they are (:mod:`fljax.audit.queries`).
-* :func:`region_errors` and :func:`gaussian_region` are the errors of one test of two data sets
+* :func:`two_worlds` and :func:`one_run` audit a budget as a black box: they run the simulation,
+  observe its messages, and guess which of two data sets was used (:mod:`fljax.audit.guessing`).
+* :func:`trained_attack` audits any mechanism that releases numbers, by a classifier that is trained
+  to distinguish two data sets (:mod:`fljax.audit.trained`).
+* :func:`queried_loss` is what a peer learns of another peer's data by queries, and
+  :func:`matched_client` the client whose data they are (:mod:`fljax.audit.queries`).
+* :func:`region_errors` and :func:`gaussian_region` are the errors of one test between two data sets
   (:mod:`fljax.audit.regions`).
 * :func:`worst_neighbors` searches for data that move a message by more than its stated sensitivity
   (:mod:`fljax.audit.worst`).
-* :func:`unperturbed` follows a run's program from the samples to all that leaves, and names what
-  was not perturbed on its way.
-* :func:`overheard` and :func:`overheard_upload` say exactly who is protected from whom by the noise
-  that peers, servers or clients add by a rule and without a budget, and :func:`protection` and
-  :func:`upload_protection` make a table of it (:mod:`fljax.audit.overhearing`).
-* :func:`twins` runs a simulation on two data sets with the same draws, and records how far apart
-  trajectories and messages come: what proofs by a bound on trajectories rest on
+* :func:`unperturbed` follows a run's program from the samples to all released values, and names
+  those that are not perturbed on their way.
+* :func:`overheard` and :func:`overheard_upload` compute exactly who is protected from whom by the
+  noise that peers, servers or clients add by a rule and without a budget; :func:`protection` and
+  :func:`upload_protection` return tables of it (:mod:`fljax.audit.overhearing`).
+* :func:`twins` runs a simulation on two data sets with the same draws, and records the distances
+  between trajectories and between messages, on which proofs by a bound on trajectories rest
   (:mod:`fljax.audit.trajectories`).
-* :func:`reach` says in which round an attack changes whose model.
-* :func:`quadratic` and :func:`invert` find a client's data from the gradients that it sends
-  (:mod:`fljax.audit.inversion`); :func:`membership` tells who was among them from the model
+* :func:`reach` returns the round in which an attack first changes each client's model.
+* :func:`quadratic` and :func:`invert` reconstruct a client's data from the gradients that it sends
+  (:mod:`fljax.audit.inversion`); :func:`membership` infers the training samples from the model
   (:mod:`fljax.audit.membership`).
 """
 

@@ -1,40 +1,41 @@
-r"""Audits by guessing: what an attacker can tell from all that clients say, against the claim.
+r"""Audits by guessing: what an attacker can infer from all messages, compared with the claim.
 
-An audit treats a private simulation as a black box: it runs it, listens to the link after the noise
-was added, and guesses which of two data sets was there. From how often the guess is right follows
-a *lower* bound on the privacy loss that no proof can argue away. Where it exceeds the claim, the
-claim is wrong; where it stays below, nothing is proved, but a bound close to the claim says that
-there was little left to find.
+An audit treats a private simulation as a black box: it runs it, observes the link after noise was
+added, and guesses which of two data sets was used. The frequency of correct guesses implies a
+*lower* bound on the privacy loss, whatever the proofs. Where it exceeds the claim, the claim is
+wrong; where it stays below, nothing is proved, but a bound close to the claim means that a better
+attack could find little more.
 
 * :func:`two_worlds`: two neighboring data sets, many runs of each.
-* :func:`one_run`: many such clients (canaries), each with one or the other by a coin, one run.
-* :func:`corners`: the data sets for either, with samples at the corners of their domain.
+* :func:`one_run`: one run with many such clients (canaries), each with one of two data sets by a
+  coin.
+* :func:`corners`: the data sets for both, with samples at the corners of their domain.
 
-Under :class:`~fljax.privacy.NoisyGradients` the messages are the gradients of all steps. Of a
-trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker hears what it publishes, and
-knows who took part: what secret sampling adds is not on trial.
+Under :class:`~fljax.privacy.NoisyGradients` the messages are the gradients of all steps. With a
+trusted server (:class:`~fljax.privacy.CentralGaussian`) the attacker observes what it publishes,
+and knows the participants: amplification by secret sampling is not audited.
 
-Neighbors are what the budget's ``neighbors`` says (:mod:`fljax.privacy.notions`).
+The relation of neighbors is that of the budget's ``neighbors`` (:mod:`fljax.privacy.notions`).
 
-The attacker knows the algorithm, both data sets and all public coins (who takes part, batches,
-lost links), and hears every message; the noise it does not know. What a client says depends on what
-it heard before, so the attacker keeps both data sets' simulation beside the run and feeds either
-what was really said: their next messages before noise, :math:`a_t` and :math:`b_t`, are those that
-*this* history calls for, whatever a client carries from round to round. For independent Gaussian
+The attacker knows the algorithm, both data sets and all public randomness (participants, batches,
+lost links), and hears every message; it does not know the noise. The messages of a client depend on
+those it received before, so the attacker also simulates both data sets beside the run, with the
+messages that were really sent: their next messages before noise, :math:`a_t` and :math:`b_t`, are
+those of *this* history, whatever state a client keeps between rounds. For independent Gaussian
 noise the likelihood ratio of the whole run is then
 
 .. math:: \sum_t\frac{\langle m_t-\tfrac12(a_t+b_t),\,b_t-a_t\rangle}{\sigma_t^2},
 
-and no test is stronger (Neyman and Pearson). Noise need not be independent, though: clients may
-draw it together, and a mechanism takes some of it back in later rounds, in which the attacked
-client may be silent. Others' noise is known to the attacker but for what it shares with the one
-attacked, since all clean messages but that one are the same in both worlds; so each message counts
-by what is left of its noise *given all other noise*, of clients and of rounds, which is
-:math:`\langle m-\tfrac12(a+b),\Sigma^{-1}(b-a)\rangle` with the covariance :math:`\Sigma` of all
-that is heard. Where others' noise makes one client's known, nothing is left. The noise's size
-:math:`\sigma_t` is measured, never taken from the mechanism's own word. What goes past the link has
-no message to listen to; but in the same history it would move what *other* clients say, which is
-looked for too.
+and no test is more powerful (Neyman and Pearson). Noise need not be independent, though: clients
+may draw it jointly, and a mechanism may cancel some of it in later rounds, in which the attacked
+client may be silent. The noise of other clients is known to the attacker except for what it shares
+with that of the attacked one, since all clean messages but that one's are the same in both worlds;
+so each message is weighted by the remainder of its noise *given all other noise*, of clients and of
+rounds, which is :math:`\langle m-\tfrac12(a+b),\Sigma^{-1}(b-a)\rangle` with the covariance
+:math:`\Sigma` of all messages. Where the noise of others determines one client's, no noise remains.
+The noise level :math:`\sigma_t` is measured, never taken from the mechanism. Data that bypass the
+link have no message to observe; but in the same history they would change the messages of *other*
+clients, which is tested too.
 """
 
 import dataclasses
@@ -89,51 +90,51 @@ __all__ = [
     "two_worlds",
 ]
 
-#: Runs that are at work at a time hold about this many numbers in an array of all models.
+#: Runs that are computed at once hold about this many numbers in an array of all models.
 AT_ONCE = 1 << 20
 
-#: Numbers that are kept of all noise in all runs, at most.
+#: Largest number of noise values that are kept in all runs.
 KEPT = 1 << 24
 
-#: Runs by which it is chosen whose noise is kept, where not everybody's can be.
+#: Runs that decide which clients' noise is kept, where not all can be.
 BESIDE = 100
 
-#: A covariance is estimated from so many numbers for each of its rows, at least.
+#: Smallest number of values per row from which a covariance is estimated.
 ENOUGH = 10
 
-#: Up to so many messages' coordinates are looked at one by one, however few messages there are.
+#: Up to so many coordinates of messages are used singly, however few messages there are.
 COORDINATES = 8
 
-#: Runs in which others are silent have a covariance each; up to so many operations for all.
+#: Largest number of operations for the covariances of runs in which others are silent.
 PATTERNS = 1 << 32
 
-#: In standard deviations of a correlation that is none: from here on noise is called shared.
+#: Correlations above so many standard deviations of a zero correlation count as shared noise.
 SHARED = 6.0
 
-#: How often coins and what noise is common to all are guessed in turn.
+#: Number of alternations between guesses of coins and of noise common to all.
 TURNS = 8
 
-#: The logarithm of odds beyond which a guess is as good as certain.
+#: Log-odds beyond which a guess counts as certain.
 SURE = 20.0
 
-#: Up to so many clients' noise is compared two by two.
+#: Largest number of clients whose noise is compared in pairs.
 NEAREST = 1 << 12
 
-#: In units of a deviation squared, of noise that may be known altogether.
+#: Floor of a variance, in squared standard deviations, for noise that may be known entirely.
 TRIFLE = 1e-9
 
-#: Fewer decide little: half of them choose the attack, and the other half could not show an
-#: epsilon of 3.3 if every guess was right.
+#: Fewer runs show little: half of them choose the attack, and the other half could not show an
+#: epsilon of 3.3 even if every guess was right.
 FEWEST_SEEDS = 200
 
-#: With fewer, even right guesses of all of them show an epsilon of 1 only.
+#: With fewer canaries, even correct guesses of all show an epsilon of only 1.
 FEWEST_CANARIES = 10
 
-#: Beyond this many standard deviations between the worlds there is no privacy left to speak of.
+#: Beyond this many standard deviations between the worlds there is practically no privacy.
 APART = 50.0
 
-#: More than this many deviations of what others say, by data that they did not hear of, is no
-#: rounding: nothing that was perturbed on its way moves them at all.
+#: Changes of other clients' messages above this many standard deviations are no rounding: data of
+#: the attacked client that only leave perturbed do not change them at all.
 PAST_THE_LINK = 0.01
 
 
@@ -141,13 +142,13 @@ PAST_THE_LINK = 0.01
 
 
 def _check_claim(delta: float, confidence: float) -> None:
-    """Raise ``ValueError`` unless they are those of a bound."""
+    """Raise ``ValueError`` unless delta and confidence are valid for a bound."""
     _check.interval("delta", delta, at_least=0, below=1, hint="It is the claim's, or larger.")
     _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
 
 
 def _at_least(right: Any, of: int, confidence: float) -> Any:
-    """Clopper-Pearson: the probability is at least this."""
+    """Clopper-Pearson lower bound on the probability."""
     right = np.asarray(right)
     bound = stats.beta.ppf(1 - confidence, np.maximum(right, 1), of - right + 1)
     return np.where(right == 0, 0.0, bound)
@@ -157,17 +158,17 @@ def _at_least(right: Any, of: int, confidence: float) -> Any:
 def counted_epsilon(
     hits: ArrayLike, false_alarms: ArrayLike, of: int, delta: float, confidence: float
 ) -> Any:
-    r"""A lower bound on epsilon from how often a test was right and wrong, whatever the noise.
+    r"""Return a lower bound on epsilon from the hits and false alarms of a test, for any noise.
 
     Under :math:`(\epsilon,\delta)`-DP a test that says "b" with probability :math:`p` in world b
     and :math:`q` in world a has :math:`p\le e^\epsilon q+\delta`, so
-    :math:`\epsilon\ge\ln((p-\delta)/q)`; :math:`p` and :math:`q` at their Clopper-Pearson bounds,
-    each with half of what the confidence leaves.
+    :math:`\epsilon\ge\ln((p-\delta)/q)`; :math:`p` and :math:`q` are replaced by their
+    Clopper-Pearson bounds, each at half of the significance level.
 
     Args:
-      hits: ``[...]``, how often the test said "b" in world b.
-      false_alarms: ``[...]``, how often it did in world a.
-      of: runs of each world.
+      hits: ``[...]``, the number of times the test says "b" in world b.
+      false_alarms: ``[...]``, the number of times it does in world a.
+      of: number of runs of each world.
       delta: in (0, 1).
       confidence: in (0, 1).
 
@@ -189,12 +190,12 @@ def counted_epsilon(
 def shaped_epsilon(
     scores: Float[np.ndarray, "2 seeds"], delta: float, confidence: float
 ) -> tuple[float, float]:
-    r"""A lower bound on epsilon from the two score distributions *if they are Gaussian*.
+    r"""Return a lower bound on epsilon from two score distributions *if they are Gaussian*.
 
-    Two normal distributions of one variance, :math:`\mu` deviations apart, are the worlds of a
-    :math:`\mu`-GDP mechanism, which is that of :math:`\rho=\mu^2/2`. All runs count and not just
-    those beyond a threshold, so it is much sharper than :func:`counted_epsilon`; but it holds for
-    that shape alone, which the likelihood ratio of Gaussian noise has and others have not.
+    Two normal distributions of equal variance, :math:`\mu` standard deviations apart, are those of
+    a :math:`\mu`-GDP mechanism, which is that of :math:`\rho=\mu^2/2`. All runs are used and not
+    only those beyond a threshold, so it is much sharper than :func:`counted_epsilon`; but it holds
+    for this shape only, which the likelihood ratio of Gaussian noise has, and others do not.
 
     Args:
       scores: of world a and world b.
@@ -228,21 +229,21 @@ def shaped_epsilon(
 def guessed_epsilon(
     right: int, guesses: int, canaries: int, delta: float, confidence: float
 ) -> float:
-    r"""A lower bound on epsilon from one run's guesses of independent canaries.
+    r"""Return a lower bound on epsilon from the guesses of independent canaries in one run.
 
-    Under :math:`(\epsilon,\delta)`-DP the number of right ones among :math:`r` guesses of :math:`m`
-    fair coins is at least :math:`v` with a probability of at most
+    Under :math:`(\epsilon,\delta)`-DP the number of correct ones among :math:`r` guesses of
+    :math:`m` fair coins is at least :math:`v` with a probability of at most
 
     .. math::
 
         \Pr[B\ge v]+2m\delta\max_{1\le i\le v}\frac1i\Pr[v>B\ge v-i],\qquad
         B\sim\mathrm{Bin}\Big(r,\frac{e^\epsilon}{1+e^\epsilon}\Big);
 
-    the bound is the epsilon at which that is what the confidence leaves.
+    the bound is the epsilon at which this equals one minus the confidence.
 
     Args:
       right: ``v``.
-      guesses: ``r``; those who know nothing abstain.
+      guesses: ``r``; the attacker abstains on the other canaries.
       canaries: ``m``.
       delta: in (0, 1).
       confidence: in (0, 1).
@@ -280,17 +281,17 @@ def guessed_epsilon(
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-      ledger: what the run says it spent, of the attacked client; of several the most. Beside
-        ``rho`` stands ``gaussian_noise``, whether it is of continuous Gaussian noise alone.
+      ledger: the privacy loss that the run states for the attacked client; the largest of several.
+        With ``rho`` it has ``gaussian_noise``, whether all noise is continuous Gaussian noise.
       delta: at which epsilon is compared.
       confidence: of the bound.
-      bound: epsilon is at least this.
-      most: what the bound would be if the attacker was never wrong.
-      gradient_norm: the largest per-sample gradient met.
-      gradient_bound: the bound on it that the claim rests on.
+      bound: the lower bound on epsilon.
+      most: the bound if the attacker was never wrong.
+      gradient_norm: the largest norm of a per-sample gradient in the run.
+      gradient_bound: the bound on it that the claim assumes.
     """
 
     ledger: dict[str, float]
@@ -313,7 +314,7 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        """How much of the claim was found."""
+        """The ratio of the bound to the claim."""
         return self.bound / self.claimed
 
     @property
@@ -338,17 +339,18 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class TwoWorlds(Report):
-    r"""What :func:`two_worlds` found.
+    r"""The result of :func:`two_worlds`.
 
     Attributes:
-      shaped: epsilon is at least this *if* the scores are Gaussian, which is assumed, not shown.
+      shaped: the lower bound on epsilon *if* the scores are Gaussian, which is assumed, not shown.
       mu: the estimate of :math:`\mu` under the same assumption.
-      scores: ``[2, seeds]`` of world a and b, the half of the runs that the attack was not chosen
-        on; large speaks for b.
+      scores: ``[2, seeds]`` of world a and b, for the half of the runs that the attack was not
+        chosen on; large values indicate b.
       threshold: of the score, chosen on the other half.
-      rule: which score was chosen there.
-      past_link: by how many deviations of their noise the attacked sample moves what *other*
-        clients say, beyond what they heard: zero but for rounding, unless data go past the link.
+      rule: the score that was chosen there.
+      past_link: the change of the messages of *other* clients due to the attacked sample, in
+        standard deviations of their noise, given the messages they received: zero up to rounding,
+        unless data bypass the link.
     """
 
     shaped: float
@@ -360,7 +362,7 @@ class TwoWorlds(Report):
 
     @property
     def broken(self) -> bool:
-        """Whether the bound exceeds the claim, or data go past the link."""
+        """Whether the bound exceeds the claim, or data bypass the link."""
         return super().broken or self.past_link > PAST_THE_LINK
 
     @property
@@ -374,13 +376,13 @@ class TwoWorlds(Report):
         )
 
     def errors(self) -> tuple[np.ndarray, np.ndarray]:
-        """The trade-off curve: how often a test of each threshold takes a for b, and b for a."""
+        """The trade-off curve: the rates at which each threshold takes a for b, and b for a."""
         at = np.concatenate([[-np.inf], np.unique(self.scores), [np.inf]])
         below = [np.searchsorted(np.sort(s), at, side="left") / len(s) for s in self.scores]
         return 1 - below[0], below[1]
 
     def draw(self) -> Figure:
-        """A picture: the scores in both worlds, and the trade-off curve beside the claim's.
+        """Plot the scores in both worlds, and the trade-off curve with that of the claim.
 
         Returns:
           The figure, to show or to save.
@@ -423,7 +425,7 @@ class TwoWorlds(Report):
         return figure
 
     def _claimed_misses(self, alarms: np.ndarray) -> np.ndarray:
-        """The fewest misses that the claim allows beside so many false alarms."""
+        """The least rate of misses that the claim allows at given rates of false alarms."""
         if "rho" not in self.ledger:
             epsilons, deltas = [self.ledger["epsilon"]], [self.ledger.get("delta", 0.0)]
         elif self.ledger.get("gaussian_noise", 0.0) > 0:
@@ -438,12 +440,12 @@ class TwoWorlds(Report):
 
 @dataclasses.dataclass(frozen=True)
 class OneRun(Report):
-    """What :func:`one_run` found.
+    """The result of :func:`one_run`.
 
     Attributes:
-      canaries: how many coins there were.
-      guesses: how many of them were guessed, at the bound.
-      right: and how many of these were right.
+      canaries: number of coins.
+      guesses: number of guesses at the bound.
+      right: number of correct ones among these.
     """
 
     canaries: int
@@ -457,11 +459,11 @@ def _line(look: dict[str, Any]) -> dict[str, Any]:
 
 @checked
 def gaussian_misses(mu: float, alarms: np.ndarray) -> np.ndarray:
-    r"""The misses of the best test at so many false alarms, under :math:`\mu`-GDP exactly.
+    r"""Return the exact miss rate of the best test at a false alarm rate, under :math:`\mu`-GDP.
 
     Args:
       mu: :math:`\mu`.
-      alarms: ``[...]``, in [0, 1].
+      alarms: ``[...]``, the false alarm rates, in [0, 1].
     """
     return stats.norm.cdf(stats.norm.isf(alarms) - mu)
 
@@ -479,30 +481,30 @@ def corners(
     targets: tuple[float, float] = (-1.0, 1.0),
     neighbors: Neighbors = "replace",
 ) -> tuple[Problem, Problem]:
-    r"""Two neighboring data sets, with samples at two corners of the domain.
+    r"""Return two neighboring data sets, with samples at two corners of the domain.
 
-    Under ``"replace"`` both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` in the place of
-    one sample, and the two extreme targets: for a loss of the residual or the margin this turns the
-    gradient around. Under ``"client"`` all of the client's samples are like this; under
+    Under ``"replace"`` both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` in place of one
+    sample, and the two extreme targets: for a loss of the residual or the margin this reverses the
+    gradient. Under ``"client"`` all samples of the client are like this; under
     ``"add-or-remove"`` the second data set lacks the sample: its features are zero. If the extremes
-    are far enough out to be clipped, a client's mean gradient moves by all that the bound allows;
-    and as the change is the same in all coordinates, its l1 norm is the largest too.
+    are large enough to be clipped, a client's mean gradient changes by the most that the bound
+    allows; and as the change is equal in all coordinates, its l1 norm is the largest too.
 
     Args:
-      problem: whose other samples both keep.
-      client: whose data differ; several clients for :func:`one_run`.
-      sample: which; of no account where all of them differ.
+      problem: the problem whose other samples both keep.
+      client: the client whose data differ; several clients for :func:`one_run`.
+      sample: the sample that differs; ignored where all of them do.
       radius: ``r``, of the features' domain, > 0.
-      targets: the extremes.
-      neighbors: in which way the two are neighbors, that of the budget.
+      targets: the two extreme targets.
+      neighbors: the relation of neighbors of the budget.
 
     Returns:
-      The problem with the first of the targets there, and with the second, or without the sample.
-      Of a problem with a feature map without it, as no features may be mapped to zero.
+      The problem with the first target, and with the second target or without the sample. If the
+      problem has a feature map, they are without it, as no features may be mapped to zero.
 
     Raises:
       TypeError: no :class:`~fljax.problems.Problem`.
-      ValueError: a client or sample that is not there, or is padding; an unknown relation.
+      ValueError: a client or sample that does not exist, or is padding; an unknown relation.
 
     Example:
       >>> import jax, fljax as fl
@@ -547,10 +549,10 @@ def corners(
 def _neighboring(
     one: Any, two: Any, neighbors: Neighbors, each: bool = False
 ) -> Int[np.ndarray, " differing"]:
-    """The client in whose data two data sets differ as neighbors do, or ``each`` of several.
+    """Return the client whose data differ between two neighbors, or ``each`` of several.
 
     Raises:
-      ValueError: they differ in another way.
+      ValueError: the data sets are no neighbors.
     """
     differs = _differing(one, two)
     samples, clients = int(differs.sum()), np.flatnonzero(differs.any(axis=1))
@@ -617,7 +619,7 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
 
 
 class _Spoken(NamedTuple):
-    """What leaves one after another in a round, ``L`` times; zero of who says nothing."""
+    """The ``L`` successive releases of a round; zero for clients that send nothing."""
 
     clean: Array  # [L, K, D], or of a trusted server [L, 1, D]
     said: Array  # likewise
@@ -891,34 +893,35 @@ def two_worlds(
     confidence: float = 0.95,
     key: Array | int = 0,
 ) -> TwoWorlds:
-    r"""Audit a private simulation by telling two neighboring data sets apart.
+    r"""Audit a private simulation by distinguishing two neighboring data sets.
 
     In world a the clients have the simulation's problem, in world b the neighbor. Each world is
-    run ``seeds`` times with noise of its own, all runs of both in one compiled program. On half of
-    the runs the attacker measures the noise and chooses a score and a threshold: the likelihood
-    ratio of Gaussian noise, that of Laplace noise, :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`,
-    the linear discriminant over all rounds together; and two that see noise that is shared, the
-    likelihood ratio given all other messages, of all clients and rounds, whose noise is alike in
-    all coordinates, and given all other numbers. They are there where the runs are enough to
-    measure a covariance; of many clients those are listened to whose noise goes most with the
-    attacked one's. On the other half it is counted how often the test is right
-    (:func:`counted_epsilon`), and the Gaussian fit is made (:func:`shaped_epsilon`).
+    run ``seeds`` times with independent noise, all runs of both in one compiled program. On half of
+    the runs the attacker measures the noise and chooses a score and a threshold. The scores are the
+    likelihood ratio of Gaussian noise, that of Laplace noise,
+    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, the linear discriminant over all rounds; and
+    two for noise that is shared: the likelihood ratio given all other messages, of all clients and
+    rounds, for noise with the same law in all coordinates, and given all other numbers. The latter
+    two are used where there are enough runs to measure a covariance; among many clients those are
+    observed whose noise is most correlated with the attacked one's. On the other half the test's
+    correct decisions are counted (:func:`counted_epsilon`), and the Gaussian model is fitted
+    (:func:`shaped_epsilon`).
 
     Args:
-      simulation: what is audited, with world a's data; its privacy is the claim.
-      neighbor: world b's data, of one client other ones as the budget's ``neighbors`` allows: one
-        sample replaced; one sample of features zero in either world, where it is taken out; or any
-        number of samples replaced. All else as it is; :func:`corners` makes such a pair.
+      simulation: the audited simulation, with world a's data; its privacy is the claim.
+      neighbor: world b's data. The data of one client differ as the budget's ``neighbors`` allows:
+        one sample replaced; one sample with features of zero in either world, where it is removed;
+        or any number of samples replaced. All else is equal; :func:`corners` returns such a pair.
       rounds: of every run, >= 1.
-      seeds: runs of each world, >= 200. A bound of :math:`\epsilon` takes some ten times
-        :math:`e^\epsilon` of them; the report says how much could be shown at most.
+      seeds: runs of each world, >= 200. A bound of :math:`\epsilon` requires some ten times
+        :math:`e^\epsilon` runs; the report states the largest bound that could be shown.
       delta: at which epsilon is bounded, in (0, 1). A claim of zCDP holds at every delta; a larger
-        one takes fewer seeds to audit.
+        delta requires fewer seeds.
       confidence: of the bounds, one-sided.
       key: of all runs; an integer seeds the default generator.
 
     Returns:
-      Claim, bounds and verdict; ``.draw()`` makes a picture.
+      Claim, bounds and verdict; ``.draw()`` plots them.
 
     Raises:
       TypeError: no simulation, or no problem.
@@ -1029,7 +1032,7 @@ def _attack(
 
 
 def _bets(scores: np.ndarray, threshold: float, upwards: bool) -> tuple[int, int]:
-    """How often a bet is won, and how often it is lost."""
+    """The numbers of won and of lost bets."""
     in_a, in_b = (int(np.sum((s >= threshold) == upwards)) for s in scores)
     return (in_b, in_a) if upwards else (in_a, in_b)
 
@@ -1238,23 +1241,23 @@ def one_run(
 ) -> OneRun:
     r"""Audit a private simulation by a single run with many canaries.
 
-    Each client in whose data the two problems differ, as the budget's ``neighbors`` allows, is a
-    canary: a fair coin decides which version it has. The attacker hears the run, scores each
-    client's messages by the Gaussian likelihood ratio (less what rounds, all clients, or two of
-    them have in common of their noise, where the run shows that they have), guesses those coins
-    whose scores are largest in size and abstains on the others. Numbers of guesses are tried from
-    all of the canaries down to a few, by halves, and share what the confidence leaves.
+    Each client whose data differ between the two problems, as the budget's ``neighbors`` allows, is
+    a canary: a fair coin decides which version it has. The attacker observes the run, scores each
+    client's messages by the Gaussian likelihood ratio (after removing noise that rounds, all
+    clients, or two of them have in common, where the run shows that they do), guesses the coins
+    with the largest absolute scores and abstains on the others. Several numbers of guesses are
+    tried, from all canaries down to a few by halving, and share the significance level.
 
-    It costs one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
-    the guesses, which for Gaussian noise lies well below the claim however many canaries there are.
+    It takes one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
+    the guesses, which for Gaussian noise is well below the claim for any number of canaries.
 
     Args:
-      simulation: what is audited; its privacy is the claim.
-      canaries: the same data with the canaries' other version, of ten clients or more;
-        :func:`corners` of many clients makes both.
+      simulation: the audited simulation; its privacy is the claim.
+      canaries: the same data with the canaries' other version, for ten clients or more;
+        :func:`corners` with many clients returns both.
       rounds: of the run, >= 1.
-      delta: at which epsilon is bounded, in (0, 1); it costs most where it is not far below one
-        over the number of canaries.
+      delta: at which epsilon is bounded, in (0, 1); the bound is weakest where delta is not far
+        below one over the number of canaries.
       confidence: of the bound, one-sided.
       key: of coins and run; an integer seeds the default generator.
 

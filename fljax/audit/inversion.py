@@ -1,8 +1,8 @@
-r"""Inversion of gradients: what is learned of a client's data from the gradients that it sends.
+r"""Gradient inversion: reconstruction of a client's data from the gradients that it sends.
 
-A gradient of squared error is affine in the model, so :math:`D+1` of them give all that there is to
-know (:func:`quadratic`). Of a network one gradient is far more numbers than a sample has, and
-samples are found whose gradient is the same (:func:`invert`).
+A gradient of squared error is affine in the model, so :math:`D+1` of them determine the loss
+(:func:`quadratic`). One gradient of a neural network has far more numbers than a sample, and
+samples with the same gradient are found by optimization (:func:`invert`).
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from fljax.problems import Model, Softmax
 
 __all__ = ["Inverted", "Quadratic", "invert", "peak_ratio", "quadratic"]
 
-#: How gradients are compared.
+#: Measures of the difference of gradients.
 MATCHING = ("squared", "cosine")
 
 
@@ -32,25 +32,25 @@ class Quadratic(NamedTuple):
 
     @property
     def minimizer(self) -> np.ndarray:
-        """``[D]``, of least norm."""
+        """The minimizer ``[D]`` of least norm."""
         return np.linalg.lstsq(2 * self.second_moment, -self.linear, rcond=None)[0]
 
 
 @checked
 def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"]) -> Quadratic:
-    r"""The local loss :math:`w^\top Qw+q^\top w` of a linear model from its gradients.
+    r"""Return the local loss :math:`w^\top Qw+q^\top w` of a linear model from its gradients.
 
-    With :math:`g_n=2Qw_n+q`, of models of which :math:`D+1` are in general position; of squared
-    error :math:`Q=\frac1mX^\top X` and :math:`q=-\frac2mX^\top y`, and the data themselves are
-    known up to a rotation of the samples. The models that one gradient step after the other
-    comes by will do: :math:`g_n=(w_n-w_{n+1})/\eta`. In double precision, whatever JAX's is.
+    It solves :math:`g_n=2Qw_n+q` for models of which :math:`D+1` are in general position. For
+    squared error :math:`Q=\frac1mX^\top X` and :math:`q=-\frac2mX^\top y`, and the data themselves
+    are known up to a rotation of the samples. The iterates of gradient steps can be used:
+    :math:`g_n=(w_n-w_{n+1})/\eta`. Computed in double precision, whatever JAX's precision.
 
     Args:
-      models: ``[n, D]``, where gradients were taken.
+      models: ``[n, D]``, at which gradients were taken.
       gradients: ``[n, D]``, of the local loss there, without a regularizer.
 
     Raises:
-      ValueError: other shapes, or fewer than ``D + 1`` models in general position.
+      ValueError: shapes that do not match, or fewer than ``D + 1`` models in general position.
 
     Example:
       >>> import fljax as fl
@@ -81,7 +81,7 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
 
 
 def fitted_quadratic(models: np.ndarray, gradients: np.ndarray) -> tuple[Quadratic, int]:
-    """The smallest loss whose gradients are nearest, and the rank of the models and a constant."""
+    """The loss of least norm with the nearest gradients; the rank of the models and a constant."""
     dim = models.shape[1]
     # In units of about one beside the constant, or rounding would count for a direction.
     unit = max(float(np.abs(models).max(initial=0)), np.finfo(float).tiny)
@@ -92,7 +92,7 @@ def fitted_quadratic(models: np.ndarray, gradients: np.ndarray) -> tuple[Quadrat
 
 
 class Inverted(NamedTuple):
-    """What an attacker takes for a client's samples."""
+    """An attacker's reconstruction of a client's samples."""
 
     features: Array  # [N, ...]
     labels: Array  # [N]
@@ -114,37 +114,37 @@ def invert(
     step_size: float = 0.1,
     restarts: int = 4,
 ) -> Inverted:
-    r"""Samples whose gradient is the one that a client sent, found by descent on their features.
+    r"""Return samples whose gradient is the one that a client sent, by descent on their features.
 
-    Starting from noise, features :math:`x` and (unless known) label probabilities :math:`p` that
-    minimize, with the gradient :math:`g(x,p)` of their mean loss,
+    Starting from noise, it computes features :math:`x` and (unless known) label probabilities
+    :math:`p` that minimize, with the gradient :math:`g(x,p)` of their mean loss,
 
     .. math:: \|g(x,p)-g\|^2\quad\text{(DLG)}\qquad\text{or}\qquad
               1-\frac{\langle g(x,p),g\rangle}{\|g(x,p)\|\,\|g\|}+s\,\mathrm{TV}(x)
               \quad\text{(cosine)}.
 
-    Both by Adam, the cosine by signs of gradients as its authors do it, and of several starts the
-    one that comes nearest. The cosine does not look at lengths, so clipping hides nothing from it.
+    Both use Adam, the cosine with signs of gradients as its authors do, and the best of several
+    starts is returned. The cosine does not depend on norms, so clipping is no protection from it.
 
     Args:
-      problem: a network with :class:`~fljax.problems.Softmax`, whose architecture and shape of
-        samples the attacker knows. Its data are not looked at.
-      model: ``[D]``, that the client was sent.
-      gradient: ``[D]``, what it sent back: of a gradient step of size :math:`\eta` the difference
-        over :math:`\eta`.
+      problem: a neural network with :class:`~fljax.problems.Softmax`, whose architecture and shape
+        of samples the attacker knows. Its data are not used.
+      model: ``[D]``, the model that the client received.
+      gradient: ``[D]``, the gradient that it sent: for a gradient step of size :math:`\eta` the
+        difference divided by :math:`\eta`.
       key: of the starts; consumed.
-      samples: how many the client had in its gradient.
+      samples: number of samples in the client's gradient.
       matching: ``"squared"`` or ``"cosine"``.
       labels: ``[samples]``, where they are known.
       smoothness: :math:`s\ge0`, the weight of the total variation of images ``[H, W]`` or
         ``[H, W, C]``; only with the cosine.
-      steps: of descent.
+      steps: number of descent steps.
       step_size: of Adam, in the units of features.
-      restarts: starts.
+      restarts: number of starts.
 
     Raises:
-      ValueError: a problem without Softmax, another matching, counts below 1, labels that there
-        are not, a smoothness of squared differences or of samples that are no images.
+      ValueError: a problem without Softmax, another matching, counts below 1, labels that do not
+        exist, a smoothness with squared differences or for samples that are no images.
 
     Example:
       >>> import fljax as fl
@@ -258,10 +258,10 @@ def _total_variation(images: Float[Array, "samples height width *depth"]) -> Arr
 def peak_ratio(
     estimate: Float[Any, "guesses ..."], truth: Float[Any, "samples ..."], peak: float = 1.0
 ) -> float:
-    r"""How near an estimate comes to the truth, dB: the peak signal-to-noise ratio.
+    r"""Return the peak signal-to-noise ratio of an estimate, in dB.
 
-    :math:`10\log_{10}(r^2/\mathrm{MSE})` with features of the range :math:`r`; samples have no
-    order, and each of the truth is compared with the nearest estimate.
+    It is :math:`10\log_{10}(r^2/\mathrm{MSE})` for features of range :math:`r`. Samples have no
+    order, and each true sample is compared with the nearest estimate.
 
     Args:
       estimate: ``[M, ...]``.
@@ -269,7 +269,7 @@ def peak_ratio(
       peak: :math:`r`.
 
     Returns:
-      Of the sample that came nearest.
+      The ratio of the sample with the nearest estimate.
 
     Example:
       >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)

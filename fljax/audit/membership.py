@@ -1,10 +1,10 @@
-r"""Membership inference: who was among the training data, told from the model that came of them.
+r"""Membership inference: which samples were in the training data of a model.
 
-A game in which the truth is known: models are trained on random halves of a pool, and an attacker
-who sees a model guesses which samples were in its half. By the loss, members are those on which it
-is small (Yeom et al. 2018). By a likelihood ratio, the prediction for a sample is compared with
-those of other models that had the sample, and of others that had not (LiRA, Carlini et al. 2022):
-the shadow models, each of which is the target for all others here.
+In a game with known truth, models are trained on random halves of a pool, and an attacker who sees
+a model guesses which samples were in its half. By the loss, members are the samples with a small
+loss (Yeom et al. 2018). By a likelihood ratio, the prediction for a sample is compared with those
+of other models trained with the sample, and of models trained without it (LiRA, Carlini et al.
+2022): the shadow models; here every model is the target with all others as shadow models.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,15 @@ __all__ = ["Interval", "Membership", "membership"]
 
 LOSS, RATIO = "loss", "likelihood ratio"
 
-#: Models that are trained side by side.
+#: Number of models that are trained at once.
 AT_ONCE = 100
 
-#: Fewer leave some sample without others that had it, and others that had not.
+#: With fewer models some sample may lack models with it, or models without it.
 FEWEST = 16
 
 
 class Interval(NamedTuple):
-    """A mean over models with its interval of 95 % confidence, given the pool."""
+    """A mean over models with its 95 % confidence interval, given the pool."""
 
     value: float
     low: float
@@ -42,13 +42,13 @@ class Interval(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What an attacker tells of ``S`` models, about ``N`` samples each."""
+    """Scores of an attacker for ``S`` models and ``N`` samples each."""
 
     scores: np.ndarray  # [S, N]  the larger, the more likely a member
     members: np.ndarray  # [S, N]  who was
 
     def auc(self) -> Interval:
-        """The probability that a member scores higher than one that is none; 1/2 is guessing."""
+        """Return the probability that a member scores higher than a non-member; 1/2 is guessing."""
         ranks = stats.rankdata(self.scores, axis=1)
         inside = self.members.sum(axis=1)
         outside = self.members.shape[1] - inside
@@ -56,12 +56,12 @@ class Membership(NamedTuple):
         return _interval(wins / (inside * outside))
 
     def true_positives(self, false_positives: float = 0.01) -> Interval:
-        """The share of members that are found where so many others are taken for one.
+        """Return the true positive rate at a given false positive rate.
 
         The threshold is chosen on every other model and applied to the rest.
 
         Args:
-          false_positives: their rate, in (0, 1).
+          false_positives: the false positive rate, in (0, 1).
 
         Raises:
           ValueError: a rate outside (0, 1), or so small that no sample of the models is left.
@@ -94,23 +94,23 @@ def membership(
     attack: str = RATIO,
     models: int = 1000,
 ) -> Membership:
-    """How well members are told from others, by the models that are trained on random halves.
+    """Attack the membership of samples, with models that are trained on random halves of a pool.
 
     Args:
-      key: who is in which half; consumed.
+      key: for the draw of the halves; consumed.
       pool: the problem of one client, with all samples that may be members.
-      train: from a problem to its model ``[D]``; whatever it does is mapped over models, so it
-        consists of JAX's functions: :func:`fljax.problems.optimum`, or steps of your own. A sample
-        that is left out has weight zero.
+      train: from a problem to its model ``[D]``; it is mapped over models, so it must consist of
+        JAX functions: :func:`fljax.problems.optimum`, or your own steps. A sample that is left out
+        has weight zero.
       attack: ``"loss"`` or ``"likelihood ratio"``.
-      models: how many; each is attacked with the help of the others.
+      models: number of models; each is attacked by means of the others.
 
     Raises:
       ValueError: a pool of several clients or of fewer than four samples, another attack, too few
         models; models that are not finite, or of another length.
 
     Example:
-      Five parameters learned of six samples know them by heart, of sixty less so:
+      Five parameters fitted to six samples memorize them, to sixty less so:
 
       >>> import fljax as fl
       >>> def told(samples):

@@ -1,34 +1,34 @@
-r"""Who is protected from whom by noise that is added by a rule (:mod:`fljax.link.noise`), exactly.
+r"""Exactly who is protected from whom by noise added by a rule (:mod:`fljax.link.noise`).
 
-What attackers hear is linear: of everybody's messages :math:`x`, of those draws :math:`z` that the
-attackers did not make themselves,
+The attackers' observations are linear in all messages :math:`x` and in those draws :math:`z` that
+the attackers did not make themselves,
 
 .. math:: y = s\,x_v + S x_{\text{others}} + N z,
 
 with one row for every message on every edge that they hear, in every round that they listen. Two
-values of the victim's message that differ by :math:`\Delta` are then two distributions that are a
-shift apart, and a shift of :math:`y` by :math:`s\Delta` is a shift of the draws by any
-:math:`u` with :math:`Nu=s\Delta`. Of all these the shortest counts, and nothing is lost:
+values of the victim's message that differ by :math:`\Delta` then give two distributions that differ
+by a shift, and a shift of :math:`y` by :math:`s\Delta` is a shift of the draws by any
+:math:`u` with :math:`Nu=s\Delta`. The shortest of these determines the privacy loss exactly:
 
-* Gaussian draws of deviation :math:`\sigma`: the worlds are :math:`\mu`-GDP apart,
+* Gaussian draws of standard deviation :math:`\sigma`: the worlds are :math:`\mu`-GDP apart,
   :math:`\mu=\min\|u\|_2/\sigma`, so :math:`\mu^2=\Delta^\top s^\top C^+s\Delta` with
-  :math:`C=\sigma^2NN^\top` the covariance of what is heard;
+  :math:`C=\sigma^2NN^\top` the covariance of the observations;
 * Laplace draws of scale :math:`b`: the least pure :math:`\epsilon` is :math:`\min\|u\|_1/b`, a
   linear program. (No larger: a shift of the draws is post-processed. No smaller: the density of
   :math:`Nz` falls along :math:`s\Delta` like :math:`e^{-\min\|u\|_1/b}`.)
 
-Where there is no such :math:`u`, some combination of what is heard has :math:`x_v` in it and no
+Where there is no such :math:`u`, some combination of the observations contains :math:`x_v` and no
 noise at all: no epsilon is finite.
 
-Differential privacy asks this of attackers who know everything but the victim's message. Masks that
-cancel in a sum cannot stand up to them: whoever knows the other summands subtracts them. The second
-question is that of secure aggregation: what do attackers know to whom all other messages may be
-anything? There the others' messages hide the victim's, and the shortest shift is over theirs too:
-:math:`Nu=s\Delta+Sw` for any :math:`w`.
+Differential privacy considers attackers who know everything but the victim's message. Masks that
+cancel in a sum do not protect from them: whoever knows the other summands subtracts them. The
+second question is that of secure aggregation: what do attackers learn to whom all other messages
+may be anything? There the others' messages hide the victim's, and the shortest shift is over these
+too: :math:`Nu=s\Delta+Sw` for any :math:`w`.
 
-In the rounds after the first, nodes combine what they heard and say it again, with new noise and
-nothing new of their own: what a gradient step adds is new data, and a release of its own. This
-alone tells whether listening longer helps.
+In the rounds after the first, nodes combine the messages they received and send the result, with
+new noise and no new data of their own: what a gradient step adds is new data, and a separate
+release. This suffices to show whether listening for more rounds helps.
 """
 
 import dataclasses
@@ -64,29 +64,29 @@ __all__ = [
     "upload_protection",
 ]
 
-#: Less than this share of a signal is rounding.
+#: Shares of a signal below this are rounding.
 TRIFLE = 1e-9
 
-#: All attackers of a kind are tried, up to so many; of a large network give the attackers.
+#: Largest number of coalitions of attackers of a kind that are tried.
 MOST_COALITIONS = 5000
 
 
 @dataclasses.dataclass(frozen=True)
 class Overheard:
-    r"""What attackers can tell of one node's message.
+    r"""What attackers can infer about one node's message.
 
     Attributes:
       scheme: the noise.
-      victim: whose message it is.
-      attackers: who listens.
-      rounds: how many rounds long.
-      epsilon: that holds, and no smaller one, against attackers who know all but the victim's
+      victim: the node whose message it is.
+      attackers: the nodes that listen.
+      rounds: number of rounds that they listen.
+      epsilon: the smallest epsilon that holds against attackers who know all but the victim's
         message; infinite where they can compute it.
       uninformed: the same against attackers who know no message but their own.
-      mu: how many deviations the best linear estimate of the attackers who know the rest is off
-        what moved: Gaussian noise is :math:`\mu`-GDP.
-      mu_uninformed: of the others.
-      delta: at which epsilon is; zero for Laplace noise.
+      mu: the change of the message in standard deviations of the best linear estimate of attackers
+        who know the rest: Gaussian noise is :math:`\mu`-GDP.
+      mu_uninformed: the same for attackers who know no message but their own.
+      delta: at which epsilon holds; zero for Laplace noise.
     """
 
     scheme: str
@@ -113,16 +113,16 @@ class Overheard:
 
 @dataclasses.dataclass(frozen=True)
 class Protection:
-    """What :func:`protection` found: ``rows`` of :class:`Overheard`, by kind of attackers.
+    """The result of :func:`protection`: ``rows`` of :class:`Overheard`, by kind of attackers.
 
     Attributes:
-      rows: ``(kind, Overheard)``, the worst of each kind.
+      rows: ``(kind, Overheard)``, the worst case of each kind.
     """
 
     rows: tuple[tuple[str, Overheard], ...]
 
     def markdown(self) -> str:
-        """A table of GitHub's Markdown, with columns for each number of rounds."""
+        """Return a table in GitHub's Markdown, with columns for each number of rounds."""
         kinds: dict[tuple[str, str], list[Overheard]] = {}
         for kind, row in self.rows:
             kinds.setdefault((row.scheme, kind), []).append(row)
@@ -269,31 +269,33 @@ def overheard(
     delta: float = 1e-5,
     dim: int = 1,
 ) -> Overheard:
-    r"""What attackers can tell of a node's message, by all that they hear and draw themselves.
+    r"""Return what attackers can infer about a node's message from all they hear and draw.
 
     Args:
       noise: between peers or servers; ``None`` for none.
-      over: the weights with which nodes combine what they hear.
-      victim: whose first message is to be hidden.
-      attackers: nodes that put together what they hear, their own messages and their own draws.
-      eavesdropper: whether they hear every edge besides; alone, with no attackers, it draws
-        nothing.
-      rounds: so long do they listen, >= 1; see the module on the rounds after the first.
-      change: how far the victim's message moves between the two worlds, > 0: its l2 norm for
+      over: the weights with which nodes combine the messages they receive.
+      victim: the node whose first message is to be hidden.
+      attackers: nodes that combine all messages they hear, their own messages and their own draws.
+      eavesdropper: whether they also hear every edge; an eavesdropper alone, with no attackers,
+        draws nothing.
+      rounds: number of rounds that they listen, >= 1; see :mod:`fljax.audit.overhearing` on the
+        rounds after the first.
+      change: the change of the victim's message between the two worlds, > 0: its l2 norm for
         Gaussian noise and its l1 norm for Laplace noise.
       delta: of epsilon for Gaussian noise, in (0, 1). For Laplace noise epsilon is pure.
       dim: numbers in a message, which share the variance where it is ``per="vector"``.
 
     Raises:
       TypeError: a noise of another kind than those of :mod:`fljax.link.noise`.
-      ValueError: a node that is not there or twice, the victim among the attackers, no attacker.
+      ValueError: a node that does not exist or is given twice, the victim among the attackers, no
+        attacker.
 
     Guarantees:
       For Gaussian and for Laplace noise the epsilons are exact: no smaller one holds.
 
     Example:
-      Homomorphic noise protects in one round, and every further round is a new look at the same
-      message; local noise leaves the sum in the clear.
+      Homomorphic noise protects in one round, and every further round is a new observation of the
+      same message; local noise leaves the sum in the clear.
 
       >>> import fljax as fl
       >>> over = fl.graphs.ring(6).mixing()
@@ -403,36 +405,36 @@ def overheard_upload(
     delta: float = 1e-5,
     dim: int = 1,
 ) -> Overheard:
-    r"""What attackers can tell of what a client sends to its server in one round.
+    r"""Return what attackers can infer about a client's message to its server in one round.
 
-    The server hears every message, and publishes their mean; clients hear that. A server that keeps
-    nothing else, and clients that start anew from what it publishes, learn no more of this message
-    in later rounds.
+    The server hears every message, and publishes their mean, which clients hear. If the server
+    keeps nothing else, and clients restart from what it publishes, no more is learned of this
+    message in later rounds.
 
     Args:
-      clients: that send in the round, with equal weights, >= 2.
-      victim: whose message is to be hidden.
-      attackers: clients that put together what they hear, send and draw.
-      server: whether the server is among the attackers, which is as much as to listen on all ways
-        to it.
-      upload_noise: of clients on what they send.
-      masks: that they share.
-      step_size: :math:`\mu`, that noise on updates is multiplied by on its way; without masks of no
-        account.
-      change: how far what noise is ``on``, a model or an update, moves; a model without noise.
-      delta: as of :func:`overheard`.
-      dim: as of :func:`overheard`.
+      clients: number of clients that send in the round, with equal weights, >= 2.
+      victim: the client whose message is to be hidden.
+      attackers: clients that combine all they hear, send and draw.
+      server: whether the server is among the attackers, which is equivalent to listening on all
+        links to it.
+      upload_noise: noise of clients on their messages.
+      masks: that clients share.
+      step_size: :math:`\mu`, by which noise on updates is multiplied in a message; irrelevant
+        without masks.
+      change: the change of the model or update that noise is ``on``; of the model without noise.
+      delta: as in :func:`overheard`.
+      dim: as in :func:`overheard`.
 
     Raises:
       ValueError: as :func:`overheard`; noise and masks of two laws.
 
     Guarantees:
-      As of :func:`overheard`.
+      Those of :func:`overheard`.
 
     Example:
-      Masks hide a message from a server that does not know the others. Noise besides hides it from
-      one that does, who is left with the noise of the whole sum: many draws instead of one, which
-      tells less (``mu``), though of Laplace noise the pure epsilon is still that of one.
+      Masks hide a message from a server that does not know the others. Additional noise hides it
+      from one that does, which observes the noise of the whole sum: many draws instead of one,
+      which reveals less (``mu``), though the pure epsilon of Laplace noise is still that of one.
 
       >>> import fljax as fl
       >>> masks, noise = fl.link.SecureAggregation(100.0), fl.link.UploadNoise(2.0)
@@ -492,19 +494,19 @@ def protection(
     change: float = 1.0,
     delta: float = 1e-5,
 ) -> Protection:
-    """Every scheme of noise against every kind of attackers: the table of who is protected.
+    """Return a table of the protection by every noise scheme against every kind of attackers.
 
-    Of each kind the worst attackers are shown: of the largest epsilon where the rest is known, and
-    among these of the largest where it is not.
+    For each kind the worst attackers are shown: those of the largest epsilon if the rest is known,
+    and among these of the largest epsilon if it is not.
 
     Args:
       over: the weights of the network.
-      victim: whose message is to be hidden.
+      victim: the node whose message is to be hidden.
       variance: of every draw, > 0.
-      law: of the draws, as of :class:`~fljax.link.Noise`.
-      rounds: how long attackers listen, one number or several.
-      change: as of :func:`overheard`.
-      delta: as of :func:`overheard`.
+      law: of the draws, as in :class:`~fljax.link.Noise`.
+      rounds: number of rounds that attackers listen, one number or several.
+      change: as in :func:`overheard`.
+      delta: as in :func:`overheard`.
 
     Returns:
       Rows, and ``.markdown()``.
@@ -581,17 +583,19 @@ def upload_protection(
     change: float = 1.0,
     delta: float = 1e-5,
 ) -> Protection:
-    """Noise and masks of clients against their server and each other: as :func:`protection`.
+    """Return a table, as :func:`protection`, for clients' noise and masks against a server.
 
-    All clients are alike, so the victim is the first.
+    The attackers are the server, clients, or both.
+
+    All clients are equivalent, so the victim is the first.
 
     Args:
-      clients: that send in the round, >= 3.
+      clients: number of clients that send in the round, >= 3.
       variance: of the noise, > 0.
       mask_variance: of the masks, > 0.
       law: of both.
-      change: as of :func:`overheard`.
-      delta: as of :func:`overheard`.
+      change: as in :func:`overheard`.
+      delta: as in :func:`overheard`.
 
     Returns:
       Rows, and ``.markdown()``.

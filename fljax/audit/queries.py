@@ -1,9 +1,9 @@
-r"""What a peer learns who asks: exercise 9.1 of Jung 2025.
+r"""What a peer learns of another's data by queries: exercise 9.1 of Jung 2025.
 
 Alice steps by :math:`w-\eta\big(\nabla L_A(w)+2\alpha a(w-m)\big)`, (129), (130), on the messages
-:math:`m` that Bob sends, and shares the result. He chooses what she steps on, and her gradients
-follow from what he hears; a quadratic loss :math:`w^\top Qw+q^\top w` is known after ``D + 1``
-exchanges, and with it whose it is.
+:math:`m` that Bob sends, and shares the result. He chooses the messages of her steps, and her
+gradients follow from the models that he receives; a quadratic loss :math:`w^\top Qw+q^\top w` is
+known after ``D + 1`` exchanges, and with it the client it belongs to.
 
 Shapes: ``T`` exchanges, ``K`` clients, ``D`` parameters.
 """
@@ -22,7 +22,7 @@ __all__ = ["QueriedLoss", "matched_client", "queried_loss"]
 
 
 class QueriedLoss(NamedTuple):
-    """A loss as far as its gradients tell."""
+    """A quadratic loss as far as gradients determine it."""
 
     second_moment: np.ndarray  # [D, D]  Q
     linear: np.ndarray  # [D]  q
@@ -36,18 +36,19 @@ def queried_loss(
     step_size: float,
     pull: float,
 ) -> QueriedLoss:
-    r"""The quadratic loss of a peer, from its models and what it was sent in between.
+    r"""Return the quadratic loss of a peer, from its models and the messages sent to it in between.
 
     .. math:: \nabla L(w_t)=\frac{w_t-w_{t+1}}\eta-2\alpha a\,(w_t-m_t)=2Qw_t+q
 
-    in least squares over all exchanges, on the host in double precision. Without noise ``D + 1``
-    exchanges have no error but rounding, if messages took the models in all directions. With noise
-    on the models (190) the error falls as exchanges grow in number and in size; with noise for a
-    budget it is what that budget allows (:func:`fljax.theory.network_privacy.sharing_noise`).
+    solved by least squares over all exchanges, on the host in double precision. Without noise
+    ``D + 1`` exchanges leave only rounding errors, if messages moved the models in all directions.
+    With noise on the models (190) the error decreases with the number and the size of exchanges;
+    with the noise of a budget it is what that budget allows
+    (:func:`fljax.theory.network_privacy.sharing_noise`).
 
     Args:
-      models: ``[T + 1, D]``, all that the peer shared, in order.
-      messages: ``[T, D]``, what it heard before each but the first.
+      models: ``[T + 1, D]``, all models that the peer shared, in order.
+      messages: ``[T, D]``, the message it received before each model but the first.
       step_size: :math:`\eta>0`, known to both.
       pull: :math:`\alpha a\ge0`, the coupling times the weight of their edge.
 
@@ -86,10 +87,10 @@ def queried_loss(
 
 @checked
 def matched_client(problem: Problem, quadratic: Any, linear: Any) -> int:
-    r"""Whose loss it is: the client of nearest :math:`Q` and :math:`q`.
+    r"""Return the client a loss belongs to: the one of nearest :math:`Q` and :math:`q`.
 
-    The least sum of squared differences of all numbers in :math:`Q^{(k)}` and :math:`q^{(k)}`, each
-    relative to its spread over the clients.
+    It has the least sum of squared differences of all numbers in :math:`Q^{(k)}` and
+    :math:`q^{(k)}`, each relative to its spread over the clients.
 
     Args:
       problem: of linear models, with a squared loss.

@@ -1,4 +1,4 @@
-"""How far an attack has come: whose models differ from those of the same run without it."""
+"""The reach of an attack: which models differ from those of the same run without it."""
 
 import dataclasses
 
@@ -18,24 +18,24 @@ __all__ = ["reach"]
 def reach(
     attacked: Simulation, clean: Simulation, rounds: int, key: Key[Array, ""] | int = 0
 ) -> xr.Dataset:
-    """In which round an attack reaches each client, with the same draws as without it.
+    """Return the round in which an attack reaches each client, with the same draws as without it.
 
-    Messages go one hop a round, so an attack needs as many rounds as there are hops, and one for
-    the attacker's own.
+    Messages travel one hop per round, so an attack needs as many rounds as there are hops, plus one
+    for the attacker's own step.
 
     Args:
       attacked: the simulation with the attack, on messages, data, losses or edges.
-      clean: the same without it.
+      clean: the same simulation without the attack.
       rounds: of both runs.
       key: of both runs.
 
     Returns:
-      ``distance`` over ``round`` and ``client``, how far each model is from that of the clean run;
-      ``reached`` over ``round``, how many clients differ at all; ``arrival`` over ``client``, the
-      first round in which one does, zero where none did.
+      ``distance`` over ``round`` and ``client``, the distance of each model from that of the clean
+      run; ``reached`` over ``round``, the number of clients whose models differ at all; ``arrival``
+      over ``client``, the first round in which its model differs, zero where it never does.
 
     Raises:
-      ValueError: two simulations of another number of clients or parameters.
+      ValueError: two simulations with different numbers of clients or parameters.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,7 +1,7 @@
-r"""Test regions: what differential privacy means for who guesses, (180) of Jung 2025.
+r"""Test regions: differential privacy as a bound on the errors of tests, (180) of Jung 2025.
 
-An attacker takes a release for one of data set :math:`\mathcal D` where it falls in a region
-:math:`\mathcal T`, else for one of its neighbor :math:`\mathcal D'`. Under
+An attacker decides that a release is of data set :math:`\mathcal D` if it is in a region
+:math:`\mathcal T`, and otherwise of its neighbor :math:`\mathcal D'`. Under
 :math:`(\epsilon,\delta)`-DP no region has small errors of both kinds:
 
 .. math:: e^\epsilon\,P_{\mathcal D\to\mathcal D'}+P_{\mathcal D'\to\mathcal D}\ge1-\delta.
@@ -23,25 +23,25 @@ __all__ = ["RegionErrors", "gaussian_region", "region_errors"]
 
 
 class RegionErrors(NamedTuple):
-    r"""How often a region errs.
+    r"""The error probabilities of a test region.
 
     Attributes:
-      missed: :math:`P_{\mathcal D\to\mathcal D'}`, a release of the one outside of it.
-      alarms: :math:`P_{\mathcal D'\to\mathcal D}`, a release of the other inside.
+      missed: :math:`P_{\mathcal D\to\mathcal D'}`, a release of :math:`\mathcal D` outside of it.
+      alarms: :math:`P_{\mathcal D'\to\mathcal D}`, a release of :math:`\mathcal D'` inside of it.
     """
 
     missed: Any
     alarms: Any
 
     def margin(self, epsilon: float, delta: float) -> Any:
-        """By how much (180) holds, and its mirror image; negative where a claim is false.
+        """Return the margin of (180) and its mirror image; negative where the claim is false.
 
         Args:
           epsilon: of the claim, >= 0.
           delta: of the claim, in [0, 1).
 
         Returns:
-          The smaller of the two.
+          The smaller of the two margins.
 
         Example:
           >>> round(float(RegionErrors(0.2, 0.2).margin(epsilon=1.0, delta=0.0)), 4)
@@ -55,12 +55,12 @@ class RegionErrors(NamedTuple):
 
 @checked
 def gaussian_region(shift: ArrayLike, sigma: ArrayLike, threshold: ArrayLike) -> RegionErrors:
-    r"""Of the Gaussian mechanism, exactly: half-spaces, than which no region is better.
+    r"""Return the exact errors of half-spaces for the Gaussian mechanism; no region is better.
 
     Args:
       shift: :math:`\|\mathcal A(\mathcal D)-\mathcal A(\mathcal D')\|`, >= 0.
-      sigma: of the noise in each coordinate.
-      threshold: the half-space begins so far from the one output towards the other.
+      sigma: standard deviation of the noise in each coordinate.
+      threshold: distance of the half-space's boundary from the first output towards the other.
 
     Example:
       >>> errors = gaussian_region(1.0, 1.0, 0.5)
@@ -83,15 +83,16 @@ def region_errors(
     region: Callable[[Any], Any],
     confidence: float | None = None,
 ) -> RegionErrors:
-    r"""By Monte Carlo, of any mechanism and region.
+    r"""Estimate the errors of any mechanism and region by Monte Carlo.
 
     Args:
       one: ``[L, ...]``, independent releases of a data set.
-      other: ``[L', ...]``, of its neighbor.
-      region: of releases ``[L, ...]``, whether each is inside, ``[L]``. It must not have been
-        chosen by looking at these.
-      confidence: if given, errors are Clopper and Pearson's upper bounds, each with half of what it
-        leaves: where their :meth:`RegionErrors.margin` is negative, the claim is refuted with it.
+      other: ``[L', ...]``, independent releases of its neighbor.
+      region: from releases ``[L, ...]`` to whether each is inside, ``[L]``. It must not have been
+        chosen by these releases.
+      confidence: if given, errors are upper bounds by Clopper and Pearson, each at half of the
+        significance level: where their :meth:`RegionErrors.margin` is negative, the claim is
+        refuted with this confidence.
 
     Example:
       >>> import numpy as np

@@ -1,15 +1,15 @@
-r"""An audit by a trained attacker, of any mechanism at all (Jung 2025, section 9.2).
+r"""An audit of any mechanism by a trained attacker (Jung 2025, section 9.2).
 
-Releases of two neighboring data sets are made, which by a fair coin each; a classifier learns on
-half of them to tell which, and is tested on the other. Under :math:`(\epsilon,\delta)`-DP nobody
-is right more often than
+Each release is computed from one of two neighboring data sets, chosen by a fair coin; a classifier
+is trained on half of the releases to distinguish the data sets, and tested on the other half. Under
+:math:`(\epsilon,\delta)`-DP the probability of a correct guess is at most
 
 .. math:: \frac{e^\epsilon+\delta}{1+e^\epsilon},
 
-which follows from (180) and its mirror image; a classifier that is, significantly, refutes the
-claim. One that is not proves nothing: another might be.
+which follows from (180) and its mirror image; a classifier that exceeds it significantly refutes
+the claim. One that does not proves nothing: another classifier might.
 
-Where noise is Gaussian and goes over the link of a simulation, :func:`fljax.audit.two_worlds` knows
+Where noise is Gaussian and added on the link of a simulation, :func:`fljax.audit.two_worlds` uses
 the best test and finds far more.
 """
 
@@ -33,26 +33,28 @@ from fljax.audit.guessing import _at_least, _check_claim
 
 __all__ = ["Attacker", "TrainedAttack", "most_accurate", "trained_attack"]
 
-#: With fewer trials even an attacker who is always right shows little.
+#: With fewer trials even an attacker that is always right yields only a weak bound.
 FEWEST_TRIALS = 40
 
-#: Releases that are computed at a time.
+#: Number of releases that are computed at once.
 AT_ONCE = 256
 
 
 class Attacker(Protocol):
-    """A classifier, such as any of scikit-learn."""
+    """A classifier, such as those of scikit-learn."""
 
     def fit(self, X: Any, y: Any, /) -> Any:
-        """Learn from ``[L, ...]`` releases which data set each is of, 0 or 1."""
+        """Train on ``[L, ...]`` releases, with labels 0 or 1 of their data sets."""
 
     def predict(self, X: Any, /) -> Any:
-        """Guess it of others."""
+        """Return the predicted labels of other releases."""
 
 
 @checked
 def most_accurate(epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    r"""How often a guess of a fair coin can be right under :math:`(\epsilon,\delta)`-DP, at most.
+    r"""Return the largest probability of a correct guess under :math:`(\epsilon,\delta)`-DP.
+
+    The guess is which of two neighboring data sets a fair coin chose.
 
     Args:
       epsilon: >= 0.
@@ -70,13 +72,13 @@ def most_accurate(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedAttack:
-    """What :func:`trained_attack` found.
+    """The result of :func:`trained_attack`.
 
     Attributes:
-      right: how many of the test's releases the attacker told apart.
-      tests: of how many.
-      epsilon: of the claim that was on trial.
-      delta: of it.
+      right: number of correct guesses in the test.
+      tests: number of releases in the test.
+      epsilon: of the tested claim.
+      delta: of the tested claim.
       confidence: of the bounds.
     """
 
@@ -88,34 +90,34 @@ class TrainedAttack:
 
     @property
     def accuracy(self) -> float:
-        """In the test."""
+        """The accuracy in the test."""
         return self.right / self.tests
 
     @property
     def threshold(self) -> float:
-        """What the claim allows, :func:`most_accurate`."""
+        """The largest accuracy under the claim, :func:`most_accurate`."""
         return float(most_accurate(self.epsilon, self.delta))
 
     @property
     def least_accuracy(self) -> float:
-        """Clopper and Pearson's lower bound of the attacker's probability to be right."""
+        """Clopper and Pearson's lower bound on the attacker's probability of a correct guess."""
         return float(_at_least(self.right, self.tests, self.confidence))
 
     @property
     def bound(self) -> float:
-        """Epsilon is at least this at the claim's delta, with the confidence."""
+        """Lower bound on epsilon at the claim's delta, with the given confidence."""
         least = self.least_accuracy
         above = least - self.delta
         return max(math.log(above / (1 - least)), 0.0) if above > 0 else 0.0
 
     @property
     def broken(self) -> bool:
-        """Whether the claim is refuted, a true one as rarely as the confidence says."""
+        """Whether the claim is refuted; a true claim is with probability 1 - confidence at most."""
         return self.least_accuracy > self.threshold
 
     @property
     def verdict(self) -> str:
-        """In plain words."""
+        """The result in words."""
         said = (
             f"{'BROKEN' if self.broken else 'not broken'}: right in {self.accuracy:.1%} of "
             f"{self.tests} tests, at least {self.least_accuracy:.1%} with {self.confidence:.0%} "
@@ -142,34 +144,35 @@ def trained_attack(
     confidence: float = 0.95,
     compiled: bool = True,
 ) -> TrainedAttack:
-    """Audit a claim by a classifier that is trained to tell two data sets' releases apart.
+    """Audit a claim by a classifier that is trained to distinguish the releases of two data sets.
 
     Args:
-      release: ``release(key, data)``, all that a mechanism tells, as an array: a noisy model, the
-        messages of a run, a table. It is what is on trial, and looked at from the outside alone.
-      one: what ``release`` takes: an array, a :class:`~fljax.problems.Problem`, any pytree.
-      other: a neighbor, of the same structure and shapes: it differs in what the claim says is
-        hidden, such as one sample, and should be the worst that one can think of.
-      epsilon: of the claim, >= 0; or the epsilons of several that are claimed at once, such as the
-        points of a curve. The tightest is on trial. Of Gaussian noise it is the one at epsilon
+      release: ``release(key, data)``, the complete output of a mechanism as an array: a noisy
+        model, the messages of a run, a table. It is audited as a black box.
+      one: the data argument of ``release``: an array, a :class:`~fljax.problems.Problem`, any
+        pytree.
+      other: a neighbor, of the same structure and shapes: it differs in what the claim protects,
+        such as one sample, and should be the worst case that one can think of.
+      epsilon: of the claim, >= 0; or the epsilons of several simultaneous claims, such as the
+        points of a curve. The tightest is tested. For Gaussian noise it is the one at epsilon
         zero, ``accounting.zcdp_delta(rho, 0.0, "gaussian")``: at a small delta accuracies near the
-        threshold are beyond it with half the noise, too.
-      delta: of the claim, in [0, 1), or of each.
-      trials: releases, of which half train the attacker and half test it.
+        threshold are out of reach even with half the noise.
+      delta: of the claim, in [0, 1), or of each claim.
+      trials: number of releases, of which half train the attacker and half test it.
       attacker: any object with ``fit(X, y)`` and ``predict(X)``, such as a classifier of
         scikit-learn; by default a logistic regression. It sees ``[trials, numbers]``, each number
         in units of its standard deviation.
       key: of the coins and the releases; a number is its seed.
       confidence: in (0, 1), of the verdict.
-      compiled: whether ``release`` is traceable, and all releases are one program. Else it is
-        called once for each, as it is.
+      compiled: whether ``release`` is traceable, and all releases are one program. Otherwise it is
+        called once for each, uncompiled.
 
     Returns:
-      The result, whose ``verdict`` says it in words.
+      The result, whose ``verdict`` states it in words.
 
     Raises:
       ValueError: data sets of different structure, releases that are not finite, too few trials, an
-        attacker that is none or that says other things than 0 and 1.
+        object that is no attacker or predicts other labels than 0 and 1.
 
     Example:
       >>> import fljax as fl
@@ -250,7 +253,7 @@ def _compiled(release: Callable) -> Callable:
 
 
 class _Logistic:
-    """A logistic regression on the numbers as they are, hardly regularized."""
+    """A logistic regression on the numbers themselves, with little regularization."""
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> None:
         x, sign = self._rows(x), 2 * y - 1

@@ -1,9 +1,9 @@
 r"""Twin trajectories: one simulation on two data sets, with the same draws.
 
-The source of noisy multi-agent learning bounds how far two trajectories part (Rizk 2023, sections
-2.5, 3.4 and 4.2; :mod:`fljax.theory.multiagent_privacy`): the same algorithm, samples, batches and
-noise, and another data set at one agent. Here they are run, and what parts is measured: models, and
-the messages themselves, which the source replaces by models.
+The source of noisy multi-agent learning bounds the distance between two trajectories (Rizk 2023,
+sections 2.5, 3.4 and 4.2; :mod:`fljax.theory.multiagent_privacy`): the same algorithm, samples,
+batches and noise, and another data set at one agent. Here both are run, and the distances are
+measured: of models, and of the messages themselves, which the source replaces by models.
 """
 
 import functools
@@ -226,52 +226,52 @@ def twins(
     *,
     key: Array | int = 0,
 ) -> xr.Dataset:
-    r"""How far models and messages part when one agent's data are others.
+    r"""Return the distances between models and messages when one agent's data differ.
 
     Both data sets are run with the same keys: the same clients and batches are drawn, and the same
-    noise. That is the coupling by which the source's theorems argue. It is not what privacy asks
-    for, which compares what is said next *after the same messages were heard*: so the second data
-    set is run a third time, in the first one's history, where its agents say what was said there
-    and their noise makes up for it.
+    noise. This is the coupling in the source's theorems. Privacy requires another comparison, that
+    of the next messages *after the same earlier messages*: so the second data set is run a third
+    time, in the history of the first, where its agents send the messages of the first run and their
+    noise compensates for the difference.
 
     Args:
-      simulation: with the first data set; its metrics are not looked at.
-      neighbor: the second, in which any samples of one client are others.
+      simulation: with the first data set; its metrics are not used.
+      neighbor: the second data set, in which any samples of one client differ.
       rounds: of every run, >= 1.
-      seeds: runs.
+      seeds: number of runs.
       key: of all runs; an integer seeds the default generator.
 
     Returns:
-      A dataset over ``seed`` and ``round``, without units but for those of the models:
+      A dataset over ``seed`` and ``round``, without units except those of the models:
 
       * ``deviation``: :math:`\Delta(i)=\|w_i-w_i'\|`, of the servers' models, or of all peers'
         together; ``error`` and ``other_error``, :math:`\|\tilde w_i\|` in either world, and
         ``optima``, :math:`\|w^o-w'^o\|`; ``nodes`` in the attributes is :math:`P`.
-      * ``message_change`` over ``node``: how far the messages of peers, or of servers to each
-        other, are apart before noise; ``upload_change`` and ``update_change`` over ``client``, of
+      * ``message_change`` over ``node``: the distance between the messages of peers, or of servers
+        to each other, before noise; ``upload_change`` and ``update_change`` over ``client``, of
         clients to a server, as models and as updates. Each by ``norm``, and by ``history``: each
-        world's ``"own"``, or the ``"same"``, where there is noise to make up for it. Infinite where
-        a client speaks in one world only.
-      * under Laplace noise ``epsilon`` by ``history``, of all messages that have noise up to a
-        round, each copy with a draw of its own counted; ``epsilon_heard`` of those that one
-        ``node`` hears of others; and ``epsilon_printed``, what the source makes of ``deviation``:
+        world's ``"own"``, or the ``"same"``, where there is noise to compensate for the difference.
+        Infinite where a client sends in one world only.
+      * under Laplace noise ``epsilon`` by ``history``, of all messages with noise up to a round,
+        counting each copy with a draw of its own; ``epsilon_heard`` of those that one ``node``
+        hears from others; and ``epsilon_printed``, what the source derives from ``deviation``:
         (2.69), (3.58), (4.34). Not where noise cancels at receivers: no epsilon is finite there.
 
     Raises:
       TypeError: no simulation, or no problem.
-      ValueError: a budget, which has an account of its own; data sets that differ in more than one
+      ValueError: a budget, which has its own accounting; data sets that differ in more than one
         client; messages in parts.
 
     Guarantees:
-      None. ``epsilon`` in the same history is the largest loss that the noise allows for *these*
-      data along *these* trajectories; of a quadratic problem in which targets alone differ, without
-      random batches, all trajectories have the same, and it is exactly the epsilon of this pair
-      against whoever hears all messages. Of other pairs nothing is said. In their own histories,
-      and ``epsilon_printed``, is what the source has.
+      None. ``epsilon`` in the same history is the largest privacy loss that the noise allows for
+      *these* data along *these* trajectories; for a quadratic problem in which only targets differ,
+      without random batches, it is the same for all trajectories, and is exactly the epsilon of
+      this pair against whoever hears all messages. Nothing follows for other pairs. The values in
+      their own histories, and ``epsilon_printed``, are those of the source.
 
     Example:
-      Of updates that clients share, what is printed is too small: it takes how far the server's
-      models part for how far the updates do.
+      For updates that clients share, the printed value is too small: it uses the distance between
+      the server's models for the distance between the updates.
 
       >>> import jax, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2)
@@ -400,7 +400,7 @@ def _epsilons(simulation: Simulation, results: xr.Dataset) -> dict[str, Any]:
 
 @checked
 def within(results: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
-    r"""How often :math:`\Delta(i)` was within its bound, beside how often it should be.
+    r"""Return how often :math:`\Delta(i)` was within its bound, and the promised frequency.
 
     Args:
       results: of :func:`twins`.
@@ -409,11 +409,11 @@ def within(results: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
 
     Returns:
       A dataset over ``round``: the ``fraction`` of runs within
-      :func:`~fljax.theory.multiagent_privacy.deviation_bound` (an attribute), that of runs that
-      were so in ``all_rounds`` up to it, and what
+      :func:`~fljax.theory.multiagent_privacy.deviation_bound` (an attribute), the fraction of runs
+      within it in ``all_rounds`` so far, and the probability that
       :func:`~fljax.theory.multiagent_privacy.bound_probability` promises by each rule
       (``promised_printed``, ``promised_union``, ``promised_all_rounds``), with the measured mean
-      squares of the errors in the place of the source's bounds on them.
+      squares of the errors in place of the source's bounds on them.
 
     Example:
       >>> each = ("seed", "round"), np.array([[0.2], [0.4], [1.6], [0.1]])

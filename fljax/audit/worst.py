@@ -1,14 +1,14 @@
-r"""The search for neighbors that are as far apart as any: is a stated sensitivity true?
+r"""The search for worst-case neighbors, which tests a stated sensitivity.
 
-The noise of a budget is as large as a sensitivity asks for: how far a neighboring data set can
-move a message, *given all that was said before*. It is a proof's word. Here data are looked for
-that move a message by more: random ones and extreme ones (rows of zeros, huge ones and such as
-overflow, opposite labels, rows along the model), and from the best of them on by an evolution
-strategy, over the data of one client in both worlds, those of all others, and where models start.
-Many candidates are tried at a time, all in one compiled program, and no noise has to be guessed
-through, as messages are compared before it: a sensitivity that is too small by a hundredth is
-found at once, for which :func:`~fljax.audit.two_worlds` would need thousands of runs. What is not
-found is not proved.
+The noise of a budget is proportional to a sensitivity: the largest distance by which a neighboring
+data set can move a message, *given all earlier messages*. It rests on a proof. This module searches
+for data that move a message by more: random and extreme ones (rows of zeros, huge and overflowing
+ones, opposite labels, rows along the model), and from the best of them on by an evolution
+strategy, over the data of one client in both worlds, those of all others, and the initial models.
+Many candidates are tried at once, all in one compiled program, and messages are compared before
+noise is added: a sensitivity that is too small by a hundredth is found at once, for which
+:func:`~fljax.audit.two_worlds` would need thousands of runs. A search without result proves
+nothing.
 """
 
 import dataclasses
@@ -36,34 +36,34 @@ from fljax.simulation import Simulation
 
 __all__ = ["WorstNeighbors", "worst_neighbors"]
 
-#: Candidates that are tried at a time, and of which those survive that move a message furthest.
+#: Candidates that are tried at once; those survive that move a message furthest.
 TRIED, KEPT = 64, 8
 
-#: Of a model of more parameters where it starts is not looked for, but for its length.
+#: Above so many parameters the initial model is not searched for, except for its norm.
 MANY = 512
 
-#: Of a client with more features all samples are alike, where all differ.
+#: Above so many features of a client all its samples are alike, where all of them differ.
 MOST = 1 << 12
 
-#: How the features of a world's samples come about.
+#: Ways in which the features of a world's samples are generated.
 KINDS = ("any", "zero", "huge", "overflowing", "along the model", "corner", "others'", "opposite")
 
 
 @dataclasses.dataclass(frozen=True)
 class WorstNeighbors:
-    """What :func:`worst_neighbors` found.
+    """The result of :func:`worst_neighbors`.
 
     Attributes:
       simulation: with world a's data.
-      neighbor: world b's.
-      gap: how far apart they move what the client says in one history, in stated sensitivities.
-      rounding: how far floating point may move that, likewise.
-      client: whose data differ.
-      round: of the message that is furthest apart.
-      message: which one of those in the round, where a client takes several steps in it.
+      neighbor: world b's data.
+      gap: distance of the client's messages in the same history, in stated sensitivities.
+      rounding: the possible effect of floating point on it, in the same unit.
+      client: the client whose data differ.
+      round: the round of the message with the largest distance.
+      message: its index in the round, where a client takes several steps in it.
       rounds: of the runs.
-      evaluations: pairs that were tried.
-      seed: of the search; ``None`` of a key.
+      evaluations: number of pairs that were tried.
+      seed: of the search; ``None`` for a key.
       within_bound: whether any pair had gradients within the bound that the budget assumes.
       nominal: whether nothing bounds gradients for any data, so that no guarantee is claimed.
     """
@@ -83,17 +83,17 @@ class WorstNeighbors:
 
     @property
     def pair(self) -> tuple[Simulation, Problem]:
-        """Both worlds, for ``fljax.audit.two_worlds(*found.pair, ...)``."""
+        """Both data sets, for ``fljax.audit.two_worlds(*found.pair, ...)``."""
         return self.simulation, self.neighbor
 
     @property
     def holds(self) -> bool:
-        """Whether no pair was found that is further apart than stated."""
+        """Whether no pair was found with a distance above the stated sensitivity."""
         return self.gap <= 1 + ROUNDING + self.rounding
 
     @property
     def verdict(self) -> str:
-        """In plain words."""
+        """The result in words."""
         if not self.within_bound:
             return (
                 "not tried: all data met gradients above the bound that the budget assumes; clip "
@@ -409,26 +409,29 @@ def worst_neighbors(
     evaluations: int = 2000,
     key: Array | int = 0,
 ) -> WorstNeighbors:
-    r"""Search for neighboring data that move a private message by more than is stated.
+    r"""Search for neighboring data that move a private message by more than its sensitivity.
 
-    Of candidates, random and extreme, the best are mutated over and over: the client's data in two
-    worlds, as the budget's ``neighbors`` allows, all other data, and where models start. Both
-    worlds go through one history, what the first really said, and their messages before noise
-    :math:`a_t` and :math:`b_t` are compared with what the algorithm, or the budget, states:
+    The best of random and extreme candidates are mutated repeatedly: the client's data in two
+    worlds, as the budget's ``neighbors`` allows, all other data, and the initial models. Both
+    worlds are run in the same history, that of the first, and their messages before noise
+    :math:`a_t` and :math:`b_t` are compared with the sensitivity that the algorithm, or the budget,
+    states:
 
     .. math:: \max_t\|b_t-a_t\|_2/\Delta_t.
 
-    Messages are a client's own under a budget for messages, before they are rounded to a grid; of
-    a trusted server (:class:`~fljax.privacy.CentralGaussian`) the sum; under
+    Under a budget for messages these are a client's own, before they are rounded to a grid; for
+    a trusted server (:class:`~fljax.privacy.CentralGaussian`) they are its sum; under
     :class:`~fljax.privacy.NoisyGradients` the gradient of each step. Where nothing bounds gradients
-    for any data (the problem is neither clipped nor bounded in its features) only data count that
-    meet gradients within the budget's bound, and what is found is ``nominal``, as the claim is.
+    for any data (the problem is neither clipped nor bounded in its features) only data with
+    gradients within the budget's bound are considered, and the result is ``nominal``, like the
+    claim.
 
     Args:
-      simulation: what is put to the test; its data are where the search starts from.
+      simulation: the tested simulation; the search starts from its data.
       rounds: of every run, >= 1.
-      client: whose data differ, with one or all of its samples; of one the heaviest.
-      evaluations: pairs that are tried, about; >= 1.
+      client: the client whose data differ, in one or all of its samples; if in one, in that of the
+        largest weight.
+      evaluations: approximate number of pairs that are tried, >= 1.
       key: of the search; an integer seeds the default generator.
 
     Returns:
@@ -436,11 +439,11 @@ def worst_neighbors(
 
     Raises:
       TypeError: no simulation, or a stream of data.
-      ValueError: no privacy; a client that is not there; no evaluations; under a trusted server's
-        ``"add-or-remove"`` a regularizer, which pulls at a client without data too.
+      ValueError: no privacy; a client that does not exist; no evaluations; under a trusted server's
+        ``"add-or-remove"`` a regularizer, which also moves the model of a client without data.
 
     Guarantees:
-      None where nothing is found. A gap above one is no matter of chance: the stated sensitivity is
+      None where nothing is found. A gap above one is not due to chance: the stated sensitivity is
       too small for the pair in the result.
 
     Example:

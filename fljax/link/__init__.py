@@ -1,4 +1,4 @@
-"""What happens to a message on its way: out, along, in; and what is counted of it."""
+"""The link: what happens to messages at the sender, on the way, and at the receiver; traffic."""
 
 from fljax import _renamed
 from fljax.link.compression import (

@@ -1,8 +1,8 @@
-r"""Compression of what clients send: fewer bits for each number, or fewer numbers.
+r"""Compression of messages: fewer bits for each number, or fewer numbers.
 
-A compressor acts on each row of ``[senders, D]`` alone, and says how many bits such a row takes on
-the wire. What reaches the server is the row it can rebuild from them. Where both ends know a
-reference (the server's model), it is the difference from it that is compressed.
+A compressor acts on each row of ``[senders, D]`` separately, and returns the number of bits that
+such a row takes. The server receives the row that is reconstructed from them. Where both ends know
+a reference (the server's model), the difference from it is compressed.
 
 :class:`Sign` and :class:`TopK` are biased: averaging many compressed messages does not give the
 average of the messages. :class:`RandomK`, :class:`Quantize` and :class:`StochasticSign` are
@@ -20,38 +20,38 @@ from fljax._module import module, static
 
 __all__ = ["WORD", "Compressor", "Quantize", "RandomK", "Sign", "StochasticSign", "TopK"]
 
-#: A real number on the wire, whatever the precision of the simulation (Gauthier 2024, line 1099).
+#: Bits of a transmitted real number, at any precision of the simulation (Gauthier 2024, line 1099).
 WORD = 32
 
 
 class Compressor:
-    """What becomes of a message on the wire; subclass it for one of your own."""
+    """A compression of messages; subclass it to define your own."""
 
     def check(self, dim: int) -> None:
-        """Raise ``ValueError`` unless messages of ``dim`` numbers can be compressed so."""
+        """Raise ``ValueError`` unless messages of ``dim`` numbers can be compressed."""
 
     @_check.required
     def bits(self, dim: int) -> int:
-        """Of a compressed message of ``dim`` numbers."""
+        """Return the number of bits of a compressed message of ``dim`` numbers."""
         raise NotImplementedError
 
     @_check.required
     def compress(
         self, keys: Array, message: Float[Array, "senders dim"]
     ) -> Float[Array, "senders dim"]:
-        """What the receiver rebuilds; ``keys`` holds one for each sender."""
+        """Return the reconstructed messages; ``keys`` holds one key per sender."""
         raise NotImplementedError
 
 
 @module
 class Sign(Compressor):
-    r"""Signs times the mean magnitude, :math:`\frac{\|v\|_1}{D}\,\mathrm{sign}(v)`.
+    r"""The signs times the mean magnitude, :math:`\frac{\|v\|_1}{D}\,\mathrm{sign}(v)`.
 
-    A zero keeps its sign, zero: a third symbol that is not counted, as exact zeros are not met in
-    general. With ``scaled=False`` the bare signs.
+    Zero has the sign zero: a third symbol that is not counted in the bits, as exact zeros do not
+    occur in general. With ``scaled=False`` the result is the signs alone.
 
     Args:
-      scaled: whether the magnitude is sent along, one word.
+      scaled: whether the magnitude is sent too, as one word.
 
     Reference:
       Bernstein et al. 2018.
@@ -73,7 +73,7 @@ class Sign(Compressor):
 class StochasticSign(Compressor):
     r""":math:`+1` with probability :math:`\frac12+\frac{v}{2B}`, else :math:`-1`.
 
-    Entries beyond the bound count as if at it, so :math:`B\cdot` the result is unbiased for
+    Entries beyond the bound are clipped to it, so :math:`B\cdot` the result is unbiased for
     :math:`|v|\le B`.
 
     Args:
@@ -104,7 +104,7 @@ class StochasticSign(Compressor):
 
 @module
 class _Sparse(Compressor):
-    """Some entries of a message; the others are taken to be zero."""
+    """Some entries of a message; the others are replaced by zero."""
 
     count: int = static()
 
@@ -126,7 +126,7 @@ class _Sparse(Compressor):
 
 @module
 class TopK(_Sparse):
-    r"""The ``count`` largest magnitudes of a message, with their indices.
+    r"""The ``count`` entries of largest magnitude, with their indices.
 
     Args:
       count: 1 to ``D``.
@@ -146,7 +146,7 @@ class TopK(_Sparse):
 
 @module
 class RandomK(_Sparse):
-    r"""``count`` entries drawn uniformly without replacement, scaled by :math:`D/\mathrm{count}`.
+    r"""Uniformly drawn ``count`` entries without replacement, scaled by :math:`D/\mathrm{count}`.
 
     Both ends draw them from a common seed, so no index is sent.
 
@@ -168,14 +168,14 @@ class RandomK(_Sparse):
 
 @module
 class Quantize(Compressor):
-    r"""Unbiased stochastic quantization to ``bits_each`` bits a number, one of them the sign.
+    r"""Unbiased stochastic quantization to ``bits_each`` bits per number, one of them the sign.
 
     With :math:`s=2^{b-1}-1` levels, :math:`|v_i|/\|v\|_\infty\cdot s` is rounded up or down at
-    random so that its mean is kept; the norm is one word more.
+    random with an unbiased mean; the norm takes one more word.
 
     Args:
-      bits_each: :math:`b` from 2 to 32; beyond 24, or 53 in double precision, a number's own digits
-        are fewer than the levels.
+      bits_each: :math:`b` from 2 to 32; beyond 24, or 53 in double precision, the levels are finer
+        than the floating-point precision.
 
     Raises:
       ValueError: fewer than 2 bits (:class:`StochasticSign` needs 1), or more than a word has.

@@ -1,9 +1,9 @@
-r"""How long a message takes to the server or along an edge, and the line of what is on its way.
+r"""Delays of messages to the server or along an edge, and the line of messages on their way.
 
-A *delay law* gives each message one of a few lags, or loses it. What a server adds up needs no
-message of its own in memory: those of one round with one lag arrive together, so each arrival slot
-of the :class:`Line` holds their sums, and a later message that overrides an earlier one on some
-parameters simply takes its place there. The line is ``[slots, D]`` whatever the number of clients.
+A *delay law* gives each message one of a few lags, or loses it. For a server's sum single messages
+need not be stored: those of one round with one lag arrive together, so each arrival slot of the
+:class:`Line` contains their sums, and a later message that overrides an earlier one on some
+parameters replaces it there. The line is ``[slots, D]`` whatever the number of clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,16 +29,16 @@ __all__ = [
     "empty_line",
 ]
 
-#: What becomes of a message that would take longer than the longest lag.
+#: Treatments of a message whose delay exceeds the longest lag.
 BEYOND = ("discard", "clip")
 
 
 class DelayLaw:
-    """The lag of every message; subclass it for one of your own.
+    """A law of message delays; subclass it to define your own.
 
     Attributes:
-      lags: the rounds that a message can take, ascending and equally spaced, such as a range; 0
-        arrives in the round it is sent in.
+      lags: the possible delays in rounds, ascending and equally spaced, such as a range; with 0 a
+        message arrives in the round in which it is sent.
     """
 
     lags: Sequence[int]
@@ -48,7 +48,7 @@ class DelayLaw:
 
     @_check.required
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
-        """For each client's message the index of its lag in ``lags``; ``len(lags)`` is lost."""
+        """Return the index in ``lags`` of each client's message; ``len(lags)`` is lost."""
         raise NotImplementedError
 
     def over(
@@ -58,11 +58,11 @@ class DelayLaw:
         receivers: Int[Array, "*edges"],
         senders: Int[Array, "*edges"],
     ) -> Int[Array, "*edges"]:
-        """As :meth:`draw` for the message over each edge between peers: by itself, by default."""
+        """As :meth:`draw`, for the message over each edge of peers; by default independently."""
         return self.draw(key, round, receivers.size).reshape(receivers.shape)
 
     def placed(self, classes: Float[Array, "lags ..."]) -> Float[Array, "slots ..."]:
-        """What is known of each lag at the slot of the round it arrives in, zero at the others."""
+        """Return values per lag at the slots of their arrival rounds, zero at the others."""
         lags = np.asarray(self.lags)
         step = int(lags[1] - lags[0]) if len(lags) > 1 else 1
         rest = [(0, 0, 0)] * (classes.ndim - 1)
@@ -142,10 +142,10 @@ class Geometric(DelayLaw):
 
 @module
 class Uniform(DelayLaw):
-    r"""Every message takes 0, 1, ... or ``longest`` rounds, all alike likely; none is lost.
+    r"""Every message takes 0, 1, ... or ``longest`` rounds with equal probability; none is lost.
 
-    What partially asynchronous methods are told of delays is their bound alone. The worst that it
-    allows at any time is :class:`Fixed`.
+    Partially asynchronous methods assume only a bound on delays. The worst case of a bound is
+    :class:`Fixed`.
 
     Args:
       longest: :math:`B\ge0`.
@@ -172,7 +172,7 @@ class Uniform(DelayLaw):
 
 @module
 class _Table(DelayLaw):
-    """Delays that are known beforehand."""
+    """Delays from a given table."""
 
     table: Any  # NumPy or JAX
     longest: int | None = static(default=None)
@@ -181,7 +181,7 @@ class _Table(DelayLaw):
         self._be_of("rounds", "clients")
 
     def _be_of(self, *axes: str) -> None:
-        """Make the table an array of whole numbers with these axes, and ``longest`` known."""
+        """Convert the table to an integer array with these axes, and determine ``longest``."""
         hint = "Write -1 for a message that is lost."
         table = _check.trace("table", self.table, "integers", axes, hint)
         object.__setattr__(self, "table", table)
@@ -211,18 +211,18 @@ class _Table(DelayLaw):
             )
 
     def _index(self, lag: Array) -> Int[Array, "*messages"]:
-        """Of a lag in :attr:`lags`, and one beyond them of what is lost."""
+        """The index of a lag in :attr:`lags`; for a lost message their number."""
         lost = (lag < 0) | (lag > self.lags[-1])
         return jnp.where(lost, len(self.lags), lag).astype(jnp.int32)
 
 
 @module
 class DelayTrace(_Table):
-    r"""What was observed of a real network, or injected by a test.
+    r"""A given table of delays, observed in a real network or made for a test.
 
     Args:
-      table: ``[T, K]`` integers: how many rounds a message of round 1, 2, ... takes; negative, or
-        longer than ``longest``: it is lost.
+      table: ``[T, K]`` integers: the delay in rounds of a message sent in round 1, 2, ...; if
+        negative or longer than ``longest``, it is lost.
       longest: :math:`l_{\max}\ge0`; by default the table's longest.
 
     Raises:
@@ -241,13 +241,13 @@ class DelayTrace(_Table):
 
 @module
 class EdgeDelays(_Table):
-    r"""A delay of each edge between peers: of a network's own, or as it was observed.
+    r"""A given table of delays of each edge between peers, constant or observed.
 
     Args:
-      table: ``[K, K]`` integers: how many rounds what client :math:`l` says takes to client
-        :math:`k`, at ``[k, l]``, in every round; or ``[T, K, K]``, how old the copy of :math:`l` is
-        that :math:`k` hears in round 1, 2, ... Negative, or longer than ``longest``: it hears
-        nothing of :math:`l`. Entries that are no edges are not looked at.
+      table: ``[K, K]`` integers: the delay in rounds of messages from client :math:`l` to client
+        :math:`k`, at ``[k, l]``, in every round; or ``[T, K, K]``, the age of the copy of
+        :math:`l`'s message that :math:`k` receives in round 1, 2, ... If negative or longer than
+        ``longest``, it receives nothing from :math:`l`. Entries that are no edges are ignored.
       longest: :math:`l_{\max}\ge0`; by default the table's longest.
 
     Raises:
@@ -279,16 +279,16 @@ class EdgeDelays(_Table):
         delays: Mapping[tuple[int, int], int],
         longest: int | None = None,
     ) -> "EdgeDelays":
-        """Of some edges; over all others messages arrive at once.
+        """Return the law with delays on some edges; over all others messages arrive at once.
 
         Args:
           clients: ``K``.
-          delays: edges ``(k, l)`` to rounds, of both directions, or of what :math:`k` hears of
-            :math:`l` where ``(l, k)`` has a delay of its own.
-          longest: as of the class.
+          delays: from edges ``(k, l)`` to rounds, for both directions, or for messages from
+            :math:`l` to :math:`k` where ``(l, k)`` has a delay of its own.
+          longest: as in the class.
 
         Raises:
-          ValueError: what is no edge between two of the clients.
+          ValueError: a pair that is no edge between two of the clients.
         """
         _check.count("clients", clients)
         _check.kind("delays", delays, Mapping)
@@ -338,7 +338,7 @@ class EdgeDelays(_Table):
 
 
 class Line(NamedTuple):
-    """What is on its way, the next round's first."""
+    """Messages on their way, those that arrive in the next round first."""
 
     total: Array  # [slots, B D]  weighted sums of the messages, of each box end to end
     share: Array  # [slots, B D]  the weights that went into them
@@ -346,7 +346,7 @@ class Line(NamedTuple):
 
 
 def empty_line(law: DelayLaw, dim: int, dtype: Any, boxes: int = 1) -> Line:
-    """Nothing on its way to so many boxes: one server, several, or a box of each client.
+    """Return an empty line to so many boxes: one server, several, or one box per client.
 
     Raises:
       ValueError: lags that are not equally spaced.

@@ -1,8 +1,9 @@
-r"""How two nodes agree on a draw that whoever relays their messages is not to know.
+r"""How two nodes agree on a random draw that the relay of their messages must not know.
 
-By the exchange of Diffie and Hellman (1976) on an integer; by Definition 4.2 of Rizk 2023 on
-numbers of Laplace's law. Simulations draw their masks directly, of the same law: secrecy is assumed
-there, and what stands here shows where the law comes from. It is no cryptography to rely on.
+They agree on an integer by the exchange of Diffie and Hellman (1976), and on Laplace numbers by
+Definition 4.2 of Rizk 2023. Simulations draw their masks directly from the same distribution:
+secrecy is assumed there, and this module shows where the distribution comes from. It is not
+cryptographically secure.
 """
 
 import jax
@@ -24,7 +25,7 @@ MULTIPLE = 8
 
 @checked
 def public_number(secret: int, base: int, modulus: int) -> int:
-    r""":math:`V=b^v\bmod\pi`, what a node with the secret :math:`v` tells everybody.
+    r""":math:`V=b^v\bmod\pi`, the public number of a node with secret :math:`v`.
 
     Args:
       secret: :math:`v\ge1`.
@@ -47,7 +48,7 @@ def public_number(secret: int, base: int, modulus: int) -> int:
 
 @checked
 def shared_number(secret: int, public: int, modulus: int) -> int:
-    r""":math:`V_l^{v_k}\bmod\pi=b^{v_kv_l}\bmod\pi`, which two nodes know and nobody else.
+    r""":math:`V_l^{v_k}\bmod\pi=b^{v_kv_l}\bmod\pi`, which only the two nodes know.
 
     Args:
       secret: a node's own :math:`v_k\ge1`.
@@ -94,7 +95,7 @@ def log_ratio(key: Key[Array, ""], shape: tuple[int, ...] = ()) -> Float[Array, 
 def agreed_laplace(
     key: Key[Array, ""], variance: Float[Array, ""] | float, shape: tuple[int, ...] = ()
 ) -> Float[Array, "..."]:
-    r"""What two nodes agree on by Definition 4.2: :math:`\tfrac{\sigma_g}{\sqrt2}\ln(v/v')`.
+    r"""The draw that two nodes agree on, Definition 4.2: :math:`\tfrac{\sigma_g}{\sqrt2}\ln(v/v')`.
 
     (4.60) prints :math:`\sqrt2/\sigma_g`, which makes the variance :math:`4/\sigma_g^2`.
 

@@ -1,9 +1,9 @@
-r"""What each peer hears in a round, and how it combines it.
+r"""The messages that each peer receives in a round, and their combination.
 
-An inbox is lazy. A plain weighted sum is the graph's own product over what everybody said, and
-allocates nothing per edge; where links fail or messages are late, the weights of an edge move to
-the copy that is heard over it; only an aggregator that looks at single messages has them gathered,
-receiver by receiver.
+An inbox is lazy. A plain weighted sum is the graph's product with all sent messages, and allocates
+nothing per edge; where links fail or messages are late, the weight of an edge is given to the copy
+that is received over it; messages are gathered for each receiver only for an aggregator of single
+messages.
 """
 
 from typing import Any
@@ -20,31 +20,31 @@ from fljax.link.noise import Noise
 
 __all__ = ["Inbox"]
 
-#: On a CPU the single messages of so many receivers are looked at together.
+#: Number of receivers whose single messages are processed together on a CPU.
 RECEIVERS = 64
 
 
 class Inbox:
-    r"""What the neighbors of each client said, as it is heard.
+    r"""The messages of each client's neighbors, as they are received.
 
     Args:
       network: the graph of this round.
-      said: ``[K, D]``, what everybody said; a client's own message is among it.
-      past: ``[B, K, D]``, what was said in the last ``B`` rounds, the newest at place ``newest``;
-        ``None`` where everything heard is of this round.
+      said: ``[K, D]``, the sent messages of all clients, the receiver's own included.
+      past: ``[B, K, D]``, the sent messages of the last ``B`` rounds, the newest at index
+        ``newest``; ``None`` where all received messages are of this round.
       newest: as above.
-      ages: for each table of the network, how old the copy is that is heard over an edge, in
-        rounds; ``B`` or more: none. ``None`` where everything arrives at once.
-      aggregator: that takes the place of the mean, or ``None``.
-      own: ``[K, D]``, what each client combines of its own; what it said by default.
-      cancelled: ``[K, D]``, what it takes off its own part, as often as others hear of it; or
-        ``None``.
-      noise: of the edges' own, and the round's key for it; or ``None``.
-      falsified: ``[K, K]``, over which links (from column to row) something else is heard than what
-        was said, and ``[K, D]``, what of each sender; or ``None``. Nothing is late then.
+      ages: for each table of the network, the age in rounds of the copy that is received over an
+        edge; ``B`` or more: none. ``None`` where everything arrives at once.
+      aggregator: used in place of the mean, or ``None``.
+      own: ``[K, D]``, each client's own vector in its combination; its sent message by default.
+      cancelled: ``[K, D]``, subtracted from the client's own part with the weights of the others;
+        or ``None``.
+      noise: the noise of single edges, and the round's key for it; or ``None``.
+      falsified: ``[K, K]``, the links (from column to row) that deliver false messages, and
+        ``[K, D]``, the false message of each sender; or ``None``. Nothing is late then.
 
     Attributes:
-      read: whether it was combined at all.
+      read: whether the messages were combined at all.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Inbox:
         self.read = False
 
     def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
-        r""":math:`\sum_l a_{kl}\tilde w_l`, by default over the network.
+        r"""Return :math:`\sum_l a_{kl}\tilde w_l`, by default over the network.
 
-        A client's own message stands in for one that it does not hear, so
+        A client's own message replaces one that it does not receive, so
         :math:`\sum_l a_{kl}(\tilde w_k-\tilde w_l)` is over the links that work.
 
         Args:
@@ -90,8 +90,8 @@ class Inbox:
         return heard + (graph.degree - weight)[:, None].astype(heard.dtype) * self._said
 
     def mean(self, over: Combination) -> Float[Array, "clients dim"]:
-        r""":math:`\sum_{l\in\mathcal N_k\cup\{k\}}w_{kl}\tilde w_l`, or what an aggregator makes of
-        these messages; the weight of one that is not heard goes to the client's own.
+        r"""Return :math:`\sum_{l\in\mathcal N_k\cup\{k\}}w_{kl}\tilde w_l`, or the aggregate of
+        these messages; the weight of a message that is not received is added to the client's own.
 
         Args:
           over: a combination of the network.
@@ -110,11 +110,11 @@ class Inbox:
         return heard if self._cancelled is None else heard - others * self._cancelled
 
     def disagreement(self, over: Combination) -> Float[Array, "clients dim"]:
-        r"""How far each client is from the :meth:`mean`,
+        r"""Return the deviation of each client from the :meth:`mean`,
         :math:`\sum_lw_{kl}(\tilde w_k-\tilde w_l)`.
 
-        What one client is apart another is the other way, so with symmetric weights and links the
-        sum over all is zero. Rounded, it is zero up to a share of the differences, and not of the
+        With symmetric weights and links the terms of two clients cancel, so the sum over all
+        clients is zero. With rounding it is zero up to a share of the differences, and not of the
         models: sums of it over thousands of rounds stay zero when clients agree.
 
         Args:
@@ -147,7 +147,7 @@ class Inbox:
     # On single edges -----------------------------------------------------------------------------
 
     def _of_edges(self, over: Any) -> Array | float:
-        """The weighted sums of what was added over the edges, by noise or by an attacker."""
+        """The weighted sums of noise and of attackers' changes on the edges."""
         return self._noise_of_edges(over) + self._lies(over)
 
     def _lies(self, over: Any) -> Array | float:
@@ -192,7 +192,7 @@ class Inbox:
     # Copies of several ages ----------------------------------------------------------------------
 
     def _heard(self, over: Any) -> tuple[Array, Array]:
-        """The weighted sums of the copies that are heard, and the weights that went into them."""
+        """The weighted sums of the copies that are received, and the sums of their weights."""
         bound, nodes = self._past.shape[:2]
         assert self._ages is not None
         total, weight = jnp.zeros_like(self._said), jnp.zeros(nodes, self._said.dtype)
@@ -216,10 +216,11 @@ class Inbox:
     # Single messages -----------------------------------------------------------------------------
 
     def messages(self, over: Graph) -> Float[Array, "clients slots dim"]:
-        """Each client's messages side by side, in the order of ``over.neighbor_table()``.
+        """Return each client's messages side by side, in the order of ``over.neighbor_table()``.
 
-        A client's own stands in for one that it does not hear, and in slots that are empty. An
-        algorithm that asks says so (``one_by_one``), since every message is then a copy in memory.
+        A client's own message replaces one that it does not receive, and fills empty slots. An
+        algorithm that calls this declares it (``one_by_one``), since every message is then a copy
+        in memory.
 
         Args:
           over: the network.

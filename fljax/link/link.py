@@ -1,14 +1,14 @@
-"""The link of one round: every message of an algorithm goes over it.
+"""The link of one round, over which every message of an algorithm is sent.
 
-What happens to a message has one order that nobody can get wrong. *Out* (:mod:`fljax.link.out`): it
-is perturbed, masked, compressed, counted; a client that does not follow the protocol says something
-else. *Along*: it is lost, or late, or not listened to. *In*: the receiver combines what it hears,
-by a weighted mean or an aggregator of its own. Each stage is a part of the simulation, so an
-algorithm carries no code for it: peers :meth:`~Link.exchange` messages and find them in their
+A message passes the stages in a fixed order. *Out* (:mod:`fljax.link.out`): it is perturbed,
+masked, compressed and counted; a client that does not follow the protocol replaces it. *Along*: it
+is lost, delayed, or ignored by its receiver. *In*: the receiver combines the messages that it
+receives by a weighted mean or an aggregator of its own. Each stage is a part of the simulation, so
+an algorithm contains no code for it: peers :meth:`~Link.exchange` messages and find them in their
 :class:`~fljax.link.Inbox` (:mod:`fljax.link.peers`); clients of a server :meth:`~Link.collect`
-theirs towards it, or :meth:`~Link.send` and :meth:`~Link.mean` them, and hear what it publishes
-(:mod:`fljax.link.server`). A link lives for one round inside the traced step; what it counted and
-what is still on its way is read from it when the step is done.
+theirs towards it, or :meth:`~Link.send` and :meth:`~Link.mean` them, and receive what it publishes
+(:mod:`fljax.link.server`). A link exists for one round inside the traced step; its counts and the
+messages still on their way are read from it after the step.
 """
 
 from fljax.link.peers import Peers
@@ -19,14 +19,14 @@ __all__ = ["Link"]
 
 
 class Link(Peers, Server, Within):
-    """One round's messages: how they go out, among peers, to servers and within a client.
+    """The link of one round: messages among peers and to servers, and steps within a client.
 
     Its arguments are those of :class:`fljax.link.out.Out`.
     """
 
     def finish(self, algorithm: str) -> None:
-        """Raise ``TypeError`` where a stage had nothing to do: a budget or noise without a message;
-        failing links, late messages or an aggregator where nobody read what was heard.
+        """Raise ``TypeError`` where a stage was not used: a budget or noise without a message;
+        failing links, delays or an aggregator where no received message was read.
         """
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}

@@ -1,8 +1,8 @@
-r"""Links that fail: which messages never arrive, drawn for every edge in every round.
+r"""Link failures: which messages are lost, drawn for every edge in every round.
 
-What a receiver does without a message is its inbox's business: among peers its own message takes
-the place of the one that did not come, a server goes on with those that did. A sender does not know
-what was lost; it has sent, and what that costs in traffic and privacy is spent.
+Among peers a receiver's own message replaces a lost one (:class:`~fljax.link.Inbox`); a server uses
+the messages that arrive. A sender does not know which messages were lost: their traffic and
+privacy cost is spent.
 """
 
 from typing import Any
@@ -19,32 +19,32 @@ __all__ = ["GilbertElliott", "Independent", "Losses"]
 
 
 class Losses:
-    """Which links work in a round; subclass it for a law of your own.
+    """A law of link failures; subclass it to define your own.
 
     Attributes:
-      symmetric: whether a link that fails does so in both directions.
+      symmetric: whether links fail in both directions together.
     """
 
     symmetric: bool = True
 
     def begin(self, uniform: Float[Array, "*edges"]) -> Any:
-        """The state before the first round, from one uniform number an edge."""
+        """Return the state before the first round, from one uniform number per edge."""
         return ()
 
     @_check.required
     def draw(
         self, state: Any, uniform: Float[Array, "*edges"]
     ) -> tuple[Any, Bool[Array, "*edges"]]:
-        """The next state, and which links work, from one uniform number an edge and round."""
+        """Return the next state and which links work, from one uniform number per edge."""
         raise NotImplementedError
 
 
 @module
 class Independent(Losses):
-    r"""Each link fails with its own probability, anew in every round.
+    r"""Each link fails with a given probability, independently in every round.
 
     Args:
-      probability: of a failure, in [0, 1]; at 1 nothing that is said over a link arrives.
+      probability: of a failure, in [0, 1]; at 1 no message over a link arrives.
       symmetric: whether both directions of a link fail together.
 
     Raises:
@@ -72,9 +72,10 @@ class Independent(Losses):
 class GilbertElliott(Losses):
     r"""Links that fail in bursts: each is a Markov chain of a good and a bad state.
 
-    A good link turns bad with probability ``fail`` a round and a bad one good with ``recover``; a
-    bad one loses what is sent over it. The first round is drawn from the stationary law, of which
-    :math:`f/(f+r)` is bad; bursts last :math:`1/r` rounds in the mean.
+    In each round a good link turns bad with probability ``fail`` and a bad one good with
+    ``recover``; a bad link loses its messages. The first round is drawn from the stationary
+    distribution, in which a link is bad with probability :math:`f/(f+r)`; bursts last :math:`1/r`
+    rounds on average.
 
     Args:
       fail: :math:`f\in[0,1]`.
@@ -120,7 +121,7 @@ class GilbertElliott(Losses):
 def of_edges(
     key: Array, receivers: Array, senders: Array, symmetric: bool, dtype: Any
 ) -> Float[Array, "*edges"]:
-    """A uniform number of every pair of nodes, the same whichever table the pair stands in."""
+    """One uniform number per pair of nodes, the same in whichever table the pair is."""
     receivers, senders = jnp.broadcast_arrays(receivers, senders)
     first, second = receivers, senders
     if symmetric:

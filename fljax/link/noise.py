@@ -1,17 +1,17 @@
-r"""Noise that peers, or servers, add to what they say to each other, by a rule and not by a budget.
+r"""Noise on messages between peers, or between servers, by a rule and not by a budget.
 
-It hides what is said from whoever hears it, and, by its rule, leaves more or less of itself in what
-receivers make of it (Rizk 2023, chapters 3 and 4):
+It hides messages from their receivers and, depending on the rule, more or less of it remains in the
+receivers' combinations (Rizk 2023, chapters 3 and 4):
 
-* one draw a message, or one an edge, stays in every combination;
-* *graph-homomorphic* noise goes out with every message and is taken off the sender's own part, so
+* one draw per message, or per edge, remains in every combination;
+* *graph-homomorphic* noise is added to every message and subtracted from the sender's own part, so
   that it cancels in the weighted mean of the network, though not at each of its nodes;
 * *local* graph-homomorphic noise cancels at every receiver: neighbors of a receiver share pairwise
   masks of opposite signs.
 
-Who is protected from whom differs: :mod:`fljax.theory.multiagent_privacy` has what the source
-promises, and :func:`fljax.audit.overheard` finds what holds. Budgets (:mod:`fljax.privacy`) are
-another matter: they choose their noise by a sensitivity.
+Who is protected from whom differs: :mod:`fljax.theory.multiagent_privacy` states what the source
+claims, and :func:`fljax.audit.overheard` computes what holds. Budgets (:mod:`fljax.privacy`) are
+different: they choose their noise by a sensitivity.
 """
 
 import warnings
@@ -43,13 +43,13 @@ PER = ("coordinate", "vector")
 
 @module
 class Perturbation:
-    r"""Independent numbers of mean zero, by a variance and a law.
+    r"""Independent random numbers of mean zero, with a given variance and distribution.
 
     Args:
-      variance: :math:`\sigma_g^2\ge0`; zero is none, where a grid of variances may begin.
+      variance: :math:`\sigma_g^2\ge0`; zero is no noise, for a grid that starts there.
       law: ``"laplace"``, of scale :math:`\sigma_g/\sqrt2`, or ``"gaussian"``.
-      per: ``"coordinate"``, each of which has this variance, or ``"vector"``, whose squared length
-        has this mean. The source does not say which.
+      per: ``"coordinate"``: the variance of each coordinate; ``"vector"``: the mean of the squared
+        norm. The source does not say which.
 
     Raises:
       ValueError: a negative variance, an unknown law.
@@ -65,7 +65,7 @@ class Perturbation:
         _check.choice("per", self.per, PER)
 
     def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Numbers of this law, ``[..., D]``."""
+        """Draw numbers ``[..., D]`` from this distribution."""
         variance = jnp.asarray(self.variance, dtype)
         variance = variance / shape[-1] if self.per == "vector" else variance
         if self.law == "gaussian":
@@ -75,7 +75,7 @@ class Perturbation:
 
 @module
 class Noise(Perturbation):
-    """What all noise between peers, or servers, shares; itself it adds nothing, and cannot be made.
+    """Base class of noise between peers, or servers; it adds nothing and cannot be instantiated.
 
     Args and Raises: as of :class:`Perturbation`; a class that adds nothing, such as this one.
     """
@@ -91,11 +91,11 @@ class Noise(Perturbation):
             )
 
     def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
-        """Raise ``ValueError`` where it has no place on a graph.
+        """Raise ``ValueError`` where the noise cannot be used on a graph.
 
         Args:
-          graph: of those who talk to each other.
-          weights: with which they combine what they hear, where that is known.
+          graph: of the nodes that exchange messages.
+          weights: with which they combine received messages, where these are known.
         """
         if _check.is_concrete(graph.degree) and not np.any(np.asarray(graph.degree)):
             raise ValueError(
@@ -106,11 +106,11 @@ class Noise(Perturbation):
     def said(
         self, key: Array, message: Float[Array, "nodes dim"]
     ) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"] | None]:
-        """What goes out to all neighbors, and what the sender takes off its own part."""
+        """Return the messages to all neighbors, and what the sender subtracts from its own part."""
         return message, None
 
     def kept(self, key: Array, message: Float[Array, "nodes dim"]) -> Float[Array, "nodes dim"]:
-        """What a node combines of itself: its message as it was."""
+        """Return a node's own part in its combination: its message without noise."""
         return message
 
     def over_edges(
@@ -121,30 +121,30 @@ class Noise(Perturbation):
         weights: Float[Array, " slots"],
         dim: int,
     ) -> Float[Array, "slots dim"] | None:
-        """What each sender adds on its way to one receiver; ``None``: nothing.
+        """Return what each sender adds to its message to one receiver; ``None``: nothing.
 
         Args:
           key: of the round.
-          receiver: who hears.
-          senders: ``[S]``, whom it hears; where the weight is zero, nobody.
-          weights: ``[S]``, which it gives them.
+          receiver: the receiver.
+          senders: ``[S]``, the senders it receives from; where the weight is zero, none.
+          weights: ``[S]``, the receiver's weights of them.
           dim: numbers in a message.
         """
         return None
 
     @property
     def cancels(self) -> bool:
-        """Whether what is added over the edges is nothing in a receiver's weighted sum."""
+        """Whether the noise on the edges cancels in a receiver's weighted sum."""
         return False
 
 
 @module
 class PerMessage(Noise):
-    """One draw for every message, the same for all who hear it.
+    """One draw for every message, the same for all its receivers.
 
-    A node adds none to its own part: what it combines of itself is its message as it was, and what
-    neighbors combine of it is perturbed. (A budget is another matter: under
-    ``Simulation(privacy=)`` a node goes on from what it said, noise and all.)
+    A node adds no noise to its own part: it combines its own message without noise, and its
+    neighbors combine the perturbed one. (A budget is different: under ``Simulation(privacy=)`` a
+    node continues from its sent message, including the noise.)
 
     Args and Raises: as of :class:`Perturbation`.
     """
@@ -155,13 +155,13 @@ class PerMessage(Noise):
 
 @module
 class PerEdge(Noise):
-    """A draw of its own for every receiver of a message, as in Rizk 2023, (3.8) and (4.24)-(4.26).
+    """A separate draw for every receiver of a message, as in Rizk 2023, (3.8) and (4.24)-(4.26).
 
     Args:
       variance, law, per: as of :class:`Perturbation`.
-      own: whether a node draws for its own part, too. The sums of the source are over all of
-        :math:`N_p`, in which it is; its definitions of privacy leave it out, since it sends itself
-        no message.
+      own: whether a node also draws noise for its own part. The sums of the source are over all of
+        :math:`N_p`, which contains the node; its definitions of privacy leave it out, since a node
+        sends no message to itself.
 
     Raises: as of :class:`Perturbation`.
     """
@@ -188,20 +188,21 @@ class PerEdge(Noise):
 class GraphHomomorphic(Noise):
     r"""Noise that cancels in the network's weighted mean (Rizk 2023, (3.50)-(3.51), (4.49)-(4.50)).
 
-    A node sends :math:`x_k+g_k` to all neighbors and takes :math:`\tfrac{1-a_{kk}}{a_{kk}}g_k` off
-    its own part, so that :math:`A^\top(X+g)-g` comes of it: with :math:`q` the Perron vector of any
-    left-stochastic :math:`A`, :math:`\sum_kq_k` of it is as without noise. The ratio
-    :math:`a_{pm}/a_{mp}` of (4.50) holds for symmetric weights only, where it is one, and is left
-    out. What cancels hides a message only once: the sender keeps it whole, and whoever hears all
-    edges gets a new look at it in every round (:func:`fljax.audit.overheard`).
-    :func:`fljax.graphs.consensus` takes the noise off again.
+    A node sends :math:`x_k+g_k` to all neighbors and subtracts
+    :math:`\tfrac{1-a_{kk}}{a_{kk}}g_k` from its own part, which results in :math:`A^\top(X+g)-g`:
+    with :math:`q` the Perron vector of any left-stochastic :math:`A`, its sum weighted by
+    :math:`q_k` is the same as without noise. The ratio :math:`a_{pm}/a_{mp}` of (4.50) holds for
+    symmetric weights only, where it is one, and is left out. Noise that cancels hides
+    a message only once: the sender keeps its message whole, and whoever hears all edges gets a new
+    observation of it in every round (:func:`fljax.audit.overheard`).
+    :func:`fljax.graphs.consensus` removes the noise again.
 
-    Where messages are late, what a node takes off and what others hear of it are of two rounds, and
-    some of it stays in the mean; so it does where links fail, unless weights and failures are
-    symmetric.
+    Where messages are late, the subtracted noise and the noise that others receive are of different
+    rounds, and some noise remains in the mean; so it does where links fail, unless weights and
+    failures are symmetric.
 
-    Args and Raises: as of :class:`Perturbation`; a node whose weight of its own is not positive has
-    nothing to take the noise off.
+    Args and Raises: as of :class:`Perturbation`; a node whose own weight is not positive, from
+    whose part the noise cannot be subtracted.
     """
 
     def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
@@ -225,15 +226,15 @@ class GraphHomomorphic(Noise):
 class LocalGraphHomomorphic(Noise):
     r"""Noise that cancels at every receiver (Rizk 2023, section 4.3.4).
 
-    A receiver splits those whom it hears into two sets. Each pair across them shares a draw
-    :math:`z` that the receiver does not know; one adds :math:`z/a` to what it sends to the receiver
-    and the other takes :math:`z/a'` off, :math:`a` and :math:`a'` the weights that the receiver
-    gives. So what is heard is masked and its weighted sum is not: against a receiver who knows the
-    other summands there is no protection, whatever the variance. A neighbor that is alone has no
-    partner and sends in the clear, of which a simulation warns; :meth:`masked` tells by how many
-    draws every message is hidden. Pairs agree over the receiver (Definition 4.2, which
-    :func:`fljax.link.agreed_laplace` goes through: of the law that is drawn here); that the
-    exchange is secret is assumed, and :meth:`agreements` counts its messages.
+    A receiver splits its senders into two sets. Each pair across these sets shares a draw
+    :math:`z` that the receiver does not know; one adds :math:`z/a` to its message to the receiver
+    and the other subtracts :math:`z/a'`, where :math:`a` and :math:`a'` are the receiver's weights.
+    So each message is masked but the weighted sum is not: against a receiver that knows the other
+    summands there is no protection, whatever the variance. A neighbor that is alone has no
+    partner and sends in the clear, of which a simulation warns; :meth:`masked` returns by how many
+    draws every message is hidden. Pairs agree on their draws through the receiver (Definition 4.2,
+    which :func:`fljax.link.agreed_laplace` carries out, with the same distribution as the draws
+    here); the exchange is assumed to be secret, and :meth:`agreements` counts its messages.
 
     Where links fail, or receivers choose whom they listen to (:class:`~fljax.graphs.Relearned`),
     the masks no longer cancel, and are drawn. An aggregator, and an algorithm whose peers look at
@@ -268,14 +269,14 @@ class LocalGraphHomomorphic(Noise):
                 )
 
     def masked(self, over: Combination) -> Int[np.ndarray, "nodes nodes"]:
-        r"""How many draws hide what each node (row) hears of each other (column).
+        r"""Return the number of draws that hide the message to each node (row) from each (column).
 
-        Zero: it hears nothing of it, or in the clear. The mask on a message is the sum of so many
-        draws over the weight that the receiver gives, and so of the variance
+        Zero: there is no message, or it is sent in the clear. The mask on a message is the sum of
+        :math:`n` draws divided by the receiver's weight, and so has the variance
         :math:`n\sigma_g^2/a^2`, more than that of one draw.
 
         Args:
-          over: the weights, that are known now.
+          over: the weights, which must be known.
         """
         neighbors, weights = over.neighbor_table()
         sign = jax.vmap(sides)(weights)
@@ -286,14 +287,15 @@ class LocalGraphHomomorphic(Noise):
         return signs
 
     def agreements(self, over: Combination) -> Int[np.ndarray, " nodes"]:
-        r"""How many more messages each node sends in a round for pairs to agree on their draws.
+        r"""Return the number of extra messages of each node per round for pairs to agree on draws.
 
-        To all whom it hears, the sets that they are in; to its partners, through each receiver,
-        what the two agree by. So at most :math:`|N_k|+\sum_{m\in N_k,m\ne k}|N_m|/2` with a node
-        among its own neighbors (Rizk 2023, section 4.3.4). A run's traffic is without them.
+        A node sends to all nodes it receives from the sets that they are in; and to its partners,
+        through each receiver, the numbers by which the two agree. So at most
+        :math:`|N_k|+\sum_{m\in N_k,m\ne k}|N_m|/2` with a node among its own neighbors
+        (Rizk 2023, section 4.3.4). They are not part of a run's traffic.
 
         Args:
-          over: the weights, that are known now.
+          over: the weights, which must be known.
         """
         partners = self.masked(over)
         return np.count_nonzero(partners, axis=1).astype(np.int32) + partners.sum(
@@ -332,7 +334,7 @@ class LocalGraphHomomorphic(Noise):
 
 
 def sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:
-    """1 and -1 by turns among those who are heard, 0 else; 0 for one that is alone."""
+    """Alternately 1 and -1 for senders of positive weight, otherwise 0; 0 for a single sender."""
     heard = weights > 0
     rank = jnp.cumsum(heard, dtype=jnp.int32)
     sign = jnp.where(rank % 2 == 1, 1, -1)

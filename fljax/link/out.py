@@ -1,4 +1,4 @@
-"""How a message goes out: perturbed, masked, compressed, counted, or said by an attacker."""
+"""Outgoing messages: perturbed, masked, compressed, counted, or replaced by an attacker."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Out:
-    """What becomes of a message before it is on its way.
+    """The treatment of a message at its sender.
 
     Args:
       key: of this round; consumed.
@@ -32,14 +32,14 @@ class Out:
       rounds: of the whole run.
       clients: ``K``.
       network: the graph of the clients, the federation they belong to, or ``None``: one server.
-      stages: what happens to messages; nothing by default.
-      memory: from the round before, see :func:`fljax.link.begin`.
-      available: ``[K]``, which clients are there in this round; ``None`` for all.
+      stages: the stages that messages pass; none by default.
+      memory: from the previous round, see :func:`fljax.link.begin`.
+      available: ``[K]``, which clients are available in this round; ``None`` for all.
       plan: what ``privacy.plan`` returned at the start of the run.
-      sensitivity: of this round's message, asked for only where it is perturbed.
+      sensitivity: of this round's message, used only where it is perturbed.
       root: the run's key; needed where rounds share a draw.
-      receivers: ``[K]``, to how many each client's message goes; by default what
-        :func:`fljax.link.receivers_of` finds.
+      receivers: ``[K]``, the number of receivers of each client's message; by default that of
+        :func:`fljax.link.receivers_of`.
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class Out:
         self.available = jnp.ones(clients, bool) if available is None else available
         self.memory = memory
         self.spent: dict[str, Array] = {}
-        #: []  how far rounding may move what left, in its sensitivity; infinite if not finite
+        #: []  how far rounding may move messages, relative to their sensitivity; infinite if these
+        #: are not finite
         self.rounding = jnp.zeros(())
         self.traffic = Traffic.none()
-        #: [K] how private messages stand to their noise, as powers; NaN where none was sent
+        #: [K] ratio of the powers of private messages and their noise; NaN where none was sent
         self.signal_to_noise: Array | None = None
         self._sent = 0  # messages of a client so far
         self._working: list[Array] | None = None  # drawn once a round
@@ -88,20 +89,20 @@ class Out:
 
     @property
     def _scope(self) -> str | None:
-        """Where noise is added: to messages, at the server, or to gradients."""
+        """Where the noise of a budget is added: to messages, at the server, or to gradients."""
         privacy = self._stages.privacy
         return None if privacy is None else getattr(privacy, "scope", "message")
 
     def key(self, purpose: str) -> Array:
-        """The round's key for a draw of this purpose, one of ``fljax._numerics.PURPOSES``.
+        """Return the round's key for a draw of this purpose, one of ``fljax._numerics.PURPOSES``.
 
-        It depends on the run's key and the round alone: under one seed all algorithms meet the
+        It depends on the run's key and the round alone: under the same seed all algorithms have the
         same participants.
         """
         return key_of(self._key, purpose)
 
     def common_key(self, purpose: str) -> Array:
-        """A key that is the same in all rounds, for what one round must know of another."""
+        """Return a key that is the same in all rounds, for draws that rounds have in common."""
         if self._root is None:
             raise ValueError(f"draws for {purpose} that rounds share need the run's key, root=.")
         return key_of(jax.random.fold_in(self._root, 0), purpose)  # rounds count from 1
@@ -117,25 +118,25 @@ class Out:
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
     ) -> Float[Array, "senders dim"]:
-        """Perturb, compress and count one message of every client; returns what is said.
+        """Perturb, compress and count one message of every client; return the sent messages.
 
-        The same noisy vector goes to all receivers of a client, so it costs privacy once, and a
-        client that does not send spends nothing. Compressing it afterwards costs none.
+        The same noisy vector is sent to all receivers of a client, so it is one release, and a
+        client that does not send spends nothing. Compression of it afterwards has no privacy cost.
 
         Args:
           message: ``[M, D]``.
-          around: ``[D]``, public: what differences are compressed from; zero by default.
-          clients: ``[M]``, whose rows these are, none twice among those who send (a budget books
-            each row); all of them, in order, by default.
+          around: ``[D]``, public: differences from it are compressed; zero by default.
+          clients: ``[M]``, the clients of the rows, each at most once among those who send (a
+            budget records each row); all of them, in order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
           step_size: by which an update is multiplied in a message; see :meth:`collect`.
-          receivers: ``[K]``, to how many each client's message goes, by default all its neighbors,
-            or its server.
+          receivers: ``[K]``, the number of receivers of each client's message, by default all its
+            neighbors, or its server.
           compression: the algorithm's own, in place of the simulation's.
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
-            which no noise schedule provides for; a client known to have two rows.
+            which no noise schedule covers; a client known to have two rows.
         """
         self._sent += 1
         if clients is None:
@@ -212,19 +213,20 @@ class Out:
         sending: Bool[Array, " rows"],
         grid: Float[Array, "rows 1"] | None = None,
     ) -> Float[Array, "rows numbers"]:
-        """The one place where what depends on private data leaves: perturbed, counted and booked.
+        """Release values that depend on private data, perturbed and recorded in the ledger: the
+        only place where this happens.
 
-        A number that overflows leaves as the largest one, which keeps the distance between two
-        neighbors' messages; one that is none leaves as zero, and no guarantee is left then.
+        A number that overflows is released as the largest one, which keeps the distance between the
+        messages of two neighbors; NaN is released as zero, and no guarantee holds then.
 
         Args:
           clean: a client's message, the server's sum, or clients' gradients in a step.
-          noise: as large as they get it, or in steps of the grid.
+          noise: scaled as it is added, or in steps of the grid.
           sensitivity: of each row.
-          spent: what this costs, ``[K]`` each.
-          clients: whose rows these are.
-          sending: which of the rows leave.
-          grid: that rows are rounded to, for noise in whole steps.
+          spent: the privacy cost, ``[K]`` each.
+          clients: the clients of the rows.
+          sending: which of the rows are released.
+          grid: that rows are rounded to, for noise in integer steps.
         """
         for name, value in spent.items():
             self.spent[name] = self.spent[name] + value if name in self.spent else value
@@ -237,11 +239,11 @@ class Out:
         return clean + noise
 
     def _open(self, value: T, what: str) -> T:
-        """What leaves as it is, and must not depend on private data; a listener may look at it.
+        """Return values sent unperturbed, which must not depend on private data; audits see them.
 
         Args:
           value: an array, or several.
-          what: it is.
+          what: its description.
         """
         return value
 
@@ -254,7 +256,7 @@ class Out:
         compression: Compressor | None,
         step_size: Array | float | None,
     ) -> Float[Array, "senders numbers"]:
-        """What these clients send of a message: with noise and masks on it, and compressed."""
+        """The message as these clients send it: with noise and masks, and compressed."""
         noise = self._stages.upload_noise
         if noise is not None:
             self._used.add("upload_noise")
@@ -269,7 +271,7 @@ class Out:
     def _masks(
         self, clients: Array, sending: Array, dim: int, dtype: Any
     ) -> Float[Array, "senders dim"] | None:
-        """Of the clients that send to the same server, in a sum of weights one."""
+        """The masks of clients that send to the same server, for a sum of weights one."""
         masks, network = self._stages.masks, self._network
         if masks is None:
             return None
@@ -291,7 +293,7 @@ class Out:
         return attack.say(self._keys("attack", clients), message, attacking, sending, around)
 
     def _keys(self, purpose: str, clients: Int[Array, " some"]) -> Array:
-        """A key of each client, whichever row it stands in."""
+        """One key per client, whichever row it has."""
         key = self.key(purpose)
         if self._sent > 1:
             key = jax.random.fold_in(key, self._clients + self._sent)  # beyond all clients
@@ -300,7 +302,7 @@ class Out:
     # Along, and counted --------------------------------------------------------------------------
 
     def _works(self) -> list[Bool[Array, "..."]] | None:
-        """Which edges, or ways up to the server, work in this round."""
+        """Which edges, or links to the server, work in this round."""
         losses = self._stages.losses
         if losses is None or self._working is not None:
             return self._working

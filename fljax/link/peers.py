@@ -1,4 +1,4 @@
-"""Messages among peers: exchanged, over edges that fail, late or not listened to."""
+"""Messages among peers, over edges that may fail, delay messages, or be ignored."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ __all__ = ["Peers"]
 
 
 class Peers(Out):
-    """What is said among peers."""
+    """The messages among peers."""
 
     def exchange(
         self,
@@ -25,23 +25,23 @@ class Peers(Out):
     ) -> tuple[Array, Inbox]:
         """Send one message of every client to its neighbors.
 
-        A client that is absent says nothing; its neighbors keep what it said last.
+        An absent client sends nothing; its neighbors keep its last message.
 
         Args:
           message: ``[K, D]``.
-          receivers: ``[K]``, to how many of its neighbors each client's message goes, all by
-            default: what is counted. Let nobody else combine it: the weights of who hears nothing
-            from it are zero.
+          receivers: ``[K]``, the number of neighbors that each client's message is sent to, all by
+            default. It is used for the traffic only: other neighbors must not combine the message,
+            that is, their weights of it must be zero.
           compression: the algorithm's own, in place of the simulation's.
 
         Returns:
-          What each client said, ``[K, D]``, as it was perturbed and compressed, and the inbox of
-          what its neighbors hear. A second message of the same round goes over the same links,
-          working or not, and draws its compression for itself.
+          The sent message of each client, ``[K, D]``, perturbed and compressed, and the inbox with
+          the messages that its neighbors receive. A second message of the same round is sent over
+          the same working or failing links, and draws its compression independently.
 
         Raises:
-          ValueError: as :meth:`send`; absent clients where nobody remembers what they said; a
-            second message in a round, or one of another size, where what is said is remembered.
+          ValueError: as :meth:`send`; absent clients where their last messages are not stored; a
+            second message in a round, or one of another size, where messages are stored.
         """
         past, newest = self.memory.past, 0
         if past is not None and self._sent:
@@ -101,7 +101,7 @@ class Peers(Out):
         return said, inbox
 
     def _falsified(self, said: Array) -> tuple[Array, Array] | None:
-        """Over which links something else is heard, and what of each sender."""
+        """The links that deliver false messages, and the false message of each sender."""
         attack = self._stages.attack
         if attack is None or attack.links is None:
             return None
@@ -111,7 +111,7 @@ class Peers(Out):
         return jnp.asarray(attack.links), jnp.broadcast_to(lies, said.shape)
 
     def _ages(self, bound: int) -> list[Int[Array, "rows slots"]] | None:
-        """How old the copy is that is heard over each edge; ``bound``: none."""
+        """The age of the copy that is received over each edge; ``bound``: none."""
         law, works = self._stages.delays, self._works()
         if law is None and works is None:
             return None
@@ -131,7 +131,7 @@ class Peers(Out):
     def _chosen(
         self, past: Array, said: Array, newest: Array | int, ages: list[Array] | None, bound: int
     ) -> list[Int[Array, "rows slots"]]:
-        """The same ages, and none of who is heard but not listened to."""
+        """The same ages, with none for senders that the receiver ignores."""
         learned, network = self._stages.learned, self._network
         assert learned is not None
         (part,) = network.entries.parts

@@ -1,4 +1,4 @@
-"""Messages towards servers: collected, averaged, summed in trust; and what servers say."""
+"""Messages to servers (collected, averaged, or summed by a trusted server), and from servers."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,11 +32,11 @@ Placing = Callable[[Int[Array, " group"]], Int[Array, "group numbers"]]
 
 
 class Arrived(NamedTuple):
-    r"""What reaches the server in a round: :math:`\sum_i a_iS_iw_i` and :math:`\sum_ia_iS_i`."""
+    r"""Sums of the arrivals of a round: :math:`\sum_i a_iS_iw_i` and :math:`\sum_ia_iS_i`."""
 
     total: Array  # [D], or [P, D] of each server
     share: Array  # likewise
-    #: [] or [P]  weights of all messages that arrive, summed; a trusted server does not tell
+    #: [] or [P]  sum of the weights of all messages that arrive; a trusted server does not tell
     weight: Array | None = None
 
     @property
@@ -45,7 +45,7 @@ class Arrived(NamedTuple):
         return jnp.any(self.share > 0)
 
     def move(self, model: Float[Array, "*servers dim"]) -> Float[Array, "*servers dim"]:
-        r""":math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
+        r"""Return :math:`w+\sum_ia_iS_i(w_i-w)`; the model itself where nothing arrived."""
         return model + self.total - self.share * model
 
 
@@ -75,19 +75,19 @@ class Boxes(NamedTuple):
 
 
 class Server(Out):
-    """What is said to a server, or to several, and by them."""
+    """The messages to one or several servers, and from them."""
 
     @property
     def exact(self) -> bool:
-        """Whether receivers hear at once what all clients sent, as they sent it, so that an
-        aggregate may be computed as one.
+        """Whether receivers get the messages of all clients at once and unchanged, so that an
+        aggregate may be computed directly.
         """
         return not self.private and self.whole
 
     @property
     def whole(self) -> bool:
-        """Whether all clients take part, what they send arrives at once, perturbed or not, and is
-        averaged.
+        """Whether all clients take part, and their messages, perturbed or not, arrive at once and
+        are averaged.
         """
         return (
             self._everyone
@@ -105,14 +105,14 @@ class Server(Out):
         at_once: Callable[[], Float[Array, " dim"]] | None = None,
         step_size: Array | float | None = None,
     ) -> Float[Array, " dim"]:
-        """The mean of what clients learn from the server's model, got in the cheapest way.
+        """Return the mean of the clients' models, computed in the cheapest way.
 
         Args:
-          learn: the models of some clients, by their numbers, or of all, given ``None``: as these
+          learn: function from client numbers, or ``None`` for all clients, to their models; these
             are sent, perturbed if there is a budget.
-          around: ``[D]``, the server's model; it stays where nothing arrives.
-          at_once: the mean itself, where it costs less than single models: used where nothing
-            happens to these.
+          around: ``[D]``, the server's model; it is kept where nothing arrives.
+          at_once: computes the mean itself, where this costs less than single models: used where
+            no stage changes these.
           step_size: as of :meth:`collect`.
         """
         if at_once is not None and self.exact:
@@ -140,45 +140,46 @@ class Server(Out):
         clients: Int[Array, " senders"] | None = None,
         step_size: Array | float | None = None,
     ) -> Arrived:
-        r"""Send clients' messages to their server through delays; returns what arrives now.
+        r"""Send clients' messages to their server through delays; return what arrives now.
 
-        Message :math:`i` of client :math:`k`, sent :math:`l` rounds ago, gets the weight
+        Message :math:`i` of client :math:`k`, sent :math:`l` rounds ago, has the weight
         :math:`a_i=\alpha_l\omega_k/\sum\omega`, the sum over all messages that arrive in the round
-        (the average of P4 (6) over the arrivals); or, ``per_delay``, over those that took
-        :math:`l` rounds too, so that each class of equally delayed messages is averaged on its own
-        (Gauthier 2024, (4.13)-(4.14)). An aggregator combines all messages that arrive at once, of
-        a client at most one, whatever their delay: a few late ones have no majority. Parameters
-        that a message does not hold are the server's own to it, and a late one's deviation from
-        these counts by :math:`\alpha_l`.
+        (the average of P4 (6) over the arrivals); or, ``per_delay``, only over those with the delay
+        :math:`l`, so that each class of equally delayed messages is averaged separately
+        (Gauthier 2024, (4.13)-(4.14)). An aggregator combines all messages that arrive in the
+        round, at most one per client, whatever their delay: a few late ones have no majority. For
+        parameters that a message does not hold the aggregator uses the server's own, and a late
+        message's deviation from these is multiplied by :math:`\alpha_l`.
 
         Args:
-          message: ``[M, D]``; or, where it costs something to make, a function of some rows that
-            makes theirs, ``[group, D]``: on a CPU those who send are asked, some at a time.
-          senders: ``[M]``, who sends.
-          around: ``[D]``, what both ends know, from which differences are compressed: the
-            server's model, or zero for messages that are no models. Of several servers
+          message: ``[M, D]``; or, where it is expensive to compute, a function from some rows to
+            their messages, ``[group, D]``: on a CPU it is called for the senders, in groups.
+          senders: ``[M]``, which rows are sent.
+          around: ``[D]``, known to both ends, differences from it are compressed: the
+            server's model, or zero for messages that are no models. For several servers
             ``[P, D]``: clients send to their own, and sums are over its clients.
-          at: ``[M, size]``, which parameters a message holds, if not all: then it is
+          at: ``[M, size]``, which parameters a message holds, if not all: then the message is
             ``[M, size]`` too; or a function of some rows.
           weights: :math:`\omega_k`, one by default.
           normalized: whether weights are divided by their sum; if not,
-            :math:`a_i=\alpha_l\omega_k`, for weights that know of all clients and not of those
-            alone whose messages arrive, and what adds up are differences from what ``around`` was
-            when they were sent.
+            :math:`a_i=\alpha_l\omega_k`, for weights that are normalized over all clients and not
+            only over the arrivals, and the sum is over differences from ``around`` at the time of
+            sending.
           discount: :math:`\alpha_l=\mathrm{discount}^l`; or :math:`\alpha` itself, one entry for
             each of the delay law's lags, or a function of them.
           per_delay: as above.
-          freshest: per delay, only the freshest of several classes that change the same parameter
-            in one round counts for it (P4, section III-C); else all of them do.
+          freshest: with ``per_delay``, if several classes change the same parameter in one round,
+            only the freshest is used for it (P4, section III-C); otherwise all of them are.
           compression: the algorithm's own, in place of the simulation's.
-          clients: ``[M]``, whose rows these are, none twice among those who send (of one that is, a
-            trusted server takes the first row); all of them, in order, by default.
+          clients: ``[M]``, the clients of the rows, each at most once among those who send (for a
+            client with several, a trusted server uses the first row); all of them, in order, by
+            default.
           step_size: :math:`\mu` where a message is :math:`w-\mu\psi` of an update :math:`\psi`, one
-            where it is an update itself; asked for only where noise is on updates.
+            where it is an update itself; used only where noise is on updates.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
-            mechanism where what it sums is not bounded (weights, parts of a model); a discount
+            mechanism where its summands are not bounded (weights, parts of a model); a discount
             with another number of lags; a client known to have two rows.
         """
         if self.private:
@@ -360,7 +361,7 @@ class Server(Out):
         around: Array,
         clients: Array,
     ) -> Arrived:
-        """What a trusted server publishes in the place of a mean."""
+        """The perturbed sum that a trusted server publishes in place of a mean."""
         mechanism, state = self._stages.privacy, self.memory.mechanism
         if self.spent:
             raise ValueError(
@@ -403,7 +404,7 @@ class Server(Out):
         home: Int[Array, " rows"],
         weights: Float[Array, " rows"] | None = None,
     ) -> Arrived:
-        """What the aggregator makes of the models that each server hears of."""
+        """The aggregate of the models that each server receives."""
         aggregator = self._stages.aggregation
         assert aggregator is not None
         weight = jnp.where(heard, 1 if weights is None else weights, 0).astype(around.dtype)
@@ -425,11 +426,11 @@ class Server(Out):
     def mean(
         self, said: Float[Array, "clients dim"], around: Float[Array, " dim"]
     ) -> Float[Array, " dim"]:
-        """The server's mean of what those said that are there, or what the aggregator makes of it.
+        """Return the server's mean, or its aggregate, of the messages of available clients.
 
         Args:
           said: ``[K, D]``, what :meth:`send` returned.
-          around: ``[D]``, what the server has; it stays where nothing arrives.
+          around: ``[D]``, the server's vector; it is kept where nothing arrives.
         """
         if self._everyone and self._stages.losses is None and self._stages.aggregation is None:
             return jnp.mean(said, axis=0)
@@ -441,11 +442,12 @@ class Server(Out):
     def known(
         self, said: Float[Array, "clients dim"], before: Float[Array, "clients dim"]
     ) -> Float[Array, "clients dim"]:
-        """What a server that remembers its clients' last messages knows of each after this round.
+        """Return each client's last message at a server that stores them, after this round.
 
         Args:
           said: ``[K, D]``, what :meth:`send` returned.
-          before: ``[K, D]``, what it knew; it stays of a client whose message does not arrive.
+          before: ``[K, D]``, the stored messages; those of clients whose message does not arrive
+            are kept.
         """
         here, works = self.available, self._works()
         if works is not None:
@@ -460,15 +462,15 @@ class Server(Out):
         participants: Participants,
         around: Float[Array, "servers clusters dim"],
     ) -> tuple[Float[Array, "servers clusters dim"], Float[Array, "servers clusters 1"]]:
-        """At each server the mean of what its participants of a cluster said, zero where there is
-        none, and whether there is one (1 or 0); an aggregator takes the place of the mean.
+        """Return each server's mean of the messages of its participants of each cluster, zero where
+        there is none, and whether there is one (1 or 0); an aggregator replaces the mean.
 
         Args:
           said: ``[M, D]``, what :meth:`send` returned, or what a server computes from it.
           cluster: ``[M]``.
           clusters: ``Q``.
-          participants: whose rows these are.
-          around: ``[P, Q, D]``, what the servers have.
+          participants: the participants of the rows.
+          around: ``[P, Q, D]``, the vectors of the servers.
         """
         network = self._network
         assert isinstance(network, Federation)
@@ -484,7 +486,7 @@ class Server(Out):
     def _cells(
         self, said: Array, cell: Array, cells: int, most: int, who: Participants, around: Array
     ) -> tuple[Float[Array, "cells dim"], Float[Array, "cells 1"]]:
-        """The mean, or what an aggregator makes, of ``most`` messages of each cell."""
+        """The mean, or the aggregate, of at most ``most`` messages of each cell."""
         here, works = who.here, self._works()
         if works is not None:
             here = here & who.take(works[0])
@@ -515,13 +517,13 @@ class Server(Out):
     ) -> Float[Array, "*servers dim"]:
         """Count one message of the server to every available client, or to the given ones.
 
-        What is computed from perturbed messages is private already and gets no noise; nothing is
-        delayed on this way (P4, section III-B).
+        A message computed from perturbed messages is already private and gets no noise; messages
+        from the server are not delayed (P4, section III-B).
 
         Args:
           message: ``[D]``; of several servers ``[P, D]`` or ``[P, Q, D]``.
-          receivers: a mask of who gets it.
-          size: of its numbers that are sent to each; all by default.
+          receivers: a mask of the receivers.
+          size: number of its entries that are sent to each; all by default.
         """
         sent = jnp.sum(self.available if receivers is None else receivers, dtype=jnp.int32)
         numbers = message.shape[-1] if size is None else size
@@ -531,7 +533,7 @@ class Server(Out):
     def relay(self, numbers: int) -> None:
         """Count one message of so many numbers from every server to each of its neighbors.
 
-        What servers pass on is computed from messages that were perturbed already.
+        These messages are computed from messages that were perturbed already.
         """
         network = self._network
         assert isinstance(network, Federation)
@@ -542,7 +544,8 @@ class Server(Out):
     def combine(
         self, models: Float[Array, "servers dim"], over: Combination
     ) -> Float[Array, "servers dim"]:
-        """What servers make of each other's models, with the noise between them; counted.
+        """Return the servers' combinations of each other's models, with the noise between servers;
+        the messages are counted.
 
         Args:
           models: ``[P, D]``, of each server.
@@ -581,8 +584,8 @@ def _discounts(
 def _once(
     clients: Int[Array, " senders"], sending: Bool[Array, " senders"], count: int
 ) -> Bool[Array, " senders"]:
-    """Which rows are sent, of a client that has several only the first: a trusted server bounds
-    what one client adds to its sum.
+    """Which rows are sent, only the first of each client: a trusted server bounds the contribution
+    of one client to its sum.
     """
     rows = jnp.arange(len(clients), dtype=jnp.int32)
     first = jnp.full(count, len(clients), jnp.int32)

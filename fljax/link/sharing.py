@@ -1,4 +1,4 @@
-r"""Partial sharing: a message holds ``size`` of the ``D`` parameters, chosen by a schedule.
+r"""Partial sharing: a message contains ``size`` of the ``D`` parameters, chosen by a schedule.
 
 Both ends know the schedule, so a message carries no indices. ``M_k(n)``, what client ``k``
 receives in round ``n``, is the portion of round ``n``; ``S_k(n)``, what it sends, is the portion of
@@ -16,7 +16,7 @@ __all__ = ["Circular", "Random", "Sharing"]
 
 
 class Sharing:
-    """Which parameters go into the messages of a round; subclass it for a schedule of your own.
+    """A schedule of the parameters in the messages of a round; subclass it to define your own.
 
     Attributes:
       size: parameters in a message.
@@ -36,13 +36,13 @@ class Sharing:
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Int[Array, "some size"]:
-        """The parameters of these clients' portions of this round."""
+        """Return the indices of the parameters in these clients' portions of this round."""
         raise NotImplementedError
 
     def mask(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Bool[Array, "some dim"]:
-        """The same as a mask."""
+        """Return the same portions as a mask."""
         chosen = self.indices(key, round, clients, dim)
         rows = jnp.arange(clients.shape[0])[:, None]
         return jnp.zeros((clients.shape[0], dim), bool).at[rows, chosen].set(True)
@@ -64,7 +64,7 @@ def _times(place: Array, size: int, dim: int) -> Array:
 
 @module
 class Circular(Sharing):
-    r"""A window that moves on by its own size every round, (4.5).
+    r"""A window that moves by its own size every round, (4.5).
 
     It starts at parameter :math:`mn` in round :math:`n`, at :math:`mn+mk` for client :math:`k` when
     uncoordinated (line 1099, clients counted from 0), modulo :math:`D`; with an offset :math:`o` at
@@ -72,10 +72,10 @@ class Circular(Sharing):
 
     Args:
       size: :math:`m`, 1 to ``D``.
-      coordinated: whether all clients share the same portion. A number, not structure: both kinds
-        share a compiled program.
-      offset: :math:`o\ge0`, from one client's window to the next one's, in parameters; the size by
-        default.
+      coordinated: whether all clients share the same portion. It is not static: both cases share a
+        compiled program.
+      offset: :math:`o\ge0`, the shift from one client's window to the next one's, in parameters;
+        the size by default.
 
     Raises:
       ValueError: a size below one, or above the model's; a negative offset, or one of clients that
@@ -128,7 +128,7 @@ class Circular(Sharing):
 
 @module
 class Random(Sharing):
-    """``size`` parameters drawn uniformly without replacement, anew every round (section 4.2.3).
+    """``size`` parameters drawn uniformly without replacement in every round (section 4.2.3).
 
     Args:
       size: :math:`m`, 1 to ``D``.
@@ -150,7 +150,7 @@ class Random(Sharing):
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Int[Array, "some size"]:
-        """Floyd's sampling: ``size`` draws a client, however many parameters there are."""
+        """Floyd's sampling: ``size`` draws per client, whatever the number of parameters."""
         key = jax.random.fold_in(key, round)
         which = jnp.where(jnp.asarray(self.coordinated), 0, clients)
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(which)

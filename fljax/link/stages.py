@@ -1,4 +1,4 @@
-"""What may happen to messages, and what a link remembers of it from round to round."""
+"""The stages that messages pass, and the state of a link between rounds."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ __all__ = ["Memory", "Stages", "begin", "drawn_of_edges", "receivers_of"]
 
 
 class Stages(NamedTuple):
-    """What may happen to messages, in this order; the parts of a simulation."""
+    """The stages that messages pass, in this order; they are parts of a simulation."""
 
     privacy: Any = None  # a notion, or a mechanism at the server or on gradients
     upload_noise: UploadNoise | None = None  # of clients towards servers
@@ -37,7 +37,7 @@ class Stages(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a link remembers from round to round; ``None`` where nobody asks for it."""
+    """The state of a link between rounds; ``None`` where it is not needed."""
 
     line: Line | None = None  # what is on its way to a server
     past: Array | None = None  # [B, K, D]  what peers said in the last rounds, a ring
@@ -48,13 +48,13 @@ class Memory(NamedTuple):
 def begin(
     stages: Stages, network: Any, key: Array, said: Float[Array, "clients dim"], asleep: bool
 ) -> Memory:
-    """Before the first round.
+    """Return the state before the first round.
 
     Args:
       stages: of the simulation.
       network: a graph for peers; anything else for clients of servers.
       key: of round 0.
-      said: what all know of all clients before: where they start.
+      said: the vectors that all clients know of all others at the start: the initial models.
       asleep: whether peers may be absent.
     """
     peers, line, past, losses = isinstance(network, Graph), None, None, None
@@ -80,7 +80,7 @@ def begin(
 def drawn_of_edges(
     losses: Losses, key: Array, network: Any, clients: int, dtype: Any
 ) -> list[Array]:
-    """A uniform number of every edge: of each table of a graph, or of each client's way up."""
+    """One uniform number per edge: of each table of a graph, or of each client's link up."""
     if not isinstance(network, Graph):
         return [jax.random.uniform(key, (clients,), dtype)]
     everyone = jnp.arange(clients, dtype=jnp.int32)
@@ -91,5 +91,5 @@ def drawn_of_edges(
 
 
 def receivers_of(network: Any, clients: int) -> Int[Array, " clients"]:
-    """To how many receivers each client's message goes: its neighbors, or its server."""
+    """The number of receivers of each client's message: its neighbors, or its server."""
     return jnp.ones(clients, jnp.int32) if network is None else network.neighbor_counts()

@@ -1,4 +1,4 @@
-"""What was sent, counted: in messages, numbers and bits, exactly, however long the run."""
+"""Traffic: exact counts of sent messages, numbers and bits, for runs of any length."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ from jaxtyping import Array
 
 __all__ = ["Traffic", "wide", "wide_sum"]
 
-#: The bits of the lower half of a count.
+#: Mask of the lower half of a count.
 LOW = np.uint32(2**31 - 1)
 
 
 class Traffic(NamedTuple):
-    """What the whole network sent in one round, as 62-bit counts (see :func:`wide`)."""
+    """The traffic of the whole network in one round, as 62-bit counts (see :func:`wide`)."""
 
     messages: Array  # [2]  point-to-point messages
     scalars: Array  # [2]  real numbers in them

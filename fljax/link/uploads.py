@@ -1,9 +1,9 @@
-r"""Noise and masks of clients on what they send to their server, by a variance and not by a budget.
+r"""Noise and masks of clients on messages to their server, by a variance and not by a budget.
 
-Noise stays in what the server makes of it. Of a model, :math:`\tfrac1L\sum_k(w_k+g_k)`, or of an
-update, :math:`w-\mu\tfrac1L\sum_k(\psi_k+g_k)` (Rizk 2023, section 2.5): the second is the first
-with the noise :math:`-\mu g_k`, so what it leaves in the server's model shrinks with the step size,
-where that of the first grows.
+Noise remains in the server's result: on models, :math:`\tfrac1L\sum_k(w_k+g_k)`, or on updates,
+:math:`w-\mu\tfrac1L\sum_k(\psi_k+g_k)` (Rizk 2023, section 2.5). The second is the first
+with the noise :math:`-\mu g_k`, so what it leaves in the server's model decreases with the step
+size, whereas that of the first increases.
 
 Masks are pairwise: they hide each message and cancel in the server's sum (Bonawitz et al. 2017).
 """
@@ -20,27 +20,27 @@ from fljax.link.noise import Perturbation
 
 __all__ = ["UPLOADS", "SecureAggregation", "UploadNoise"]
 
-#: What clients send to a server.
+#: The messages of clients to a server that noise can be on.
 UPLOADS = ("models", "updates")
 
 
 @module
 class UploadNoise(Perturbation):
-    r"""One draw of every client that sends, in every round.
+    r"""One independent draw of noise for every client that sends, in every round.
 
-    It is added before a message is compressed, and goes with it wherever the link takes it. A
-    message that holds some of a model's parameters only has noise on those.
+    It is added before a message is compressed, and stays on it on its way. In a message with some
+    of a model's parameters only these have noise.
 
     Args:
       variance: :math:`\sigma_g^2`.
       law: ``"laplace"``, of scale :math:`\sigma_g/\sqrt2`, or ``"gaussian"``.
-      per: ``"coordinate"``, each of which has this variance, or ``"vector"``, whose squared length
-        has this mean.
-      on: ``"models"``, the message as it is, or ``"updates"``: on :math:`\psi_k` where the message
+      per: ``"coordinate"``: the variance of each coordinate; ``"vector"``: the mean of the squared
+        norm.
+      on: ``"models"``: on the message itself; ``"updates"``: on :math:`\psi_k` where the message
         is :math:`w-\mu\psi_k`, or on the message itself where it is an update.
 
     Raises:
-      ValueError: as of :class:`~fljax.link.Noise`; something else to be on.
+      ValueError: as in :class:`~fljax.link.Noise`; another value of ``on``.
 
     Reference:
       Rizk 2023, (2.56)-(2.60); (3.7).
@@ -68,7 +68,7 @@ class UploadNoise(Perturbation):
         message: Float[Array, "senders numbers"],
         step_size: Array | float | None,
     ) -> Float[Array, "senders numbers"]:
-        """The messages with their noise.
+        """Return the messages with noise.
 
         Args:
           keys: ``[M]``, of each sender.
@@ -76,7 +76,7 @@ class UploadNoise(Perturbation):
           step_size: by which an update is multiplied in it.
 
         Raises:
-          ValueError: noise on updates in messages that say nothing of them.
+          ValueError: noise on updates in messages that contain none.
         """
         drawn = jax.vmap(lambda key: self.draw(key, message.shape[1:], message.dtype))(keys)
         if self.on == "models":
@@ -91,26 +91,27 @@ class UploadNoise(Perturbation):
 
 @module
 class SecureAggregation(Perturbation):
-    r"""Pairwise masks of opposite signs, which are gone where a server sums what it hears.
+    r"""Pairwise masks of opposite signs, which cancel in the server's sum of messages.
 
-    Each two participants of a server share a draw :math:`z_{kl}` that it does not know; one adds
-    :math:`z_{kl}/\omega_k` to its message and the other takes :math:`z_{kl}/\omega_l` off,
-    :math:`\omega` the weights with which the server sums. So a message of one of :math:`L`
-    participants is hidden by :math:`L-1` draws, and the mean is, to rounding, as without masks.
-    Pairs agree on their draws out of sight of the server, and nobody drops out once they have: a
-    message that is late, lost, compressed, or looked at for itself would leave others' masks in the
-    sum, and a run with one is refused. A participant that is alone at its server in a round sends
-    in the clear. What pairs exchange to agree is not counted.
+    Each two participants of a server share a draw :math:`z_{kl}` that the server does not know; one
+    adds :math:`z_{kl}/\omega_k` to its message and the other subtracts :math:`z_{kl}/\omega_l`,
+    where :math:`\omega` are the weights of the server's sum. So the message of one of :math:`L`
+    participants is hidden by :math:`L-1` draws, and the mean is, up to rounding, the same as
+    without masks. Pairs are assumed to agree on their draws without the server learning them, and
+    no client drops out afterwards: a message that is late, lost, compressed, or processed
+    individually would leave others' masks in the sum, and runs with such messages are refused. A
+    participant that is alone at its server in a round sends in the clear. The messages by which
+    pairs agree are not counted.
 
     A round draws :math:`L(L-1)/2` vectors for each server, some of them at a time.
 
     Args:
       variance: of each draw.
-      law: as of :class:`UploadNoise`.
-      per: as of :class:`UploadNoise`.
+      law: as in :class:`UploadNoise`.
+      per: as in :class:`UploadNoise`.
 
     Raises:
-      ValueError: as of :class:`~fljax.link.Noise`.
+      ValueError: as in :class:`~fljax.link.Noise`.
 
     Reference:
       Bonawitz et al. 2017, section 4, with real masks in the place of integers modulo a number;
@@ -138,14 +139,14 @@ class SecureAggregation(Perturbation):
         dim: int,
         dtype: Any,
     ) -> Float[Array, "senders dim"]:
-        """What each sender adds, times its weight; they sum to zero at every server.
+        """Return the mask of each sender times its weight; they sum to zero at every server.
 
         Args:
           key: of the round.
-          clients: ``[M]``, whose rows these are.
-          server: ``[M]``, to which each sends.
-          sending: ``[M]``, who does.
-          most: senders that one server can have.
+          clients: ``[M]``, the clients of the rows.
+          server: ``[M]``, the server that each sends to.
+          sending: ``[M]``, which rows are sent.
+          most: the largest number of senders at one server.
           dim: numbers in a message.
           dtype: of them.
         """

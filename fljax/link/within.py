@@ -1,4 +1,4 @@
-"""Steps that a client takes for itself, each along a gradient that leaves perturbed."""
+"""Local steps of a client, each along a perturbed gradient."""
 
 import copy
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["Within"]
 
 
 class Within(Out):
-    """What happens to gradients within a client."""
+    """The treatment of gradients within a client."""
 
     def descend(
         self,
@@ -26,16 +26,16 @@ class Within(Out):
         draw: Callable[[Array], tuple[Any, Float[Array, " chosen"]]],
         move: Callable[[Array, Array], Array],
     ) -> Float[Array, "chosen dim"]:
-        """The participants' models after so many steps, each along the gradient of a batch of its
-        own, perturbed where the budget is spent on gradients.
+        """Return the participants' models after local steps, each along the gradient of its own
+        batch, perturbed where the budget is spent on gradients.
 
         Args:
-          steps: of each participant, in this round.
-          participants: who takes them.
-          start: ``[M, D]``, that everybody may know.
-          draw: of a key the batches of a step, a problem of these clients, and the largest weight
-            that a sample of each can have in it, ``[M]``.
-          move: of models and gradients, ``[M, D]`` each, the next models.
+          steps: number of steps of each participant in this round.
+          participants: the clients that take them.
+          start: ``[M, D]``, which may be public.
+          draw: from a key to the batches of a step, a problem of these clients, and the largest
+            weight that a sample of each can have in it, ``[M]``.
+          move: from models and gradients, ``[M, D]`` each, to the next models.
         """
         key, mechanism = self.key("gradients"), self._stages.privacy
 

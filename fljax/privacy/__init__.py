@@ -1,4 +1,4 @@
-"""Budgets and mechanisms, and the exact accounting of what they cost."""
+"""Privacy budgets and mechanisms, and the accounting of their privacy loss."""
 
 from fljax import _renamed
 from fljax.privacy import accounting

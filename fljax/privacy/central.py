@@ -1,10 +1,10 @@
-r"""A trusted server's Gaussian mechanism: clipped updates, summed, perturbed once.
+r"""The Gaussian mechanism of a trusted server: clip updates, sum them, perturb the sum once.
 
 Where a notion of :mod:`fljax.privacy.notions` perturbs every message at its sender, here clients
-trust the server: it clips what each of them changed, sums, and perturbs the sum, so that the noise
-is that of one message and not of all. What is protected is a *client*, with all of its data, in all
+trust the server: it clips the update of each client, sums, and perturbs the sum, so that the noise
+is that of one message and not of all. It protects a *client*, with all of its data, in all
 rounds, against anyone who sees every model that the server publishes. Federated averaging becomes
-DP-FedAvg, with one full-batch step DP-FedSGD, with correlated noise DP-FTRL.
+DP-FedAvg; with one full-batch step it becomes DP-FedSGD, and with correlated noise DP-FTRL.
 """
 
 import functools
@@ -26,15 +26,15 @@ from fljax.privacy.accounting.sampling import amplifies
 
 __all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State", "banded_root"]
 
-#: How far a neighbor moves the sum of updates, in clips.
+#: Sensitivity of the sum of updates, in multiples of the clip, by relation of neighbors.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 
-#: Of a budget, what is left for what numbers in single precision lose.
+#: Share of a budget that is reserved for rounding in single precision.
 _SPARED = 1e-4
 
 
 class Plan(NamedTuple):
-    """What is fixed for a whole run."""
+    """Quantities of the mechanism that are fixed for a whole run."""
 
     expected: Array  # []  how many clients take part in a round, on average: the divisor
     update_noise: Array  # []  of the sum, in clips
@@ -42,14 +42,14 @@ class Plan(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a server remembers of its mechanism."""
+    """State of the mechanism between rounds."""
 
     clip: Array  # []  of this round
     past: Array  # [bands - 1, D]  noise of the last rounds, newest first, in units of its own
 
 
 class Published(NamedTuple):
-    """What a round's release consists of."""
+    """The release of a round."""
 
     clean: Array  # [D], or [D + 1] with the share of updates within the clip
     noise: Array  # likewise
@@ -59,7 +59,7 @@ class Published(NamedTuple):
 
 @module
 class AdaptiveClip:
-    r"""A clip that follows a quantile of the updates' norms, itself found privately.
+    r"""A clip that follows a quantile of the updates' norms, estimated privately.
 
     .. math::
 
@@ -67,16 +67,17 @@ class AdaptiveClip:
         \tilde b^{(n)}=\tfrac12+\tfrac1m\Big(\sum_k\big(b_k-\tfrac12\big)
             +\mathcal N(0,\sigma_b^2)\Big)
 
-    with :math:`b_k=1` where an update is within the clip; one of zeros is left out of the sum, so
-    that a client without data and one that is not there say the same. A part of the noise
-    multiplier pays for it: with :math:`z` in total the updates get
+    with :math:`b_k=1` where the norm of an update is within the clip; an update of zeros is left
+    out of the sum, so that a client without data and an absent one contribute the same. A part of
+    the noise multiplier is spent on it: with :math:`z` in total the updates get
     :math:`z_\Delta=\big(z^{-2}-(2\sigma_b)^{-2}\big)^{-1/2}`.
 
     Args:
       initial: :math:`C^{(1)}` > 0.
       quantile: :math:`\gamma\in(0,1)`; 0.5 is the median.
       learning_rate: :math:`\eta` > 0.
-      share_noise: :math:`\sigma_b/m`, of the share of updates within the clip, > 0.
+      share_noise: :math:`\sigma_b/m` > 0, the standard deviation of the noise on the share of
+        updates within the clip.
 
     Reference:
       Andrew et al. 2021, Algorithm 1 and Theorem 1.
@@ -98,7 +99,7 @@ class AdaptiveClip:
 class CentralGaussian:
     r"""Client-level differential privacy by a trusted server: DP-FedAvg, DP-FedSGD, DP-FTRL.
 
-    Of the clients that take part in a round the server publishes
+    From the clients that take part in a round the server computes and publishes
 
     .. math::
 
@@ -106,40 +107,43 @@ class CentralGaussian:
             +zC\,y^{(n)}\Big),\qquad \Delta_k=w_k-w^{(n-1)},
 
     with a fixed :math:`m`, the number of clients that take part on average. For ``bands=1`` all
-    :math:`y^{(n)}` are independent standard normals. For more of them,
-    :math:`y^{(n)}=\big(g^{(n)}-\sum_{j=1}^{b-1}c_jy^{(n-j)}\big)/c_0` with normals :math:`g` and
+    :math:`y^{(n)}` are independent standard normal vectors. For several bands,
+    :math:`y^{(n)}=\big(g^{(n)}-\sum_{j=1}^{b-1}c_jy^{(n-j)}\big)/c_0` with normal :math:`g` and
     :math:`c_j\propto\binom{2j}j4^{-j}`, :math:`\|c\|=1`: the banded square root of the matrix of
-    prefix sums. The noise of a round then takes back some of that of earlier ones, of whose sum
-    less is left, as in DP-FTRL.
+    prefix sums. The noise of a round then cancels a part of the noise of earlier rounds, so that
+    less noise remains in their sum, as in DP-FTRL.
 
-    What a client costs: each time it takes part, one Gaussian release of multiplier :math:`z`,
-    :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``); columns of the
-    banded matrix that are ``bands`` rounds apart are orthogonal, so this holds for correlated noise
-    too, where nobody takes part more often. Where the server draws who takes part and keeps it
-    secret, :func:`fljax.privacy.spent` accounts for the amplification besides.
+    The privacy cost of a client is, each time it takes part, one Gaussian release of multiplier
+    :math:`z`: :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). Columns
+    of the banded matrix that are ``bands`` rounds apart are orthogonal, so this holds for
+    correlated noise too, provided that no client takes part more often than that. Where the server
+    draws the participants and keeps them secret, :func:`fljax.privacy.spent` also accounts for the
+    amplification by sampling.
 
     Args:
-      noise_multiplier: :math:`z>0`: standard deviation of the noise on the sum, in clips.
+      noise_multiplier: :math:`z>0`: standard deviation of the noise on the sum, in multiples of
+        the clip.
       clip: :math:`C>0`, or :class:`AdaptiveClip`.
-      bands: :math:`b\ge1`.
-      neighbors: ``"add-or-remove"``: one client takes part or says nothing, in every round;
-        ``"replace"``: it has other data. The divisor is public and stays.
-      arrivals: whether it may be known in which rounds a client has new data of a stream
-        (:mod:`fljax.streams`). If ``"public"``, neighbors have theirs in the same rounds, and a
-        client pays for the rounds in which it takes part; if ``"secret"``, a neighbor may have
-        them in any, and every client pays for every round.
+      bands: :math:`b\ge1`, the number of rounds over which the noise is correlated.
+      neighbors: ``"add-or-remove"``: one client takes part or sends nothing, in every round;
+        ``"replace"``: it has other data. The divisor is public and the same for both neighbors.
+      arrivals: whether the rounds in which a client has new data of a stream
+        (:mod:`fljax.streams`) may be known. If ``"public"``, neighbors have their data in the same
+        rounds, and a client pays for the rounds in which it takes part; if ``"secret"``, a neighbor
+        may have them in any rounds, and every client pays for every round.
 
     Guarantees:
-      The ledger's zCDP for any one client, whatever its data and all other clients' are, against
-      those who see all published models, and even who took part. With
+      The ledger's zCDP for any one client, whatever its data and the data of all other clients,
+      against those who see all published models, and even the identities of the participants. With
       :class:`~fljax.participation.Fraction` (``"add-or-remove"``) or
-      :class:`~fljax.participation.Drawn` (``"replace"``) the amplified epsilon against those who do
-      not see who took part, nor the messages between clients and server.
+      :class:`~fljax.participation.Drawn` (``"replace"``) the amplified epsilon against those who
+      see neither the participants nor the messages between clients and server.
 
     Raises:
-      ValueError: numbers out of their ranges; a noise of the clip's share that leaves none for the
-        updates; several bands where clients can take part more often than every so many rounds;
-        secret arrivals where who is drawn depends on them.
+      ValueError: numbers out of their ranges; a ``share_noise`` of the adaptive clip that leaves
+        no part of the noise multiplier for the updates; several bands where clients can take part
+        more often than every ``bands`` rounds; secret arrivals where the draw of participants
+        depends on them.
 
     Reference:
       McMahan et al. 2018, Algorithm 1 (a fixed divisor); Andrew et al. 2021; Kairouz et al. 2021
@@ -190,23 +194,25 @@ class CentralGaussian:
         clients: int | None = None,
         **kwargs: Any,
     ) -> "CentralGaussian":
-        r"""With the least noise of which a run is :math:`(\epsilon,\delta)`-DP.
+        r"""Return the mechanism of least noise for which a run is :math:`(\epsilon,\delta)`-DP.
 
-        By the account of :func:`fljax.privacy.spent`, which shows no more than ``epsilon`` after
-        so many rounds: as much, to a thousandth, where everyone takes part, clients take turns, or
-        secret sampling amplifies; less of clients that were there less often. A longer run spends
-        more.
+        The accounting is that of :func:`fljax.privacy.spent`, which returns at most ``epsilon``
+        after ``rounds`` rounds: exactly that, to a thousandth, where everyone takes part, clients
+        take turns, or secret sampling amplifies; less for clients that took part less often. A
+        longer run spends more.
 
         Args:
-          epsilon: total, > 0. Of a sweep's axis it is solved for on the host, once a run.
+          epsilon: total, > 0. On the axis of a sweep the noise is solved for on the host, once per
+            run.
           delta: total, in (0, 1).
           rounds: of the run.
           selector: of the algorithm; everyone by default.
-          clients: ``K``, told where a selector is.
+          clients: ``K``, required if a selector is given.
           kwargs: the other fields.
 
         Raises:
-          ValueError: numbers out of their ranges, a selector without clients, and as of the class.
+          ValueError: numbers out of their ranges, a selector without ``clients``, and the errors
+            of the class.
           ImportError: amplification by sampling without ``dp_accounting``.
 
         Example:
@@ -256,10 +262,10 @@ class CentralGaussian:
         return replace(mechanism, noise_multiplier=multiplier)
 
     def plan(self, selector: Selector, clients: int) -> Plan:
-        """What is fixed for a run in which the selector chooses who takes part.
+        """Return what is fixed for a run with this selector of participants.
 
         Raises:
-          ValueError: a selector of which nothing is known, or that does not fit.
+          ValueError: a selector without a known law, or one that the mechanism does not support.
         """
         law = self._law(selector, clients)
         expected, multiplier = law.rate * clients, self.noise_multiplier
@@ -281,7 +287,7 @@ class CentralGaussian:
         return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share))
 
     def _law(self, selector: Selector, clients: int) -> Law:
-        """How the selector chooses; ``ValueError`` where that is not accounted for."""
+        """Return the selector's law; ``ValueError`` where it cannot be accounted for."""
         law = selector.law(clients)
         if law is None:
             raise ValueError(
@@ -303,7 +309,7 @@ class CentralGaussian:
         return law
 
     def begin(self, dim: int, dtype: Any) -> State:
-        """Before the first round."""
+        """Return the state before the first round."""
         first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
         return State(jnp.asarray(first, dtype), jnp.zeros((self.bands - 1, dim), dtype))
 
@@ -316,15 +322,15 @@ class CentralGaussian:
         within: Float[Array, ""],
         count: Float[Array, ""],
     ) -> Published:
-        """What leaves the server, before noise is on it, and the noise.
+        """Return what the server releases, before noise is added, and the noise.
 
         Args:
           plan: of the run.
-          state: from the round before.
+          state: from the previous round.
           key: consumed.
           total: the sum of the clipped updates.
-          within: how many of them needed no clipping.
-          count: how many there were, but for those of zeros.
+          within: the number of updates that needed no clipping.
+          count: the number of updates, except those of zeros.
         """
         k_updates, k_share = jax.random.split(key)
         column = jnp.asarray(banded_root(self.bands), total.dtype)
@@ -345,13 +351,13 @@ class CentralGaussian:
     def after(
         self, plan: Plan, state: State, release: Published, said: Float[Array, " numbers"]
     ) -> tuple[Float[Array, " dim"], State]:
-        """What the server makes of what left: the mean update, and what it remembers.
+        """Return the mean update that the server computes from its release, and the next state.
 
         Args:
           plan: of the run.
-          state: from the round before.
+          state: from the previous round.
           release: what :meth:`release` returned.
-          said: its numbers with noise on them.
+          said: its numbers after noise was added.
         """
         clip = state.clip
         if isinstance(self.clip, AdaptiveClip):
@@ -362,8 +368,9 @@ class CentralGaussian:
         return mean, State(clip.astype(state.clip.dtype), release.past)
 
     def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
-        """What a round adds to the ledger: where sampling is secret every client meets each
-        release by chance, whether or not it took part; so it does where arrivals are secret.
+        """Return what a round adds to the ledger. Every client counts each release, whether or not
+        it took part, since under secret sampling it is in each by chance; with secret arrivals
+        every client also pays rho for every round.
         """
         if self.arrivals == "secret":
             took_part = jnp.ones_like(took_part)
@@ -383,16 +390,17 @@ def _least_noise(
     delta: Any,
     rate: Any,
 ) -> np.ndarray:
-    """Of each budget the multiplier whose releases spend it; NaN where it is none.
+    """Return the noise multiplier whose releases spend each budget; NaN for an invalid budget.
 
     Args:
-      releases: in which a client is, at most.
-      neighbors: between whom it holds.
-      sampling: that stays secret and is accounted for these neighbors, if any is.
-      clients: of whom is sampled.
+      releases: the largest number of releases in which a client takes part.
+      neighbors: the relation of neighbors.
+      sampling: how participants are sampled in secret, where amplification is known for these
+        neighbors; otherwise ``None``.
+      clients: the number of clients sampled from.
       epsilon: budgets.
-      delta: of each.
-      rate: sampled of each.
+      delta: of each budget.
+      rate: sampling rate of each budget.
     """
     budgets = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (epsilon, delta, rate)))
     flat = zip(*(budget.ravel().tolist() for budget in budgets), strict=True)
@@ -425,8 +433,8 @@ def _least_noise_of_one(
 
 
 def banded_root(bands: int) -> np.ndarray:
-    r"""First column of the square root of the matrix of prefix sums, cut off after ``bands``
-    entries, of norm one: :math:`c_j\propto\binom{2j}j4^{-j}`.
+    r"""Return the first column of the square root of the matrix of prefix sums, truncated to
+    ``bands`` entries and normalized: :math:`c_j\propto\binom{2j}j4^{-j}`.
 
     Example:
       >>> (banded_root(3) / banded_root(3)[0]).round(3).tolist()

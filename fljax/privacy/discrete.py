@@ -1,9 +1,9 @@
-r"""Discrete noise: whole numbers with :math:`\Pr[x]\propto e^{-x^2/2s^2}` or
+r"""Discrete noise: integers with probabilities :math:`\Pr[x]\propto e^{-x^2/2s^2}` or
 :math:`e^{-|x|/s}`, from tables.
 
-Noise that is drawn as a real number in floating point leaves traces of what it was added to in the
-last bits of the sum. Whole numbers leave none: a message is rounded to a grid, and noise on that
-grid is added in exact integer arithmetic.
+Noise that is drawn as a real number in floating point leaves traces of the perturbed value in the
+last bits of the sum. Integers leave none: a message is rounded to a grid, and noise on that grid is
+added in exact integer arithmetic.
 """
 
 import decimal
@@ -18,18 +18,18 @@ from fljax._generator import words
 
 __all__ = ["MOST_STEPS", "discrete_gaussian", "discrete_laplace", "on_grid"]
 
-#: Uniform bits of a look into a table, and digits to which tables are computed: further down than
-#: any run's number of draws can reach.
+#: Uniform bits of a table lookup, and decimal digits to which tables are computed: more than the
+#: number of draws of any run could reveal.
 BITS = 96
 DIGITS = 50
 
-#: Of a Laplace scale: noise of more of them would not fit an integer.
+#: Largest number of grid steps per Laplace scale: noise of more steps would not fit an integer.
 MOST_STEPS = 2**24
 
-#: A message of so many bits of steps of its grid from zero is taken for that: far beyond all noise.
+#: Messages are clipped to this power of two in grid steps, which is far beyond all noise.
 FARTHEST = 50
 
-#: Whole steps are counted in two integers, the lower of so many bits, so that none overflows.
+#: Steps are counted in two integers, the lower one of so many bits, so that neither overflows.
 LOWER = 20
 
 
@@ -89,7 +89,7 @@ def _powers(
 
 @functools.cache
 def _gaussian_table(steps: int) -> np.ndarray:
-    """Of distances from zero. The last bit of the three words is left for the sign."""
+    """The alias table of absolute values. The last bit of the three words is left for the sign."""
     with decimal.localcontext(prec=DIGITS):
         ratio = (-1 / (2 * decimal.Decimal(steps) ** 2)).exp()
         weights = _powers(ratio, ratio**2)
@@ -98,15 +98,15 @@ def _gaussian_table(steps: int) -> np.ndarray:
 
 
 def discrete_gaussian(key: Array, shape: tuple[int, ...], steps: int) -> Int[Array, "..."]:
-    r"""Whole numbers of the discrete Gaussian distribution of parameter ``steps``.
+    r"""Draw integers from the discrete Gaussian distribution of parameter ``steps``.
 
-    From 96 uniform bits each, so that all probabilities are right to :math:`2^{-95}`, but for the
-    likeliest, which takes what they leave; all together to :math:`2^{-91}s`.
+    Each is drawn from 96 uniform bits, so that every probability is accurate to :math:`2^{-95}`,
+    except the largest one, which takes the remainder; all together to :math:`2^{-91}s`.
 
     Args:
       key: consumed.
-      shape: of what is drawn.
-      steps: :math:`s\ge1`, the standard deviation but for :math:`e^{-2\pi^2s^2}`.
+      shape: of the array that is drawn.
+      steps: :math:`s\ge1`, the standard deviation up to :math:`e^{-2\pi^2s^2}`.
 
     Example:
       >>> import jax
@@ -136,16 +136,16 @@ def _laplace_tables(steps: int) -> tuple[int, np.ndarray, np.ndarray]:
 
 
 def discrete_laplace(key: Array, shape: tuple[int, ...], steps: int) -> Int[Array, "..."]:
-    r"""Whole numbers of the discrete Laplace distribution, :math:`\Pr[x]\propto e^{-|x|/s}`.
+    r"""Draw integers from the discrete Laplace distribution, :math:`\Pr[x]\propto e^{-|x|/s}`.
 
-    A number from zero upwards is geometric, and so is one less than the size of one below; the
-    digits of a geometric number are independent in any base. So one look into a table gives the
-    sign and the upper digit, another one the lower digit, from 96 uniform bits each: all
-    probabilities together are right to :math:`2^{-78}`, for any number of steps.
+    A nonnegative number is geometric, and so is the absolute value of a negative one minus one; the
+    digits of a geometric number are independent in any base. So one table lookup gives the sign and
+    the upper digit, and another one the lower digit, from 96 uniform bits each: all probabilities
+    together are accurate to :math:`2^{-78}`, for any number of steps.
 
     Args:
       key: consumed.
-      shape: of what is drawn.
+      shape: of the array that is drawn.
       steps: :math:`1\le s\le2^{24}`, the scale.
 
     Example:
@@ -169,15 +169,15 @@ def on_grid(
     steps: Int[Array, "senders dim"],
     grid: Float[Array, "senders 1"],
 ) -> Float[Array, "senders dim"]:
-    """The message rounded to a grid and moved by whole steps, in integers until the end; as it is
-    where the grid is zero, of messages that depend on nothing.
+    """Round the message to a grid and move it by integer steps, in integers until the end; messages
+    with a grid of zero, which do not depend on any data, stay as they are.
 
-    What is heard is a function of the whole number alone, so that it tells no more than that does.
+    What receivers see is a function of the integer alone, so that it reveals no more than that.
 
     Args:
       message: ``[M, D]``.
       steps: ``[M, D]``, the noise.
-      grid: ``[M, 1]``, how large a step is.
+      grid: ``[M, 1]``, the size of a grid step.
     """
     unit = float(2**LOWER)
     none = grid == 0

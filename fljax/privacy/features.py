@@ -1,9 +1,9 @@
-r"""Features from which an attribute cannot be read off linearly (Jung 2025, section 9.3).
+r"""Features from which an attribute cannot be predicted linearly (Jung 2025, section 9.3).
 
-Nothing here is differential privacy, and no function here has an :math:`\epsilon`: a map that hides
-an attribute's *covariance* with the features hides it from linear predictions on the distribution
-(or the very sample) whose covariance it was. Only where features and attribute are jointly Gaussian
-is that all there is to know, and the mapped features are independent of the attribute.
+Nothing here is differential privacy, and no function here has an :math:`\epsilon`: a map that
+removes an attribute's *covariance* with the features hides it from linear predictions on the
+distribution (or the very sample) of this covariance. Only where features and attribute are jointly
+Gaussian is there no other dependence, and the mapped features are independent of the attribute.
 
 Shapes: ``N`` samples, ``D`` features, ``A`` sensitive attributes.
 """
@@ -21,10 +21,10 @@ from fljax._numerics import HIGHEST
 
 __all__ = ["private_map", "reconstruction_error"]
 
-#: A mean is zero where it is below this part of the root mean square.
+#: A mean counts as zero where it is below this fraction of the root mean square.
 CENTERED = 1e-3
 
-#: In units of rounding: what is smaller, relative to what it could be, is none.
+#: Values smaller than so many rounding units, relative to their largest possible size, are zero.
 ROUNDINGS = 100
 
 
@@ -40,26 +40,26 @@ def private_map(
 
     and for several attributes the projection on the orthogonal complement of the columns of
     :math:`\mathrm E\{xs^\top\}`. Of all maps that leave no covariance it is the orthogonal
-    projection of the highest rank. A feature's unit counts: scale features first. Useful features
-    are those of a sample ``x`` as ``features @ F``, for :math:`F` is symmetric.
+    projection of the highest rank. It depends on the units of the features: scale features first.
+    The mapped features are ``features @ F``, since :math:`F` is symmetric.
 
     Args:
       features: ``[N, D]``, of mean zero.
-      attributes: ``[N]`` or ``[N, A]``, of mean zero; of a category, its indicators.
-      center: whether means are subtracted first, for this map; else data that have one are refused,
-        of which :math:`\mathrm E\{xs\}` is no covariance.
+      attributes: ``[N]`` or ``[N, A]``, of mean zero; for a category, its indicators.
+      center: whether means are subtracted first, to compute this map; otherwise data with a nonzero
+        mean are refused, since :math:`\mathrm E\{xs\}` is then no covariance.
 
     Returns:
-      ``[D, D]``, of rank ``D`` less that of the covariance with the attributes.
+      ``[D, D]``, of rank ``D`` minus that of the covariance with the attributes.
 
     Raises:
-      ValueError: data that are not centered, other numbers of samples.
+      ValueError: data that are not centered, different numbers of samples.
 
     Guarantees:
       On these samples the best affine prediction of each attribute from the mapped features is its
-      mean. On others of the same distribution a correlation of the order of :math:`\sqrt{D/N}` is
-      left; what is not linear is not protected, and no :math:`(\epsilon,\delta)` follows. The map
-      itself tells the direction :math:`c`.
+      mean. On other samples of the same distribution a correlation of the order of
+      :math:`\sqrt{D/N}` remains; nonlinear dependence is not protected, and no
+      :math:`(\epsilon,\delta)` follows. The map itself reveals the direction :math:`c`.
 
     Example:
       >>> import numpy as np
@@ -87,24 +87,24 @@ def reconstruction_error(
     attributes: Float[Array, "samples ..."],
     center: bool = False,
 ) -> Float[Array, "..."]:
-    r"""How well the best linear prediction reconstructs attributes, the larger the more private.
+    r"""Return the error of the best linear prediction of attributes; larger is more private.
 
     .. math:: \min_r\frac1N\sum_n\big(s_n-r^\top x_n\big)^2
 
-    It is the attribute's variance where features have no covariance with it, and not a bound on
-    what predictions that are not linear reach.
+    It equals the attribute's variance where features have no covariance with it. It is no bound on
+    the error of nonlinear predictions.
 
     Args:
-      features: ``[N, D]``, of mean zero; features that depend on each other linearly will do.
+      features: ``[N, D]``, of mean zero; linearly dependent features are allowed.
       attributes: ``[N]`` or ``[N, A]``, of mean zero.
-      center: whether means are subtracted first, which is to predict with an intercept.
+      center: whether means are subtracted first, which amounts to a prediction with an intercept.
 
     Returns:
       The mean squared error, ``[]`` or ``[A]``, in the attribute's unit squared. :math:`R^2` is one
-      less its ratio to the attribute's variance.
+      minus its ratio to the attribute's variance.
 
     Raises:
-      ValueError: data that are not centered, other numbers of samples.
+      ValueError: data that are not centered, different numbers of samples.
 
     Example:
       >>> import numpy as np
@@ -132,7 +132,7 @@ def _least(x: Array) -> float:
 
 
 def _basis(columns: Array) -> Array:
-    """Of the space of columns of about unit size: orthonormal columns, and zeros."""
+    """Orthonormal basis of the space of columns of about unit norm, filled up with zeros."""
     basis, sizes, _ = jnp.linalg.svd(columns, full_matrices=False)
     return jnp.where((sizes > _least(columns) * jnp.maximum(sizes[0], 1))[None], basis, 0)
 

@@ -1,16 +1,15 @@
-r"""The privacy funnel: little information on what is private, enough on what is useful.
+r"""The privacy funnel: little information on private variables, enough on useful ones.
 
 .. math:: \min_{z}\ I(s;z)\quad\text{such that}\quad I(y;z)\ge R,
 
 over maps :math:`z` of features :math:`x` (Jung 2025, (183); with :math:`y=x` it is Makhdoumi et
-al. 2014). Its solutions over all levels :math:`R` are a trade-off curve, below which nothing is
-attained.
+al. 2014). Its solutions over all levels :math:`R` are a trade-off curve, below which no map can be.
 
-* :func:`privacy_funnel` of discrete or quantized data, over random maps;
-* :class:`GaussianFunnel` of jointly Gaussian variables, over linear maps, in closed form.
+* :func:`privacy_funnel` for discrete or quantized data, over random maps;
+* :class:`GaussianFunnel` for jointly Gaussian variables, over linear maps, in closed form.
 
-Information is an *average*, in nats, under the one distribution that is given. None of it is
-differential privacy, no :math:`\epsilon` follows from it, and a rare value may still be told.
+Information is an *average*, in nats, under the one distribution that is given. This is not
+differential privacy, no :math:`\epsilon` follows from it, and a rare value may still be revealed.
 
 Shapes: ``N`` samples, ``S``, ``X``, ``Y``, ``Z`` values of ``s``, ``x``, ``y``, ``z``; ``P`` points
 of a curve; ``D`` features, ``A`` private and ``L`` released numbers.
@@ -42,13 +41,13 @@ __all__ = [
     "quantized",
 ]
 
-#: A level may exceed the most that there is by so much of it, which is rounding.
+#: Relative excess of a level over the maximum that counts as rounding.
 ROUNDING = 1e-9
 
-#: How often slopes are tried: at first all around, then those of the chords that are left.
+#: Passes over slopes: in the first, slopes of all angles; then those of the remaining chords.
 PASSES = 3
 
-#: Distributions of the useful variable that agree to so many decimals are one.
+#: Decimals to which distributions of the useful variable must agree to count as equal.
 DECIMALS = 12
 
 
@@ -57,10 +56,10 @@ DECIMALS = 12
 
 @checked
 def mutual_information(table: Float[np.ndarray, "rows columns"]) -> float:
-    """Of two discrete variables, in nats.
+    """Return the mutual information of two discrete variables, in nats.
 
     Args:
-      table: their probabilities or counts.
+      table: their joint probabilities or counts.
 
     Example:
       >>> round(mutual_information(np.eye(2)), 4)  # one bit
@@ -76,14 +75,14 @@ def mutual_information(table: Float[np.ndarray, "rows columns"]) -> float:
 def quantized(
     values: Float[np.ndarray, "samples ..."], levels: int
 ) -> Int[np.ndarray, "samples ..."]:
-    """Each column by the cell of equally filled ones that a number is in.
+    """Quantize each column to cells that hold equally many values.
 
     Args:
       values: ``[N]`` or ``[N, D]``.
-      levels: cells of each column, two or more; equal numbers share one, so some may stay empty.
+      levels: cells per column, two or more; equal values share a cell, so some may be empty.
 
     Returns:
-      Whole numbers below ``levels``, in the order of the values.
+      The index of each value's cell, integers below ``levels`` in the order of the values.
 
     Example:
       >>> quantized(np.array([3.0, 1.0, 2.0, 9.0]), 2).tolist()
@@ -106,21 +105,21 @@ def joint_table(
     features: Int[np.ndarray, "samples ..."],
     useful: Int[np.ndarray, "samples ..."],
 ) -> Float[np.ndarray, "private features useful"]:
-    """How often values occur together, for :func:`privacy_funnel`.
+    """Return the joint relative frequencies of three variables, for :func:`privacy_funnel`.
 
     Information in a table of few samples is overestimated: by about the number of cells over twice
-    the samples, in nats. Take fewer ``levels`` of :func:`quantized` then.
+    the number of samples, in nats. Use fewer ``levels`` of :func:`quantized` then.
 
     Args:
-      private: whole numbers ``[N]``, or rows ``[N, ...]`` of which each distinct one is a value.
+      private: integers ``[N]``, or rows ``[N, ...]`` of which each distinct one is a value.
       features: likewise.
       useful: likewise.
 
     Returns:
-      ``[S, X, Y]``, shares that sum to one.
+      ``[S, X, Y]``, relative frequencies that sum to one.
 
     Raises:
-      ValueError: other numbers of samples.
+      ValueError: different numbers of samples.
 
     Example:
       >>> hour, heat = np.array([0, 0, 1, 1]), np.array([5, 6, 5, 6])
@@ -141,7 +140,7 @@ def joint_table(
 
 
 class FunnelPoint(NamedTuple):
-    """A map of features, what it tells and what it is good for."""
+    """A map of features, with its information on the private and on the useful variable."""
 
     map: np.ndarray  # [X, Z] probabilities of z given x; of a Gaussian funnel [D], z = map @ x
     private: float  # I(s;z), nats
@@ -150,7 +149,7 @@ class FunnelPoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tradeoff:
-    """The curve that :func:`privacy_funnel` finds: corners, between which maps are drawn by lot.
+    """The trade-off curve of :func:`privacy_funnel`: corners, between which maps are randomized.
 
     Attributes:
       useful: ``[P]``, I(y;z) of each corner, nats, from zero to I(x;y).
@@ -163,9 +162,10 @@ class Tradeoff:
     maps: np.ndarray = dataclasses.field(repr=False)
 
     def at(self, level: float) -> FunnelPoint:
-        """The map of least I(s;z) with I(y;z) at the level.
+        """Return the map of least I(s;z) with I(y;z) at the level.
 
-        Between two corners it is either's map by a coin, whose outcome is told with z.
+        Between two corners it is the map of one of them chosen by a coin, whose outcome is released
+        with z.
 
         Args:
           level: in nats, from zero to I(x;y).
@@ -191,41 +191,41 @@ def privacy_funnel(
     restarts: int = 8,
     iterations: int = 1000,
 ) -> Tradeoff:
-    r"""The least information on s of maps of x that keep information on y, for all levels.
+    r"""Return the least information on s over maps of x that keep information on y, for all levels.
 
-    For each of many slopes :math:`\beta`, then those of chords between what they found, the
-    Lagrangian :math:`I(s;z)-\beta I(y;z)` falls in
+    For each of many slopes :math:`\beta`, then for those of chords between the points found, the
+    Lagrangian :math:`I(s;z)-\beta I(y;z)` is decreased by the iteration
 
     .. math:: q(z|x)\leftarrow\frac{q(z|x)}{c_x}\,\exp\Big(-\sum_sp(s|x)\ln\frac{q(z|s)}{q(z)}
         +\beta\sum_yp(y|x)\ln\frac{q(z|y)}{q(z)}\Big),
 
-    in turn with :math:`q(z|s)`, :math:`q(z|y)` and :math:`q(z)`, from several random maps and one
-    near the identity. It never rises: :math:`I(s;z)` curves no more than :math:`-\sum_xp(x)
-    H(z|x)` does, whose mirror step it is, and :math:`-I(y;z)` is concave in :math:`q`. The best of
-    each slope, no map at all and y's sufficient statistic are the points whose lower hull is the
-    curve. All slopes and starts are one compiled program.
+    alternating with :math:`q(z|s)`, :math:`q(z|y)` and :math:`q(z)`, from several random maps and
+    one near the identity. It never increases: the curvature of :math:`I(s;z)` is at most that of
+    :math:`-\sum_xp(x) H(z|x)`, whose mirror step the iteration is, and :math:`-I(y;z)` is concave
+    in :math:`q`. The curve is the lower convex hull of the best points of each slope, the constant
+    map and y's sufficient statistic. All slopes and starts are one compiled program.
 
-    The minimum need not be the global one, as the Lagrangian is not convex: a curve by more
-    ``restarts`` lies on this one or below. Each point of it is attained.
+    The minimum need not be the global one, as the Lagrangian is not convex: a curve with more
+    ``restarts`` lies on this one or below. Each point of the curve is attained.
 
     Args:
       table: probabilities or counts ``[S, X, Y]``, of quantized data for instance; for Makhdoumi et
-        al.'s funnel, with y = x, diagonal in the last two.
+        al.'s funnel, with y = x, diagonal in the last two axes.
       key: of the random starts.
-      slopes: how many at a time.
+      slopes: number of slopes per pass.
       restarts: random starts of each slope.
-      iterations: of each.
+      iterations: of each start.
 
     Returns:
-      The curve. That of the table with s and y exchanged bounds what is attained from the other
-      side.
+      The trade-off curve. The curve of the table with s and y exchanged bounds what is attained
+      from the other side.
 
     Raises:
-      ValueError: a table with negative or no numbers, or that is not of three axes.
+      ValueError: a table with negative numbers or zeros alone, or without three axes.
 
     Guarantees:
-      The informations are those of its maps under the distribution in the table, and of no other.
-      No differential privacy.
+      The information values are those of its maps under the distribution in the table, and under no
+      other. No differential privacy.
 
     Example:
       >>> table = np.zeros((2, 4, 2))
@@ -259,7 +259,7 @@ def privacy_funnel(
 
 
 def _probabilities(table: Any, axes: int) -> np.ndarray:
-    """As shares of one."""
+    """The table, normalized to a sum of one."""
     table = np.asarray(table, np.float64)
     if table.ndim != axes:
         raise ValueError(f"table must have {axes} axes, got shape {table.shape}.")
@@ -277,14 +277,14 @@ def _point(
 
 
 def _sufficient(with_y: np.ndarray) -> np.ndarray:
-    """``[X, X]``: values of x that say the same of y become one; nothing of I(x;y) is lost."""
+    """``[X, X]``: merge the values of x with equal conditional laws of y; I(x;y) is not reduced."""
     share = with_y / np.maximum(with_y.sum(0, keepdims=True), np.finfo(float).tiny)
     same = np.unique(share.T.round(DECIMALS), axis=0, return_inverse=True)[1].reshape(-1)
     return np.eye(with_y.shape[1])[same]
 
 
 def _lower_hull(points: Sequence[tuple[float, float, np.ndarray]]) -> list:
-    """Corners of the convex hull from below, from the least useful to the most."""
+    """Corners of the lower convex hull, from the least useful to the most."""
     hull: list = []
     nearly = ROUNDING * max(point[0] for point in points)
     for point in sorted(points, key=lambda one: one[:2]):
@@ -385,19 +385,20 @@ def _level(level: float, most: float) -> float:
 class GaussianFunnel:
     r"""The funnel of jointly Gaussian variables over linear maps, in closed form.
 
-    Of all linear maps of :math:`x`, of however many rows, none has less :math:`I(s;z)` at its
-    :math:`I(y;z)` than one number :math:`z=f_\lambda^\top x`,
+    Among all linear maps of :math:`x`, with any number of rows, none has a smaller :math:`I(s;z)`
+    at its :math:`I(y;z)` than the scalar :math:`z=f_\lambda^\top x`,
 
     .. math:: f_\lambda=\big(C\Sigma_s^{-1}C^\top-\lambda\Sigma_x\big)^{-1}c,\qquad
         C=\mathrm{cov}(x,s),\ c=\mathrm{cov}(x,y),
 
-    with the :math:`\lambda` that the level calls for, below the smallest eigenvalue
-    :math:`\lambda_1` of :math:`C\Sigma_s^{-1}C^\top` relative to :math:`\Sigma_x`. For y's best
-    prediction from a map is one number, which can stand for the map (data processing); and numbers
-    that are best at a level minimize :math:`f^\top C\Sigma_s^{-1}C^\top f-\beta(f^\top c)^2` for
-    some :math:`\beta`. At :math:`-\infty` it is the best prediction of y; at :math:`\lambda_1`,
-    which is zero where attributes are fewer than features, the best that is independent of s. Then
-    noise of z's own would not help either.
+    with the :math:`\lambda` that attains the level, below the smallest eigenvalue
+    :math:`\lambda_1` of :math:`C\Sigma_s^{-1}C^\top` relative to :math:`\Sigma_x`. The reason is
+    that the best prediction of y from a map is a scalar, which can replace the map (data
+    processing); and the scalars that are optimal at a level minimize
+    :math:`f^\top C\Sigma_s^{-1}C^\top f-\beta(f^\top c)^2` for some :math:`\beta`. At
+    :math:`\lambda=-\infty` it is the best prediction of y; at :math:`\lambda_1`, which is zero
+    where there are fewer attributes than features, the best one that is independent of s.
+    Then additional noise in z would not help either.
 
     Attributes:
       covariance: :math:`\Sigma_x`, ``[D, D]``, positive definite.
@@ -407,12 +408,12 @@ class GaussianFunnel:
       useful_variance: of y, > 0.
 
     Raises:
-      ValueError: shapes that do not fit; matrices that are no covariances.
+      ValueError: shapes that do not match; matrices that are no covariances.
 
     Guarantees:
       Independence of s where :attr:`FunnelPoint.private` is zero, *if* all variables are jointly
-      Gaussian with these covariances; else no covariance. No differential privacy: z is no noisy
-      release.
+      Gaussian with these covariances; otherwise zero covariance only. No differential privacy: z is
+      not a noisy release.
 
     Example:
       >>> funnel = GaussianFunnel(  # s = x1 + noise, y = x1 / 2 + x2 + noise
@@ -436,7 +437,7 @@ class GaussianFunnel:
     useful_variance: float
 
     def __post_init__(self) -> None:
-        """Bring arrays into shape."""
+        """Convert the arrays to their shapes, and check them."""
         arrays = {
             name: np.asarray(_check.filled(name, getattr(self, name)), np.float64)
             for name in ("covariance", "private", "useful", "private_covariance")
@@ -479,7 +480,7 @@ class GaussianFunnel:
         private: Float[np.ndarray, "samples ..."],
         useful: Float[np.ndarray, " samples"],
     ) -> "GaussianFunnel":
-        """With the covariances of samples, which need not be centered.
+        """Return the funnel with the covariances of samples, which need not be centered.
 
         Args:
           features: ``[N, D]``.
@@ -502,13 +503,13 @@ class GaussianFunnel:
         )  # fmt: skip
 
     def informations(self, maps: Float[np.ndarray, "... dim"]) -> tuple[float, float]:
-        r"""I(s;z) and I(y;z) of a linear map, nats.
+        r"""Return I(s;z) and I(y;z) of a linear map, in nats.
 
         Args:
           maps: a direction ``[D]``, or the rows of a map onto a subspace, ``[L, D]``.
 
         Returns:
-          Infinite where z determines the variable.
+          The two values, infinite where z determines the variable.
         """
         rows = np.atleast_2d(np.asarray(maps, np.float64))
         private, useful = self._spectra(rows)
@@ -518,18 +519,19 @@ class GaussianFunnel:
 
     @property
     def most(self) -> float:
-        """What all features tell of y, I(x;y), nats."""
+        """The information of all features on y, I(x;y), in nats."""
         return self.informations(np.eye(len(self.useful)))[1]
 
     def at(self, level: float) -> FunnelPoint:
-        """The direction of least I(s;z) with I(y;z) at least at the level.
+        """Return the direction of least I(s;z) with I(y;z) at least at the level.
 
         Args:
           level: in nats, from zero to I(x;y).
 
         Returns:
-          Its direction has unit length. Up to the most that the directions of the very least I(s;z)
-          tell, which is zero where attributes are fewer than features, it is the one that tells it.
+          The direction, of unit length, and its information. For levels up to the largest I(y;z)
+          among the directions of the smallest possible I(s;z), which is zero where there are fewer
+          attributes than features, it is the direction that attains this largest I(y;z).
 
         Raises:
           ValueError: a level above I(x;y).
@@ -545,7 +547,7 @@ class GaussianFunnel:
         return FunnelPoint(direction, *self.informations(direction))
 
     def _explained(self, rows: np.ndarray) -> tuple[float, float]:
-        """The largest share of a number of s, and that of y."""
+        """The largest explained share of the variance of a number of s, and that of y."""
         private, useful = self._spectra(rows)
         return float(private.max()), float(useful.max())
 

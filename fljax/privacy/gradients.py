@@ -12,7 +12,7 @@ from fljax.problems import Problem
 
 __all__ = ["NoisyGradients"]
 
-#: How far a neighbor moves a sum of gradients, in clips.
+#: Sensitivity of a sum of gradients, in multiples of the clip, by relation of neighbors.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 
 
@@ -27,22 +27,25 @@ class NoisyGradients:
         \tilde g=\frac1b\Big(\sum_{j\in B}\ell'_j(w)\min\big(1,c/\|\ell'_j(w)\|\big)
             +zc\,\mathcal N(0,I)\Big)+\frac\lambda KR'(w),
 
-    with a fixed :math:`b`, the size of the random batch :math:`B` on average. All that it says
-    follows from these. Clients keep their batches to themselves, so that privacy is amplified by
-    their sampling, for which :func:`fljax.privacy.spent` accounts.
+    with a fixed :math:`b`, the size of the random batch :math:`B` on average. All messages of the
+    client are computed from these noisy gradients. Clients keep their batches secret, so that
+    privacy is amplified by sampling, for which :func:`fljax.privacy.spent` accounts.
 
     Args:
-      noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in clips.
+      noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in multiples of the
+        clip.
       clip: :math:`c>0`, of per-sample loss gradients.
-      neighbors: ``"add-or-remove"``: a sample of one client is there or its place is empty;
-        ``"replace"``: it is another one. The divisor is public and stays.
+      neighbors: ``"add-or-remove"``: a sample of one client is present or its place is empty;
+        ``"replace"``: it is replaced by another one. The divisor is public and the same for both
+        neighbors.
 
     Guarantees:
       The ledger's zCDP of every client for any one of its samples, whatever the data, against those
       who see all messages and even the batches: each step is a Gaussian release of multiplier
       :math:`z`, :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). The
-      amplified epsilon where each step draws its batch anew, each sample with one probability
-      (``"add-or-remove"``) or so many of them (``"replace"``), against those who do not see them.
+      amplified epsilon, where each step draws a new batch, with the same probability for each
+      sample (``"add-or-remove"``) or of a fixed number of samples (``"replace"``), against those
+      who do not see the batches.
 
     Raises:
       ValueError: numbers out of their ranges.
@@ -70,10 +73,10 @@ class NoisyGradients:
     def gradient(
         self, batch: Problem, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
     ) -> Float[Array, "clients dim"]:
-        """The gradient of every client, of clipped per-sample ones.
+        """Return the gradient of every client, with clipped per-sample gradients.
 
         Args:
-          batch: its samples' weights are their shares of the mean.
+          batch: the weights of its samples are their shares of the mean.
           model: ``[K, D]``.
           share: ``[K]``, the largest weight that a sample can have, and has.
         """
@@ -84,16 +87,16 @@ class NoisyGradients:
     def noise(
         self, key: Array, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
     ) -> Float[Array, "clients dim"]:
-        """What is added to it; the key is consumed."""
+        """Return the noise that is added to the gradient; the key is consumed."""
         scale = self.noise_multiplier * self.clip * share[:, None]
         return scale * private_normal(key, model.shape, model.dtype)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
-        """How far a neighbor moves each client's gradient."""
+        """Sensitivity of each client's gradient to neighboring data, in Euclidean norm."""
         return _MOVED[self.neighbors] * self.clip * share
 
     def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:
-        """What so many releases of each client add to the ledger."""
+        """Return what ``times`` releases of each client add to the ledger."""
         releases = times.astype(dtype)
         rho = (_MOVED[self.neighbors] / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
         return {"rho": rho * releases, "releases": releases}

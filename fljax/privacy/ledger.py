@@ -1,4 +1,4 @@
-"""What a run spent: its ledger as epsilon at a delta, and as events for other accountants."""
+"""The privacy loss of a run: its ledger as epsilon at a delta, and as events for accountants."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -19,23 +19,25 @@ __all__ = ["claimed_epsilon", "events", "spent"]
 
 @checked
 def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
-    r"""The smallest epsilon at ``delta`` that follows from what a run says it spent.
+    r"""Return the smallest epsilon at ``delta`` that follows from the ledger of a run.
 
-    Of a zCDP parameter :math:`\rho` by the conversion that holds for whatever has it, or, where all
-    noise is said to be continuous Gaussian noise, by the exact one for that
-    (:func:`~fljax.privacy.accounting.zcdp_epsilon`), which discrete Gaussian noise exceeds. Of
-    :math:`(\epsilon,\delta_0)`, and of pure :math:`\epsilon` with :math:`\delta_0=0`,
+    A zCDP parameter :math:`\rho` is converted by the theorem that holds for every mechanism with
+    it or, where all noise is declared to be continuous Gaussian noise, by the exact one for such
+    noise (:func:`~fljax.privacy.accounting.zcdp_epsilon`), whose epsilon discrete Gaussian noise
+    exceeds. From :math:`(\epsilon,\delta_0)`, and from pure :math:`\epsilon` with
+    :math:`\delta_0=0`, follows
 
     .. math:: \ln\Big(e^\epsilon-\frac{\delta-\delta_0}{1-\delta_0}(1+e^\epsilon)\Big),
 
-    which randomized response attains; nothing follows at :math:`\delta<\delta_0`. Of ``releases``
-    of a sampled Gaussian mechanism besides what secret sampling leaves of it
-    (:func:`~fljax.privacy.accounting.sampled_gaussian_epsilon`), if that is less.
+    which randomized response attains; nothing follows at :math:`\delta<\delta_0`. For ``releases``
+    of a sampled Gaussian mechanism it is the epsilon under amplification by secret sampling
+    (:func:`~fljax.privacy.accounting.sampled_gaussian_epsilon`), if that is smaller.
 
     Args:
       ledger: ``rho``, or ``epsilon`` with or without ``delta``; or ``rho`` and ``releases`` with
-        ``noise_multiplier``, ``sampling_rate`` and ``drawn_from``, as results name them. Besides
-        ``rho`` may stand ``gaussian_noise``, 1 where all noise is; left out it is 0.
+        ``noise_multiplier``, ``sampling_rate`` and ``drawn_from``, as they are named in results.
+        With ``rho`` may be given ``gaussian_noise``, 1 where all noise is continuous Gaussian
+        noise; 0 by default.
       delta: in (0, 1).
 
     Raises:
@@ -62,12 +64,12 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
 
 
 def _gaussian(ledger: dict[str, float], unsaid: float = 0.0) -> bool:
-    """Whether all noise is said to be continuous Gaussian noise; files of old do not say."""
+    """Whether all noise is declared to be continuous Gaussian noise; old files do not say."""
     return ledger.get("gaussian_noise", unsaid) > 0
 
 
 def _releases(ledger: dict[str, float]) -> dict[str, Any] | None:
-    """What is amplified by sampling, as the accounting's arguments; ``None``: nothing."""
+    """Arguments of the accounting of amplification by sampling; ``None`` where there is none."""
     if not _gaussian(ledger, unsaid=1.0):  # only mechanisms of Gaussian noise wrote of old what
         return None  # is asked for here
     rate, releases = ledger.get("sampling_rate", math.nan), ledger.get("releases", math.nan)
@@ -94,15 +96,15 @@ def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
 
 @checked
 def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
-    r"""Epsilon at ``delta`` of everything that was said so far, round by round.
+    r"""Return epsilon at ``delta`` of all messages up to each round.
 
-    By the tightest theorem that the library knows for the mechanism (:func:`claimed_epsilon`):
-    exact where results say that all noise was continuous Gaussian noise (``gaussian_noise``), with
-    amplification where what is sampled stays secret; else the one for all zCDP. It covers the
-    messages, or what a trusted server publishes, for the neighbors that the budget names, of the
-    most affected client; where results are ``nominal`` or their models exact, what is said there
-    goes for this number too. Amplification takes a quarter of a second for every different number
-    of releases: of a long run record some rounds only.
+    It follows from the tightest theorem that the library has for the mechanism
+    (:func:`claimed_epsilon`): exact where results declare that all noise was continuous Gaussian
+    noise (``gaussian_noise``), with amplification where the sample stays secret; otherwise the one
+    for all zCDP. It covers the messages, or what a trusted server publishes, for the relation of
+    neighbors of the budget and the most affected client. Where results are ``nominal`` or their
+    models exact, the same reservation applies to this number. Amplification takes a quarter of a
+    second for every different number of releases: record only some rounds of a long run.
 
     Args:
       results: of :func:`fljax.run` or :func:`fljax.sweep`.
@@ -110,7 +112,8 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
 
     Returns:
       A dataset with ``epsilon`` over the axes of the ledger, NaN for runs without privacy; and
-      ``client_epsilon`` over ``client``, at the end, where every client's ledger was kept.
+      ``client_epsilon`` over ``client``, at the end of the run, where every client's ledger was
+      recorded.
 
     Raises:
       ImportError: amplification by sampling without ``dp_accounting``.
@@ -141,7 +144,7 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
 
 
 def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
-    """A ledger's variables by the names of :func:`claimed_epsilon`."""
+    """A ledger's variables under the names of :func:`claimed_epsilon`."""
     names = {f"{prefix}{name}": name for name in ("rho", "epsilon", "delta", "releases")}
     about = ("noise_multiplier", "sampling_rate", "drawn_from", "gaussian_noise")
     kept = [name for name in (*names, *about) if name in results]
@@ -155,7 +158,7 @@ def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
 
 
 def _epsilon(ledger: "xarray.Dataset", delta: float) -> "xarray.DataArray":
-    """Each different ledger is converted once: all seeds share theirs."""
+    """Epsilon of each ledger; each different one is converted once, as all seeds share theirs."""
     import xarray as xr
 
     arrays = xr.broadcast(*ledger.data_vars.values())
@@ -175,21 +178,22 @@ def _of_row(row: dict[str, float], delta: float) -> float:
 
 @checked
 def events(results: "xarray.Dataset") -> Any:
-    """All that one point's runs released, as an event of ``dp_accounting``, to be composed with
-    what others spend.
+    """Return all releases of a run as an event of ``dp_accounting``, to be composed with other
+    mechanisms.
 
     Args:
-      results: of one run, or of one point of a study (``results.sel(...)``), with a zCDP ledger.
+      results: of one run, or of one grid point of a study (``results.sel(...)``), with a zCDP
+        ledger.
 
     Returns:
-      A ``DpEvent`` of the most affected client, to be composed under the relation of neighbors
-      that the budget names: Gaussian releases where results say that all noise was continuous
-      Gaussian noise, else a ``ZCDpEvent``, which only the ``RdpAccountant`` composes.
+      A ``DpEvent`` of the most affected client, to be composed under the budget's relation of
+      neighbors: Gaussian releases where results declare that all noise was continuous
+      Gaussian noise, otherwise a ``ZCDpEvent``, which only the ``RdpAccountant`` composes.
 
     Raises:
       ImportError: without ``dp_accounting``.
-      ValueError: results of several points, without privacy, or without a zCDP parameter; of a
-        study whose budgets differ in who are neighbors.
+      ValueError: results of several grid points, without privacy, or without a zCDP parameter; of
+        a study whose budgets have different relations of neighbors.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,55 +1,58 @@
-r"""Privacy notions: what a budget means, how it is spread over the rounds, which noise it buys.
+r"""Privacy notions: the meaning of a budget, its allocation to rounds, and the noise it implies.
 
 A notion turns an algorithm's sensitivity :math:`\Delta_k(n)` (computed from the gradient bound
-:math:`c_1`) into the noise of each round and enters what was spent into a ledger, client by
-client. Neighboring data sets differ in the data of one client, so a client's budget is spent by
+:math:`c_1`) into the noise of each round and records the privacy cost of each client in a
+ledger. Neighboring data sets differ in the data of one client, so a client's budget is spent by
 its own messages alone and the network's guarantee is the worst client's (Gauthier 2024,
-Corollary). In which way they differ is the notion's ``neighbors``:
+Corollary). The notion's ``neighbors`` states how they differ:
 
-* ``"replace"``, the source's: one sample is another one;
-* ``"add-or-remove"``: one sample is there in one of them only, and leaves its place in the mean
-  empty: it has no gradient at any model, as if its features were zero, and the others weigh what
-  they weighed (the zero-out relation, ``REPLACE_SPECIAL`` of ``dp_accounting``);
-* ``"client"``: any or all samples of the client are others, so that all that it has is protected.
+* ``"replace"``, the relation of the source: one sample is replaced by another;
+* ``"add-or-remove"``: one sample is present in only one of them, and leaves its place in the mean
+  empty: it has no gradient at any model, as if its features were zero, and the other samples keep
+  their weights (the zero-out relation, ``REPLACE_SPECIAL`` of ``dp_accounting``);
+* ``"client"``: any or all samples of the client may differ, so that all of its data are protected.
 
-How many samples clients have and what these weigh is public in each of them, since steps, divisors
-and noise follow from it; so are the network, the clusters and who is a client.
+Under each of them the numbers of the clients' samples and the weights of these samples are public,
+since steps, divisors and noise depend on them; so are the network, the clusters and the identities
+of the clients.
 
-Clients may come and go (``participation=``, or a selection by the server). Who sends in which
-round is public and depends on nobody's data: a trace, or chance. *Given who was there*, what the
-network sees of client :math:`k` are its messages of the rounds :math:`\mathcal T_k` in which it
-sends, each a release of the stated sensitivity given all that was said before, whichever rounds it
-missed: what an algorithm keeps of an absent client follows from what was said, or, where minimizers
-start from the last one, two worlds' keep the distance of exact ones however long they wait. So the
-messages compose to :math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, at most the total, and the ledger
-holds this number. Before it is known who will be there, the total is what holds, for the messages
-and who sent them together (Bun & Steinke 2016, Lemmas 2.2 and 2.3). A round's noise is that of its
-number: what the rounds missed would have cost stays unspent. Algorithms without a rule for absent
-clients refuse them, in private or not.
+Clients may be absent in some rounds (``participation=``, or a selection by the server). Which
+clients send in which round is public and does not depend on anybody's data: it is given by a trace
+or drawn at random. *Given the participants*, the network observes of client :math:`k` its messages
+of the rounds :math:`\mathcal T_k` in which it sends. Each of them is a release of the stated
+sensitivity given all earlier messages, whichever rounds the client missed: what an algorithm keeps
+of an absent client is a function of earlier messages or, where a minimization starts from the
+previous minimizer, the minimizers for two neighboring data sets keep the distance of exact ones
+however long the client is absent. So the messages compose to
+:math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, which is at most the total and is the number in the
+ledger. Before the participants are known, the guarantee is the total, for the messages and the
+identities of their senders jointly (Bun & Steinke 2016, Lemmas 2.2 and 2.3). The noise of a round
+depends on its number: what missed rounds would have cost stays unspent. Algorithms without a rule
+for absent clients refuse them, with or without privacy.
 
-What a total covers: all messages of a run, for every pair of neighboring data sets within the
-problem's clip or declared domain. Where neither bounds the gradients the results say ``nominal``.
-What it does not cover: metrics and exact models, which look at private data (``exact_model``); two
-runs of one seed at two budgets or of two lengths, whose noise is the same
-(``fl.sweep(independent_noise=True)``); choosing numbers by what came out.
+The total covers all messages of a run, for every pair of neighboring data sets within the
+problem's clip or declared domain. Where neither bounds the gradients, the results are marked
+``nominal``. It does not cover metrics and exact models, which are computed from private data
+(``exact_model``); two runs of one seed at two budgets or of two lengths, whose noise is the same
+(``fl.sweep(independent_noise=True)``); or the choice of settings by their results.
 
-Which data sets: all of them, and what a feature map makes of them. Samples that it makes infinite
-or no numbers count as zero wherever a clip, a bound or a budget promises to hold for any data, and
-are counted (``unusable_samples``). At which precision: rounding is measured in every round against
+It holds for all data sets, and for their images under a feature map. Samples that the map makes
+infinite or NaN are treated as zero wherever a clip, a bound or a budget promises to hold for any
+data, and they are counted (``unusable_samples``). Rounding is measured in every round relative to
 the sensitivity (``rounding``), and above :data:`~fljax.privacy.promises.SWALLOWED` of it a run is
-nominal, since noise does not hide what the last places of a long message carry; roundings inside of
-a sum of gradients are not measured. In which rounds data of a stream arrive is public, but under
-``CentralGaussian(arrivals="secret")``. All of it stands in results
+nominal, since noise does not hide what the last digits of a long message carry; roundings inside
+a sum of gradients are not measured. The rounds in which data of a stream arrive are public, except
+under ``CentralGaussian(arrivals="secret")``. Results state all of these assumptions
 (:func:`~fljax.privacy.assumptions`).
 
-And this is a simulator, not a deployment: its random numbers are no cryptographer's, and the
+This is a simulator, not a deployment: its random numbers are not cryptographically secure, and the
 Gaussian noise of :class:`ZCDP`, :class:`ApproximateDP` and the mechanisms at a server and on
-gradients is drawn and added in floating point. With every generator a normal is made of 63 random
-bits in single precision and of 128 in double precision, and takes nearly all floats beside a
-message, though not each as often as its interval would have it, and none beyond 6.66 standard
-deviations (9.4), where three in 10^11 would lie. :class:`DiscreteZCDP` and :class:`PureDP` leave no
-such traces: their messages are whole numbers of steps of a grid, whatever the precision, and the
-probability of every whole number is right far below what any run could show.
+gradients is drawn and added in floating point. With every generator a normal number is computed
+from 63 random bits in single precision and from 128 in double precision. It reaches nearly all
+floats around a message, though not each of them with the probability of its interval, and none
+beyond 6.66 standard deviations (9.4), where three in 10^11 would lie. :class:`DiscreteZCDP` and
+:class:`PureDP` leave no such traces: their messages are integer multiples of a grid step at any
+precision, and the probability of every integer is accurate far beyond what any run could reveal.
 """
 
 import functools
@@ -91,10 +94,10 @@ __all__ = [
     "is_gaussian",
 ]
 
-#: In which way two data sets are neighbors, see the head of this module.
+#: How two neighboring data sets differ, see the docstring of this module.
 Neighbors: TypeAlias = Literal["replace", "add-or-remove", "client"]
 
-#: What two neighboring data sets differ in: a sample replaced, one more or less, a client.
+#: The relations of neighbors: one sample replaced, one added or removed, one client's data.
 NEIGHBORS: tuple[Neighbors, ...] = get_args(Neighbors)
 
 #: ``round -> [K]``: the l2 sensitivity of each client's message of that round.
@@ -114,19 +117,20 @@ class Release(NamedTuple):
 class Notion(Protocol):
     """A privacy budget with its mechanism and schedule.
 
-    ``plan`` fixes what is to be fixed for a whole run, ``release`` says how one round's messages
-    are perturbed, and ``draw`` draws numbers for them, ``[M, D]``, of the clients whose messages
-    they are, before they are scaled. A class of one's own may replace any of these.
+    ``plan`` computes what is fixed for a whole run, ``release`` returns how the messages of one
+    round are perturbed, and ``draw`` draws the noise ``[M, D]`` for the clients that send, before
+    it is scaled. A user's own class may replace any of these methods.
 
     Attributes:
-      ledger: the names of what it accounts, each one number a client.
-      neighbors: between which data sets it promises anything.
-      gradient_bound: on which the promise rests.
-      gaussian_noise: optional, of the class: ``True`` where all noise is continuous Gaussian noise,
-        whose zCDP parameter is worth a smaller epsilon than that of others (:func:`is_gaussian`).
+      ledger: names of the accounted quantities, each one number per client.
+      neighbors: the relation of neighboring data sets for which the guarantee holds.
+      gradient_bound: the bound on per-sample gradients that the guarantee assumes.
+      gaussian_noise: optional class attribute: ``True`` where all noise is continuous Gaussian
+        noise, whose zCDP parameter implies a smaller epsilon than that of other noise
+        (:func:`is_gaussian`).
 
     Example:
-      The noise of another implementation, to be compared with it number by number:
+      Replay the noise of another implementation, to compare the two number by number:
 
       >>> import jax, numpy as np, fljax as fl
       >>> @fl.module
@@ -177,8 +181,8 @@ _OF_THE_LAW = ("draw", "release", "noise")
 def is_gaussian(kind: type) -> bool:
     """Whether the noise of a budget of this class is continuous Gaussian noise in every round.
 
-    A class says so by ``gaussian_noise = True``. One that changes how noise is drawn, or how large
-    it is, must say it again, as what it inherits was said of something else.
+    A class declares this by ``gaussian_noise = True``. A subclass that changes how noise is drawn,
+    or its scale, must declare it again, since the inherited declaration was for other noise.
 
     Args:
       kind: a notion, or a mechanism at the server or on gradients.
@@ -197,17 +201,17 @@ def is_gaussian(kind: type) -> bool:
 
 
 class Gap(NamedTuple):
-    r"""How far neighboring data can move a client's mean loss gradient, in Euclidean norm.
+    r"""Sensitivity of a client's mean loss gradient to neighboring data, in Euclidean norm.
 
-    With per-sample gradients of norm :math:`c_1` at most and weights :math:`\omega_j`
-    (:math:`1/D_k`), the heaviest of them :math:`\omega`:
+    With per-sample gradients of norm at most :math:`c_1` and weights :math:`\omega_j`
+    (:math:`1/D_k`), the largest of which is :math:`\omega`:
 
-    * at one and the same model :math:`2c_1\omega` (``"replace"``), :math:`c_1\omega`
+    * at the same model :math:`2c_1\omega` (``"replace"``), :math:`c_1\omega`
       (``"add-or-remove"``) or :math:`2c_1\sum_j\omega_j` (``"client"``);
-    * anywhere, at two models that differ too, :math:`2c_1\sum_j\omega_j`: neither gradient is
-      longer than half of it.
+    * at any two models, also different ones, :math:`2c_1\sum_j\omega_j`: the norm of neither
+      gradient exceeds half of it.
 
-    Algorithms state their sensitivity in these terms, and hold for every relation.
+    Algorithms state their sensitivity in these terms, so that it holds for every relation.
 
     Example:
       >>> import jax, fljax as fl
@@ -226,11 +230,11 @@ class Gap(NamedTuple):
 
     @classmethod
     def of(cls, notion: Notion, problem: Problem) -> "Gap":
-        """Between the data sets that are neighbors in this notion.
+        """Return the sensitivities for data sets that are neighbors in this notion.
 
         Args:
-          notion: whose ``neighbors`` and ``gradient_bound`` these are.
-          problem: of whose clients; nothing but the samples' weights enters.
+          notion: its ``neighbors`` and ``gradient_bound`` are used.
+          problem: the problem of the clients; only the weights of its samples are used.
         """
         longest = notion.gradient_bound * jnp.sum(jnp.asarray(problem.weights), axis=1)
         one = notion.gradient_bound * problem.influence
@@ -245,9 +249,9 @@ _BOUND_HINT = (
 
 
 def _grid(sensitivity: Array, room: Array) -> Array:
-    """Steps of which so many are what the sensitivity may be, besides rounding. Where rounding
-    leaves no room, which :func:`_check_steps` finds in all that is known beforehand, messages are
-    no numbers: nothing else would be private.
+    """Grid step such that ``room`` steps equal the sensitivity before rounding. Where rounding
+    leaves no room, messages are NaN: nothing else would be private. :func:`_check_steps` raises
+    for this in advance where all values are known.
     """
     return jnp.where(room > 0, sensitivity / jnp.where(room > 0, room, 1), jnp.nan)
 
@@ -272,7 +276,7 @@ def _standard_normal(
     round: Array,
     clients: Int[Array, " senders"],
 ) -> Array:
-    """What Gaussian notions draw, whoever sends in whatever round."""
+    """Standard normal noise of the Gaussian notions, for any senders in any round."""
     return private_normal(key, shape, dtype)
 
 
@@ -294,10 +298,11 @@ class ZCDP:
 
     Args:
       total_rho: the zCDP budget of the whole run, > 0.
-      decay: :math:`\zeta\in(0,1]`; smaller protects the early rounds more.
+      decay: :math:`\zeta\in(0,1]`; smaller values protect the early rounds more.
       gradient_bound: :math:`c_1>0`, the bound on per-sample gradients of Assumption 1.
-      schedule: which reading of the decay.
-      neighbors: between which data sets of a client it holds, see the head of this module.
+      schedule: the reading of the decay.
+      neighbors: the relation of a client's neighboring data sets for which the guarantee holds,
+        see :mod:`fljax.privacy.notions`.
 
     Guarantees:
       ``total_rho``-zCDP between neighboring data sets of any one client, against anyone who
@@ -332,21 +337,21 @@ class ZCDP:
         conversion: accounting.Conversion | None = None,
         **kwargs: Any,
     ) -> "ZCDP":
-        r"""The largest budget whose total is :math:`(\epsilon,\delta)`-DP.
+        r"""Return the notion with the largest budget whose total is :math:`(\epsilon,\delta)`-DP.
 
         Args:
           epsilon: total, > 0.
           delta: total, in (0, 1).
-          conversion: by which theorem (:func:`~fljax.privacy.accounting.zcdp_epsilon`), by default
-            the one of :func:`fljax.privacy.spent`: exact for Gaussian noise, and of a class whose
-            noise is another that of all zCDP. ``"proposition"`` is the source's Corollary, which
-            spends less than it could, and takes traced values.
+          conversion: the theorem (:func:`~fljax.privacy.accounting.zcdp_epsilon`); by default that
+            of :func:`fljax.privacy.spent`: the exact one for Gaussian noise, and for a class with
+            other noise the one that holds for all zCDP. ``"proposition"`` is the source's
+            Corollary, which spends less than it could, and accepts traced values.
           kwargs: the other fields.
 
         Raises:
-          ValueError: the conversion of Gaussian noise for a class whose noise is another.
-          TypeError: a traced epsilon or delta where a root is to be found on the host: solve for
-            rho before the study, and sweep that.
+          ValueError: the conversion for Gaussian noise, for a class whose noise is not Gaussian.
+          TypeError: a traced epsilon or delta where a root must be found on the host: solve for
+            rho before the study, and sweep rho.
 
         Example:
           >>> round(float(ZCDP.from_epsilon(1.0, 1e-5).total_rho), 4)
@@ -368,13 +373,13 @@ class ZCDP:
     def from_initial(
         cls, initial: Array | float, decay: Array | float, rounds: int, **kwargs: Any
     ) -> "ZCDP":
-        r"""The budget of a run of ``rounds`` that starts at :math:`\phi^{(1)}` = ``initial``."""
+        r"""Return the budget of a run of ``rounds`` with :math:`\phi^{(1)}` = ``initial``."""
         return cls(accounting.dynamic_zcdp_total(initial, decay, rounds), decay, **kwargs)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> Array:
-        r"""What the last round gets; earlier rounds follow from it (on a long run
-        :math:`\phi^{(1)}` itself underflows): :math:`\phi^{(T)}`, or the variances ``[K]``
-        :math:`\sigma_k^2(T)` of the ``"variance"`` schedule.
+        r"""Return :math:`\phi^{(T)}` of the last round, or the variances ``[K]``
+        :math:`\sigma_k^2(T)` of the ``"variance"`` schedule; earlier rounds follow from it (in a
+        long run :math:`\phi^{(1)}` itself underflows).
         """
         zero = jnp.zeros_like(sensitivity(jnp.asarray(1)))
         if self.schedule == "privacy":
@@ -404,29 +409,29 @@ class ZCDP:
 class DiscreteZCDP(ZCDP):
     r"""zCDP by discrete Gaussian noise on messages that are rounded to a grid.
 
-    A message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)` with :math:`x` discrete Gaussian
-    of ``steps`` :math:`s`. Rounding moves every coordinate by half a step :math:`g` at most, so
-    that the sensitivity grows to :math:`\Delta+g\sqrt D`, and
+    A message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)`, where :math:`x` is discrete
+    Gaussian with parameter :math:`s` = ``steps``. Rounding moves every coordinate by at most half
+    a grid step :math:`g`, so that the sensitivity grows to :math:`\Delta+g\sqrt D`, and
 
     .. math:: g=\frac{\Delta}{s\sqrt{2\phi^{(n)}}-\sqrt D}
 
-    spends :math:`\phi^{(n)}`. Noise is greater than that of :class:`~fljax.privacy.ZCDP` by the
-    factor :math:`1/\big(1-\sqrt D/(s\sqrt{2\phi^{(n)}})\big)`: the finer the grid, the less.
+    spends :math:`\phi^{(n)}`. The noise is larger than that of :class:`~fljax.privacy.ZCDP` by the
+    factor :math:`1/\big(1-\sqrt D/(s\sqrt{2\phi^{(n)}})\big)`, which is smaller for a finer grid.
 
     Args:
-      total_rho: as of :class:`~fljax.privacy.ZCDP`, like the other arguments.
-      decay: as there.
-      gradient_bound: as there.
+      total_rho: as in :class:`~fljax.privacy.ZCDP`, like the other arguments.
+      decay: as in :class:`~fljax.privacy.ZCDP`.
+      gradient_bound: as in :class:`~fljax.privacy.ZCDP`.
       schedule: ``"privacy"`` only.
-      neighbors: as there.
-      steps: :math:`s\ge1`, of the grid to a standard deviation.
+      neighbors: as in :class:`~fljax.privacy.ZCDP`.
+      steps: :math:`s\ge1`, grid steps per standard deviation.
 
     Guarantees:
-      As of :class:`~fljax.privacy.ZCDP`, with what is said free of floating-point traces of what
-      it was computed from; up to a total variation of :math:`2^{-91}s` for every number drawn, of
-      the table of probabilities (:func:`~fljax.privacy.discrete.discrete_gaussian`). That the
-      message before rounding has the stated sensitivity is up to its own floating-point
-      arithmetic, as elsewhere.
+      Those of :class:`~fljax.privacy.ZCDP`, with messages free of floating-point traces of the
+      values they were computed from; up to a total variation of :math:`2^{-91}s` for every number
+      drawn, due to the table of probabilities (:func:`~fljax.privacy.discrete.discrete_gaussian`).
+      Whether the message before rounding has the stated sensitivity depends on its own
+      floating-point arithmetic, as with the other notions.
 
     Raises:
       ValueError: the ``"variance"`` schedule; a grid too coarse for the budget of some round.
@@ -496,34 +501,35 @@ class DiscreteZCDP(ZCDP):
 class ApproximateDP:
     r"""Conventional :math:`(\epsilon,\delta)`-DP: a Gaussian mechanism per round, composed.
 
-    The comparator of the source, which gives neither allocation nor composition rule. The total
-    is spread over the rounds by ``rule``:
+    The source compares with this notion, and gives neither an allocation nor a composition rule.
+    The total is allocated to the rounds by ``rule``:
 
-    * ``"uniform"``: :math:`\epsilon/T,\delta/T` a round, basic composition (Theorem 2.2);
+    * ``"uniform"``: :math:`\epsilon/T,\delta/T` per round, basic composition (Theorem 2.2);
     * ``"geometric"``: :math:`\epsilon_n\propto\zeta^{-(n-1)/2}`, the same decay of the variance
       as :class:`ZCDP`, basic composition;
     * ``"advanced"``: equal rounds under advanced composition (Dwork & Roth 2014, Theorem 3.20).
 
-    and the noise of a round is set by ``calibration``:
+    The noise of a round is set by ``calibration``:
 
     * ``"classical"``: :math:`\sigma=\Delta\sqrt{2\ln(1.25/\delta_n)}/\epsilon_n`, proven for
       :math:`\epsilon_n<1` only;
     * ``"zcdp"``: the largest zCDP parameter that implies :math:`(\epsilon_n,\delta_n)`, proven
-      for every :math:`\epsilon_n`, and somewhat noisier at small ones.
+      for every :math:`\epsilon_n`, with somewhat more noise for small :math:`\epsilon_n`.
 
     Args:
       epsilon: total, > 0.
       delta: total, in (0, 1).
       decay: :math:`\zeta\in(0,1]` of the geometric rule.
       gradient_bound: :math:`c_1>0`.
-      rule: allocation and composition.
-      calibration: noise of one round.
-      neighbors: between which data sets of a client it holds, see the head of this module.
+      rule: the allocation and composition rule.
+      calibration: the calibration of the noise of one round.
+      neighbors: the relation of a client's neighboring data sets for which the guarantee holds,
+        see :mod:`fljax.privacy.notions`.
 
     Guarantees:
       :math:`(\epsilon,\delta)`-DP between neighboring data sets of any one client under the
-      bounded-gradient assumption. The ledger also carries the zCDP parameter of the same noise,
-      which is what that noise is really worth.
+      bounded-gradient assumption. The ledger also contains the zCDP parameter of the same noise,
+      which is its actual privacy cost.
 
     Raises:
       ValueError: a round's epsilon of 1 or more under the classical calibration (checked by the
@@ -551,7 +557,7 @@ class ApproximateDP:
         _check.choice("neighbors", self.neighbors, NEIGHBORS)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> tuple[Array, Array]:
-        r"""``[T]`` each: :math:`\epsilon_n` and :math:`\delta_n`."""
+        r"""Return :math:`\epsilon_n` and :math:`\delta_n`, ``[T]`` each."""
         epsilons, deltas = accounting.allocate(
             self.epsilon, self.delta, rounds, self.rule, self.decay
         )
@@ -589,34 +595,36 @@ class PureDP:
     r"""Pure :math:`\epsilon`-DP with discrete Laplace noise, basic composition (Theorem 2.1).
 
     The l1 sensitivity is bounded by :math:`\sqrt D` times the l2 one. The budget of round
-    :math:`n` is proportional to :math:`\zeta^{-(n-1)/2}`, which makes the variance fall by
-    :math:`\zeta` a round, as in :class:`ZCDP`.
+    :math:`n` is proportional to :math:`\zeta^{-(n-1)/2}`, which makes the variance decrease by the
+    factor :math:`\zeta` per round, as in :class:`ZCDP`.
 
-    Of Laplace noise in floating point some messages can be told apart for certain, whatever its
-    scale. So a message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)`, with whole numbers
-    :math:`x` of :math:`\Pr[x]\propto e^{-|x|/s}`. Rounding moves every coordinate by half a step
-    :math:`g` at most, so that the l1 sensitivity grows to :math:`\sqrt D\Delta+Dg`, and
+    Under Laplace noise in floating point some messages can be distinguished with certainty,
+    whatever the scale. So a message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)`, with
+    integers :math:`x` of probability :math:`\Pr[x]\propto e^{-|x|/s}`. Rounding moves every
+    coordinate by at most half a grid step :math:`g`, so that the l1 sensitivity grows to
+    :math:`\sqrt D\Delta+Dg`, and
 
     .. math:: g=\frac{\sqrt D\Delta}{s\epsilon^{(n)}-D}
 
-    spends :math:`\epsilon^{(n)}`. The scale :math:`sg` is that of the real Laplace law times
-    :math:`1/\big(1-D/(s\epsilon^{(n)})\big)`.
+    spends :math:`\epsilon^{(n)}`. The scale :math:`sg` is that of the continuous Laplace
+    distribution times :math:`1/\big(1-D/(s\epsilon^{(n)})\big)`.
 
     Args:
       epsilon: total, > 0.
       decay: :math:`\zeta\in(0,1]`.
       gradient_bound: :math:`c_1>0`.
-      neighbors: between which data sets of a client it holds, see the head of this module.
-      steps: :math:`1\le s\le2^{24}`, of the grid to a scale.
+      neighbors: the relation of a client's neighboring data sets for which the guarantee holds,
+        see :mod:`fljax.privacy.notions`.
+      steps: :math:`1\le s\le2^{24}`, grid steps per Laplace scale.
 
     Guarantees:
       :math:`\epsilon`-DP between neighboring data sets of any one client under the bounded-gradient
-      assumption: of all whole numbers that a message may become each has in two worlds
-      probabilities whose ratio is :math:`e^{\epsilon^{(n)}}` at most. Up to what the tables leave
-      out, a total variation of :math:`2^{-78}` for every number drawn
+      assumption: the probabilities of every value that a message may take under two neighboring
+      data sets have a ratio of at most :math:`e^{\epsilon^{(n)}}`. This holds up to the truncation
+      of the tables, a total variation of :math:`2^{-78}` for every number drawn
       (:func:`~fljax.privacy.discrete.discrete_laplace`): strictly it is
-      :math:`(\epsilon,(1+e^\epsilon)DT2^{-78})`-DP. That the message before rounding has the stated
-      sensitivity is up to its own floating-point arithmetic, as elsewhere.
+      :math:`(\epsilon,(1+e^\epsilon)DT2^{-78})`-DP. Whether the message before rounding has the
+      stated sensitivity depends on its own floating-point arithmetic, as with the other notions.
 
     Raises:
       ValueError: a grid too coarse for the budget of some round.
@@ -669,7 +677,7 @@ class PureDP:
         _check_steps(self.steps, fewest, dim, rounds, least, "epsilon", more)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> Array:
-        r""":math:`\epsilon_T` of the last round, from which earlier ones follow."""
+        r"""Return :math:`\epsilon_T` of the last round, from which those of earlier ones follow."""
         dtype = sensitivity(jnp.asarray(1)).dtype
         return self.epsilon / jnp.sum(self.decay ** (jnp.arange(rounds).astype(dtype) / 2))
 

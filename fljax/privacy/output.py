@@ -1,9 +1,10 @@
-"""Output noise, (181): trained models are released under noise for their sensitivity (182).
+"""Output noise, (181): release trained models with noise calibrated to their sensitivity (182).
 
-What is released once is accounted once; each further release of the same data adds its own
-(:mod:`fljax.privacy.accounting`). The guarantees are of exact arithmetic: noise has as many random
-bits as floats need, but a sum is rounded. What comes closest in floats, and is proven there, are
-the budgets of a simulation that round to a grid (:class:`fljax.privacy.DiscreteZCDP`).
+One release is accounted once; each further release of the same data adds its own cost
+(:mod:`fljax.privacy.accounting`). The guarantees are those of exact arithmetic: the noise has as
+many random bits as floats need, but its sum with the models is rounded. The closest mechanisms with
+guarantees proven for floats are the budgets of a simulation that round messages to a grid
+(:class:`fljax.privacy.DiscreteZCDP`).
 """
 
 from typing import Literal
@@ -29,30 +30,32 @@ def gaussian_release(
     delta: float,
     scale: Literal["analytic", "classical"] = "analytic",
 ) -> Float[Array, "*rows dim"]:
-    r"""Models under Gaussian noise, (181).
+    r"""Return models with Gaussian noise, (181).
 
     Args:
       key: random key; a number is its seed.
-      models: of all clients, or anything else that was computed from the data: it may depend on
-        them in no other way than the sensitivity says.
+      models: of all clients, or anything else that was computed from the data: its dependence on
+        the data must be covered by the sensitivity.
       sensitivity: l2, :math:`\Delta_2=\max\|\mathcal A(\mathcal D)-\mathcal A(\mathcal D')\|` (182)
-        over *all* neighboring data sets and all models together;
-        :func:`fljax.theory.network_privacy.label_sensitivity` has it of GTVMin. No maximum over a
-        few data sets that were tried will do.
+        over *all* neighboring data sets and of all models jointly;
+        :func:`fljax.theory.network_privacy.label_sensitivity` returns it for GTVMin. A maximum over
+        a few data sets that were tried is not sufficient.
       epsilon: > 0.
       delta: in (0, 1).
-      scale: the least noise, exactly, or :math:`\sqrt{2\ln(1.25/\delta)}\Delta_2/\epsilon` as
-        printed, which is proven for :math:`\epsilon<1` only, and refused beyond (ERR-25).
+      scale: ``"analytic"``, exactly the least noise, or ``"classical"``,
+        :math:`\sqrt{2\ln(1.25/\delta)}\Delta_2/\epsilon` as printed, which is proven for
+        :math:`\epsilon<1` only, and refused otherwise (ERR-25).
 
     Returns:
-      Of the same shape.
+      The noisy models, of the same shape.
 
     Raises:
-      ValueError: a negative sensitivity, no budget, the classical scale beyond its theorem.
+      ValueError: a negative sensitivity, a budget that is not positive, the classical scale outside
+        the range of its theorem.
       TypeError: a traced budget.
 
     Guarantees:
-      :math:`(\epsilon,\delta)`-DP, for the neighbors that the sensitivity is of.
+      :math:`(\epsilon,\delta)`-DP, for the relation of neighbors of the sensitivity.
 
     Example:
       >>> import jax.numpy as jnp
@@ -80,20 +83,20 @@ def laplace_release(
     sensitivity: Float[Array, ""] | float,
     epsilon: float,
 ) -> Float[Array, "*rows dim"]:
-    r"""Models under Laplace noise of scale :math:`\Delta_1/\epsilon`, (181).
+    r"""Return models with Laplace noise of scale :math:`\Delta_1/\epsilon`, (181).
 
     Args:
       key: random key; a number is its seed.
-      models: as of :func:`gaussian_release`.
-      sensitivity: l1, :math:`\Delta_1`, over all neighboring data sets and models; of D numbers at
-        most :math:`\sqrt D` times l2.
+      models: as in :func:`gaussian_release`.
+      sensitivity: l1, :math:`\Delta_1`, over all neighboring data sets and of all models jointly;
+        for D numbers it is at most :math:`\sqrt D` times the l2 sensitivity.
       epsilon: > 0.
 
     Returns:
-      Of the same shape.
+      The noisy models, of the same shape.
 
     Guarantees:
-      :math:`\epsilon`-DP, for the neighbors that the sensitivity is of.
+      :math:`\epsilon`-DP, for the relation of neighbors of the sensitivity.
 
     Example:
       >>> import jax.numpy as jnp

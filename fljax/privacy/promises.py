@@ -1,4 +1,4 @@
-"""What a printed epsilon rests on: which assumptions a run's numbers meet, and which not."""
+"""The assumptions behind a reported epsilon: which of them a run satisfies, and which not."""
 
 import math
 from typing import TYPE_CHECKING
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUNDING", "SWALLOWED", "assumptions", "broken", "state"]
 
-#: By what share a bound may be exceeded in single precision and still be met.
+#: Relative excess over a bound, due to single precision, at which it still counts as satisfied.
 ROUNDING = 1e-5
 
-#: By what share of its sensitivity rounding may move a private message before its noise is called
-#: nominal: the zCDP parameter is then two hundredths above what is said.
+#: Share of its sensitivity by which rounding may move a private message before a run is called
+#: nominal: the zCDP parameter is then two hundredths above the stated one.
 SWALLOWED = 0.01
 
 
 def broken(dataset: "xarray.Dataset") -> dict[str, str]:
-    """Why some privacy figures are no guarantee, by the assumption that does not hold."""
+    """Reasons why privacy figures are no guarantee, by the assumption that does not hold."""
     reasons = {}
     if "promised_bound" in dataset:
         loose = dataset["promised_bound"] > dataset["gradient_bound"] * (1 + ROUNDING)
@@ -50,16 +50,16 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
 
 @checked
 def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
-    """What the privacy figures of results rest on, and which of it does not hold, in words.
+    """Return the assumptions behind the privacy figures of results, and which do not hold.
 
     Args:
       dataset: of :func:`fljax.run` or :func:`fljax.sweep`, all of it or a part.
 
     Returns:
-      By assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
-      ``neighbors``, ``arrivals``, ``noise`` and ``generator``; those that do not hold begin with
-      ``NOMINAL``. Empty for results without privacy. A dataset's attribute ``privacy`` holds the
-      same as text.
+      A text for each assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
+      ``neighbors``, ``arrivals``, ``noise`` and ``generator``; the texts of those that do not hold
+      begin with ``NOMINAL``. Empty for results without privacy. The attribute ``privacy`` of a
+      dataset contains the same as one text.
 
     Example:
       >>> import jax, fljax as fl
@@ -97,6 +97,6 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
 
 
 def state(dataset: "xarray.Dataset") -> None:
-    """Write into results what their privacy figures rest on, see :func:`assumptions`."""
+    """Write the assumptions behind the privacy figures into results, see :func:`assumptions`."""
     if stated := assumptions(dataset):
         dataset.attrs["privacy"] = "; ".join(f"{name}: {why}" for name, why in stated.items())

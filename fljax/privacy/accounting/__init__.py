@@ -1,9 +1,9 @@
-r"""Privacy accounting: what a sequence of noisy releases has cost, and what a budget allows.
+r"""Privacy accounting: the privacy loss of a sequence of noisy releases, and noise for a budget.
 
-A sensitivity handed to these functions is taken over all pairs of neighboring data sets; which
-these are is the caller's choice (:mod:`fljax.privacy.notions` has three). Everything here
-(composition, conversion) holds whatever the relation, as long as it is one and the same.
-Post-processing is free: what a server or a neighbor computes from a release costs nothing more.
+A sensitivity passed to these functions is the maximum over all pairs of neighboring data sets; the
+relation of neighbors is the caller's choice (:mod:`fljax.privacy.notions` has three). Everything
+here (composition, conversion) holds for any relation, as long as it is the same throughout.
+Post-processing is free: what a server or a neighbor computes from a release has no further cost.
 
 Closed forms take Python numbers, NumPy arrays (both: float64 results) and JAX arrays, traced or
 not (the dtype of the JAX arguments), so that a budget can be swept inside a compiled simulation.

@@ -1,4 +1,4 @@
-"""What accounting takes: numbers, NumPy or JAX arrays, and how they are checked."""
+"""Inputs of the accounting functions (numbers, NumPy or JAX arrays), and their checks."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias

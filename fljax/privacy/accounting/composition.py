@@ -1,4 +1,4 @@
-"""Composition of pure and approximate releases, and the way back: a total split over rounds."""
+"""Composition of pure and approximate releases, and its inverse: a total split over rounds."""
 
 from typing import Literal, TypeAlias
 
@@ -23,7 +23,7 @@ __all__ = [
 
 Rule: TypeAlias = Literal["uniform", "geometric", "advanced"]
 
-#: How a total budget is dealt out to rounds.
+#: Rules of the allocation of a total budget to rounds.
 RULES = ("uniform", "geometric", "advanced")
 
 #: Halvings after which an interval is below float64 rounding.
@@ -44,7 +44,7 @@ def pure_composition(epsilon: Numbers) -> Result:
 
 @checked
 def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]:
-    """Total of (epsilon, delta) releases ``[..., rounds]``: both sums.
+    """Total of (epsilon, delta) releases ``[..., rounds]``: the sum of each.
 
     Args:
         epsilon: ``[..., rounds]``, or one number for all rounds.
@@ -144,13 +144,13 @@ def allocate(
     rule: Rule = "uniform",
     decay: ArrayLike | None = None,
 ) -> tuple[Result, Result]:
-    r"""Split a total (epsilon, delta) over rounds: the comparator of the thesis.
+    r"""Split a total (epsilon, delta) over rounds, as the baseline of the thesis does.
 
     Args:
         epsilon: Total.
         delta: Total, in (0, 1).
         rounds: T, static.
-        rule: How.
+        rule: The allocation.
 
             * ``"uniform"``: :math:`\epsilon / T` and :math:`\delta / T` each.
             * ``"geometric"``: :math:`\epsilon_n \propto \zeta^{-(n-1)/2}` and :math:`\delta / T`,

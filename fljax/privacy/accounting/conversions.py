@@ -26,7 +26,7 @@ __all__ = [
 
 Conversion: TypeAlias = Literal["proposition", "canonne-kamath-steinke", "gaussian"]
 
-#: How a guarantee of zCDP becomes one in epsilon and delta.
+#: Conversions of a zCDP guarantee to (epsilon, delta)-DP.
 CONVERSIONS = ("proposition", "canonne-kamath-steinke", "gaussian")
 
 
@@ -118,12 +118,12 @@ def zcdp_epsilon(
     Args:
         rho: Total zCDP cost, the sum over releases.
         delta: In (0, 1).
-        conversion: How.
+        conversion: The theorem.
 
             * ``"proposition"``: :math:`\rho + 2 \sqrt{\rho \ln(1/\delta)}`, as in the thesis.
-            * ``"canonne-kamath-steinke"``: the best over all orders, tighter, as general (host).
+            * ``"canonne-kamath-steinke"``: the minimum over all orders, tighter, as general (host).
             * ``"gaussian"``: exact, but only if *every* release is Gaussian noise on a vector of
-              bounded l2 sensitivity: such releases, adaptive or not, are together
+              bounded l2 sensitivity: such releases, adaptive or not, compose to
               :math:`\mu`-GDP with :math:`\mu = \sqrt{2 \rho}` (host).
 
     Returns:

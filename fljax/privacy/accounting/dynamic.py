@@ -44,7 +44,8 @@ def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
 
     Args:
         initial: Budget :math:`\varphi^{(1)}` of the first release.
-        decay: :math:`\zeta` in (0, 1]: the variance falls by it while the sensitivity stays.
+        decay: :math:`\zeta` in (0, 1], the factor by which the variance falls every round while
+            the sensitivity is constant.
         rounds: Number of releases T, static.
 
     Returns:
@@ -71,10 +72,11 @@ def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
 
 @checked
 def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
-    r"""ZCDP cost of all the rounds of `dynamic_zcdp_curve`.
+    r"""ZCDP cost of all rounds of `dynamic_zcdp_curve` together.
 
-    Equal to :math:`\varphi^{(1)} (1 - \zeta^T) / (\zeta^{T-1} - \zeta^T)`, but summed, so that
-    :math:`\zeta = 1` (total :math:`T \varphi^{(1)}`), its neighborhood and gradients are exact.
+    Equal to :math:`\varphi^{(1)} (1 - \zeta^T) / (\zeta^{T-1} - \zeta^T)`, but computed as a sum,
+    so that :math:`\zeta = 1` (total :math:`T \varphi^{(1)}`), its neighborhood and gradients are
+    exact.
 
     References:
         Gauthier 2024, Corollary (L610). The value of 0.095 that chapter 5 of the thesis states for
@@ -92,7 +94,7 @@ def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
 
 @checked
 def dynamic_zcdp_initial(total: ArrayLike, decay: ArrayLike, rounds: int) -> Result:
-    """First round's budget with which all ``rounds`` spend ``total``: `dynamic_zcdp_total` undone.
+    """Budget of the first round for a given total, the inverse of `dynamic_zcdp_total`.
 
     Example:
         The noise of the first of 200 equal rounds that are together (1, 1e-3)-DP:

@@ -1,4 +1,4 @@
-"""What was spent, as events of ``dp_accounting``, to be composed with what others spend."""
+"""Privacy loss as events of ``dp_accounting``, to be composed with other mechanisms."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from fljax._arguments import checked
 __all__ = ["accountants", "gaussian_event", "zcdp_event"]
 
 
-#: By how many times what a record moves if it is there the releases of neighbors differ.
+#: Distance between releases of neighbors, in units of the effect of adding or removing a record.
 _MOVES = {"replace": 2, "add-or-remove": 1, "client": 2}
 
 
 def accountants() -> Any:
-    """``dp_accounting``, or an ``ImportError`` that says where it comes from."""
+    """``dp_accounting``, or an ``ImportError`` that tells how to install it."""
     try:
         import dp_accounting
         import dp_accounting.pld
@@ -30,14 +30,14 @@ def accountants() -> Any:
 
 @checked
 def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
-    r"""Gaussian releases of :math:`\rho` in total as the one event of ``dp_accounting`` they are.
+    r"""Return Gaussian releases of :math:`\rho` in total as one event of ``dp_accounting``.
 
-    Any number of Gaussian releases, adaptive or not, of vectors of bounded l2 sensitivity are
-    together one of :math:`\mu=\sqrt{2\rho}` (Dong, Roth & Su 2022, Corollary 3.3): a Gaussian
+    Any number of Gaussian releases, adaptive or not, of vectors of bounded l2 sensitivity compose
+    to a single one of :math:`\mu=\sqrt{2\rho}` (Dong, Roth & Su 2022, Corollary 3.3): a Gaussian
     release whose noise is :math:`1/\mu` times its sensitivity. The ledger of a run under ZCDP, and
-    ``client_rho``, count just these; of other noise it is no such event (:func:`zcdp_event`).
-    ``dp_accounting`` states noise in units of what a record moves if it is there or not, and its
-    ``PLDAccountant`` is told which data sets are neighbors:
+    ``client_rho``, count exactly these; other noise is no such event (:func:`zcdp_event`).
+    ``dp_accounting`` states noise in units of the change due to adding or removing a record, and
+    the relation of neighbors is an argument of its ``PLDAccountant``:
 
     * ``"replace"``: ``NeighboringRelation.REPLACE_ONE``, whose neighbors are two of these units
       apart, hence the multiplier :math:`2/\mu`;
@@ -45,12 +45,12 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     * ``"client"``: ``REPLACE_ONE`` of records that are whole clients, :math:`2/\mu`. It composes
       with events of whole clients only.
 
-    Its ``RdpAccountant`` counts Gaussian events alike whatever it was told: under ``REPLACE_ONE`` a
-    quarter of what they cost.
+    Its ``RdpAccountant`` counts Gaussian events the same whatever the relation: under
+    ``REPLACE_ONE`` it counts a quarter of their cost.
 
     Args:
       rho: total, > 0.
-      neighbors: the relation that it was spent under, the notion's.
+      neighbors: the notion's relation of neighbors, for which rho was spent.
 
     Returns:
       A ``dp_accounting.GaussianDpEvent``.
@@ -72,10 +72,10 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
 
 @checked
 def zcdp_event(rho: float) -> Any:
-    r"""Releases of :math:`\rho` in total as an event of ``dp_accounting``, whatever their noise.
+    r"""Return releases of :math:`\rho` in total as an event of ``dp_accounting``, for any noise.
 
-    Nothing more than :math:`\rho`-zCDP is said, as of the discrete Gaussian, which is not at
-    every delta as private as one Gaussian release. The ``RdpAccountant`` composes such events,
+    The event states :math:`\rho`-zCDP and nothing more, as for the discrete Gaussian, which is not
+    at every delta as private as one Gaussian release. The ``RdpAccountant`` composes such events,
     under any relation of neighbors.
 
     Args:

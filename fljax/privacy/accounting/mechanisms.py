@@ -1,4 +1,4 @@
-"""Privacy of one noisy release, and the noise that a budget calls for."""
+"""Privacy loss of one noisy release, and the noise for a given budget."""
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -46,7 +46,7 @@ def gaussian_zcdp(sensitivity: ArrayLike, sigma: ArrayLike) -> Result:
 
 @checked
 def gaussian_sigma(sensitivity: ArrayLike, rho: ArrayLike) -> Result:
-    r"""Noise of a Gaussian release that spends rho, :math:`\sigma = \Delta / \sqrt{2 \rho}`.
+    r"""Noise level of a Gaussian release that spends rho, :math:`\sigma = \Delta / \sqrt{2 \rho}`.
 
     The inverse of `gaussian_zcdp`; ``rho`` is :math:`\varphi_k^{(n)}` in Gauthier 2024, (3.13).
     """
@@ -86,7 +86,7 @@ def laplace_scale(sensitivity: ArrayLike, epsilon: ArrayLike) -> Result:
 def classical_gaussian_sigma(
     sensitivity: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
 ) -> Result:
-    r"""Textbook noise of one (epsilon, delta) Gaussian release.
+    r"""Textbook standard deviation of one (epsilon, delta) Gaussian release.
 
     .. math:: \sigma = \sqrt{2 \ln(1.25 / \delta)} \, \Delta / \epsilon
 
@@ -113,7 +113,7 @@ def classical_gaussian_sigma(
 
 @checked
 def analytic_gaussian_sigma(sensitivity: ArrayLike, epsilon: ArrayLike, delta: ArrayLike) -> Result:
-    r"""Least noise with which one Gaussian release is (epsilon, delta)-DP (on the host).
+    r"""Least standard deviation of a Gaussian release that is (epsilon, delta)-DP (on the host).
 
     The root in :math:`\sigma` of
 

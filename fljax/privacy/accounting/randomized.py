@@ -1,4 +1,4 @@
-"""Randomized response, and what a secret subsample adds to any mechanism."""
+"""Randomized response, and amplification of any mechanism by a secret subsample."""
 
 from jax.typing import ArrayLike
 
@@ -12,21 +12,22 @@ __all__ = ["randomized_response_epsilon", "randomized_response_probability", "su
 
 @checked
 def randomized_response_epsilon(probability: ArrayLike, classes: int) -> Result:
-    r"""Pure-DP cost of a label that is drawn anew with some probability.
+    r"""Pure-DP cost of a label that is redrawn with some probability.
 
     .. math:: \epsilon=\ln\Big(1+K\,\frac{1-p}p\Big)
 
-    for a label of :math:`K` classes that a uniform draw among all of them replaces with probability
-    :math:`p`. It is exactly that: a label stays with :math:`1-p+p/K` and becomes each other one
-    with :math:`p/K`.
+    for a label of :math:`K` classes that is replaced, with probability :math:`p`, by a uniform draw
+    among all of them. The value is exact: a label stays with probability :math:`1-p+p/K` and
+    becomes each other label with probability :math:`p/K`.
 
     Args:
         probability: :math:`p` in (0, 1].
         classes: :math:`K`, two or more.
 
     Guarantees:
-        Local :math:`\epsilon`-DP of the label: whoever has the randomized one, with features and
-        all other labels, tells two labels apart no better. Nothing of the features.
+        Local :math:`\epsilon`-DP of the label: whoever has the randomized label, with features and
+        all other labels, cannot distinguish two labels better than that. Features are not
+        protected.
 
     References:
         Warner 1965; Dwork & Roth 2014, section 3.2 (with two classes and p = 1/2, ln 3).
@@ -43,7 +44,7 @@ def randomized_response_epsilon(probability: ArrayLike, classes: int) -> Result:
 
 @checked
 def randomized_response_probability(epsilon: ArrayLike, classes: int) -> Result:
-    r"""How often a label must be drawn anew: the inverse of `randomized_response_epsilon`.
+    r"""Probability with which a label is redrawn, the inverse of `randomized_response_epsilon`.
 
     Example:
         >>> round(float(randomized_response_probability(1.0986, classes=2)), 4)
@@ -57,26 +58,26 @@ def randomized_response_probability(epsilon: ArrayLike, classes: int) -> Result:
 
 @checked
 def subsampled(epsilon: ArrayLike, delta: ArrayLike, fraction: ArrayLike) -> tuple[Result, Result]:
-    r"""What an (epsilon, delta)-DP mechanism is on a secret subsample of the data.
+    r"""Epsilon and delta of an (epsilon, delta)-DP mechanism on a secret subsample of the data.
 
     .. math:: \epsilon'=\ln\big(1+q\,(e^\epsilon-1)\big),\qquad\delta'=q\,\delta.
 
-    Of Gaussian noise the exact accounting of `sampled_gaussian_epsilon` is tighter over many
+    For Gaussian noise the exact accounting of `sampled_gaussian_epsilon` is tighter over many
     releases.
 
     Args:
-        epsilon: of the mechanism on what it is given, >= 0.
-        delta: of it, in [0, 1).
+        epsilon: of the mechanism on its input, >= 0.
+        delta: of the mechanism on its input, in [0, 1).
         fraction: :math:`q` in (0, 1]: the probability with which each sample is drawn independently
             (neighbors by adding or removing one), or the share of all that is drawn without
             replacement (neighbors by replacing one).
 
     Returns:
-        Epsilon and delta of the whole, for the same neighbors.
+        Epsilon and delta of sampling and mechanism together, for the same neighbors.
 
     Guarantees:
-        Only if nobody learns which samples were drawn. A subsample *without* a mechanism that is
-        private has no guarantee at all: the samples in it are told.
+        Only if nobody learns which samples were drawn. A subsample *without* a private mechanism
+        has no guarantee at all: the samples in it are revealed.
 
     References:
         Balle, Barthe & Gaboardi 2018, theorems 8 and 9.

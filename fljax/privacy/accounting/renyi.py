@@ -1,4 +1,4 @@
-"""Rényi differential privacy: curves of releases, and what they give at a delta."""
+"""Rényi differential privacy: curves of releases, and their epsilon at a delta."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ __all__ = [
 
 RenyiConversion: TypeAlias = Literal["mironov", "canonne-kamath-steinke"]
 
-#: How a Rényi guarantee becomes one in epsilon and delta.
+#: Conversions of a Rényi-DP guarantee to (epsilon, delta)-DP.
 RENYI_CONVERSIONS = ("mironov", "canonne-kamath-steinke")
 
 #: Orders fine enough for most uses of `renyi_epsilon`: dense near 1, where weak guarantees have
@@ -111,7 +111,7 @@ def renyi_epsilon(
 ) -> Result:
     r"""Epsilon at ``delta`` of a mechanism with a given Rényi-DP curve.
 
-    The least over the given orders of :math:`\mathrm{rdp} + \ln(1/\delta) / (\alpha - 1)`
+    It is the minimum over the given orders of :math:`\mathrm{rdp} + \ln(1/\delta) / (\alpha - 1)`
     (``"mironov"``), or of
     :math:`\mathrm{rdp} + \ln(1/(\alpha\delta)) / (\alpha - 1) + \ln(1 - 1/\alpha)`.
 

@@ -1,15 +1,15 @@
-r"""Gaussian releases of a random sample of the data: what secret sampling is worth.
+r"""Gaussian releases of a random sample of the data: privacy amplification by secret sampling.
 
-A release that meets a record only by chance, and keeps to itself whether it did, tells less about
-it: privacy is *amplified by sampling*. Two ways to draw are accounted here, each release anew and
-independently of the others:
+A release that contains a record only with some probability, and keeps secret whether it does,
+reveals less about it: privacy is *amplified by sampling*. Two sampling schemes are accounted here,
+with a new sample for each release, independent of the others:
 
 * ``"poisson"``: every record with the same probability, independently;
 * ``"drawn"``: a fixed number of all records, uniformly without replacement.
 
-Numbers come from ``dp_accounting`` (the extra ``accounting``): for ``"poisson"`` by composing
-privacy loss distributions, tight up to their grid and never below the truth; for ``"drawn"`` by
-Rényi-DP, the only composition it has for it.
+Numbers come from ``dp_accounting`` (the extra ``accounting``): for ``"poisson"`` by composition of
+privacy loss distributions, which is tight up to their grid and never below the true epsilon; for
+``"drawn"`` by Rényi-DP, the only composition that it offers for this scheme.
 """
 
 import functools
@@ -33,15 +33,15 @@ __all__ = [
 
 Sampling: TypeAlias = Literal["poisson", "drawn"]
 
-#: Either way of drawing has its theorem for one relation of neighbors only.
+#: Each sampling scheme has its theorem for one relation of neighbors only.
 _PROVEN = {"poisson": "add-or-remove", "drawn": "replace"}
 
-#: Of Rényi-DP without replacement, where only whole orders have a bound, each a sum over all below.
+#: Orders of Rényi-DP without replacement: only integers have bounds, each a sum over all below.
 _ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
 
 
 def amplifies(sampling: Sampling | None, neighbors: str) -> bool:
-    """Whether what sampling in secret is worth is known between these neighbors."""
+    """Whether amplification by secret sampling is known for this relation of neighbors."""
     return sampling is not None and _PROVEN[sampling] == neighbors
 
 
@@ -53,17 +53,17 @@ def sampled_gaussian_event(
     sampling: Sampling = "poisson",
     records: int | None = None,
 ) -> Any:
-    r"""So many releases of a sampled Gaussian mechanism, as an event of ``dp_accounting``.
+    r"""Return releases of a sampled Gaussian mechanism as an event of ``dp_accounting``.
 
     Args:
-      noise_multiplier: the noise's standard deviation over what *adding* a record can move,
-        :math:`z>0`, whatever the neighbors.
-      releases: >= 1.
-      rate: the probability of a record to be in a release, in (0, 1].
-      sampling: how it is drawn. ``"poisson"`` has its guarantee for a record added or removed
+      noise_multiplier: standard deviation of the noise relative to the largest change due to
+        *adding* a record, :math:`z>0`, whatever the relation of neighbors.
+      releases: number of releases, >= 1.
+      rate: inclusion probability of a record in a release, in (0, 1].
+      sampling: the sampling scheme. ``"poisson"`` has its guarantee for a record added or removed
         (compose by a ``PLDAccountant``), ``"drawn"`` for one replaced (by an ``RdpAccountant``
         under ``REPLACE_ONE``).
-      records: of how many ``"drawn"`` draws.
+      records: number of records that ``"drawn"`` samples from.
 
     Returns:
       A ``dp_accounting.SelfComposedDpEvent``.
@@ -109,23 +109,23 @@ def sampled_gaussian_epsilon(
     sampling: Sampling = "poisson",
     records: int | None = None,
 ) -> float:
-    r"""Epsilon at ``delta`` of so many releases of a sampled Gaussian mechanism.
+    r"""Return epsilon at ``delta`` of releases of a sampled Gaussian mechanism.
 
     Args:
-      noise_multiplier: as of :func:`sampled_gaussian_event`, like the other arguments.
+      noise_multiplier: as in :func:`sampled_gaussian_event`, like the other arguments.
       delta: in (0, 1).
-      releases: as there.
-      rate: as there.
-      sampling: as there; neighbors differ in a record added or removed for ``"poisson"``, in one
-        replaced for ``"drawn"``.
-      records: as there.
+      releases: as in :func:`sampled_gaussian_event`.
+      rate: as in :func:`sampled_gaussian_event`.
+      sampling: as in :func:`sampled_gaussian_event`; neighbors differ in a record added or removed
+        for ``"poisson"``, in one replaced for ``"drawn"``.
+      records: as in :func:`sampled_gaussian_event`.
 
     Raises:
       ImportError: without ``dp_accounting``.
       ValueError: a number out of its range.
 
     Guarantees:
-      :math:`(\epsilon,\delta)`-DP if who is in a sample stays secret.
+      :math:`(\epsilon,\delta)`-DP if the members of the samples stay secret.
 
     References:
       Abadi et al. 2016; Koskela, Jälkö & Honkela 2020 (loss distributions); Wang, Balle &
@@ -166,7 +166,7 @@ def _epsilon(
 
 @functools.lru_cache(maxsize=64)
 def _losses(noise_multiplier: float, rate: float) -> Any:
-    """The privacy loss distribution of one release, which takes longer than to compose it."""
+    """The privacy loss distribution of one release, which takes longer than its composition."""
     losses = accountants().pld.privacy_loss_distribution
     return losses.from_gaussian_mechanism(noise_multiplier, sampling_prob=rate)
 
@@ -180,18 +180,18 @@ def sampled_gaussian_multiplier(
     sampling: Sampling = "poisson",
     records: int | None = None,
 ) -> float:
-    r"""The smallest noise multiplier whose releases are :math:`(\epsilon,\delta)`-DP together.
+    r"""Return the smallest multiplier for which all releases are :math:`(\epsilon,\delta)`-DP.
 
     Args:
       epsilon: total, > 0.
       delta: total, in (0, 1).
-      releases: as of :func:`sampled_gaussian_event`, like the other arguments.
-      rate: as there.
-      sampling: as there.
-      records: as there.
+      releases: as in :func:`sampled_gaussian_event`, like the other arguments.
+      rate: as in :func:`sampled_gaussian_event`.
+      sampling: as in :func:`sampled_gaussian_event`.
+      records: as in :func:`sampled_gaussian_event`.
 
     Returns:
-      :math:`z`, from above to a thousandth.
+      :math:`z`, an upper approximation to a thousandth.
 
     Raises:
       ImportError: without ``dp_accounting``.
