@@ -187,8 +187,7 @@ def learn(
 
 
 def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:
-    """Return the new rows where ``those`` is true, else the old ones; a scalar selects all or none.
-    """
+    """Return the new rows where ``those`` is true, else the old ones; a scalar selects all."""
 
     def one(new: Array, old: Array) -> Array:
         return jnp.where(those.reshape(those.shape + (1,) * (new.ndim - those.ndim)), new, old)

@@ -324,8 +324,7 @@ class Corrected(LocalLearning):
 
 
 def check_no_optimizer(algorithm: LocalLearning) -> None:
-    """Raise ``ValueError`` if the step size is an optimizer: the algorithm divides by its number.
-    """
+    """Raise ``ValueError`` if the step size is an optimizer: the algorithm divides by it."""
     if isinstance(algorithm.step_size, Optimizer):
         raise ValueError(
             f"{type(algorithm).label} needs the size of its clients' steps, which an optimizer has "
