@@ -236,8 +236,7 @@ class Algorithm:
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""Return the sensitivity of each client's message to a change of one sample, in Euclidean
-        norm.
+        r"""Return the sensitivity of each client's message to neighboring data, in Euclidean norm.
 
         It is conditional on all earlier messages: private variables of a client (momentum, a
         tracker, a warm start) depend on its data of all rounds so far and count toward it,

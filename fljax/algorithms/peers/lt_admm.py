@@ -21,7 +21,7 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["LTADMM", "LTADMMVR", "State"]
 
-#: The gradient of a local step: ``(model, memory) -> (gradient, memory)``.
+#: The gradient of a local step: ``(step, model, table) -> (gradient, table)``.
 Slope = Callable[[Array, Array, Any], tuple[Array, Any]]
 
 

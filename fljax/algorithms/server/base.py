@@ -63,7 +63,7 @@ class Cohort(NamedTuple):
     weights: Float[Array, " chosen"] | None  # of each at the server; None: all alike
     batch: Batch | None  # None: all samples in every step; of several draws their axis is first
     longest: int  # steps of the client that takes most
-    #: [M]  where steps are counted, excluding those on the empty batches of an epoch
+    #: [M]  the counts, if local_steps are given; None with epochs, whose empty batches are no steps
     limit: Int[Array, " chosen"] | None
 
     @property

@@ -30,7 +30,7 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["ISFedAvg", "State", "capped", "shared"]
 
-#: How probabilities are found.
+#: The rules for the probabilities.
 RULES = ("optimal", "full", "sampled")
 
 

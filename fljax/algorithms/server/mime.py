@@ -60,7 +60,7 @@ class _Frozen(Optimizer):
 
 @module
 class _Mimicking(ReleasesModel, Averaging):
-    """What both forms share."""
+    """Base class of MIME and MIMELite."""
 
     momentum: Float[Array, ""] | float | None = dataclasses.field(default=None, kw_only=True)
 
@@ -73,7 +73,7 @@ class _Mimicking(ReleasesModel, Averaging):
         _check.interval("momentum", self.momentum, at_least=0, below=1)
 
     def rule(self, number: Array) -> Optimizer:
-        """The optimizer of this round."""
+        """Return the optimizer of this round."""
         if isinstance(self.step_size, Optimizer):
             return self.step_size
         return _Momentum(self.size(number), 0.0 if self.momentum is None else self.momentum)
@@ -83,7 +83,9 @@ class _Mimicking(ReleasesModel, Averaging):
         return State(start, self.rule(jnp.ones((), jnp.int32)).init(start))
 
     def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
-        """Who takes part, the server's model and frozen optimizer, and their gradients there."""
+        """Return the participants, the server's model and frozen optimizer, and the gradients at
+        it.
+        """
         cohort, link = self.invite(now), now.link
         floats = [a for a in jax.tree.leaves(state.memory) if jnp.issubdtype(a.dtype, jnp.floating)]
         size = len(state.model) + sum(a.size for a in floats)
@@ -93,7 +95,7 @@ class _Mimicking(ReleasesModel, Averaging):
         return cohort, server, _Frozen(self.rule(now.number), state.memory), slope
 
     def moved(self, state: State, now: Round, model: Array, slope: Array) -> State:
-        """After a round: the new model, and statistics that have met the mean gradient."""
+        """Return the new state, with the statistics updated by the mean gradient."""
         _, memory = self.rule(now.number).move(state.model, slope, state.memory)
         return State(model, memory)
 
@@ -101,7 +103,7 @@ class _Mimicking(ReleasesModel, Averaging):
 @algorithm("MIME", "karimireddy2021mime", Needs(None, absent=True, averages=True, masked=True))
 @module
 class MIME(_Mimicking):
-    r"""Local steps of an optimizer whose statistics are the server's, along corrected gradients.
+    r"""Local steps with corrected gradients and the server's optimizer statistics.
 
     The server sends its :math:`x` and its optimizer's statistics :math:`s`, receives
     :math:`f_k'(x)` from the round's participants and sends their mean :math:`c`. From :math:`y_k=x`
