@@ -70,14 +70,14 @@ class ISFedAvg(Algorithm):
         p_k\propto\sqrt{\sigma_k^2+\big(3+\tfrac6{E_kB_k}\big)\|f_k'(w)\|^2},\qquad
         \sigma_k^2=\frac6{E_kB_kN_k^2}\sum_n\frac{\|Q_k'(w;x_{k,n})\|^2}{p_n^{(k)}}
 
-    * * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which is unknown in
-    practice; * ``"full"``: at :math:`w^{(n-1)}`, for which every client looks at all of its
-    samples; * ``"sampled"``: the total probability of those that are drawn is redistributed among
-    them according to their norms at :math:`w^{(n-1)}`; the others keep their probabilities.
-    Initially all probabilities are equal. For :math:`f_k'` a participant uses the estimate of its
-    first step, for :math:`\sigma_k^2` all of its samples under its current probabilities (the
-    source leaves this open; the estimate from one batch, with its heavy tails, gave no
-    improvement).
+    * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which is unknown in
+      practice;
+    * ``"full"``: at :math:`w^{(n-1)}`, for which every client evaluates all of its samples;
+    * ``"sampled"``: the total probability of those that are drawn is redistributed among them
+      according to their norms at :math:`w^{(n-1)}`; the others keep their probabilities. Initially
+      all probabilities are equal. For :math:`f_k'` a participant uses the estimate of its first
+      step, for :math:`\sigma_k^2` all of its samples under its current probabilities (the source
+      leaves this open; the estimate from one batch, with its heavy tails, gave no improvement).
 
     Both the server and the clients then know the probabilities; the norms that clients send in
     addition, one or two numbers each, are not counted as communication.
