@@ -132,8 +132,7 @@ class Combining(Descending):
 
 @module
 class Exact(Combining):
-    r"""Base class of peers that reach the exact minimizer of :math:`\sum_kf_k` with constant step
-    sizes.
+    r"""Base class of peers that reach the minimizer of :math:`\sum_kf_k` with constant step sizes.
 
     They accumulate sums over neighbors' messages, whose total over the network is zero because one
     end of a link adds what the other subtracts. This holds if both ends receive each other's

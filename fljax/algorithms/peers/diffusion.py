@@ -94,8 +94,7 @@ class _Private(_Strategy):
 )
 @module
 class Consensus(_Strategy):
-    r"""Consensus strategy: a combination of neighbors' models plus a gradient step at the own
-    model.
+    r"""Consensus: a combination of neighbors' models plus a gradient step at the own model.
 
     .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
 

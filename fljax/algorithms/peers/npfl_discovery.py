@@ -282,8 +282,7 @@ class Learning(NamedTuple):
 @algorithm("NPFL, by parameters", "gauthier2024", NEEDS)
 @module
 class NPFLByParameters(Algorithm):
-    r"""NPFL-RL without clusters: a parameter for each neighbor, whose value classifies that
-    neighbor.
+    r"""NPFL-RL without clusters: a parameter for each neighbor, whose value classifies it.
 
     "The proposed reinforcement learning mechanism ... could be adapted to behave without a priori
     cluster information on the neighbors and classify those according to the value of the

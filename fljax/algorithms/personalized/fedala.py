@@ -35,8 +35,7 @@ class State(NamedTuple):
 )
 @module
 class FedALA(Averaging):
-    r"""Federated averaging with learned interpolation between a client's last and the server's
-    model.
+    r"""Federated averaging from a learned interpolation of a client's and the server's model.
 
     A participant of round :math:`n` has the model :math:`\theta_k` at the end of its last
     participation, and weights :math:`W_k\in[0,1]^D` of the server's model, which it first trains on

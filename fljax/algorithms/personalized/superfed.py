@@ -33,8 +33,7 @@ class State(NamedTuple):
 )
 @module
 class SuPerFed(Averaging):
-    r"""Clients train a global and a personal model at a random interpolation of the two in each
-    step.
+    r"""Training of a global and a personal model at a random interpolation of both in each step.
 
     A participant of round :math:`n` starts from :math:`w_k^f=w^g` and from its own last
     :math:`w_k^l`. In each step it draws :math:`\lambda` uniformly from [0, 1] and takes a gradient

@@ -28,7 +28,7 @@ class State(NamedTuple):
 @algorithm("AFL", "mohri2019", Needs(None, absent=True))
 @module
 class AFL(ReleasesModel, LocalLearning):
-    r"""Agnostic federated learning: the model that minimizes the worst mixture of clients' losses,
+    r"""Agnostic federated learning: minimization of the worst mixture of clients' losses,
     :math:`\min_w\max_{\lambda\in\Delta}\sum_k\lambda_kf_k(w)`.
 
     A participant's local steps lead from :math:`w` to :math:`w_k`, and it sends :math:`w_k-w` and

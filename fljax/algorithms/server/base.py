@@ -273,8 +273,7 @@ class LocalLearning(Algorithm):
 
 @module
 class Averaging(LocalLearning):
-    r"""Local learning with a weighted average at the server; clients descend along their own mean
-    losses.
+    r"""Local learning on clients' own mean losses with a weighted average at the server.
 
     .. math:: w=\frac{\sum_{k\in S}q_kw_k}{\sum_{k\in S}q_k}
 

@@ -38,8 +38,7 @@ class State(NamedTuple):
 )
 @module
 class SignSGD(Algorithm):
-    r"""Clients send the signs of their descent directions; the server takes a majority vote or a
-    mean.
+    r"""Descent along the majority vote, or the mean, of the signs of clients' descent directions.
 
     .. math::
 
