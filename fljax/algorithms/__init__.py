@@ -1,9 +1,10 @@
-"""Algorithms by who talks to whom; :data:`REGISTRY` lists them all by label.
+"""Algorithms, grouped by communication pattern; :data:`REGISTRY` lists them all by label.
 
-Four wings, each with its base: :mod:`~fljax.algorithms.server`, one server whose clients share a
-model; :mod:`~fljax.algorithms.personalized`, whose clients have models of their own;
-:mod:`~fljax.algorithms.graph`, servers on a graph; :mod:`~fljax.algorithms.peers`. A class is in
-the file of its name, or in that of the first of its family; all are here by name.
+There are four groups, each with its base class: :mod:`~fljax.algorithms.server`, one server whose
+clients share a model; :mod:`~fljax.algorithms.personalized`, one server whose clients have models
+of their own; :mod:`~fljax.algorithms.graph`, servers on a graph; :mod:`~fljax.algorithms.peers`,
+clients without a server. A class is in the file of its name, or in that of the first of its family;
+all can be imported from here.
 """
 
 from fljax import _renamed

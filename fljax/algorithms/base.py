@@ -1,4 +1,4 @@
-"""What every algorithm is, what it needs, and the table of all of them."""
+"""The base class of algorithms, their requirements, and the registry of all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,28 +31,31 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Needs:
-    """What an algorithm runs on and copes with, as data: compared with a simulation in one place.
+    """What an algorithm requires and supports, as data that a simulation is checked against.
 
     Attributes:
-      network: what it runs on: :class:`~fljax.graphs.Graph` of clients,
-        :class:`~fljax.federation.Federation` of servers, or ``None`` for a server of all clients.
-      data: ``"fixed"``, all at once; ``"stream"``, as they arrive; ``"any"``.
-      privacy: the notions that it may run under.
-      absent: whether it copes with absent clients.
-      late: whether it copes with messages that arrive later, or as stale copies.
-      averages: whether it combines messages by a mean, which an aggregator may replace.
-      changing: whether the graph may be another one in every round.
-      directed: whether peers may hear each other in one direction only, by weights that are not
-        symmetric.
-      compressed: whether its messages may be compressed (not if it does so by its own rule).
-      smooth: whether it needs a smooth loss and regularizer.
-      minimizer: whether it minimizes a client's objective exactly, in which clipping has no place.
-      quadratic: whether it needs a quadratic objective.
-      validation: whether it needs validation data of each client.
-      uploads: on what of clients' messages to a server noise may be: ``"models"``, the message;
-        ``"updates"``, where the step says by which step size one is multiplied in it.
-      masked: whether a server, and all else in the step, takes no more of clients' messages than
-        one sum over all who take part, so that pairwise masks may hide them.
+      network: the network it runs on: :class:`~fljax.graphs.Graph` of clients,
+        :class:`~fljax.federation.Federation` of servers, or ``None`` for one server of all clients.
+      data: ``"fixed"``, all data from the start; ``"stream"``, data that arrive round by round;
+        ``"any"``, both.
+      privacy: the privacy notions it supports.
+      absent: whether it supports unavailable clients.
+      late: whether it supports delayed messages and stale copies.
+      averages: whether it combines messages by a mean, which a robust aggregator may replace.
+      changing: whether the graph may change from round to round.
+      directed: whether links may be directed, with weights that are not symmetric.
+      compressed: whether its messages may be compressed (not if it compresses them by its own
+        rule).
+      smooth: whether it requires a smooth loss and a smooth regularizer.
+      minimizer: whether it minimizes a client's objective exactly, so that there are no gradients
+        to clip.
+      quadratic: whether it requires a quadratic objective.
+      validation: whether it requires validation data at each client.
+      uploads: to which part of clients' messages to a server noise may be added: ``"models"``, the
+        message itself; ``"updates"``, an update within it, if the step states the step size that
+        multiplies it there.
+      masked: whether the server, and everything else in the step, uses clients' messages only
+        through one sum over all participants, so that pairwise masks may hide them.
     """
 
     network: type | None = Graph
@@ -73,33 +76,34 @@ class Needs:
 
 
 class Algorithm:
-    """A pure init/step pair over an explicit state; what is common to all of them.
+    """Base class of all algorithms: a pure init/step pair over an explicit state.
 
-    A state is a named tuple whose field ``model`` holds the models that are judged: ``[K, D]``,
-    or ``[D]`` for one model shared by all. Rounds are numbered from 1.
+    A state is a named tuple whose field ``model`` holds the models that metrics evaluate:
+    ``[K, D]``, or ``[D]`` for one model shared by all clients. Rounds are numbered from 1.
 
-    Subclass it, with :func:`fljax.module` for its numbers, for one of your own; it meets every
-    stage that its ``needs`` allow, without a line of code for them.
+    To write your own algorithm, subclass it with the decorator :func:`fljax.module`, whose fields
+    are the parameters; all features of a simulation that its ``needs`` allow (privacy, losses,
+    aggregation, ...) apply to it without further code.
 
     Attributes:
-      label: its name in the literature, by default that of the class.
+      label: its name in the literature; by default the name of the class.
       reference: key into ``references.bib``.
-      needs: what it runs on and copes with.
-      waiting: fields of the state that hold what a peer hears. What is said while it is absent
-        waits for it there; all else that is its own stays as it was.
-      hears_itself: whether a peer's own message is among those that it combines.
-      one_by_one: whether peers look at single messages (``inbox.messages``), and not at their mean,
-        which an aggregator would replace.
-      step_size: how long a step is, a schedule, a number or an optimizer; ``None`` of one that
-        takes no steps. Its first is held against :meth:`step_bound`.
-      selection: who takes part, a selector; ``None`` of one that does not say, which a trusted
-        server has no account for.
-      combinations: the weights by which peers combine what they hear, a rule or a matrix, as far as
-        they are known before the run; ``None`` among them is no exchange.
-      uploads: on what of clients' messages to a server noise may be, in the place of what its
-        ``needs`` say.
-      has_start: whether it brings the first models itself.
-      stability: what :meth:`step_bound` is, and from where, in a few words.
+      needs: what it requires and supports.
+      waiting: fields of the state that hold what a peer receives. Messages sent to it while it is
+        unavailable are kept there; all other fields of an unavailable peer keep their values.
+      hears_itself: whether a peer's own message is among the messages that it combines.
+      one_by_one: whether peers process individual messages (``inbox.messages``) rather than their
+        mean, which an aggregator would replace.
+      step_size: the step size, a schedule, a number or an optimizer; ``None`` for an algorithm
+        without one. Its value in the first round is compared with :meth:`step_bound`.
+      selection: the selector of the participants; ``None`` if the algorithm has none, in which case
+        there is no privacy accounting for a trusted server.
+      combinations: the combination weights of peers' messages, rules or matrices, as far as they
+        are known before the run; an entry ``None`` stands for no exchange.
+      uploads: to which part of clients' messages to a server noise may be added, overriding its
+        ``needs``.
+      has_start: whether it defines the initial models itself.
+      stability: a short description of the bound :meth:`step_bound` and its source.
 
     Example:
       Diffusion learning in a sweep, under privacy, over links that fail, with a median:
@@ -163,7 +167,7 @@ class Algorithm:
         cls.label = cls.__name__
 
     def check(self, problem: Any, network: Any) -> None:
-        """Raise ``ValueError`` where its numbers do not fit the clients or their network."""
+        """Raise ``ValueError`` if the parameters do not fit the clients or their network."""
 
     @_check.required
     def init(self, problem: Any, network: Any) -> Any:
@@ -176,48 +180,55 @@ class Algorithm:
         raise NotImplementedError
 
     def optimum(self, problem: Problem, network: Any) -> Float[Array, "*clients dim"]:
-        """What metrics measure its errors from: the centralized solution, ``[D]``, unless the
-        algorithm's clients are to learn models of their own, ``[K, D]``.
+        """Return the reference solution of error metrics: the centralized solution, ``[D]``, or
+        ``[K, D]`` for algorithms whose clients learn models of their own.
         """
         return centralized(problem)
 
     def weights(self, problem: Any) -> Float[Array, " clients"] | None:
-        """How much each client's mean loss counts in the objective that is minimized, up to a
-        common factor; ``None``: all alike. It is the problem's, unless the algorithm was asked for
-        another.
+        """Return the weight of each client's mean loss in the objective that is minimized, up to a
+        common factor; ``None`` for equal weights. It is the problem's weight unless the algorithm
+        was given another.
         """
         return problem.importance
 
     def sampling(self, problem: Any) -> Law | None:
-        """How samples get into a step's batch, at the client with the fewest; ``None`` of one that
-        does not say, which :class:`~fljax.privacy.NoisyGradients` have no account for.
+        """Return how the batch of a step is sampled, at the client with the fewest samples;
+        ``None`` if unspecified, in which case :class:`~fljax.privacy.NoisyGradients` has no privacy
+        accounting.
         """
         return None
 
     def step_bound(
         self, problem: Problem | Stream, network: Any, curvature: Array | None
     ) -> Array | None:
-        r"""The largest step size that theory allows (:attr:`stability`); ``None`` without one.
+        r"""Return the largest step size that theory allows (:attr:`stability`), or ``None`` without
+        one.
 
         Args:
-          problem: of the simulation.
-          network: of the simulation, where it is the same in all rounds.
-          curvature: of a stream, the largest eigenvalue of its features' second moment.
+          problem: the simulation's problem.
+          network: the simulation's network, if it is the same in all rounds.
+          curvature: for a stream, the largest eigenvalue of the second-moment matrix of its
+            features.
         """
         return None
 
     def message_size(self, dim: int) -> int:
-        """How many numbers a message among peers has: those of a model, unless it says
-        otherwise; none if nothing is ever sent.
+        """Return how many numbers a message between peers contains: by default those of a model;
+        zero if nothing is ever sent.
         """
         return dim
 
     def message_size_of(self, problem: Any) -> int:
-        """The same of this problem's models, for who asks it which of their numbers are sent."""
+        """Return :meth:`message_size` for this problem; override it if the number of entries sent
+        depends on the problem.
+        """
         return self.message_size(problem.dim)
 
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
-        """The models that the network may see: what was sent, perturbed, or follows from that."""
+        """Return the models that the network may observe: the perturbed messages, or what follows
+        from them.
+        """
         raise NotImplementedError(
             _check.lacks(type(self), "released", "the models that may be seen")
         )
@@ -225,20 +236,21 @@ class Algorithm:
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""How far neighboring data can move each client's message, in Euclidean norm.
+        r"""Return the sensitivity of each client's message to neighboring data, in Euclidean norm.
 
-        Given all that was said before: what a client keeps to itself (momentum, a tracker, a warm
-        start) depends on its data of all rounds so far, and counts, whichever rounds an algorithm
-        that copes with absence was there for. A mean loss gradient moves by
-        ``gap.gradient`` at most if it is taken at a model that follows from what was said, and by
-        ``gap.anywhere`` else; which data are neighbors is the notion's affair.
+        It is conditional on all earlier messages: private variables of a client (momentum, a
+        tracker, a warm start) depend on its data of all rounds so far and count toward it,
+        whichever rounds the client was available in. A mean loss gradient changes by at most
+        ``gap.gradient`` if it is evaluated at a model that is a function of earlier messages, and
+        by at most ``gap.anywhere`` otherwise; the privacy notion defines which data sets are
+        neighbors.
 
         Args:
-          problem: the clients' data; what it returns may depend on their sizes alone.
-          network: of the simulation.
+          problem: the clients' data; the result may depend on their sizes only.
+          network: the simulation's network.
           round: 1, 2, ..., possibly traced.
-          gap: of the clients' mean gradients; :meth:`Gap.of(privacy, problem)
-            <fljax.privacy.Gap.of>` makes it.
+          gap: sensitivity of the clients' mean gradients, from
+            :meth:`Gap.of(privacy, problem) <fljax.privacy.Gap.of>`.
 
         Returns:
           ``[K]``.
@@ -249,7 +261,7 @@ class Algorithm:
 
 
 class ReleasesModel:
-    """What the network may see of an algorithm whose state's model is the server's."""
+    """Mixin of algorithms whose released model is the server's model in the state."""
 
     def released(self, state: Any, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """The server's model."""
@@ -275,10 +287,11 @@ def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
 
 
 def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
-    """Where clients start: at zero, as in the literature, or where
-    :meth:`~fljax.problems.Problem.starting_at` says.
+    """Return the initial models of the clients: zero, as in the literature, or those of
+    :meth:`~fljax.problems.Problem.starting_at`.
 
-    All know it of all before the first round, and no message is counted for it.
+    Every client knows the initial models of all others before the first round, and no message is
+    counted for them.
     """
     start = jnp.zeros((), problem.dtype) if problem.initial is None else problem.initial
     start = jnp.asarray(start, problem.dtype)
@@ -286,6 +299,8 @@ def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
 
 
 def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
-    """Where a server of all clients starts: where they do, or at the mean of it."""
+    """Return the initial model of a server of all clients: the clients' common one, or the mean of
+    theirs.
+    """
     start, given = start_models(problem), problem.initial
     return start[0] if given is None or np.ndim(given) == 1 else jnp.mean(start, axis=0)

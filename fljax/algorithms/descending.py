@@ -1,4 +1,4 @@
-"""Gradient steps on samples of one's own, and those that skip most of their communication."""
+"""Gradient steps on a client's own samples, and methods that skip most communication rounds."""
 
 from typing import Any
 
@@ -20,13 +20,14 @@ __all__ = ["Descending", "Skipping"]
 
 @module
 class Descending(Algorithm):
-    """Peers that take gradient steps on their own samples.
+    """Base class of peers that take gradient steps on their own samples.
 
-    Their own numbers are keyword arguments (``fljax.field(kw_only=True)``).
+    Parameters of subclasses are keyword arguments (``fljax.field(kw_only=True)``).
 
     Args:
       step_size: a number or a schedule of the round, > 0.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
     """
 
     step_size: Schedule = field(converter=as_schedule)
@@ -37,13 +38,13 @@ class Descending(Algorithm):
             self.batches.check(problem)
 
     def _part(self, now: Round) -> Problem:
-        """What this round's step is on."""
+        """Return the problem of this round's step."""
         return sampled(self.batches, now)
 
 
 @module
 class Skipping(Descending):
-    """A gradient step, corrected by what the last averages changed."""
+    """Base class of gradient steps with a control variate that is updated at each communication."""
 
     probability: Float[Array, ""] | float
 
@@ -52,7 +53,7 @@ class Skipping(Descending):
         _check.interval("probability", self.probability, above=0, at_most=1, hint=hint)
 
     def _speaks(self, now: Round) -> Array:
-        """Whether there is communication in this round: one draw for all."""
+        """Whether there is communication in this round: one random draw for all clients."""
         dtype = now.problem.dtype
         return jax.random.uniform(now.key("algorithm"), (), dtype) < self.probability
 

@@ -1,4 +1,4 @@
-"""Gradient steps of a client on its own data, and how far neighboring data can move them."""
+"""Local gradient steps of clients on their own data, and the sensitivity of their result."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
-    """The participants' numbers of steps, of one number or one of each client."""
+    """Return the participants' numbers of steps, given one number or one per client."""
     counts = jnp.asarray(steps, jnp.int32)
     return counts[who.numbers] if counts.ndim else jnp.full(who.here.shape, counts)
 
@@ -38,8 +38,8 @@ def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
 def drawn(
     law: Batches | None, now: Round, who: Participants, steps: int, draws: int | None = None
 ) -> Batch | None:
-    """The participants' batches; ``None``: all samples, as without a law. Of several ``draws``
-    each is that of a round of its own, and their axis the first.
+    """Draw the participants' batches; ``None`` means all samples, as without a law. With several
+    ``draws``, each is drawn as for a round of its own, and the draws are the first axis.
     """
     if law is None:
         return None
@@ -55,7 +55,7 @@ def drawn(
 
 
 class Learned(NamedTuple):
-    """What participants have after their local steps."""
+    """Models and statistics of participants after their local steps."""
 
     model: Array  # [M, D]
     norm: Array | None  # [M]  the largest per-sample gradients that they met, if asked for
@@ -63,13 +63,13 @@ class Learned(NamedTuple):
     steps: Array  # [M]  taken by each: those on batches of nothing are none
 
 
-#: Along what a step goes: ``(part, model, given) -> [M, D]``, of what these clients minimize in it,
-#: one part for each of several batches.
+#: The direction of a step: ``(part, model, given) -> [M, D]``, where ``part`` is the problem that
+#: these clients minimize in it, a tuple of them for several batches.
 Direction = Callable[[Any, Array, Any], Array]
 
 
 def along_gradient(part: Problem, model: Array, given: Any) -> Array:
-    """The gradient of the clients' own objectives."""
+    """Return the gradient of the clients' own objectives."""
     return part.gradient(model)
 
 
@@ -88,22 +88,24 @@ def learn(
     memory: Any = None,
     witness: bool = False,
 ) -> Learned:
-    """The participants' models after their local steps.
+    """Return the participants' models after their local steps.
 
     Args:
-      problem: of all clients.
-      who: takes part.
-      start: ``[M, D]``, or other numbers that ``direction`` moves: some of a model's, or more.
+      problem: the problem of all clients.
+      who: the participants.
+      start: the initial models ``[M, D]``, or other variables that ``direction`` updates: fewer or
+        more numbers than a model has.
       step: a step size, one number or ``[M]``, or an optimizer.
-      steps: of the client that takes most.
-      batch: what each step is on, or several of which it has one each; all samples by default.
-      counts: ``[M]``, steps of each; by default all take all.
-      direction: along what a step goes, against the gradient by default.
-      given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
-      each: ``[M, steps, ...]`` each, what it needs to know in every step besides; then it is given
-        the two as a pair.
-      memory: ``[M, ...]`` each, what the optimizer remembers; it begins anew by default.
-      witness: whether per-sample gradients are looked at.
+      steps: the number of steps of the client that takes the most.
+      batch: the batch of each step, or a tuple of several batches of each step; all samples by
+        default.
+      counts: ``[M]``, each participant's number of steps; ``steps`` for all by default.
+      direction: the vector whose negative is the direction of a step, the gradient by default.
+      given: arrays ``[M, ...]`` of each participant that ``direction`` takes.
+      each: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step; it
+        then receives the pair of both.
+      memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
+      witness: whether the largest norm of per-sample gradients is recorded.
     """
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
     rule = step if isinstance(step, Optimizer) else None
@@ -185,7 +187,7 @@ def learn(
 
 
 def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:
-    """The new rows of those, and the old ones of the others; or all of it, or none."""
+    """Return the new rows where ``those`` is true, else the old ones; a scalar selects all."""
 
     def one(new: Array, old: Array) -> Array:
         return jnp.where(those.reshape(those.shape + (1,) * (new.ndim - those.ndim)), new, old)
@@ -194,7 +196,7 @@ def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:
 
 
 def _together(problem: Problem, batch: int, participants: int) -> int:
-    """How many participants go side by side: they divide into groups of the same size."""
+    """Return how many participants are computed in parallel, in groups of equal size."""
     fitting = problem.together(batch)
     return max(d for d in range(1, participants + 1) if participants % d == 0 and d <= fitting)
 
@@ -205,7 +207,7 @@ def descend(
     step_size: Array,
     steps: int,
 ) -> Float[Array, "clients dim"]:
-    """So many steps of gradient descent at every client."""
+    """Take ``steps`` steps of gradient descent at every client."""
 
     def one(_: Array, model: Array) -> Array:
         return model - step_size * gradient(model)
@@ -216,15 +218,15 @@ def descend(
 def descent_gap(
     problem: Problem, step_size: Array, steps: int | tuple[int, ...], gap: Gap
 ) -> Float[Array, " clients"]:
-    r"""How far apart neighboring data take a client's model in some gradient steps.
+    r"""Return the sensitivity of a client's model after several gradient steps.
 
-    :math:`\Delta_1=\mu g` for one step, with :math:`g` the gap of gradients at one model;
-    :math:`\Delta_E` below for :math:`E` of them. Only the first step starts from a public point.
-    After it two trajectories may meet any gradients, :math:`G` apart at most, and the regularizer
-    acts on models that already differ: with :math:`R'(w)=aw+s(w)`, the values of :math:`s` at most
-    :math:`b` apart,
-    :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`. Step size
-    and number of steps may be of each client.
+    It is :math:`\Delta_1=\mu g` for one step, with :math:`g` the sensitivity of the gradient at a
+    given model, and :math:`\Delta_E` below for :math:`E` steps. Only the first step starts from a
+    public point. After it the two trajectories may have any gradients, which differ by at most
+    :math:`G`, and the regularizer acts on models that already differ: with :math:`R'(w)=aw+s(w)`,
+    the values of :math:`s` differing by at most :math:`b`,
+    :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`. The step size
+    and the number of steps may be different for each client.
     """
     slope, jump = problem.regularizer.growth(problem.dim)
     share = step_size * problem.share
@@ -236,7 +238,7 @@ def descent_gap(
 
 
 def sampled(law: Batches | None, now: Round) -> Problem:
-    """What clients take their one step of a round on: batches, or all of their samples."""
+    """Return the problem of the clients' one step of a round: on a batch, or on all samples."""
     everyone = Participants(None, now.available)
     batch = drawn(law, now, everyone, 1)
     return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)

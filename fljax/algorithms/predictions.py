@@ -1,15 +1,16 @@
-r"""Model-agnostic learning: nodes whose models differ tell each other predictions.
+r"""Model-agnostic learning: nodes with different kinds of models exchange predictions.
 
-Where parameters cannot be compared, predictions can: on a test set without labels that all know,
-:math:`x_1,\dots,x_{m'}`, two models are as far apart as
+Where parameters cannot be compared, predictions can: on an unlabeled test set
+:math:`x_1,\dots,x_{m'}` known to all nodes, the discrepancy of two models is
 
 .. math:: \frac1{m'}\sum_j\big(h_k(x_j)-h_l(x_j)\big)^2
 
 (Jung 2025, (65)). :class:`ModelAgnosticFedRelax` couples neighbors by it and minimizes (66);
-:class:`GeneralizedGradient` steps by it from one hypothesis to the next, each node for itself. In
-both a step is plain empirical risk minimization on more data, a node's samples and the test set
-with pseudo-labels, so that any learner will do: models linear in features of each node's own, all
-of them as one array program, or learners on the host with the interface of scikit-learn.
+:class:`GeneralizedGradient` uses it as the proximity term between successive hypotheses of each
+node, without communication. In both, a step is plain empirical risk minimization on augmented data,
+a node's samples and the test set with pseudo-labels, so that any learner can be used: models linear
+in features of each node's own, all computed as one array program, or learners on the host with the
+interface of scikit-learn.
 """
 
 from typing import Any, NamedTuple
@@ -31,14 +32,14 @@ __all__ = ["OnTestSet", "State"]
 
 
 class Regression(NamedTuple):
-    """How linear models follow from pseudo-labels, constant over a run."""
+    """The linear map from pseudo-labels to linear models, constant over a run."""
 
     base: Array  # [K, D]  by the node's own samples
     gain: Array  # [K, D, m']  by each pseudo-label
 
 
 class State(NamedTuple):
-    """What nodes keep from round to round."""
+    """State of the nodes between rounds."""
 
     model: Array  # [K, D]  w_k; of learners [K, m'], what they predict at the test set
     heard: Array  # [K, m']  the weighted mean of what its neighbors predict there; or [K, S, m']
@@ -49,7 +50,7 @@ class State(NamedTuple):
 
 
 class OnTestSet(Algorithm):
-    """What both algorithms do: fit to samples and to pseudo-labels of the test set."""
+    """Base class of both algorithms: fits to samples and to pseudo-labels of the test set."""
 
     test_set: Any
     learners: Any
@@ -102,7 +103,7 @@ class OnTestSet(Algorithm):
             )
 
     def points(self, problem: Problem) -> Float[Array, "clients points features"]:
-        """The test set of each client."""
+        """Return the test set of each client."""
         if self.test_set is None:
             points = problem.dim**0.5 * jnp.eye(problem.dim, dtype=problem.dtype)
         else:
@@ -127,7 +128,9 @@ class OnTestSet(Algorithm):
         return Regression(base, each[:, :, problem.samples :])
 
     def _begun(self, problem: Problem, pull: Array) -> State:
-        """Nodes that predict as the start does, zero where it is zero."""
+        """Return the initial state, with the predictions of the initial models (zero if they are
+        zero).
+        """
         model, points = start_models(problem), self.points(problem)
         if self.learners is not None:
             nothing = jnp.zeros(points.shape[:2], problem.dtype)
@@ -145,7 +148,7 @@ class OnTestSet(Algorithm):
         return State(model, said, said, self._regression(problem, pull))
 
     def _fit(self, state: State, labels: Array, pull: Array, now: Round) -> tuple[State, Array]:
-        """The state with models fitted to these pseudo-labels, and what they predict there."""
+        """Return the state with models fitted to these pseudo-labels, and their predictions."""
         points = self.points(now.problem)
         if self.learners is not None:
             said, fitted, held_out = self.learners.predictions(

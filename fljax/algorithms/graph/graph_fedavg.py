@@ -24,7 +24,7 @@ __all__ = ["GraphFedAvg", "State"]
 
 
 class State(NamedTuple):
-    """What GraphFedAvg keeps from round to round."""
+    """State of GraphFedAvg between rounds."""
 
     model: Array  # [K, D]  the model of each client's server
     server: Array  # [S, D]  w_p
@@ -54,19 +54,19 @@ class GraphFedAvg(Algorithm):
         w_{p,i} = \sum_{m\in\mathcal N_p}a_{pm}\psi_{m,i}
 
     with full local gradients, or those of batches; :math:`a` are Metropolis weights, symmetric and
-    doubly stochastic as the source asks. A server none of whose clients takes part passes its model
-    on. In the private form clients perturb what they send, as in :class:`PGFL` (Gauthier 2024, line
-    1509), in the place of the noise between servers of the source.
+    doubly stochastic as the source requires. A server without participants sends its last model. In
+    the private form clients perturb their messages, as in :class:`PGFL` (Gauthier 2024, line 1509),
+    instead of the source's noise between servers.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      local_steps: :math:`E\ge1`, one number or :math:`E_k` of each client.
-      clients_per_server: as of :class:`PGFL`.
-      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      local_steps: :math:`E\ge1`, one number or :math:`E_k` for each client.
+      clients_per_server: as in :class:`PGFL`.
+      batches: the batch of each step (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
-      ValueError: more clients a round than a server has; batches under a budget, which is known for
-        all samples.
+      ValueError: more clients per round than a server has; batches under a privacy budget, whose
+        accounting is for all samples.
 
     Reference:
       Rizk 2023, (3.3)-(3.8).
@@ -85,7 +85,7 @@ class GraphFedAvg(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return everyone_or(PerServer, self.clients_per_server)
 
     def init(self, problem: Problem, network: Federation) -> State:
@@ -118,13 +118,13 @@ class GraphFedAvg(Algorithm):
         return State(server[home], server)
 
     def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """The servers' models."""
+        """Return the servers' models."""
         return state.model
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
+        """See :func:`~fljax.algorithms.local_steps.descent_gap`."""
         if self.batches is not None:
             raise ValueError(
                 "a budget for messages is known for steps on all samples; leave out batches=, or "

@@ -21,7 +21,7 @@ __all__ = ["PAOFedGraph", "State"]
 
 
 class State(NamedTuple):
-    """What PAO-Fed on a graph keeps from round to round."""
+    """State of PAO-Fed on a graph between rounds."""
 
     model: Array  # [K, D]  the model of each client's server
     local: Array  # [K, D]  w_k
@@ -35,12 +35,12 @@ class State(NamedTuple):
 )
 @module
 class PAOFedGraph(Algorithm):
-    r"""Portions of models between clients and their servers, and between neighboring servers.
+    r"""Partial sharing between clients and their servers, and between neighboring servers.
 
     The source names a "multi-server or networked architecture" as future work (P4, section VI) and
     gives no equations. Here every server :math:`p` with its clients :math:`\mathcal K_p` does a
-    round of :class:`PAOFed`, and then servers tell their neighbors a portion :math:`N^{(n)}` of
-    what they have, the same of all servers, and mix it:
+    round of :class:`PAOFed`, and then servers send their neighbors a portion :math:`N^{(n)}` of
+    their models, the same for all servers, and mix it:
 
     .. math::
 
@@ -51,18 +51,18 @@ class PAOFedGraph(Algorithm):
         w_p^{(n+1)} &= (I-N^{(n)})\psi_p^{(n)}
             +N^{(n)}\sum_{m\in\mathcal N_p}a_{pm}\psi_m^{(n)}
 
-    with Metropolis weights :math:`a`, which keep the mean of the servers' models, whatever the
-    portion: that it is the same of all servers is what this rests on, and nothing speaks against it
-    where servers are always there and messages between them are never late. It is the portion that
-    coordinated clients of as large portions have just refined, and receive next:
-    :math:`N^{(n)}=S^{(n)}`. Of one server, or of servers that do not talk, :math:`w_p=\psi_p`.
+    with Metropolis weights :math:`a`, which preserve the mean of the servers' models, whatever the
+    portion. This requires the same portion at all servers, which is possible because servers are
+    always available and messages between them are never delayed. It is the portion that coordinated
+    clients with portions of the same size have just refined, and receive next:
+    :math:`N^{(n)}=S^{(n)}`. For one server, or servers without links, :math:`w_p=\psi_p`.
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0.
-      sharing: the portions :math:`M_k` and :math:`S_k` of clients, as of :class:`PAOFed`.
-      between: the portion :math:`N` of servers: that which client 0 would have.
-      send_next: as of :class:`PAOFed`; of servers too.
-      discount: :math:`\alpha_l`, as of :class:`PAOFed`.
+      sharing: the portions :math:`M_k` and :math:`S_k` of clients, as in :class:`PAOFed`.
+      between: the portion :math:`N` of servers: the one that client 0 would have.
+      send_next: as in :class:`PAOFed`; also for servers.
+      discount: :math:`\alpha_l`, as in :class:`PAOFed`.
 
     Raises:
       ValueError: a portion that does not fit the model, a discount outside [0, 1].

@@ -29,10 +29,10 @@ __all__ = [
     "mixed",
 ]
 
-#: What stands for a cluster at a server of which no client of that cluster takes part.
+#: The aggregate of a cluster at a server without participants of that cluster.
 EMPTY_CELLS = ("keep", "skip")
 
-#: Which model a client's dual is updated with.
+#: The model with which a client's dual is updated.
 DUAL_REFERENCES = ("received", "aggregate")
 
 PRIVATE = (ZCDP, ApproximateDP, PureDP)
@@ -41,7 +41,7 @@ NEEDS = Needs(Federation, privacy=PRIVATE, absent=True, averages=True, minimizer
 
 
 class State(NamedTuple):
-    """What PGFL keeps from round to round."""
+    """State of PGFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent as it is
     dual: Array  # [K, D]  varphi_k
@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 
 def as_inter_cluster(value: Any) -> Any:
-    """A number in [0, 1] as a constant schedule; a schedule, of [0, 1] in round 1, unchanged."""
+    """Return a number in [0, 1] as a constant schedule; a schedule, in [0, 1] in round 1, as is."""
     if not callable(value):
         _check.interval("inter_cluster", value, at_least=0, at_most=1)
         value = GeometricDecay(value)
@@ -61,10 +61,10 @@ def as_inter_cluster(value: Any) -> Any:
 @algorithm("PGFL", "gauthier2023", NEEDS)
 @module
 class PGFL(Algorithm):
-    r"""Personalized graph federated learning, private or not.
+    r"""Personalized graph federated learning, with or without privacy.
 
-    Servers hold a model for every cluster. In a round every client :math:`k` that takes part, of
-    server :math:`s` and cluster :math:`q`, and then every server do
+    Servers hold a model for every cluster. In a round every participant :math:`k`, of server
+    :math:`s` and cluster :math:`q`, and then every server compute
 
     .. math::
 
@@ -79,40 +79,43 @@ class PGFL(Algorithm):
             +\frac{\tau^{(n)}}{Q-1}\sum_{r\ne q}\hat w_{s,(r)}^{(n)} \\
         \varphi_k^{(n)} &= \varphi_k^{(n-1)}+\rho\big(w_{s,(q)}^{(n)}-\tilde w_k^{(n)}\big)
 
-    (5.4), (5.11), (5.12), (5.9), (5.10) and (5.5), from a start at zero; :math:`f_k` is the
-    problem's objective, whose ``strength`` gives each client its :math:`\lambda/|\mathcal C_s|`
-    (:func:`fljax.problems.group_share`). The dual uses the *perturbed* model, so what follows from
-    it reveals no more than what was sent. Clusters are the problem's ``tasks``; with one of them
-    or without any, the fifth line is void.
+    (5.4), (5.11), (5.12), (5.9), (5.10) and (5.5), starting from zero; :math:`f_k` is the problem's
+    objective, whose ``strength`` gives each client its :math:`\lambda/|\mathcal C_s|`
+    (:func:`fljax.problems.group_share`). The dual uses the *perturbed* model, so it reveals no more
+    than the messages. Clusters are the problem's ``tasks``; with a single task or without tasks,
+    the fifth line is omitted.
 
-    Clients that are not drawn or not available keep what they have; sums go over those who take
-    part. The source has no rule for a cell without any (lines 1257, 1513): ``empty_cell="keep"``
-    takes :math:`w_{s,(q)}^{(n-1)}` for its aggregate; ``"skip"`` leaves the cell out of the
-    neighborhood's mean, and keeps :math:`w_{s,(q)}^{(n-1)}` only where no neighbor has one.
+    Clients that are not drawn or not available keep their state; sums run over the participants.
+    The source has no rule for a cell (a cluster at a server) without participants (lines 1257,
+    1513): ``empty_cell="keep"`` uses :math:`w_{s,(q)}^{(n-1)}` as its aggregate; ``"skip"`` omits
+    the cell from the neighborhood's mean, and keeps :math:`w_{s,(q)}^{(n-1)}` only if no neighbor
+    has an aggregate.
 
-    A server can compute its clients' duals from what it heard, so they are not sent: ``D`` numbers
-    of each participant go up and ``D`` down (the boxes print :math:`\varphi_k` as sent too). All
-    ``Q`` aggregates go to each neighboring server, unperturbed.
+    A server can compute its clients' duals from the messages received, so they are not sent: for
+    each participant there are ``D`` numbers on the uplink and ``D`` on the downlink (in the printed
+    algorithms :math:`\varphi_k` is sent too). All ``Q`` aggregates go to each neighboring server,
+    unperturbed.
 
     Args:
       penalty: :math:`\rho>0`.
       inter_cluster: :math:`\tau^{(n)}\in[0,1]`, a number or a schedule such as
         :class:`~fljax.schedules.GeometricDecay`.
-      clients_per_server: how many available clients each server draws a round, uniformly without
-        replacement; all by default.
+      clients_per_server: number of available clients that each server draws per round, uniformly
+        without replacement; all by default.
       empty_cell: as above.
-      dual_reference: ``"received"`` as above; ``"aggregate"`` reads line 1303 to the letter and has
-        :math:`\tilde w_{s,(q)}^{(n)}` in the place of :math:`w_{s,(q)}^{(n)}` in the dual.
-      inner_iterations: of the primal solver where there is no closed form.
+      dual_reference: ``"received"`` as above; ``"aggregate"`` follows line 1303 literally and uses
+        :math:`\tilde w_{s,(q)}^{(n)}` instead of :math:`w_{s,(q)}^{(n)}` in the dual.
+      inner_iterations: iterations of the primal solver if there is no closed form.
 
     Guarantees:
       The data enter a message only through the minimizer of a :math:`\rho`-strongly convex
       objective, so :meth:`sensitivity` bounds it *if* per-sample gradients are bounded, which
-      those of least squares are not. Where it is found by iterations they must take steps of a
-      public size, ``Problem(feature_bound=)``, which keep to the same bound however few they are.
+      those of least squares are not. If the minimizer is computed by iterations, their step size
+      must be public, ``Problem(feature_bound=)``; the same bound then holds for any number of
+      iterations.
 
     Raises:
-      ValueError: an inter-cluster parameter outside [0, 1] in the first round; more clients a
+      ValueError: an inter-cluster parameter outside [0, 1] in the first round; more clients per
         round than a server has.
 
     Reference:
@@ -140,7 +143,7 @@ class PGFL(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return everyone_or(PerServer, self.clients_per_server)
 
     def init(self, problem: Problem, network: Federation) -> State:
@@ -167,7 +170,7 @@ class PGFL(Algorithm):
         share: Array,
         received: int = 1,
     ) -> State:
-        """The round of clients of these clusters, each of which gets so many models."""
+        """Compute a round for clients of these clusters, each of which receives so many models."""
         network, link = now.network, now.link
         who = now.choose(self.selection)
         server, cluster = who.take((jnp.asarray(network.server, jnp.int32), cluster))
@@ -199,15 +202,16 @@ class PGFL(Algorithm):
         return State(who.put(state.model, model), who.put(state.dual, dual), after, state.factor)
 
     def released(self, state: State, problem: Problem, network: Federation) -> Array:
-        """The model that each client's server has for its cluster."""
+        """Return the model of each client's cluster at its server."""
         cluster, _ = clusters_of(problem, self.personalized)
         return state.server[jnp.asarray(network.server, jnp.int32), cluster]
 
     def sensitivity(
         self, problem: Problem, network: Federation, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""The gradient's gap over :math:`\rho+\mu_k`, with :math:`\mu_k=2\lambda/|\mathcal C_s|`
-        for a squared regularizer; (5.31), whose gap is :math:`2C_k/D_k`, has no :math:`\mu_k`.
+        r"""Return the gradient's sensitivity over :math:`\rho+\mu_k`, with
+        :math:`\mu_k=2\lambda/|\mathcal C_s|` for a squared regularizer; (5.31), with the gradient's
+        sensitivity :math:`2C_k/D_k`, has no :math:`\mu_k`.
 
         The minimizers of two :math:`m`-strongly convex functions whose gradients differ by at most
         :math:`g` are at most :math:`g/m` apart (the proof at line 1465 evaluates both gradients at
@@ -219,11 +223,11 @@ class PGFL(Algorithm):
 @algorithm("GFL", "gauthier2023", NEEDS)
 @module
 class GFL(PGFL):
-    r"""Graph federated learning of one model for all: :class:`PGFL` with :math:`Q=1`.
+    r"""Graph federated learning of one common model: :class:`PGFL` with :math:`Q=1`.
 
     The single-task comparator of figure 5.1, "modified to ensure privacy in the same manner as
-    PGFL" (section 5.4.1; the journal's captions call the curve FedAvg). :class:`GraphFedAvg` is the
-    same task by gradient steps.
+    PGFL" (section 5.4.1; the journal's captions call the curve FedAvg). :class:`GraphFedAvg` solves
+    the same task by gradient steps.
 
     Reference:
       Gauthier 2024, section 5.4; Gauthier et al. 2023.
@@ -246,7 +250,7 @@ class GFL(PGFL):
 @algorithm("ClusterFL", "gauthier2023", NEEDS)
 @module
 class ClusterFL(PGFL):
-    r"""Clustered federated learning at each server alone: :class:`PGFL` on a graph without edges.
+    r"""Clustered federated learning at each server separately: :class:`PGFL` without edges.
 
     The comparator of figure 5.1 that learns personalized models with inter-cluster learning but
     has no server graph (line 1509; the curve :math:`\mathcal E=\emptyset` of the arXiv version).
@@ -259,7 +263,7 @@ class ClusterFL(PGFL):
 
 
 def clusters_of(problem: Problem, personalized: bool = True) -> tuple[Int[Array, " clients"], int]:
-    """The cluster of each client and how many there are: one where nothing is personal."""
+    """Return the cluster of each client and the number of clusters: one without personalization."""
     if not personalized or problem.tasks is None:
         return jnp.zeros(problem.clients, jnp.int32), 1
     return jnp.asarray(problem.tasks.cluster), problem.tasks.clusters
@@ -268,8 +272,8 @@ def clusters_of(problem: Problem, personalized: bool = True) -> tuple[Int[Array,
 def cluster_start(
     problem: Problem, network: Federation, cluster: Int[Array, " clients"], clusters: int
 ) -> Float[Array, "servers clusters dim"]:
-    """What every server has for a cluster before the first round: the mean of where its clients,
-    of whatever server, start; of all clients for a cluster that has none.
+    """Return every server's initial model of each cluster: the mean of the initial models of the
+    cluster's clients, at any server; of all clients for a cluster without clients.
     """
     start = start_models(problem)
     member = (cluster[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None]).astype(start.dtype)
@@ -283,7 +287,7 @@ def cluster_start(
 def mixed(
     models: Float[Array, "servers clusters dim"], share: Array
 ) -> Float[Array, "servers clusters dim"]:
-    r""":math:`(1-\tau)\hat w_q+\frac\tau{Q-1}\sum_{r\ne q}\hat w_r` (5.10)."""
+    r"""Return :math:`(1-\tau)\hat w_q+\frac\tau{Q-1}\sum_{r\ne q}\hat w_r` (5.10)."""
     clusters = models.shape[1]
     if clusters == 1:
         return models

@@ -1,4 +1,4 @@
-r"""PGFL that is not told which client is of which cluster (Gauthier 2024, chapter 7)."""
+r"""PGFL with unknown clusters, which are estimated (Gauthier 2024, chapter 7)."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +22,7 @@ __all__ = ["Discovering", "PGFLByGradient", "PGFLByLoss", "State", "by_direction
 
 
 class State(NamedTuple):
-    """What PGFL keeps from round to round, and who is taken to be of which cluster."""
+    """State of PGFL between rounds, and the estimated cluster of each client."""
 
     model: Array  # [K, D]  w_k, never sent as it is
     dual: Array  # [K, D]  varphi_k
@@ -33,25 +33,26 @@ class State(NamedTuple):
 
 @module
 class Discovering(PGFL):
-    r""":class:`PGFL` that finds out who is of which cluster: one model for all, then ``Q``.
+    r""":class:`PGFL` with estimated clusters: first one model for all clients, then ``Q`` models.
 
-    In the first ``warmup`` rounds all clients are one cluster, as in :class:`GFL`. A client's dual
+    In the first ``warmup`` rounds all clients form one cluster, as in :class:`GFL`. A client's dual
     :math:`\varphi_k` is then the gradient :math:`f_k'` at the common model, and servers know it.
-    Before the next round they divide the clients by them (:func:`by_directions`), from then on each
-    client that takes part is of the cluster that suits it best, :math:`\arg\min_qm_{kq}`, anew in
-    every round; of the first of them where several suit it equally well, as models of clusters do
-    of which nobody has taken part yet. What suits is a method of each subclass.
+    Before the next round they cluster the clients by these gradients (:func:`by_directions`); from
+    then on each participant is assigned, anew in every round, to the cluster with the smallest
+    misfit, :math:`\arg\min_qm_{kq}`, and to the first of them in case of ties, as between the
+    models of clusters that have had no participants yet. Each subclass defines the misfit
+    :math:`m_{kq}`.
 
     Args:
-      clusters: ``Q``, how many there are, <= clients.
-      warmup: rounds of one model for all, >= 1; until it has settled, or gradients tell of the way
-        there.
+      clusters: ``Q``, the number of clusters, <= clients.
+      warmup: rounds with one model for all, >= 1; enough for it to converge, since before that the
+        gradients also depend on the transient.
     """
 
     clusters: int = static(kw_only=True)
     warmup: int = static(default=30, kw_only=True)
 
-    #: How many of its server's models a client gets a round; all of them if ``None``.
+    #: How many of its server's models a client receives per round; all of them if ``None``.
     received: ClassVar[int | None] = 1
 
     def validate(self) -> None:
@@ -70,7 +71,7 @@ class Discovering(PGFL):
 
     @_check.required
     def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
-        """How ill the model that its server has of each cluster suits each client."""
+        """Return the misfit of each client to each cluster's model at its server."""
         raise NotImplementedError
 
     def step(self, state: Any, now: Round) -> Any:
@@ -87,13 +88,13 @@ class Discovering(PGFL):
         return State(*after._replace(server=server), cluster)
 
     def _suited(self, state: State, now: Round) -> Int[Array, " clients"]:
-        """Those who take no part stay in the cluster where they were."""
+        """Return the clusters of best fit; clients that do not participate keep theirs."""
         who = now.choose(self.selection)
         best = jnp.argmin(self.misfit(state, now), axis=1).astype(jnp.int32)
         return who.put(state.cluster, who.take(best))
 
     def released(self, state: Any, problem: Problem, network: Federation) -> Array:
-        """The model that each client's server has for the cluster it is taken to be of."""
+        """Return the model of each client's estimated cluster at its server."""
         return state.server[jnp.asarray(network.server, jnp.int32), state.cluster]
 
 
@@ -104,21 +105,22 @@ class Discovering(PGFL):
 )
 @module
 class PGFLByLoss(Discovering):
-    r"""PGFL in which each client takes the cluster whose model has least loss on its data.
+    r"""PGFL in which each client selects the cluster whose model has the smallest loss on its data.
 
     :class:`Discovering` with :math:`m_{kq}=f_k(w_{s,(q)}^{(n-1)})`, the choice of :class:`IFCA`.
-    All ``Q`` models of its server go to each participant, :math:`QD` numbers down and ``D`` up; the
-    choice that goes with it, :math:`\log_2Q` bits, is not counted. It depends on the data and is
-    not perturbed, so there is no private form; :class:`PGFLByGradient` has one. A client's own data
-    are among those that its cluster's model was made of, which holds it where it is.
+    Each participant receives all ``Q`` models of its server, :math:`QD` numbers on the downlink and
+    ``D`` on the uplink; the cluster index sent with the model, :math:`\log_2Q` bits, is not
+    counted. The index depends on the data and is not perturbed, so there is no private form;
+    :class:`PGFLByGradient` has one. The model of a client's current cluster was trained on that
+    client's data too, which biases the selection toward the current cluster.
 
     Args:
       clusters: ``Q``, <= clients.
-      warmup: rounds of one model for all, >= 1.
-      penalty: these and the others as of :class:`PGFL`.
+      warmup: rounds with one model for all, >= 1.
+      penalty: this and the other arguments as in :class:`PGFL`.
 
     Raises:
-      ValueError: more clusters than clients; as :class:`PGFL`.
+      ValueError: more clusters than clients; as for :class:`PGFL`.
 
     Example:
       >>> import jax, fljax as fl
@@ -148,32 +150,33 @@ class PGFLByLoss(Discovering):
 @algorithm("PGFL, by gradient", "gauthier2024", NEEDS)
 @module
 class PGFLByGradient(Discovering):
-    r"""PGFL whose servers sort clients by the gradients that they know from what was said.
+    r"""PGFL whose servers assign clients to clusters by the gradients inferred from their messages.
 
-    :class:`Discovering` with the distance of each cluster's model from where a gradient step takes
-    the client's own,
+    :class:`Discovering` with the squared distance between each cluster's model and a gradient step
+    from the client's own cluster's model,
 
     .. math::
 
         m_{kr}=\big\|w_{s,(r)}^{(n-1)}
             -\big(w_{s,(q_k)}^{(n-1)}-\eta\varphi_k^{(n-1)}\big)\big\|^2,
 
-    since :math:`\varphi_k` comes to be the gradient of :math:`f_k` at its cluster's model. It is
-    computed from perturbed messages, so a private run pays nothing for it, and ``D`` numbers go up
-    and ``D`` down as in :class:`PGFL`.
+    since :math:`\varphi_k` converges to the gradient of :math:`f_k` at its cluster's model. It is
+    computed from perturbed messages, so it adds no privacy loss, and there are ``D`` numbers on the
+    uplink and ``D`` on the downlink as in :class:`PGFL`.
 
     Args:
-      step_size: :math:`\eta>0`; at one over the curvature of :math:`f_k` averaged over directions
-        the step ends, on average over the samples' law, at the model behind the data.
+      step_size: :math:`\eta>0`; with the inverse of the curvature of :math:`f_k`, averaged over
+        directions, the step leads, on average over the distribution of the samples, to the model
+        that generated the data.
       clusters: ``Q``, <= clients.
-      warmup: rounds of one model for all, >= 1.
-      penalty: these and the others as of :class:`PGFL`.
+      warmup: rounds with one model for all, >= 1.
+      penalty: this and the other arguments as in :class:`PGFL`.
 
     Guarantees:
-      As of :class:`PGFL`.
+      As for :class:`PGFL`.
 
     Raises:
-      ValueError: a step size that is not positive; as :class:`PGFLByLoss`.
+      ValueError: a step size that is not positive; as for :class:`PGFLByLoss`.
 
     Example:
       >>> import jax, fljax as fl
@@ -208,11 +211,13 @@ class PGFLByGradient(Discovering):
 def by_directions(
     key: Array, gradients: Float[Array, "clients dim"], clusters: int
 ) -> Int[Array, " clients"]:
-    r"""``[K]``: k-means in the :math:`Q-1` directions in which the gradients differ most.
+    r"""Cluster clients, ``[K]``, by k-means in the :math:`Q-1` directions of largest gradient
+    variance.
 
-    At one model the mean gradients of ``Q`` clusters span no more than that; the other directions
-    hold what samples are few for. Clusters are numbered in the order of their first clients, so
-    that where two models suit a client equally well nothing depends on the draws of k-means.
+    At a common model the differences of the mean gradients of ``Q`` clusters span no more
+    directions; the others contain only the error of finite samples. Clusters are numbered in the
+    order of their first clients, so that ties between two models do not depend on the random draws
+    of k-means.
     """
     if clusters == 1:
         return jnp.zeros(len(gradients), jnp.int32)

@@ -21,7 +21,7 @@ SIGNS = ("corrected", "printed")
 
 
 class State(NamedTuple):
-    """What single-step PGFL keeps from round to round."""
+    """State of single-step PGFL between rounds."""
 
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  varphi_k
@@ -38,10 +38,10 @@ class State(NamedTuple):
 )
 @module
 class PGFLSingleStep(Algorithm):
-    r"""The server update from which the source derives :class:`PGFL`, and which it drops.
+    r"""PGFL with single-step ADMM at the servers, which :class:`PGFL` in the source replaces.
 
-    Clients do (5.4) and (5.5) as in :class:`PGFL`; with
-    :math:`c_s=1+\tau^{(n)}+\rho|\mathcal N_s^-|` a server does
+    Clients compute (5.4) and (5.5) as in :class:`PGFL`; with
+    :math:`c_s=1+\tau^{(n)}+\rho|\mathcal N_s^-|` a server computes
 
     .. math::
 
@@ -53,17 +53,18 @@ class PGFLSingleStep(Algorithm):
         \psi_{s,(q)}^{(n)} &= \psi_{s,(q)}^{(n-1)}
             +\rho\sum_{p\in\mathcal N_s^-}\big(w_{s,(q)}^{(n)}-w_{p,(q)}^{(n)}\big)
 
-    Printed are a minus between the two models and the opposite difference in the dual; with them it
-    diverges (``signs="printed"``), and (3.4) of the same thesis has them as above. Without
-    inter-cluster learning it converges to the minimizer of
-    :math:`\sum_s\frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}f_k` for every cluster: a
-    cell counts as one, whatever its size. There is no private form and no scheduling of clients.
+    The source prints a minus between the two models and the opposite difference in the dual, with
+    which the method diverges (``signs="printed"``); (3.4) of the same thesis has the signs above.
+    Without inter-cluster learning it converges to the minimizer of
+    :math:`\sum_s\frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}f_k` for every cluster:
+    each cell has the same weight, whatever its size. There is no private form and no scheduling of
+    clients.
 
     Args:
       penalty: :math:`\rho>0`.
-      inter_cluster: :math:`\tau^{(n)}`, as of :class:`PGFL`; void for a single cluster.
+      inter_cluster: :math:`\tau^{(n)}`, as in :class:`PGFL`; without effect for a single cluster.
       signs: as above.
-      inner_iterations: of the primal solver where there is no closed form.
+      inner_iterations: iterations of the primal solver if there is no closed form.
 
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1].

@@ -1,3 +1,3 @@
-"""Clients that talk to each other over a network."""
+"""Clients that communicate with each other over a network."""
 
 __all__: list[str] = []

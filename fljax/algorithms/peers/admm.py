@@ -18,7 +18,7 @@ __all__ = ["PADMM", "NetworkedADMM", "State"]
 
 
 class State(NamedTuple):
-    """What ADMM keeps from round to round."""
+    """State of ADMM between rounds."""
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
@@ -38,15 +38,16 @@ class NetworkedADMM(Algorithm):
             +\rho\sum_{l\in\mathcal N_k}\Big\|w-\frac{\tilde w_k+\tilde w_l}2\Big\|^2 \\
         \gamma_k^{(n)} &= \gamma_k+\rho\sum_{l\in\mathcal N_k}(\tilde w_k^{(n)}-\tilde w_l^{(n)})
 
-    with :math:`\tilde w=w` here, all right-hand sides from round :math:`n-1`, and zero start.
-    The primal step is :math:`\mathrm{prox}_{f_k/c_k}(v_k)` with
-    :math:`c_k=2\rho|\mathcal N_k|`: one linear solve, factorized once, for squared losses with
-    no or a squared regularizer; warm-started inner iterations otherwise. The aggregated dual is
-    :math:`\gamma_k=2\sum_l\mu_k^l`; the index printed in section 3.2.2 is off, the recursion right.
+    with :math:`\tilde w=w` here, all right-hand sides from round :math:`n-1`, and zero initial
+    values. The primal step is :math:`\mathrm{prox}_{f_k/c_k}(v_k)` with
+    :math:`c_k=2\rho|\mathcal N_k|`: one linear solve, factorized once, for squared losses with no
+    or a squared regularizer; warm-started inner iterations otherwise. The aggregated dual is
+    :math:`\gamma_k=2\sum_l\mu_k^l`; the index printed in section 3.2.2 is wrong, the recursion is
+    right.
 
     Args:
       penalty: :math:`\rho>0`.
-      inner_iterations: of the primal solver where there is no closed form.
+      inner_iterations: iterations of the primal solver if there is no closed form.
 
     Raises:
       ValueError: a privacy budget (use P-ADMM), or a problem that clips gradients.
@@ -80,18 +81,18 @@ class NetworkedADMM(Algorithm):
         return State(model, heard, received, dual, state.factor)
 
     def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """What clients said last."""
+        """Return the clients' last messages."""
         return state.heard
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""The gradient's gap over :math:`2\rho|\mathcal N_k|+\mu_k`.
+        r"""Return the gradient's sensitivity over :math:`2\rho|\mathcal N_k|+\mu_k`.
 
         The minimizers of two :math:`m`-strongly convex functions whose gradients differ by at
-        most :math:`g` are at most :math:`g/m` apart; :math:`\mu_k` is what the regularizer adds
-        (:math:`2\lambda/K` for ridge). What the data add to the curvature is not counted on, so
-        that it may differ too.
+        most :math:`g` are at most :math:`g/m` apart; :math:`\mu_k` is the strong convexity of the
+        regularizer (:math:`2\lambda/K` for ridge). The curvature of the loss is not used, so that
+        it may differ between the data sets too.
         """
         curvature = 2 * self.penalty * network.degree + strong_convexity(problem)
         return gap.gradient / curvature
@@ -104,12 +105,12 @@ class NetworkedADMM(Algorithm):
 )
 @module
 class PADMM(NetworkedADMM):
-    r"""Private networked ADMM for smooth objectives: :class:`NetworkedADMM`, perturbed (P-ADMM).
+    r"""Private networked ADMM for smooth objectives: perturbed :class:`NetworkedADMM` (P-ADMM).
 
-    :math:`\tilde w_k=w_k+\xi_k` with the exact primal step at the perturbed neighbors. The
-    gradient bound must be *assumed*, or follow from ``Problem(feature_bound=)`` and a loss of
-    bounded slope: clipping has no place inside an exact minimizer. One found by iterations must
-    take steps of a public size, which the same bound gives. The original writes
+    :math:`\tilde w_k=w_k+\xi_k` with the exact primal step at the neighbors' perturbed models. The
+    gradient bound must be *assumed*, or follow from ``Problem(feature_bound=)`` and a loss with
+    bounded derivative: clipping is not possible inside an exact minimizer. A minimizer computed by
+    iterations must use a public step size, which the same bound gives. The original writes
     :math:`\lambda_k=\gamma_k/2` and :math:`\eta` for :math:`\rho`.
 
     Raises:

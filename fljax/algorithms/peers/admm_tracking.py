@@ -18,7 +18,7 @@ __all__ = ["ADMMState", "ADMMTracking"]
 
 
 class ADMMState(NamedTuple):
-    """What ADMM tracking keeps from round to round."""
+    """State of ADMM tracking between rounds."""
 
     model: Array  # [K, D]  w_k
     own: Array  # [K, 2 D]  sum_l z_kl
@@ -37,20 +37,22 @@ class ADMMTracking(Descending):
         w_k\leftarrow(1-\gamma)w_k+\gamma(y_k-\mu s_k) \\
         z_{kl} &\leftarrow (1-\alpha)z_{kl}+\alpha\Big(2\rho\binom{y_l}{s_l}-z_{lk}\Big)
 
-    from :math:`z_{kl}=\rho\binom{w_l}0`, the paper's zero seen from where models start. Of the
-    variables of edges a peer needs the sums alone, of those it has and of those that others have of
-    it, and these follow from the :math:`y` and :math:`s` that it says and hears: a message is the
-    two, :math:`2D` numbers, the same to all. (The paper's messages are of each edge,
-    :math:`2\rho y-z`, so that the two directions may fail apart; here a peer's own stands in for
-    what is lost, which leaves the sums in order if both ends lose it.)
-    In single precision it ends at about -95 dB, however many rounds: its sums hold models.
+    from :math:`z_{kl}=\rho\binom{w_l}0`, the paper's zero relative to the initial models. A peer
+    needs only the sums of the edge variables, of its own and of those that its neighbors have for
+    it, and these follow from the :math:`y` and :math:`s` that it sends and receives: a message is
+    the two, :math:`2D` numbers, the same for all neighbors. (The paper sends a message
+    :math:`2\rho y-z` over each edge, so that the two directions may fail independently; here a
+    peer's own message replaces a lost one, which preserves the sums if both ends lose it.) In
+    single precision the error stops at about -95 dB, however many rounds, because the sums contain
+    models.
 
     Args:
-      step_size: :math:`\mu`, along the tracked gradient, a number or a schedule of the round, > 0.
+      step_size: :math:`\mu` of the tracked gradient, a number or a schedule of the round, > 0.
       penalty: :math:`\rho>0`.
       relaxation: :math:`\alpha\in(0,1)`.
-      blend: :math:`\gamma\in(0,1]`, how far a model goes to where it is drawn in a round.
-      batches: what a gradient is on (:mod:`fljax.batches`); all of a client's samples by default.
+      blend: :math:`\gamma\in(0,1]`, the weight of the new value in the model's update.
+      batches: the batches of the gradients (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Reference:
       Carnevale, Bastianello, Notarstefano & Carli 2025, Algorithm 1.

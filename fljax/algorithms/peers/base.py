@@ -1,4 +1,4 @@
-"""Peers that descend and combine: with which weights, on which samples, and how far a step goes."""
+"""Base classes of peers that take gradient steps and combine models, and their weights."""
 
 from functools import partial
 from typing import Any
@@ -33,15 +33,15 @@ __all__ = [
     "weights_on",
 ]
 
-#: By which peers combine: a rule of the graph, or a matrix.
+#: Weights by which peers combine messages: a rule on the graph, or a matrix.
 Weights = Mixing | Combination
 
-#: Rules whose weights are symmetric, so that columns sum to one as rows do.
+#: Rules with symmetric weights, whose columns sum to one as their rows do.
 SYMMETRIC = ("metropolis", "max-degree", "laplacian")
 
 
 def as_weights(name: str, rule: Any) -> Weights:
-    """Weights as they were given: a rule, its name, or a matrix.
+    """Return weights as given: a rule, by itself or by its name, or a matrix.
 
     Raises:
       TypeError: anything else.
@@ -58,12 +58,12 @@ def as_weights(name: str, rule: Any) -> Weights:
 
 
 def check_sums(rule: Weights, algorithm: type[Algorithm]) -> None:
-    """Raise ``ValueError`` for weights with which sums over the network do not hold.
+    """Raise ``ValueError`` for weights that do not preserve sums over the network.
 
     Args:
       rule: the weights.
-      algorithm: they must be symmetric if it is not for directed networks; else columns that sum
-        to one are enough.
+      algorithm: the algorithm; if it does not support directed networks the weights must be
+        symmetric, otherwise it is sufficient that columns sum to one.
     """
     if isinstance(rule, Mixing):
         known, given = rule.rule in SYMMETRIC, f"the rule {rule.rule!r}"
@@ -82,7 +82,7 @@ def check_sums(rule: Weights, algorithm: type[Algorithm]) -> None:
 
 
 def check_weights(rule: Weights, network: Graph) -> None:
-    """Raise ``ValueError`` where they do not fit the graph."""
+    """Raise ``ValueError`` if the weights do not fit the graph."""
     if isinstance(rule, Mixing):
         network.check_mixing(rule)
     elif rule.nodes != network.nodes:
@@ -92,16 +92,16 @@ def check_weights(rule: Weights, network: Graph) -> None:
 
 
 def weights_on(rule: Weights, network: Graph) -> Combination:
-    """Those of a rule on a graph, or the matrix itself."""
+    """Return the weights of a rule on a graph, or the matrix itself."""
     return network.mixing(rule) if isinstance(rule, Mixing) else rule
 
 
 def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
-    """Of each client's objective, ``[K]``; ``None`` where nobody knows it.
+    """Return the largest curvature of each client's objective, ``[K]``; ``None`` if unknown.
 
     Args:
-      problem: of a simulation.
-      proximal: whether the regularizer is left out.
+      problem: the simulation's problem.
+      proximal: whether the regularizer is excluded.
     """
     if not isinstance(problem, Problem) or not problem.linear or problem.loss.curvature is None:
         return None
@@ -112,7 +112,7 @@ def largest_curvature(problem: Any, *, proximal: bool = False) -> Array | None:
 
 @module
 class Combining(Descending):
-    """Peers that combine by given weights.
+    """Base class of peers that combine messages with given weights.
 
     Args:
       mixing: a rule's name, a :class:`~fljax.graphs.Mixing` or a
@@ -132,15 +132,16 @@ class Combining(Descending):
 
 @module
 class Exact(Combining):
-    r"""Peers that reach the minimizer of :math:`\sum_kf_k` itself with steps that stay as they are.
+    r"""Base class of peers that reach the minimizer of :math:`\sum_kf_k` with constant step sizes.
 
-    They remember sums over what neighbors said, and what one adds another takes off: these hold
-    if both hear of each other at once, as over links that fail in both directions. An absent or
-    late peer, a link that fails in one, or a median in the place of the mean moves the point that
-    they come to.
+    They accumulate sums over neighbors' messages, whose total over the network is zero because one
+    end of a link adds what the other subtracts. This holds if both ends receive each other's
+    messages in the same rounds, as over links that fail in both directions at once. An unavailable
+    or delayed peer, a link that fails in one direction, or a median instead of the mean changes the
+    point of convergence.
 
     Raises:
-      ValueError: weights of another kind.
+      ValueError: other weights.
     """
 
     def validate(self) -> None:
@@ -149,10 +150,10 @@ class Exact(Combining):
 
 @module
 class LocalSteps(Exact):
-    """Several steps of every peer on its own data, and then one exchange.
+    """Base class of peers that take several steps on their own data before an exchange.
 
     Args:
-      local_steps: of a round, >= 1.
+      local_steps: local steps per round, >= 1.
     """
 
     local_steps: int = static(default=1, kw_only=True)
@@ -164,7 +165,7 @@ class LocalSteps(Exact):
     def _learnt(
         self, now: Round, start: Float[Array, "clients dim"], drift: Float[Array, "clients dim"]
     ) -> Float[Array, "clients dim"]:
-        """The models after the local steps, each along the gradient and what comes on top of it."""
+        """Return the models after the local steps, each along the gradient plus a correction."""
         return learnt(
             now,
             self.batches,
@@ -185,7 +186,7 @@ def learnt(
     direction: Direction,
     given: Any,
 ) -> Float[Array, "clients dim"]:
-    """The models of all peers after their local steps, see :func:`local_steps.learn`."""
+    """Return the models of all peers after their local steps, see :func:`local_steps.learn`."""
     everyone = Participants(None, now.available)
     batch = drawn(batches, now, everyone, steps)
     known = {"direction": direction, "given": given}

@@ -1,4 +1,4 @@
-"""The best model for a node's loss and for what it heard, whatever penalty couples the two."""
+"""The minimizer of a node's loss plus a penalty on the distances from its neighbors' models."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from fljax.problems.solvers import factorize, prox
 
 __all__ = ["best_response"]
 
-#: Of the prox of a smooth loss without closed form, each from where the one before stopped.
+#: Iterations of the prox of a smooth loss without closed form, each warm-started from the last.
 PROX_ITERATIONS = 10
 
 
@@ -21,23 +21,24 @@ def best_response(
     strengths: Float[Array, "clients slots"],
     iterations: int = 100,
 ) -> Float[Array, "clients dim"]:
-    r""":math:`\arg\min_wf_k(w)+\sum_lc_{kl}\,\phi(w_l-w)` for every client: (170), as it is meant.
+    r"""Return :math:`\arg\min_wf_k(w)+\sum_lc_{kl}\,\phi(w_l-w)` for every client: (170),
+    corrected.
 
-    (The source's penalty is of :math:`w_l-w_k`, in which nothing is minimized, and without
-    :math:`\alpha`: ERR-17.) By ADMM with a copy of :math:`w` for each message. What a message pulls
-    with is the dual variable, so that one from far away costs no digits. It starts at the
-    coordinate-wise median of the messages and takes their distances from there for a scale; both
-    are as good where a minority of messages is anything at all.
+    (The source's penalty is of :math:`w_l-w_k`, which does not depend on the minimization variable,
+    and without :math:`\alpha`: ERR-17.) It is solved by ADMM with a copy of :math:`w` for each
+    message. The force of a message is the dual variable, so that a distant message causes no loss
+    of precision. It starts at the coordinate-wise median of the messages and uses their distances
+    from it as the scale; both are robust to arbitrary values of a minority of messages.
 
     Without a loss it is the weighted mean (:math:`\phi` the squared norm), the geometric median
     (the norm, (175)) or the coordinate-wise median (the sum of absolute values).
 
     Args:
-      problem: of the clients.
-      penalty: :math:`\phi`, with a prox.
-      messages: ``[K, S, D]``; one that is not finite does not count.
+      problem: the clients' problem.
+      penalty: :math:`\phi`, with a proximal operator.
+      messages: ``[K, S, D]``; messages that are not finite are ignored.
       strengths: ``[K, S]``, :math:`c_{kl}=\alpha a_{kl}\ge0`; zero where there is no message.
-      iterations: of ADMM.
+      iterations: number of ADMM iterations.
 
     Reference:
       Jung 2025, (170), (175), (176).
@@ -72,7 +73,7 @@ def best_response(
 
 
 def _pull(penalty: Penalty, behind: Array, steps: Array) -> Array:
-    """What the prox takes off; of a norm, no difference of two large numbers."""
+    """Return the change by the prox; for a norm, without a difference of two large numbers."""
     if isinstance(penalty, NormPenalty):
         return penalty.dual_projection(behind, steps)
     return behind - penalty.prox(behind, steps)

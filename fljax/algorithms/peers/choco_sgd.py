@@ -1,4 +1,4 @@
-r"""Gossip of compressed differences from copies that all neighbors have (Choco-SGD)."""
+r"""Gossip of compressed differences from copies known to all neighbors (Choco-SGD)."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ __all__ = ["ChocoSGD", "State"]
 
 
 class State(NamedTuple):
-    """What Choco-SGD keeps from round to round."""
+    """State of Choco-SGD between rounds."""
 
     model: Array  # [K, D]  w_k
     public: Array  # [K, D]  v_k, what its neighbors believe client k's model to be
@@ -29,7 +29,7 @@ class State(NamedTuple):
 @algorithm("Choco-SGD", "koloskova2019", Needs(data="any", compressed=False))
 @module
 class ChocoSGD(Exact):
-    r"""Decentralized SGD whose peers say how their models differ from public copies (Choco-SGD).
+    r"""Decentralized SGD with compressed differences from public copies of the models (Choco-SGD).
 
     .. math::
 
@@ -37,23 +37,24 @@ class ChocoSGD(Exact):
         v_k&\leftarrow v_k+Q(\hat w_k-v_k)\qquad Q(\cdot)\text{ sent to all neighbors} \\
         w_k^{(n)}&=\hat w_k+\gamma\sum_{l\in\mathcal N_k}a_{kl}(v_l-v_k)
 
-    Neighbors' copies need not be kept one by one: client :math:`k` keeps
+    Neighbors' copies need not be stored individually: client :math:`k` stores
     :math:`\sum_la_{kl}v_l`. Without compression and with :math:`\gamma=1` it is
-    :class:`~fljax.algorithms.ATC`. The mean of all models moves by gradients alone, and they agree
-    if :math:`Q` is a contraction, :math:`E\|Q(v)-v\|^2\le(1-\delta)\|v\|^2` (top-k, scaled signs,
-    quantization to enough bits), for :math:`\gamma` small enough. Copies start where models do,
-    which all know. What is lost on the way stays lost to the sums.
+    :class:`~fljax.algorithms.ATC`. The mean of all models changes by gradients only, and the models
+    reach consensus if :math:`Q` is a contraction, :math:`E\|Q(v)-v\|^2\le(1-\delta)\|v\|^2` (top-k,
+    scaled signs, quantization to enough bits), for sufficiently small :math:`\gamma`. Copies start
+    at the initial models, which all know. A lost message leaves a permanent error in the sums.
 
     Args:
       step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
       compression: :math:`Q`, an :class:`fljax.link.Compressor`.
       consensus_step_size: :math:`\gamma`, in (0, 1].
-      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      mixing: the weights :math:`a_{kl}`, as in :class:`Consensus`, symmetric.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
-      TypeError: a compression of another kind.
-      ValueError: a step outside its range, a compression that does not fit the models, weights
+      TypeError: a compression of another type.
+      ValueError: a step size outside its range, a compression that does not fit the models, weights
         that are not symmetric or do not fit the graph, batches that cannot be drawn.
 
     Example:

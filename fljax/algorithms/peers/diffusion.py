@@ -1,6 +1,6 @@
-r"""Decentralized strategies: consensus, diffusion either way round, and what has them as cases.
+r"""Decentralized strategies: consensus, CTA and ATC diffusion, and their general form.
 
-They are one line apart: where, around the gradient step, neighbors' models are combined.
+They differ in when neighbors' models are combined, before, beside or after the gradient step.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ BUDGETS = (ZCDP, ApproximateDP, PureDP)
 
 
 class State(NamedTuple):
-    """What a strategy keeps from round to round."""
+    """State of a decentralized strategy between rounds."""
 
     model: Array  # [K, D]  w_k
     weights: tuple[Combination | None, ...]  # of the first graph: before, beside, after
@@ -33,8 +33,8 @@ class State(NamedTuple):
 
 @module
 class _Strategy(Descending):
-    """One gradient step of each peer between combinations of what its neighbors have: those
-    before, beside and after the step are its :attr:`combinations`.
+    """One gradient step of each peer between combinations of neighbors' models: those before,
+    beside and after the step are its :attr:`combinations`.
     """
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
@@ -69,16 +69,16 @@ def _over(rule: Weights | None, network: Graph) -> Combination | None:
 
 
 class _Private(_Strategy):
-    """What is said follows from what was said before by one gradient step."""
+    """Base class of strategies whose message is a function of earlier messages and one gradient."""
 
     def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
-        """What clients make of what was said."""
+        """Return the clients' combinations of the messages."""
         return state.model
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""The gradient's gap times :math:`\mu^{(n)}`."""
+        r"""Return the gradient's sensitivity times :math:`\mu^{(n)}`."""
         if self.batches is not None:
             raise ValueError(
                 "a budget for messages is known for steps on all samples; leave out batches=, or "
@@ -94,23 +94,25 @@ class _Private(_Strategy):
 )
 @module
 class Consensus(_Strategy):
-    r"""The gradient at the own model, added to a combination of the neighbors'.
+    r"""Consensus: a combination of neighbors' models plus a gradient step at the own model.
 
     .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
 
-    Decentralized gradient descent (DGD; Yuan, Ling & Yin 2016; so in decent-bench), the name that
-    it has elsewhere, is this with symmetric weights. With a constant step it stops in a
-    neighborhood of the minimizer, as wide as the step is long; :class:`EXTRA` and its like come to
-    the minimizer itself.
+    Decentralized gradient descent (DGD; Yuan, Ling & Yin 2016; also in decent-bench) is the same
+    with symmetric weights. With a constant step size it converges to a neighborhood of the
+    minimizer whose size is proportional to the step size; :class:`EXTRA` and related methods
+    converge to the minimizer itself.
 
-    It is stable for smaller steps than diffusion. Under a budget it would pass on a model that was
-    never said: :class:`ZCDPGradNFL` is the strategy whose gradient is at what was.
+    It requires smaller step sizes for stability than diffusion. Under a privacy budget it would
+    carry over an unperturbed model that was never sent: :class:`ZCDPGradNFL` is the strategy whose
+    gradient is evaluated at the perturbed model.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       mixing: the weights :math:`a_{lk}`: a rule by name, a :class:`~fljax.graphs.Mixing`, or a
         :class:`~fljax.graphs.Combination` of any stochastic matrix.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
       ValueError: an unknown rule; weights that do not fit the graph.
@@ -140,7 +142,7 @@ class CTA(_Strategy):
         \psi_k=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)},\qquad
         w_k^{(n)}=\psi_k-\mu f_k'(\psi_k)
 
-    Args and Raises: as of :class:`Consensus`.
+    Args and Raises: as for :class:`Consensus`.
 
     Reference:
       Rizk 2023, (1.34)-(1.35).
@@ -168,17 +170,17 @@ class CTA(_Strategy):
 )
 @module
 class ATC(_Private):
-    r"""Adapt, then combine: neighbors' models after a gradient step each.
+    r"""Adapt, then combine: a gradient step of each peer, then a combination of neighbors' results.
 
     .. math::
 
         \psi_k=w_k^{(n-1)}-\mu f_k'(w_k^{(n-1)}),\qquad
         w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}\psi_l
 
-    Under a budget a client combines its own message as it was perturbed, so that what it says next
-    follows from what was said and one gradient.
+    Under a privacy budget a client combines the perturbed form of its own message, so that its next
+    message is a function of earlier messages and one gradient.
 
-    Args and Raises: as of :class:`Consensus`.
+    Args and Raises: as for :class:`Consensus`.
 
     Reference:
       Rizk 2023, (1.36)-(1.37).
@@ -196,7 +198,7 @@ class ATC(_Private):
 )
 @module
 class Diffusion(_Strategy):
-    r"""The general form, with a combination before, beside and after the gradient step.
+    r"""General diffusion, with combinations before, beside and after the gradient step.
 
     .. math::
 
@@ -204,17 +206,17 @@ class Diffusion(_Strategy):
         \psi_k=\sum_la_{0,lk}\phi_l-\mu f_k'(\phi_k),\qquad
         w_k^{(n)}=\sum_la_{2,lk}\psi_l
 
-    Where weights are ``None`` nothing is exchanged. For small steps it comes to the minimizer of
-    :math:`\sum_kp_kf_k` with :math:`p=A_2q`, :math:`q` the Perron vector of :math:`A_1A_0A_2`: that
-    of :math:`A` in each of the three strategies. (The source has :math:`q` in the place of
-    :math:`p`, (4.91), which is the same where all matrices are doubly stochastic.)
+    With weights ``None`` nothing is exchanged. For small steps it converges to the minimizer of
+    :math:`\sum_kp_kf_k` with :math:`p=A_2q`, :math:`q` the Perron vector of :math:`A_1A_0A_2`; in
+    each of the three strategies :math:`p` is that of :math:`A`. (The source has :math:`q` instead
+    of :math:`p`, (4.91), which is the same if all matrices are doubly stochastic.)
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      before: :math:`A_1`; weights as of :class:`Consensus`, or ``None``.
-      beside: :math:`A_0`, likewise.
-      after: :math:`A_2`, likewise.
-      batches: as of :class:`Consensus`.
+      before: :math:`A_1`; weights as in :class:`Consensus`, or ``None``.
+      beside: :math:`A_0`, in the same form.
+      after: :math:`A_2`, in the same form.
+      batches: as in :class:`Consensus`.
 
     Raises:
       ValueError: no weights at all, an unknown rule; weights that do not fit the graph.

@@ -1,4 +1,4 @@
-"""DiNNO: ADMM among peers by steps of an optimizer (Yu, Vincent and Schwager 2022)."""
+"""DiNNO: decentralized ADMM with steps of an optimizer (Yu, Vincent and Schwager 2022)."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ __all__ = ["DiNNO", "State"]
 
 
 class State(NamedTuple):
-    """What DiNNO keeps from round to round."""
+    """State of DiNNO between rounds."""
 
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  p_k
@@ -30,7 +30,7 @@ class State(NamedTuple):
 @algorithm("DiNNO", "yu2022", Needs(data="any"))
 @module
 class DiNNO(Algorithm):
-    r"""Distributed optimization of neural networks: ADMM whose minimizer is some steps of any kind.
+    r"""Distributed neural network optimization: ADMM with approximate minimization by an optimizer.
 
     A round begins with the exchange of models,
 
@@ -44,15 +44,16 @@ class DiNNO(Algorithm):
 
         f_k(v)+v^\top p_k+\rho\sum_{l\in\mathcal N_k}\Big\|v-\frac{w_k+w_l}2\Big\|^2
 
-    to the next :math:`w_k`. With one gradient step it is DLM with the same step at all peers; with
-    ever more of them :class:`NetworkedADMM`.
+    to the next :math:`w_k`. With one gradient step it is DLM with the same step size at all peers;
+    in the limit of many steps it is :class:`NetworkedADMM`.
 
     Args:
       penalty: :math:`\rho>0`.
       step_size: of a local step, a number or a schedule of the round, > 0; or an optimizer
-        (:func:`fljax.optimizers.from_optax`, or optax's own), which begins anew in every round.
-      local_steps: in a round, >= 1.
-      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+        (:func:`fljax.optimizers.from_optax`, or optax's own), which is initialized anew in every
+        round.
+      local_steps: local steps per round, >= 1.
+      batches: the batch of each step (:mod:`fljax.batches`); all of a client's samples by default.
 
     Example:
       >>> import jax, fljax as fl

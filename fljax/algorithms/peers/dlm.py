@@ -1,4 +1,4 @@
-r"""ADMM among peers with gradient steps in the place of minimizers: DLM, and DiNNO with several."""
+r"""DLM: decentralized ADMM with a gradient step instead of the minimization (DiNNO has several)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -19,7 +19,7 @@ __all__ = ["DLM"]
 @algorithm("DLM", "ling2015", Needs())
 @module
 class DLM(ZCDPNFL):
-    r"""Decentralized linearized ADMM: one gradient step in the place of ADMM's minimizer.
+    r"""Decentralized linearized ADMM: one gradient step instead of ADMM's minimization.
 
     .. math::
 
@@ -27,11 +27,11 @@ class DLM(ZCDPNFL):
             +c\sum_{l\in\mathcal N_k}(w_k^{(n-1)}-w_l^{(n-1)})}{2c|\mathcal N_k|+\rho} \\
         \gamma_k &\leftarrow \gamma_k+c\sum_{l\in\mathcal N_k}(w_k^{(n)}-w_l^{(n)})
 
-    which is zCDP-NFL without privacy and with a constant step, the same lines: ``penalty`` is the
-    :math:`c` of the paper, ``step_size`` its :math:`1/\rho`. With :math:`L_+`, the degrees and the
-    adjacency matrix added up, the two lines are a forward-backward step in the metric
-    :math:`\rho I+cL_+`, so they converge wherever that exceeds half of the gradients' Lipschitz
-    constant :math:`L`: on every network for ``step_size`` below :math:`2/L`.
+    which is identical to zCDP-NFL without privacy and with a constant step size: ``penalty`` is the
+    :math:`c` of the paper, ``step_size`` its :math:`1/\rho`. With :math:`L_+` the sum of the degree
+    matrix and the adjacency matrix, the two lines are a forward-backward step in the metric
+    :math:`\rho I+cL_+`, so they converge if that exceeds half of the gradients' Lipschitz constant
+    :math:`L`: on every network for ``step_size`` below :math:`2/L`.
 
     Args:
       penalty: :math:`c>0`.
@@ -59,6 +59,6 @@ class DLM(ZCDPNFL):
     def step_bound(
         self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:
-        """Enough, and more than needed where the network pulls hard."""
+        """Return a sufficient bound, which is conservative for strong coupling."""
         largest = largest_curvature(problem)
         return None if largest is None else 2 / jnp.max(largest)

@@ -13,10 +13,10 @@ __all__ = ["EpsilonDeltaNFL"]
 class EpsilonDeltaNFL(ZCDPNFL):
     r"""The comparator "identical to zCDP-NFL except" for its privacy rules (lines 744, 2207).
 
-    Updates, sensitivity, start and communication are those of :class:`ZCDPNFL`; only
+    Updates, sensitivity, initial values and communication are those of :class:`ZCDPNFL`; only
     :class:`~fljax.privacy.ApproximateDP` is accepted, whose ``rule`` and ``calibration`` are the
-    choices that the source leaves open. Both algorithms draw Gaussian noise, so what separates
-    them is the accounting and the allocation over the rounds, nothing else.
+    choices that the source leaves open. Both algorithms draw Gaussian noise, so they differ only in
+    the accounting and in the allocation of the budget over the rounds.
 
     Reference:
       Gauthier 2024, section 3.4.

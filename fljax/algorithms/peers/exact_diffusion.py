@@ -1,18 +1,19 @@
-r"""Diffusion without a bias: exact diffusion, NIDS and, with local steps, LED.
+r"""Bias-corrected diffusion: exact diffusion, NIDS and, with local steps, LED.
 
-One method, found from three sides. What a peer says is its model after a gradient step, corrected
-by what combinations have taken from it; what it then has is a combination :math:`\tilde A` of that:
+They are variants of one method. A peer sends its model after a gradient step, corrected by the
+accumulated changes by combinations; its new model is a combination :math:`\tilde A` of these
+messages:
 
 .. math::
 
     \phi^{(n)}=w^{(n)}-\mu f'(w^{(n)})-y^{(n)},\qquad w^{(n+1)}=\tilde A\phi^{(n)},\qquad
     y^{(n+1)}=y^{(n)}+\phi^{(n)}-w^{(n+1)}.
 
-Exact diffusion has :math:`\tilde A=(I+A)/2`; NIDS has steps :math:`\mu_k` of each peer and
+Exact diffusion has :math:`\tilde A=(I+A)/2`; NIDS has a step size :math:`\mu_k` for each peer and
 :math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, which with equal steps and its default
-:math:`c=1/(2\max_k\mu_k)` is the same, but for the first step, which it does not combine, and the
-regularizer, which it takes by its proximal operator; LED takes several gradient steps before it
-combines. Unlike in :class:`EXTRA` how long a step may be does not depend on the network.
+:math:`c=1/(2\max_k\mu_k)` is the same except for the first step, which it does not combine, and the
+regularizer, for which it uses the proximal operator; LED takes several gradient steps before it
+combines. Unlike in :class:`EXTRA` the largest stable step size does not depend on the network.
 """
 
 from typing import NamedTuple
@@ -30,12 +31,12 @@ from fljax.streams import Stream
 
 __all__ = ["FREE", "DiffusionState", "ExactDiffusion"]
 
-#: The least eigenvalue of (I + A) / 2 is above zero, whatever the network.
+#: The smallest eigenvalue of (I + A) / 2 is above zero on every network.
 FREE = "2 / L, whatever the network (Li et al. 2019)"
 
 
 class DiffusionState(NamedTuple):
-    """What exact diffusion keeps from round to round."""
+    """State of exact diffusion between rounds."""
 
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  y_k = psi_k - w_k: kept as a sum, it stays what it is when peers agree
@@ -45,7 +46,7 @@ class DiffusionState(NamedTuple):
 @algorithm("Exact diffusion", "yuan2019", Needs(data="any"))
 @module
 class ExactDiffusion(Exact):
-    r"""Adapt, correct, combine: :class:`ATC` without its bias.
+    r"""Exact diffusion: adapt, correct, combine, which removes the bias of :class:`ATC`.
 
     .. math::
 
@@ -54,13 +55,14 @@ class ExactDiffusion(Exact):
         w_k^{(n)} &= \sum_{l\in\mathcal N_k}\bar a_{kl}\phi_l^{(n)},\qquad \bar A=(I+A)/2
 
     from :math:`\psi^{(0)}=w^{(0)}`, so that the first round is one of :class:`ATC`. The original
-    takes left-stochastic weights of a certain kind too and then minimizes with the weights of their
-    Perron vector; here they are symmetric, and the sum is that of all alike.
+    also allows certain left-stochastic weights and then minimizes the sum weighted by their Perron
+    vector; here the weights are symmetric, and the sum is unweighted.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
-      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      mixing: the weights :math:`A`, as in :class:`Consensus`, symmetric.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
       ValueError: weights that are not symmetric or do not fit the graph.
@@ -98,6 +100,6 @@ class ExactDiffusion(Exact):
     def step_bound(
         self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:
-        """That of NIDS."""
+        """Return the bound of NIDS."""
         largest = largest_curvature(problem)
         return None if largest is None else 2 / jnp.max(largest)

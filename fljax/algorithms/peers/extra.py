@@ -1,4 +1,4 @@
-r"""EXTRA: decentralized gradient descent whose own past corrects it; its kin before and after."""
+r"""EXTRA: decentralized gradient descent with a correction from past models; PG-EXTRA."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ __all__ = ["EXTRA", "PGEXTRA", "State"]
 
 
 class State(NamedTuple):
-    """What EXTRA keeps from round to round."""
+    """State of EXTRA between rounds."""
 
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  the sum of (\tilde A - A) w of all rounds before
@@ -29,34 +29,35 @@ class State(NamedTuple):
 @algorithm("EXTRA", "shi2015", Needs(data="any"))
 @module
 class EXTRA(Exact):
-    r"""The exact first-order algorithm: :class:`Consensus` with a memory of its disagreements.
+    r"""The exact first-order algorithm: :class:`Consensus` with a memory of past disagreements.
 
     .. math::
 
         w^{(1)} &= Aw^{(0)}-\mu f'(w^{(0)}) \\
         w^{(n+2)} &= (I+A)w^{(n+1)}-\tilde Aw^{(n)}-\mu\big(f'(w^{(n+1)})-f'(w^{(n)})\big)
 
-    with the second weights :math:`\tilde A=(1-\theta)I+\theta A`. Summed up over the rounds it is
-    consensus and what its differences from :math:`\tilde A` have come to, which is how it is
-    computed, with one exchange a round and nothing but the models in a message:
+    with the second weights :math:`\tilde A=(1-\theta)I+\theta A`. Summed over the rounds it is
+    consensus plus the accumulated differences from :math:`\tilde A`, which is how it is computed,
+    with one exchange per round and only the models in a message:
 
     .. math::
 
         w^{(n+1)}=Aw^{(n)}-\mu f'(w^{(n)})-d^{(n)},\qquad
         d^{(n+1)}=d^{(n)}+(\tilde A-A)w^{(n)},\quad d^{(0)}=0
 
-    Where it stops all :math:`w_k` agree, and :math:`\sum_kd_k=0` makes :math:`\sum_kf_k'=0` of it:
-    the minimizer, with a constant step, which :class:`Consensus` (decentralized gradient descent)
-    misses by a multiple of its step. The theory asks for symmetric weights and
+    At a fixed point all :math:`w_k` agree, and :math:`\sum_kd_k=0` implies :math:`\sum_kf_k'=0`: it
+    is the minimizer, with a constant step size, while :class:`Consensus` (decentralized gradient
+    descent) has an error proportional to its step size. The theory requires symmetric weights and
     :math:`\theta\in[1/2,1)`; :math:`\theta=0` is the simplest gradient tracking, stable for
-    strongly convex objectives alone. The sum of the :math:`d_k` stays zero over links that fail in
+    strongly convex objectives only. The sum of the :math:`d_k` stays zero with links that fail in
     both directions at once and with compressed messages.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
-      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
-      blend: :math:`\theta\in[0,1)`, of :math:`A` in :math:`\tilde A`.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      mixing: the weights :math:`A`, as in :class:`Consensus`, symmetric.
+      blend: :math:`\theta\in[0,1)`, the share of :math:`A` in :math:`\tilde A`.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
       ValueError: weights that are not symmetric or do not fit the graph.
@@ -73,7 +74,7 @@ class EXTRA(Exact):
       True
 
     Reference:
-      Shi, Ling, Wu & Yin 2015, Algorithm 1; section 3 for the step.
+      Shi, Ling, Wu & Yin 2015, Algorithm 1; section 3 for the step size.
     """
 
     blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
@@ -104,9 +105,10 @@ class EXTRA(Exact):
     def step_bound(
         self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:
-        r""":math:`2\lambda_{\min}(\tilde A)/L`, where :math:`\theta\ge1/2` and :math:`L` is known.
+        r"""Return :math:`2\lambda_{\min}(\tilde A)/L`, if :math:`\theta\ge1/2` and :math:`L` is
+        known.
 
-        It is known to be enough; steps a little above may do.
+        The bound is sufficient; slightly larger step sizes may be stable too.
         """
         largest = self._curvature(problem)
         if largest is None or network is None:
@@ -126,20 +128,20 @@ class EXTRA(Exact):
 @algorithm("PG-EXTRA", "shi2015pg", Needs(data="any"))
 @module
 class PGEXTRA(EXTRA):
-    r"""EXTRA with the regularizer by its proximal operator, so that it may have kinks.
+    r"""EXTRA with the proximal operator of the regularizer, which may thus be nonsmooth.
 
     .. math::
 
         z^{(n+1)} &= Aw^{(n)}-\mu\,\ell'(w^{(n)})-d^{(n)} \\
         w_k^{(n+1)} &= \arg\min_w\tfrac\lambda KR(w)+\tfrac1{2\mu}\|w-z_k^{(n+1)}\|^2
 
-    with :math:`\ell'` the gradients of the mean losses and :math:`d` of :class:`EXTRA`. Without a
-    regularizer it is EXTRA.
+    with :math:`\ell'` the gradients of the mean losses and :math:`d` as in :class:`EXTRA`. Without
+    a regularizer it is EXTRA.
 
-    Args and Raises: as of :class:`EXTRA`.
+    Args and Raises: as for :class:`EXTRA`.
 
     Example:
-      An elastic net to six digits:
+      An elastic net with an accuracy of six digits:
 
       >>> import jax, fljax as fl
       >>> simulation = fl.Simulation(

@@ -1,4 +1,4 @@
-"""Gradient steps of models coupled over a network: FedGD, and along estimates (Jung 2025)."""
+"""Gradient descent on models coupled over a network: FedGD, and networked FedSGD (Jung 2025)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def _as_oracle(value: Any) -> Any:
 
 
 def _as_steps(value: Any) -> Any:
-    """A schedule, or one number of each node."""
+    """Return a schedule, or one number for each node."""
     if callable(value):
         return as_schedule(value)
     steps = _check.filled("step_size", value)
@@ -53,26 +53,27 @@ def _as_steps(value: Any) -> Any:
 @algorithm("FedGD", "jung2025", NetworkedIteration.needs)
 @module
 class FedGD(Coupled):
-    r"""Federated gradient descent: of every node on its loss and its neighbors' models.
+    r"""Federated gradient descent of every node on its loss and the coupling to its neighbors.
 
     .. math::
 
         w_k\leftarrow w_k-\eta\Big[f_k'(w_k)
             +2\alpha\sum_{l\in\mathcal N_k}a_{kl}(w_k-w_l)\Big]
 
-    Gradient descent on GTVMin. With Hessians of the :math:`f_k` up to :math:`L` it converges for
-    :math:`\eta<2/(L+4\alpha d_{\max})`; the default is half of that. (For squared losses, where
-    :math:`L=2\lambda_{\max}`, the source's :math:`1/(2U)` with :math:`U=\lambda_{\max}+2\alpha
-    d_{\max}`, (106).) The source's asynchronous form (130) prints no :math:`\alpha`; here it is
-    there.
+    It is gradient descent on GTVMin. With Hessians of the :math:`f_k` bounded by :math:`L` it
+    converges for :math:`\eta<2/(L+4\alpha d_{\max})`; the default is half of that. (For squared
+    losses, where :math:`L=2\lambda_{\max}`, the source's :math:`1/(2U)` with
+    :math:`U=\lambda_{\max}+2\alpha d_{\max}`, (106).) The source's asynchronous form (130) omits
+    :math:`\alpha`; here it is included.
 
     Args:
-      coupling: :math:`\alpha\ge0`; or ``[D]``, of each parameter, zero for one that stays private.
-      step_size: :math:`\eta`, a schedule of the round or a number, > 0, or ``[K]``, of each node;
+      coupling: :math:`\alpha\ge0`; or ``[D]``, one per parameter, zero for a parameter that stays
+        private.
+      step_size: :math:`\eta`, a schedule of the round or a number, > 0, or ``[K]``, one per node;
         by default the above, for smooth objectives and fixed data.
 
     Raises:
-      ValueError: a coupling or steps of another shape; no step size where there is no default.
+      ValueError: a coupling or step sizes of another shape; no step size if there is no default.
 
     Example:
       >>> import jax, fljax as fl
@@ -109,7 +110,7 @@ class FedGD(Coupled):
     def gradient(
         self, models: Float[Array, "clients dim"], now: Round
     ) -> Float[Array, "clients dim"]:
-        """Of the nodes' own objectives."""
+        """Return the gradients of the nodes' own objectives."""
         return now.problem.gradient(models)
 
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
@@ -130,7 +131,7 @@ class FedGD(Coupled):
     def step_bound(
         self, problem: Any, network: Graph | None, curvature: Array | None
     ) -> Array | None:
-        r""":math:`1/U`, from (106): below it all eigenvalues of a step are within (-1, 1)."""
+        r"""Return :math:`1/U` (106), below which all eigenvalues of a step are within (-1, 1)."""
         known = network is not None and isinstance(problem, Problem)
         if self.step_size is None or not known or not _smooth(problem):
             return None
@@ -144,7 +145,7 @@ def _smooth(problem: Problem) -> bool:
 
 @module
 class _Oracle:
-    """A plain function, compiled in."""
+    """A plain function, compiled into the program."""
 
     function: Callable[..., Any] = static()
 
@@ -155,27 +156,27 @@ class _Oracle:
 @algorithm("FedSGD, networked", "jung2025", NetworkedIteration.needs)
 @module
 class NetworkedFedSGD(FedGD):
-    r"""Federated stochastic gradient descent: :class:`FedGD` along estimates of the gradients.
+    r"""Networked stochastic gradient descent: :class:`FedGD` with estimates of the gradients.
 
     .. math::
 
         w_k\leftarrow w_k-\eta\Big[g_k(w_k)
             +2\alpha\sum_{l\in\mathcal N_k}a_{kl}(w_k-w_l)\Big]
 
-    with :math:`g_k(w)` the mean gradient over a batch, newly drawn in every round, or what an
-    oracle says. Where :math:`\mathbb E\,g_k(w)=f_k'(w)` it is without bias, as with the batches of
-    :mod:`fljax.batches` that are drawn; a constant step leaves a variance.
+    with :math:`g_k(w)` the mean gradient over a batch, newly drawn in every round, or the output of
+    an oracle. If :math:`\mathbb E\,g_k(w)=f_k'(w)` it is unbiased, as with the random batches of
+    :mod:`fljax.batches`; with a constant step size a variance remains.
 
     Args:
-      coupling: :math:`\alpha`, as of :class:`FedGD`.
-      step_size: :math:`\eta`, as of :class:`FedGD`; the default rests on all samples.
-      batches: what a step is on, such as :class:`fljax.batches.Uniform` or
+      coupling: :math:`\alpha`, as in :class:`FedGD`.
+      step_size: :math:`\eta`, as in :class:`FedGD`; the default is computed from all samples.
+      batches: the batches of the steps, such as :class:`fljax.batches.Uniform` or
         :class:`~fljax.batches.Cyclic`.
-      oracle: ``(key, problem, models) -> gradients``, ``[K, D]`` both; a function, or a module
-        whose numbers can be swept.
+      oracle: ``(key, problem, models) -> gradients``, with models and gradients ``[K, D]``; a
+        function, or a module whose fields can be swept.
 
     Raises:
-      ValueError: as :class:`FedGD`; batches and an oracle, or neither.
+      ValueError: as for :class:`FedGD`; both batches and an oracle, or neither.
 
     Reference:
       Jung 2025, Algorithms 6 and 7, (113).
@@ -201,7 +202,7 @@ class NetworkedFedSGD(FedGD):
     def gradient(
         self, models: Float[Array, "clients dim"], now: Round
     ) -> Float[Array, "clients dim"]:
-        """Estimates of those of the nodes' own objectives."""
+        """Return estimates of the gradients of the nodes' own objectives."""
         if self.oracle is not None:
             return self.oracle(now.key("algorithm"), now.problem, models)
         everyone = Participants(None, now.available)

@@ -1,4 +1,4 @@
-"""FedRelax: exact minimization of coupled models, node by node (Jung 2025)."""
+"""FedRelax: each node minimizes exactly given its neighbors' models (Jung 2025)."""
 
 from typing import Any, NamedTuple
 
@@ -24,14 +24,14 @@ __all__ = ["FedRelax"]
 
 
 class Heard(NamedTuple):
-    """What a node has of its neighbors where it looks at them one by one."""
+    """Individual messages of a node's neighbors, for penalties that need them one by one."""
 
     messages: Array  # [K, S, D]
     weights: Array  # [K, S]  of the edges that they were heard over, zero of empty slots
 
 
 class Blocks(NamedTuple):
-    """What a quadratic minimization shares with the next where parameters are coupled unequally."""
+    """Factors reused by quadratic minimizations whose parameters have different couplings."""
 
     inverse: Array  # [K, D, D]
     moment: Array  # [K, D]  2 sum_j weight_j x_j y_j
@@ -44,40 +44,42 @@ class Blocks(NamedTuple):
 )
 @module
 class FedRelax(Coupled):
-    r"""Every node takes the best model for its loss and its neighbors' models: FedRelax.
+    r"""Every node minimizes its loss plus the coupling to its neighbors' models: FedRelax.
 
     .. math::
 
         w_k\leftarrow\arg\min_w f_k(w)+\alpha\sum_{l\in\mathcal N_k}a_{kl}\,\phi(w-w_l),\qquad
         \phi(u)=\|u\|^2
 
-    The nonlinear Jacobi method for GTVMin; it has no step size. It is the prox of :math:`f_k` with
-    the weight :math:`2\alpha d_k` at the neighbors' mean, one linear solve, factorized once, for
-    squared losses with no or a squared regularizer, and inner iterations from the last model
-    otherwise. A node without labels takes its neighbors' mean, one without neighbors minimizes
-    its own loss. For strongly convex :math:`f_k` each round brings the largest distance from the
-    solution down by :math:`1/(1+\sigma/(2\alpha d_k))` or better, whoever is absent or late (133).
-    (The source's middle line of (123) is of :math:`\alpha/2`; this is its last.)
+    It is the nonlinear Jacobi method for GTVMin and has no step size. The update is the prox of
+    :math:`f_k` with the weight :math:`2\alpha d_k` at the neighbors' mean: one linear solve,
+    factorized once, for squared losses with no or a squared regularizer, and inner iterations from
+    the last model otherwise. A node without labels takes its neighbors' mean, a node without
+    neighbors minimizes its own loss. For strongly convex :math:`f_k` each round reduces the largest
+    distance from the solution by a factor of :math:`1/(1+\sigma/(2\alpha d_k))` or less, with any
+    unavailable or delayed nodes (133). (The middle line of (123) in the source has
+    :math:`\alpha/2`; this is its last line.)
 
-    With another penalty it is the update (170): a node weighs its neighbors' messages itself, and
-    no aggregator does. With the norm a message pulls with a force of :math:`\alpha a_{kl}` at most,
-    whatever it says, and a node without labels takes the geometric median of its neighbors (175):
-    what a minority sends cannot move it far. But nodes that are optimal given each other need not
-    be so together where a penalty has a corner, and rounds need not reach GTVMin's solution, from
-    which metrics measure; that is for :class:`~fljax.problems.GTVMin`.
+    With another penalty it is the update (170): a node weights its neighbors' messages itself,
+    without an aggregator. With the norm the force of a message is at most :math:`\alpha a_{kl}`,
+    whatever its content, and a node without labels takes the geometric median of its neighbors
+    (175): a minority of messages cannot move it far. But with a nonsmooth penalty, nodes that are
+    optimal given each other need not be jointly optimal, and the rounds need not converge to
+    GTVMin's solution, which is the reference of error metrics; :class:`~fljax.problems.GTVMin`
+    computes it.
 
     Args:
-      coupling: :math:`\alpha\ge0`; for squared losses also ``[D]``, of each parameter, zero for one
-        that stays private. These systems are ``[K, D, D]``, however few the samples.
-      inner_iterations: of the solver where there is no closed form, among them those of another
-        penalty.
-      penalty: :math:`\phi`, see :mod:`fljax.problems.variation`. Other than squared, every round
-        factorizes anew, and all messages are in memory side by side.
+      coupling: :math:`\alpha\ge0`; for squared losses also ``[D]``, one per parameter, zero for a
+        parameter that stays private. The linear systems are then ``[K, D, D]``, however few the
+        samples.
+      inner_iterations: iterations of the solver if there is no closed form, as for another penalty.
+      penalty: :math:`\phi`, see :mod:`fljax.problems.variation`. If it is not squared, every round
+        factorizes anew, and all messages are in memory at the same time.
 
     Raises:
-      ValueError: a coupling of another shape, or of each parameter where there is no closed form;
-        a penalty of other parameters; a node with neither neighbors nor samples enough for a
-        model; a problem that clips gradients; beside another penalty than the squared norm, an
+      ValueError: a coupling of another shape, or one per parameter if there is no closed form; a
+        penalty for other parameters; a node with neither neighbors nor enough samples for a unique
+        model; a problem that clips gradients; with a penalty other than the squared norm, an
         aggregator or noise that cancels in means.
 
     Example:
@@ -91,7 +93,8 @@ class FedRelax(Coupled):
       >>> bool(fl.run(simulation, rounds=30).normalized_error[-1] < 1e-6)
       True
 
-      The center of a star, without labels, hears seven others, two of which send anything:
+      The center of a star, without labels, receives from seven others, two of which send arbitrary
+      values:
 
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=8, samples=9, dim=2)
       >>> def error(penalty):
@@ -210,11 +213,11 @@ class FedRelax(Coupled):
         return self._kept(problem, pull, state.model, model)
 
     def _kept(self, problem: Problem, pull: Array, before: Array, after: Array) -> Array:
-        """The new models, but of nodes that have nothing to make one of."""
+        """Return the new models; nodes with neither data nor neighbors keep theirs."""
         lone = _lone(problem, pull + strong_convexity(problem)[:, None])
         return jnp.where(lone[:, None], before, after)
 
 
 def _lone(problem: Problem, shift: Any) -> Array:
-    """Which nodes have neither labels nor anything else to have a model from."""
+    """Return which nodes have neither labels nor anything else that determines a model."""
     return (jnp.sum(jnp.asarray(problem.weights), axis=1) == 0) & jnp.all(shift == 0, axis=1)

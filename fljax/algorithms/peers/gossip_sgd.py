@@ -1,4 +1,4 @@
-r"""Gossip: peers meet in pairs, drawn at random in every round, and average their models."""
+r"""Gossip: random pairs of neighbors average their models in every round."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ __all__ = ["GossipSGD", "State", "matched"]
 
 
 class State(NamedTuple):
-    """What gossip keeps from round to round."""
+    """State of gossip between rounds."""
 
     model: Array  # [K, D]  w_k
 
@@ -26,15 +26,16 @@ class State(NamedTuple):
 def matched(
     key: Array, network: Graph, available: Bool[Array, " nodes"]
 ) -> tuple[Combination, Bool[Array, " nodes"]]:
-    r"""A random matching of a graph: the averages of its pairs, and who has met somebody.
+    r"""Draw a random matching of a graph: its averaging weights, and which peers are matched.
 
-    Every edge draws an exponential number with the rate :math:`a_{kl}`, and those whose number is
-    the least at both their ends meet: with the probability :math:`a_{kl}/(d_k+d_l-a_{kl})`.
+    Every edge draws an exponential number with rate :math:`a_{kl}`, and an edge is in the matching
+    if its number is the smallest at both of its ends: with probability
+    :math:`a_{kl}/(d_k+d_l-a_{kl})`.
 
     Args:
-      key: consumed.
-      network: who may meet whom.
-      available: ``[K]``, who is there to be met.
+      key: a random key, consumed.
+      network: the graph whose edges may be matched.
+      available: ``[K]``, which peers are available.
     """
     parts, everyone = network.entries.parts, jnp.arange(network.nodes, dtype=jnp.int32)
     drawn, least = [], jnp.full(network.nodes, jnp.inf, network.degree.dtype)
@@ -70,7 +71,7 @@ def matched(
 @algorithm("Gossip SGD", "boyd2006", Needs(data="any", absent=True, changing=True))
 @module
 class GossipSGD(Descending):
-    r"""A gradient step of each peer, and an average of two wherever a pair meets (gossip).
+    r"""Gossip SGD: a gradient step of each peer, then pairwise averages over a random matching.
 
     .. math::
 
@@ -78,17 +79,18 @@ class GossipSGD(Descending):
         w_k^{(n)}=\begin{cases}\frac12(\psi_k+\psi_l)&\text{if }k\text{ meets }l\\
             \psi_k&\text{else}\end{cases}
 
-    Pairs are a random matching (:func:`~fljax.algorithms.peers.gossip_sgd.matched`): any number of
-    them meet in a round, each peer one other at most (the paper's clocks let one pair meet at a
-    time, and its rounds are so much shorter). One message goes from each peer that meets somebody,
-    where other algorithms send one over every edge. Without gradients the squared disagreement
-    shrinks in the mean by the second largest eigenvalue of
-    :math:`I-\tfrac12\sum_{kl}p_{kl}(e_k-e_l)(e_k-e_l)^\top` a round or faster, with
-    :math:`p_{kl}=a_{kl}/(d_k+d_l-a_{kl})`. Who is absent is not met.
+    Pairs are a random matching (:func:`~fljax.algorithms.peers.gossip_sgd.matched`): several pairs
+    average in a round, each peer with at most one other (with the paper's clocks one pair averages
+    at a time, and its rounds are correspondingly shorter). Each matched peer sends one message,
+    while other algorithms send one over every edge. Without gradients the expected squared
+    disagreement decreases per round by a factor of the second largest eigenvalue of
+    :math:`I-\tfrac12\sum_{kl}p_{kl}(e_k-e_l)(e_k-e_l)^\top` or less, with
+    :math:`p_{kl}=a_{kl}/(d_k+d_l-a_{kl})`. Unavailable peers are not matched.
 
     Args:
       step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
       ValueError: a step size that is not positive, batches that cannot be drawn.

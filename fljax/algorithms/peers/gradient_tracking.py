@@ -1,9 +1,9 @@
-r"""Gradient tracking: peers that descend along what they make of everybody's mean gradient.
+r"""Gradient tracking: peers descend along estimates of the network's mean gradient.
 
-Beside its model a peer keeps a tracker, combines it as it does the model, and adds how its own
-gradient has changed. The trackers' mean is the gradients' mean then, and where models agree each
-tracker comes to that mean, so a constant step ends at the minimizer. The variants differ in what is
-combined when:
+In addition to its model a peer keeps a tracker, combines it as it does the model, and adds the
+change of its own gradient. Then the trackers' mean is the gradients' mean, and if models agree each
+tracker converges to that mean, so that the method converges to the minimizer with a constant step
+size. The variants differ in what is combined when:
 
 =====================  =================================  =========================================
 :class:`DIGing`        :math:`w^+=Aw-\mu y`               :math:`y^+=Ay+f'(w^+)-f'(w)`
@@ -12,7 +12,7 @@ combined when:
 =====================  =================================  =========================================
 
 from :math:`y^{(0)}=f'(w^{(0)})`. :class:`KGT` takes several steps between two exchanges;
-:class:`ADMMTracking` finds the means by ADMM in the place of combinations.
+:class:`ADMMTracking` computes the means by ADMM instead of combinations.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ __all__ = ["ATCTracking", "AugDGM", "DIGing", "TrackingState"]
 
 
 class TrackingState(NamedTuple):
-    """What gradient tracking keeps from round to round."""
+    """State of gradient tracking between rounds."""
 
     model: Array  # [K, D]  w_k
     tracker: Array  # [K, D]  of the last round, combined; its gradient's change is still to come
@@ -41,7 +41,7 @@ class TrackingState(NamedTuple):
 
 
 class _Tracking(Exact):
-    """A round begins with the gradient, so that it is of the samples that there are in it."""
+    """Base class; a round begins with the gradient, which thus uses the samples of that round."""
 
     def init(self, problem: Problem | Stream, network: Graph) -> TrackingState:
         start = start_models(problem)
@@ -53,14 +53,14 @@ class _Tracking(Exact):
 
 
 def _combined(now: Round, message: Array, over: Combination) -> Array:
-    """What peers make of their messages; that of the sum of all of them stays, whatever is heard
-    of a message, since each takes off what it said.
+    """Return the peers' combinations of their messages; the sum over all peers is preserved,
+    whichever messages are received, because each peer subtracts its own message.
     """
     return message - now.link.exchange(message)[1].disagreement(over=over)
 
 
 class _Joined(_Tracking):
-    """A model and a tracker are one message, as they are said at once."""
+    """Base class of methods that send the model and the tracker as one message."""
 
     def message_size(self, dim: int) -> int:
         return 2 * dim
@@ -76,23 +76,23 @@ class _Joined(_Tracking):
 @algorithm("DIGing", "nedic2017", Needs(data="any", changing=True, directed=True))
 @module
 class DIGing(_Joined):
-    r"""Distributed inexact gradients, tracked: each peer combines, and steps along its tracker.
+    r"""Distributed inexact gradient tracking: each peer combines and steps along its tracker.
 
     .. math::
 
         w^{(n+1)}=Aw^{(n)}-\mu y^{(n)},\qquad
         y^{(n+1)}=Ay^{(n)}+f'(w^{(n+1)})-f'(w^{(n)}),\quad y^{(0)}=f'(w^{(0)})
 
-    For smooth and strongly convex objectives it converges geometrically, for small enough steps, on
-    graphs that change from round to round too, if they are connected together every so often. A
-    message is a model and a tracker, :math:`2D` numbers. The sums that it rests on hold over links
-    that fail in both directions at once and with compressed messages.
+    For smooth and strongly convex objectives it converges geometrically, for small enough steps,
+    also on time-varying graphs, if their union over a bounded number of rounds is connected. A
+    message is a model and a tracker, :math:`2D` numbers. The sums on which convergence relies are
+    preserved by links that fail in both directions at once and by compressed messages.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
-      mixing: the weights :math:`A`, as of :class:`Consensus`, doubly stochastic.
-      batches: what a gradient is on (:mod:`fljax.batches`), both as it comes and, in the next
-        round, as it goes; all of a client's samples by default.
+      mixing: the weights :math:`A`, as in :class:`Consensus`, doubly stochastic.
+      batches: the batches of the gradients (:mod:`fljax.batches`), the same when a gradient is
+        added and, in the next round, subtracted; all of a client's samples by default.
 
     Raises:
       ValueError: weights that are not doubly stochastic or do not fit the graph.
@@ -123,19 +123,19 @@ class DIGing(_Joined):
 @algorithm("ATC tracking", "dilorenzo2016", Needs(data="any", changing=True, directed=True))
 @module
 class ATCTracking(_Joined):
-    r"""Gradient tracking that steps before it combines (NEXT; SONATA on undirected graphs).
+    r"""Gradient tracking in adapt-then-combine form (NEXT; SONATA on undirected graphs).
 
     .. math::
 
         w^{(n+1)}=A\big(w^{(n)}-\mu y^{(n)}\big),\qquad
         y^{(n+1)}=Ay^{(n)}+f'(w^{(n+1)})-f'(w^{(n)}),\quad y^{(0)}=f'(w^{(0)})
 
-    NEXT with the objective linearized at the last model and no constraint, whose steps vanish in
-    the paper; for strongly convex objectives a constant one does (Sun et al. 2022). On batches it
-    is distributed stochastic gradient tracking (Pu & Nedić 2021). A message is a model and a
-    tracker, :math:`2D` numbers.
+    It is NEXT with the objective linearized at the last model and no constraint; its step sizes
+    decay in the paper, but for strongly convex objectives a constant one suffices (Sun et al.
+    2022). On batches it is distributed stochastic gradient tracking (Pu & Nedić 2021). A message is
+    a model and a tracker, :math:`2D` numbers.
 
-    Args and Raises: as of :class:`DIGing`.
+    Args and Raises: as for :class:`DIGing`.
 
     Reference:
       Di Lorenzo & Scutari 2016, Algorithm 1 (NEXT); Sun, Daneshmand & Scutari 2022.
@@ -152,18 +152,18 @@ class ATCTracking(_Joined):
 @algorithm("Aug-DGM", "xu2015", Needs(data="any", directed=True))
 @module
 class AugDGM(_Tracking):
-    r"""Augmented distributed gradient: tracking that combines all that it does (ATC-DIGing).
+    r"""Augmented distributed gradient method: tracking with all updates combined (ATC-DIGing).
 
     .. math::
 
         w^{(n+1)}=A\big(w^{(n)}-\mu y^{(n)}\big),\qquad
         y^{(n+1)}=A\big(y^{(n)}+f'(w^{(n+1)})-f'(w^{(n)})\big),\quad y^{(0)}=f'(w^{(0)})
 
-    A round is two messages, one after the other: the tracker, of which the step is made, and the
-    model. (In round 1 the tracker is known to be the own gradient, and what is heard of it is not
-    used.) The original's steps may be of each peer; here all have the same.
+    A round has two messages, one after the other: the tracker, which determines the step, and the
+    model. (In round 1 the tracker is by definition the own gradient, and the received trackers are
+    not used.) The original allows a different step size at each peer; here all have the same.
 
-    Args and Raises: as of :class:`DIGing`.
+    Args and Raises: as for :class:`DIGing`.
 
     Reference:
       Xu, Zhu, Soh & Xie 2015.

@@ -1,4 +1,4 @@
-"""Gradient tracking along single samples, whose variance vanishes: GT-SAGA, GT-SVRG, GT-SARAH."""
+"""Gradient tracking with variance reduction: GT-SAGA, GT-SVRG, GT-SARAH."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,14 +24,14 @@ __all__ = ["GTSAGA", "GTSARAH", "GTSVRG", "State"]
 
 
 class Snapshot(NamedTuple):
-    """Where a client last took its whole gradient."""
+    """The models at which clients last computed full gradients, and these gradients."""
 
     model: Array  # [K, D]
     gradient: Array  # [K, D]
 
 
 class State(NamedTuple):
-    """What gradient tracking keeps from round to round."""
+    """State of gradient tracking between rounds."""
 
     model: Array  # [K, D]  w_k
     tracker: Array  # [K, D]  y_k, the network's gradient as client k knows it
@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 @module
 class _Tracking(Algorithm):
-    """Models and trackers are combined alike; how a gradient is estimated is apart."""
+    """Base class that combines models and trackers; subclasses define the gradient estimate."""
 
     step_size: Schedule = field(converter=as_schedule)
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -61,7 +61,7 @@ class _Tracking(Algorithm):
         Uniform(self.batch).check(problem)
 
     def message_size(self, dim: int) -> int:
-        """A model and a tracker."""
+        """Return the size of a model and a tracker."""
         return 2 * dim
 
     def init(self, problem: Problem, network: Graph) -> State:
@@ -90,7 +90,7 @@ class _Tracking(Algorithm):
 @algorithm("GT-SAGA", "xin2020", Needs(directed=True))
 @module
 class GTSAGA(_Tracking):
-    r"""Gradient tracking, each client along the gradient of a sample at a time (GT-SAGA).
+    r"""Gradient tracking with SAGA's variance-reduced gradient estimates (GT-SAGA).
 
     .. math::
 
@@ -100,21 +100,21 @@ class GTSAGA(_Tracking):
         y_k^{(n)}&=\sum_la_{kl}y_l^{(n-1)}+g_k^{(n)}-g_k^{(n-1)}
 
     with a sample :math:`s` drawn in each round, and :math:`t_{k,j}=f_{k,j}'`, :math:`y_k=g_k=f_k'`
-    at the start. For a smooth, strongly convex sum and small steps it comes to the optimum
-    linearly. Model and tracker are one message of :math:`2D` numbers. (Of 2022 is a form that
-    combines after the step, in two exchanges one after the other.)
+    at the start. For a smooth, strongly convex sum and small steps it converges linearly to the
+    optimum. Model and tracker form one message of :math:`2D` numbers. (There is a form of 2022 that
+    combines after the step, in two successive exchanges.)
 
-    The table has :math:`KND` numbers: 40 MB a run in single precision for 100 clients of 100
+    The table has :math:`KND` numbers: 40 MB per run in single precision for 100 clients of 100
     samples and 1000 parameters; :class:`GTSVRG` needs none.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      batch: samples in a step, of which the mean is taken, drawn without replacement.
-      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, doubly stochastic.
+      batch: samples per step, drawn without replacement, whose gradients are averaged.
+      mixing: the weights :math:`a_{kl}`, as in :class:`Consensus`, doubly stochastic.
 
     Raises:
       ValueError: weights that are not doubly stochastic or do not fit the graph; a batch larger
-        than every client.
+        than every client's data.
 
     Example:
       >>> import jax, fljax as fl
@@ -147,24 +147,24 @@ class GTSAGA(_Tracking):
 @algorithm("GT-SVRG", "xin2020", Needs(directed=True))
 @module
 class GTSVRG(_Tracking):
-    r"""Gradient tracking, corrected by a whole gradient every so many rounds (GT-SVRG).
+    r"""Gradient tracking with estimates corrected by periodic full gradients (GT-SVRG).
 
     As :class:`GTSAGA`, with
 
     .. math:: g_k^{(n)}=f_{k,s}'(w_k^{(n)})-f_{k,s}'(\tau_k)+f_k'(\tau_k),
 
-    where :math:`\tau_k=w_k^{(n)}` from every :math:`T`-th round on. (GT-VR of Jiang et al. 2023 has
-    each client draw whether it does so in a round.)
+    where :math:`\tau_k` is set to :math:`w_k^{(n)}` in every :math:`T`-th round. (In GT-VR of Jiang
+    et al. 2023 each client decides at random whether it does so in a round.)
 
     Args:
-      step_size: as of :class:`GTSAGA`.
-      period: :math:`T`, rounds from one whole gradient to the next, >= 1. At 1 it is gradient
-        tracking with whole gradients.
-      batch: as of :class:`GTSAGA`.
-      mixing: as of :class:`GTSAGA`.
+      step_size: as in :class:`GTSAGA`.
+      period: :math:`T`, rounds from one full gradient to the next, >= 1. With 1 it is gradient
+        tracking with full gradients.
+      batch: as in :class:`GTSAGA`.
+      mixing: as in :class:`GTSAGA`.
 
     Raises:
-      ValueError: as :class:`GTSAGA`; a period below 1.
+      ValueError: as for :class:`GTSAGA`; a period below 1.
 
     Reference:
       Xin, Khan and Kar 2020, Algorithm 2.
@@ -195,23 +195,23 @@ class GTSVRG(_Tracking):
 @algorithm("GT-SARAH", "xin2022", Needs(directed=True))
 @module
 class GTSARAH(GTSVRG):
-    r"""Gradient tracking along estimates that correct each other (GT-SARAH).
+    r"""Gradient tracking with recursive gradient estimates (GT-SARAH).
 
-    As :class:`GTSVRG`, with a whole gradient in every :math:`T`-th round and
+    As :class:`GTSVRG`, with a full gradient in every :math:`T`-th round and
 
     .. math:: g_k^{(n)}=f_{k,s}'(w_k^{(n)})-f_{k,s}'(w_k^{(n-1)})+g_k^{(n-1)}
 
-    in all others: no longer without bias, and of less variance, which is what nonconvex sums gain
-    from.
+    in all others: the estimate is biased, but has a lower variance, which is an advantage for
+    nonconvex sums.
 
     Args:
-      step_size: as of :class:`GTSAGA`.
-      period: :math:`T`, as of :class:`GTSVRG`.
-      batch: as of :class:`GTSAGA`.
-      mixing: as of :class:`GTSAGA`.
+      step_size: as in :class:`GTSAGA`.
+      period: :math:`T`, as in :class:`GTSVRG`.
+      batch: as in :class:`GTSAGA`.
+      mixing: as in :class:`GTSAGA`.
 
     Raises:
-      ValueError: as :class:`GTSVRG`.
+      ValueError: as for :class:`GTSVRG`.
 
     Reference:
       Xin, Khan and Kar 2022 (GT-SARAH).

@@ -19,7 +19,7 @@ __all__ = ["KGT", "KGTState"]
 
 
 class KGTState(NamedTuple):
-    """What K-GT keeps from round to round."""
+    """State of K-GT between rounds."""
 
     model: Array  # [K, D]  w_k
     correction: Array  # [K, D]  c_k
@@ -29,7 +29,7 @@ class KGTState(NamedTuple):
 @algorithm("K-GT", "liu2024", Needs(data="any", directed=True))
 @module
 class KGT(LocalSteps):
-    r"""Gradient tracking with local steps: what is tracked is the sum of a round's gradients.
+    r"""Gradient tracking with local steps, which tracks the sum of a round's gradients.
 
     .. math::
 
@@ -39,15 +39,15 @@ class KGT(LocalSteps):
         c_k^{(n+1)} = c_k^{(n)}-z_k+\sum_{l\in\mathcal N_k}a_{kl}z_l \\
         w_k^{(n+1)} &= \sum_{l\in\mathcal N_k}a_{kl}\big(w_l^{(n)}-\eta E\mu z_l\big)
 
-    from :math:`c=0`, which the paper takes in practice. A message is a model and a :math:`z`,
+    from :math:`c=0`, which the paper uses in practice. A message is a model and a :math:`z`,
     :math:`2D` numbers.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
       local_steps: :math:`E\ge1`.
-      mixing: the weights :math:`A`, as of :class:`Consensus`, doubly stochastic.
-      outer_step_size: :math:`\eta>0`, of an exchange.
-      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      mixing: the weights :math:`A`, as in :class:`Consensus`, doubly stochastic.
+      outer_step_size: :math:`\eta>0`, the step size at an exchange.
+      batches: the batch of each step (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
       ValueError: weights that are not doubly stochastic or do not fit the graph.

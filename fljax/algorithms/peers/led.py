@@ -18,7 +18,7 @@ __all__ = ["LED", "LEDState"]
 
 
 class LEDState(NamedTuple):
-    """What LED keeps from round to round."""
+    """State of LED between rounds."""
 
     model: Array  # [K, D]  w_k
     dual: Array  # [K, D]  y_k
@@ -28,7 +28,7 @@ class LEDState(NamedTuple):
 @algorithm("LED", "alghunaim2024", Needs(data="any"))
 @module
 class LED(LocalSteps):
-    r"""Local exact diffusion: several gradient steps, corrected, before a combination.
+    r"""Local exact diffusion: several corrected gradient steps before each combination.
 
     .. math::
 
@@ -37,16 +37,16 @@ class LED(LocalSteps):
         w_k^{(n+1)} &= \sum_{l\in\mathcal N_k}\bar a_{kl}\phi_{l,E},\qquad
         y_k^{(n+1)} = y_k^{(n)}+\phi_{k,E}-w_k^{(n+1)}
 
-    with :math:`\bar A=(I+A)/2`, positive semidefinite as the theory asks. Local steps from the
-    minimizer stay there, each peer's :math:`\mu f_k'+\beta y_k` being zero: no drift. One local
-    step with :math:`\beta=1` is exact diffusion.
+    with :math:`\bar A=(I+A)/2`, positive semidefinite as the theory requires. Local steps from the
+    minimizer stay there, since each peer's :math:`\mu f_k'+\beta y_k` is zero: there is no client
+    drift. One local step with :math:`\beta=1` is exact diffusion.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
       local_steps: :math:`E\ge1`.
-      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      mixing: the weights :math:`A`, as in :class:`Consensus`, symmetric.
       dual_step_size: :math:`\beta>0`; by default :math:`1/E`.
-      batches: what each step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batch of each step (:mod:`fljax.batches`); all of a client's samples by default.
 
     Raises:
       ValueError: weights that are not symmetric or do not fit the graph.

@@ -1,4 +1,4 @@
-r"""ADMM among peers with local training in the place of its minimization: LT-ADMM, LT-ADMM-VR."""
+r"""Decentralized ADMM with local training instead of its minimization: LT-ADMM, LT-ADMM-VR."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["LTADMM", "LTADMMVR", "State"]
 
-#: Of a local step, at a model and with what is remembered: the gradient, and what is remembered.
+#: The gradient of a local step: ``(step, model, table) -> (gradient, table)``.
 Slope = Callable[[Array, Array, Any], tuple[Array, Any]]
 
 
 class State(NamedTuple):
-    """What LT-ADMM keeps from round to round."""
+    """State of LT-ADMM between rounds."""
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 @module
 class _LocalTraining(Algorithm):
-    """Local steps from the model, pulled towards the neighbors; how they look at data is apart."""
+    """Base class of local steps with a pull toward neighbors; subclasses define the gradients."""
 
     penalty: Float[Array, ""] | float
     step_size: Schedule = field(converter=as_schedule)
@@ -83,7 +83,7 @@ class _LocalTraining(Algorithm):
 @algorithm("LT-ADMM", "ren2025", Needs())
 @module
 class LTADMM(_LocalTraining):
-    r"""Several local gradient steps a round in the place of ADMM's exact one (LT-ADMM).
+    r"""Several local gradient steps per round instead of ADMM's exact minimization (LT-ADMM).
 
     Client :math:`k` has a variable :math:`z_{kl}` for each neighbor; in a round
 
@@ -94,22 +94,24 @@ class LTADMM(_LocalTraining):
             \qquad \phi^0=w_k^{(n-1)},\quad w_k^{(n)}=\phi^\tau \\
         z_{kl}&\leftarrow\tfrac12(z_{kl}-z_{lk}+2\rho w_l^{(n)})
 
-    The paper sends a message of its own over every edge. Its relaxation is one half, and then
-    :math:`z_{kl}+z_{lk}=\rho(w_k+w_l)` after a round, of which what is in the brackets is
+    The paper sends an individual message over every edge. Its relaxation is one half, and then
+    :math:`z_{kl}+z_{lk}=\rho(w_k+w_l)` after a round, so that the term in brackets is
     :math:`\tfrac12\big(\rho\sum_l(w_k-w_l)+\gamma_k\big)` with
-    :math:`\gamma_k\leftarrow\gamma_k+\rho\sum_l(w_k-w_l)`: everybody sends its model to all, once.
-    Variables start there, :math:`z_{kl}=\tfrac\rho2(w_k+w_l)`, zero as in the paper where models
-    are. With whole gradients it comes to the optimum linearly, with batches near to it.
+    :math:`\gamma_k\leftarrow\gamma_k+\rho\sum_l(w_k-w_l)`: every client sends its model to all
+    neighbors once. The variables start at such values, :math:`z_{kl}=\tfrac\rho2(w_k+w_l)`, which
+    are zero as in the paper if the models are. With full gradients it converges linearly to the
+    optimum, with batches to a neighborhood of it.
 
     Args:
       penalty: :math:`\rho>0`.
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      pull: :math:`\beta>0`, the step along the constraints.
+      pull: :math:`\beta>0`, the step size of the constraint term.
       local_steps: :math:`\tau`, >= 1.
-      batches: what a local step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of local steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
-      ValueError: numbers that are not positive, batches that cannot be drawn.
+      ValueError: parameters that are not positive, batches that cannot be drawn.
 
     Reference:
       Ren et al. 2025, Algorithm 1.
@@ -137,29 +139,29 @@ class LTADMM(_LocalTraining):
 @algorithm("LT-ADMM-VR", "ren2025", Needs())
 @module
 class LTADMMVR(_LocalTraining):
-    r"""LT-ADMM along batches whose variance vanishes (LT-ADMM-VR).
+    r"""LT-ADMM with variance-reduced gradient estimates (LT-ADMM-VR).
 
     As :class:`LTADMM`, with :math:`f_k'` estimated from a batch and a table of the gradients of all
-    samples, each where it was last met:
+    samples, each at the model of its last use:
 
     .. math::
 
         g_k=\frac1{|B|}\sum_{j\in B}\big(f_{k,j}'(\phi^t)-t_{k,j}\big)+\frac1{D_k}\sum_jt_{k,j},
         \qquad t_{k,j}\leftarrow f_{k,j}'(\phi^t),\ j\in B
 
-    It comes to the optimum linearly. The table has :math:`KND` numbers.
+    It converges linearly to the optimum. The table has :math:`KND` numbers.
 
     Args:
-      penalty: as of :class:`LTADMM`.
-      step_size: as of :class:`LTADMM`.
-      pull: as of :class:`LTADMM`.
-      local_steps: as of :class:`LTADMM`.
-      batch: samples in a step, drawn without replacement.
-      restart: whether a round begins with all samples met at the model, as in the paper; else the
-        table is kept from round to round, which saves a whole gradient.
+      penalty: as in :class:`LTADMM`.
+      step_size: as in :class:`LTADMM`.
+      pull: as in :class:`LTADMM`.
+      local_steps: as in :class:`LTADMM`.
+      batch: samples per step, drawn without replacement.
+      restart: whether each round begins by computing the table anew at the model, as in the paper;
+        otherwise the table is kept from round to round, which saves a full gradient.
 
     Raises:
-      ValueError: numbers that are not positive, a batch larger than every client.
+      ValueError: parameters that are not positive, a batch larger than every client's data.
 
     Reference:
       Ren et al. 2025, Algorithm 1.

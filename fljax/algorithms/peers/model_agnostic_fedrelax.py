@@ -28,47 +28,47 @@ __all__ = ["ModelAgnosticFedRelax"]
 )
 @module
 class ModelAgnosticFedRelax(OnTestSet):
-    r"""Every node takes the best hypothesis for its data and its neighbors' predictions.
+    r"""Every node fits a hypothesis to its data and to its neighbors' predictions.
 
     .. math::
 
         h_k\leftarrow\arg\min_hf_k(h)+\alpha\sum_{l\in\mathcal N_k}a_{kl}
             \frac1{m'}\sum_{j=1}^{m'}\big(h(x_j)-h_l(x_j)\big)^2
 
-    Of the squared error this is empirical risk minimization with the weights :math:`1/D_k` of a
+    With the squared error this is empirical risk minimization with the weights :math:`1/D_k` of a
     node's samples and :math:`\alpha d_k/m'` of the test set's points, whose pseudo-labels are the
-    weighted mean of the neighbors' predictions: all that is ever sent is :math:`m'` predictions.
+    weighted mean of the neighbors' predictions: a message consists of :math:`m'` predictions only.
 
-    Linear models, :math:`h_k(x)=w_k^\top\varphi_k(x)`, are solved for all nodes at once, with what
-    does not change computed once; of several that are as good the least in norm. Features of a
-    node's own go into the problem, and into a test set of each node's, as columns that others have
-    zeros in. Where rounds end they minimize
+    Linear models, :math:`h_k(x)=w_k^\top\varphi_k(x)`, are computed for all nodes at once, with the
+    constant parts computed only once; if the minimizer is not unique, it is the one of least norm.
+    Features that only one node has are columns of the problem, and of a test set per node, in which
+    other nodes have zeros. A fixed point of the rounds minimizes
 
     .. math:: \sum_kf_k(w_k)+\frac\alpha{m'}\sum_{\{k,l\}}a_{kl}\|\Psi_kw_k-\Psi_lw_l\|^2
 
     with :math:`\Psi_k` the test set in node :math:`k`'s features. Learners are fitted on the host,
-    by one process for all seeds one after the other; ``model`` is what they predict at the test
-    set, and ``learned`` fits those of a round again.
+    by one process for all seeds in sequence; ``model`` contains their predictions at the test set,
+    and ``learned`` fits those of a round again.
 
     Args:
       coupling: :math:`\alpha\ge0`.
-      test_set: ``[m', D]``, or ``[K, m', D]`` in features of each node's own; by default the
-        :math:`D` points :math:`\sqrt De_j`, on which models are as far apart as their parameters,
-        and this is :class:`FedRelax`.
+      test_set: ``[m', D]``, or ``[K, m', D]`` with features of each node's own; by default the
+        :math:`D` points :math:`\sqrt De_j`, on which the discrepancy of models is the squared
+        distance of their parameters, so that the method is :class:`FedRelax`.
       pooled: whether a point has one pseudo-label, the mean of the neighbors' predictions, as (65)
-        allows; else one of each neighbor, and the discrepancy (64) is of the learners' own loss, in
-        which the neighbor's prediction is the label: classifiers agree on classes, which have no
-        mean, trees of absolute errors on medians. Until a neighbor was there it says nothing in the
-        first round, and zero later.
-      learners: in place of linear models: one for all or one of each node, with
+        allows; otherwise it has one per neighbor, and the discrepancy (64) is the learners' own
+        loss, with the neighbor's prediction as the label: classifiers agree on classes, which have
+        no mean, and trees with the absolute error on medians. A neighbor that has not yet been
+        available contributes nothing in the first round, and predictions of zero later.
+      learners: learners instead of linear models: one for all nodes or one per node, with
         ``fit(features, targets, sample_weight=)`` and ``predict(features)``, such as
-        scikit-learn's. A random one needs its ``random_state`` for runs that repeat.
+        scikit-learn's. A randomized learner needs its ``random_state`` for reproducible runs.
 
     Raises:
       TypeError: a learner without such methods, or whose ``fit`` takes no ``sample_weight``.
       ValueError: a test set or a number of learners that does not fit; an objective that is not
-        quadratic; learners without a test set, or with models to start at; linear models that are
-        not pooled.
+        quadratic; learners without a test set, or with initial models; linear models that are not
+        pooled.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -92,7 +92,7 @@ class ModelAgnosticFedRelax(OnTestSet):
     learners: Any = static(default=None)
     pooled: bool = static(default=True, kw_only=True)
 
-    #: What was said meanwhile waits for who is absent.
+    #: Messages that an unavailable node receives later.
     waiting: ClassVar[tuple[str, ...]] = ("heard",)
     hears_itself: ClassVar[bool] = False
     combinations: ClassVar[Any] = (NEIGHBORS,)
@@ -135,7 +135,7 @@ class ModelAgnosticFedRelax(OnTestSet):
         return state._replace(heard=inbox.mean(over=now.network.mixing(NEIGHBORS)))
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
-        """The solution of (66), of linear models, by conjugate gradients."""
+        """Return the solution of (66) for linear models, by conjugate gradients."""
         if self.learners is not None:
             raise ValueError(
                 "of learners no optimum is known; take metrics such as 'validation_error'."
@@ -158,12 +158,12 @@ class ModelAgnosticFedRelax(OnTestSet):
         return jax.scipy.sparse.linalg.cg(system, right, tol=tolerance, maxiter=most)[0]
 
     def learned(self, problem: Problem, network: Graph, labels: Any) -> list[Any]:
-        """The learners fitted to these pseudo-labels, one of each node.
+        """Return the learners fitted to these pseudo-labels, one per node.
 
         Args:
-          problem: of the simulation.
-          network: likewise.
-          labels: ``[K, m']``, or ``[K, S, m']``, a round's of
+          problem: the simulation's problem.
+          network: the simulation's network.
+          labels: ``[K, m']``, or ``[K, S, m']``, those of a round in
             ``metrics.trajectory("labels", ("client", "point"))``.
         """
         return self._learned(problem, labels, self._pull(network))

@@ -1,20 +1,20 @@
-r"""Federated learning networks: what each node makes of its own model and its neighbors' mean.
+r"""Federated learning networks: fixed-point iterations on own models and neighbors' means.
 
 Generalized total variation minimization (GTVMin) gives every node :math:`k` a model of its own and
-pulls those of neighbors together,
+couples the models of neighbors,
 
 .. math:: \min_{w_1,\dots,w_K}\ \sum_kf_k(w_k)+\alpha\sum_{\{k,l\}\in\mathcal E}a_{kl}\|w_k-w_l\|^2,
 
 and its distributed algorithms are fixed-point iterations
-:math:`w_k\leftarrow\mathcal F_k(w_1,\dots,w_K)` (Jung 2025, (125)-(127)) that need of the others no
-more than the weighted mean of neighbors. They are one operator apart: a gradient step
-(:class:`FedGD`), one along an estimate (:class:`NetworkedFedSGD`), the exact minimizer given the
-neighbors (:class:`FedRelax`).
+:math:`w_k\leftarrow\mathcal F_k(w_1,\dots,w_K)` (Jung 2025, (125)-(127)) that depend on other nodes
+only through the weighted mean of neighbors. They differ in the operator: a gradient step
+(:class:`FedGD`), a step along a gradient estimate (:class:`NetworkedFedSGD`), the exact minimizer
+given the neighbors (:class:`FedRelax`).
 
-Nothing here knows of time. A node that is absent, hears old copies or loses a message
-(``Simulation(participation=..., delays=..., losses=...)``) applies the same operator to what it
-has, which is the asynchronous form (128)-(130): its own model is fresh, its neighbors' are the
-newest that reached it.
+The operators do not depend on time. A node that is unavailable, receives stale copies or loses a
+message (``Simulation(participation=..., delays=..., losses=...)``) applies the same operator to its
+current information, which is the asynchronous form (128)-(130): its own model is current, its
+neighbors' models are the latest that it received.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -34,12 +34,12 @@ from fljax.streams import Stream
 __all__ = ["Coupled", "NetworkState", "NetworkedIteration"]
 
 
-#: What neighbors said, weighed by edges.
+#: The mean of neighbors' messages, weighted by edges.
 NEIGHBORS = Mixing("neighbors")
 
 
 class NetworkState(NamedTuple):
-    """What nodes keep from round to round."""
+    """State of the nodes between rounds."""
 
     model: Array  # [K, D]  w_k
     heard: Any  # [K, D]  the weighted mean of what its neighbors said, as it reached k
@@ -48,17 +48,18 @@ class NetworkState(NamedTuple):
 
 
 class NetworkedIteration(Algorithm):
-    r"""The unified form: every node applies an operator to its model and its neighbors' mean.
+    r"""Unified form: every node applies an operator to its model and its neighbors' mean.
 
     .. math::
 
         w_k^{(n)}=\mathcal F_k\big(w_k^{(n-1)},h_k^{(n-1)}\big),\qquad
         h_k^{(n)}=\frac1{d_k}\sum_{l\in\mathcal N_k}a_{kl}w_l^{(n)},\quad d_k=\sum_la_{kl}
 
-    A round updates, then shares; nodes start from what all know. Who is absent keeps its model, and
-    what neighbors say meanwhile waits for it. A node without neighbors hears itself. For a
-    method of your own give :meth:`operator`, and :meth:`prepared` for what it computes once; it
-    then meets late, lost, compressed, falsified and robustly combined messages as those here do.
+    A round updates, then shares; the initial models are known to all. Unavailable nodes keep their
+    models, and messages that neighbors send meanwhile are stored for them. For a node without
+    neighbors the neighbors' mean is its own model. For a method of your own define
+    :meth:`operator`, and :meth:`prepared` for quantities computed once; it then supports delayed,
+    lost, compressed, falsified and robustly combined messages like the methods here.
 
     Example:
       A gradient step from the neighbors' mean:
@@ -92,11 +93,11 @@ class NetworkedIteration(Algorithm):
 
     @_check.required
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
-        """The new models of all nodes."""
+        """Return the new models of all nodes."""
         raise NotImplementedError
 
     def prepared(self, problem: Any, network: Graph) -> Any:
-        """What the state keeps, unchanged, of the data and the first network."""
+        """Return constants of the state, computed from the data and the first network."""
         return None
 
     def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
@@ -112,7 +113,7 @@ class NetworkedIteration(Algorithm):
 
 
 class Coupled(NetworkedIteration):
-    """What minimizes the generalized total variation of squared differences."""
+    """Base class of methods for generalized total variation minimization (squared differences)."""
 
     coupling: Any
 
@@ -132,11 +133,11 @@ class Coupled(NetworkedIteration):
             )
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
-        """The solution of GTVMin, a model of each node."""
+        """Return the solution of GTVMin, one model per node."""
         problem = replace(problem, clip=None)
         return GTVMin(problem, network, jnp.asarray(self.coupling, problem.dtype)).solve()
 
     def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients parts"]:
-        r""":math:`2\alpha d_k`, of each parameter where these are coupled unequally."""
+        r"""Return :math:`2\alpha d_k`, for each parameter if their couplings differ."""
         coupling = jnp.atleast_1d(jnp.asarray(self.coupling, degree.dtype))
         return 2 * degree[:, None] * coupling[None]

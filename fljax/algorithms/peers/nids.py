@@ -1,4 +1,4 @@
-"""NIDS: exact diffusion with steps of each peer and a proximal operator (Li, Shi and Yan 2019)."""
+"""NIDS: exact diffusion with uncoordinated step sizes and a prox (Li, Shi and Yan 2019)."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ __all__ = ["NIDS", "NIDSState"]
 
 
 class NIDSState(NamedTuple):
-    """What NIDS keeps from round to round."""
+    """State of NIDS between rounds."""
 
     model: Array  # [K, D]  w_k
     point: Array  # [K, D]  z_k, of which it is the proximal point
@@ -31,7 +31,7 @@ class NIDSState(NamedTuple):
 @algorithm("NIDS", "li2019nids", Needs(data="any"))
 @module
 class NIDS(Exact):
-    r"""A proximal gradient method whose steps are each peer's own affair.
+    r"""Decentralized proximal gradient method with a step size of each peer's own.
 
     .. math::
 
@@ -40,22 +40,24 @@ class NIDS(Exact):
         w_k^{(n+1)} &= \arg\min_w\tfrac\lambda KR(w)+\tfrac1{2\mu_k}\|w-z_k^{(n+1)}\|^2
 
     with :math:`\tilde A=I-c\,\mathrm{diag}(\mu)(I-A)`, from
-    :math:`z^{(1)}=w^{(0)}-\mu\ell'(w^{(0)})`, which is combined with nothing: what is said in
-    round 1 is not used. :math:`\ell'` are the gradients of the mean losses. It is computed with
-    the dual variable of the paper's primal-dual form,
+    :math:`z^{(1)}=w^{(0)}-\mu\ell'(w^{(0)})`, which involves no combination: the messages of round
+    1 are not used. :math:`\ell'` are the gradients of the mean losses. It is computed with the dual
+    variable of the paper's primal-dual form,
     :math:`z^{(n+1)}=w^{(n)}-\mu(\ell'(w^{(n)})+d^{(n+1)})`.
 
-    A peer's step has its own objective to fit alone, :math:`\mu_k<2/L_k`, if :math:`c` is at most
-    :math:`1/((1-\lambda_{\min}(A))\max_k\mu_k)`, as its default is on every network.
+    A peer's step size is limited only by its own objective, :math:`\mu_k<2/L_k`, if :math:`c` is at
+    most :math:`1/((1-\lambda_{\min}(A))\max_k\mu_k)`, which the default satisfies on every network.
 
     Args:
-      step_size: :math:`\mu`, one number or one of each peer, > 0.
-      mixing: the weights :math:`A`, as of :class:`Consensus`, symmetric.
+      step_size: :math:`\mu`, one number or one per peer, > 0.
+      mixing: the weights :math:`A`, as in :class:`Consensus`, symmetric.
       consensus_step_size: :math:`c>0`; by default :math:`1/(2\max_k\mu_k)`.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
-      ValueError: weights that are not symmetric or do not fit the graph; steps of another shape.
+      ValueError: weights that are not symmetric or do not fit the graph; step sizes of another
+        shape.
 
     Example:
       >>> import jax, fljax as fl
@@ -69,7 +71,7 @@ class NIDS(Exact):
       True
 
     Reference:
-      Li, Shi & Yan 2019, Algorithm 1; section III for the steps.
+      Li, Shi & Yan 2019, Algorithm 1; section III for the step sizes.
     """
 
     step_size: Any = field()  # one number, or one of each peer
@@ -116,8 +118,8 @@ class NIDS(Exact):
     def step_bound(
         self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
     ) -> Array | None:
-        r"""How large :math:`\max_k\mu_k` may be for all :math:`\mu_k\le2/L_k`, were all of them
-        scaled alike. (A larger ``consensus_step_size`` than the default is not looked at.)
+        r"""Return the largest :math:`\max_k\mu_k` with all :math:`\mu_k\le2/L_k`, if all are scaled
+        by the same factor. (A ``consensus_step_size`` above the default is not taken into account.)
         """
         largest = largest_curvature(problem, proximal=True)
         if largest is None:

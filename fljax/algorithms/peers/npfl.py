@@ -24,14 +24,14 @@ __all__ = [
 
 
 class Relations(NamedTuple):
-    """How the neighbors of each client relate to it, constant over a run."""
+    """Cluster relations between each client and its neighbors, constant over a run."""
 
     same: Graph  # edges within clusters; its degree is |N_k and C_(q)|
     others: Graph  # row k averages the clusters other than k's among its neighbors
 
 
 class State(NamedTuple):
-    """What NPFL keeps from round to round."""
+    """State of NPFL between rounds."""
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
@@ -45,10 +45,10 @@ class State(NamedTuple):
 @algorithm("NPFL", "gauthier2023rl", Needs(minimizer=True))
 @module
 class NPFL(Algorithm):
-    r"""ADMM among neighbors of the same cluster, pulled towards neighbors of the others.
+    r"""ADMM among neighbors of the same cluster, with inter-cluster learning from the others.
 
     Client :math:`k` of cluster :math:`q`, with
-    :math:`\hat w_{k,(r)}` the mean of its neighbors' models in cluster :math:`r`, does
+    :math:`\hat w_{k,(r)}` the mean of its neighbors' models in cluster :math:`r`, computes
 
     .. math::
 
@@ -58,21 +58,22 @@ class NPFL(Algorithm):
         \gamma_k^{(n)} &= \gamma_k+\rho\sum_{l\in\mathcal N_k\cap\mathcal C_{(q)}}
             (w_k^{(n)}-w_l^{(n)})
 
-    with all right-hand sides of the first line from round :math:`n-1`, from a start at zero;
+    with all right-hand sides of the first line from round :math:`n-1`, starting from zero;
     :math:`f_k` is the problem's objective, whose ``strength`` gives each client its
-    :math:`\lambda/|\mathcal C_{(q)}|`. Three misprints are mended: the dual (6.6) has the opposite
-    difference and diverges, the inter-cluster term of (6.5) has the sum and :math:`\tau` inside the
-    square, unlike (6.2) from which (6.11) follows, and (6.11) counts all neighbors in the place of
-    those of the cluster. The source has no rule for a cluster without a neighbor: it is left
-    out, and the mean is over those that are there; with none, :math:`\tau_k` has no effect.
+    :math:`\lambda/|\mathcal C_{(q)}|`. Three misprints are corrected: the dual (6.6) has the
+    opposite difference and diverges, the inter-cluster term of (6.5) has the sum and :math:`\tau`
+    inside the square, unlike (6.2) from which (6.11) follows, and (6.11) counts all neighbors
+    instead of those of the cluster. The source has no rule for a cluster without a neighbor: it is
+    omitted, and the mean is over the other clusters; if all are without neighbors, :math:`\tau_k`
+    has no effect.
 
-    Clusters are the problem's ``tasks``; without, all clients are one and this is
+    Clusters are the problem's ``tasks``; without tasks, all clients form one cluster and this is
     :class:`NetworkedADMM`, the NFL of figure 6.1.
 
     Args:
       penalty: :math:`\rho>0`.
       inter_cluster: :math:`\tau_k\in[0,1]`, one number or ``[K]``.
-      inner_iterations: of the primal solver where there is no closed form.
+      inner_iterations: iterations of the primal solver if there is no closed form.
 
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1].
@@ -135,5 +136,7 @@ def relate(problem: Problem, network: Graph) -> Relations:
 def curvature(
     relations: Relations, penalty: Array | float, inter_cluster: Array | float
 ) -> Float[Array, " clients"]:
-    r""":math:`2\tau_k+2\rho|\mathcal N_k\cap\mathcal C_{(q)}|`, what a primal step adds to f_k."""
+    r"""Return :math:`2\tau_k+2\rho|\mathcal N_k\cap\mathcal C_{(q)}|`, the curvature that a primal
+    step adds to that of f_k.
+    """
     return 2 * (inter_cluster * relations.others.degree + penalty * relations.same.degree)

@@ -1,7 +1,8 @@
-r"""NPFL whose clients are not told which neighbors are of their cluster (Gauthier 2024, chapter 7).
+r"""NPFL with unknown clusters, estimated by the clients (Gauthier 2024, chapter 7).
 
-Neighbors that take each other for members of one cluster learn as such in :class:`NPFL`, with a
-dual :math:`\gamma_{kl}` of their link alone: it starts at zero whenever they come together.
+Neighbors that both assign each other to the same cluster learn as members of one cluster in
+:class:`NPFL`, with a dual variable :math:`\gamma_{kl}` per link, which restarts at zero whenever
+such a pair forms.
 """
 
 from typing import Any, NamedTuple
@@ -30,14 +31,14 @@ __all__ = [
     "State",
 ]
 
-#: Clusters and parameters that are told are no models, which a compressor may round.
+#: The clusters and parameters in messages are not models, which a compressor may round.
 NEEDS = Needs(quadratic=True, validation=True, compressed=False)
 
 # By the model that suits -------------------------------------------------------------------------
 
 
 class State(NamedTuple):
-    """What NPFL keeps from round to round where each client chooses its cluster."""
+    """State of NPFL between rounds if each client chooses its cluster."""
 
     model: Array  # [K, D]  w_k
     said: Array  # [K, D + 1]  what client k last said: its model and the number of its cluster
@@ -49,19 +50,20 @@ class State(NamedTuple):
 
 @module
 class Choosing(Algorithm):
-    r""":class:`NPFL` whose clients choose their cluster and tell its number with their model.
+    r""":class:`NPFL` whose clients choose their cluster and send its number with their model.
 
-    Clients start in the clusters :math:`k\bmod Q`. After ``warmup`` rounds each, having done its
-    primal step, takes the cluster :math:`\arg\min_rm_{kr}` whose mean model
-    :math:`\hat w_{k,(r)}` among its neighbors, without its own, suits it best on its validation
-    data (on those that it learns from, the model of where it is would always suit); of a cluster
-    that no neighbor is of it remembers the last. What suits is a method of each subclass. Numbers
-    of clusters are agreed on among neighbors and may mean another thing further away.
+    Clients start in the clusters :math:`k\bmod Q`. After ``warmup`` rounds each client, after its
+    primal step, chooses the cluster :math:`\arg\min_rm_{kr}` whose mean model
+    :math:`\hat w_{k,(r)}` among its neighbors, without its own, has the smallest misfit on its
+    validation data (on the training data the model of its current cluster would always fit best);
+    for a cluster without neighbors it uses the last mean model. Each subclass defines the misfit
+    :math:`m_{kr}`. Cluster numbers are consistent among neighbors, but may denote different
+    clusters in distant parts of the network.
 
     Args:
       penalty: :math:`\rho>0`.
       inter_cluster: :math:`\tau_k\in[0,1]`, one number or ``[K]``.
-      clusters: ``Q``, how many there are, <= clients.
+      clusters: ``Q``, the number of clusters, <= clients.
       warmup: rounds before the first choice, >= 1.
     """
 
@@ -82,7 +84,7 @@ class Choosing(Algorithm):
         _check.count("clusters", self.clusters, at_most=problem.clients)
 
     def message_size(self, dim: int) -> int:
-        """A model and the number of a cluster."""
+        """Return the size of a model and the number of a cluster."""
         return dim + 1
 
     def init(self, problem: Problem, network: Graph) -> State:
@@ -102,7 +104,7 @@ class Choosing(Algorithm):
         model: Float[Array, "clients dim"],
         known: Float[Array, "clients clusters dim"],
     ) -> Float[Array, "clients clusters"]:
-        """How ill what each client knows of each cluster suits it, given its own model."""
+        """Return each client's misfit to its mean model of each cluster, given its own model."""
         raise NotImplementedError
 
     def step(self, state: State, now: Round) -> State:
@@ -141,7 +143,7 @@ class Choosing(Algorithm):
     def parts(
         self, message: Float[Array, "*rows numbers"]
     ) -> tuple[Float[Array, "*rows dim"], Int[Array, "*rows"]]:
-        """The model and the cluster that a message tells, whatever the noise on its number."""
+        """Return the model and the cluster in a message, rounding the noise on its number."""
         number = jnp.clip(jnp.rint(message[..., -1]), 0, self.clusters - 1)
         return message[..., :-1], number.astype(jnp.int32)
 
@@ -151,7 +153,7 @@ class Choosing(Algorithm):
         cluster: Int[Array, "clients slots"],
         edge: Bool[Array, "clients slots"],
     ) -> tuple[Float[Array, "clients clusters dim"], Bool[Array, "clients clusters"]]:
-        """The mean model of the neighbors of each cluster, and whether there are any."""
+        """Return the mean model of the neighbors in each cluster, and whether there are any."""
         member = jax.nn.one_hot(cluster, self.clusters, dtype=models.dtype)
         member = jnp.where(edge[..., None], member, 0)
         count = jnp.sum(member, axis=1)
@@ -162,10 +164,10 @@ class Choosing(Algorithm):
 @algorithm("NPFL, by loss", "gauthier2024", NEEDS)
 @module
 class NPFLByLoss(Choosing):
-    r"""NPFL in which each client takes the cluster whose model has least loss on its data.
+    r"""NPFL in which each client chooses the cluster whose model has the smallest loss on its data.
 
     :class:`Choosing` with :math:`m_{kr}=\frac1{D_k}\sum_j\ell(x_{k,j},y_{k,j};\hat w_{k,(r)})` over
-    its validation data: the choice of :class:`IFCA`, among neighbors.
+    its validation data: the rule of :class:`IFCA`, among neighbors.
 
     Args:
       penalty: :math:`\rho>0`.
@@ -175,7 +177,7 @@ class NPFLByLoss(Choosing):
 
     Raises:
       ValueError: more clusters than clients; a problem without validation data, one that is not
-        quadratic or that clips.
+        quadratic or that clips gradients.
 
     Example:
       >>> import jax, fljax as fl
@@ -206,19 +208,20 @@ class NPFLByLoss(Choosing):
 @algorithm("NPFL, by gradient", "gauthier2024", NEEDS)
 @module
 class NPFLByGradient(Choosing):
-    r"""NPFL in which each client takes the cluster whose model is nearest to a step of its own.
+    r"""NPFL in which each client chooses the cluster whose model is nearest to its gradient step.
 
     :class:`Choosing` with :math:`m_{kr}=\|\hat w_{k,(r)}-(w_k-\eta V_k'(w_k))\|^2`, :math:`V_k`
-    being the mean loss on its validation data. Where its own model and those of its cluster lack
-    the same, the gradient says into which direction; a loss says only that all are bad.
+    being the mean loss on its validation data. If its own model and those of its cluster have the
+    same error, the gradient indicates its direction; losses only show that all are large.
 
     Args:
-      step_size: :math:`\eta>0`; at one over the curvature of :math:`V_k` averaged over directions
-        the step ends, on average over the samples' law, at the model behind the data.
-      penalty: :math:`\rho>0`; this and the others as of :class:`NPFLByLoss`.
+      step_size: :math:`\eta>0`; with the inverse of the curvature of :math:`V_k`, averaged over
+        directions, the step leads, on average over the distribution of the samples, to the model
+        that generated the data.
+      penalty: :math:`\rho>0`; this and the other arguments as in :class:`NPFLByLoss`.
 
     Raises:
-      ValueError: a step size that is not positive; as :class:`NPFLByLoss`.
+      ValueError: a step size that is not positive; as for :class:`NPFLByLoss`.
 
     Example:
       >>> import jax, fljax as fl
@@ -257,7 +260,7 @@ class NPFLByGradient(Choosing):
 
 
 class Context(NamedTuple):
-    """What a primal step depends on besides the parameters."""
+    """Quantities other than the parameters on which a primal step depends."""
 
     pull: Array  # [K, D]  of its like: sum_l rho (w_k + w_l) - gamma_kl
     like: Array  # [K, S]  which neighbors take client k for their like, and it them
@@ -265,7 +268,7 @@ class Context(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """What NPFL keeps from round to round where each client learns a parameter of each neighbor."""
+    """State of NPFL between rounds if each client learns a parameter for each neighbor."""
 
     model: Array  # [K, D]  w_k
     said: Array  # [K, D + K]  what client k last said: its model and its parameters, by client
@@ -279,7 +282,7 @@ class Learning(NamedTuple):
 @algorithm("NPFL, by parameters", "gauthier2024", NEEDS)
 @module
 class NPFLByParameters(Algorithm):
-    r"""NPFL-RL without clusters: a parameter of each neighbor, and its value says who is alike.
+    r"""NPFL-RL without clusters: a parameter for each neighbor, whose value classifies it.
 
     "The proposed reinforcement learning mechanism ... could be adapted to behave without a priori
     cluster information on the neighbors and classify those according to the value of the
@@ -291,21 +294,22 @@ class NPFLByParameters(Algorithm):
             \|w_l-w\|^2+\sum_{l\in\mathcal A_k}\Big(w^\top\gamma_{kl}
             +\rho\Big\|w-\frac{w_k+w_l}2\Big\|^2\Big),
 
-    and from the second round on a client moves its :math:`\tau_{kl}` by the ``policy``, as in
-    :class:`NPFLRL`. It tells them with its model: with neighbors :math:`\mathcal A_k` for which
-    :math:`\min(\tau_{kl},\tau_{lk})\ge\theta` it learns as with those of its cluster in
-    :class:`NPFL`. The parameters of these go on being learned.
+    and from the second round on a client updates its :math:`\tau_{kl}` by the ``policy``, as in
+    :class:`NPFLRL`. It sends them with its model: neighbors in :math:`\mathcal A_k`, for which
+    :math:`\min(\tau_{kl},\tau_{lk})\ge\theta`, are treated like those of its cluster in
+    :class:`NPFL`. Their parameters continue to be learned.
 
     Args:
       penalty: :math:`\rho>0`.
       policy: a :class:`Policy`.
       initial: :math:`\tau_{kl}^{(0)}\in[0,1]`.
-      threshold: :math:`\theta>0`; above one nobody is ever taken for alike, and what parameters
-        there are is the clients' only tie.
-      policy_steps: of the policy a round, >= 1.
+      threshold: :math:`\theta>0`; above one no neighbors are ever classified as similar, and the
+        terms with :math:`\tau_{kl}` are the only coupling of clients.
+      policy_steps: policy steps per round, >= 1.
 
     Raises:
-      ValueError: a problem without validation data, one that is not quadratic or that clips.
+      ValueError: a problem without validation data, one that is not quadratic or that clips
+        gradients.
 
     Example:
       >>> import jax, fljax as fl
@@ -348,7 +352,9 @@ class NPFLByParameters(Algorithm):
         _check.count("policy_steps", self.policy_steps)
 
     def message_size_of(self, problem: Any) -> int:
-        """A model, and a parameter of each client: zero where it is no neighbor."""
+        """Return the size of a model and a parameter for each client, zero for clients that are not
+        neighbors.
+        """
         return problem.dim + problem.clients
 
     def init(self, problem: Problem, network: Graph) -> Learning:
@@ -420,7 +426,9 @@ class NPFLByParameters(Algorithm):
         heard: Float[Array, "clients slots numbers"],
         network: Graph,
     ) -> Bool[Array, "clients slots"]:
-        """Who, by what both told, are alike: at both ends of a link the same."""
+        """Return which neighbors are similar by the parameters sent by both, the same at both ends
+        of a link.
+        """
         (neighbors, weights), clients = network.neighbor_table(), network.nodes
         mine = jnp.arange(clients, dtype=jnp.int32)[:, None, None]
         ours = jnp.take_along_axis(said[:, -clients:], neighbors, axis=1)
@@ -429,7 +437,7 @@ class NPFLByParameters(Algorithm):
 
 
 def told(tau: Float[Array, "clients slots"], network: Graph) -> Float[Array, "clients clients"]:
-    """Each client's parameters by the number of the client that they are of."""
+    """Return each client's parameters, indexed by the number of the client that they refer to."""
     neighbors, _ = network.neighbor_table()
     mine = jnp.arange(network.nodes, dtype=jnp.int32)[:, None]
     return jnp.zeros((network.nodes, network.nodes), tau.dtype).at[mine, neighbors].add(tau)

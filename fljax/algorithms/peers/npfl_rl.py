@@ -1,4 +1,4 @@
-r"""NPFL whose clients learn how much to learn from other clusters (Gauthier 2024, Algorithm 6)."""
+r"""NPFL with reinforcement learning of its inter-cluster weights (Gauthier 2024, Algorithm 6)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,14 +27,14 @@ __all__ = [
 
 
 class Context(NamedTuple):
-    r"""What a primal step depends on besides :math:`\tau_k`."""
+    r"""Quantities other than :math:`\tau_k` on which a primal step depends."""
 
     pull: Array  # [K, D]  of the same cluster: rho sum_l (w_k + w_l) - gamma_k
     others: Array  # [K, D]  the mean of the other clusters' neighbors
 
 
 class State(NamedTuple):
-    """What NPFL-RL keeps from round to round."""
+    """State of NPFL-RL between rounds."""
 
     model: Array  # [K, D]  w_k
     heard: Array  # [K, D]  what client k last said
@@ -48,14 +48,14 @@ class State(NamedTuple):
 
 
 class Policy:
-    """How a client moves its parameter; subclass it for one of your own."""
+    """Base class of rules by which a client updates its parameter; subclass it for your own."""
 
     @_check.required
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
-        """The next parameters.
+        """Return the next parameters.
 
         Args:
-          key: of this epoch.
+          key: the random key of this epoch.
           tau: ``[K]``.
           cost: ``[K] -> [K]``, the validation cost of each client's primal step at these values.
           slope: ``[K] -> [K]``, its derivative.
@@ -67,11 +67,12 @@ class Policy:
 class DeterministicPolicyGradient(Policy):
     r""":math:`\tau_k\leftarrow\tau_k-\delta\,\partial V_v(w_k(a))/\partial a|_{a=\tau_k}` (6.13).
 
-    The slope has the square of the data's scale, so a step size means something beside it only.
+    The derivative scales with the square of the data, so a suitable step size depends on that
+    scale.
 
     Args:
       step_size: :math:`\delta>0`.
-      cap: the largest change in one step, > 0; none in the source.
+      cap: the largest change in one step, > 0; there is none in the source.
     """
 
     step_size: Float[Array, ""] | float
@@ -95,7 +96,7 @@ class RandomProbe(Policy):
     r""":math:`\tau_k\leftarrow\tau_k-\delta\,\mathrm{sign}(V_v(w_k(\tau_k+\alpha))-V_v(w_k))\,\alpha`.
 
     The source's "stochastic actor-critic" (6.14), with :math:`\alpha` uniform on
-    :math:`[-\nu/2,\nu/2]`: a probe is followed if it was better and fled if not.
+    :math:`[-\nu/2,\nu/2]`: the parameter moves toward a better probe and away from a worse one.
 
     Args:
       step_size: :math:`\delta>0`.
@@ -120,28 +121,29 @@ class RandomProbe(Policy):
 class NPFLRL(Algorithm):
     r"""Networked personalized learning with inter-cluster learning by reinforcement learning.
 
-    The primal and dual steps are those of :class:`NPFL` with a :math:`\tau_k` of each client. From
-    the second round on a client first moves it by the ``policy``, which looks at the cost on its
+    The primal and dual steps are those of :class:`NPFL` with a :math:`\tau_k` for each client. From
+    the second round on a client first updates it by the ``policy``, which uses the cost on its
     validation data,
 
     .. math:: V_v(w)=\frac1{D_k}\sum_j\ell(x_{k,j},y_{k,j};w)+\lambda_kR(w),
 
     of the model :math:`w_k(a)` that the *last* primal step would have given with the parameter
-    :math:`a` (the index of (6.13); the source does not say which step the policy looks back at).
-    Several ``policy_steps`` of it a round, each from where the last one ended, are batch
-    reinforcement learning (NPFL-BRL). The primal step is the ridge regression's closed form (6.11);
-    one eigendecomposition serves all values of :math:`\tau_k`.
+    :math:`a` (the index of (6.13); the source does not specify which step the policy refers to).
+    Several ``policy_steps`` per round, each from the result of the last, are batch reinforcement
+    learning (NPFL-BRL). The primal step is the closed form (6.11) of ridge regression; one
+    eigendecomposition suffices for all values of :math:`\tau_k`.
 
     Args:
       penalty: :math:`\rho>0`.
       policy: a :class:`Policy`.
       initial: :math:`\tau_k^{(0)}\in[0,1]`, one number or ``[K]``; the source gives no value.
-      policy_steps: of the policy a round, >= 1.
-      clip: keep :math:`\tau_k` in [0, 1] after every step. The source does not say so; without it
-        the parameters leave the interval and primal systems become singular.
+      policy_steps: policy steps per round, >= 1.
+      clip: whether :math:`\tau_k` is clipped to [0, 1] after every step. The source does not state
+        it; without it the parameters leave the interval and the primal systems become singular.
 
     Raises:
-      ValueError: a problem without validation data, one that is not quadratic or that clips.
+      ValueError: a problem without validation data, one that is not quadratic or that clips
+        gradients.
 
     Reference:
       Gauthier 2024, Algorithm 6, (6.7)-(6.14).

@@ -1,4 +1,4 @@
-"""ProxSkip: gradient steps all the time, exchanges now and then (Mishchenko et al. 2022)."""
+"""ProxSkip: gradient steps with random communication rounds (Mishchenko et al. 2022)."""
 
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +19,7 @@ __all__ = ["PeerState", "ProxSkip"]
 
 
 class PeerState(NamedTuple):
-    """What ProxSkip keeps from round to round."""
+    """State of ProxSkip between rounds."""
 
     model: Array  # [K, D]  w_k
     control: Array  # [K, D]  h_k
@@ -29,7 +29,7 @@ class PeerState(NamedTuple):
 @algorithm("ProxSkip", "mishchenko2022", Needs())
 @module
 class ProxSkip(Skipping):
-    r"""Gradient steps all the time, an exchange with neighbors now and then (ProxSkip).
+    r"""Gradient steps in every round, an exchange with neighbors in random rounds (ProxSkip).
 
     .. math::
 
@@ -39,20 +39,20 @@ class ProxSkip(Skipping):
                 h_k\leftarrow h_k+\frac p\mu(w_k^{(n)}-\hat w_k) & \text{with the probability }p \\
             \hat w_k & \text{else}\end{cases}
 
-    with one draw for all, and :math:`h_k=0` at the start. The weights :math:`\frac12(I+A)` are
-    positive semidefinite for every symmetric, doubly stochastic :math:`A`, as the theory asks; with
-    them it is the paper's form among peers, of :math:`\tau=p/(2\mu)`, and for :math:`p=1` exact
-    diffusion. For smooth, strongly convex objectives it comes to the optimum linearly; rounds
-    without an exchange send nothing.
+    with one random draw for all, and :math:`h_k=0` initially. The weights :math:`\frac12(I+A)` are
+    positive semidefinite for every symmetric, doubly stochastic :math:`A`, as the theory requires;
+    with them it is the paper's decentralized form, with :math:`\tau=p/(2\mu)`, and for :math:`p=1`
+    exact diffusion. For smooth, strongly convex objectives it converges linearly to the optimum;
+    nothing is sent in rounds without an exchange.
 
     Args:
-      step_size: as of :class:`Scaffnew`.
-      probability: as of :class:`Scaffnew`.
-      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`, symmetric.
-      batches: as of :class:`Scaffnew`.
+      step_size: as in :class:`Scaffnew`.
+      probability: as in :class:`Scaffnew`.
+      mixing: the weights :math:`a_{kl}`, as in :class:`Consensus`, symmetric.
+      batches: as in :class:`Scaffnew`.
 
     Raises:
-      ValueError: as :class:`Scaffnew`; weights that are not symmetric or do not fit the graph.
+      ValueError: as for :class:`Scaffnew`; weights that are not symmetric or do not fit the graph.
 
     Reference:
       Mishchenko et al. 2022, section 5; Guo et al. 2023, Algorithm 1.

@@ -1,4 +1,4 @@
-r"""QG-DSGDm: momentum along how models move, and not gradients (Lin et al. 2021)."""
+r"""QG-DSGDm: quasi-global momentum in decentralized learning (Lin et al. 2021)."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ __all__ = ["QGDSGDm", "QuasiGlobalState"]
 
 
 class QuasiGlobalState(NamedTuple):
-    """What QG-DSGDm keeps from round to round."""
+    """State of QG-DSGDm between rounds."""
 
     model: Array  # [K, D]  x_k
     momentum: Array  # [K, D]  \hat m_k
@@ -32,7 +32,7 @@ class QuasiGlobalState(NamedTuple):
 )
 @module
 class QGDSGDm(Combining):
-    r"""Decentralized gradient descent whose momentum follows the models, and not the gradients.
+    r"""Decentralized gradient descent whose momentum averages changes of models, not gradients.
 
     .. math::
 
@@ -40,16 +40,17 @@ class QGDSGDm(Combining):
         x_k^{(n+1)} &= \sum_{l\in\mathcal N_k}a_{kl}x_l^{(n+1/2)} \\
         \hat m_k^{(n)} &= \beta\hat m_k^{(n-1)}+(1-\beta)\frac{x_k^{(n)}-x_k^{(n+1)}}\mu
 
-    from :math:`\hat m^{(0)}=0`. How a peer's model moved in a round has in it what its neighbors
-    did, so that momentum of unlike peers agrees better than that of their own gradients. Without
-    momentum it is :class:`ATC`. The paper's two factors are the same number in its experiments, and
-    here. The step of a round in which a peer is absent changes nothing of it.
+    from :math:`\hat m^{(0)}=0`. The change of a peer's model in a round includes the contribution
+    of its neighbors, so that the momentum of heterogeneous peers agrees better than with their own
+    gradients. Without momentum it is :class:`ATC`. The paper's two factors are the same number in
+    its experiments, and here. In a round in which a peer is unavailable its state is unchanged.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
-      mixing: the weights :math:`A`, as of :class:`Consensus`.
+      mixing: the weights :math:`A`, as in :class:`Consensus`.
       momentum: :math:`\beta\in[0,1)`; 0.9 in the paper.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
       ValueError: a momentum outside [0, 1), weights that do not fit the graph.

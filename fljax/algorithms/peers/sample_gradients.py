@@ -1,4 +1,4 @@
-"""Gradients of single samples, and the table of them that variance reduction remembers."""
+"""Gradients of single samples, and the table of them that variance reduction stores."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ __all__ = ["Table", "estimated", "of_samples", "tabulated"]
 
 
 class Table(NamedTuple):
-    """What each client remembers of its samples."""
+    """Each client's stored gradients of its samples."""
 
     gradients: Array  # [K, N, D]  of each sample, where it was last met
     #: [K, D]  of these, each with its sample's weight; carried along, not summed anew: its rounding
@@ -22,8 +22,8 @@ class Table(NamedTuple):
 def of_samples(
     problem: Problem, model: Float[Array, "clients dim"], rows: Int[Array, "clients batch"]
 ) -> Float[Array, "clients batch dim"]:
-    r"""The gradient of :math:`f_{k,j}=\ell(x_{k,j},y_{k,j};\cdot)+\tfrac\lambda KR` for some
-    :math:`j`, at the client's model.
+    r"""Return the gradients of :math:`f_{k,j}=\ell(x_{k,j},y_{k,j};\cdot)+\tfrac\lambda KR` for
+    some :math:`j`, at the client's model.
     """
     clients, batch = rows.shape
     who = jnp.repeat(jnp.arange(clients, dtype=jnp.int32), batch)
@@ -32,7 +32,7 @@ def of_samples(
 
 
 def tabulated(problem: Problem, model: Float[Array, "clients dim"]) -> Table:
-    """All samples met at one model."""
+    """Return the table of the gradients of all samples at one model."""
     rows = jnp.arange(problem.samples, dtype=jnp.int32)[None]
     rows = jnp.broadcast_to(rows, (problem.clients, problem.samples))
     return Table(of_samples(problem, model, rows), problem.gradient(model))
@@ -44,17 +44,17 @@ def estimated(
     model: Float[Array, "clients dim"],
     rows: Int[Array, "clients batch"],
 ) -> tuple[Float[Array, "clients dim"], Table]:
-    r"""SAGA's estimate of each client's gradient, and the table in which the batch was met anew.
+    r"""Return SAGA's estimate of each client's gradient, and the table updated on the batch.
 
     .. math::
 
         g_k=\frac1{|B|}\sum_{j\in B}\big(f_{k,j}'(w)-t_{k,j}\big)+\frac1{D_k}\sum_jt_{k,j}
 
     Args:
-      problem: of the clients.
+      problem: the clients' problem.
       table: :math:`t_{k,j}`.
-      model: :math:`w`, of each.
-      rows: :math:`B`, none twice; an index past the last sample is none.
+      model: :math:`w`, of each client.
+      rows: :math:`B`, without repetition; an index past the last sample stands for no sample.
 
     Reference:
       Defazio, Bach and Lacoste-Julien 2014, (1).

@@ -1,4 +1,4 @@
-r"""Diffusion in which each peer draws the neighbors that it hears (Rizk 2023, section 5.2)."""
+r"""Diffusion with random sampling of neighbors (Rizk 2023, section 5.2)."""
 
 from typing import Any, NamedTuple
 
@@ -22,17 +22,17 @@ RULES = ("uniform", "importance")
 
 
 class State(NamedTuple):
-    """What sampled diffusion keeps from round to round."""
+    """State of sampled diffusion between rounds."""
 
     model: Array  # [K, D]  w_k
     distance: Array  # [K, S]  of the neighbors' messages from the own, as they were last heard
 
 
 def as_rule(rule: Any) -> Mixing:
-    """A rule of weights, by its name or as it is.
+    """Return a rule of weights, given by its name or as an object.
 
     Raises:
-      TypeError: weights that are no rule.
+      TypeError: weights that are not a rule.
     """
     rule = Mixing(rule) if isinstance(rule, str) else rule
     if not isinstance(rule, Mixing):
@@ -45,38 +45,39 @@ def as_rule(rule: Any) -> Mixing:
 @algorithm("Sampled diffusion", "rizk2023", Needs(data="any"))
 @module
 class SampledDiffusion(Descending):
-    r"""Adapt, then combine what is heard of a few neighbors that each peer draws in every round.
+    r"""Adapt, then combine with the models of a few neighbors drawn by each peer in every round.
 
     .. math::
 
         \psi_k=w_k^{(n-1)}-\mu f_k'(w_k^{(n-1)}),\qquad
         w_k^{(n)}=\psi_k+\sum_{l\in\mathcal N_k}\frac{a_{lk}N_{kl}}{Lp_{kl}}(\psi_l-\psi_k)
 
-    with the numbers of times :math:`N_{kl}` that :math:`l` is among :math:`L` independent draws
-    with the probabilities :math:`p_{kl}`: on average over these it is ATC, whatever they are. What
-    the draws add to the square of a deviation is
+    with :math:`N_{kl}` the number of times that :math:`l` is among :math:`L` independent draws with
+    the probabilities :math:`p_{kl}`: in expectation over the draws it is ATC, whatever the
+    probabilities. The draws add to the squared deviation
 
     .. math:: \frac1L\sum_l\frac{a_{lk}^2}{p_{kl}}\|\psi_l-\psi_k\|^2
         -\frac1L\Big\|\sum_la_{lk}(\psi_l-\psi_k)\Big\|^2,
 
-    least for :math:`p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2}`
-    (:func:`fljax.theory.multiagent.neighbor_importance`). By the rule ``"importance"`` a peer
-    takes in its place the distance at which it heard the neighbor last, its largest so far known
-    where it has not heard it, and no probability is below ``floor`` times the weight: a message
-    then counts at most ``1 / floor`` times itself. (With little of a floor, one that was close
-    once and is not any more is multiplied beyond all bounds, and the models diverge.) One
-    message goes to a peer for each *different* neighbor that it draws.
+    which is smallest for :math:`p_{kl}\propto a_{lk}\sqrt{E\|\psi_l-\psi_k\|^2}`
+    (:func:`fljax.theory.multiagent.neighbor_importance`). With the rule ``"importance"`` a peer
+    uses instead its distance from the neighbor's last received model, or the largest distance known
+    so far for a neighbor from which it has received nothing, and no probability is below ``floor``
+    times the weight: a message is then multiplied by at most ``1 / floor``. (With a small floor, a
+    neighbor whose model was close once and is not any more is multiplied by arbitrarily large
+    factors, and the models diverge.) A peer receives one message from each *different* neighbor
+    that it draws.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      neighbors_per_round: :math:`L\ge1`, draws of each peer.
+      neighbors_per_round: :math:`L\ge1`, the number of draws of each peer.
       rule: ``"uniform"`` or ``"importance"``.
-      probability: :math:`p_{kl}`, ``[K, K]``, of rows that sum to one over neighbors, in the place
-        of a rule.
-      floor: in (0, 1], of ``"importance"``; at 1 what a peer makes of one draw is between itself
-        and its neighbor, which cannot diverge.
-      mixing: the rule of the weights, as of :class:`ATC`.
-      batches: as of :class:`ATC`.
+      probability: :math:`p_{kl}`, ``[K, K]``, with rows that sum to one over neighbors, instead of
+        a rule.
+      floor: the floor of ``"importance"``, in (0, 1]; with 1 the combination of one draw lies
+        between the peer's own model and its neighbor's, which cannot diverge.
+      mixing: the rule of the weights, as in :class:`ATC`.
+      batches: as in :class:`ATC`.
 
     Raises:
       ValueError: an unknown rule, fewer than one draw, probabilities that are not those of
@@ -95,7 +96,7 @@ class SampledDiffusion(Descending):
       (True, 6)
 
     Reference:
-      Rizk 2023, section 5.2, which asks for it; its probabilities as those of (2.46).
+      Rizk 2023, section 5.2, which suggests it; its probabilities as those of (2.46).
     """
 
     one_by_one = True
@@ -139,7 +140,7 @@ class SampledDiffusion(Descending):
         return State(start, jnp.zeros(network.neighbor_table()[0].shape, start.dtype))
 
     def probabilities(self, state: State, network: Graph) -> Float[Array, "clients slots"]:
-        """Of each draw, in the order of the network's table of neighbors."""
+        """Return the probabilities of a draw, in the order of the network's table of neighbors."""
         neighbors, weights = network.neighbor_table()
         real = weights > 0
         if self.probability is not None:
@@ -182,7 +183,7 @@ class SampledDiffusion(Descending):
 def drawn(
     key: Array, probability: Float[Array, "clients slots"], count: int
 ) -> Int[Array, "clients slots"]:
-    """How often each neighbor is among so many independent draws of every peer."""
+    """Return how often each neighbor occurs among independent draws of every peer."""
     ends = jnp.cumsum(probability, axis=1)
     uniform = jax.random.uniform(key, (len(ends), count), ends.dtype) * ends[:, -1:]
     place = jnp.sum(ends[:, None] <= uniform[..., None], axis=2, dtype=jnp.int32)

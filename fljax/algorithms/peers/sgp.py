@@ -1,4 +1,4 @@
-r"""Stochastic gradient push: peers that may hear one another in one direction only (push-sum)."""
+r"""Stochastic gradient push: push-sum on directed graphs."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ __all__ = ["SGP", "State"]
 
 
 class State(NamedTuple):
-    """What push-sum keeps from round to round."""
+    """State of push-sum between rounds."""
 
     model: Array  # [K, D]  w_k = v_k / u_k
     pushed: Array  # [K, D + 1]  v_k and its weight u_k
@@ -37,27 +37,29 @@ class SGP(Descending):
         v_k\leftarrow\sum_lp_{kl}\hat v_l,\qquad u_k\leftarrow\sum_lp_{kl}u_l,\qquad
         w_k^{(n)}=v_k/u_k
 
-    with :math:`u_k=1` at the start. Client :math:`l` gives the shares :math:`p_{kl}` away and keeps
-    what is left: *columns* sum to one. Rows need not, for which all would have to know whom they
-    hear: without gradients all :math:`w_k` come to the mean of the starts nevertheless, and with
-    decaying steps to the optimum. A message is :math:`\hat v_k` and :math:`u_k`, :math:`D+1`
-    numbers.
+    with :math:`u_k=1` initially. Client :math:`l` sends the shares :math:`p_{kl}` and keeps the
+    remainder: *columns* sum to one. Rows need not sum to one, which would require clients to know
+    their in-neighbors: without gradients all :math:`w_k` nevertheless converge to the mean of the
+    initial models, and with decaying step sizes to the optimum. A message is :math:`\hat v_k` and
+    :math:`u_k`, :math:`D+1` numbers.
 
-    A graph's edges go both ways; ``shares`` of zero in one direction make them directed.
+    A graph's edges are undirected; ``shares`` of zero in one direction make them directed.
 
     Args:
       step_size: :math:`\mu^{(n)}`, a schedule of the round or a number, > 0.
-      shares: ``[K, K]``, :math:`p_{kl}` of what ``l`` has goes to ``k``: non-negative, columns of
-        sum one, on edges of the network and the diagonal; by default equal shares to oneself and to
-        all neighbors in the round. Over an edge that is not there in a round nothing goes.
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      shares: ``[K, K]``, the share :math:`p_{kl}` that ``l`` sends to ``k``: non-negative, with
+        columns of sum one, on edges of the network and the diagonal; by default equal shares for
+        the client itself and all its neighbors in the round. Nothing is sent over an edge that is
+        missing in a round.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
-      ValueError: shares of another shape, with columns that do not sum to one, beyond the edges, or
-        by which what some client has never reaches another.
+      ValueError: shares of another shape, with columns that do not sum to one, outside the edges,
+        or of a directed graph that is not strongly connected.
 
     Example:
-      A ring in one direction:
+      A directed ring:
 
       >>> import jax, numpy as np, fljax as fl
       >>> around = (np.eye(5) + np.roll(np.eye(5), 1, axis=0)) / 2
@@ -114,7 +116,7 @@ class SGP(Descending):
         _check.known(known, self.shares, network.degree)
 
     def message_size(self, dim: int) -> int:
-        """A model and its weight."""
+        """Return the size of a model and its weight."""
         return dim + 1
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
@@ -131,7 +133,9 @@ class SGP(Descending):
         return State(pushed[:, :-1] / pushed[:, -1:], pushed)
 
     def _shared(self, network: Graph) -> tuple[Graph, Float[Array, " K"], Int[Array, " K"]]:
-        """What each node takes of its neighbors, what it keeps, and to how many it gives."""
+        """Return each node's shares from its neighbors, the share that it keeps, and its number of
+        receivers.
+        """
         parts, everyone = network.entries.parts, jnp.arange(network.nodes, dtype=jnp.int32)
         taken, given = [], []
         for part in parts:

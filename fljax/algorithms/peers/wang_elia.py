@@ -17,7 +17,7 @@ __all__ = ["ControlState", "WangElia"]
 
 
 class ControlState(NamedTuple):
-    """What Wang-Elia keeps from round to round."""
+    """State of Wang-Elia between rounds."""
 
     model: Array  # [K, D]  w_k
     integral: Array  # [K, D]  z_k
@@ -27,7 +27,7 @@ class ControlState(NamedTuple):
 @algorithm("Wang-Elia", "wang2010", Needs(data="any"))
 @module
 class WangElia(Exact):
-    r"""Distributed optimization as a controller: what peers differ by, and the sum of all of that.
+    r"""Distributed optimization as proportional-integral control of the peers' disagreement.
 
     .. math::
 
@@ -35,11 +35,12 @@ class WangElia(Exact):
         z^{(n+1)}=z^{(n)}+Bw^{(n)},\quad z^{(0)}=0
 
     with :math:`B=(I-A)/2`. Its correction :math:`Bz` is what ``State.dual`` is in
-    :class:`EXTRA`, with :math:`B^2` where that has :math:`\tilde A-A`; it goes over the network
-    itself, so a message is a model and an integral, :math:`2D` numbers, and unlike with the others
-    here a link that fails, if in both directions, keeps it from the minimizer.
+    :class:`EXTRA`, with :math:`B^2` where that has :math:`\tilde A-A`; it is also exchanged over
+    the network, so a message is a model and an integral, :math:`2D` numbers, and unlike for the
+    related methods a failing link, even in both directions at once, prevents convergence to the
+    minimizer.
 
-    Args and Raises: as of :class:`EXTRA`, without ``blend``.
+    Args and Raises: as for :class:`EXTRA`, without ``blend``.
 
     Reference:
       Wang & Elia 2010.

@@ -19,7 +19,7 @@ __all__ = ["State", "ZCDPGradNFL"]
 
 
 class State(NamedTuple):
-    """What zCDP-grad-NFL keeps from round to round."""
+    """State of zCDP-grad-NFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
@@ -51,17 +51,18 @@ class ZCDPGradNFL(Algorithm):
         \tilde w_k^{(n)} = w_k^{(n)}+\xi_k^{(n)}
 
     The source cites Nedic and Ozdaglar, "modified to use zCDP" (section 3.4), without the formula.
-    The subgradient is taken at the *perturbed* own model: at the exact one, data would pass
-    from round to round inside the client and :meth:`sensitivity` would not bound the message.
+    The subgradient is evaluated at the client's own *perturbed* model: with the exact one,
+    information on the data would persist from round to round inside the client and
+    :meth:`sensitivity` would not bound the message.
 
     Args:
       step_size: :math:`\alpha^{(n)}`, a schedule or a number, > 0.
-      mixing: the weights :math:`a_{kl}`, as of :class:`Consensus`; Metropolis by default (not given
+      mixing: the weights :math:`a_{kl}`, as in :class:`Consensus`; Metropolis by default (not given
         in the source).
 
     Raises:
-      TypeError: weights of another kind.
-      ValueError: an unknown rule; weights or numbers of a rule that do not fit the graph.
+      TypeError: weights of another type.
+      ValueError: an unknown rule; weights or parameters of a rule that do not fit the graph.
 
     Reference:
       Nedic and Ozdaglar 2009, (3); Gauthier 2024, section 3.4.
@@ -90,11 +91,11 @@ class ZCDPGradNFL(Algorithm):
         return State(model, heard, inbox.mean(over), state.mixing)
 
     def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
-        """What clients said last."""
+        """Return the clients' last messages."""
         return state.heard
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""The gradient's gap times :math:`\alpha^{(n)}`."""
+        r"""Return the gradient's sensitivity times :math:`\alpha^{(n)}`."""
         return gap.gradient * self.step_size(round)

@@ -18,7 +18,7 @@ __all__ = ["ZCDPNFL", "State"]
 
 
 class State(NamedTuple):
-    """What zCDP-NFL keeps from round to round."""
+    """State of zCDP-NFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent
     heard: Array  # [K, D]  what client k last said, perturbed
@@ -43,8 +43,9 @@ class ZCDPNFL(Algorithm):
 
     with everything on the first right-hand side from round :math:`n-1`. The primal line is the
     minimizer of the thesis's (7) of P2; the closed form printed in P2's appendix A
-    has other signs and diverges. The step index follows P2 (5), :math:`\eta^{(n)}` making
-    :math:`w^{(n)}`. Start: :math:`w=\tilde w=\gamma=0`, known to all, so round 0 sends nothing.
+    has other signs and diverges. The step index follows P2 (5), where :math:`\eta^{(n)}` is the
+    step size of :math:`w^{(n)}`. The initial values :math:`w=\tilde w=\gamma=0` are known to all,
+    so nothing is sent in round 0.
 
     Without privacy it is linearized ADMM and converges to the centralized optimum.
 
@@ -99,14 +100,14 @@ class ZCDPNFL(Algorithm):
         return State(model, heard, received, dual)
 
     def released(self, state: State, problem: Problem, network: Any) -> Array:
-        """What clients said last."""
+        """Return the clients' last messages."""
         return state.heard
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        r"""The gradient's gap over :math:`2\rho|\mathcal N_k|+1/\eta^{(n)}`: Lemma I, whose gap is
-        :math:`2c_1/D_k`.
+        r"""Return the gradient's sensitivity over :math:`2\rho|\mathcal N_k|+1/\eta^{(n)}`: Lemma
+        I, where the gradient's sensitivity is :math:`2c_1/D_k`.
         """
         return gap.gradient / self._curvature(network, round)
 

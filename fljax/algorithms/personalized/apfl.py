@@ -19,7 +19,7 @@ __all__ = ["APFL", "State"]
 
 
 class State(NamedTuple):
-    """What APFL keeps from round to round."""
+    """State of APFL between rounds."""
 
     model: Array  # [K, D]  the mixtures
     personal: Array  # [K, D]  v_k
@@ -34,10 +34,10 @@ class State(NamedTuple):
 )
 @module
 class APFL(Averaging):
-    r"""Beside federated averaging each client trains its part of a mixture with the common model.
+    r"""Federated averaging plus a local model at each client that is mixed with the common one.
 
-    A participant of round :math:`n` starts from :math:`w_k=w^{(n-1)}` and from where its own
-    :math:`v_k` was left, and steps with both on the same batch,
+    A participant of round :math:`n` starts from :math:`w_k=w^{(n-1)}` and from its own last
+    :math:`v_k`, and updates both on the same batch,
 
     .. math::
 
@@ -45,27 +45,27 @@ class APFL(Averaging):
         w_k \leftarrow w_k-\mu f_k'(w_k),\qquad
         v_k \leftarrow v_k-\mu\alpha_kf_k'(\bar v_k)
 
-    The server averages the :math:`w_k`; nothing of :math:`v_k` is sent. ``adaptation`` moves
-    :math:`\alpha_k`, once a round before the steps, on their first batch, along the gradient of
-    :math:`f_k(\bar v_k)` in it, and keeps it in [0, 1], where a mixture is one:
+    The server averages the :math:`w_k`; :math:`v_k` is never sent. ``adaptation`` updates
+    :math:`\alpha_k` once per round before the steps, on their first batch, by a gradient step on
+    :math:`f_k(\bar v_k)`, and projects it onto [0, 1], so that the mixture is convex:
 
     .. math:: \alpha_k \leftarrow \alpha_k-\eta\langle v_k-w_k, f_k'(\bar v_k)\rangle
 
-    Judged are the mixtures with the server's new model, of all clients. With :math:`\alpha_k=0`
-    that is federated averaging, with :math:`\alpha_k=1` training alone. Where :math:`v_k` and
-    :math:`w_k` are the same, as at the start, nothing moves :math:`\alpha_k`.
+    Metrics evaluate the mixtures with the server's new model, for all clients. With
+    :math:`\alpha_k=0` this is federated averaging, with :math:`\alpha_k=1` local training only. If
+    :math:`v_k` and :math:`w_k` are equal, as initially, :math:`\alpha_k` does not change.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too; an optimizer moves :math:`(w_k,v_k)` as one. Clients count alike by default, as in
-        the paper.
-      interpolation: :math:`\alpha_k\in[0,1]`, one number or one of each client; where it
-        begins, if it is adapted.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments; an optimizer updates :math:`(w_k,v_k)` jointly. Clients have equal weights by
+        default, as in the paper.
+      interpolation: :math:`\alpha_k\in[0,1]`, one number or one per client; its initial value, if
+        it is adapted.
       interpolation_step_size: :math:`\eta`, a schedule of the round or a number, > 0; the
-        paper's is :math:`\mu`. By default it stays.
+        paper's is :math:`\mu`. By default :math:`\alpha_k` is constant.
 
     Raises:
-      ValueError: an interpolation outside [0, 1], or not one of each client; as of FedAvg.
+      ValueError: an interpolation outside [0, 1], or not one per client; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -79,7 +79,7 @@ class APFL(Averaging):
       True
 
     Reference:
-      Deng et al. 2020, Algorithm 1, with the mixing adapted as beside it.
+      Deng et al. 2020, Algorithm 1, with its adaptive choice of the mixing weight.
     """
 
     interpolation: Float[Array, "*clients"] | float = field(
@@ -128,7 +128,7 @@ class APFL(Averaging):
         return State(mixed(interpolation, personal, server[None]), personal, server, interpolation)
 
     def _first(self, now: Round, cohort: Cohort) -> Problem:
-        """What participants' first steps are on."""
+        """Return the problem of the participants' first steps."""
         problem = self.own(now.problem)
         if cohort.batch is None:
             return cohort.who.of(problem)
@@ -138,5 +138,5 @@ class APFL(Averaging):
 def mixed(
     alpha: Float[Array, " some"], personal: Float[Array, "some dim"], common: Array
 ) -> Float[Array, "some dim"]:
-    r""":math:`\alpha v+(1-\alpha)w` of each."""
+    r"""Return :math:`\alpha v+(1-\alpha)w` for each client."""
     return alpha[:, None] * personal + (1 - alpha[:, None]) * common

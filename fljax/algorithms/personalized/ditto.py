@@ -20,7 +20,7 @@ __all__ = ["Ditto", "State"]
 
 
 class State(NamedTuple):
-    """What Ditto keeps from round to round."""
+    """State of Ditto between rounds."""
 
     model: Array  # [K, D]  the personal v_k
     shared: fedavg.State  # of the solver, whose model is the global w
@@ -33,29 +33,29 @@ class State(NamedTuple):
 )
 @module
 class Ditto(Algorithm):
-    r"""Federated averaging, and beside it a model of its own at each client, attracted to it.
+    r"""Federated averaging plus personal models that are regularized toward the global model.
 
-    A participant of round :math:`n` receives :math:`w^{(n-1)}`, trains it as the global solver
-    says and sends the result; and it repeats ``personal_steps`` times, from where its own model
-    was left,
+    A participant of round :math:`n` receives :math:`w^{(n-1)}`, trains it by the global solver and
+    sends the result; and it repeats ``personal_steps`` times, from its own last model,
 
     .. math::
 
         v_k \leftarrow v_k-\eta\big(f_k'(v_k)+\lambda(v_k-w^{(n-1)})\big)
 
-    The personal models never leave the clients, so the traffic is that of the solver. Who does not
-    take part keeps :math:`v_k`. Personal steps are on all of a client's samples; the solver's may
-    be on batches. Stable for :math:`\eta(L+\lambda)<2`, :math:`L` the curvature of :math:`f_k`.
+    The personal models never leave the clients, so the communication is that of the solver. Clients
+    that do not participate keep :math:`v_k`. Personal steps are on all of a client's samples; the
+    solver's may be on batches. The personal steps are stable for :math:`\eta(L+\lambda)<2`, with
+    :math:`L` the largest curvature of :math:`f_k`.
 
     Args:
-      solver: of the global model, a :class:`~fljax.algorithms.FedAvg`, which also draws who
-        takes part: the local solver and the aggregation that the algorithm leaves open.
+      solver: the solver of the global model, a :class:`~fljax.algorithms.FedAvg`, which also draws
+        the participants; the paper leaves the local solver and the aggregation open.
       step_size: :math:`\eta` of the personal models, a schedule of the round or a number, > 0.
-      attraction: :math:`\lambda\ge0`; zero is training alone, infinity the global model.
+      attraction: :math:`\lambda\ge0`; zero is local training only, infinity the global model.
       personal_steps: :math:`s\ge1`.
 
     Raises:
-      TypeError: a solver of another kind.
+      TypeError: a solver of another type.
 
     Reference:
       Li et al. 2021, Algorithm 1.
@@ -72,7 +72,7 @@ class Ditto(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return self.solver.selection
 
     def check(self, problem: Problem, network: Any) -> None:

@@ -1,4 +1,4 @@
-r"""FedALA: of the server's model as much as a client's data want (Zhang et al. 2023)."""
+r"""FedALA: adaptive local aggregation with the server's model (Zhang et al. 2023)."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ __all__ = ["FedALA", "State"]
 
 
 class State(NamedTuple):
-    """What clients and server keep from round to round."""
+    """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  theta_k
     blend: Array  # [K, blended]  W_k
@@ -35,10 +35,11 @@ class State(NamedTuple):
 )
 @module
 class FedALA(Averaging):
-    r"""Federated averaging in which clients start between their last model and the server's.
+    r"""Federated averaging from a learned interpolation of a client's and the server's model.
 
-    A participant of round :math:`n` has the model :math:`\theta_k` with which it ended the last
-    time, and shares :math:`W_k\in[0,1]^D` of the server's, which its data move first,
+    A participant of round :math:`n` has the model :math:`\theta_k` at the end of its last
+    participation, and weights :math:`W_k\in[0,1]^D` of the server's model, which it first trains on
+    its data,
 
     .. math::
 
@@ -47,25 +48,25 @@ class FedALA(Averaging):
 
     ``blend_steps`` times. Then it descends as in federated averaging, from
     :math:`\theta_k\leftarrow\theta_k+(w^{(n-1)}-\theta_k)\odot W_k`, and the server averages the
-    results. Judged are the :math:`\theta_k`; who does not take part keeps its own. The messages are
-    those of :class:`~fljax.algorithms.FedAvg`: :math:`W_k` stays with its client.
+    results. Metrics evaluate the :math:`\theta_k`; clients that do not participate keep theirs. The
+    messages are those of :class:`~fljax.algorithms.FedAvg`: :math:`W_k` is never sent.
 
-    Shares begin at one, where this is federated averaging, and all parameters but the ``blended``
-    keep it; the paper blends a network's last layers. It moves them on a drawn part of a client's
-    samples, and the first time until they stand still; here they are moved on all samples, equally
-    often in every round.
+    The weights are initially one, which is federated averaging, and remain one for all parameters
+    except the ``blended``; the paper blends a network's last layers. It trains them on a random
+    subset of a client's samples, and the first time until convergence; here they are trained on all
+    samples, with the same number of steps in every round.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments.
       blend_step_size: :math:`\eta`, a schedule of the round or a number, > 0; the paper's is 1.
-      blend_steps: >= 1.
-      blended: which parameters have shares of their own, as
-        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` takes it: a mask, indices,
-        or a regular expression of a network's paths. All by default.
+      blend_steps: gradient steps on the weights per round, >= 1.
+      blended: which parameters have trained weights, as
+        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` accepts it: a mask,
+        indices, or a regular expression for a network's parameter paths. All by default.
 
     Raises:
-      TypeError, ValueError: parameters that the problem has not; as of FedAvg.
+      TypeError, ValueError: parameters that the problem does not have; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,4 +1,4 @@
-r"""FedAMP: models that attract each other the more, the closer they are (Huang et al. 2021)."""
+r"""FedAMP: attentive message passing between similar clients (Huang et al. 2021)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ __all__ = ["FedAMP", "State"]
 
 
 class State(NamedTuple):
-    """What clients and server keep from round to round."""
+    """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  w_k
     known: Array  # [K, D]  what the server knows of each
@@ -28,38 +28,39 @@ class State(NamedTuple):
 @algorithm("FedAMP", "huang2021", Needs(None, absent=True))
 @module
 class FedAMP(LocalLearning):
-    r"""A server makes each participant a model of its own, out of all, those most like its first.
+    r"""Personalized models by attentive message passing: similar models attract each other more.
 
-    With :math:`A(x)=1-e^{-x/\sigma}` of squared distances, the server moves what it knows of
-    participant :math:`k` towards the others and sends it the result,
+    With the attention function :math:`A(x)=1-e^{-x/\sigma}` of squared distances, the server moves
+    its copy of the model of participant :math:`k` toward the others and sends it the result,
 
     .. math::
 
         u_k=w_k+\alpha_n\sum_lA'(\|w_k-w_l\|^2)(w_l-w_k),\qquad
         A'(x)=\tfrac1\sigma e^{-x/\sigma}
 
-    and the participant answers with what it makes of its own model by steps along
+    and the participant sends the result of steps from its own model along
     :math:`f_k'(w_k)+\frac\lambda{\alpha_n}(w_k-u_k)`: the paper's
-    :math:`\arg\min f_k(w)+\frac\lambda{2\alpha_n}\|w-u_k\|^2`, approached from where it stood. It
-    rests where :math:`f_k'(w_k)+\lambda\sum_lA'(\|w_k-w_l\|^2)(w_k-w_l)=0` for all, whatever
-    :math:`\alpha`. Who does not take part keeps its model, and the server what it knows of it.
+    :math:`\arg\min f_k(w)+\frac\lambda{2\alpha_n}\|w-u_k\|^2`, solved approximately from its last
+    model. The fixed points satisfy :math:`f_k'(w_k)+\lambda\sum_lA'(\|w_k-w_l\|^2)(w_k-w_l)=0` for
+    all :math:`k`, whatever :math:`\alpha`. Clients that do not participate keep their models, and
+    the server its copies of them.
 
-    :math:`u_k` lies between the models where :math:`\alpha_n(K-1)\le\sigma`. The server sees each
-    client's model, so nothing hides them in a sum, and keeps all of them.
+    :math:`u_k` is a convex combination of the models if :math:`\alpha_n(K-1)\le\sigma`. The server
+    uses and stores each client's model individually, so secure summation is not possible.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too; stable for :math:`\mu(L+\lambda/\alpha_n)<2`, :math:`L` the curvature of
-        :math:`f_k`. How many samples a client has plays no part.
-      attraction: :math:`\lambda\ge0`; zero is training alone.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments; stable for :math:`\mu(L+\lambda/\alpha_n)<2`, with :math:`L` the largest
+        curvature of :math:`f_k`. Clients' numbers of samples have no effect on their weights.
+      attraction: :math:`\lambda\ge0`; zero is local training only.
       attention_step_size: :math:`\alpha_n`, a schedule of the round or a number, > 0.
-      scale: :math:`\sigma>0`: squared distances well above it attract no more.
+      scale: :math:`\sigma>0`; models at squared distances well above it do not attract each other.
 
     Raises:
-      ValueError: as of FedAvg.
+      ValueError: as for FedAvg.
 
     Example:
-      Two kinds of clients find each other:
+      Two groups of clients are identified:
 
       >>> import jax, numpy as np, fljax as fl
       >>> rng = np.random.default_rng(0)
@@ -112,7 +113,7 @@ class FedAMP(LocalLearning):
     def _towards(
         self, some: Float[Array, "chosen dim"], known: Float[Array, "clients dim"]
     ) -> Float[Array, "chosen dim"]:
-        """The attraction of some models by all that are known."""
+        """Return the attraction of some models toward all stored models."""
         middle = jnp.mean(known, axis=0, keepdims=True)  # near it no digits of a distance are lost
         some, known = some - middle, known - middle
         products = jnp.matmul(some, known.T, precision=HIGHEST)

@@ -1,4 +1,4 @@
-"""FedBABU: a common body under heads that stay as they began (Oh et al. 2022)."""
+"""FedBABU: a common body trained with a fixed initial head (Oh et al. 2022)."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ __all__ = ["FedBABU"]
 
 
 class Tuned(NamedTuple):
-    """What FedBABU keeps from round to round."""
+    """State of FedBABU between rounds."""
 
     model: Array  # [K, D]  after tuning
     frozen: Array  # [K, D]  before: the server's parameters, and the heads as they began
@@ -29,34 +29,34 @@ class Tuned(NamedTuple):
 @algorithm("FedBABU", "oh2022", AVERAGED)
 @module
 class FedBABU(FedPer):
-    r"""A common body, trained under heads that stay as they began; then each client tunes both.
+    r"""A common body, trained with a fixed initial head; then each client fine-tunes both.
 
-    A participant of round :math:`n` descends along its body's gradient alone,
+    A participant of round :math:`n` takes gradient steps on its body only,
 
     .. math::
 
         \varphi_k\leftarrow\varphi_k-\mu\,\partial_\varphi f_k(\varphi_k,h^0),\qquad
         \varphi^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}\varphi_k
 
-    Judged is what each client makes of :math:`v_k=(\varphi^{(n)},h^0)` by :math:`\tau` steps of all
-    of its parameters, the paper's personalization:
+    Metrics evaluate each client's model after :math:`\tau` steps from
+    :math:`v_k=(\varphi^{(n)},h^0)` on all of its parameters, the paper's personalization:
 
     .. math:: v_k\leftarrow v_k-\eta f_k'(v_k)
 
-    Tuning starts anew in every round and costs no traffic, as of
-    :class:`~fljax.algorithms.FineTunedFedAvg`, which this is where nothing is the head. The head is
-    the same for all clients, as in the paper, unless the problem lets them start apart
-    (:meth:`~fljax.problems.Problem.starting_at`); where all start at zero it is zero, and the body
-    under it has no gradient.
+    Fine-tuning starts anew in every round and needs no communication, as in
+    :class:`~fljax.algorithms.FineTunedFedAvg`, to which this is equal if the head is empty. The
+    head is the same for all clients, as in the paper, unless the problem has different initial
+    models (:meth:`~fljax.problems.Problem.starting_at`); if the initial model is zero the head is
+    zero, and the gradient with respect to the body vanishes.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`FedPer`, whose other arguments and messages it has.
-      personal: the head.
+      step_size: :math:`\mu`, as in :class:`FedPer`, whose other arguments and messages it has.
+      personal: the parameters of the head.
       tuning_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       tuning_steps: :math:`\tau\ge1`, on all of a client's samples.
 
     Raises:
-      ValueError: no tuning; as of :class:`FedPer`.
+      ValueError: no fine-tuning steps; as for :class:`FedPer`.
 
     Reference:
       Oh et al. 2022, Algorithm 1, and its personalization.

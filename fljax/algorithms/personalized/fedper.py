@@ -1,9 +1,9 @@
-r"""Models of which some parameters are shared, and the others every client's own.
+r"""Partial personalization: some parameters are shared, the others are personal to each client.
 
 FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), FedRep
 (Collins et al. 2021) and FedBABU (Oh et al. 2022). The first three train all parameters together
-and differ in what is shared; FedRep trains a client's own before the others, FedBABU only after
-them.
+and differ in what is shared; FedRep trains the personal parameters before the shared ones, FedBABU
+only after them.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ __all__ = ["FedBN", "FedPer", "LGFedAvg", "State", "as_coordinates"]
 
 
 def as_coordinates(name: str, chosen: Any) -> str | tuple:
-    """What says which parameters, as a static argument: a pattern, a mask or indices."""
+    """Return a choice of parameters (a pattern, a mask or indices) as a static argument."""
     if isinstance(chosen, str):
         return chosen
     given = np.asarray(chosen)
@@ -37,7 +37,7 @@ def as_coordinates(name: str, chosen: Any) -> str | tuple:
 
 
 class State(NamedTuple):
-    """What clients and server keep from round to round."""
+    """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  of each client its own parameters, and the server's
     server: Array  # [shared]
@@ -46,31 +46,31 @@ class State(NamedTuple):
 @algorithm("FedPer", "arivazhagan2019", AVERAGED)
 @module
 class FedPer(Averaging):
-    r"""A common body, and a head of each client's own, trained together.
+    r"""A common body and a personal head at each client, trained together.
 
-    Of a model :math:`(\varphi,h_k)` the server has :math:`\varphi`. A participant of round
-    :math:`n` descends from :math:`(\varphi^{(n-1)},h_k)` as in federated averaging, along all of
-    its parameters' gradients, keeps :math:`h_k` and sends :math:`\varphi_k`:
+    The server stores the part :math:`\varphi` of a model :math:`(\varphi,h_k)`. A participant of
+    round :math:`n` takes gradient steps from :math:`(\varphi^{(n-1)},h_k)` as in federated
+    averaging, on all of its parameters, keeps :math:`h_k` and sends :math:`\varphi_k`:
 
     .. math::
 
         (\varphi_k,h_k) \leftarrow (\varphi_k,h_k)-\mu f_k'(\varphi_k,h_k),\qquad
         \varphi^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}\varphi_k
 
-    A message has the shared parameters only, in both directions, and costs their bits. Who does not
-    take part keeps :math:`h_k`. Judged is each client's :math:`(\varphi^{(n)},h_k)`. Heads start
-    where the problem says (:meth:`~fljax.problems.Problem.starting_at`, one of each client, or one
-    for all).
+    A message contains the shared parameters only, in both directions, and costs their bits. Clients
+    that do not participate keep :math:`h_k`. Metrics evaluate each client's
+    :math:`(\varphi^{(n)},h_k)`. The initial heads are those of the problem
+    (:meth:`~fljax.problems.Problem.starting_at`, one per client, or one for all).
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too.
-      personal: which parameters are a client's own, as
-        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` takes it: a mask, indices,
-        or of a network a regular expression for the paths of its parameters.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments.
+      personal: which parameters are personal, as
+        :meth:`problem.coordinates <fljax.problems.Problem.coordinates>` accepts it: a mask,
+        indices, or, for a network, a regular expression for the paths of its parameters.
 
     Raises:
-      TypeError, ValueError: parameters that the problem has not; as of FedAvg.
+      TypeError, ValueError: parameters that the problem does not have; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -101,7 +101,7 @@ class FedPer(Averaging):
         return len(self._split(problem)[0])
 
     def _split(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-        """The places of what is shared, and of what is not."""
+        """Return the indices of the shared parameters, and of the personal ones."""
         own = problem.coordinates(self.personal)
         return np.flatnonzero(~own).astype(np.int32), np.flatnonzero(own).astype(np.int32)
 
@@ -126,7 +126,7 @@ class FedPer(Averaging):
     def _trained(
         self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
     ) -> Float[Array, "chosen dim"]:
-        """The participants' models after their steps."""
+        """Return the participants' models after their steps."""
         return self.learn(now, cohort, start).model
 
     def _moved(
@@ -137,7 +137,7 @@ class FedPer(Averaging):
         places: np.ndarray,
         batch: Any = None,
     ) -> Float[Array, "chosen dim"]:
-        """After steps of the parameters at these places, the others at rest."""
+        """Return the models after steps on the parameters at these indices only."""
 
         def along(part: Problem, some: Array, model: Array) -> Array:
             return part.gradient(model.at[:, places].set(some))[:, places]
@@ -151,12 +151,12 @@ class FedPer(Averaging):
 @algorithm("LG-FedAvg", "liang2020", AVERAGED)
 @module
 class LGFedAvg(FedPer):
-    r"""A representation of each client's own, and a common head, trained together.
+    r"""A personal representation at each client and a common head, trained together.
 
-    :class:`FedPer` the other way round: ``personal`` are the parameters of the representation
-    :math:`\ell_k(\cdot;\theta_k^\ell)`, and only those of the small model on top of it travel. The
-    paper's auxiliary losses of the representations (self-supervised, adversarial) are those of a
-    problem, and its experiments start from some rounds of federated averaging
+    The reverse of :class:`FedPer`: ``personal`` are the parameters of the representation
+    :math:`\ell_k(\cdot;\theta_k^\ell)`, and only those of the small model on top of it are sent.
+    The paper's auxiliary losses of the representations (self-supervised, adversarial) would be part
+    of the problem, and its experiments start from several rounds of federated averaging
     (:meth:`~fljax.problems.Problem.starting_at`).
 
     Reference:
@@ -167,12 +167,12 @@ class LGFedAvg(FedPer):
 @algorithm("FedBN", "li2021bn", AVERAGED)
 @module
 class FedBN(FedPer):
-    r"""Federated averaging of all but the normalization layers, which stay with their clients.
+    r"""Federated averaging of all parameters except normalization layers, which are personal.
 
-    :class:`FedPer` with the scales and offsets of normalization as ``personal``: where clients'
-    inputs are on scales of their own, each keeps what takes them off. By default all parameters of
-    a network whose path names a normalization; those of a linear prediction have no names, so
-    ``personal`` must say which.
+    It is :class:`FedPer` with the scales and offsets of normalization layers as ``personal``: if
+    clients' inputs have different scales, each client keeps the parameters that remove them. By
+    default these are all parameters of a network whose path names a normalization; those of a
+    linear prediction have no names, so that ``personal`` must specify them.
 
     Reference:
       Li et al. 2021, Algorithm 1.

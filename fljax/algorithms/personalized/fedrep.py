@@ -1,4 +1,4 @@
-"""FedRep: a common representation, and heads that are trained first (Collins et al. 2021)."""
+"""FedRep: a common representation and personal heads, trained in turn (Collins et al. 2021)."""
 
 from operator import itemgetter
 from typing import Any
@@ -20,10 +20,10 @@ __all__ = ["FedRep"]
 @algorithm("FedRep", "collins2021", AVERAGED)
 @module
 class FedRep(FedPer):
-    r"""A common representation, and a head of each client's own that is trained first.
+    r"""A common representation and a personal head at each client that is trained first.
 
-    A participant of round :math:`n` first fits its head to the representation it receives, then
-    moves the representation under its new head:
+    A participant of round :math:`n` first fits its head to the received representation, then
+    updates the representation with its new head:
 
     .. math::
 
@@ -31,15 +31,16 @@ class FedRep(FedPer):
             \text{ passes},\\
         \varphi_k &\leftarrow \varphi_k-\mu\,\partial_\varphi f_k(\varphi_k,h_k)
 
-    The server averages the :math:`\varphi_k`, as of :class:`FedPer`, whose arguments and messages
-    it has. Each pass has as many steps as the representation, on batches of its own: with
-    ``local_steps=1`` they are the paper's algorithm, :math:`\tau` steps of the head and one of the
-    representation; with ``epochs=1`` and a ``batch`` its experiments, :math:`\tau` epochs and one.
+    The server averages the :math:`\varphi_k`, as in :class:`FedPer`, whose arguments and messages
+    it has. Each pass has as many steps as the representation, on separate batches:
+    ``local_steps=1`` is the paper's algorithm, :math:`\tau` steps of the head and one of the
+    representation; ``epochs=1`` with a ``batch`` is the setting of its experiments, :math:`\tau`
+    epochs of the head and one of the representation.
 
     Args:
-      step_size: :math:`\mu` of both; an optimizer begins anew with either.
-      personal: the head.
-      head_epochs: :math:`\tau\ge1`.
+      step_size: :math:`\mu` of both; an optimizer is initialized anew for each.
+      personal: the parameters of the head.
+      head_epochs: :math:`\tau\ge1`, the number of passes of the head.
 
     Reference:
       Collins et al. 2021, Algorithm 1.

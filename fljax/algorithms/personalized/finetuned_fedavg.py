@@ -1,4 +1,4 @@
-r"""Federated averaging whose model each client tunes to its own data (Collins et al. 2022)."""
+r"""Federated averaging followed by fine-tuning at each client (Collins et al. 2022)."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ __all__ = ["FineTunedFedAvg", "State"]
 
 
 class State(NamedTuple):
-    """What FedAvg-FT keeps from round to round."""
+    """State of FedAvg-FT between rounds."""
 
     model: Array  # [K, D]  the tuned v_k
     shared: fedavg.State  # of the solver, whose model is the server's w
@@ -34,26 +34,26 @@ class State(NamedTuple):
 )
 @module
 class FineTunedFedAvg(Algorithm):
-    r"""The server's rounds are those of federated averaging; judged is what clients make of them.
+    r"""Federated averaging whose model is fine-tuned at each client for evaluation.
 
     .. math::
 
         v_k^{(n)}=w^{(n)},\qquad\text{then } \tau\text{ times}\quad
         v_k^{(n)} \leftarrow v_k^{(n)}-\eta f_k'(v_k^{(n)})
 
-    Tuning starts anew from the server's model of each round, has no part in its training and costs
-    no traffic of its own: it is what every client, also one that did not take part, would deploy
-    if training stopped here. It is computed in every round, although only recorded ones show it:
+    Fine-tuning starts anew from the server's model of each round, does not affect its training and
+    needs no communication: it gives the model that every client, participating or not, would deploy
+    if training stopped here. It is computed in every round, although only recorded rounds use it:
     :math:`\tau` passes over all clients' data.
 
     Args:
-      solver: of the server's model, a :class:`~fljax.algorithms.FedAvg`.
-      step_size: :math:`\eta` of the tuning, a schedule of the round or a number, > 0.
+      solver: the solver of the server's model, a :class:`~fljax.algorithms.FedAvg`.
+      step_size: :math:`\eta` of the fine-tuning, a schedule of the round or a number, > 0.
       tuning_steps: :math:`\tau\ge1`, on all of a client's samples.
 
     Raises:
-      TypeError: a solver of another kind.
-      ValueError: no tuning, which is the solver itself.
+      TypeError: a solver of another type.
+      ValueError: no fine-tuning steps, which would be the solver itself.
 
     Reference:
       Collins et al. 2022; the rounds are McMahan et al. 2017, Algorithm 1.
@@ -68,7 +68,7 @@ class FineTunedFedAvg(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return self.solver.selection
 
     def check(self, problem: Problem, network: Any) -> None:

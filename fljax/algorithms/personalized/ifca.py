@@ -1,4 +1,4 @@
-r"""IFCA: a model for each cluster, trained by the clients that it fits (Ghosh et al. 2020)."""
+r"""IFCA: iterative federated clustering with a model per cluster (Ghosh et al. 2020)."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ AVERAGES = ("models", "gradients")
 
 
 class State(NamedTuple):
-    """What IFCA keeps from round to round."""
+    """State of IFCA between rounds."""
 
     model: Array  # [K, D]  of the cluster that fits each client best
     models: Array  # [Q, D]  the server's theta_q
@@ -33,12 +33,13 @@ class State(NamedTuple):
 @algorithm("IFCA", "ghosh2020", Needs(None, absent=True, uploads=("models", "updates")))
 @module
 class IFCA(Algorithm):
-    r"""Iterative federated clustering: estimate who is alike, train one model for each cluster.
+    r"""Iterative federated clustering: estimate clients' clusters and train one model per cluster.
 
     In round :math:`n` the server draws a set :math:`S` of clients and sends them all
-    :math:`\theta_1,\dots,\theta_Q`. Each picks the model of least loss on its data,
+    :math:`\theta_1,\dots,\theta_Q`. Each selects the model with the smallest loss on its data,
     :math:`\hat q_k=\arg\min_qf_k(\theta_q)`, and with ``average="models"`` takes ``local_steps``
-    from it, :math:`w_k\leftarrow w_k-\gamma f_k'(w_k)`, else one gradient. The server sets
+    from it, :math:`w_k\leftarrow w_k-\gamma f_k'(w_k)`; otherwise it computes one gradient. The
+    server sets
 
     .. math::
 
@@ -46,25 +47,25 @@ class IFCA(Algorithm):
         \qquad\text{or}\qquad
         \theta_q\leftarrow\theta_q-\frac\gamma{|S|}\sum_{k\in S:\hat q_k=q}f_k'(\theta_q)
 
-    A model that nobody picks stays. :math:`S` are the clients that are there. The paper divides
-    gradients by the number of all clients, which is the same where all take part. A message is one
-    model; the choice that goes with it, :math:`\log_2Q` bits, is not counted. Judged is the model
-    that each client, also one that did not take part, would pick at the end of the round: one more
-    evaluation of :math:`Q` losses, which serves the next round as its estimate.
+    A model that no client selects is unchanged. :math:`S` contains available clients only. The
+    paper divides gradients by the number of all clients, which is the same with full participation.
+    A message is one model; the cluster index sent with it, :math:`\log_2Q` bits, is not counted.
+    Metrics evaluate the model that each client, participating or not, would select at the end of
+    the round: one more evaluation of :math:`Q` losses, which is also the next round's estimate.
 
     Args:
       step_size: :math:`\gamma`, a schedule of the round or a number, > 0.
       clusters: :math:`Q\ge1`.
       local_steps: :math:`\tau\ge1` gradient steps of a participant, on all of its samples.
       average: ``"models"`` (option II of the paper) or ``"gradients"`` (option I).
-      clients_per_round: :math:`|S|`; all clients by default.
-      start: ``[Q, D]``, the server's first models. They must differ, or clients cannot tell them
-        apart. By default :func:`random_start` from a fixed key, the same in every run: give one of
-        the scenario's own key where every seed should have its own.
+      clients_per_round: :math:`|S|`, the number of participants; all clients by default.
+      start: ``[Q, D]``, the server's initial models. They must differ, otherwise clients cannot
+        distinguish them. By default :func:`random_start` from a fixed key, the same in every run;
+        use one from the scenario's own key if every seed should have its own.
 
     Raises:
-      ValueError: more participants than clients; several local steps for one gradient; a start of
-        another shape or with equal models.
+      ValueError: more participants than clients; several local steps with gradient averaging; a
+        start of another shape or with equal models.
 
     Reference:
       Ghosh et al. 2020, Algorithm 1.
@@ -120,7 +121,7 @@ class IFCA(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem, network: Any) -> State:
@@ -174,7 +175,7 @@ class IFCA(Algorithm):
 
 
 def _judged(problem: Problem, models: Float[Array, "clusters dim"]) -> State:
-    """The state of these models, with each client at the one of least loss."""
+    """Return the state of these models, with each client assigned to the one of smallest loss."""
     everyone = (problem.clients, problem.dim)
     losses = jax.vmap(lambda model: problem.objective(jnp.broadcast_to(model, everyone)))(models)
     choice: Int[Array, " clients"] = jnp.argmin(losses, axis=0).astype(jnp.int32)
@@ -184,12 +185,13 @@ def _judged(problem: Problem, models: Float[Array, "clusters dim"]) -> State:
 def random_start(
     key: Array, clusters: int, dim: int, deviation: Array | float = 1.0
 ) -> Float[Array, "clusters dim"]:
-    """Models that differ: independent normal numbers of zero mean.
+    """Return different initial models: independent normal numbers of zero mean.
 
     Args:
-      key: consumed.
-      clusters: how many models.
-      dim: parameters of each.
-      deviation: their standard deviation; the scale at which the clusters' solutions lie apart.
+      key: a random key, consumed.
+      clusters: number of models.
+      dim: number of parameters of each.
+      deviation: their standard deviation; a suitable value is the scale of the distances between
+        the clusters' solutions.
     """
     return deviation * jax.random.normal(key, (clusters, dim))

@@ -1,4 +1,4 @@
-"""Every client on its own, without any communication: what collaboration has to beat."""
+"""Local training without any communication, the baseline of collaborative methods."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ __all__ = ["LocalOnly", "State"]
 
 
 class State(NamedTuple):
-    """What local learning keeps from round to round."""
+    """State of local training between rounds."""
 
     model: Array  # [K, D]  w_k
 
@@ -29,14 +29,14 @@ class LocalOnly(Algorithm):
 
     .. math:: w_k \leftarrow w_k-\mu f_k'(w_k)
 
-    Steps, and not the exact minimizer at once: a round then costs what a participant of the other
-    methods computes, the minimizer is where the steps end, and for fewer samples than parameters,
-    where it is not unique, they end at the one nearest to zero. A client that is not available
-    rests.
+    It takes steps instead of computing the exact minimizer at once: a round then costs as much as a
+    participant's computation in the other methods, the steps converge to the minimizer, and with
+    fewer samples than parameters, where it is not unique, to the one nearest to zero. Unavailable
+    clients keep their models.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      local_steps: gradient steps a round, on all of a client's samples, >= 1.
+      local_steps: gradient steps per round, on all of a client's samples, >= 1.
 
     Reference:
       Li et al. 2021; the personal models of Ditto at :math:`\lambda=0`.

@@ -1,4 +1,4 @@
-r"""Per-FedAvg: a model that one step makes personal (Fallah, Mokhtari and Ozdaglar 2020)."""
+r"""Per-FedAvg: personalization by meta-learning (Fallah, Mokhtari and Ozdaglar 2020)."""
 
 import dataclasses
 from operator import itemgetter
@@ -19,14 +19,14 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["PerFedAvg", "State"]
 
-#: What becomes of the Hessian in the gradient through a personal step.
+#: How the gradient through a personal step treats the Hessian.
 VARIANTS = ("hessian_free", "first_order", "exact")
 #: Batches of a step: for the personal step, the gradient after it, and the Hessian.
 DRAWS = 3
 
 
 class State(NamedTuple):
-    """What Per-FedAvg keeps from round to round."""
+    """State of Per-FedAvg between rounds."""
 
     model: Array  # [K, D]  what clients make of the server's model
     server: Array  # [D]  w
@@ -41,9 +41,9 @@ class State(NamedTuple):
 class PerFedAvg(Averaging):
     r"""Federated averaging of the loss *after* a personal step, by model-agnostic meta-learning.
 
-    What is minimized is :math:`\frac1K\sum_kf_k(w-\alpha f_k'(w))`. A participant starts from
-    :math:`w_k=w^{(n-1)}` and repeats, on three batches
-    :math:`\mathcal D,\mathcal D',\mathcal D''` that are drawn for themselves,
+    The objective is :math:`\frac1K\sum_kf_k(w-\alpha f_k'(w))`. A participant starts from
+    :math:`w_k=w^{(n-1)}` and repeats, on three batches :math:`\mathcal D,\mathcal D',\mathcal D''`
+    that are drawn independently,
 
     .. math::
 
@@ -57,27 +57,27 @@ class PerFedAvg(Averaging):
         d=\frac{f_k'(w_k+\delta v;\mathcal D'')-f_k'(w_k-\delta v;\mathcal D'')}{2\delta},
         \qquad d=0,\qquad d=f_k''(w_k;\mathcal D'')\,v
 
-    ``"hessian_free"`` (HF), ``"first_order"`` (FO), and ``"exact"``, which the others stand for:
-    by forward differentiation, two gradients' work, as HF's. The server averages the :math:`w_k`.
-    FO ends elsewhere: where :math:`\sum_kf_k'(w-\alpha f_k'(w))=0`.
+    ``"hessian_free"`` (HF), ``"first_order"`` (FO), and ``"exact"``, which the others approximate;
+    it uses forward differentiation at the cost of two gradients, like HF. The server averages the
+    :math:`w_k`. FO has other fixed points, those with :math:`\sum_kf_k'(w-\alpha f_k'(w))=0`.
 
-    Judged is what each client, also one that did not take part, makes of the server's model:
-    :math:`\tau` personal steps on all of its samples, as of
+    Metrics evaluate the personalized model of each client, participating or not: :math:`\tau`
+    personal steps from the server's model on all of its samples, as in
     :class:`~fljax.algorithms.FineTunedFedAvg`.
 
     Args:
-      step_size: :math:`\beta`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments
-        are of too; clients count alike by default, as in the paper. In ``epochs`` a step is on one
-        batch of each of three orders of the samples.
+      step_size: :math:`\beta`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments; clients have equal weights by default, as in the paper. With ``epochs`` a step is
+        on one batch from each of three permutations of the samples.
       personal_step_size: :math:`\alpha`, a schedule of the round or a number, > 0.
       variant: as above.
-      offset: :math:`\delta>0` of HF, in the scale of a model over a gradient. Its error is
-        :math:`O(\delta^2)` where third derivatives are bounded, and rounding grows as
+      offset: :math:`\delta>0` of HF, with the unit of a model over a gradient. The error is
+        :math:`O(\delta^2)` if third derivatives are bounded, and rounding errors grow as
         :math:`1/\delta`.
-      personal_steps: :math:`\tau\ge1` of the models that are judged.
+      personal_steps: :math:`\tau\ge1` of the evaluated models.
 
     Raises:
-      ValueError: another variant; as of FedAvg.
+      ValueError: another variant; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -116,7 +116,7 @@ class PerFedAvg(Averaging):
         )
 
         def through(parts: Any, model: Array, given: Any) -> Array:
-            """The gradient of the loss after a personal step."""
+            """Return the gradient of the loss after a personal step."""
             inner, outer, curved = parts if isinstance(parts, tuple) else (parts,) * DRAWS
             slope = outer.gradient(model - alpha * inner.gradient(model))
             if self.variant == "first_order":
@@ -133,7 +133,7 @@ class PerFedAvg(Averaging):
         return State(model, server)
 
     def _curvature(self, part: Problem, model: Array, along: Array) -> Array:
-        """The Hessians' products with these."""
+        """Return the Hessian-vector products of the clients."""
         if self.variant == "exact":
             return jax.jvp(part.gradient, (model,), (along,))[1]
         ahead, behind = model + self.offset * along, model - self.offset * along

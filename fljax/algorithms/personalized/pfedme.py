@@ -1,4 +1,4 @@
-r"""pFedMe: personal models by Moreau envelopes (Dinh, Tran and Nguyen 2020)."""
+r"""pFedMe: personalization with Moreau envelopes (Dinh, Tran and Nguyen 2020)."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ __all__ = ["PFedMe", "State"]
 
 
 class State(NamedTuple):
-    """What pFedMe keeps from round to round."""
+    """State of pFedMe between rounds."""
 
     model: Array  # [K, D]  the personal theta_k
     server: Array  # [D]  the global w
@@ -50,23 +50,25 @@ class PFedMe(Algorithm):
         \theta_k = \arg\min_\theta f_k(\theta)+\frac\lambda2\|\theta-w_k\|^2,\qquad
         w_k \leftarrow w_k-\eta\lambda(w_k-\theta_k)
 
-    Then the server draws some clients, hears their :math:`w_k`, and
+    Then the server draws a set :math:`S` of clients, receives their :math:`w_k`, and
 
     .. math:: w^{(n)} = (1-\beta)w^{(n-1)}+\frac\beta{|S|}\sum_{k\in S}w_k
 
-    Judged are the last :math:`\theta_k`; who is not there keeps it. The paper approaches
-    :math:`\theta_k` by some gradient steps on a batch, to an accuracy :math:`\nu`; here it is the
-    exact minimizer, one linear solve, factorized once, for squared losses with no or a squared
+    Metrics evaluate the last :math:`\theta_k`; unavailable clients keep it. The paper approximates
+    :math:`\theta_k` by gradient steps on a batch, to an accuracy :math:`\nu`; here it is the exact
+    minimizer: one linear solve, factorized once, for squared losses with no or a squared
     regularizer, and inner iterations from the last :math:`\theta_k` otherwise.
 
     Args:
       step_size: :math:`\eta`, a schedule of the round or a number, > 0; :math:`\eta\lambda\le1`
-        keeps :math:`w_k` between where it was and :math:`\theta_k`.
-      attraction: :math:`\lambda>0`, of the personal models to :math:`w_k`.
+        keeps :math:`w_k` between its last value and :math:`\theta_k`.
+      attraction: :math:`\lambda>0`, the strength of the personal models' regularization toward
+        :math:`w_k`.
       local_steps: :math:`R\ge1`.
       server_step_size: :math:`\beta>0`; the paper's experiments use 1 and more.
-      clients_per_round: :math:`|S|`; all clients by default. The others compute and receive too.
-      inner_iterations: of the personal solver where there is no closed form.
+      clients_per_round: :math:`|S|`; all clients by default. The other clients also compute and
+        receive.
+      inner_iterations: iterations of the personal solver if there is no closed form.
 
     Raises:
       ValueError: more participants than clients, a problem that clips gradients.
@@ -92,7 +94,7 @@ class PFedMe(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Whom the server hears."""
+        """The selector of the clients from which the server receives."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem, network: Any) -> State:

@@ -1,4 +1,4 @@
-r"""SuPerFed: a line of good models between the common and the personal (Hahn, Jeong, Lee 2022)."""
+r"""SuPerFed: a low-loss line between global and personal models (Hahn, Jeong, Lee 2022)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ __all__ = ["State", "SuPerFed"]
 
 
 class State(NamedTuple):
-    """What clients and server keep from round to round."""
+    """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  the mixtures that are judged
     personal: Array  # [K, D]  w_k^l
@@ -33,36 +33,37 @@ class State(NamedTuple):
 )
 @module
 class SuPerFed(Averaging):
-    r"""Clients train a common and a personal model at a point between them, drawn for every step.
+    r"""Training of a global and a personal model at a random interpolation of both in each step.
 
-    A participant of round :math:`n` starts from :math:`w_k^f=w^g` and from where its own
-    :math:`w_k^l` was left. In a step it draws :math:`\lambda` uniformly from [0, 1] and moves both
-    along their parts of the gradient at :math:`\bar w=(1-\lambda)w_k^f+\lambda w_k^l` of
+    A participant of round :math:`n` starts from :math:`w_k^f=w^g` and from its own last
+    :math:`w_k^l`. In each step it draws :math:`\lambda` uniformly from [0, 1] and takes a gradient
+    step on both, at :math:`\bar w=(1-\lambda)w_k^f+\lambda w_k^l`, for the objective
 
     .. math::
 
         f_k(\bar w)+\frac\rho2\|w_k^f-w^g\|^2+\nu\cos^2(w_k^f,w_k^l)
 
-    The server averages the :math:`w_k^f`; nothing of :math:`w_k^l` is sent. In the first ``warmup``
-    rounds :math:`\lambda=0`, no angle counts and no :math:`w_k^l` moves: federated averaging, or
-    FedProx. Judged are mixtures with the server's new model, of a :math:`\lambda` that is
-    given; the paper evaluates several and takes the best.
+    The server averages the :math:`w_k^f`; :math:`w_k^l` is never sent. In the first ``warmup``
+    rounds :math:`\lambda=0`, there is no angle term and :math:`w_k^l` is fixed, which is federated
+    averaging, or FedProx. Metrics evaluate mixtures with the server's new model, with a given
+    :math:`\lambda`; the paper evaluates several and takes the best.
 
-    The two are to lie apart: with :func:`start_models <fljax.algorithms.start_models>` of each
-    client's own (:meth:`~fljax.problems.Problem.starting_at`) personal models begin there, and the
-    server at the mean. An angle with a model of zero is taken for right. Of the paper's two forms
-    this is model mixing, one :math:`\lambda` for all parameters; layer mixing draws one a layer.
+    The two models should be different: with different
+    :func:`start_models <fljax.algorithms.start_models>` of the clients
+    (:meth:`~fljax.problems.Problem.starting_at`) the personal models start there, and the server at
+    their mean. An angle with a zero model is defined as a right angle. Of the paper's two forms
+    this is model mixing, one :math:`\lambda` for all parameters; layer mixing draws one per layer.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too; an optimizer moves :math:`(w_k^f,w_k^l)` as one.
-      attraction: :math:`\rho\ge0`, to the server's model.
-      orthogonality: :math:`\nu\ge0`.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments; an optimizer updates :math:`(w_k^f,w_k^l)` jointly.
+      attraction: :math:`\rho\ge0`, the weight of the proximal term to the server's model.
+      orthogonality: :math:`\nu\ge0`, the weight of the angle term.
       warmup: rounds before personal models are trained, >= 0.
-      interpolation: :math:`\lambda\in[0,1]` of the mixtures that are judged.
+      interpolation: :math:`\lambda\in[0,1]` of the evaluated mixtures.
 
     Raises:
-      ValueError: an interpolation outside [0, 1]; as of FedAvg.
+      ValueError: an interpolation outside [0, 1]; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -131,7 +132,9 @@ class SuPerFed(Averaging):
 def angle_gradient(
     a: Float[Array, "some dim"], b: Float[Array, "some dim"]
 ) -> Float[Array, "some two_dim"]:
-    r"""Of :math:`\cos^2(a,b)` in both, side by side; zero where one of them is."""
+    r"""Return the gradient of :math:`\cos^2(a,b)` in both, concatenated; zero if one of them is
+    zero.
+    """
     product = jnp.sum(a * b, axis=1, keepdims=True)
     squares = jnp.sum(a**2, axis=1, keepdims=True), jnp.sum(b**2, axis=1, keepdims=True)
     whole = squares[0] * squares[1]

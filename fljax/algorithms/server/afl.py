@@ -18,7 +18,7 @@ __all__ = ["AFL", "State"]
 
 
 class State(NamedTuple):
-    """What the server keeps from round to round."""
+    """State of AFL between rounds."""
 
     model: Array  # [D]  w
     mixture: Array  # [K]  lambda, how much each client counts
@@ -28,36 +28,37 @@ class State(NamedTuple):
 @algorithm("AFL", "mohri2019", Needs(None, absent=True))
 @module
 class AFL(ReleasesModel, LocalLearning):
-    r"""The model that is best for the worst mixture of clients:
+    r"""Agnostic federated learning: minimization of the worst mixture of clients' losses,
     :math:`\min_w\max_{\lambda\in\Delta}\sum_k\lambda_kf_k(w)`.
 
-    A participant's steps take it from :math:`w` to :math:`w_k`, and it sends :math:`w_k-w` and its
-    loss :math:`f_k(w)`. The server descends along the mixture, and the mixture ascends,
+    A participant's local steps lead from :math:`w` to :math:`w_k`, and it sends :math:`w_k-w` and
+    its loss :math:`f_k(w)`. The server takes a descent step on the model with the mixture's
+    weights, and an ascent step on the mixture,
 
     .. math::
 
         w\leftarrow w+\frac{\sum_{k\in S}\lambda_k(w_k-w)}{\sum_{k\in S}\lambda_k},\qquad
         \lambda\leftarrow\Pi_\Delta\Big(\lambda+\gamma\frac K{|S|}\sum_{k\in S}f_k(w)e_k\Big)
 
-    with :math:`\Pi_\Delta` the projection onto the probability simplex; of clients that are drawn
-    with probabilities :math:`p_k` of their own, each counts :math:`1/(Kp_k)` times. With one step
-    of all clients, on all samples or on a batch, it is the paper's Stochastic-AFL with a sample of
-    every domain; several steps and few participants are those of federated averaging. Clients count
-    by :math:`\lambda` in the place of the problem's weights. The server sees each message, so
-    nothing hides them in a sum; one holds :math:`D+1` numbers.
+    with :math:`\Pi_\Delta` the projection onto the probability simplex; if clients are drawn with
+    unequal probabilities :math:`p_k`, each is weighted by :math:`1/(Kp_k)`. With one step of all
+    clients, on all samples or on a batch, it is the paper's Stochastic-AFL with a sample of every
+    domain; several steps and partial participation are as in federated averaging. Clients are
+    weighted by :math:`\lambda` instead of the problem's weights. The server uses each message
+    individually, so secure summation is not possible; a message has :math:`D+1` numbers.
 
     With constant step sizes :math:`\gamma` and :math:`\mu` of the order of :math:`1/\sqrt T` the
-    paper bounds how far the *mean* of the models of :math:`T` rounds is from the minimax one, of
-    convex losses; it is ``average`` in the state, which ``fl.metrics.trajectory("average",
-    ["parameter"])`` shows.
+    paper bounds, for convex losses, the suboptimality of the *mean* of the models of :math:`T`
+    rounds in the minimax problem; this mean is ``average`` in the state, which
+    ``fl.metrics.trajectory("average", ["parameter"])`` shows.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`, which the other arguments are
-        of too.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
+        arguments.
       mixture_step_size: :math:`\gamma`, a schedule of the round or a number, > 0.
 
     Raises:
-      ValueError: as of FedAvg.
+      ValueError: as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl

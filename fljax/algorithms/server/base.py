@@ -1,4 +1,4 @@
-"""What federated averaging and its descendants share: a server whose participants learn alone."""
+"""Base classes of federated averaging and its variants: local steps at participants of a server."""
 
 import dataclasses
 from functools import partial
@@ -40,62 +40,63 @@ __all__ = [
     "check_no_optimizer",
 ]
 
-#: What clients may count for in the place of the problem's weights.
+#: Weights that clients may have instead of the problem's.
 WEIGHTINGS = ("samples", "equal")
 
 
-#: Of a server that takes no more of its participants' messages than one sum.
+#: Needs of a server that uses its participants' messages only through one sum.
 SUMMED = Needs(None, absent=True, late=True, averages=True, masked=True)
 
-#: And whose messages are models, or what became of the server's: a step times a gradient.
+#: The same if the messages are models, or updates of the server's model: a step size times a
+#: gradient.
 AVERAGED = dataclasses.replace(SUMMED, uploads=("models", "updates"))
 
-#: Whose sum a trusted server may perturb, and whose steps may be on data as they arrive.
+#: The same if a trusted server may perturb the sum, and steps may be on streaming data.
 AVERAGED_PRIVATELY = dataclasses.replace(AVERAGED, data="any", privacy=(CentralGaussian,))
 
 
 class Cohort(NamedTuple):
-    """Those who take part in a round, and what their steps are on."""
+    """The participants of a round and the batches of their steps."""
 
     who: Participants
     counts: Int[Array, " chosen"]  # local steps of each
     weights: Float[Array, " chosen"] | None  # of each at the server; None: all alike
     batch: Batch | None  # None: all samples in every step; of several draws their axis is first
     longest: int  # steps of the client that takes most
-    #: [M]  where steps are counted, and not those of an epoch's batches of nothing besides
+    #: [M]  the counts, if local_steps are given; None with epochs, whose empty batches are no steps
     limit: Int[Array, " chosen"] | None
 
     @property
     def here(self) -> Array:
-        """``[M]``, which of the rows take part."""
+        """Which of the rows participate, ``[M]``."""
         return self.who.here
 
 
 @module
 class LocalLearning(Algorithm):
-    r"""A server invites participants, who take steps on their own data and answer.
+    r"""Base class: a server invites participants, which take local steps and reply.
 
-    A round of a descendant is: :meth:`invite`, publish what they need to know, :meth:`learn`,
-    :meth:`collect`. Its own numbers are keyword arguments (``dataclasses.field(kw_only=True)``);
-    its ``validate`` and ``check`` begin with those here.
+    A round of a subclass is: :meth:`invite`, publish what the participants need, :meth:`learn`,
+    :meth:`collect`. Its own parameters are keyword arguments (``dataclasses.field(kw_only=True)``);
+    its ``validate`` and ``check`` first call those of this class.
 
     Args:
-      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or how a participant steps
-        otherwise, an optimizer (:func:`fljax.optimizers.from_optax`, or optax's own), which begins
-        anew in every round.
-      clients_per_round: drawn uniformly without replacement; all clients by default.
-      epochs: passes of a participant over its samples a round, >= 1.
-      batch: samples a step; all of a client's by default.
-      selector: another :class:`~fljax.participation.Selector` in the place of
-        ``clients_per_round``.
-      batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
-      local_steps: gradient steps of a participant, one number or one of each client, in the place
-        of ``epochs``.
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or a local optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own), which is initialized anew in every
+        round.
+      clients_per_round: number of participants, drawn uniformly without replacement; all clients by
+        default.
+      epochs: passes of a participant over its samples per round, >= 1.
+      batch: samples per step; all of a client's by default.
+      selector: another :class:`~fljax.participation.Selector` instead of ``clients_per_round``.
+      batches: another law of the batches (:mod:`fljax.batches`) instead of ``batch``.
+      local_steps: gradient steps of a participant, one number or one per client, instead of
+        ``epochs``.
 
     Raises:
-      ValueError: more participants than clients, a batch larger than every client, a selector
-        beside ``clients_per_round``, ``batches`` beside ``batch``, ``local_steps`` beside
-        ``epochs``, a law of batches without ``local_steps``.
+      ValueError: more participants than clients, a batch larger than every client's data, a
+        selector in addition to ``clients_per_round``, ``batches`` in addition to ``batch``,
+        ``local_steps`` in addition to ``epochs``, a law of batches without ``local_steps``.
     """
 
     step_size: Schedule | Optimizer = field(converter=as_step)
@@ -133,7 +134,7 @@ class LocalLearning(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return self.selector or everyone_or(Drawn, self.clients_per_round)
 
     @property
@@ -141,18 +142,16 @@ class LocalLearning(Algorithm):
         return self.batches if self.batch is None else Shuffled(self.batch)
 
     def own(self, problem: Problem) -> Problem:
-        """What each client minimizes in its steps."""
+        """Return the problem that each client minimizes in its steps."""
         return problem
 
     def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
-        """For how much each client counts in what the server makes of their messages; ``None``:
-        all alike.
-        """
+        """Return each client's weight in the server's aggregation; ``None`` for equal weights."""
         return None
 
     def invite(self, now: Round, draws: int | None = None) -> Cohort:
-        """Who takes part in this round, and the batches of all of their steps; so many draws of
-        them where steps are on several.
+        """Choose the participants of this round and draw the batches of all their steps; ``draws``
+        sets of batches where a step uses several.
         """
         problem, who = now.problem, now.choose(self.selection)
         counts = self._steps(who, who.take(jnp.asarray(problem.weights) > 0))
@@ -180,20 +179,21 @@ class LocalLearning(Algorithm):
         each: Any = None,
         memory: Any = None,
     ) -> Learned:
-        """The participants' models after their steps from one model, or one of each.
+        """Return the participants' models after their steps from a common model, or from one each.
 
         Args:
           now: the round.
-          cohort: who, and on what.
-          start: ``[D]`` or ``[M, D]``, or other numbers that ``direction`` moves.
-          batch: what each step is on, or several, in the place of the cohort's.
-          step: another step size, one number or ``[M]``, in the place of this round's; or another
+          cohort: the participants and their batches.
+          start: the initial model, ``[D]`` or ``[M, D]``, or other variables that ``direction``
+            updates.
+          batch: the batch of each step, or several, instead of the cohort's.
+          step: another step size, one number or ``[M]``, instead of this round's; or another
             optimizer.
-          direction: along what a step goes, against the gradient by default.
-          given: ``[M, ...]`` each, what ``direction`` needs to know of each participant.
-          each: ``[M, steps, ...]`` each, what it needs to know in every step besides; then it is
-            given the two as a pair.
-          memory: ``[M, ...]`` each, what the optimizer remembers; it begins anew by default.
+          direction: the vector whose negative is the direction of a step, the gradient by default.
+          given: arrays ``[M, ...]`` of each participant that ``direction`` takes.
+          each: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step;
+            it then receives the pair of both.
+          memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
         """
         start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
         if step is None:
@@ -222,15 +222,17 @@ class LocalLearning(Algorithm):
         weights: Float[Array, " chosen"] | None = None,
         discount: Any = 1.0,
     ) -> Arrived:
-        """What reaches the server, clients counting as in their cohort, or otherwise.
+        """Return what arrives at the server, weighted as in the cohort unless ``weights`` are
+        given.
 
         Args:
           now: the round.
-          cohort: whose they are.
-          messages: ``[M, numbers]``, such as models; several quantities are one message.
-          around: what both ends know: the server's model, or zero for messages that are no models.
-          weights: ``[M]``, others than the cohort's.
-          discount: of late messages, as :meth:`~fljax.link.Link.collect` takes it.
+          cohort: the participants that send the messages.
+          messages: ``[M, numbers]``, such as models; several quantities form one message.
+          around: the reference point known to both ends: the server's model, or zero for messages
+            that are not models.
+          weights: ``[M]``, other weights than the cohort's.
+          discount: the discount of late messages, as in :meth:`~fljax.link.Link.collect`.
         """
         # Weights of unequal probabilities are shares of what all clients say.
         unequal = cohort.weights is not None and cohort.who.weights is not None
@@ -250,18 +252,18 @@ class LocalLearning(Algorithm):
         return isinstance(self.step_size, Optimizer)
 
     def size(self, round: Array) -> Array:
-        """The step size of a round, where steps have one and are not an optimizer's."""
+        """Return the step size of a round, if steps have one and are not an optimizer's."""
         assert not isinstance(self.step_size, Optimizer)
         return self.step_size(round)
 
     def _longest(self, samples: int) -> int:
-        """Steps of the client that takes most."""
+        """Return the number of steps of the client that takes the most."""
         if self.local_steps is not None:
             return int(np.max(self.local_steps))
         return self.epochs * (1 if self.batch is None else Shuffled(self.batch).steps(samples))
 
     def _steps(self, who: Participants, real: Array) -> Int[Array, " chosen"]:
-        """Of each participant."""
+        """Return the number of steps of each participant."""
         if self.local_steps is not None:
             return counts_of(self.local_steps, who)
         own = jnp.sum(real, axis=1, dtype=jnp.int32)
@@ -271,21 +273,20 @@ class LocalLearning(Algorithm):
 
 @module
 class Averaging(LocalLearning):
-    r"""Local learning whose server averages: clients descend along their own mean losses, and count
-    in the average by their weights.
+    r"""Local learning on clients' own mean losses with a weighted average at the server.
 
     .. math:: w=\frac{\sum_{k\in S}q_kw_k}{\sum_{k\in S}q_k}
 
     The weights are those of the problem, whose objective is then minimized: one each by default, or
-    what :meth:`~fljax.problems.Problem.weighing` made of them, with ``"samples"`` the
-    :math:`q_k\propto D_k` of McMahan et al. 2017. Asked for others, it minimizes another objective
-    than the one that errors are measured from, and a study that measures them warns.
+    those set by :meth:`~fljax.problems.Problem.weighing`, with ``"samples"`` the
+    :math:`q_k\propto D_k` of McMahan et al. 2017. With other weights it minimizes another objective
+    than the one that error metrics refer to, and a study with such metrics warns.
 
     Args:
-      weighting: ``"samples"`` or ``"equal"``, in the place of the problem's weights.
+      weighting: ``"samples"`` or ``"equal"``, instead of the problem's weights.
 
     Raises:
-      ValueError: as of :class:`LocalLearning`; another weighting.
+      ValueError: as for :class:`LocalLearning`; another weighting.
     """
 
     weighting: str | None = static(default=None, kw_only=True)
@@ -309,11 +310,12 @@ class Averaging(LocalLearning):
 
 @module
 class Corrected(LocalLearning):
-    """Local learning in which each client keeps a correction of its drift.
+    """Local learning with a drift correction at each client.
 
-    All clients are heard alike, however they are drawn: the server keeps a mean of all corrections,
-    whoever takes part. Where they have weights (:meth:`~fljax.problems.Problem.weighing`), each
-    descends along its own multiple of its mean loss.
+    All participants have equal weights at the server, however they are drawn, because it keeps the
+    mean of all clients' corrections, not only of the participants'. If the problem has weights
+    (:meth:`~fljax.problems.Problem.weighing`), each client descends along its mean loss multiplied
+    by its weight.
     """
 
     def invite(self, now: Round, draws: int | None = None) -> Cohort:
@@ -321,7 +323,7 @@ class Corrected(LocalLearning):
 
 
 def check_no_optimizer(algorithm: LocalLearning) -> None:
-    """Raise ``ValueError`` unless participants step by a size, which its rule divides by."""
+    """Raise ``ValueError`` if the step size is an optimizer: the algorithm divides by it."""
     if isinstance(algorithm.step_size, Optimizer):
         raise ValueError(
             f"{type(algorithm).label} needs the size of its clients' steps, which an optimizer has "

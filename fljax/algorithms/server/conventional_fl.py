@@ -20,7 +20,7 @@ __all__ = ["ConventionalFL", "State"]
 
 
 class State(NamedTuple):
-    """What FL keeps from round to round."""
+    """State of FL between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -48,10 +48,10 @@ class ConventionalFL(ReleasesModel, Algorithm):
         w_k^{(n)} = w^{(n-1)}-\mu f_k'(w^{(n-1)}),\qquad
         w^{(n)} = \frac1K\sum_k \tilde w_k^{(n)}
 
-    The mean is over the clients that are available and, with delays, over the models that arrive;
-    where none does, :math:`w` stays. With ``local_steps`` > 1 the first line is repeated from its
-    own result (FedAvg with full batches). The thesis prints ``+ mu f(D_k)`` with :math:`f` "the
-    objective" (section 2.1.1); its text and theory mean the descent direction.
+    The mean is over the available clients and, with delays, over the models that arrive; if none
+    arrives, :math:`w` is unchanged. With ``local_steps`` > 1 the first line is iterated (FedAvg
+    with full batches). The thesis prints ``+ mu f(D_k)`` with :math:`f` "the objective" (section
+    2.1.1); its text and theory mean the descent direction.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
@@ -89,7 +89,7 @@ class ConventionalFL(ReleasesModel, Algorithm):
         return State(link.average(learn, server, at_once=quick, step_size=step_size))
 
     def _descend(self, problem: Problem, server: Array, step_size: Array) -> tuple[Array, Array]:
-        """The models after the local steps, and the largest gradient norms met."""
+        """Return the models after the local steps, and the largest gradient norms along them."""
 
         def descend(_, carry):
             model, norm = carry
@@ -102,7 +102,7 @@ class ConventionalFL(ReleasesModel, Algorithm):
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
-        """Of :func:`~fljax.algorithms.local_steps.descent_gap`."""
+        """See :func:`~fljax.algorithms.local_steps.descent_gap`."""
         return descent_gap(problem, self.step_size(round), self.local_steps, gap)
 
 

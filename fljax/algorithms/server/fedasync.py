@@ -17,7 +17,7 @@ __all__ = ["FedAsync"]
 
 
 class Mixed(NamedTuple):
-    """What FedAsync keeps from round to round."""
+    """State of FedAsync between rounds."""
 
     model: Array  # [D]  the server's x
 
@@ -25,27 +25,27 @@ class Mixed(NamedTuple):
 @algorithm("FedAsync", "xie2019", AVERAGED)
 @module
 class FedAsync(ReleasesModel, LocalLearning):
-    r"""The server mixes each model that arrives into its own, the less the older it is.
+    r"""Asynchronous averaging: the server mixes each arriving model into its own, stale ones less.
 
-    A client that is invited takes its local steps from :math:`x` on
-    :math:`f_k(w)+\tfrac\rho2\|w-x\|^2`; the server makes of the result, :math:`\tau_k` rounds old,
+    An invited client takes its local steps from :math:`x` on :math:`f_k(w)+\tfrac\rho2\|w-x\|^2`;
+    when the result arrives, with a staleness of :math:`\tau_k` rounds, the server sets
 
     .. math:: x \leftarrow (1-\alpha_k)x+\alpha_kx_k,\qquad \alpha_k=\alpha s(\tau_k)
 
-    Of several that arrive in the same round none is the first: it takes the mean of what each alone
-    would make of its model. So a round moves it as far as one arrival of the paper does, and one
-    arrival a round is the paper's algorithm, with staleness in rounds.
+    Several models that arrive in the same round have no order: the server takes the mean of the
+    models that each of them alone would give. So a round moves the model as far as one arrival in
+    the paper, and with one arrival per round it is the paper's algorithm, with staleness in rounds.
 
     Args:
-      step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
-        arguments are of too; ``clients_per_round`` begin in every round, and count alike.
+      step_size: of the local steps, as in :class:`~fljax.algorithms.FedAvg`, which also has the
+        other arguments; ``clients_per_round`` clients start in every round, with equal weights.
       server_step_size: :math:`\alpha\in(0,1]`.
       attraction: :math:`\rho\ge0`.
-      staleness: :math:`s`: :class:`PolynomialStaleness`, :class:`HingeStaleness`, or one of your
-        own; the first, with the power 1/2, by default.
+      staleness: :math:`s`: :class:`PolynomialStaleness`, :class:`HingeStaleness`, or a subclass of
+        your own; by default the first, with the power 1/2.
 
     Raises:
-      ValueError: a server's step outside (0, 1], a negative attraction; as of FedAvg.
+      ValueError: a server step size outside (0, 1], a negative attraction; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,4 +1,4 @@
-r"""Federated averaging: a few clients a round, local epochs in batches (McMahan et al. 2017)."""
+r"""Federated averaging: a few clients per round, local epochs in batches (McMahan et al. 2017)."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ __all__ = ["FedAvg", "State"]
 
 
 class State(NamedTuple):
-    """What FedAvg keeps from round to round."""
+    """State of FedAvg between rounds."""
 
     model: Array  # [D]  the server's w
     memory: Any = ()  # [K, ...] each: of the clients' optimizers, if they keep it
@@ -33,8 +33,8 @@ class FedAvg(ReleasesModel, Averaging):
     r"""Local stochastic gradient descent from the server's model, then a weighted average.
 
     In round :math:`n` the server draws a set :math:`S` of clients uniformly without replacement.
-    Each of them starts from :math:`w^{(n-1)}`, cuts its samples, newly shuffled in every epoch,
-    into batches and descends along the mean gradient of one after the other:
+    Each of them starts from :math:`w^{(n-1)}`, splits its samples, reshuffled in every epoch, into
+    batches and takes a gradient step on each batch in turn:
 
     .. math::
 
@@ -44,41 +44,43 @@ class FedAvg(ReleasesModel, Averaging):
 
     The weights :math:`q_k` are the problem's: one each, or :math:`D_k` as in the paper after
     :meth:`problem.weighing("samples") <fljax.problems.Problem.weighing>`. One step on all samples
-    (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`NetworkedFedSGD` is that of peers.
+    (``epochs=1``, no ``batch``) is the paper's FedSGD; :class:`NetworkedFedSGD` is its counterpart
+    on a network of peers.
 
-    A client's last batch is the smaller one where ``batch`` does not divide :math:`D_k`; a client
-    with fewer batches than another is done earlier. Another law of ``batches`` draws each of
-    :math:`E_k` steps' anew; ``normalized``, a step is :math:`\mu/E_k` long, and a client's update
-    its mean gradient however many steps it took (Rizk 2023, (1.30), where the original's optimum
-    depends on who takes how many). A drawn client that is not available neither
-    receives nor sends; with delays, the average is over the models that arrive in the round. Under
-    unequal probabilities :math:`p_k` it is on average what it is with all clients,
+    A client's last batch is smaller if ``batch`` does not divide :math:`D_k`; a client with fewer
+    batches than another takes fewer steps. Another law of ``batches`` draws the batch of each of
+    :math:`E_k` steps anew. If ``normalized``, the step size is :math:`\mu/E_k`, so that a client's
+    update is its mean gradient however many steps it takes (Rizk 2023, (1.30); the fixed point of
+    the original depends on the numbers of steps). A drawn client that is not available neither
+    receives nor sends; with delays, the average is over the models that arrive in the round. With
+    unequal probabilities :math:`p_k` the update is an unbiased estimate of that with all clients,
 
     .. math:: w^{(n)}=w^{(n-1)}+\frac1{|S|}\sum_{k\in S}\frac{q_k}{p_k\sum_lq_l}(w_k-w^{(n-1)})
 
-    the sum over all that are available: where the probabilities are the shares of the weights, all
-    participants count alike.
+    where :math:`l` runs over all available clients: if the probabilities are proportional to the
+    weights, all participants have equal weights.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimizer
-        (:func:`fljax.optimizers.from_optax`, or optax's own) in its place.
+        (:func:`fljax.optimizers.from_optax`, or optax's own) instead.
       clients_per_round: :math:`|S|`; all clients by default.
-      epochs: passes of a participant over its samples a round, >= 1.
-      batch: samples a step; all of a client's by default.
-      weighting: ``"samples"`` or ``"equal"``, other weights than the problem's, as of
+      epochs: passes of a participant over its samples per round, >= 1.
+      batch: samples per step; all of a client's by default.
+      weighting: ``"samples"`` or ``"equal"``, other weights than the problem's, as in
         :class:`~fljax.algorithms.server.base.Averaging`.
-      selector: another :class:`~fljax.participation.Selector` in the place of
-        ``clients_per_round``: clients drawn with unequal probabilities, each by chance, in turns.
-      batches: another law of the batches (:mod:`fljax.batches`) in the place of ``batch``.
-      local_steps: :math:`E_k`, gradient steps of a participant, one number or one of each client,
-        in the place of ``epochs``. Of shuffled batches (``batch``) those of nothing, where a client
-        waits for one with more of them, count; other laws have none.
-      normalized: whether steps are divided by a client's number of them.
-      keeps_optimizer: whether each client keeps what its optimizer remembers from one round that
-        it takes part in to the next, ``K`` memories in all; else it begins anew in every round.
+      selector: another :class:`~fljax.participation.Selector` instead of ``clients_per_round``:
+        clients drawn with unequal probabilities, independently of each other, or in turns.
+      batches: another law of the batches (:mod:`fljax.batches`) instead of ``batch``.
+      local_steps: :math:`E_k`, gradient steps of a participant, one number or one per client,
+        instead of ``epochs``. With shuffled batches (``batch``), the empty batches of a client that
+        has fewer batches than another are counted as steps; other laws have no empty batches.
+      normalized: whether the step size is divided by the client's number of steps.
+      keeps_optimizer: whether each client keeps its optimizer's state from one of its
+        participations to the next (``K`` states in memory); otherwise it is initialized anew in
+        every round.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.server.base.LocalLearning`; ``normalized`` with
+      ValueError: as for :class:`~fljax.algorithms.server.base.LocalLearning`; ``normalized`` with
         an optimizer, ``keeps_optimizer`` without.
 
     Reference:

@@ -1,9 +1,10 @@
-r"""FedBuff: a server that does not wait for its clients (Nguyen et al. 2022).
+r"""FedBuff: buffered asynchronous aggregation at a server (Nguyen et al. 2022).
 
-Time is rounds. A client that is invited in round :math:`n` starts from the model of that round, and
-what it makes of it arrives when its delay (``Simulation(delays=...)``: work and way together) is
-over: its *staleness* is how many rounds that took. What is under way is kept as sums, one for each
-round of arrival, and not as models of each client; one at work may be invited again.
+Time is counted in rounds. A client that is invited in round :math:`n` starts from the model of that
+round, and its update arrives after its delay (``Simulation(delays=...)``: computation and
+communication together): its *staleness* is the number of rounds that this took. Updates in transit
+are stored as sums, one for each round of arrival, and not per client; a client that is still
+computing may be invited again.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ __all__ = ["FedBuff"]
 
 
 class Buffered(NamedTuple):
-    """What FedBuff keeps from round to round."""
+    """State of FedBuff between rounds."""
 
     model: Array  # [D]  the server's w
     buffer: Array  # [D]  the sum of the updates since it moved last
@@ -34,31 +35,31 @@ class Buffered(NamedTuple):
 @algorithm("FedBuff", "nguyen2022", AVERAGED)
 @module
 class FedBuff(ReleasesModel, LocalLearning):
-    r"""The server moves whenever it has heard a number of updates, however old they are.
+    r"""Buffered asynchronous averaging: the server steps after a number of updates, however stale.
 
-    A client that is invited takes its local steps from :math:`w` to :math:`w_k` and sends the
-    update :math:`\Delta_k=w_k-w`, of the model that it started from. Each that arrives is added to
-    a buffer, by its staleness :math:`\tau_k`; where that holds :math:`Z` of them or more at the end
-    of a round,
+    An invited client takes its local steps from :math:`w` to :math:`w_k` and sends the update
+    :math:`\Delta_k=w_k-w`, relative to the model that it started from. Each arriving update is
+    added to a buffer, weighted by its staleness :math:`\tau_k`; if the buffer holds :math:`Z`
+    updates or more at the end of a round,
 
     .. math:: w \leftarrow w+\frac{\eta}{|B|}\sum_{k\in B}s(\tau_k)\Delta_k
 
-    and the buffer :math:`B` is emptied. The paper counts staleness in moves of the server, and
-    releases its buffer at exactly :math:`Z`; of the updates of one round none is the first, so here
-    all of them are in. Without delays, with :math:`Z` participants a round and :math:`\eta=1`, it
-    is federated averaging.
+    and the buffer :math:`B` is emptied. The paper counts staleness in steps of the server, and
+    releases its buffer at exactly :math:`Z` updates; updates of the same round have no order, so
+    here all of them are included. Without delays, with :math:`Z` participants per round and
+    :math:`\eta=1`, it is federated averaging.
 
     Args:
-      step_size: of the local steps, as of :class:`~fljax.algorithms.FedAvg`, which the other
-        arguments are of too; ``clients_per_round`` begin in every round. What is counted in the
-        buffer are updates (those of clients drawn with unequal probabilities :math:`p_k` times
+      step_size: of the local steps, as in :class:`~fljax.algorithms.FedAvg`, which also has the
+        other arguments; ``clients_per_round`` clients start in every round. The buffer counts
+        updates (those of clients drawn with unequal probabilities :math:`p_k` weighted by
         :math:`1/(Kp_k)`).
-      buffer_size: :math:`Z\ge1`; 10 in the paper. It is a number, and can be swept.
+      buffer_size: :math:`Z\ge1`; 10 in the paper. It can be swept.
       server_step_size: :math:`\eta>0`.
-      staleness: :math:`s`, the square root of the paper by default.
+      staleness: :math:`s`; by default the inverse square root of the paper.
 
     Raises:
-      ValueError: a buffer for less than one update; as of FedAvg.
+      ValueError: a buffer size below one; as for FedAvg.
 
     Example:
       Updates that take up to three rounds:

@@ -1,4 +1,4 @@
-r"""Local stochastic gradient descent on batches drawn anew in every step: DP-SGD at clients."""
+r"""Federated averaging with DP-SGD at the clients: each step is on a newly drawn batch."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ __all__ = ["FedDPSGD", "State"]
 
 
 class State(NamedTuple):
-    """What DP-SGD keeps from round to round."""
+    """State of FedDPSGD between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -40,31 +40,31 @@ class State(NamedTuple):
 )
 @module
 class FedDPSGD(ReleasesModel, Algorithm):
-    r"""Federated averaging of clients that take steps of (differentially private) SGD.
+    r"""Federated averaging with (differentially private) stochastic gradient steps at the clients.
 
-    A participant starts from the server's model and takes ``local_steps`` steps, each on a batch of
-    its own drawn anew: every sample with probability ``sampling_rate`` (Poisson), or ``batch`` of
+    A participant starts from the server's model and takes ``local_steps`` steps, each on a newly
+    drawn batch: every sample with probability ``sampling_rate`` (Poisson sampling), or ``batch`` of
     them without replacement,
 
     .. math::
 
         w_k\leftarrow w_k-\mu\tilde g_k(w_k),\qquad w=\frac1{|S|}\sum_{k\in S}w_k,
 
-    with :math:`\tilde g` of :class:`~fljax.privacy.NoisyGradients` under ``privacy=``, else the
-    batch's gradient as it is. A sum over a batch is divided by the size that batches have on
-    average, so that it is an unbiased gradient of the client's mean loss.
+    with :math:`\tilde g` of :class:`~fljax.privacy.NoisyGradients` under ``privacy=``, otherwise
+    the plain gradient on the batch. The sum over a batch is divided by the expected batch size, so
+    that it is an unbiased gradient of the client's mean loss.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      local_steps: of a participant in a round, >= 1.
-      sampling_rate: the probability of each sample to be in a batch, in (0, 1].
-      batch: samples in a batch, in the place of ``sampling_rate``; all of a client's that has
-        fewer, and of everyone's without either.
-      clients_per_round: how many take part, drawn without replacement; all by default.
+      local_steps: gradient steps of a participant per round, >= 1.
+      sampling_rate: the inclusion probability of each sample in a batch, in (0, 1].
+      batch: samples per batch, instead of ``sampling_rate``; a client with fewer samples uses all
+        of them. Without either, every step is on all samples.
+      clients_per_round: number of participants, drawn without replacement; all clients by default.
 
     Raises:
-      ValueError: both ``sampling_rate`` and ``batch``; a batch larger than every client; more
-        participants than clients.
+      ValueError: both ``sampling_rate`` and ``batch``; a batch larger than every client's data;
+        more participants than clients.
 
     Example:
       >>> import jax, fljax as fl
@@ -102,11 +102,11 @@ class FedDPSGD(ReleasesModel, Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def sampling(self, problem: Problem) -> Law:
-        """How samples get into a batch, at the client with the fewest."""
+        """Return how a batch is sampled, at the client with the fewest samples."""
         if self.sampling_rate is not None:
             return Law(self.sampling_rate, sampling="poisson")
         if self.batch is None:
@@ -136,7 +136,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
         return State(arrived.move(server))
 
     def _drawn(self, key: Array, data: Problem) -> tuple[Problem, Float[Array, " clients"]]:
-        """A batch of every client, and the largest weight that a sample can have in it."""
+        """Return a batch of every client, and the largest weight that a sample can have in it."""
         weights, known = jnp.asarray(data.weights), data.statistics
         if self.batch is None:
             if known is not None:  # sums over all samples are not those of a batch

@@ -1,4 +1,4 @@
-r"""FedDyn: local objectives that are regularized anew in every round (Acar et al. 2021)."""
+r"""FedDyn: federated learning with dynamic regularization (Acar et al. 2021)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ __all__ = ["FedDyn", "State"]
 
 
 class State(NamedTuple):
-    """What FedDyn keeps from round to round."""
+    """State of FedDyn between rounds."""
 
     model: Array  # [D]  the server's theta
     correction: Array  # [D]  the server's h, the mean of all clients' g_k
@@ -27,26 +27,27 @@ class State(NamedTuple):
 @algorithm("FedDyn", "acar2021", SUMMED)
 @module
 class FedDyn(ReleasesModel, Corrected):
-    r"""Clients' objectives are regularized so that all of them have the same stationary point.
+    r"""Dynamic regularization: all clients' regularized objectives share a stationary point.
 
-    A participant of the round approaches, by its local steps from the server's :math:`\theta`,
+    A participant of the round solves approximately, by local steps from the server's
+    :math:`\theta`,
 
     .. math::
 
         \theta_k=\arg\min_v f_k(v)-g_k^\top v+\frac\alpha2\|v-\theta\|^2
 
-    and sets :math:`g_k\leftarrow g_k-\alpha(\theta_k-\theta)`, which is :math:`f_k'(\theta_k)`
-    where it gets there. The server hears :math:`\theta_k-\theta` and sets
+    and sets :math:`g_k\leftarrow g_k-\alpha(\theta_k-\theta)`, which is :math:`f_k'(\theta_k)` if
+    the minimization is exact. The server receives :math:`\theta_k-\theta` and sets
 
     .. math::
 
         h\leftarrow h-\frac\alpha K\sum_{k\in S}(\theta_k-\theta),\qquad
         \theta\leftarrow\frac1{|S|}\sum_{k\in S}\theta_k-\frac1\alpha h
 
-    All :math:`g_k` and :math:`h` are zero at first. A fixed point is a stationary point of
-    :math:`\sum_kf_k`, for any number of local steps with full batches. Who is away keeps
-    :math:`g_k`; where nothing arrives the server rests; what is lost on its way leaves :math:`h`
-    off the clients' mean for good.
+    All :math:`g_k` and :math:`h` are initially zero. A fixed point is a stationary point of
+    :math:`\sum_kf_k`, for any number of local steps with full batches. Clients that do not
+    participate keep :math:`g_k`; if nothing arrives, the server's state is unchanged; a lost
+    message leaves a permanent error between :math:`h` and the clients' mean.
 
     Args:
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer.
@@ -55,7 +56,7 @@ class FedDyn(ReleasesModel, Corrected):
     Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.server.base.Corrected`.
+      ValueError: as for :class:`~fljax.algorithms.server.base.Corrected`.
 
     Example:
       >>> import jax, fljax as fl

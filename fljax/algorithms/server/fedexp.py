@@ -1,4 +1,4 @@
-r"""FedExP: a server that extrapolates as far as clients differ (Jhunjhunwala et al. 2023)."""
+r"""FedExP: federated averaging with server extrapolation (Jhunjhunwala et al. 2023)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ __all__ = ["FedExP", "State"]
 
 
 class State(NamedTuple):
-    """What FedExP keeps from round to round."""
+    """State of FedExP between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -29,9 +29,9 @@ class State(NamedTuple):
 )
 @module
 class FedExP(ReleasesModel, Averaging):
-    r"""Federated averaging whose server steps on where its clients' changes cancel.
+    r"""Federated averaging whose server extrapolates when its clients' updates differ.
 
-    With :math:`\Delta_k=w-w_k` what a participant's local steps changed and
+    With :math:`\Delta_k=w-w_k` the change by a participant's local steps and
     :math:`\bar\Delta=\frac1{|S|}\sum_{k\in S}\Delta_k`,
 
     .. math::
@@ -40,22 +40,22 @@ class FedExP(ReleasesModel, Averaging):
         \eta=\max\Big(1,\frac{\sum_{k\in S}\|\Delta_k\|^2}
             {2|S|(\|\bar\Delta\|^2+\varepsilon)}\Big)
 
-    Where clients have a minimizer in common and none of their changes leads away from it, neither
-    does the server's, however far it goes. Where they have none the last models may swing, and the
-    paper takes the mean of the last two in the end; here the model of each round is judged. A
-    message holds :math:`D+1` numbers, a change and its squared norm; weights of clients are those
-    of both means.
+    If clients have a common minimizer and none of their changes increases the distance from it,
+    neither does the server's step, however large. Otherwise the last models may oscillate, and the
+    paper takes the mean of the last two at the end; here the model of each round is evaluated. A
+    message has :math:`D+1` numbers, a change and its squared norm; clients' weights apply to both
+    means.
 
     Args:
-      step_size: :math:`\mu` of the local steps, as of :class:`~fljax.algorithms.FedAvg`. Clients
-        count alike by default, as in the paper.
-      damping: :math:`\varepsilon>0`, on the scale of :math:`\|\bar\Delta\|^2`: federated averaging
-        where it is large.
+      step_size: :math:`\mu` of the local steps, as in :class:`~fljax.algorithms.FedAvg`. Clients
+        have equal weights by default, as in the paper.
+      damping: :math:`\varepsilon>0`, on the scale of :math:`\|\bar\Delta\|^2`; if it is large, the
+        method is federated averaging.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: no damping; as of :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: no damping; as for :class:`~fljax.algorithms.server.base.Averaging`.
 
     Example:
       >>> import jax, fljax as fl

@@ -17,7 +17,7 @@ __all__ = ["FedLT", "State"]
 
 
 class State(NamedTuple):
-    """What Fed-LT keeps from round to round."""
+    """State of Fed-LT between rounds."""
 
     model: Array  # [D]  the server's y, the mean of all z_k
     local: Array  # [K, D]  the clients' x_k
@@ -27,31 +27,31 @@ class State(NamedTuple):
 @algorithm("Fed-LT", "bastianello2024", SUMMED)
 @module
 class FedLT(ReleasesModel, Corrected):
-    r"""Peaceman-Rachford splitting whose proximal steps are some steps of local training.
+    r"""Peaceman-Rachford splitting whose proximal steps are approximated by local training.
 
-    The server's :math:`y` is the mean of all :math:`z_k`. A participant of the round goes on from
-    where its own model was left, by local steps on
+    The server's :math:`y` is the mean of all :math:`z_k`. A participant of the round continues from
+    its own last model by local steps on
 
     .. math::
 
         x_k\approx\arg\min_v f_k(v)+\frac1{2\rho}\|v-(2y-z_k)\|^2,\qquad
         z_k\leftarrow z_k+2(x_k-y)
 
-    and the server hears :math:`2(x_k-y)`. Who is away keeps :math:`x_k` and :math:`z_k`. A fixed
-    point is a stationary point of :math:`\sum_kf_k`, for any number of local steps with full
-    batches. What is lost on its way leaves :math:`y` off the mean for good. The paper's Fed-PLT
-    has noise in its local steps besides, and a regularizer of the server's, which here is in
-    :math:`f_k`.
+    and the server receives :math:`2(x_k-y)`. Clients that do not participate keep :math:`x_k` and
+    :math:`z_k`. A fixed point is a stationary point of :math:`\sum_kf_k`, for any number of local
+    steps with full batches. A lost message leaves a permanent error between :math:`y` and the mean.
+    The paper's Fed-PLT has in addition noise in its local steps, and a regularizer at the server,
+    which here is in :math:`f_k`.
 
     Args:
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
-        which begins anew in every round.
+        which is initialized anew in every round.
       penalty: :math:`\rho>0`.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.server.base.Corrected`.
+      ValueError: as for :class:`~fljax.algorithms.server.base.Corrected`.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,4 +1,4 @@
-r"""FedNova: updates that are normalized by the local steps behind them (Wang et al. 2020)."""
+r"""FedNova: normalized averaging of clients' updates (Wang et al. 2020)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ __all__ = ["FedNova", "State"]
 
 
 class State(NamedTuple):
-    """What FedNova keeps from round to round."""
+    """State of FedNova between rounds."""
 
     model: Array  # [D]  the server's x
 
@@ -28,17 +28,17 @@ class State(NamedTuple):
 @algorithm("FedNova", "wang2020", SUMMED)
 @module
 class FedNova(ReleasesModel, Averaging):
-    r"""Who takes more local steps than others does not count for more.
+    r"""Normalized averaging: clients that take more local steps do not have a larger weight.
 
-    Local steps, plain, with momentum, or drawn to where they started,
+    Local steps, plain, with momentum, or with a proximal term to their starting point,
 
     .. math::
 
         u_k\leftarrow\rho u_k+f_k'(y_k)+\nu(y_k-x),\qquad y_k\leftarrow y_k-\mu u_k
 
-    take :math:`y_k` from :math:`x` to :math:`x-\mu G_ka_k`, the columns of :math:`G_k` the
-    gradients met and :math:`a_k` what each counts: for plain steps all one; with momentum
-    :math:`(1-\rho^{E_k-j+1})/(1-\rho)` for the :math:`j`-th, with attraction
+    take :math:`y_k` from :math:`x` to :math:`x-\mu G_ka_k`, the columns of :math:`G_k` being the
+    gradients along the steps and :math:`a_k` their coefficients: for plain steps all one; with
+    momentum :math:`(1-\rho^{E_k-j+1})/(1-\rho)` for the :math:`j`-th, with attraction
     :math:`(1-\mu\nu)^{E_k-j}`. Participants send :math:`d_k=(x-y_k)/\|a_k\|_1` and
     :math:`\|a_k\|_1`, and
 
@@ -47,22 +47,22 @@ class FedNova(ReleasesModel, Averaging):
         x\leftarrow x-\Big(\sum_{k\in S}p_k\|a_k\|_1\Big)\sum_{k\in S}p_kd_k,\qquad
         p_k=\frac{q_k}{\sum_{l\in S}q_l}
 
-    so that what is minimized is :math:`\sum_kp_kf_k` whoever takes how many steps, to
-    within the drift of several steps, which vanishes with :math:`\mu`. The first sum is the paper's
-    effective number of steps, which it leaves open: so chosen, it is federated averaging with the
-    same local solver where all :math:`\|a_k\|_1` are equal. Each begins with :math:`u_k=0`. A
-    message holds :math:`D+1` numbers.
+    so that the objective minimized is :math:`\sum_kp_kf_k` whatever the clients' numbers of steps,
+    up to the client drift of several steps, which vanishes with :math:`\mu`. The first sum is the
+    paper's effective number of steps, which it leaves open: with this choice, the method is
+    federated averaging with the same local solver if all :math:`\|a_k\|_1` are equal. Each
+    participant begins with :math:`u_k=0`. A message has :math:`D+1` numbers.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       momentum: :math:`\rho` of the local steps, in [0, 1).
-      attraction: :math:`\nu\ge0`, of the local steps to the server's model; the paper has one of
-        the two at a time.
+      attraction: :math:`\nu\ge0`, the weight of the proximal term toward the server's model; the
+        paper has either momentum or attraction.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: an optimizer for a step size, and as of
+      ValueError: an optimizer as the step size, and as for
         :class:`~fljax.algorithms.server.base.Averaging`.
 
     Example:
@@ -112,8 +112,8 @@ class FedNova(ReleasesModel, Averaging):
         return State(server - length * arrived.total[:-1])
 
     def lengths(self, step_size: Array, longest: int, dtype: Any) -> Float[Array, " counts"]:
-        r""":math:`\|a\|_1` of no step, one step, two and so on: how far, in units of
-        :math:`-\mu`, the local steps go where all gradients are one.
+        r""":math:`\|a\|_1` for zero steps, one step, two and so on: the total length of the local
+        steps, in units of :math:`-\mu`, if all gradients are one.
         """
 
         def one(both: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:

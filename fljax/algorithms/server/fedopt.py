@@ -22,12 +22,14 @@ __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedOpt", "FedYogi"]
 
 @module
 class _ServerSteps(ReleasesModel, Averaging):
-    """A server that steps along the mean of what its participants changed."""
+    """Base class of servers that step along the mean change of their participants."""
 
     def change(
         self, model: Float[Array, " dim"], now: Round
     ) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
-        r""":math:`\Delta`, how far the average is from the server's model; whether there is one."""
+        r"""Return :math:`\Delta`, the average minus the server's model, and whether anything
+        arrived.
+        """
         cohort = self.invite(now)
         server = now.link.publish(model, cohort.here)
         learned = self.learn(now, cohort, server)
@@ -36,7 +38,7 @@ class _ServerSteps(ReleasesModel, Averaging):
 
 
 class State(NamedTuple):
-    """What FedOpt keeps from round to round."""
+    """State of FedOpt between rounds."""
 
     model: Array  # [D]  the server's x
     memory: Any  # of the server's optimizer
@@ -45,27 +47,27 @@ class State(NamedTuple):
 @algorithm("FedOpt", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedOpt(_ServerSteps):
-    r"""The server takes the mean change of its participants for a gradient, in its own optimizer.
+    r"""Federated averaging whose server passes the mean update, as a gradient, to an optimizer.
 
     .. math::
 
         \Delta^{(n)}=\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}(w_k-x^{(n-1)}),\qquad
         x^{(n)}=\mathrm{ServerOpt}\big(x^{(n-1)},-\Delta^{(n)}\big)
 
-    with :math:`w_k` as in :class:`FedAvg`, which it is where the optimizer is plain gradient
-    descent of step one. With :func:`optax.adam` it is not the paper's :class:`FedAdam`: optax
-    corrects the bias of the first steps, as Adam's own paper does. In a round in which nothing
-    arrives the server rests.
+    with :math:`w_k` as in :class:`FedAvg`, to which it is equal if the optimizer is plain gradient
+    descent with step size one. With :func:`optax.adam` it is not the paper's :class:`FedAdam`:
+    optax corrects the bias of the first steps, as Adam's own paper does. In a round in which
+    nothing arrives the server's state is unchanged.
 
     Args:
-      step_size: of the clients, as of :class:`FedAvg`.
+      step_size: of the clients, as in :class:`FedAvg`.
       server: an optimizer (:func:`fljax.optimizers.from_optax`, or optax's own).
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      TypeError: what is no optimizer.
-      ValueError: as of :class:`~fljax.algorithms.server.base.Averaging`.
+      TypeError: something other than an optimizer.
+      ValueError: as for :class:`~fljax.algorithms.server.base.Averaging`.
 
     Example:
       >>> import jax, optax, fljax as fl
@@ -96,7 +98,7 @@ class FedOpt(_ServerSteps):
 
 
 class Momentum(NamedTuple):
-    """What FedAvgM keeps from round to round."""
+    """State of FedAvgM between rounds."""
 
     model: Array  # [D]  the server's x
     momentum: Array  # [D]  v
@@ -111,16 +113,16 @@ class FedAvgM(_ServerSteps):
 
         v^{(n)}=\beta v^{(n-1)}+\Delta^{(n)},\qquad x^{(n)}=x^{(n-1)}+v^{(n)}
 
-    with :math:`\Delta` as of :class:`FedOpt`.
+    with :math:`\Delta` as in :class:`FedOpt`.
 
     Args:
-      step_size: of the clients, as of :class:`FedAvg`.
+      step_size: of the clients, as in :class:`FedAvg`.
       momentum: :math:`\beta`, in [0, 1).
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: momentum that is no such number, and as of
+      ValueError: a momentum outside [0, 1), and as for
         :class:`~fljax.algorithms.server.base.Averaging`.
 
     Reference:
@@ -144,7 +146,7 @@ class FedAvgM(_ServerSteps):
 
 
 class Moments(NamedTuple):
-    """What an adaptive server keeps from round to round."""
+    """State of an adaptive server between rounds."""
 
     model: Array  # [D]  x
     first: Array  # [D]  m
@@ -153,7 +155,7 @@ class Moments(NamedTuple):
 
 @module
 class _Adaptive(_ServerSteps):
-    """A server whose step is shorter where changes are large; of an own rule for :math:`v`."""
+    """Base class of servers with adaptive step sizes; subclasses define the rule for :math:`v`."""
 
     server_step_size: Schedule = field(converter=as_schedule, kw_only=True)
     momentum: Float[Array, ""] | float = dataclasses.field(default=0.9, kw_only=True)
@@ -165,7 +167,7 @@ class _Adaptive(_ServerSteps):
         _check.positive("adaptivity", self.adaptivity)
 
     def second(self, second: Float[Array, " dim"], square: Float[Array, " dim"]) -> Array:
-        r""":math:`v` of the last :math:`v` and :math:`\Delta^2`."""
+        r"""Return the new :math:`v`, given the last :math:`v` and :math:`\Delta^2`."""
         raise NotImplementedError
 
     def init(self, problem: Problem | Stream, network: Any) -> Moments:
@@ -183,7 +185,7 @@ class _Adaptive(_ServerSteps):
 @algorithm("FedAdagrad", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedAdagrad(_Adaptive):
-    r"""The server's steps are divided by the root of the sum of squared changes.
+    r"""Federated averaging with Adagrad at the server.
 
     .. math::
 
@@ -191,20 +193,22 @@ class FedAdagrad(_Adaptive):
         v^{(n)}=v^{(n-1)}+(\Delta^{(n)})^2,\qquad
         x^{(n)}=x^{(n-1)}+\eta\frac{m^{(n)}}{\sqrt{v^{(n)}}+\tau}
 
-    with :math:`\Delta` as of :class:`FedOpt`, :math:`m^{(0)}=0` and :math:`v^{(0)}=\tau^2`, the
-    least that the paper allows. :math:`\tau` is outside of the root, and no bias is corrected:
-    :func:`optax.adagrad` adds its ``eps`` within, to a sum that starts elsewhere.
+    with :math:`\Delta` as in :class:`FedOpt`, :math:`m^{(0)}=0` and :math:`v^{(0)}=\tau^2`, the
+    smallest value that the paper allows. :math:`\tau` is outside of the square root, and there is
+    no bias correction: :func:`optax.adagrad` adds its ``eps`` inside the root, to a sum with a
+    different initial value.
 
     Args:
-      step_size: of the clients, as of :class:`FedAvg`.
+      step_size: of the clients, as in :class:`FedAvg`.
       server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       momentum: :math:`\beta_1`, in [0, 1); the paper's experiments have none.
-      adaptivity: :math:`\tau>0`; the larger, the more the server's steps are plain ones.
+      adaptivity: :math:`\tau>0`; the larger, the closer the server's steps are to plain gradient
+        steps.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: numbers outside of their ranges, and as of
+      ValueError: parameters outside of their ranges, and as for
         :class:`~fljax.algorithms.server.base.Averaging`.
 
     Reference:
@@ -219,7 +223,7 @@ class FedAdagrad(_Adaptive):
 
 @module
 class _Decaying(_Adaptive):
-    """An adaptive server that forgets."""
+    """Base class of adaptive servers with an exponential decay rate."""
 
     decay: Float[Array, ""] | float = dataclasses.field(default=0.99, kw_only=True)
 
@@ -231,18 +235,18 @@ class _Decaying(_Adaptive):
 @algorithm("FedYogi", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedYogi(_Decaying):
-    r"""As :class:`FedAdam`, with steps that lengthen slowly after large changes.
+    r"""Federated averaging with Yogi at the server: Adam whose step sizes recover slowly.
 
     .. math::
 
         v^{(n)}=v^{(n-1)}-(1-\beta_2)(\Delta^{(n)})^2
             \,\mathrm{sign}\big(v^{(n-1)}-(\Delta^{(n)})^2\big)
 
-    and all else as of :class:`FedAdagrad`. :func:`optax.yogi` corrects the bias and starts
-    elsewhere.
+    and everything else as in :class:`FedAdagrad`. :func:`optax.yogi` corrects the bias and has a
+    different initial value.
 
     Args:
-      step_size: of the clients, as of :class:`FedAvg`.
+      step_size: of the clients, as in :class:`FedAvg`.
       server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       momentum: :math:`\beta_1`, in [0, 1).
       adaptivity: :math:`\tau>0`.
@@ -251,7 +255,7 @@ class FedYogi(_Decaying):
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: as of :class:`FedAdagrad`.
+      ValueError: as for :class:`FedAdagrad`.
 
     Reference:
       Reddi et al. 2021, Algorithm 2.
@@ -264,15 +268,15 @@ class FedYogi(_Decaying):
 @algorithm("FedAdam", "reddi2021", AVERAGED_PRIVATELY)
 @module
 class FedAdam(_Decaying):
-    r"""The server's steps are divided by the root of a moving mean of squared changes.
+    r"""Federated averaging with Adam at the server.
 
     .. math:: v^{(n)}=\beta_2v^{(n-1)}+(1-\beta_2)(\Delta^{(n)})^2
 
-    and all else as of :class:`FedAdagrad`. :func:`optax.adam` corrects the bias of both moments and
-    starts them at zero: :class:`FedOpt` runs that.
+    and everything else as in :class:`FedAdagrad`. :func:`optax.adam` corrects the bias of both
+    moments and initializes them to zero; it can be used in :class:`FedOpt`.
 
     Args:
-      step_size: of the clients, as of :class:`FedAvg`.
+      step_size: of the clients, as in :class:`FedAvg`.
       server_step_size: :math:`\eta`, a schedule of the round or a number, > 0.
       momentum: :math:`\beta_1`, in [0, 1).
       adaptivity: :math:`\tau>0`.
@@ -281,7 +285,7 @@ class FedAdam(_Decaying):
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: as of :class:`FedAdagrad`.
+      ValueError: as for :class:`FedAdagrad`.
 
     Reference:
       Reddi et al. 2021, Algorithm 2.

@@ -18,7 +18,7 @@ __all__ = ["FedPD", "State"]
 
 
 class State(NamedTuple):
-    """What FedPD keeps from round to round."""
+    """State of FedPD between rounds."""
 
     model: Array  # [D]  the server's x_0
     local: Array  # [K, D]  the clients' x_k
@@ -30,9 +30,10 @@ class State(NamedTuple):
 @algorithm("FedPD", "zhang2021", SUMMED)
 @module
 class FedPD(ReleasesModel, Corrected):
-    r"""Augmented Lagrangians of the clients, which talk in some rounds only.
+    r"""Primal-dual method with local augmented Lagrangians and random communication rounds.
 
-    In each round a client goes on from its own model by local steps on its augmented Lagrangian,
+    In each round a client continues from its own model with local steps on its augmented
+    Lagrangian,
 
     .. math::
 
@@ -40,27 +41,27 @@ class FedPD(ReleasesModel, Corrected):
         \lambda_k\leftarrow\lambda_k+\frac1\eta(x_k-x_{0,k}),\qquad
         x_{0,k}^+=x_k+\eta\lambda_k
 
-    (Oracle I). With probability :math:`1-p`, the same draw for all, clients tell
-    :math:`x_{0,k}^+` and the server :math:`x_0=\frac1K\sum_kx_{0,k}^+`, which becomes
-    :math:`x_{0,k}`; else each goes on with :math:`x_{0,k}=x_{0,k}^+` of its own. For
+    (Oracle I). With probability :math:`1-p`, with one random draw for all, clients send
+    :math:`x_{0,k}^+` and the server returns :math:`x_0=\frac1K\sum_kx_{0,k}^+`, which becomes
+    :math:`x_{0,k}`; otherwise each continues with its own :math:`x_{0,k}=x_{0,k}^+`. For
     :math:`p=0` a fixed point is a stationary point of :math:`\sum_kf_k`, for any number of local
-    steps with full batches; where rounds are skipped, clients that differ part in them, and it ends
-    near one.
+    steps with full batches; if communication rounds are skipped, heterogeneous clients drift apart
+    in them, and the method converges to a neighborhood of one.
 
-    In the paper all clients take part. Here the server goes on with what others said last, which
-    is the same where all do, and who is away with what it has; a message is by how much what a
-    client says has changed.
+    In the paper all clients participate. Here the server uses the last messages of clients that do
+    not participate, which is equivalent with full participation, and these clients keep their
+    state; a message is the change of a client's :math:`x_{0,k}^+` since its last message.
 
     Args:
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
-        which begins anew in every round.
+        which is initialized anew in every round.
       penalty: :math:`\eta>0`.
       skipping: :math:`p`, in [0, 1), the probability that a round is without messages.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.server.base.Corrected`.
+      ValueError: as for :class:`~fljax.algorithms.server.base.Corrected`.
 
     Example:
       >>> import jax, fljax as fl

@@ -1,6 +1,6 @@
-r"""FedProx: clients minimize near the server's model, and the server averages.
+r"""FedProx: proximal local minimization at clients, averaging at the server.
 
-Exactly (Jung 2025), or by local steps (Li et al. 2020).
+The minimization is exact (Jung 2025), or by local steps (Li et al. 2020).
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ __all__ = ["ExactFedProx", "FedProx", "State"]
 
 
 class State(NamedTuple):
-    """What FedProx keeps from round to round."""
+    """State of FedProx between rounds."""
 
     model: Array  # [D]  the server's w
     factor: ProxFactor  # of the clients' problems, constant
@@ -44,29 +44,32 @@ class State(NamedTuple):
 )
 @module
 class ExactFedProx(ReleasesModel, Algorithm):
-    r"""Each participant's own minimizer, held to the server's model, averaged.
+    r"""FedProx with exact proximal minimization at each participant.
 
     .. math::
 
         w_k=\arg\min_v f_k(v)+\frac1\eta\|v-w^{(n-1)}\|^2,\qquad
         w^{(n)}=\frac1{|S|}\sum_{k\in S}w_k
 
-    In the place of :class:`FedAvg`'s local steps, whose number would have to fit all clients. A
-    small :math:`\eta` keeps clients close to the server. :class:`FedProx` takes local steps.
+    The exact minimization replaces :class:`FedAvg`'s local steps, whose number would have to suit
+    all clients. A small :math:`\eta` keeps clients close to the server. :class:`FedProx` takes
+    local steps.
 
-    Mind the scale: the source weighs the distance by :math:`1/\eta` here, (119), and by
-    :math:`1/(2\eta)` in its proximal step (93). So this is the prox of weight :math:`2/\eta`, and
-    the original FedProx (Li et al. 2020), whose term is :math:`\tfrac\mu2\|v-w\|^2`, with
-    :math:`\mu=2/\eta`, solved exactly and averaged alike whatever the samples.
+    Note the scale: the source weights the squared distance by :math:`1/\eta` here, (119), and by
+    :math:`1/(2\eta)` in its proximal step (93). So this is the proximal operator with weight
+    :math:`2/\eta`, and the original FedProx (Li et al. 2020), whose term is
+    :math:`\tfrac\mu2\|v-w\|^2`, with :math:`\mu=2/\eta`, an exact solution and equal weights
+    whatever the sample sizes.
 
-    With all clients it comes to the center of GTVMin on a star whose center has no data, with edges
-    of weight one and the coupling :math:`1/\eta`: to the minimizer of :math:`\sum_kf_k` as
-    :math:`\eta\to0`, and not for any :math:`\eta` where clients differ.
+    With full participation it converges to the center's model of GTVMin on a star whose center has
+    no data, with edges of weight one and the coupling :math:`1/\eta`: to the minimizer of
+    :math:`\sum_kf_k` as :math:`\eta\to0`, but not for any fixed :math:`\eta` if clients are
+    heterogeneous.
 
     Args:
       step_size: :math:`\eta>0`.
       clients_per_round: :math:`|S|`, drawn uniformly without replacement; all clients by default.
-      inner_iterations: of the clients' solver where there is no closed form.
+      inner_iterations: iterations of the clients' solver if there is no closed form.
 
     Raises:
       ValueError: more participants than clients, a problem that clips gradients.
@@ -97,7 +100,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
     def init(self, problem: Problem, network: Any) -> State:
@@ -122,26 +125,26 @@ class ExactFedProx(ReleasesModel, Algorithm):
 )
 @module
 class FedProx(ReleasesModel, Averaging):
-    r"""Local steps that are drawn to where they started, then an average.
+    r"""Local steps with a proximal term to the server's model, then a weighted average.
 
     A participant of the round starts from :math:`w_k=w^{(n-1)}` and repeats
 
     .. math:: w_k\leftarrow w_k-\eta\big(f_k'(w_k)+\mu(w_k-w^{(n-1)})\big)
 
-    which is its :math:`\gamma`-inexact solution of
-    :math:`\min_vf_k(v)+\tfrac\mu2\|v-w^{(n-1)}\|^2`, the closer the more steps it takes, of a
-    number of its own (``local_steps``). :math:`\mu=0` is :class:`FedAvg`; many steps are
-    :class:`ExactFedProx`, of ``step_size`` :math:`2/\mu`. The paper draws clients by their
-    numbers of samples and averages alike; here by the problem's weights.
+    which is a :math:`\gamma`-inexact solution of :math:`\min_vf_k(v)+\tfrac\mu2\|v-w^{(n-1)}\|^2`,
+    more accurate with more steps; each client may have its own number (``local_steps``).
+    :math:`\mu=0` is :class:`FedAvg`; in the limit of many steps it is :class:`ExactFedProx` with
+    ``step_size`` :math:`2/\mu`. The paper draws clients with probabilities proportional to their
+    numbers of samples and averages with equal weights; here the average has the problem's weights.
 
     Args:
-      step_size: :math:`\eta`, as of :class:`FedAvg`.
+      step_size: :math:`\eta`, as in :class:`FedAvg`.
       attraction: :math:`\mu\ge0`.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: as of :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: as for :class:`~fljax.algorithms.server.base.Averaging`.
 
     Reference:
       Li et al. 2020, Algorithm 2.

@@ -18,7 +18,7 @@ __all__ = ["FedSAM", "State"]
 
 
 class State(NamedTuple):
-    """What FedSAM keeps from round to round."""
+    """State of FedSAM between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -30,30 +30,29 @@ class State(NamedTuple):
 )
 @module
 class FedSAM(ReleasesModel, Averaging):
-    r"""Federated averaging towards models around which all are good, not only themselves.
+    r"""Federated averaging with sharpness-aware local steps, which prefer flat minima.
 
-    A participant's steps go along the gradient where its loss is, to first order, the largest
-    within :math:`\rho` of its model, of the same batch:
+    A participant's step uses the gradient, on the same batch, at the point within :math:`\rho` of
+    its model where its loss is largest to first order:
 
     .. math::
 
         \tilde w_k=w_k+\rho\frac{f_k'(w_k)}{\|f_k'(w_k)\|},\qquad
         w_k\leftarrow w_k-\mu f_k'(\tilde w_k)
 
-    and the server averages; its own step is one. :math:`\rho=0` is federated averaging. A step is
-    two gradients. Steps do not vanish at a minimum: at constant :math:`\mu` and :math:`\rho` models
-    go to and fro about it, at a distance of :math:`\mu a\rho/(2-\mu a)` where clients agree and all
-    curvatures are :math:`a`. Where a gradient is zero there is no step.
+    and the server averages, with a server step size of one. :math:`\rho=0` is federated averaging.
+    A step costs two gradients. Steps do not vanish at a minimum: with constant :math:`\mu` and
+    :math:`\rho` models oscillate about it, at a distance of :math:`\mu a\rho/(2-\mu a)` if clients
+    are identical and all curvatures are :math:`a`. If a gradient is zero there is no step.
 
     Args:
-      step_size: :math:`\mu`, as of :class:`~fljax.algorithms.FedAvg`.
+      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`.
       radius: :math:`\rho\ge0`.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: a negative radius; as of
-        :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: a negative radius; as for :class:`~fljax.algorithms.server.base.Averaging`.
 
     Example:
       >>> import jax, fljax as fl

@@ -23,24 +23,25 @@ __all__ = ["GeneralizedGradient"]
 )
 @module
 class GeneralizedGradient(OnTestSet):
-    r"""Gradient descent without parameters: each client's next hypothesis is near its last one.
+    r"""Gradient descent for hypotheses without parameters: each is regularized toward the last one.
 
     .. math::
 
         h_k\leftarrow\arg\min_hf_k(h)+\frac1{2\eta m'}\sum_{j=1}^{m'}
             \big(h(x_j)-h_k^{\mathrm{last}}(x_j)\big)^2
 
-    from :math:`h=0`, each client for itself; nothing is sent. With linear models and the default
-    test set a step is the proximal step :math:`\arg\min_wf_k(w)+\tfrac1{2\eta}\|w-w_k\|^2`, and
-    steps lead to the minimizer of :math:`f_k`.
+    starting from :math:`h=0`, each client independently; nothing is sent. With linear models and
+    the default test set a step is the proximal step
+    :math:`\arg\min_wf_k(w)+\tfrac1{2\eta}\|w-w_k\|^2`, and the iteration converges to the minimizer
+    of :math:`f_k`.
 
     Args:
       step_size: :math:`\eta>0`.
-      test_set: as of :class:`ModelAgnosticFedRelax`.
-      learners: likewise.
+      test_set: as in :class:`ModelAgnosticFedRelax`.
+      learners: as in :class:`ModelAgnosticFedRelax`.
 
     Raises:
-      TypeError, ValueError: as :class:`ModelAgnosticFedRelax`.
+      TypeError, ValueError: as for :class:`ModelAgnosticFedRelax`.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -84,7 +85,7 @@ class GeneralizedGradient(OnTestSet):
         return jax.tree.map(rested, new, state)
 
     def learned(self, problem: Problem, labels: Any) -> list[Any]:
-        """The learners fitted to these pseudo-labels, one of each client, as of
+        """Return the learners fitted to these pseudo-labels, one per client, as in
         :meth:`ModelAgnosticFedRelax.learned`.
         """
         return self._learned(problem, labels, self._pull(problem))

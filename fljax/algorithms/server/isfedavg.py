@@ -30,12 +30,12 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["ISFedAvg", "State", "capped", "shared"]
 
-#: How probabilities are found.
+#: The rules for the probabilities.
 RULES = ("optimal", "full", "sampled")
 
 
 class State(NamedTuple):
-    """What ISFedAvg keeps from round to round."""
+    """State of ISFedAvg between rounds."""
 
     model: Array  # [D]  the server's w
     clients: Array  # [K]  p_k, of sum one
@@ -49,11 +49,11 @@ class State(NamedTuple):
 )
 @module
 class ISFedAvg(Algorithm):
-    r"""Clients and samples drawn by how much they have to say, weighed so that nothing is biased.
+    r"""Federated averaging with unbiased importance sampling of clients and of samples.
 
-    In each round :math:`L` clients take part, client :math:`k` with the probability :math:`Lp_k`;
-    in each of its :math:`E_k` steps it draws :math:`B_k` samples, sample :math:`n` with the
-    probability :math:`B_kp_n^{(k)}`:
+    In each round :math:`L` clients participate, client :math:`k` with inclusion probability
+    :math:`Lp_k`; in each of its :math:`E_k` steps it draws :math:`B_k` samples, sample :math:`n`
+    with inclusion probability :math:`B_kp_n^{(k)}`:
 
     .. math::
 
@@ -61,7 +61,8 @@ class ISFedAvg(Algorithm):
             \frac1{N_kp_b^{(k)}}Q_k'(w_{k,e-1};x_{k,b}),\qquad
         w^{(n)}=\frac1L\sum_{k\in\mathcal L}w_{k,E_k}
 
-    with :math:`Q_k` a sample's loss and the regularizer. Those that give the least noise are
+    with :math:`Q_k` the loss of a sample plus the regularizer. The probabilities with the least
+    gradient noise are
 
     .. math::
 
@@ -69,27 +70,29 @@ class ISFedAvg(Algorithm):
         p_k\propto\sqrt{\sigma_k^2+\big(3+\tfrac6{E_kB_k}\big)\|f_k'(w)\|^2},\qquad
         \sigma_k^2=\frac6{E_kB_kN_k^2}\sum_n\frac{\|Q_k'(w;x_{k,n})\|^2}{p_n^{(k)}}
 
-    * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which nobody has;
-    * ``"full"``: at :math:`w^{(n-1)}`, for which every client looks at all of its samples;
-    * ``"sampled"``: those that are drawn share among them what they had together, by their norms at
-      :math:`w^{(n-1)}`; the others keep what they have. At first all probabilities are equal. Of
-      :math:`f_k'` a participant takes the estimate of its first step, of :math:`\sigma_k^2` what
-      all its samples say under the probabilities it had (how is open in the source; with one
-      batch's estimate and its heavy tails nothing was gained).
+    * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which is unknown in
+      practice;
+    * ``"full"``: at :math:`w^{(n-1)}`, for which every client evaluates all of its samples;
+    * ``"sampled"``: the total probability of those that are drawn is redistributed among them
+      according to their norms at :math:`w^{(n-1)}`; the others keep their probabilities. Initially
+      all probabilities are equal. For :math:`f_k'` a participant uses the estimate of its first
+      step, for :math:`\sigma_k^2` all of its samples under its current probabilities (the source
+      leaves this open; the estimate from one batch, with its heavy tails, gave no improvement).
 
-    Both server and clients then know the probabilities; the norms that clients send besides, one or
-    two numbers each, are not counted.
+    Both the server and the clients then know the probabilities; the norms that clients send in
+    addition, one or two numbers each, are not counted as communication.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      clients_per_round: :math:`L`.
-      batch: :math:`B_k`, samples a step, one number or one of each client.
-      local_steps: :math:`E_k`, one number or one of each client.
+      clients_per_round: :math:`L`, the number of participants.
+      batch: :math:`B_k`, samples per step, one number or one per client.
+      local_steps: :math:`E_k`, one number or one per client.
       rule: as above.
-      floor: the share of every probability that stays uniform, in [0, 1]: without, a sample whose
-        gradient vanishes once is not seen again.
-      cap: whether probabilities are kept at :math:`1/L` and :math:`1/B_k`, what is beyond going to
-        the others, so that nobody is drawn twice at a time. (Drawn twice, one counts twice.)
+      floor: the share of the uniform distribution that is mixed into every probability, in [0, 1];
+        without it, a sample whose gradient vanishes once is never drawn again.
+      cap: whether probabilities are capped at :math:`1/L` and :math:`1/B_k`, with the excess
+        redistributed to the others, so that none is drawn twice at a time. (One that is drawn twice
+        is counted twice.)
 
     Raises:
       ValueError: more participants than clients, a batch larger than the smallest client's samples.
@@ -188,8 +191,8 @@ class ISFedAvg(Algorithm):
         return State(arrived.move(server), known, None if state.samples is None else samples)
 
     def probabilities(self, problem: Problem, state: State) -> tuple[Array, Array]:
-        """With which clients ``[K]`` and samples ``[K, N]`` are drawn in a state: kept above the
-        floor and below the cap.
+        """Return the probabilities of clients ``[K]`` and samples ``[K, N]`` in a state, with the
+        floor and the cap applied.
         """
         everyone = Participants(None, jnp.ones(problem.clients, bool))
         real, sizes = jnp.asarray(problem.weights) > 0, counts_of(self.batch, everyone)
@@ -197,18 +200,18 @@ class ISFedAvg(Algorithm):
         return self._of_clients(clients), self._kept(samples, real, sizes)
 
     def _known(self, problem: Problem, state: State) -> tuple[Array, Array]:
-        """Of clients and of samples, before floor and cap."""
+        """Return the probabilities of clients and of samples before the floor and the cap."""
         if state.samples is None:
             return self._probabilities(problem, state.model)
         return state.clients, state.samples
 
     def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
-        """Probabilities with the floor, and no higher than what is drawn once at most."""
+        """Return probabilities with the floor and the cap applied."""
         law = (1 - self.floor) * law + self.floor * _even(real, law.dtype)
         return capped(law, 1 / sizes.astype(law.dtype)) if self.cap else law
 
     def _probabilities(self, problem: Problem, at: Float[Array, " dim"]) -> tuple[Array, Array]:
-        """Of clients and of samples, as they are best at one model."""
+        """Return the optimal probabilities of clients and of samples at one model."""
         everyone = Participants(None, jnp.ones(problem.clients, bool))
         real = jnp.asarray(problem.weights) > 0
         counts, sizes = (counts_of(n, everyone) for n in (self.local_steps, self.batch))
@@ -221,8 +224,8 @@ class ISFedAvg(Algorithm):
     def _need(
         self, norms: Array, law: Array, real: Array, counts: Array, sizes: Array, slope: Array
     ) -> Float[Array, " chosen"]:
-        r"""(2.48), to which a client's probability is proportional: of the norms at all of its
-        samples and of :math:`\|f_k'\|`.
+        r"""Return (2.48), to which a client's probability is proportional, given the norms at all
+        of its samples and :math:`\|f_k'\|`.
         """
         law = self._kept(law, real, sizes)
         batches, available = (
@@ -238,19 +241,19 @@ class ISFedAvg(Algorithm):
 
 
 def _estimate(part: Problem, model: Array) -> Array:
-    """The weighted sum of what a batch's samples add, the regularizer with each."""
+    """Return the weighted sum over a batch's samples, each with the regularizer."""
     pull = part.share[:, None] * part.regularizer.gradient(model)
     return part.loss_gradient(model) + jnp.sum(part.weights, axis=1, keepdims=True) * pull
 
 
 def _even(real: Array, dtype: Any) -> Array:
-    """The same probability for all samples of a client."""
+    """Return equal probabilities for all samples of a client."""
     real = jnp.asarray(real).astype(dtype)
     return real / jnp.sum(real, axis=1, keepdims=True)
 
 
 def _share(values: Float[Array, "clients samples"], real: Array) -> Array:
-    """Probabilities in proportion to values; equal ones where all are zero."""
+    """Return probabilities proportional to values; equal ones where all values are zero."""
     total = jnp.sum(values, axis=1, keepdims=True)
     even = _even(real, values.dtype)
     return jnp.where(total > 0, values / jnp.where(total > 0, total, 1), even)
@@ -261,9 +264,9 @@ def shared(
     rows: Int[Array, "clients batch"],
     values: Float[Array, "clients batch"],
 ) -> Float[Array, "clients samples"]:
-    """What those drawn have together, shared among them by their values (2.53), (2.54).
+    """Redistribute the total probability of those drawn among them by their values (2.53), (2.54).
 
-    An index past the last sample is none; one that was drawn twice counts once.
+    An index past the last sample stands for no sample; one that was drawn twice counts once.
     """
     at = (jnp.arange(len(law), dtype=jnp.int32)[:, None], rows)
     hit = jnp.zeros(law.shape, bool).at[at].set(True, mode="drop")
@@ -277,13 +280,14 @@ def shared(
 def capped(
     law: Float[Array, "*batch units"], most: Float[Array, "*batch"]
 ) -> Float[Array, "*batch units"]:
-    r"""Probabilities no higher than ``most``: what is beyond goes to the others in proportion.
+    r"""Cap probabilities at ``most`` and redistribute the excess to the others in proportion.
 
-    With some at the cap the others are scaled to what is left; whoever comes beyond it by that is
-    put there too, until nobody does. (No sorting: XLA's, on a CPU, took thirty times as long.)
+    With some probabilities at the cap, the others are scaled to the remainder; those that thereby
+    exceed the cap are capped too, until none does. (This avoids sorting: XLA's, on a CPU, took
+    thirty times as long.)
 
     Args:
-      law: of sum one.
+      law: probabilities with sum one.
       most: at least one over the number of units that have a probability.
 
     Example:

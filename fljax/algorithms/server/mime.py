@@ -1,4 +1,4 @@
-r"""MIME: local steps that mimic one optimizer of all data (Karimireddy et al. 2021)."""
+r"""MIME: local steps that mimic a centralized optimizer (Karimireddy et al. 2021)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ __all__ = ["MIME", "MIMELite", "State"]
 
 
 class State(NamedTuple):
-    """What MIME keeps from round to round."""
+    """State of MIME between rounds."""
 
     model: Array  # [D]  the server's x
     memory: Any  # of the server's optimizer, its statistics s
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 @module
 class _Momentum(Optimizer):
-    r"""Against :math:`m\leftarrow(1-\beta)g+\beta m`."""
+    r"""Steps along the negative of :math:`m\leftarrow(1-\beta)g+\beta m`."""
 
     rate: Any
     decay: Float[Array, ""] | float
@@ -40,7 +40,7 @@ class _Momentum(Optimizer):
 
 
 class _Frozen(Optimizer):
-    """An optimizer that forgets what it met in a step; of one round."""
+    """The server's optimizer within one round, whose local steps leave its statistics unchanged."""
 
     def __init__(self, rule: Optimizer, memory: Any) -> None:
         self.rule, self.memory = rule, memory
@@ -60,7 +60,7 @@ class _Frozen(Optimizer):
 
 @module
 class _Mimicking(ReleasesModel, Averaging):
-    """What both forms share."""
+    """Base class of MIME and MIMELite."""
 
     momentum: Float[Array, ""] | float | None = dataclasses.field(default=None, kw_only=True)
 
@@ -73,7 +73,7 @@ class _Mimicking(ReleasesModel, Averaging):
         _check.interval("momentum", self.momentum, at_least=0, below=1)
 
     def rule(self, number: Array) -> Optimizer:
-        """The optimizer of this round."""
+        """Return the optimizer of this round."""
         if isinstance(self.step_size, Optimizer):
             return self.step_size
         return _Momentum(self.size(number), 0.0 if self.momentum is None else self.momentum)
@@ -83,7 +83,9 @@ class _Mimicking(ReleasesModel, Averaging):
         return State(start, self.rule(jnp.ones((), jnp.int32)).init(start))
 
     def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
-        """Who takes part, the server's model and frozen optimizer, and their gradients there."""
+        """Return the participants, the server's model and frozen optimizer, and the gradients at
+        it.
+        """
         cohort, link = self.invite(now), now.link
         floats = [a for a in jax.tree.leaves(state.memory) if jnp.issubdtype(a.dtype, jnp.floating)]
         size = len(state.model) + sum(a.size for a in floats)
@@ -93,7 +95,7 @@ class _Mimicking(ReleasesModel, Averaging):
         return cohort, server, _Frozen(self.rule(now.number), state.memory), slope
 
     def moved(self, state: State, now: Round, model: Array, slope: Array) -> State:
-        """After a round: the new model, and statistics that have met the mean gradient."""
+        """Return the new state, with the statistics updated by the mean gradient."""
         _, memory = self.rule(now.number).move(state.model, slope, state.memory)
         return State(model, memory)
 
@@ -101,24 +103,24 @@ class _Mimicking(ReleasesModel, Averaging):
 @algorithm("MIME", "karimireddy2021mime", Needs(None, absent=True, averages=True, masked=True))
 @module
 class MIME(_Mimicking):
-    r"""Local steps of an optimizer whose statistics are the server's, along corrected gradients.
+    r"""Local steps with corrected gradients and the server's optimizer statistics.
 
-    The server sends its :math:`x` and its optimizer's statistics :math:`s`, hears
-    :math:`f_k'(x)` of the round's participants and sends their mean :math:`c`. From
-    :math:`y_k=x` a participant repeats, on a batch :math:`b` a step,
+    The server sends its :math:`x` and its optimizer's statistics :math:`s`, receives
+    :math:`f_k'(x)` from the round's participants and sends their mean :math:`c`. From :math:`y_k=x`
+    a participant iterates, with a batch :math:`b` per step,
 
     .. math:: y_k\leftarrow y_k-\mu\,U\big(f_{k,b}'(y_k)-f_{k,b}'(x)+c,\;s\big)
 
-    where :math:`U` is how the optimizer steps; :math:`s` stays as it is. The server averages the
-    :math:`y_k`, and its statistics meet the mean gradient, :math:`s\leftarrow V(c,s)`. With a step
-    size it is gradient descent with momentum,
+    where :math:`U` is the optimizer's update; :math:`s` is not changed. The server averages the
+    :math:`y_k`, and updates its statistics with the mean gradient, :math:`s\leftarrow V(c,s)`. With
+    a step size the optimizer is gradient descent with momentum,
 
     .. math:: U(g,m)=V(g,m)=(1-\beta)g+\beta m
 
-    An optimizer of optax goes as it would step, and forgets what it met in a local step: one that
-    divides by moments, such as :func:`optax.adam`, sees the local gradient in them, where the
-    paper's :math:`U` divides by those of :math:`s` alone. A round is two messages of :math:`D`
-    numbers up, and down :math:`x`, :math:`s` and :math:`c`.
+    An optimizer of optax takes its usual step, and the state after a local step is discarded: for
+    one that divides by moments, such as :func:`optax.adam`, these moments include the local
+    gradient, while the paper's :math:`U` divides by those of :math:`s` alone. A round has two
+    uplink messages of :math:`D` numbers, and :math:`x`, :math:`s` and :math:`c` on the downlink.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0; or an optimizer
@@ -128,7 +130,7 @@ class MIME(_Mimicking):
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: momentum beside an optimizer, and as of
+      ValueError: momentum in addition to an optimizer, and as for
         :class:`~fljax.algorithms.server.base.Averaging`.
 
     Example:
@@ -169,20 +171,20 @@ class MIME(_Mimicking):
 )
 @module
 class MIMELite(_Mimicking):
-    r"""As :class:`MIME` with the gradients as they are: one message of :math:`2D` numbers up.
+    r""":class:`MIME` without gradient correction: one uplink message of :math:`2D` numbers.
 
     .. math:: y_k\leftarrow y_k-\mu\,U\big(f_{k,b}'(y_k),\;s\big)
 
     Participants send :math:`y_k` and :math:`f_k'(x)`. Without momentum it is federated averaging.
 
     Args:
-      step_size: :math:`\mu`, or an optimizer, as of :class:`MIME`.
-      momentum: :math:`\beta`, as of :class:`MIME`.
+      step_size: :math:`\mu`, or an optimizer, as in :class:`MIME`.
+      momentum: :math:`\beta`, as in :class:`MIME`.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: as of :class:`MIME`.
+      ValueError: as for :class:`MIME`.
 
     Reference:
       Karimireddy et al. 2021 (MIME), Algorithm 1.

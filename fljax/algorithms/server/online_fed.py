@@ -21,7 +21,7 @@ AGGREGATIONS = ("pooled", "per delay")
 
 
 class State(NamedTuple):
-    """What Online-Fed keeps from round to round."""
+    """State of Online-Fed between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -41,7 +41,7 @@ class State(NamedTuple):
 )
 @module
 class OnlineFed(Algorithm):
-    r"""A stochastic gradient step of the scheduled clients, then the mean of what arrives.
+    r"""A stochastic gradient step of the scheduled clients, then the mean of the arriving models.
 
     .. math::
 
@@ -49,17 +49,17 @@ class OnlineFed(Algorithm):
         e_k^{(n)}=y_k^{(n)}-w^{(n)\top}z_k^{(n)},\quad
         w^{(n+1)}=\frac1{|\mathcal K_n|}\sum_{k\in\mathcal K_n}w_k^{(n+1)}
 
-    With everyone scheduled it is Online-FedSGD. A participant is scheduled *and* available; where
-    nothing arrives the model stays.
+    With all clients scheduled it is Online-FedSGD. A participant is scheduled *and* available; if
+    nothing arrives the model is unchanged.
 
-    The source does not say how delayed models are averaged. ``aggregation="pooled"`` reads (6)
-    with the arrival set in the place of :math:`\mathcal K_n`. ``"per delay"`` is (4.13)-(4.14) of
-    PAO-Fed with whole models and :math:`\alpha_l=1`: of what arrives in a round only the freshest
-    class counts.
+    The source does not say how delayed models are averaged. ``aggregation="pooled"`` is (6) with
+    the set of arrivals instead of :math:`\mathcal K_n`. ``"per delay"`` is (4.13)-(4.14) of PAO-Fed
+    with whole models and :math:`\alpha_l=1`: of the messages arriving in a round only the freshest
+    class is used.
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0; see :func:`lms`.
-      selector: the server's choice among the available; everyone by default.
+      selector: the server's choice among available clients; all of them by default.
       aggregation: as above.
 
     Reference:
@@ -75,7 +75,7 @@ class OnlineFed(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return self.selector
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
@@ -114,10 +114,10 @@ class OnlineFed(Algorithm):
 def lms(
     problem: Problem, model: Float[Array, "clients dim"], step_size: Array
 ) -> Float[Array, "clients dim"]:
-    r"""One step of least mean squares, :math:`w+\mu ze`, at every client with a new sample.
+    r"""Take one step of least mean squares, :math:`w+\mu ze`, at every client with a new sample.
 
-    The step of this literature is half the gradient of the squared error, (4.9); of another loss it
-    is half the gradient too. A client without a sample keeps its model.
+    In this literature the step is along half the gradient of the squared error, (4.9); for another
+    loss it is half the gradient too. A client without a sample keeps its model.
     """
     fresh = jnp.any(problem.weights > 0, axis=1)[:, None]
     return model - jnp.where(fresh, step_size / 2 * problem.gradient(model), 0)

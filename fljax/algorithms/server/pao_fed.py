@@ -19,12 +19,12 @@ from fljax.streams import Stream
 
 __all__ = ["PAOFed", "PSOFed", "State"]
 
-#: What the available clients receive.
+#: What available clients receive of the server's model.
 RECEIVED = ("portion", "all")
 
 
 class State(NamedTuple):
-    """What PAO-Fed keeps from round to round."""
+    """State of PAO-Fed between rounds."""
 
     model: Array  # [D]  the server's w
     local: Array  # [K, D]  w_k
@@ -35,44 +35,45 @@ class State(NamedTuple):
 )
 @module
 class PAOFed(Algorithm):
-    r"""Clients exchange portions of their models with the server, and learn on their own between.
+    r"""Partial-sharing online learning: clients exchange portions of their models with the server.
 
-    A client that is available merges the portion :math:`M_k^{(n)}` of the server's model into its
-    own, learns from its new sample, and sends the portion :math:`S_k^{(n)}` of the result; one that
-    has a sample but is not available learns all the same, (4.9)-(4.12):
+    An available client merges the portion :math:`M_k^{(n)}` of the server's model into its own,
+    learns from its new sample, and sends the portion :math:`S_k^{(n)}` of the result; a client that
+    has a sample but is not available also learns, (4.9)-(4.12):
 
     .. math::
 
         v_k=M_k^{(n)}w^{(n)}+(I-M_k^{(n)})w_k^{(n)}\ \text{or}\ w_k^{(n)},\qquad
         w_k^{(n+1)}=v_k+\mu z_k^{(n)}(y_k^{(n)}-v_k^\top z_k^{(n)})
 
-    The server averages the deviations that each class :math:`\mathcal C_l` of messages delayed by
-    :math:`l` suggests, and weighs the classes, (4.13)-(4.14):
+    The server averages the deviations in each class :math:`\mathcal C_l` of messages delayed by
+    :math:`l`, and weights the classes, (4.13)-(4.14):
 
     .. math::
 
         w^{(n+1)}=w^{(n)}+\sum_l\frac{\alpha_l}{|\mathcal C_l^{(n)}|}\sum_{k\in\mathcal C_l^{(n)}}
             S_k^{(n-l)}\big(w_k^{(n+1-l)}-w^{(n)}\big)
 
-    Where several classes change one parameter in one round only the freshest does (P4, line 2596;
-    the chapter leaves the rule out, but (4.21) is right-stochastic only with it). A message that is
-    overridden still counts in :math:`|\mathcal C_l|`.
+    If several classes contain the same parameter in a round only the freshest changes it (P4, line
+    2596; the chapter omits the rule, but (4.21) is right-stochastic only with it). An overridden
+    message still counts in :math:`|\mathcal C_l|`.
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0.
-      sharing: the portions; :class:`~fljax.link.Circular` of ``size`` :math:`m`, coordinated
-        (C) or not (U).
-      send_next: whether a client sends the portion it is about to receive,
-        :math:`S_k^{(n)}=M_k^{(n+1)}` (variants 1 and 2), refined longest; else the one just
-        received (variant 0).
+      sharing: the portions; :class:`~fljax.link.Circular` with ``size`` :math:`m`, coordinated (C)
+        or uncoordinated (U).
+      send_next: whether a client sends the portion that it receives next,
+        :math:`S_k^{(n)}=M_k^{(n+1)}` (variants 1 and 2), which it has refined longest; otherwise
+        the one just received (variant 0).
       discount: :math:`\alpha_l=\mathrm{discount}^l`, in [0, 1]: 1 for variants 0 and 1, 0.2 for
         variant 2; or :math:`\alpha_l` itself, one entry for each lag of the delay law.
       received: ``"portion"``, or ``"all"``: :math:`M_k=I`, figure 4.6(a).
-      autonomous: whether clients learn while they are not available.
-      freshest: the rule above; without it every class counts and the weights on a parameter may
-        exceed one.
-      aggregation: ``"per delay"`` as above, or ``"pooled"``: one average over all that arrives.
-      selector: the server's choice among the available; everyone by default.
+      autonomous: whether clients learn while they are unavailable.
+      freshest: whether the rule above applies; without it every class is used and the total weight
+        on a parameter may exceed one.
+      aggregation: ``"per delay"`` as above, or ``"pooled"``: one average over all arriving
+        messages.
+      selector: the server's choice among available clients; all of them by default.
 
     Raises:
       ValueError: a portion that does not fit the model, a discount outside [0, 1].
@@ -103,7 +104,7 @@ class PAOFed(Algorithm):
 
     @classmethod
     def variant(cls, name: str, step_size: StepSize, size: int = 4, **changes: Any) -> "PAOFed":
-        """PAO-Fed-C0, U0, C1, U1, C2 or U2 of the source, all one compiled program.
+        """Return PAO-Fed-C0, U0, C1, U1, C2 or U2 of the source, all one compiled program.
 
         Raises:
           ValueError: another name.
@@ -123,7 +124,7 @@ class PAOFed(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return self.selector
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
@@ -180,16 +181,16 @@ class PAOFed(Algorithm):
 )
 @module
 class PSOFed(PAOFed):
-    r"""Partial sharing with client scheduling, made for a network that is always there.
+    r"""Partial-sharing online learning with client scheduling, designed for full availability.
 
     .. math::
 
         w^{(n+1)}=\frac1{|\mathcal S_n|}\sum_{k\in\mathcal S_n}
             \big[M_k^{(n+1)}w_k^{(n+1)}+(I-M_k^{(n+1)})w^{(n)}\big]
 
-    PAO-Fed with a selector, every arriving message weighed alike in one average. The source gives
-    no equations; these are of its reference. Where clients are absent, those that are scheduled
-    and available take part.
+    It is PAO-Fed with a selector and equal weights of all arriving messages in one average. The
+    source gives no equations; these are from its reference. If clients are unavailable, those that
+    are scheduled and available participate.
 
     Reference:
       Gogineni et al. 2022; Gauthier 2024, sections 4.4.3 and 4.4.5, figure 4.3.

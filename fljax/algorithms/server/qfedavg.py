@@ -17,7 +17,7 @@ __all__ = ["QFedAvg", "State"]
 
 
 class State(NamedTuple):
-    """What q-FedAvg keeps from round to round."""
+    """State of q-FedAvg between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -25,37 +25,38 @@ class State(NamedTuple):
 @algorithm("q-FedAvg", "li2020fair", SUMMED)
 @module
 class QFedAvg(ReleasesModel, Averaging):
-    r"""Clients of a large loss count for more: :math:`\min_w\sum_kp_k\frac{f_k(w)^{q+1}}{q+1}`.
+    r"""Fair averaging, with larger weights of larger losses:
+    :math:`\min_w\sum_kp_k\frac{f_k(w)^{q+1}}{q+1}`.
 
-    A participant's local steps take it from :math:`w` to :math:`w_k`; with
-    :math:`\delta_k=L(w-w_k)` in the place of its gradient it sends
+    A participant's local steps lead from :math:`w` to :math:`w_k`; with :math:`\delta_k=L(w-w_k)`
+    instead of its gradient it sends
 
     .. math::
 
         \Delta_k=f_k(w)^q\delta_k,\qquad
         h_k=qf_k(w)^{q-1}\|\delta_k\|^2+Lf_k(w)^q
 
-    and the server, which knows that :math:`h_k` bounds the curvature of its objective,
+    and the server, since :math:`h_k` bounds the curvature of the client's term, sets
 
     .. math::
 
         w\leftarrow w-\frac{\sum_{k\in S}p_k\Delta_k}{\sum_{k\in S}p_kh_k}
 
     :math:`q=0` is federated averaging. With one step on all samples and :math:`L=1/\mu` it is the
-    paper's q-FedSGD, a descent of the fair objective. A message holds :math:`D+1` numbers. The
-    paper draws clients by their :math:`p_k` in the place of weighing them. Losses must not be
-    negative.
+    paper's q-FedSGD, a descent method for the fair objective. A message has :math:`D+1` numbers.
+    The paper draws clients with probabilities :math:`p_k` instead of weighting them. Losses must
+    not be negative.
 
     Args:
       step_size: :math:`\mu` of the local steps, a schedule of the round or a number, > 0.
       fairness: :math:`q\ge0`.
-      curvature: :math:`L>0`, a bound of that of :math:`f_k`; :math:`1/\mu` by default, as in the
-        paper.
+      curvature: :math:`L>0`, an upper bound on the curvature of :math:`f_k`; :math:`1/\mu` by
+        default, as in the paper.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
 
     Raises:
-      ValueError: an optimizer for a step size, and as of
+      ValueError: an optimizer as the step size, and as for
         :class:`~fljax.algorithms.server.base.Averaging`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Scaffnew: local gradient steps that skip most of their communication (Mishchenko et al. 2022)."""
+"""Scaffnew: local gradient steps with random communication rounds (Mishchenko et al. 2022)."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ __all__ = ["Scaffnew", "ServerState"]
 
 
 class ServerState(NamedTuple):
-    """What Scaffnew keeps from round to round."""
+    """State of Scaffnew between rounds."""
 
     model: Array  # [D]  what the server last made of all
     local: Array  # [K, D]  w_k
@@ -25,7 +25,7 @@ class ServerState(NamedTuple):
 @algorithm("Scaffnew", "mishchenko2022", Needs(None, masked=True))
 @module
 class Scaffnew(Skipping):
-    r"""ProxSkip with a server: gradient steps all the time, an average now and then (Scaffnew).
+    r"""ProxSkip with a server: gradient steps in every round, an average in random rounds.
 
     .. math::
 
@@ -35,15 +35,17 @@ class Scaffnew(Skipping):
                 & \text{with the probability }p \\
             \hat w_k & \text{else}\end{cases}
 
-    with one draw for all, and :math:`h_k=0` at the start. For smooth, strongly convex objectives
-    and :math:`\mu\le1/L` it comes to the optimum linearly, and with :math:`p=1/\sqrt\kappa` after
-    :math:`O(\sqrt\kappa)` averages where gradient descent needs :math:`O(\kappa)`. Rounds without
-    one send nothing. The model that is judged is the server's.
+    with one random draw for all, and :math:`h_k=0` initially. For smooth, strongly convex
+    objectives and :math:`\mu\le1/L` it converges linearly to the optimum, and with
+    :math:`p=1/\sqrt\kappa` needs :math:`O(\sqrt\kappa)` averages where gradient descent needs
+    :math:`O(\kappa)`. Nothing is sent in rounds without an average. Metrics evaluate the server's
+    model.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       probability: :math:`p`, in (0, 1].
-      batches: what a step is on (:mod:`fljax.batches`); all of a client's samples by default.
+      batches: the batches of the steps (:mod:`fljax.batches`); all of a client's samples by
+        default.
 
     Raises:
       ValueError: a probability outside (0, 1], batches that cannot be drawn.

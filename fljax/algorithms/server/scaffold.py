@@ -1,4 +1,4 @@
-r"""SCAFFOLD: control variates against the drift of local steps (Karimireddy et al. 2020)."""
+r"""SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ from fljax.rounds import Round
 
 __all__ = ["SCAFFOLD", "State"]
 
-#: What a client's control variate is.
+#: The options for a client's control variate.
 VARIATES = ("steps", "gradient")
 
 
 class State(NamedTuple):
-    """What SCAFFOLD keeps from round to round."""
+    """State of SCAFFOLD between rounds."""
 
     model: Array  # [D]  the server's x
     control: Array  # [D]  the server's c, the mean of all clients'
@@ -30,50 +30,52 @@ class State(NamedTuple):
 @algorithm("SCAFFOLD", "karimireddy2020", SUMMED)
 @module
 class SCAFFOLD(ReleasesModel, Corrected):
-    r"""Local steps along what all clients' gradients are, as far as a client knows.
+    r"""Local steps with control variates that correct client drift.
 
     A participant of the round starts from :math:`y_k=x`, takes :math:`E_k` steps
 
     .. math:: y_k\leftarrow y_k-\mu\big(f_k'(y_k)-c_k+c\big)
 
-    and renews its control variate, by its gradient where it started (option I of the paper) or by
-    the mean one that it met (option II),
+    and updates its control variate to its gradient at the starting point (option I of the paper) or
+    to the mean gradient along its steps (option II),
 
     .. math::
 
         c_k^+=f_k'(x)\qquad\text{or}\qquad c_k^+=c_k-c+\frac1{E_k\mu}(x-y_k)
 
-    The server, which hears both changes in one message, sets
+    The server, which receives both changes in one message, sets
 
     .. math::
 
         x\leftarrow x+\frac{\eta}{|S|}\sum_{k\in S}(y_k-x),\qquad
         c\leftarrow c+\frac1K\sum_{k\in S}(c_k^+-c_k)
 
-    With full batches it comes to the minimizer of :math:`\sum_kf_k` at constant steps, however
-    clients differ and however many steps they take. All variates are zero at first. Messages hold
-    :math:`2D` numbers, both ways. Who is away keeps :math:`c_k`; what is lost on its way leaves
-    :math:`c` off the clients' mean for good.
+    With full batches it converges to the minimizer of :math:`\sum_kf_k` at constant step sizes,
+    however heterogeneous the clients and whatever their numbers of steps. All control variates are
+    initially zero. Messages have :math:`2D` numbers in both directions. Clients that do not
+    participate keep :math:`c_k`; a lost message leaves a permanent error between :math:`c` and the
+    clients' mean.
 
-    A variate of option II is the mean of gradients along a way that it bends itself, so its errors
-    feed back. Where all take full batches, alike in their curvature :math:`h`, each of their visits
-    multiplies them by :math:`1-\frac1{E_k}\sum_{e<E_k}(1-\mu h)^e`: between zero and one for
-    :math:`0<\mu h<2`, but below minus one where curvature is negative and :math:`\mu E_k|h|`
-    above 1.5 or so (of ten steps or more). Networks have such directions, and SCAFFOLD breaks down
-    with steps that FedAvg stands, even if all take part and clients are alike; smaller steps, or
-    fewer, mend it. Option I has no such loop; it broke down, too, where clients had two or three
-    digits each, and not where they were alike.
+    A control variate of option II is the mean of gradients along a trajectory that depends on the
+    variate, so its errors feed back. If all clients take full batches and have the same curvature
+    :math:`h`, each participation multiplies the errors by
+    :math:`1-\frac1{E_k}\sum_{e<E_k}(1-\mu h)^e`: between zero and one for :math:`0<\mu h<2`, but
+    below minus one if the curvature is negative and :math:`\mu E_k|h|` is above about 1.5 (for ten
+    steps or more). Neural networks have such directions, and SCAFFOLD diverges with step sizes for
+    which FedAvg is stable, even with full participation and identical clients; smaller or fewer
+    steps avoid this. Option I has no such feedback; it also diverged in experiments where clients
+    had two or three digit classes each, and not where they were identically distributed.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       server_step_size: :math:`\eta>0`.
-      variate: ``"steps"``, option II, or ``"gradient"``, option I, which is one more pass over all
-        of a participant's samples.
+      variate: ``"steps"``, option II, or ``"gradient"``, option I, which costs one more pass over
+        all of a participant's samples.
 
     Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
 
     Raises:
-      ValueError: an optimizer for a step size, and as of
+      ValueError: an optimizer as the step size, and as for
         :class:`~fljax.algorithms.server.base.Corrected`.
 
     Example:

@@ -1,4 +1,4 @@
-r"""Sharing ADMM: vertical federated learning, where clients hold columns and send predictions."""
+r"""Sharing ADMM: vertical federated learning; clients hold columns and send predictions."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ __all__ = ["SharingADMM", "State"]
 
 
 class State(NamedTuple):
-    """What sharing ADMM keeps from round to round."""
+    """State of sharing ADMM between rounds."""
 
     model: Array  # [K, D]  w_k, of each client's own columns
     predicted: Array  # [K, N]  p_k
@@ -42,11 +42,10 @@ def _alike(weights: Any) -> None:
 @algorithm("Sharing ADMM", "boyd2011", Needs(None, absent=True, minimizer=True, quadratic=True))
 @module
 class SharingADMM(Algorithm):
-    r"""Least squares on a table whose columns are at different clients.
+    r"""Least squares on a table whose columns are held by different clients.
 
-    The server, which has the labels, asks all for a change :math:`v=\bar z-\bar p-u` of their
-    predictions :math:`p_k=X_kw_k`; each fits it as well as its columns can, and says what it then
-    predicts:
+    The server, which has the labels, requests a change :math:`v=\bar z-\bar p-u` of all clients'
+    predictions :math:`p_k=X_kw_k`; each fits it with its columns, and sends its new predictions:
 
     .. math::
 
@@ -55,12 +54,12 @@ class SharingADMM(Algorithm):
             \qquad\bar p=\frac1K\sum_kp_k
 
     Neither features nor parameters are ever sent, nor the labels. (Boyd's augmented term is divided
-    by :math:`m`, as the mean loss is, so that a penalty serves whatever the number of samples.) The
-    rounds end at the pooled solution; where it is not unique, at one with its predictions. Of a
-    client that is absent, or whose message is lost, the server goes on with what it said last.
+    by :math:`m`, as the mean loss is, so that the same penalty suits any number of samples.) The
+    method converges to the pooled solution; if it is not unique, to one with the same predictions.
+    For a client that is unavailable, or whose message is lost, the server uses its last message.
 
     Args:
-      penalty: :math:`\rho>0`; about 2 to begin with.
+      penalty: :math:`\rho>0`; about 2 is a reasonable first choice.
 
     Raises:
       ValueError: clients with samples of their own, or penalties; an objective that is not
@@ -125,7 +124,7 @@ class SharingADMM(Algorithm):
         return State(model, predicted, said, dual, asked, state.response)
 
     def optimum(self, problem: Problem, network: Any) -> Float[Array, "clients dim"]:
-        """Each client's part of the pooled solution."""
+        """Return each client's part of the pooled solution."""
         whole = columns_of(problem)
         pooled = jnp.einsum("kpn,kn->kp", response(whole), whole.targets, precision=HIGHEST)
         return pooled.reshape(problem.clients, -1)

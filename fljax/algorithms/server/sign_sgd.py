@@ -1,4 +1,4 @@
-r"""Descent along signs of gradients, one bit a parameter on the way up (Jin et al. 2020)."""
+r"""Descent along the signs of gradients, one bit per parameter on the uplink (Jin et al. 2020)."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ __all__ = ["SignSGD", "State"]
 
 
 class State(NamedTuple):
-    """What SignSGD keeps from round to round."""
+    """State of SignSGD between rounds."""
 
     model: Array  # [D]  the server's w
 
@@ -38,23 +38,24 @@ class State(NamedTuple):
 )
 @module
 class SignSGD(Algorithm):
-    r"""Clients send the signs of their descent directions; the server takes a vote, or the mean.
+    r"""Descent along the majority vote, or the mean, of the signs of clients' descent directions.
 
     .. math::
 
         w^{(n+1)}=w^{(n)}+\mu\,\mathrm{sign}\Big(\sum_{k}\mathrm{sign}(g_k)\Big),\qquad
         g_k=-\tfrac12f_k'(w^{(n)})\ (=z_ke_k\text{ for one sample})
 
-    The sum is over what arrives in the round, however late; a tied vote does not move its
-    parameter. The source names the method (section 4.4.5) without a rule: the vote is that of its
-    reference, and ``vote=False`` is the mean of the signs. The server sends whole models.
+    The sum is over the messages that arrive in the round, whatever their delay; a tied vote leaves
+    its parameter unchanged. The source names the method (section 4.4.5) without a rule: the
+    majority vote is that of its reference, and ``vote=False`` is the mean of the signs. The server
+    sends full models.
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0.
-      vote: majority vote, or the mean.
-      signs: of the messages, deterministic by default;
-        :class:`~fljax.link.StochasticSign` is that of the reference.
-      selector: the server's choice among the available; everyone by default.
+      vote: whether the server takes the majority vote, or the mean.
+      signs: the sign compression of the messages, deterministic by default; that of the reference
+        is :class:`~fljax.link.StochasticSign`.
+      selector: the server's choice among available clients; all of them by default.
 
     Reference:
       Jin et al. 2020; Bernstein et al. 2018, Algorithm 3.
@@ -67,7 +68,7 @@ class SignSGD(Algorithm):
 
     @property
     def selection(self) -> Selector:
-        """Who takes part."""
+        """The selector of the participants."""
         return self.selector
 
     def init(self, problem: Problem | Stream, network: Any) -> State:

@@ -1,4 +1,4 @@
-"""How much less a message counts the older it is."""
+"""Weights of stale messages."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,11 +10,11 @@ __all__ = ["HingeStaleness", "PolynomialStaleness", "Staleness"]
 
 
 class Staleness:
-    """What a message counts for that took some rounds; subclass it for one of your own."""
+    """Base class of weights of stale messages; subclass it for one of your own."""
 
     @_check.required
     def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
-        """Factors, of messages that are so many rounds late."""
+        """Return the factors of messages that are ``late`` rounds old."""
         raise NotImplementedError
 
 
