@@ -570,7 +570,7 @@ class Problem:
 
     @property
     def design(self) -> Float[Array, "clients samples width"]:
-        """The inputs in which the predictions are linear: the features or their map. Where a clip
+        """The inputs in which the predictions are linear, the features or their map. Where a clip
         or a bound holds for any data, rows that are not finite count as zero.
         """
         if self.feature_map is None:
