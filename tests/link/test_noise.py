@@ -1,5 +1,6 @@
 """Noise between peers: what cancels, where, and what is left, against the matrix forms."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -520,7 +521,7 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
         # It cancels in sums by the network's weights, and not where peers weigh single messages.
         if noise.cancels and CASES[label].algorithm.one_by_one:
             with pytest.raises(ValueError, match="looks at single messages, and Local"):
-                fl._module.replace(silent, noise=noise)
+                dataclasses.replace(silent, noise=noise)
             continue
         results = fl.run(fl._module.replace(silent, noise=noise), 3, as_key(1))["model"].values
         assert np.isfinite(results).all(), kind
