@@ -79,10 +79,6 @@ class Range(NamedTuple):
     high: float
     linear: bool
 
-    @property
-    def width(self) -> float:
-        return self.high - self.low
-
     def value(self, place: float) -> float:
         return float(place if self.linear else 10.0**place)
 
