@@ -130,7 +130,7 @@ def test_trajectories(cook):
 
 @pytest.mark.slow
 def test_a_table_of_a_paper(cook, capsys, tmp_path):
-    table = cook("A table of a paper")["table"]
+    table = cook("A table for a paper")["table"]
     printed = capsys.readouterr().out
     assert printed.startswith("| algorithm | normalized error [dB] | consensus error [dB] |")
     assert "@phdthesis{gauthier2024" in printed
