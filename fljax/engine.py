@@ -260,7 +260,7 @@ def advance(
     def one_round(round: Array, carry: Carry) -> Carry:
         now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
         state = stepped(simulation, carry.state, now)
-        now.link.finish(type(algorithm).__name__)
+        now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
         finite = jnp.all(jnp.isfinite(state.model))
         first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
         return Carry(

@@ -576,6 +576,31 @@ def test_a_step_that_reads_no_inbox_is_refused_where_that_would_matter():
             heard_by(Twice(reads=False), **stage)
 
 
+@fl.module
+class Listener(Twice):
+    """Reads single messages without declaring it."""
+
+    def step(self, state, now):
+        _, inbox = now.link.exchange(state.model)
+        return state._replace(mixed=inbox.messages(now.network)[:, 0])
+
+
+def test_single_messages_are_read_by_those_who_declare_it():
+    network = fl.graphs.complete(5, form="padded")
+
+    def run(algorithm):
+        return fl.run(fl.Simulation(make_problem(), algorithm, network), 1)
+
+    with pytest.raises(TypeError, match=r"Listener\.step reads single messages.*one_by_one = True"):
+        run(Listener())
+
+    @fl.module
+    class Declared(Listener):
+        one_by_one = True
+
+    run(Declared())
+
+
 @pytest.mark.slow
 def test_a_key_of_an_unknown_purpose_is_refused_and_algorithms_have_one():
     now = fl.view(fl.Simulation(make_problem(), Twice(), make_network()))

@@ -1396,7 +1396,7 @@ FIND: Any = {"clusters": 3, "warmup": 3}
 
 @pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize(
-    "by, empty_cell",
+    ("by", "empty_cell"),
     [("gradient", "keep"), ("gradient", "skip"), ("loss", "skip"), ("loss", "keep")],
 )
 def test_clusters_discovered_among_absent_clients_are_those_of_the_loops(by, empty_cell):

@@ -288,12 +288,19 @@ def ratios(studies: Studies, bound: str, kind: str, gaussian: bool = False) -> d
     }
 
 
+def faults_last(studies: Studies) -> xr.Dataset:
+    """All cases, planted faults after the others."""
+    data = studies["all"]
+    return data.isel(case=np.argsort(data["kind"].values == FAULTY, kind="stable"))
+
+
 def table(studies: Studies) -> list[dict[str, Any]]:
     """The rows of the README's table."""
     names = ("claimed", "bound", "shaped", "delta")
     rows = []
-    for name in studies["all"]["case"].values:
-        one = studies["all"].sel(case=name)
+    data = faults_last(studies)
+    for name in data["case"].values:
+        one = data.sel(case=name)
         numbers = {n: float(f"{float(one[n]):.4g}") for n in names}
         shown = {n: None if np.isnan(v) else v for n, v in numbers.items()}
         gaussian = bool(one["gaussian"])
@@ -322,7 +329,7 @@ def markdown(record: dict[str, Any]) -> str:
 
 
 def plot(studies: Studies) -> Picture:
-    data = studies["all"]
+    data = faults_last(studies)
     blue, red, green = (look["color"] for look in plotting.LOOKS[:3])
     titles = ("epsilon, claimed and found", "what the attacker takes for what")
     drawing, (left, right) = picture.panels(titles, 2, 2.7, width_ratios=[1.35, 1])

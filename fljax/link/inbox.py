@@ -45,6 +45,7 @@ class Inbox:
 
     Attributes:
       read: whether the messages were combined at all.
+      single: whether single messages were read.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Inbox:
         self._cancelled = cancelled
         self._noise = noise
         self._falsified = falsified
-        self.read = False
+        self.read = self.single = False
 
     def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
         r"""Return :math:`\sum_l a_{kl}\tilde w_l`, by default over the network.
@@ -225,7 +226,7 @@ class Inbox:
         Args:
           over: the network.
         """
-        self.read = True
+        self.read = self.single = True
         flat, rows, known, added = self._rows(over)
         return jnp.where(known[..., None], flat[rows] + added, self._own[:, None])
 

@@ -24,9 +24,10 @@ class Link(Peers, Server, Within):
     Its arguments are those of :class:`fljax.link.out.Out`.
     """
 
-    def finish(self, algorithm: str) -> None:
+    def finish(self, algorithm: str, one_by_one: bool) -> None:
         """Raise ``TypeError`` where a stage was not used: a budget or noise without a message;
-        failing links, delays or an aggregator where no received message was read.
+        failing links, delays or an aggregator where no received message was read; and where
+        single messages were read by an algorithm that does not declare it.
         """
         stages = self._stages
         given = {"losses": stages.losses, "delays": stages.delays}
@@ -43,6 +44,12 @@ class Link(Peers, Server, Within):
                     "theirs, servers combine them and clients send or collect them, all by "
                     f"now.link, or leave out {name}=."
                 )
+        if not one_by_one and any(inbox.single for inbox in self._inboxes):
+            raise TypeError(
+                f"{algorithm}.step reads single messages by inbox.messages, which it does not "
+                f"declare; write one_by_one = True in {algorithm}, so that noise and aggregators "
+                "that are for means alone are refused."
+            )
         useless = [f"{name}=" for name, part in given.items() if part is not None]
         if useless and self._inboxes and not any(inbox.read for inbox in self._inboxes):
             raise TypeError(
