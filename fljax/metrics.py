@@ -31,6 +31,7 @@ __all__ = [
     "consensus_error",
     "deviation_by_norm",
     "explanation",
+    "f1_score",
     "gtv_objective",
     "held_out",
     "joint_error",
@@ -38,7 +39,10 @@ __all__ = [
     "network_deviation",
     "normalized_error",
     "objective",
+    "precision",
+    "recall",
     "signal_to_noise",
+    "squared_gradient_norm",
     "suboptimality",
     "test_error",
     "total_variation",
@@ -75,6 +79,7 @@ class Metric:
     ``mean_square_deviation``             :math:`\frac1K\sum_k\|w_k-w_c\|^2`
     ``consensus_error``                   :math:`\frac1K\sum_k\|w_k-\bar w\|^2`
     ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, and its excess over the minimum
+    ``squared_gradient_norm``             :math:`\|\nabla\sum_kf_k(\bar w)\|^2`
     ``test_error``                        mean loss on held-out data
     ``validation_error``                  the same for each client's model, ``[K]``
     ``train_error``                       the same on its training data
@@ -83,6 +88,8 @@ class Metric:
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          share of held-out data that is classified correctly
     ``client_accuracy``                   the same for each client's model, ``[K]``
+    :func:`precision`, :func:`recall`     of one class, over all held-out data
+    :func:`f1_score`                      the harmonic mean of these two
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median over clients
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
@@ -202,6 +209,13 @@ def _deviation(now: Snapshot) -> Array:
 def _objective(now: Snapshot) -> Array:
     mean = jnp.broadcast_to(_mean(now, now.model)[None], now.model.shape)
     return jnp.sum(now.problem.objective(mean))
+
+
+def _squared_gradient_norm(now: Snapshot) -> Array:
+    def total(mean: Array) -> Array:
+        return jnp.sum(now.problem.objective(jnp.broadcast_to(mean[None], now.model.shape)))
+
+    return jnp.sum(jax.grad(total)(_mean(now, now.model)) ** 2)
 
 
 def _suboptimality(now: Snapshot) -> Array:
@@ -351,6 +365,15 @@ suboptimality = Metric(
     decibel=True,
     needs_data=True,
 )
+#: ``||grad sum_k f_k||^2`` at the mean of the models, of the unclipped objective; zero at a
+#: stationary point, which is what theorems on nonconvex losses bound.
+squared_gradient_norm = Metric(
+    "squared_gradient_norm",
+    _squared_gradient_norm,
+    "squared gradient norm at the mean model",
+    decibel=True,
+    needs_data=True,
+)
 #: Mean loss on held-out data (of the client, its cluster or all clients) of the server's model, or
 #: its mean over the clients' models: for least squares (4.36) of Gauthier 2024.
 test_error = Metric("test_error", _test_error, "test error", decibel=True, needs_test=True)
@@ -418,6 +441,7 @@ METRICS = {
         consensus_error,
         objective,
         suboptimality,
+        squared_gradient_norm,
         test_error,
         joint_error,
         train_error,
@@ -652,6 +676,122 @@ def backdoor_success(trigger: Trigger, target: float) -> Metric:
     label = "backdoor success"
     measure = _BackdoorSuccess(trigger, float(target))
     return Metric("backdoor_success", measure, label, needs_labels=True, bounds=(0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class _OneVersusRest:
+    """Predictions of one class against all others, from rates over all held-out samples."""
+
+    kind: str
+    label: float
+
+    def __call__(self, now: Snapshot) -> Array:
+        def rate(of: Callable[[Array, Array], Array]) -> Array:
+            def score(loss: Any, predictions: Array, targets: Array) -> Array:
+                label = jnp.full_like(targets, self.label)
+                return of(loss.correct(predictions, label), targets == label).astype(
+                    now.model.dtype
+                )
+
+            return judged(now, score)
+
+        hits = rate(lambda predicted, true: predicted & true)
+        predicted, true = rate(lambda predicted, _: predicted), rate(lambda _, true: true)
+        whole = {"precision": predicted, "recall": true, "f1_score": (predicted + true) / 2}
+        total = whole[self.kind]
+        return hits / jnp.where(total > 0, total, 1)
+
+    def check(self, problem: Any) -> None:
+        test = held_out(problem)
+        if not (np.asarray(test.targets) == self.label).any():
+            raise ValueError(
+                f"{self.kind} is of the label {self.label:g}, and no held-out sample has it; take "
+                "a label of theirs."
+            )
+
+
+def _one_versus_rest(kind: str, label: float) -> Metric:
+    _check.interval("label", label)
+    measure = _OneVersusRest(kind, float(label))
+    return Metric(
+        f"{kind}_{label:g}",
+        measure,
+        f"{kind.replace('f1_score', 'F1 score')} of class {label:g}",
+        needs_labels=True,
+        bounds=(0.0, 1.0),
+        check=measure.check,
+    )
+
+
+@checked
+def precision(label: float = 1.0) -> Metric:
+    r"""Precision for one class: the share of samples predicted to have it that do.
+
+    From the held-out samples of all (honest) clients together, on which a client's model is
+    evaluated as for ``accuracy``; zero if no sample is predicted to have the label. It becomes
+    ``precision_1`` in the results, after its label.
+
+    Args:
+      label: the class.
+
+    Raises:
+      ValueError: a label that no held-out sample has.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.logistic(jax.random.key(0), clients=4, samples=60, dim=5)
+      >>> simulation = fl.Simulation(
+      ...     problem=problem.split(jax.random.key(1), test=0.5),
+      ...     algorithm=fl.algorithms.FedAvg(0.2),
+      ...     metrics=[precision(), recall(), f1_score(-1)],
+      ... )
+      >>> results = fl.run(simulation, rounds=50)
+      >>> bool(results.precision_1[-1] > 0.7)
+      True
+      >>> sorted(name for name in results if "1" in name)
+      ['f1_score_-1', 'precision_1', 'recall_1']
+    """
+    return _one_versus_rest("precision", label)
+
+
+@checked
+def recall(label: float = 1.0) -> Metric:
+    """Recall for one class: the share of samples with it that are predicted to have it.
+
+    From all held-out samples together, as :func:`precision`. It becomes ``recall_1`` in the
+    results, after its label.
+
+    Args:
+      label: the class.
+
+    Raises:
+      ValueError: a label that no held-out sample has.
+
+    Example:
+      >>> recall(3).label
+      'recall of class 3'
+    """
+    return _one_versus_rest("recall", label)
+
+
+@checked
+def f1_score(label: float = 1.0) -> Metric:
+    r"""F1 score for one class, the harmonic mean of :func:`precision` and :func:`recall`.
+
+    From all held-out samples together, as these; zero if no sample with the label is predicted to
+    have it. It becomes ``f1_score_1`` in the results, after its label.
+
+    Args:
+      label: the class.
+
+    Raises:
+      ValueError: a label that no held-out sample has.
+
+    Example:
+      >>> f1_score().bounds
+      (0.0, 1.0)
+    """
+    return _one_versus_rest("f1_score", label)
 
 
 def as_metric(metric: Metric | str) -> Metric:

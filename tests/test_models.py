@@ -238,6 +238,32 @@ def test_metrics_are_of_held_out_data_of_each_or_of_all():
         np.testing.assert_allclose(run.client_accuracy[0], each)
 
 
+def test_precision_recall_and_f1_are_those_of_the_confusion_matrix():
+    rng = np.random.default_rng(4)
+    features = rng.normal(size=(3, 8, 2))
+    targets = rng.integers(0, 3, size=(3, 8)).astype(float)
+    test = fl.problems.Problem(features, targets, fl.problems.Softmax(3))
+    problem = fl.problems.Problem(features, targets, fl.problems.Softmax(3), test=test)
+    metrics = fl.metrics
+    one_class = [metrics.precision(2), metrics.recall(2), metrics.f1_score(2)]
+    simulation = fl.Simulation(
+        problem.starting_at(rng.normal(size=problem.dim)),
+        fl.algorithms.FedAvg(1e-12),
+        metrics=one_class,
+    )
+    run = fl.run(simulation, rounds=1)
+    scores = np.einsum("ksd,dc->ksc", features, np.asarray(run.model[0]).reshape(3, 2).T)
+    predicted, true = scores.argmax(axis=-1) == 2, targets == 2
+    hits = (predicted & true).sum()
+    assert 0 < hits < min(predicted.sum(), true.sum())
+    precision, recall = hits / predicted.sum(), hits / true.sum()
+    assert float(run.precision_2[0]) == pytest.approx(precision)
+    assert float(run.recall_2[0]) == pytest.approx(recall)
+    assert float(run.f1_score_2[0]) == pytest.approx(2 / (1 / precision + 1 / recall))
+    with pytest.raises(ValueError, match="recall is of the label 7, and no held-out sample has it"):
+        fl.Simulation(problem, fl.algorithms.FedAvg(0.1), metrics=[metrics.recall(7)])
+
+
 @pytest.mark.slow
 def test_a_network_is_split_as_any_problem_is():
     problem = small.problem((10, 20, 8)).split(jax.random.key(1), test=0.25)

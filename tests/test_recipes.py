@@ -1,6 +1,7 @@
 """The guides' programs: recipes are short and do what they say, and every page runs."""
 
 import dataclasses
+import re
 import warnings
 
 import jax
@@ -206,6 +207,40 @@ def test_a_study_that_was_interrupted(long_study):
     assert names["results"].sizes["seed"] == 4
     three = fl.sweep(names["scenario"], grid=names["grid"], rounds=4, seeds=3)
     np.testing.assert_array_equal(names["results"].normalized_error[:, :3], three.normalized_error)
+
+
+CURVES = "Curves in TensorBoard, Weights & Biases or a file"
+
+
+@pytest.mark.slow
+def test_curves_in_a_file(long_study, tmp_path):
+    names = long_study(CURVES)
+    rows = np.loadtxt(tmp_path / "errors.csv", delimiter=",")
+    whole = fl.sweep(names["scenario"], grid=names["grid"], seeds=3, rounds=4)
+    assert rows[:, 0].tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(rows[:, 1], whole.normalized_error.mean(["seed", *names["grid"]]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["tensorboardX", "wandb"])
+def test_curves_in_a_tracker(long_study, tmp_path, monkeypatch, library):
+    """The lines for one, which the guide has as comments."""
+    tracker = pytest.importorskip(library)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    code = program(STUDIES, CURVES)
+    lines = re.findall(rf"# (\w+ = {library}\..+)\n +# (log = .+)\n", code)[0]
+    names = long_study("A study that was interrupted") | {library: tracker}
+    execute("\n".join([code.split("with open")[0], *lines]), names)
+    logged = []
+    callback = names["each_round"](
+        "normalized_error", lambda *both: logged.append(both[0]) or names["log"](*both)
+    )
+    for _ in range(2):  # once each
+        callback(names["results"])
+    assert logged == [1, 2, 3, 4]
+    (names["board"].close if library == "tensorboardX" else names["tracked"].finish)()
+    kept = {"tensorboardX": "*tfevents*", "wandb": "offline-run*"}[library]
+    assert [*tmp_path.rglob(kept)]
 
 
 @pytest.mark.slow

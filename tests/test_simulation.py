@@ -50,6 +50,9 @@ def test_metrics_are_what_they_say():
     np.testing.assert_allclose(last.objective, total(model.mean(0)))
     np.testing.assert_allclose(last.suboptimality, total(model.mean(0)) - total(best), rtol=1e-9)
     assert (run.suboptimality >= 0).all()
+    mean = model.mean(0)
+    slope = 2 * np.einsum("ksd,ks->d", x, x @ mean - y) / x.shape[1] + 2 * mean
+    np.testing.assert_allclose(last.squared_gradient_norm, (slope**2).sum())
 
 
 @pytest.mark.slow
