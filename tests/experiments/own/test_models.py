@@ -149,7 +149,7 @@ def test_the_record_has_every_candidate():
         "candidate",
     )
     rows = models.tuning_table({"tuning": tuning})
-    assert len(rows) == 3 * (3 * 4 + 3 * 12)
+    assert len(rows) == 3 * (3 * 5 + 3 * 20)
     assert sum(row["chosen"] for row in rows) == 3 * len(METHODS)
 
 
