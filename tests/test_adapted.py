@@ -515,6 +515,7 @@ def test_fedala_with_nothing_blended_is_federated_averaging():
     close(result.server, expected.model, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_shares_of_the_server_s_model_stay_shares_and_are_those_of_the_loop():
     algorithm = FedALA(0.1, epochs=2, blend_step_size=3.0, blended=(0, 1), weighting="samples")
     state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))

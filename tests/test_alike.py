@@ -137,6 +137,7 @@ def kind(key, n):
     return build(lambda: jnp.asarray(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", [lambda v: v, lambda v: (v, 1), Holder])
 def test_equal_values_of_a_grid_are_programs_of_their_own(within):
     one, other = (fl.static([within(v)])[0] for v in (2, 2.0))
@@ -180,6 +181,7 @@ class Study:
         return build(lambda: jnp.asarray(self.value))
 
 
+@pytest.mark.slow
 def test_equal_scenarios_are_not_one():
     assert sweep(Scenario(0.1, np.ones(3))) == [3]
     assert sweep(Scenario(0.1, np.zeros(3))) == [0]
@@ -214,7 +216,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.thin(1, every=1)
+@pytest.mark.thin(0, every=1)
 @pytest.mark.parametrize("own", [False, True], ids=["global", "of a thread"])
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_that_changed_are_another_program(option, own):

@@ -137,6 +137,7 @@ def run(algorithm, rounds=30, **parts):
     return np.asarray(fl.run(simulation, rounds=rounds).model)
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_in_every_form_of_the_graph():
     """Also with an overflow, of a node with more neighbors than there are slots."""
     problem = fl.problems.least_squares(jax.random.key(0), clients=40, samples=9, dim=2)

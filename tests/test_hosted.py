@@ -244,6 +244,7 @@ def test_it_is_the_same_in_every_process():
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_a_store_knows_a_study_by_what_it_calls_on_the_host(tmp_path):
     first = study(scaled(1.0), tmp_path).measured
     more = study(scaled(1.0), tmp_path, seeds=2).measured
@@ -252,6 +253,7 @@ def test_a_store_knows_a_study_by_what_it_calls_on_the_host(tmp_path):
         study(scaled(2.0), tmp_path, seeds=3)
 
 
+@pytest.mark.slow
 def test_a_study_whose_host_code_cannot_be_known_gets_no_store(tmp_path):
     lock = threading.Lock()
 
@@ -266,6 +268,7 @@ def test_a_study_whose_host_code_cannot_be_known_gets_no_store(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_learner_is_known_by_its_parameters(tmp_path):
     linear = pytest.importorskip("sklearn.linear_model")
 

@@ -88,6 +88,7 @@ def influence(coupling, step_size):
     return np.asarray(one(jnp.eye(NODES)))
 
 
+@pytest.mark.slow
 def test_two_rounds_reach_two_hops_and_algorithm_4_one():
     """The variance of an unbiased estimate of ten numbers is 1/10 at least; of four, 1/4."""
     hops = np.eye(NODES)

@@ -207,6 +207,7 @@ def test_labels_of_each_neighbor_are_those_of_the_loop(make, data):
         np.testing.assert_array_equal(each.predict(TEST_SET), theirs[-1, k])
 
 
+@pytest.mark.slow
 def test_of_squared_errors_labels_of_each_neighbor_are_their_mean():
     """Once all have spoken the two differ by nothing but what was said in the first round."""
     kinds = [Ridge(0.3), Ridge(2.0), Ridge(0.1), Ridge(1.0)]

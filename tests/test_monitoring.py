@@ -67,6 +67,7 @@ def test_what_is_met_drifts_as_written(duration, which):
             close(result[1][n - 1, k], said, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, CLIENTS])
 @pytest.mark.parametrize("every", [1, 5])
 def test_held_out_data_drift_along(clients, every):

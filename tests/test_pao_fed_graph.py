@@ -86,6 +86,7 @@ def test_whole_models_on_a_complete_graph_are_those_of_one_server():
     close(ours.model, np.repeat(np.asarray(theirs.model)[:, None], 6, axis=1), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_mixing_portions_keeps_the_mean_of_servers():
     case = world()
     talking, silent = (

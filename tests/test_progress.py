@@ -280,6 +280,7 @@ sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_without_widgets_has_a_bar_of_text_and_no_warning():
     """The modules of a notebook stand in for it; those of the widgets are blocked."""
     code = f"{NOTEBOOK}sys.modules['ipywidgets'] = None\n"

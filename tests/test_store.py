@@ -795,6 +795,7 @@ def test_without_states_more_rounds_start_again(tmp_path, whole, longer, kept, c
     assert not list(tmp_path.glob("state-*.npz"))
 
 
+@pytest.mark.slow
 def test_states_that_are_superseded_are_removed(tmp_path, eager):
     counts = []
 

@@ -32,6 +32,7 @@ def expected(weights, alive):
     return [second, len(parts), max(parts) / alive.sum(), rate]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "padded"])
 def test_what_is_left_is_the_submatrix(form):
     rng = np.random.default_rng(0)
@@ -189,6 +190,7 @@ def test_bad_input():
         graphs.critical_nodes(graphs.path(2))
 
 
+@pytest.mark.slow
 def test_null_spaces_of_laplacians():
     """Exercise 3.3: of two nodes; 3.4: of several components a basis is one of many."""
     two = np.asarray(graphs.path(2).laplacian_matrix())

@@ -295,6 +295,7 @@ def test_the_precision_of_every_round_and_mechanism_is_looked_at():
 # One record of it -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @quiet
 def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path):
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=6, dim=2)
@@ -327,6 +328,7 @@ def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path
     assert "privacy" not in results.attrs
 
 
+@pytest.mark.slow
 @quiet
 def test_of_a_study_with_points_of_every_kind():
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=6, dim=2)

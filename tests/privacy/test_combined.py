@@ -86,6 +86,7 @@ def masked(masks, privacy, algorithm=None):
     return fl.Simulation(problem, algorithm, privacy=privacy, masks=masks, model="released")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("privacy", "algorithm"),
     [
@@ -125,6 +126,7 @@ def related(key, relation, kind="gaussian"):
     )
 
 
+@pytest.mark.slow
 @quiet
 @pytest.mark.parametrize("kind", ["gaussian", "discrete"])
 def test_results_of_several_relations_say_so_and_are_no_event(kind):
@@ -149,6 +151,7 @@ def test_results_of_several_relations_say_so_and_are_no_event(kind):
             fl.privacy.events(study.sel(relation=relation))
 
 
+@pytest.mark.slow
 @quiet
 def test_what_a_central_relation_samples_is_amplified_for_its_own_relation_alone():
     """Point by point of one study, and no event of both."""

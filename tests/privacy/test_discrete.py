@@ -308,7 +308,7 @@ def worth(steps, shift, coordinates, delta):
     return optimize.brentq(lambda epsilon: beyond(epsilon) - delta, 0, loss.max())
 
 
-@pytest.mark.thin(2, every=1)
+@pytest.mark.thin(0, every=1)
 @pytest.mark.parametrize(
     ("steps", "shift", "coordinates"),
     [(1, 1, 1), (1, 2, 1), (1, 1, 4), (2, 3, 1), (2, 2, 4), (4, 3, 2), (4, 1, 1), (64, 48, 1)],

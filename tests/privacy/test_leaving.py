@@ -107,6 +107,7 @@ def test_nor_under_other_mechanisms(budget):
     assert unperturbed(fl.Simulation(make_problem(clip=1.0), algorithm, privacy=budget)) == []
 
 
+@pytest.mark.slow
 def test_nor_of_a_stream_or_a_network_of_neurons():
     key = jax.random.key(0)
     feature_map = fl.data.random_fourier(key, inputs=4, features=3)
@@ -366,6 +367,7 @@ def test_a_second_row_of_a_client_is_booked():
     np.testing.assert_allclose(run.client_rho, [2.0, 1.0, 0.0, 0.0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_rows_known_to_repeat_a_client_are_refused():
     link = fl.view(simulated(Own, CentralGaussian(1.0))).link
     everyone, start = np.ones(4, bool), jnp.zeros(2)

@@ -43,6 +43,7 @@ def test_claims_see_broken_data(claim, defense, value):
     assert not CLAIMS[claim].judge(studies).holds
 
 
+@pytest.mark.slow
 def test_noise_is_as_long_as_it_says_and_clipping_keeps_the_direction():
     gradient = jax.random.normal(jax.random.key(0), (50,))
     for level, name in zip(figure.NOISES.value, (figure.QUIET, LOUD), strict=True):

@@ -91,6 +91,7 @@ def test_a_closed_form_that_is_not_the_best_is_noticed(expected, monkeypatch):
     assert not CLAIMS["no-direction-is-better"].judge(expected).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_exercise_9_5_by_scikit_learn(seed):
     """The sensitive attribute is x11, the hour, and not x1 as step 3 prints (ERR-15)."""
