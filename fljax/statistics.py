@@ -522,7 +522,7 @@ def until(
 
     Returns:
       The cost over all axes but the round: infinite where a run never reaches the target or
-      diverges, NaN where it is not there yet.
+      diverges, NaN where the run is not there yet or its cost is unknown.
 
     Raises:
       ValueError: an unknown metric or cost, or results without a round axis.
@@ -540,7 +540,9 @@ def until(
     if not costs or "round" not in values.dims:
         raise ValueError("nothing is reached in results of a single round; give those of all.")
     _check.choice("cost", of, costs)
-    cost = dataset[of].astype(np.float64).where(values <= target).min("round").fillna(np.inf)
+    so_far = dataset[of].astype(np.float64)
+    cost = so_far.where(values <= target).min("round").fillna(np.inf)
+    cost = cost.where(so_far.notnull().any("round"))
     if "done" in dataset:
         cost = cost.where(dataset["done"])
     long_name = dataset[named(dataset, metric)].attrs.get("long_name", metric)

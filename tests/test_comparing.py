@@ -1,5 +1,7 @@
 """Comparisons: from tuning to table on disjoint seeds, what never reaches a target is counted."""
 
+import functools
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ import fljax as fl
 from fljax.study.tuning import FIRST_SEED
 
 METHODS = ["CTA", "EXTRA"]
+RANGE = {"step_size": (1e-3, 1e-1)}
 SEARCH = {"points": 3, "extensions": 0, "refinements": 0}
 ASKED = {"metric": "normalized_error", "rounds": 20, "tuning_seeds": 2, **SEARCH}
 
@@ -137,6 +140,44 @@ def test_it_is_saved_and_loaded(compared, tmp_path):
         fl.Comparison.load(fl.save(compared.results, tmp_path / "results.nc"), METHODS)
 
 
+def test_gradients_are_counted_and_curves_drawn_against_them(compared):
+    """Five clients with ten samples each, one gradient in a round of either method."""
+    counted = compared.results["gradients"]
+    np.testing.assert_array_equal(counted, np.tile(50.0 * np.arange(1, 21), (2, 1)))
+    table = compared.table()
+    np.testing.assert_array_equal(table["gradients"], 50 * table["round"])
+    ax = compared.plot("gradients")
+    assert ax.get_xlabel() == "sample gradients evaluated so far, all clients [gradients]"
+    with pytest.raises(ValueError, match="seconds"):
+        compared.plot("seconds")
+    unknown = compared.results.assign(gradients=counted.where(counted["algorithm"] == "CTA"))
+    partly = fl.Comparison(compared.tuned, unknown, compared.metric, 1e-2)
+    assert np.isnan(partly.table()["gradients"]["EXTRA"])
+    assert len(partly.plot_profile("gradients").lines) == 1
+    plt.close("all")
+
+
+@pytest.mark.slow
+def test_a_round_is_timed():
+    space = {
+        f"{steps} steps": (functools.partial(fl.algorithms.FedAvg, local_steps=steps), RANGE)
+        for steps in (1, 40)
+    }
+
+    def served(key, algorithm):
+        return fl.Simulation(
+            problem=fl.problems.ridge(key, clients=40, samples=40, dim=30),
+            algorithm=algorithm,
+            metrics=["normalized_error"],
+        )
+
+    asked = ASKED | {"rounds": 400, "record_every": 20, "seeds": 2}
+    few, many = fl.compare(served, space, timed=True, **asked).results["seconds"].values
+    assert (few > 0).all()
+    np.testing.assert_allclose(few, few[0] * np.arange(1, 21))
+    assert (many > 5 * few).all()
+
+
 def test_its_pictures(compared):
     ax = compared.plot("bits")
     curves = [text.get_text() for text in ax.get_legend().get_texts()]
@@ -172,6 +213,7 @@ def test_a_target_that_nobody_reaches_is_counted_everywhere(compared):
         ({"goal": "rounds"}, "target"),
         ({"target": float("nan")}, "target"),
         ({"seeds": 0}, "seeds"),
+        ({"timed": True, "record_every": 20}, "two records"),
         ({"metric": "normalised"}, "normalized_error"),
         ({"pints": 3}, "pints"),
     ],

@@ -17,17 +17,23 @@ from fljax import _check, statistics
 from fljax._arguments import checked
 from fljax.metrics import Metric
 from fljax.plotting import learning_curves, performance_profile
+from fljax.plotting.curves import CLOCK
+from fljax.records import labeled
+from fljax.running import gradients
 from fljax.study.grid import Scenario
 from fljax.study.request import Request
 from fljax.study.results import load, save
 from fljax.study.running import sweep
-from fljax.study.tuning import EFFORTS, FIRST_SEED, Tuned, tune
+from fljax.study.tuning import EFFORTS, FIRST_SEED, Tuned, tune, unwarned
 from fljax.tables import shown
 
 __all__ = ["COSTS", "Comparison", "compare"]
 
 #: What tables count until a target is reached.
-COSTS = ("round", "bits")
+COSTS = ("round", "bits", "gradients", "seconds")
+
+#: How often a run is timed; the least time counts.
+TIMED = 3
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,10 @@ class Comparison:
           the chosen values; ``difference`` to the baseline, paired by seed, and its interval,
           ``difference low`` and ``difference high`` (:func:`fljax.statistics.compare`); ``rank``,
           ``rank low`` and ``rank high`` (:func:`fljax.statistics.ranks`). With a target also
-          ``round`` and ``bits``, the median over all seeds of what is needed to reach it, infinite
-          where more than half of the runs do not, and ``never``, the number of runs that never
-          reach it, diverged ones included.
+          ``round``, ``bits``, ``gradients`` and ``seconds`` (see :func:`fljax.compare`), the median
+          over all seeds of what is needed to reach it, infinite where more than half of the runs do
+          not and NaN where it is unknown, and ``never``, the number of runs that never reach it,
+          diverged ones included.
         """
         last, label = (
             statistics.at_round(self.results),
@@ -89,7 +96,7 @@ class Comparison:
         if self.target is not None:
             costs = {of: self.cost(of) for of in COSTS if of in self.results.variables}
             columns |= {of: cost.median("seed") for of, cost in costs.items()}
-            columns["never"] = np.isinf(costs["round"]).sum("seed")
+            columns["never"] = (costs["round"] == np.inf).sum("seed")
         values = {name: ("algorithm", one.values) for name, one in columns.items()}
         frame = xr.Dataset(values, {"algorithm": last["algorithm"].values}).to_dataframe()
         return frame.sort_values(label, kind="stable")
@@ -110,7 +117,7 @@ class Comparison:
         without a target the final value of the metric.
 
         Args:
-          of: what is counted: ``"round"``, the communication (``"bits"``, ``"messages"``, ...).
+          of: what is counted, as ``x`` in :meth:`plot`.
 
         Raises:
           ValueError: an unknown cost; without a target, a metric that may be negative.
@@ -127,10 +134,13 @@ class Comparison:
         return statistics.keep_finite(last, self.metric).assign_attrs(long_name=name)
 
     def plot(self, x: str = "round") -> Axes:
-        """Plot the metric of all methods against the rounds or the communication.
+        """Plot the metric of all methods against the rounds, the communication, the gradients that
+        were evaluated, or time.
 
         Args:
-          x: see :func:`fljax.plotting.learning_curves`.
+          x: ``"round"``, ``"bits"`` (and all of :func:`fljax.plotting.learning_curves`),
+            ``"gradients"`` (methods that do not evaluate a fixed number are left out), or
+            ``"seconds"``, if they were measured.
 
         Returns:
           The axes; a horizontal line is the target.
@@ -145,11 +155,12 @@ class Comparison:
     def plot_profile(self, of: str = "round") -> Axes:
         """Plot performance profiles over the seeds, :func:`fljax.plotting.performance_profile`, of
         the cost until the target is reached; without a target of the final value of the metric.
+        Methods whose cost is unknown are left out.
 
         Args:
           of: what is counted, see :meth:`cost`.
         """
-        return performance_profile(self.cost(of))
+        return performance_profile(self.cost(of).dropna("algorithm", how="all"))
 
     def save(self, path: str | PathLike) -> Path:
         """Write everything to one netCDF-4 file, atomically; :meth:`load` reads it, and
@@ -193,11 +204,22 @@ def compare(
     seeds: int | Sequence[int] = 20,
     tuning_seeds: int | Sequence[int] = 10,
     record_every: int = 1,
+    timed: bool = False,
     store: str | PathLike | None = None,
     **search: Any,
 ) -> Comparison:
     """Compare methods from tuning to table: tune each by the same rule with :func:`fljax.tune`, and
     evaluate the tuned ones on fresh seeds with :func:`fljax.sweep`.
+
+    The results have a variable ``gradients``, the number of sample gradients that all clients have
+    evaluated until each round, as counted in the program of a round: those of a batch are as many
+    as it has samples, those of an absent client count as well. It is NaN for methods that do not
+    evaluate a fixed number of them (proximal steps in closed form, full gradients in random
+    rounds). If ``timed``, they also have ``seconds``, the rounds times the wall time of one round
+    of a simulation on this machine: the difference between a whole and half a run, one at a time
+    and compiled, the least of three times each. It is the time of computing all clients and the
+    metrics, not that of a network, for which there is
+    ``fl.plotting.learning_curves(results, x="seconds", seconds_per_round=...)``.
 
     Args:
       scenario: ``(key, algorithm) -> Simulation``, pure.
@@ -211,6 +233,8 @@ def compare(
       seeds: number of seeds of the evaluation, or a list of them, below 10^9.
       tuning_seeds: number of seeds of the tuning, or a list of them, from 10^9 on.
       record_every: number of rounds between records of the metrics.
+      timed: whether to measure the seconds of a round of each method as well, which takes two more
+        compilations of each.
       store: a folder that keeps all runs; a comparison that was killed resumes from there.
       **search: ``points``, ``extensions`` and ``refinements`` of :func:`fljax.tune`.
 
@@ -236,7 +260,7 @@ def compare(
       ... )
       >>> table = comparison.table()
       >>> table.index.tolist(), table["rank high"].tolist(), table["never"].tolist()
-      (['EXTRA', 'CTA'], [1.0, 2.0], [0, 5])
+      (['EXTRA', 'CTA'], [1.0, 2.0], [0, 2])
     """
     evaluated = Request(scenario=scenario, rounds=rounds, seeds=seeds).seed_list
     if max(evaluated) >= FIRST_SEED:
@@ -248,6 +272,9 @@ def compare(
         raise ValueError(f"two or more methods are compared, got {_check.shown(methods)}.")
     if target is not None:
         _check.interval("target", target)
+    _check.switch("timed", timed)
+    if timed and rounds < 2 * record_every:
+        raise ValueError(f"timed= needs two records or more, got rounds={rounds}.")
     tuned = tune(
         scenario,
         methods,
@@ -268,4 +295,37 @@ def compare(
         record_every=record_every,
         store=store,
     )
+    counted = [_gradients(scenario, method, results["round"]) for method in tuned.methods.values()]
+    results["gradients"] = ("algorithm", "round"), np.stack(counted), labeled("gradients")
+    if timed:
+        pace = [_pace(scenario, method, rounds, record_every) for method in tuned.methods.values()]
+        pace = xr.DataArray(pace, dims="algorithm")
+        results["seconds"] = (pace * results["round"]).assign_attrs(CLOCK)
     return Comparison(tuned, results, statistics.named(results, metric), target)
+
+
+def _gradients(scenario: Scenario, method: Any, round: xr.DataArray) -> np.ndarray:
+    """The number of sample gradients that a method has evaluated until each round; NaN if none."""
+    before, each = gradients(lambda key: scenario(key, method), int(round[-1]))
+    return before + round.values * (each or np.nan)
+
+
+def _pace(scenario: Scenario, method: Any, rounds: int, record_every: int) -> float:
+    """Seconds of a round of a method; NaN where they are too few to be measured."""
+    half = rounds // record_every // 2 * record_every
+    with unwarned():
+        whole, part = (
+            min(
+                sweep(
+                    scenario,
+                    grid={"algorithm": {"timed": method}},
+                    rounds=number,
+                    record_every=record_every,
+                    workers=1,
+                    progress=False,
+                ).attrs["run_seconds"]
+                for _ in range(TIMED)
+            )
+            for number in (rounds, half)
+        )
+    return (whole - part) / (rounds - half) if whole > part else np.nan

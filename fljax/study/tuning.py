@@ -2,12 +2,13 @@
 evaluation.
 """
 
+import contextlib
 import inspect
 import itertools
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -31,7 +32,7 @@ from fljax.study.request import Request, Study
 from fljax.study.running import sweep
 from fljax.study.store import write_whole
 
-__all__ = ["EFFORTS", "FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune"]
+__all__ = ["EFFORTS", "FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune", "unwarned"]
 
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
@@ -419,9 +420,7 @@ def tune(
                 label = ", ".join(f"{key}={value!r}" for key, value in values.items())
                 candidates[f"{name}: {label}"] = one.build(**values)
                 owners.append(i)
-        with warnings.catch_warnings():  # candidates may be bad; who runs the chosen one is warned
-            for kind in (AssumptionWarning, DivergenceWarning, MetricWarning):
-                warnings.simplefilter("ignore", kind)
+        with unwarned():  # candidates may be bad; who runs the chosen one is warned
             results = sweep(
                 scenario,
                 grid={"algorithm": candidates},
@@ -448,6 +447,15 @@ def tune(
         whole = xr.concat(parts, "candidate", combine_attrs="override")
         response[name] = whole.assign_attrs(interior=inside[best])
     return _tuned(methods_, response, goal, tuned_on, compilations)
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Without the warnings of what runs show."""
+    with warnings.catch_warnings():
+        for kind in (AssumptionWarning, DivergenceWarning, MetricWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
 
 
 def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[Structure]]:
@@ -560,7 +568,7 @@ def _scored(
         label = f"{goal} {statistics.label_of(results, name)}"
     else:
         cost = statistics.until(results, name, target, EFFORTS[goal])
-        censored = np.isinf(cost).astype(int)
+        censored = (cost == np.inf).astype(int)
         score = cost.where(censored == 0, PENALTY * results[EFFORTS[goal]].max("round"))
         attrs, label = {}, cost.attrs["long_name"]
     data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})
