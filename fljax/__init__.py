@@ -49,11 +49,13 @@ if TYPE_CHECKING:
         save,
         sweep,
     )
+    from fljax.study.comparing import Comparison, compare
     from fljax.study.tuning import Tuned, tune
     from fljax.tables import table
 
 __all__ = [
     "AssumptionWarning",
+    "Comparison",
     "DamageWarning",
     "DivergenceWarning",
     "Interrupted",
@@ -70,6 +72,7 @@ __all__ = [
     "best",
     "citation",
     "clustering",
+    "compare",
     "data",
     "decisions",
     "descent",
@@ -113,6 +116,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fljax.{name}")
     if name in __all__:  # all that is not here yet is of studies, but for a few
         rooms = {"best": "statistics", "table": "tables"}
+        rooms |= {"Comparison": "study.comparing", "compare": "study.comparing"}
         rooms |= {"Tuned": "study.tuning", "tune": "study.tuning"}
         room = rooms.get(name, "study")
         return getattr(importlib.import_module(f"fljax.{room}"), name)

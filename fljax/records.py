@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BOUNDS",
     "COUNTS",
+    "EFFORTS",
     "PER_CLIENT",
     "PER_RUN",
     "RESERVED",
@@ -37,6 +38,7 @@ __all__ = [
     "code_version",
     "describe",
     "joined",
+    "labeled",
     "provenance",
     "warn",
 ]
@@ -49,6 +51,9 @@ COUNTS = ("messages", "scalars", "bits_up", "bits_down")
 
 #: What can be read as the communication so far: the counts, and the bits of both directions.
 TRAFFIC = (*COUNTS, "bits")
+
+#: What curves can be drawn against besides rounds and seconds.
+EFFORTS = (*TRAFFIC, "gradients")
 
 #: Recorded once a run instead of once a record.
 PER_RUN = (
@@ -67,7 +72,7 @@ PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases")
 #: keywords of xarray's ``sel``, which a dimension of that name hides.
 RESERVED = (
     *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
-    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *TRAFFIC),
+    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *EFFORTS),
 )
 
 _DESCRIPTIONS = {
@@ -83,6 +88,7 @@ _DESCRIPTIONS = {
     "client_delta": ("delta that the client spent, basic composition", "delta"),
     "privacy_delta": ("delta spent so far, basic composition, worst client", "delta"),
     "diverged": ("first round with a non-finite model, 0 if none", "round"),
+    "gradients": ("sample gradients evaluated so far, all clients", "gradients"),
     "gradient_norm": ("largest per-sample loss gradient met in the run", "norm"),
     "gradient_bound": ("bound on it that the privacy guarantee assumes", "norm"),
     "promised_bound": ("bound on it that holds for every data set", "norm"),
@@ -137,7 +143,7 @@ def assemble(
     if {"bits_up", "bits_down"} <= records.keys():
         records["bits"] = _sum_of(records["bits_up"], records["bits_down"])
     for name, value in records.items():
-        attrs = dict(metrics.get(name, _labeled(name)))
+        attrs = dict(metrics.get(name, labeled(name)))
         axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
         axes = (*dims, "client") if name in PER_CLIENT else axes
         variables[name] = (axes, value, attrs)
@@ -174,14 +180,15 @@ def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, d
             arrivals.setdefault(entry, set()).add(getattr(budget, "arrivals", "public"))
     for entry, neighbors in relations.items():
         for name in (f"privacy_{entry}", f"client_{entry}"):
-            said[name] = _labeled(name) | {
+            said[name] = labeled(name) | {
                 "neighbors": ", ".join(sorted(neighbors)),
                 "arrivals": ", ".join(sorted(arrivals[entry])),
             }
     return said
 
 
-def _labeled(name: str) -> dict[str, Any]:
+def labeled(name: str) -> dict[str, Any]:
+    """Attributes of a variable that is no metric."""
     label, unit = _DESCRIPTIONS.get(name, (name, "1"))
     return {"long_name": label, "units": unit}
 

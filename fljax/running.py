@@ -3,6 +3,7 @@
 """
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fljax import _check, _taint, requirements
+from fljax import _check, _evaluations, _taint, requirements
 from fljax._arguments import checked
 from fljax._generator import as_key, name_of
 from fljax._module import replace
@@ -128,6 +129,32 @@ def view(
     prepared, key = prepare(simulation, rounds), as_key(key)
     carry = begin(simulation, prepared, key)
     return look(simulation, prepared, key, carry, jnp.asarray(round, jnp.int32), rounds)[0]
+
+
+def gradients(simulation: Callable[[Array], Simulation], rounds: int) -> tuple[float, float]:
+    """The number of sample gradients that all clients evaluate before the first round, and in each.
+
+    They are counted in the traced program of a round: those of a batch are as many as it has
+    samples, those of a client that is absent or padded with empty samples count as well. NaN where
+    the number is not fixed, as in a solver that stops at a tolerance.
+
+    Args:
+      simulation: from a key.
+      rounds: number of rounds of a run.
+    """
+
+    def built(key: Array) -> tuple[Simulation, Any]:
+        return (it := simulation(key)), prepare(it, rounds)
+
+    def stepped_once(it: Simulation, prepared: Any, key: Array, carry: Carry) -> Any:
+        now = look(it, prepared, key, carry, jnp.ones((), jnp.int32), rounds)[0]
+        return it.algorithm.step(carry.state, now)
+
+    key = as_key(0)
+    given = *jax.eval_shape(built, key), key
+    carry = jax.eval_shape(begin, *given)
+    before = _evaluations.evaluations(begin, *given)
+    return before, _evaluations.evaluations(stepped_once, *given, carry)
 
 
 @checked

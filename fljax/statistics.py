@@ -32,7 +32,10 @@ __all__ = [
     "metric_names",
     "named",
     "nominal",
+    "profile",
+    "ranks",
     "summary",
+    "until",
 ]
 
 #: Confidence level of intervals and bands.
@@ -436,6 +439,163 @@ def compare(
             "correction": "Bonferroni",
         },
     )
+
+
+@checked
+def ranks(
+    dataset: xr.Dataset,
+    metric: str | Metric,
+    along: str | None = None,
+    *,
+    round: int | None = None,
+    level: float = LEVEL,
+) -> xr.Dataset:
+    r"""Ranks of methods, the least mean first, with simultaneous confidence intervals.
+
+    The rank of a method among :math:`A` is at least one more than the number of methods that are
+    significantly better, and at most :math:`A` less the number of those that are significantly
+    worse, both by the intervals of :func:`compare` for all pairs (Al Mohamad, van Zwet, Goeman &
+    Solari, "Simultaneous confidence intervals for ranks with application to ranking
+    institutions", Biometrics 2022). All intervals hold together with a probability of at least
+    ``level``.
+
+    Args:
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      along: the axis with the methods; by default the only one besides seed and round.
+      round: the round at which the metric is read; by default the last recorded round.
+      level: simultaneous confidence level.
+
+    Returns:
+      ``rank`` (by the means; methods with equal means share one), ``low`` and ``high``, over the
+      methods and all other axes; NaN where no run of a method is finite.
+
+    Raises:
+      ValueError: as :func:`compare`.
+
+    Example:
+      >>> import xarray as xr
+      >>> values = [[4.0, 8.0, 2.0, 6.0], [1.0, 2.0, 1.0, 2.0], [1.1, 1.8, 1.1, 1.9]]
+      >>> data = xr.Dataset({"error": (("algorithm", "seed"), values, {"decibel": 1})})
+      >>> ranks(data, "error").to_dataframe().astype(int).values.tolist()
+      [[3, 3, 3], [2, 1, 2], [1, 1, 2]]
+    """
+    metric = named(dataset, metric)
+    pairs = compare(dataset, metric, along=along, round=round, level=level)
+    values = keep_finite(at_round(dataset, round), metric).reset_coords(drop=True)
+    along = _methods(values, along)
+    count = values.sizes[along]
+    first, second = (
+        xr.DataArray(np.equal.outer(side, np.arange(count)), dims=("pair", along)).astype(int)
+        for side in zip(*combinations(range(count), 2), strict=True)
+    )
+
+    def above(high: xr.DataArray, low: xr.DataArray) -> xr.DataArray:
+        """The number of pairs in which a method is above the other one."""
+        high, low = ((part > 0).drop_vars("pair").astype(int) for part in (high, low))
+        return (high * first).sum("pair") + (low * second).sum("pair")
+
+    order = xr.Dataset(
+        {
+            "rank": 1 + above(pairs["difference"], -pairs["difference"]),
+            "low": 1 + above(pairs["low"], -pairs["high"]),
+            "high": count - above(-pairs["high"], pairs["low"]),
+        },
+        coords={along: values[along]} if along in values.coords else None,
+        attrs={"level": level},
+    )
+    return order.where(values.notnull().any("seed"))
+
+
+@checked
+def until(
+    dataset: xr.Dataset, metric: str | Metric, target: float, of: str = "round"
+) -> xr.DataArray:
+    """The cost of each run until a metric is at or below a target for the first time.
+
+    Args:
+      dataset: the results of :func:`fljax.sweep`.
+      metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
+      target: the target value of the metric.
+      of: what is counted: ``"round"``, the communication (``"bits"``, ``"messages"``, ...), or
+        another variable that has accumulated until each round.
+
+    Returns:
+      The cost over all axes but the round: infinite where a run never reaches the target or
+      diverges, NaN where the run is not there yet or its cost is unknown.
+
+    Raises:
+      ValueError: an unknown metric or cost, or results without a round axis.
+
+    Example:
+      >>> import xarray as xr
+      >>> values = [[4.0, 2.0, 1.0], [4.0, 3.0, 2.5]]
+      >>> data = xr.Dataset({"error": (("seed", "round"), values)}, {"round": [10, 20, 30]})
+      >>> until(data, "error", target=2.0).values.tolist()
+      [20.0, inf]
+    """
+    _check.interval("target", target)
+    values = keep_finite(dataset, metric)
+    costs = [str(name) for name, one in dataset.variables.items() if "round" in one.dims]
+    if not costs or "round" not in values.dims:
+        raise ValueError("nothing is reached in results of a single round; give those of all.")
+    _check.choice("cost", of, costs)
+    so_far = dataset[of].astype(np.float64)
+    cost = so_far.where(values <= target).min("round").fillna(np.inf)
+    cost = cost.where(so_far.notnull().any("round"))
+    if "done" in dataset:
+        cost = cost.where(dataset["done"])
+    long_name = dataset[named(dataset, metric)].attrs.get("long_name", metric)
+    what = "rounds" if of == "round" else of
+    return cost.assign_attrs(long_name=f"{what} until {long_name} is {target:g}")
+
+
+@checked
+def profile(cost: xr.DataArray, along: str = "algorithm") -> xr.DataArray:
+    r"""Performance profiles: how often each method is within a factor of the best.
+
+    .. math:: \rho_a(\tau)=\frac1I\bigl|\{i: c_{a,i}\le\tau\min_b c_{b,i}\}\bigr|
+
+    for the costs :math:`c_{a,i}` of method :math:`a` on instance :math:`i` out of :math:`I` (Dolan
+    & Moré, "Benchmarking optimization software with performance profiles", Mathematical Programming
+    2002). At the factor 1 it is the share of instances on which a method is best, ties included; in
+    the limit it is the share that the method solves at all.
+
+    Args:
+      cost: non-negative costs of every method and instance, such as those of :func:`until`;
+        infinite or NaN where a method does not solve an instance. All axes besides the methods
+        (seeds, problems) are instances.
+      along: the axis with the methods.
+
+    Returns:
+      The share of instances over the methods and ``factor``, at those factors :math:`\tau` at which
+      any profile increases: between them profiles are constant.
+
+    Raises:
+      ValueError: an unknown axis, no instances, negative costs.
+
+    Example:
+      >>> import xarray as xr
+      >>> cost = xr.DataArray([[10.0, 20.0], [30.0, 10.0]], dims=("algorithm", "seed"))
+      >>> shares = profile(cost)
+      >>> shares.factor.values.tolist(), shares.values.tolist()
+      ([1.0, 2.0, 3.0], [[0.5, 1.0, 1.0], [0.5, 0.5, 1.0]])
+    """
+    _check.choice("axis", along, map(str, cost.dims))
+    costs = np.moveaxis(cost.values, cost.dims.index(along), 0).reshape(cost.sizes[along], -1)
+    if not costs.size:
+        raise ValueError(f"costs of no method or no instance, of shape {cost.shape}.")
+    if (costs < 0).any():
+        raise ValueError(f"costs must not be negative, as ratios are taken, got {costs.min():g}.")
+    costs = np.where(np.isnan(costs), np.inf, costs)
+    least = costs.min(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(costs == least, 1.0, costs / least)
+    ratios[~np.isfinite(costs)] = np.inf
+    factors = np.unique([1.0, *ratios[np.isfinite(ratios)]])
+    shares = (ratios[:, None] <= factors[:, None]).mean(axis=-1)
+    coords = {along: cost[along]} if along in cost.coords else {}
+    return xr.DataArray(shares, {**coords, "factor": factors}, (along, "factor"))
 
 
 def _methods(values: xr.DataArray, along: str | None) -> str:

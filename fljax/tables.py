@@ -304,6 +304,8 @@ def _exponent(number: float) -> int:
 
 def shown(label: Any) -> str:
     """A value of an axis as text."""
+    if isinstance(label, float | np.floating) and math.isnan(label):
+        return _NOTHING
     return f"{label:g}" if isinstance(label, float | np.floating) else str(label)
 
 

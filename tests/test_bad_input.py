@@ -73,7 +73,7 @@ ROOMS = {
 
 #: Not covered here: what the library makes and hands out; and `module`, which takes any class and
 #: says at its construction what is wrong with it.
-NOT_COVERED = {"Interrupted", "Plan", "Tuned", "module"}
+NOT_COVERED = {"Comparison", "Interrupted", "Plan", "Tuned", "module"}
 
 #: Made by the library inside a run or for its results, not by users: records, and what is called
 #: with arrays that were checked on their way in.
@@ -599,6 +599,12 @@ VALID = {
     "run": {"simulation": SIMULATION, "rounds": 2},
     "best": {**MEASURED, "over": "algorithm"},
     "tune": {"scenario": study, "methods": ["CTA"], "metric": "normalized_error", "rounds": 2},
+    "compare": {
+        "scenario": study,
+        "methods": ["CTA", "EXTRA"],
+        "metric": "normalized_error",
+        "rounds": 2,
+    },
     "table": STUDY,
     "view": {"simulation": SIMULATION},
     "aggregation.CenteredClipping": {"radius": 1.0},
@@ -906,6 +912,7 @@ VALID = {
     },
     "plotting.draw_graph": {"graph": fl.graphs.ring(K)},
     "plotting.draw_partition": {"labels": np.repeat([0, 1], 4), "parts": [np.arange(8)]},
+    "plotting.performance_profile": {"cost": RESULTS.error.isel(round=-1)},
     "plotting.heat_map": {"dataset": BUDGETS.expand_dims(algorithm=["a", "b"]), "metric": "error"},
     "plotting.learning_curves": MEASURED,
     "plotting.network_map": {"graph": fl.graphs.ring(K), "coordinates": np.eye(K)[:, :2]},
@@ -1063,6 +1070,9 @@ VALID = {
     "statistics.best": {**MEASURED, "over": "algorithm"},
     "statistics.bootstrap": {"statistic": lambda mean: mean},
     "statistics.compare": MEASURED,
+    "statistics.profile": {"cost": RESULTS.error.isel(round=-1)},
+    "statistics.ranks": MEASURED,
+    "statistics.until": {**MEASURED, "target": 1.0},
     "statistics.decibels": {"value": 1.0},
     "statistics.is_decibel": MEASURED,
     "statistics.keep_finite": MEASURED,
@@ -1215,7 +1225,7 @@ VALID = {
 
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
-    *("load", "merge", "plan", "run", "save", "sweep", "tune"),
+    *("compare", "load", "merge", "plan", "run", "save", "sweep", "tune"),
     *(
         "audit.one_run",
         "audit.membership",
@@ -1257,6 +1267,9 @@ ACCEPTED = {
     ("sweep", "root"): "negative",
     ("sweep", "store"): "text",
     ("sweep", "progress"): "true",
+    ("compare", "store"): "text",
+    ("compare", "target"): "negative",
+    ("statistics.until", "target"): "negative",
     ("tune", "store"): "text",
     ("Simulation", "metrics"): "empty",
     ("load", "path"): "text",

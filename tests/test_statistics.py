@@ -10,6 +10,7 @@ import fljax as fl
 from fljax import statistics
 
 NAMES = ["FedAvg", "PGFL", "Ditto", "IFCA"]
+ENDS = ("low", "high")
 
 
 def study(values, decibel=1, diverged=None):
@@ -452,3 +453,75 @@ def test_where_nothing_is_left_to_choose_the_point_is_named():
         fl.best(swept(ERRORS).isel(seed=[]), "error", over="step_size")
     with pytest.raises(ValueError, match="nothing of 'error' is left to choose: axis 'round' is"):
         fl.best(swept(ERRORS).isel(round=[]), "error", over="step_size")
+
+
+def test_ranks_follow_from_all_pairs(four):
+    ranks = statistics.ranks(four, "error")
+    means = four.error.mean("seed").values
+    np.testing.assert_array_equal(ranks["rank"], stats.rankdata(means))
+    pairs = statistics.compare(four, "error")
+    for place, name in enumerate(NAMES):
+        better = worse = 0
+        for other in set(NAMES) - {name}:
+            if f"{name} - {other}" in pairs.pair:
+                low, high = (float(pairs[end].sel(pair=f"{name} - {other}")) for end in ENDS)
+            else:
+                high, low = (-float(pairs[end].sel(pair=f"{other} - {name}")) for end in ENDS)
+            better, worse = better + (low > 0), worse + (high < 0)
+        assert float(ranks["low"][place]) == 1 + better
+        assert float(ranks["high"][place]) == 4 - worse
+    assert ((ranks["low"] <= ranks["rank"]) & (ranks["rank"] <= ranks["high"])).all()
+    two = xr.concat([four, four.isel(algorithm=[3, 2, 1, 0]).assign_coords(four.coords)], "case")
+    each = statistics.ranks(two, "error", "algorithm")
+    np.testing.assert_array_equal(each["rank"][0], each["rank"][1, ::-1])
+
+
+def test_a_method_that_always_diverges_has_no_rank(four):
+    lost = np.zeros((4, 20), int)
+    lost[1] = 3
+    ranks = statistics.ranks(four.assign(diverged=(("algorithm", "seed"), lost)), "error")
+    assert np.isnan(ranks.isel(algorithm=1)["rank"])
+    assert sorted(ranks["rank"].values[[0, 2, 3]]) == [1, 2, 3]
+
+
+def test_the_cost_until_a_target():
+    values = [[[4.0, 2.0, 1.0], [4.0, 3.0, 2.5]], [[1.0, 5.0, 5.0], [2.0, 1.0, np.nan]]]
+    data = xr.Dataset(
+        {
+            "error": (("algorithm", "seed", "round"), values),
+            "bits": (("algorithm", "round"), [[10, 20, 30], [1, 2, 3]]),
+            "diverged": (("algorithm", "seed"), [[0, 0], [0, 3]]),
+        },
+        {"algorithm": ["a", "b"], "round": [2, 4, 6]},
+    )
+    rounds = statistics.until(data, "error", 2.0)
+    np.testing.assert_array_equal(rounds, [[4, np.inf], [2, np.inf]])
+    bits = statistics.until(data, "error", 2.0, "bits")
+    np.testing.assert_array_equal(bits, [[20, np.inf], [1, np.inf]])
+    assert bits.attrs["long_name"] == "bits until error is 2"
+    partly = data.assign(done=(("algorithm", "seed"), [[True, False], [True, True]]))
+    np.testing.assert_array_equal(
+        statistics.until(partly, "error", 2.0), [[4, np.nan], [2, np.inf]]
+    )
+    with pytest.raises(ValueError, match="cost"):
+        statistics.until(data, "error", 2.0, "byte")
+    with pytest.raises(ValueError, match="single round"):
+        statistics.until(data.isel(round=0, drop=True), "error", 2.0)
+
+
+def test_performance_profiles_by_hand():
+    cost = xr.DataArray(
+        [[[1.0, 4.0], [np.inf, 0.0]], [[2.0, 1.0], [np.inf, np.nan]]], dims=("a", "problem", "seed")
+    )
+    shares = statistics.profile(cost, "a")
+    assert shares["factor"].values.tolist() == [1, 2, 4]
+    np.testing.assert_array_equal(shares, [[0.5, 0.5, 0.75], [0.25, 0.5, 0.5]])
+    nobody = statistics.profile(cost.isel(problem=1, seed=[0]), "a")
+    assert nobody["factor"].values.tolist() == [1]
+    np.testing.assert_array_equal(nobody, 0)
+    with pytest.raises(ValueError, match="negative"):
+        statistics.profile(-cost, "a")
+    with pytest.raises(ValueError, match="axis"):
+        statistics.profile(cost)
+    with pytest.raises(ValueError, match="no instance"):
+        statistics.profile(cost.isel(seed=[]), "a")

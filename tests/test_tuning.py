@@ -168,7 +168,9 @@ def test_no_key_of_an_evaluation_is_drawn():
 def test_the_picture_shows_what_was_chosen_in_decibels():
     tuned = fl.tune(scenario, ["CTA", "EXTRA"], **METRIC)
     (ax,) = tuned.plot()
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["CTA", "EXTRA"]
+    (legend,) = ax.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["CTA", "EXTRA"]
+    assert [line.get_linestyle() for line in legend.get_lines()] == ["-", "--"]  # of the curves
     assert ax.get_ylabel() == "final normalized error [dB]"
     assert len(ax.collections) == 2  # bands
     for line, name in zip(ax.lines[1::2], tuned.chosen, strict=True):

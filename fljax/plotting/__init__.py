@@ -10,6 +10,7 @@ from fljax.plotting.heat import heat_map
 from fljax.plotting.house import HOUSE, LOOKS, NOTE, save, style
 from fljax.plotting.networks import draw_graph, network_map
 from fljax.plotting.partitions import draw_partition
+from fljax.plotting.profiles import performance_profile
 
 __all__ = [
     "HOUSE",
@@ -21,6 +22,7 @@ __all__ = [
     "heat_map",
     "learning_curves",
     "network_map",
+    "performance_profile",
     "save",
     "style",
     "trade_off",

@@ -14,7 +14,7 @@ from fljax._arguments import checked
 from fljax.metrics import Metric
 from fljax.plotting import house
 from fljax.plotting.house import NOTE, SMALL, style
-from fljax.records import TRAFFIC
+from fljax.records import EFFORTS
 from fljax.tables import shown
 
 __all__ = ["learning_curves", "trade_off"]
@@ -55,8 +55,8 @@ def learning_curves(
       col: the axis with one column of panels per value, which share their axes and a legend.
       row: the axis with one row of panels per value.
       x: ``"round"``; the communication until each round, the mean over seeds on a logarithmic axis:
-        ``"bits"``, ``"bits_up"``, ``"bits_down"``, ``"scalars"`` or ``"messages"``; or
-        ``"seconds"``.
+        ``"bits"``, ``"bits_up"``, ``"bits_down"``, ``"scalars"`` or ``"messages"``; in the same
+        way ``"gradients"``, which :func:`fljax.compare` counts; or ``"seconds"``.
       seconds_per_round: the duration of a round, for ``x="seconds"``: a number, or one for each
         value of some axes of the dataset. A simulation has no clock, and delays are given in
         rounds. For rounds of different durations supply the time until each round as the variable
@@ -89,7 +89,7 @@ def learning_curves(
         dataset = _timed(dataset, seconds_per_round)
     elif seconds_per_round is not None:
         raise ValueError(f"seconds_per_round is for x='seconds', got x={x!r}; leave one out.")
-    _check.choice("x axis", x, ("round", *(n for n in TRAFFIC if n in dataset), "seconds"))
+    _check.choice("x axis", x, ("round", *(n for n in EFFORTS if n in dataset), "seconds"))
     return _curves(dataset, metric, "round", (hue, col, row), ax, labels, level, legend, x)
 
 
@@ -296,9 +296,9 @@ def _line(ax: Axes, one: xr.Dataset, x: str, look: dict[str, Any], label: Any, d
 def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
     ax.set_ylabel(statistics.label_of(dataset, metric))
     name = house.name_of(dataset, x) if x != "round" else "iteration"
-    unit = dataset[x].attrs.get("units", "1") if x in (*TRAFFIC, "seconds") else "1"
+    unit = dataset[x].attrs.get("units", "1") if x in (*EFFORTS, "seconds") else "1"
     ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
-    if x in TRAFFIC:
+    if x in EFFORTS:
         ax.set_xscale("log")
     elif x not in ("round", "seconds") and 0 < 3 * dataset[x].min() < dataset[x].max():
         ax.set_xscale("log")

@@ -516,7 +516,7 @@ class Model(Problem):
 
         return self._summed(self._chunk(self._activations), one)
 
-    def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+    def _slope(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""The gradient of each client's mean loss, with clipped per-sample gradients under
         a clip.
         """

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._evaluations import evaluated
 from fljax._linalg import norm
 from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
@@ -767,6 +768,9 @@ class Problem:
 
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
+        return evaluated(self._slope(w), self.weights.shape[1])
+
+    def _slope(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         known = self.statistics is not None and self.statistics.gram is not None
         if known and self.clip is None:  # a clip that came later needs each sample
             product = jnp.einsum("kpq,kq->kp", self.statistics.gram, w, precision=HIGHEST)

@@ -62,6 +62,25 @@ class Axis(NamedTuple):
     labels: list[Any]  # coordinates in the results
     values: list[Any]  # as the user gave them
     trees: list[Any]  # as pytrees: numbers are leaves, structure is not
+    beside: dict[str, list[Any]]  # further coordinates, by name
+
+
+class Labeled(dict):
+    """Labeled values of an axis and, by label, what the results shall tell of each by name."""
+
+    def __init__(self, values: Mapping[str, Any], told: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(values)
+        self.told = told
+
+    def columns(self) -> dict[str, list[Any]]:
+        """What is told of all labels, by name; NaN or empty where nothing is told of one."""
+        rows = [self.told.get(label, {}) for label in self]
+        columns = {}
+        for name in dict.fromkeys(name for row in rows for name in row):
+            numeric = all(isinstance(row.get(name, 0.0), float) for row in rows)
+            missing, kind = (math.nan, float) if numeric else ("", str)
+            columns[name] = [kind(row.get(name, missing)) for row in rows]
+        return columns
 
 
 class Group(NamedTuple):
@@ -100,6 +119,7 @@ def _axis(name: str, values: Any) -> Axis:
             f"grid axis {name!r} has a name that results use themselves; rename it (and the "
             f"scenario's argument). Reserved: {', '.join(RESERVED)}."
         )
+    beside = values.columns() if isinstance(values, Labeled) else {}
     if isinstance(values, Mapping):
         labels, values = list(values), list(values.values())
     elif isinstance(values, str) or not isinstance(values, Iterable):
@@ -130,6 +150,7 @@ def _axis(name: str, values: Any) -> Axis:
         [label.item() if isinstance(label, np.generic) else label for label in labels],
         [_plain(v) for v in values],
         trees,
+        beside,
     )
 
 

@@ -604,6 +604,9 @@ class _Run:
         study, asked = self.study, self.asked
         axes = {axis.name: axis.labels for axis in study.axes}
         dataset = self.collection.dataset(axes, asked.record_every, study.metrics)
+        for axis in study.axes:
+            new = {n: (axis.name, v) for n, v in axis.beside.items() if n not in dataset.variables}
+            dataset = dataset.assign_coords(new)
         dataset.attrs |= self._attributes()
         promises.state(dataset)
         return dataset

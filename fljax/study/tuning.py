@@ -2,12 +2,13 @@
 evaluation.
 """
 
+import contextlib
 import inspect
 import itertools
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -17,20 +18,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
 from fljax.algorithms.base import REGISTRY, Algorithm
 from fljax.metrics import Metric
-from fljax.plotting.house import look_of, style
+from fljax.plotting.house import SMALL, look_of, style, widen
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
-from fljax.study.grid import Scenario
+from fljax.study.grid import Labeled, Scenario
 from fljax.study.request import Request, Study
 from fljax.study.running import sweep
 from fljax.study.store import write_whole
 
-__all__ = ["FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune"]
+__all__ = ["EFFORTS", "FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune", "unwarned"]
 
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
@@ -63,6 +65,9 @@ GIVEN = {
 #: What is minimized: the last record, the mean over all records, or the effort needed to reach the
 #: target.
 GOALS = ("final", "area", "rounds", "bits")
+
+#: Goals that need a target, and what they count in results.
+EFFORTS = {"rounds": "round", "bits": "bits"}
 
 #: A run that never reaches the target counts as this multiple of all its rounds or bits (the
 #: penalized average runtime PAR2 of algorithm configuration).
@@ -228,9 +233,14 @@ class Tuned:
                 ax.set(xlabel=name.replace("_", " "), xscale="linear" if linear else "log")
                 if not attrs["decibel"]:
                     ax.set(yscale="log" if attrs["cost"] else "linear")
-                ax.legend()
             row[0, 0].set(ylabel=attrs["label"])
-            figure.suptitle(f"mean over {len(self.seeds)} tuning seeds, 95 % interval", fontsize=8)
+            figure.suptitle(f"mean over {len(self.seeds)} tuning seeds, 95 % interval", **SMALL)
+            entries = [
+                Line2D([], [], markersize=8, label=method, **look_of(i))
+                for i, method in enumerate(self.response)
+                if self.width[method]
+            ]
+            widen(figure, figure.legend(handles=entries, loc="outside right upper"))
         return row[0]
 
     def _draw(self, ax: Axes, method: str, name: str, look: dict[str, Any]) -> None:
@@ -248,19 +258,23 @@ class Tuned:
             error = np.nan_to_num([mean - low, high - mean])
             ax.errorbar(at, mean, error, color=look["color"], fmt=".", alpha=0.5, linewidth=0.8)
         mark = {key: value for key, value in look.items() if key != "linestyle"}
-        ax.plot(chosen[name], mean.min(), linestyle="", markersize=8, label=method, **mark)
+        ax.plot(chosen[name], mean.min(), linestyle="", markersize=8, **mark)
 
     def save(self, path: str | PathLike) -> Path:
         """Write the result to a JSON file, atomically; :meth:`load` reads it."""
         path = Path(path)
+        write_whole(path, self.text().encode())
+        return path
+
+    def text(self) -> str:
+        """The content of a file written by :meth:`save`."""
         content = {
             "response": {name: one.to_dict() for name, one in self.response.items()},
             "goal": self.goal,
             "seeds": self.seeds,
             "compilations": self.compilations,
         }
-        write_whole(path, json.dumps(content).encode())
-        return path
+        return json.dumps(content)
 
     @classmethod
     def load(cls, path: str | PathLike, methods: Sequence[str] | Mapping[str, tuple]) -> "Tuned":
@@ -273,7 +287,14 @@ class Tuned:
         Raises:
           ValueError: other methods than those of the file.
         """
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls.of_text(Path(path).read_text(encoding="utf-8"), methods, path)
+
+    @classmethod
+    def of_text(
+        cls, text: str, methods: Sequence[str] | Mapping[str, tuple], path: str | PathLike
+    ) -> "Tuned":
+        """Read what :meth:`text` returned, from the file at a path."""
+        content = json.loads(text)
         response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
         structures = _structures(methods)
         if set(structures) != set(response):
@@ -365,7 +386,7 @@ def tune(
     ):
         _check.count(name, count, at_least=least)
     _check.choice("goal", goal, GOALS)
-    if (target is None) == (goal in ("rounds", "bits")):
+    if (target is None) == (goal in EFFORTS):
         raise ValueError(
             f"target= is for the goals 'rounds' and 'bits', which need it; got goal={goal!r} and "
             f"target={target}."
@@ -399,9 +420,7 @@ def tune(
                 label = ", ".join(f"{key}={value!r}" for key, value in values.items())
                 candidates[f"{name}: {label}"] = one.build(**values)
                 owners.append(i)
-        with warnings.catch_warnings():  # candidates may be bad; who runs the chosen one is warned
-            for kind in (AssumptionWarning, DivergenceWarning, MetricWarning):
-                warnings.simplefilter("ignore", kind)
+        with unwarned():  # candidates may be bad; who runs the chosen one is warned
             results = sweep(
                 scenario,
                 grid={"algorithm": candidates},
@@ -428,6 +447,15 @@ def tune(
         whole = xr.concat(parts, "candidate", combine_attrs="override")
         response[name] = whole.assign_attrs(interior=inside[best])
     return _tuned(methods_, response, goal, tuned_on, compilations)
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Without the warnings of what runs show."""
+    with warnings.catch_warnings():
+        for kind in (AssumptionWarning, DivergenceWarning, MetricWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
 
 
 def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[Structure]]:
@@ -527,10 +555,10 @@ def _scored(
 ) -> xr.Dataset:
     """The score of each candidate (smaller is better), as a summary over seeds."""
     name = statistics.named(results, metric)
-    values = results[name]
     censored = xr.zeros_like(results["diverged"], dtype=int)
     decibel = False
     if target is None:
+        values = results[name]
         score = (
             values.isel(round=-1, drop=True)
             if goal == "final"
@@ -539,12 +567,10 @@ def _scored(
         attrs, decibel = values.attrs, statistics.is_decibel(results, name)
         label = f"{goal} {statistics.label_of(results, name)}"
     else:
-        reached = values <= target
-        cost = (results["bits"] if goal == "bits" else results["round"]).broadcast_like(values)
-        censored = (~reached.any("round")).astype(int)
-        score = cost.where(reached).min("round").where(censored == 0, PENALTY * cost.max("round"))
-        long_name = values.attrs.get("long_name", name)
-        attrs, label = {}, f"{goal} until {long_name} is {target:g}"
+        cost = statistics.until(results, name, target, EFFORTS[goal])
+        censored = (cost == np.inf).astype(int)
+        score = cost.where(censored == 0, PENALTY * results[EFFORTS[goal]].max("round"))
+        attrs, label = {}, cost.attrs["long_name"]
     data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})
     with np.errstate(over="ignore"):  # of what is about to diverge
         numbers = statistics.summary(data, "score")
@@ -576,15 +602,15 @@ def _interior(response: xr.Dataset, search: Search) -> dict[str, bool]:
 
 
 def _tuned(
-    methods: Mapping[str, list[Structure]],
+    structures: Mapping[str, list[Structure]],
     response: dict[str, xr.Dataset],
     goal: str,
     seeds: list[int],
     compilations: int,
 ) -> Tuned:
-    chosen, built, width = {}, {}, {}
-    for method, structures in methods.items():
-        one, scores = structures[0], response[method]
+    chosen, methods, width = {}, {}, {}
+    for method, several in structures.items():
+        one, scores = several[0], response[method]
         if not np.isfinite(scores["mean"]).any():
             least = ", ".join(f"{name} {float(scores[name].min()):g}" for name in one.ranges)
             raise ValueError(
@@ -594,11 +620,11 @@ def _tuned(
             )
         best = scores.isel(candidate=int(scores["mean"].values.argmin()))
         (one,) = (
-            s for s in structures if all(best[n].item() == str(v) for n, v in s.categories.items())
+            s for s in several if all(best[n].item() == str(v) for n, v in s.categories.items())
         )
         numbers = {name: float(best[name]) for name in one.ranges}
         chosen[method] = numbers | one.categories
-        built[method] = one.build(**chosen[method])
+        methods[method] = one.build(**chosen[method])
         slack = abs(float(best["mean"])) * (10 ** (TOLERANCE / 10) - 1)
         good = scores["mean"] <= best["mean"] + slack
         for name in one.categories:
@@ -606,4 +632,6 @@ def _tuned(
         values = {name: scores[name].values[good.values] for name in one.ranges}
         width[method] = {n: (float(v.min()), float(v.max())) for n, v in values.items()}
     interior = {method: one.attrs["interior"] for method, one in response.items()}
-    return Tuned(built, chosen, interior, width, response, goal, seeds, compilations)
+    return Tuned(
+        Labeled(methods, chosen), chosen, interior, width, response, goal, seeds, compilations
+    )

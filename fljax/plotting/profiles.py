@@ -1,0 +1,88 @@
+"""Performance profiles of methods."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from fljax import statistics
+from fljax._arguments import checked
+from fljax.plotting import house
+from fljax.plotting.house import NOTE, SMALL, style
+
+__all__ = ["performance_profile"]
+
+
+@checked
+def performance_profile(
+    cost: xr.DataArray,
+    along: str = "algorithm",
+    ax: Axes | None = None,
+    *,
+    labels: Mapping[Any, str] | None = None,
+) -> Axes:
+    """Plot how often each method is within a factor of the best,
+    :func:`fljax.statistics.profile`.
+
+    Args:
+      cost: non-negative costs of every method and instance, such as those of
+        :func:`fljax.statistics.until`; infinite or NaN where a method does not solve an instance.
+      along: the axis with the methods.
+      ax: where to draw; by default a new figure.
+      labels: names for the legend, by method; others are shown as they are.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: as :func:`fljax.statistics.profile`.
+
+    Example:
+      >>> import xarray as xr
+      >>> values, coords = [[10.0, 20.0], [30.0, 10.0]], {"algorithm": ["EXTRA", "NIDS"]}
+      >>> cost = xr.DataArray(values, coords, ("algorithm", "seed"), attrs={"long_name": "rounds"})
+      >>> ax = performance_profile(cost)
+      >>> ax.get_xlabel()
+      'rounds, as a multiple of the least'
+      >>> plt.close(ax.figure)
+    """
+    shares = statistics.profile(cost, along)
+    factors, instances = shares["factor"].values, cost.size // cost.sizes[along]
+    end = max(1.1 * factors[-1], 1.1)
+    names, what = cost[along].values, cost.attrs.get("long_name", cost.name or "cost")
+    with style():
+        if ax is None:
+            _, ax = plt.subplots()
+        assert ax is not None
+        for position, (name, share) in enumerate(zip(names, shares.values, strict=True)):
+            look = house.look_of(position)
+            ax.plot(
+                np.append(factors, end),
+                np.append(share, share[-1]),
+                label=house.named(name, labels),
+                drawstyle="steps-post",
+                markevery=max(1, len(factors) // 8),
+                clip_on=False,
+                **look,
+            )
+        ax.set(
+            xlabel=f"{what}, as a multiple of the least",
+            ylabel="share of instances",
+            ylim=(0, 1.02),
+            xlim=(1, end),
+        )
+        if factors[-1] > 4:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.xaxis.set_minor_formatter(NullFormatter())
+        note = f"{instances} instance{'s' * (instances > 1)}"
+        corner = {"xy": (1, 1), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+        ax.annotate(note, **corner, **SMALL, gid=NOTE)
+        own = house.legend_of(ax, house.name_of(cost.to_dataset(name="cost"), along), True)
+        house.widen(house.whole(ax), own)
+    return ax

@@ -1,0 +1,65 @@
+"""Sample gradients of a round, counted in its program, against what methods are known to need."""
+
+import jax
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax._evaluations import evaluations
+from fljax.running import gradients
+
+A = fl.algorithms
+PASS = 5 * 10  # samples of all clients
+
+
+def served(algorithm):
+    return lambda key: fl.Simulation(
+        problem=fl.problems.ridge(key, clients=5, samples=10, dim=2), algorithm=algorithm
+    )
+
+
+def among_peers(algorithm):
+    return lambda key: fl.Simulation(
+        problem=fl.problems.logistic(key, clients=5, samples=10, dim=2),
+        algorithm=algorithm,
+        network=fl.graphs.ring(5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("simulation", "expected"),
+    [
+        (served(A.FedAvg(0.1)), PASS),
+        (served(A.FedAvg(0.1, local_steps=3)), 3 * PASS),
+        (served(A.FedAvg(0.1, local_steps=3, clients_per_round=2)), 3 * PASS * 2 / 5),
+        (served(A.FedAvg(0.1, local_steps=3, batch=4)), 3 * 5 * 4),
+        (served(A.ExactFedProx(0.1)), 0),
+        (among_peers(A.EXTRA(0.1)), PASS),
+        (among_peers(A.NIDS(0.1)), PASS),
+        (among_peers(A.GTSAGA(0.1)), 5),
+        (among_peers(A.GTSVRG(0.1, period=3)), np.nan),  # full ones in random rounds
+    ],
+)
+def test_a_round_evaluates_what_its_method_says(simulation, expected):
+    np.testing.assert_equal(gradients(simulation, 10)[1], expected)
+
+
+def test_loops_and_branches():
+    problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2)
+    start = np.zeros((5, 2))
+
+    def turned(model):
+        return jax.lax.fori_loop(0, 3, lambda _, m: m - problem.gradient(m), model)
+
+    def stopped(model):
+        return jax.lax.while_loop(lambda m: m.sum() < 1, lambda m: m + problem.gradient(m), model)
+
+    def each(model):
+        return jax.vmap(problem.gradient)(np.stack([start] * 4)).sum(axis=0) + model
+
+    def branched(model):
+        either = problem.gradient, lambda m: 2 * problem.gradient(m)
+        return jax.lax.cond(model.sum() > 0, *either, model)
+
+    counts = [evaluations(function, start) for function in (turned, stopped, each, branched)]
+    np.testing.assert_equal(counts, [3 * PASS, np.nan, 4 * PASS, PASS])
