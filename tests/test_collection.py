@@ -150,7 +150,7 @@ def planted(monkeypatch, folder, membership, files):
     _memory._free_memory.cache_clear()
 
 
-V1, V2 = "4:cpu:/job/step\n9:memory:/job/step\n0::/\n", "0::/job/step\n"
+V1, V2 = "4:cpu:/other\n9:memory:/job/step\n0::/\n", "0::/job/step\n"
 
 
 @pytest.mark.parametrize(
