@@ -43,7 +43,7 @@ figures on a machine that was shared.
 
 #: Of a page.
 AGAIN = """\
-[The same for a paper]({name}.pdf). `python -m experiments run {name}` computes it again; it took
+[The figure as PDF]({name}.pdf). `python -m experiments run {name}` reproduces it; that took
 {time} when it was recorded."""
 
 

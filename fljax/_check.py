@@ -143,9 +143,8 @@ def comparable(name: str, value: Any) -> None:
     """Raise ``TypeError`` for an array as structure, by which programs are told apart."""
     if isinstance(value, jax.Array | np.ndarray):
         raise TypeError(
-            f"{name} is structure, which is compared as a whole and compiled in, and cannot be "
-            f"{shown(value)}; give a tuple of numbers, or make it a number of the part, without "
-            "fljax.static."
+            f"{name} is a static field, which is compiled into the program, and cannot be "
+            f"{shown(value)}; give a tuple of numbers, or declare the field without fljax.static."
         )
 
 

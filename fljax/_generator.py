@@ -164,8 +164,8 @@ def check_generator(generator: str) -> None:
     """Raise ``ValueError`` unless runs can draw from the generator of this name."""
     if generator in ("rbg", "unsafe_rbg"):
         raise ValueError(
-            f"generator {generator!r} gives a run other numbers in another block (its bits change "
-            f"under vmap); take one of {', '.join(GENERATORS)}."
+            f"with generator {generator!r} a run would get different numbers in another block (its "
+            f"bits change under vmap); take one of {', '.join(GENERATORS)}."
         )
     _check.choice("generator", generator, GENERATORS)
 

@@ -23,6 +23,9 @@ __all__ = [
 #: Share of the memory at hand that may be taken.
 MEMORY_SHARE = 0.8
 
+#: Where Linux says which control groups this process is in, and what their limits are.
+MEMBERSHIP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
 #: What is smaller than this is not compared with the memory at hand, which takes a moment to find.
 SMALL_BYTES = 2**28
 
@@ -50,7 +53,9 @@ def traced_for(platform: str) -> Iterator[None]:
 
 
 def host_memory() -> int:
-    """Bytes of this machine's own memory that are free."""
+    """Bytes of this machine's own memory that are free, within the limit of the process's job or
+    container.
+    """
     return _free_memory(int(time.monotonic()))
 
 
@@ -73,6 +78,10 @@ def _share(free: int) -> int:
 @functools.lru_cache(maxsize=1)
 def _free_memory(second: int) -> int:
     del second  # looked at once a second: it takes as long as a small study
+    return min([_machine_memory(), *_group_memory()])
+
+
+def _machine_memory() -> int:
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
@@ -81,6 +90,36 @@ def _free_memory(second: int) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
         return 2**33
+
+
+def _group_memory() -> Iterator[int]:
+    """Bytes that each control group around this process leaves free: of a batch job, a container.
+
+    Groups are nested, and each may have a limit. A group's path may be one of the host, which a
+    container does not see: files that are not there are passed over.
+    """
+    with contextlib.suppress(OSError):
+        for line in MEMBERSHIP.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                root, names = GROUPS, ("memory.max", "memory.current", "inactive_file")
+            elif "memory" in controllers.split(","):
+                root = GROUPS / "memory"
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            else:
+                continue
+            group = root / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(root):
+                    with contextlib.suppress(OSError, ValueError):  # no file; a limit of "max"
+                        yield _left(folder, *names)
+
+
+def _left(group: Path, limit: str, used: str, cache: str) -> int:
+    """Bytes below a group's limit, with those of cached files that it can drop."""
+    free = int((group / limit).read_text()) - int((group / used).read_text())
+    entries = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return max(0, free + next((int(value) for name, value in entries if name == cache), 0))
 
 
 def human(count: float) -> str:

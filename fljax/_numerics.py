@@ -42,8 +42,8 @@ def key_of(key: Array, purpose: str) -> Array:
     """
     if purpose not in PURPOSES:
         raise ValueError(
-            f"no draws are made for the purpose {purpose!r}; an algorithm's own are for "
-            f"'algorithm' (further keys: fold it). Known: {', '.join(PURPOSES)}."
+            f"unknown purpose {purpose!r} of random draws; an algorithm's own draws use "
+            f"'algorithm' (for further keys, fold that one). Known: {', '.join(PURPOSES)}."
         )
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
 

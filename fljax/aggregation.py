@@ -92,8 +92,8 @@ class Aggregator:
 def _need(name: str, fewest: int, wanted: int, why: str) -> None:
     if fewest < wanted:
         raise ValueError(
-            f"{name} needs at least {wanted} messages at every receiver, here a receiver may hear "
-            f"{fewest}: {why}."
+            f"{name} needs at least {wanted} messages at every receiver, but some receiver gets "
+            f"only {fewest}: {why}."
         )
 
 
@@ -824,8 +824,8 @@ class FLTrust(Aggregator):
         _check.count("local_steps", self.local_steps)
         if (self.root is None) != (self.step_size is None):
             raise ValueError(
-                "a server learns from its root by steps of some size: give both root= and "
-                "step_size=, or neither among peers, who trust their own message."
+                "give both root= and step_size= for a server, which takes steps on its root data, "
+                "or neither for peers, which trust their own message."
             )
         if self.root is None:
             return

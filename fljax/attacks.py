@@ -703,8 +703,8 @@ def backdoor(
     _check.interval("target", target)
     if (key is None) != (share is None):
         raise ValueError(
-            "samples are drawn to get the trigger: give both key= and share=, or neither where "
-            "they have it by themselves."
+            "key= and share= choose the samples that get the trigger: give both, or neither if "
+            "samples have it already."
         )
     features, real = jnp.asarray(problem.features), jnp.asarray(problem.weights) > 0
     attacking = jnp.asarray(mask)[:, None]
@@ -776,7 +776,7 @@ def copy_attack(
                 f"{name} must be a number from 0 to {problem.clients - 1}, got {device}."
             )
     if copier == victim:
-        raise ValueError(f"a device copies another, got {copier} twice.")
+        raise ValueError(f"copier and copied must be different devices, got {copier} twice.")
     here = np.arange(problem.clients) == copier
     edge = np.zeros((problem.clients, problem.clients))
     edge[copier, victim] = edge[victim, copier] = 1

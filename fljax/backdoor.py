@@ -60,8 +60,7 @@ class Trigger:
             )
         if not features.size or features.min() < 0 or len(set(features.tolist())) < features.size:
             raise ValueError(
-                f"features must be different numbers from 0 on, one at least, got "
-                f"{features.tolist()}."
+                f"features must be distinct indices >= 0, at least one, got {features.tolist()}."
             )
         values = np.broadcast_to(values, features.shape)
         object.__setattr__(self, "features", tuple(features.tolist()))

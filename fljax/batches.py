@@ -342,7 +342,7 @@ class Weighted(Batches):
         shape = (problem.clients, problem.samples)
         if np.shape(self.probability) != shape:
             raise ValueError(
-                f"probability must be one of each sample, {shape} as the problem has, got "
+                f"probability must have one number for each sample, shape {shape}, got shape "
                 f"{np.shape(self.probability)}."
             )
         if not isinstance(problem, Problem):

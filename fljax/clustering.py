@@ -300,7 +300,9 @@ def pooled_models(
     _check.count("iterations", iterations)
     cluster = jnp.asarray(membership("cluster", cluster, clusters))
     if len(cluster) != problem.clients:
-        raise ValueError(f"cluster is of {len(cluster)} clients, the data of {problem.clients}.")
+        raise ValueError(
+            f"cluster is for {len(cluster)} clients, but the problem has {problem.clients}."
+        )
     refuse_clipping(problem)
     weights, share = jnp.asarray(problem.weights), jnp.broadcast_to(problem.share, cluster.shape)
     pooled, zero = problem.pooled(), jnp.zeros((1, problem.dim), problem.dtype)
@@ -391,7 +393,9 @@ def quality(network: Graph, members: Bool[Array, " clients"]) -> Quality:
 
     def enough(members: Any) -> None:
         if np.sum(members) < 2:
-            raise ValueError(f"a cluster has two members or more, got {int(np.sum(members))}.")
+            raise ValueError(
+                f"a cluster must have at least two members, got {int(np.sum(members))}."
+            )
 
     _check.known(enough, members)
     inside = jnp.asarray(members)
@@ -458,7 +462,8 @@ def misassigned(estimate: Any, truth: Any) -> float:
     """
     if not (_check.is_concrete(estimate) and _check.is_concrete(truth)):
         raise TypeError(
-            "misassigned matches clusters on the host; of traced ones take adjusted_rand."
+            "misassigned cannot be traced, since it matches clusters on the host; take "
+            "adjusted_rand."
         )
     estimate, truth = (np.unique(n, return_inverse=True)[1] for n in _partitions(estimate, truth))
     table = np.zeros((estimate.max() + 1, truth.max() + 1))

@@ -90,8 +90,9 @@ def _time(dataset: "xr.Dataset") -> str:
     attrs = getattr(dataset, "attrs", {})
     if "created" not in attrs or "decisions" not in attrs:
         raise ValueError(
-            "results of fl.run and fl.sweep say what was decided in their attributes, and "
-            f"{_check.shown(dataset)} does not; keep attributes (xr.set_options(keep_attrs=True))."
+            "what was decided is in the attributes of results of fl.run and fl.sweep, and "
+            f"{_check.shown(dataset)} lacks them; keep attributes "
+            "(xr.set_options(keep_attrs=True))."
         )
     return attrs["created"]
 

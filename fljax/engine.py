@@ -376,8 +376,8 @@ def witnessed(algorithm: Algorithm, now: Round) -> Array:
     """The largest per-sample gradient in a step, on which its privacy guarantee is based."""
     if now.witnessed is None:
         raise TypeError(
-            f"{type(algorithm).__name__}.step tells nothing of the gradients that it met, on which "
-            "its privacy rests; call now.witness(problem.sample_gradient_norm(model))."
+            f"{type(algorithm).__name__}.step does not report the gradients on which its privacy "
+            "rests; call now.witness(problem.sample_gradient_norm(model))."
         )
     return now.witnessed
 

@@ -149,8 +149,8 @@ def worst(
     if largest is None:
         if not metric.decibel and math.isinf(metric.bounds[1]):
             raise ValueError(
-                f"whether large or small numbers of {metric.name!r} are the worst is not known; "
-                "say largest=True or False."
+                f"it is not known whether large or small values of {metric.name!r} are the worst; "
+                "give largest=True or largest=False."
             )
         largest = metric.decibel
     part = "" if share is None else f"_{100 * share:g}".replace(".", "_")
@@ -169,8 +169,9 @@ def _of_clients(metric: Metric | str) -> Metric:
     if metric.dims[:1] != ("client",):
         axes = f"over {metric.dims}" if metric.dims else "one number"
         raise ValueError(
-            f"the metric must be of each client, dims=('client', ...), and {metric.name!r} is "
-            f"{axes}; take 'client_accuracy', 'validation_error', 'train_error' or one of your own."
+            "the metric must have one value for each client, dims=('client', ...), but "
+            f"{metric.name!r} is {axes}; take 'client_accuracy', 'validation_error', 'train_error' "
+            "or one of your own."
         )
     return metric
 
@@ -370,7 +371,9 @@ def augmented(
     """
     _check.count("copies", copies)
     if key is None and copies > 1:
-        raise ValueError(f"copies with a flipped feature are all alike; take one, got {copies}.")
+        raise ValueError(
+            f"all copies with a flipped feature are the same; give copies=1, got {copies}."
+        )
     if key is None:
         others = _flipped(problem, feature)[None]
     else:
@@ -415,7 +418,9 @@ class _Flip:
 
     def __call__(self, now: Snapshot) -> Array:
         if getattr(now.state, "held_out", None) is not None:
-            raise ValueError("what learners would say of other data is not known; leave it out.")
+            raise ValueError(
+                "predictions of learners for other data are not known; leave this metric out."
+            )
 
         def pair(test: Problem) -> _Pair:
             return _Pair(test, replace(test, features=_flipped(test, self.feature)))

@@ -171,7 +171,7 @@ class Metric:
                     "use themselves; rename it."
                 )
         if len(set(self.dims)) < len(self.dims):
-            raise ValueError(f"the axes of a metric need names of their own, got {self.dims}.")
+            raise ValueError(f"the axes of a metric need distinct names, got {self.dims}.")
         object.__setattr__(self, "bounds", tuple(map(float, self.bounds)))
         if not self.bounds[0] < self.bounds[1]:
             raise ValueError(
@@ -551,8 +551,8 @@ def explanation(
     """
     if not all(map(_check.is_concrete, (signal, features))):
         raise TypeError(
-            "the signal of explanation must be known numbers, got traced ones; of a signal that is "
-            "drawn take fljax.problems.explanation_error of the final models."
+            "the signal of explanation must not be traced; for a random signal, compute "
+            "fljax.problems.explanation_error of the final models."
         )
     values, points = arrays = [np.asarray(a, np.float64) for a in (signal, features)]
     clients = len(points) if points.ndim > 2 else len(values) if values.ndim > 1 else 1

@@ -166,7 +166,7 @@ def calibrated_threshold(
     errors = _series("errors", errors)
     if len(errors) <= burn_in:
         raise ValueError(
-            f"errors must be of more rounds than the {burn_in} of the burn-in, got {len(errors)}."
+            f"errors must have more rounds than the burn-in, {burn_in}, got {len(errors)}."
         )
     highest = float(jnp.finfo(errors.dtype).max)
     statistic = page_hinkley(errors, tolerance, highest, burn_in=burn_in).statistic

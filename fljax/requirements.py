@@ -160,8 +160,8 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     yield from _weighed(simulation)
     if simulation.attack is not None and not simulation.honest_only:
         yield Unmet(
-            "under an attack keeps its promise to honest clients only, since attackers send what "
-            "they like; say so with honest_only=True, or leave out privacy= or attack=.",
+            "under an attack guarantees privacy to honest clients only, since attackers may send "
+            "anything; confirm this with honest_only=True, or leave out privacy= or attack=.",
             False,
         )
 
@@ -184,9 +184,9 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
         )
     if isinstance(privacy, CentralGaussian):
         given = {
-            "late messages, of which two of a client could meet in one sum": simulation.delays,
-            "an aggregator, of which nothing bounds what one client moves": simulation.aggregation,
-            "an attack, as attackers see what honest clients say in the clear": simulation.attack,
+            "late messages, since a sum may hold two of one client": simulation.delays,
+            "an aggregator, since one client's influence is not bounded": simulation.aggregation,
+            "an attack, since attackers see honest clients' messages": simulation.attack,
         }
         for what, part in given.items():
             if part is not None:
@@ -196,8 +196,8 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
                 )
         if own and simulation.algorithm.weights(simulation.problem) is not None:
             yield Unmet(
-                "gives clients weights, and CentralGaussian bounds what one client adds to a plain "
-                "sum; leave out weighting= and the problem's weights.",
+                "gives clients weights, but CentralGaussian bounds the contribution of one client "
+                "to an unweighted sum; leave out weighting= and the problem's weights.",
                 False,
             )
     elif getattr(simulation.problem, "clip", None) is not None:
@@ -212,8 +212,8 @@ def _weighed(simulation: Any) -> Iterator[Unmet]:
     """Weighted clients: guarantees hold for mean losses."""
     if getattr(simulation.problem, "importance", None) is not None:
         yield Unmet(
-            "spends a budget that is known for clients' plain mean losses; leave out privacy=, or "
-            "the problem's importance.",
+            "has a privacy guarantee for unweighted mean losses of clients only; leave out "
+            "privacy=, or the problem's importance.",
             False,
         )
 
@@ -228,8 +228,8 @@ def _noisy_messages(needs: Needs, simulation: Any, privacy: Notion) -> Iterator[
     }
     if changed := [name for name, on in changed.items() if on]:
         yield Unmet(
-            "spends a budget that is known for fixed data, a fixed graph and messages that arrive "
-            f"at once; leave out privacy=, or {' and '.join(changed)}.",
+            "has a privacy guarantee for fixed data, a fixed graph and messages without delay "
+            f"only; leave out privacy=, or {' and '.join(changed)}.",
             False,
         )
 
@@ -292,27 +292,27 @@ def _messages(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     peers = isinstance(shown(simulation.network), Graph) and needs.network is Graph
     if peers and isinstance(simulation.delays, DelayTrace):
         yield Unmet(
-            "exchanges messages over edges, and a DelayTrace has one delay of each client; use "
+            "exchanges messages over edges, but a DelayTrace has one delay for each client; use "
             "fljax.link.EdgeDelays, Geometric or Fixed.",
             False,
         )
     if not peers and isinstance(simulation.delays, EdgeDelays):
         yield Unmet(
-            "has clients that send to a server, and EdgeDelays are of edges between peers; use "
-            "fljax.link.DelayTrace, with a delay of each client.",
+            "has clients that send to a server, but EdgeDelays are for edges between peers; use "
+            "fljax.link.DelayTrace, with a delay for each client.",
             True,
         )
     if simulation.attack is not None and simulation.attack.links is not None:
         if not peers:
             yield Unmet(
-                "has clients that send to a server, and a mask [clients, clients] is of attacked "
-                "links between peers; give the attack a mask [clients], of who lies.",
+                "has clients that send to a server, but a mask [clients, clients] is for attacked "
+                "links between peers; give the attack a mask [clients] of its attackers.",
                 False,
             )
         if simulation.delays is not None:
             yield Unmet(
-                "hears late messages, of which lies over single links are not remembered; leave "
-                "out delays=, or let clients lie, with a mask [clients].",
+                "has no rule for late messages with attacks on single links; leave out delays=, or "
+                "attack whole clients, with a mask [clients].",
                 False,
             )
     if simulation.compression is not None and not needs.compressed:
@@ -330,35 +330,37 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         return
     if needs.network is None:
         yield Unmet(
-            "has no peers, and no servers that talk to each other, for noise=; for noise on what "
-            "clients send to a server pass upload_noise=fljax.link.UploadNoise(...).",
+            "has no peers, and no servers that communicate, for noise=; for noise on what clients "
+            "send to a server pass upload_noise=fljax.link.UploadNoise(...).",
             True,
         )
     if needs.network is Federation and isinstance(network, Federation) and network.graph is None:
         yield Unmet(
-            "has servers that do not talk to each other, and noise= is between them; give the "
-            "federation a graph, or leave out noise=.",
+            "has servers that do not communicate with each other, but noise= is added between "
+            "servers; give the federation a graph, or leave out noise=.",
             False,
         )
     if needs.network is not Graph:
         return
     if simulation.compression is not None:
         yield Unmet(
-            "sends whole messages where there is noise=, added to what would have been "
-            "compressed; leave out compression= or noise=.",
+            "cannot compress messages with noise= between peers, which is added to whole messages; "
+            "leave out compression= or noise=.",
             False,
         )
     if isinstance(noise, GraphHomomorphic) and not _averages(needs, simulation):
         yield Unmet(
-            "sums what it hears, and graph-homomorphic noise cancels in weighted means only; take "
+            "sums the messages that it receives, but graph-homomorphic noise cancels in weighted "
+            "means only; take "
             + ("" if simulation.algorithm.one_by_one else "LocalGraphHomomorphic, ")
             + "PerMessage or PerEdge.",
             True,
         )
     if noise.cancels and simulation.algorithm.one_by_one:
         yield Unmet(
-            f"looks at single messages, and {type(noise).__name__} noise cancels only in sums by "
-            "the network's own weights; take PerMessage or PerEdge.",
+            "combines single messages by another rule than a weighted sum, but "
+            f"{type(noise).__name__} noise cancels only in sums with the network's own weights; "
+            "take PerMessage or PerEdge.",
             True,
         )
     if simulation.aggregation is not None and (
@@ -375,7 +377,7 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         for name, part in stale.items():
             if part is not None:
                 yield Unmet(
-                    f"hears old messages again with {name}=, and {type(noise).__name__} draws for "
+                    f"uses old messages again with {name}=, but {type(noise).__name__} draws for "
                     f"every edge in every round; take PerMessage, or leave out {name}=.",
                     False,
                 )
@@ -423,18 +425,18 @@ def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     elif not needs.masked:
         declare = type(simulation.algorithm).label not in REGISTRY
         yield Unmet(
-            "takes more of clients' messages than one sum over all who take part, in which alone "
-            "masks= cancel; leave them out"
+            "uses more of clients' messages than one sum over all participants, and only in that "
+            "sum do masks= cancel; leave them out"
             + " (or, if your step does not, declare masked=True in its needs)" * declare
             + ".",
             not declare,
         )
     spoiled = {
-        "compression": "is of messages that masks have made noise of",
-        "attack": "says something without the mask that others expect",
-        "losses": "take a mask away that others expect",
-        "delays": "bring a mask when the others' sum is over",
-        "aggregation": "looks at single messages, which are masked",
+        "compression": "would compress masked messages, which look like noise",
+        "attack": "replaces a message without the mask",
+        "losses": "remove a mask that others expect",
+        "delays": "deliver a mask after the sum with the others",
+        "aggregation": "combines single messages, which are masked",
     }
     for name, why in spoiled.items():
         if getattr(simulation, name) is not None:
@@ -449,8 +451,8 @@ def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
         )
     if own and _fewest(simulation) < 2:
         yield Unmet(
-            "has a server with one participant a round, which no mask can hide; let two or more "
-            "take part, or leave out masks=.",
+            "has a server with one participant per round, whose message no mask can hide; let two "
+            "or more take part, or leave out masks=.",
             False,
         )
 

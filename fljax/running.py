@@ -197,8 +197,8 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
     """
     if simulation.privacy is None:
         raise ValueError(
-            "nothing is perturbed for a budget's sake: the simulation runs without privacy; give "
-            "it privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
+            "no message is perturbed: the simulation runs without privacy; give it privacy=, such "
+            "as fljax.privacy.ZCDP(total_rho=1.0)."
         )
     _check.count("rounds", rounds)
 
@@ -234,10 +234,10 @@ def check_perturbed(simulation: Simulation, rounds: int) -> None:
         return
     if names := unperturbed(simulation, rounds):
         raise ValueError(
-            f"under {type(simulation.privacy).__name__} all that leaves must have been perturbed, "
-            f"and {type(simulation.algorithm).__name__} lets out what depends on clients' samples "
-            f"and on no noise: {', '.join(names)}. Compute it from what link.send, exchange, "
-            "collect or descend returned, or leave out privacy=."
+            f"under {type(simulation.privacy).__name__} everything that leaves a client must be "
+            f"perturbed, but {type(simulation.algorithm).__name__} releases values that depend on "
+            f"clients' samples without noise: {', '.join(names)}. Compute them from what "
+            "link.send, exchange, collect or descend returned, or leave out privacy=."
         )
 
 

@@ -204,11 +204,11 @@ class Simulation:
             most = aggregator.tolerated(count)
             if most is not None and liars > most:
                 warnings.warn(
-                    f"a receiver may hear {liars} attackers among {count} messages, and "
-                    f"{type(aggregator).__name__} withstands {most} of so many (its breakdown "
-                    f"point, a share of {most / count:.2g}): they may move it anywhere. Reckon "
-                    "with more attackers, let receivers hear more, or take it as a test of what "
-                    "happens then.",
+                    f"a receiver may get messages of {liars} attackers among {count}, but "
+                    f"{type(aggregator).__name__} withstands only {most} (its breakdown point, a "
+                    f"share of {most / count:.2g}): the attackers may move its result anywhere. "
+                    "Give it a larger number of attackers to withstand, let receivers hear more, "
+                    "or ignore this if you study its breakdown.",
                     AssumptionWarning,
                     stacklevel=2,
                 )

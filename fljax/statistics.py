@@ -54,8 +54,8 @@ def metric_names(dataset: xr.Dataset) -> list[str]:
     """
     if "seed" not in dataset.dims:
         raise ValueError(
-            "a mean is one over seeds, and one run has no seed axis; run fljax.sweep, of one seed "
-            "if need be."
+            "means are taken over seeds, but one run has no seed axis; run fljax.sweep, with one "
+            "seed if need be."
         )
     return [
         str(name)

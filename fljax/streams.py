@@ -240,8 +240,8 @@ class Replay(Stream):
     def validate(self) -> None:
         if not self.data.linear:
             raise ValueError(
-                "what learns from a stream rests on linear predictions; replay the data of a "
-                "Problem, and give a network all of them at once."
+                "streams are for linear predictions; replay the data of a Problem, and train a "
+                "network on all of its data at once."
             )
         _check.start(self.initial, self.clients, self.dim)
         _check_truth(self.truth)
@@ -256,14 +256,15 @@ class Replay(Stream):
         if self.rows is not None:
             if rounds > self.rows.shape[1]:
                 raise ValueError(
-                    f"the run has {rounds} rounds and the table of rows {self.rows.shape[1]}: "
-                    "nobody would get any after that. Make the run shorter."
+                    f"the run has {rounds} rounds, but the table of rows has only "
+                    f"{self.rows.shape[1]}: no client would observe anything after that. Make the "
+                    "run shorter."
                 )
         elif isinstance(self.arrivals, Always) and rounds > self.data.samples:
             raise ValueError(
-                f"the run has {rounds} rounds and no client more than {self.data.samples} samples "
-                "to replay, one a round: nobody would get any after that. Make the run shorter, or "
-                "samples rarer with arrivals=."
+                f"the run has {rounds} rounds, but no client has more than {self.data.samples} "
+                "samples to replay, one in each round: no client would observe anything after "
+                "that. Make the run shorter, or samples rarer with arrivals=."
             )
 
     @property
@@ -707,8 +708,8 @@ class Drifting(Stream):
             object.__setattr__(self, name, change)
         if self.labels is not None and type(loss).check_targets is not Loss.check_targets:
             raise ValueError(
-                f"labels drift by amounts, and {type(loss).__name__} knows classes alone; let "
-                "features drift."
+                f"labels drift by real amounts, but the labels of {type(loss).__name__} are "
+                "classes; let features drift."
             )
 
     def _first(self) -> Problem:
@@ -723,8 +724,8 @@ class Drifting(Stream):
             if np.max(onset) > rounds:
                 client = int(np.argmax(np.broadcast_to(onset, self.clients)))
                 raise ValueError(
-                    f"client {client} drifts from round {np.max(onset):g} on, and the run has "
-                    f"{rounds}: nothing would; make it longer, or the onset earlier."
+                    f"client {client} drifts from round {np.max(onset):g} on, but the run has only "
+                    f"{rounds}; make it longer, or the onset earlier."
                 )
 
         _check.known(before_the_end, self.onset)

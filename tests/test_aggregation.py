@@ -604,7 +604,7 @@ def test_more_attackers_than_it_withstands_are_warned_of():
 def test_trimming_more_than_there_are_neighbors_is_refused():
     problem = fl.problems.least_squares(jax.random.key(1), clients=6, samples=9, dim=2)
     for make in (TrimmedMean, WinsorizedMean):
-        with pytest.raises(ValueError, match=r"at least 3 messages .* may hear 2"):
+        with pytest.raises(ValueError, match=r"at least 3 messages .* gets only 2"):
             fl.Simulation(
                 problem,
                 fl.algorithms.FedRelax(0.5),

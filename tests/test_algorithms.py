@@ -938,7 +938,7 @@ def test_compressing_a_private_message_keeps_its_noise_and_its_cost():
     assert float(abs(second.model - third.model).max()) > 0.01
     assert int(second.bits_up[-1]) == ROUNDS * CLIENTS * (16 * DIM + 32)
     collecting = Link(as_key(0), 1, 2, 2, stages=Stages(ZCDP(1.0)))
-    with pytest.raises(ValueError, match="a private round must send"):
+    with pytest.raises(ValueError, match="in a private round clients must send"):
         collecting.collect(jnp.ones((2, 3)), jnp.ones(2, bool), jnp.zeros(3))
 
 

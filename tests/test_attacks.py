@@ -380,7 +380,7 @@ def test_triggers_that_cannot_be_are_refused():
     key, bad = jax.random.key(0), first(1, 3)
     with pytest.raises(ValueError, match="feature 2, and samples have 2, numbered from 0 to 1"):
         backdoor(clean, bad, Trigger([2], 1.0), 1.0, key=key, share=0.5)
-    with pytest.raises(ValueError, match="give both key= and share="):
+    with pytest.raises(ValueError, match="key= and share= choose the samples"):
         backdoor(clean, bad, Trigger([1], 1.0), 1.0, share=0.5)
     with pytest.raises(ValueError, match="share must be"):
         backdoor(clean, bad, Trigger([1], 1.0), 1.0, key=key, share=1.5)
@@ -389,7 +389,7 @@ def test_triggers_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="targets must be labels"):
         backdoor(clean, bad, Trigger([1], 1.0), 3.0, key=key, share=0.5)
     for features in ([], [-1], [1, 1]):
-        with pytest.raises(ValueError, match="different numbers from 0 on"):
+        with pytest.raises(ValueError, match="distinct indices >= 0"):
             Trigger(np.array(features, int), 1.0)
     with pytest.raises(TypeError, match="numbers of features"):
         Trigger([0.5], 1.0)
@@ -527,7 +527,7 @@ def test_links_are_of_peers_and_of_this_round():
     problem = coupled().problem
     with pytest.raises(ValueError, match="attacked links between peers"):
         fl.Simulation(problem, fl.algorithms.FedAvg(0.1), attack=SignFlip(LINKS))
-    with pytest.raises(ValueError, match="lies over single links are not remembered"):
+    with pytest.raises(ValueError, match="late messages with attacks on single links"):
         coupled(SignFlip(LINKS), delays=fl.link.Geometric(0.3, 2))
     with pytest.raises(ValueError, match="one boolean of each of the 6"):
         coupled(SignFlip(LINKS[:3, :3]))
@@ -549,7 +549,11 @@ def test_a_device_is_made_to_copy_another():
     models = fl.run(simulation, rounds=5).model_trajectory.values
     np.testing.assert_allclose(models[1:, 1], models[:-1, 4], atol=1e-12)
     assert (models[-1, 4] != 0).all()
-    for copier, victim, text in ((1, 1, "copies another"), (6, 1, "copier"), (1, -1, "victim")):
+    for copier, victim, text in (
+        (1, 1, "must be different devices"),
+        (6, 1, "copier"),
+        (1, -1, "victim"),
+    ):
         with pytest.raises(ValueError, match=text):
             copy_attack(clean, fl.graphs.ring(6), copier, victim)
     with pytest.raises(ValueError, match="must be equal"):
@@ -579,7 +583,7 @@ def test_an_attack_goes_one_hop_a_round(kind):
     nobody = fl.audit.reach(clean, clean, rounds=2)
     assert (nobody.arrival == 0).all()
     other = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=3)
-    with pytest.raises(ValueError, match="same clients and parameters"):
+    with pytest.raises(ValueError, match="same numbers of clients and parameters"):
         fl.audit.reach(dataclasses.replace(clean, problem=other), clean, rounds=2)
 
 

@@ -138,6 +138,54 @@ def only(monkeypatch, free):
     monkeypatch.setattr(_memory, "SMALL_BYTES", 0)
 
 
+def planted(monkeypatch, folder, membership, files):
+    """A machine whose control groups are as these files say."""
+    for place, text in files.items():
+        path = folder / "groups" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "membership").write_text(membership)
+    monkeypatch.setattr(_memory, "MEMBERSHIP", folder / "membership")
+    monkeypatch.setattr(_memory, "GROUPS", folder / "groups")
+    _memory._free_memory.cache_clear()
+
+
+V1, V2 = "4:cpu:/other\n9:memory:/job/step\n0::/\n", "0::/job/step\n"
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "free"),
+    [
+        (V2, {"job/step/memory.max": "max", "job/memory.max": "5000\n"}, 5000 - 3000 + 200),
+        (V2, {"job/step/memory.max": "4000\n", "job/memory.max": "5000\n"}, 4000 - 3000 + 200),
+        (V2, {"job/memory.max": "1000\n"}, 0),  # lowered below what is in use
+        (V2, {"memory.max": "6000\n"}, 6000 - 3000 + 200),  # a container, with its own root
+        (V1, {"memory/job/memory.limit_in_bytes": "5000\n"}, 5000 - 3000 + 200),
+        (V1, {"memory/memory.limit_in_bytes": "6000\n"}, 6000 - 3000 + 200),  # a container
+        (V1, {"memory/job/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        (V1, {"memory/job/step/memory.limit_in_bytes": "not a number"}, None),
+        (V2, {}, None),
+    ],
+)
+def test_a_limit_of_a_job_or_a_container_bounds_the_free_memory(
+    monkeypatch, tmp_path, membership, files, free
+):
+    used = {}
+    for place in files:
+        group = place.rpartition("memory.")[0]
+        used |= {f"{group}memory.{name}": "3000\n" for name in ("current", "usage_in_bytes")}
+        used[f"{group}memory.stat"] = "anon 7\ninactive_file 200\ntotal_inactive_file 200\n"
+    planted(monkeypatch, tmp_path, membership, used | files)
+    monkeypatch.setattr(_memory, "_machine_memory", lambda: 10**9)
+    assert _memory.host_memory() == (10**9 if free is None else free)
+    _memory._free_memory.cache_clear()
+
+
+def test_without_control_groups_the_machine_s_memory_is_free(monkeypatch, tmp_path):
+    monkeypatch.setattr(_memory, "MEMBERSHIP", tmp_path / "none")
+    assert list(_memory._group_memory()) == []
+
+
 @pytest.mark.slow
 def test_results_that_do_not_fit_are_refused_before_anything_is_computed(monkeypatch):
     need = fl.plan(scenario, rounds=40, seeds=6).parts[0].results

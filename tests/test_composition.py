@@ -402,7 +402,7 @@ BAD = {
         ),
     ),
     "delays of clients among peers": (
-        "a DelayTrace has one delay of each client",
+        "a DelayTrace has one delay for each client",
         lambda: fl.Simulation(
             make_problem(),
             ZCDPGradNFL(STEP),
@@ -411,7 +411,7 @@ BAD = {
         ),
     ),
     "delays of edges towards a server": (
-        "use fljax.link.DelayTrace, with a delay of each client",
+        "use fljax.link.DelayTrace, with a delay for each client",
         lambda: fl.Simulation(
             make_problem(), FedAvg(STEP), delays=EdgeDelays(np.zeros((CLIENTS, CLIENTS), int))
         ),
@@ -605,7 +605,7 @@ def test_single_messages_are_read_by_those_who_declare_it():
 def test_a_key_of_an_unknown_purpose_is_refused_and_algorithms_have_one():
     now = fl.view(fl.Simulation(make_problem(), Twice(), make_network()))
     assert now.key("algorithm") != now.key("batches")
-    with pytest.raises(ValueError, match=r"no draws are made for the purpose 'mine'.*'algorithm'"):
+    with pytest.raises(ValueError, match=r"unknown purpose 'mine' of random draws.*'algorithm'"):
         now.key("mine")
 
 

@@ -84,5 +84,5 @@ def test_bad_input():
     results = fl.run(scenario(jax.random.key(0), 0.5), rounds=2)
     with pytest.raises(ValueError, match="keep attributes"):
         fl.decisions(results.drop_attrs())
-    with pytest.raises(ValueError, match="say what was decided in their attributes"):
+    with pytest.raises(ValueError, match="what was decided is in the attributes"):
         fl.decisions(3)

@@ -1,14 +1,19 @@
 """Several devices and several processes: the same numbers, whoever computed them."""
 
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fljax as fl
 from fljax.study.results import checksum
+from tests.guides import ROOT, text
 from tests.test_store import STUDY, WIDE, child, compiled_once, steps, wide  # noqa: F401
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
@@ -187,3 +192,69 @@ def test_processes_that_were_killed_go_on_together(tmp_path, whole):
     for number in (0, 1):
         assert same(tmp_path / f"whole-{number}.nc", whole)
     assert not list(store.glob(".*.tmp"))
+
+
+# SLURM -------------------------------------------------------------------------------------------
+
+#: What ``srun`` does, as far as the guide's script asks it: two tasks, with their variables.
+SRUN = """#!/bin/bash
+[[ "$1" = --cpus-per-task=4 ]] || exit 2
+for task in 0 1; do
+    SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_PROCID=$task SLURM_LOCALID=0 "${@:2}" &
+    tasks+=($!)
+done
+for task in "${tasks[@]}"; do
+    wait "$task" || exit
+done
+"""
+
+
+@pytest.fixture
+def batch(tmp_path):
+    """Run the guide's ``number``-th batch script, in small, with SLURM's variables set by hand."""
+    guide = text("docs/guides/accelerators")
+    scripts = re.findall(r"^```bash\n(#!/bin/bash\n#SBATCH.+?)^```", guide, re.S | re.M)
+    assert len(scripts) == 2
+    (study,) = re.findall(r'write_text\("""(.+?)"""\)', guide, re.S)
+    (tmp_path / "study.py").write_text(study)
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+
+    def run(number, **variables):
+        small = scripts[number].replace("--seeds 1000", "--seeds 8").replace("/20", "/2")
+        environment = {
+            "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            "SLURM_CPUS_PER_TASK": "4",
+        }
+        done = subprocess.run(
+            ["bash", "-eu", "-c", small],
+            cwd=tmp_path,
+            env=os.environ | environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_guide_s_batch_scripts_run_a_study(batch, tmp_path):
+    for task in ("1", "2"):
+        batch(0, SLURM_ARRAY_TASK_ID=task)
+    fl.merge(tmp_path / "merged", tmp_path / "part-1", tmp_path / "part-2")
+    merged = fl.load(tmp_path / "merged")
+    assert "done" not in merged  # nothing is missing
+
+    # JAX takes the coordinator's port from the job's number: one of the last 4096.
+    with socket.socket() as free:
+        for job in range(os.getpid(), os.getpid() + 100):
+            if free.connect_ex(("localhost", job % 2**12 + 2**16 - 2**12)):
+                break
+    batch(1, SLURM_JOB_ID=str(job))
+    np.testing.assert_allclose(
+        fl.load(tmp_path / "whole").network_deviation, merged.network_deviation, rtol=1e-4
+    )

@@ -112,9 +112,9 @@ def test_left_stochastic_weights_minimize_what_their_perron_vector_weighs():
 
 def test_weights_of_another_network_are_refused():
     other = fl.graphs.ring(4).mixing()
-    with pytest.raises(ValueError, match="the weights are of 4 nodes, and the network has 5"):
+    with pytest.raises(ValueError, match="the weights are for 4 nodes, but the network has 5"):
         models(ATC(0.05, other))
-    with pytest.raises(ValueError, match="nobody would hear of anybody"):
+    with pytest.raises(ValueError, match="no peer would receive anything"):
         Diffusion(0.05)
     with pytest.raises(ValueError, match="leave out batches="):
         models(

@@ -375,7 +375,7 @@ def test_weights_may_be_a_matrix_of_ones_own(label):
     ]
     close(results[1], results[0], rtol=0, atol=1e-12)
     other = dataclasses.replace(algorithm, mixing=fl.graphs.ring(4).mixing())
-    with pytest.raises(ValueError, match="the weights are of 4 nodes, and the network has 5"):
+    with pytest.raises(ValueError, match="the weights are for 4 nodes, but the network has 5"):
         dataclasses.replace(world, algorithm=other)
 
 
@@ -471,7 +471,7 @@ CIRCLE, UNEVEN = (
         (
             lambda: models(EXTRA(0.1, fl.graphs.ring(4).mixing())),
             ValueError,
-            "the weights are of 4 nodes, and the network has 5",
+            "the weights are for 4 nodes, but the network has 5",
         ),
     ],
 )  # fmt: skip

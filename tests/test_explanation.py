@@ -124,11 +124,11 @@ def test_bad_input():
     with pytest.raises(ValueError, match="signal"):
         explained(whole, np.full((K, M), np.nan), POINTS, 1.0)
     huber = fl.problems.huber(jax.random.key(0), clients=K, samples=6, dim=D)
-    with pytest.raises(ValueError, match="for the squared loss alone, got Huber"):
+    with pytest.raises(ValueError, match="for the squared loss only, got Huber"):
         explained(huber, SIGNAL, POINTS, 1.0)
     with pytest.raises(ValueError, match="models must be"):
         explanation_error(MODELS[0], SIGNAL, POINTS)
-    with pytest.raises(TypeError, match="must be known numbers, got traced ones"):
+    with pytest.raises(TypeError, match="signal of explanation must not be traced"):
         jax.jit(lambda u: fl.metrics.explanation(u, POINTS).name and u)(SIGNAL)
     metric = fl.metrics.explanation(SIGNAL[:, :2], POINTS[:, :2, :2])
     simulation = fl.Simulation(

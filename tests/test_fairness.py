@@ -370,7 +370,7 @@ REFUSED = {
     ),
     "worst of what": (
         lambda: fairness.worst(each(np.ones(3))),
-        "whether large or small numbers of 'given' are the worst is not known; say largest=",
+        "not known whether large or small values of 'given' are the worst; give largest=",
     ),
     "an unknown rate": (
         lambda: fairness.group_rates("positive_rat", 0),
@@ -417,7 +417,7 @@ REFUSED = {
     ),
     "many flips": (
         lambda: fairness.augmented(labeled()[0], 0, copies=2),
-        "copies with a flipped feature are all alike",
+        "all copies with a flipped feature are the same",
     ),
     "held-out data without two values": (
         lambda: simulated(one_group(), fairness.flip_effect(0)),

@@ -590,8 +590,8 @@ def test_a_study_is_the_runs_of_its_generators_keys(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rbg", "'rbg' gives a run other numbers in another block"),
-        ("unsafe_rbg", "other numbers in another block"),
+        ("rbg", "with generator 'rbg' a run would get different numbers in another block"),
+        ("unsafe_rbg", "different numbers in another block"),
         ("phlox4x32", "Did you mean 'philox4x32'?"),
     ],
 )

@@ -139,7 +139,7 @@ def test_mixtures_and_blocks_that_do_not_fit():
         Mixture([1.0, 1.0], (Absolute(), PNorm(3.0))).prox(jnp.ones(3), 1.0)
     with pytest.raises(ValueError, match="got 2 sizes and 1 penalties"):
         Blocks((1, 2), (Norm(),))
-    with pytest.raises(ValueError, match=r"2 \+ 2 = 4 parameters, a model 3"):
+    with pytest.raises(ValueError, match=r"2 \+ 2 = 4 parameters, but a model has 3"):
         GTVMin(stacked(data()), network(), 1.0, Blocks((2, 2), (Norm(), None)))
     with pytest.raises(
         ValueError, match=r"p must be finite and >= 1, got 0.5. Below it is no norm"
@@ -460,7 +460,7 @@ def test_what_does_not_fit_is_refused():
         GTVMin(problem, fl.graphs.ring(4), 1.0)
     with pytest.raises(ValueError, match=r"one of each of the 3 parameters, got shape \(2,\)"):
         GTVMin(problem, network(), [1.0, 2.0])
-    with pytest.raises(ValueError, match="a coupling of each parameter needs a squared penalty"):
+    with pytest.raises(ValueError, match="one coupling for each parameter needs a squared penalty"):
         GTVMin(problem, network(), [1.0, 2.0, 0.0], Norm())
     with pytest.raises(ValueError, match="6 clients, of 3 parameters, got shape"):
         GTVMin(problem, network(), 1.0).objective(np.ones((6, 2)))

@@ -252,7 +252,7 @@ REFUSED = {
     "no client": (lambda: from_clients(LABELS, Logistic(), test=[]), "test must hold at least one"),
     "tasks of others": (
         lambda: from_clients(LABELS, Logistic(), tasks=Tasks([0, 0], 1)),
-        "tasks are of 2 clients, the data of 4",
+        "tasks are for 2 clients, but the data have 4",
     ),
     "a share": (lambda: PROBLEM.split(jax.random.key(0), 1.0), "test must be .* < 1, got 1"),
     "a text": (lambda: PROBLEM.split(jax.random.key(0), "half"), "test must be a number"),

@@ -171,13 +171,13 @@ REFUSED = {
     ),
     "of classes": (
         lambda: Drifting(Replay(LABELED), 1, labels=np.ones(2)),
-        "labels drift by amounts, and Logistic knows classes alone",
+        "labels drift by real amounts, but the labels of Logistic are classes",
     ),
     "after the last round": (
         lambda: fl.run(
             fl.Simulation(Drifting(linear(), [0, 0, 11, 0], SHIFT), OnlineFed(0.1)), rounds=10
         ),
-        "client 2 drifts from round 11 on, and the run has 10",
+        "client 2 drifts from round 11 on, but the run has only 10",
     ),
     "after the last round of a study": (
         lambda: fl.sweep(
@@ -186,7 +186,7 @@ REFUSED = {
             seeds=1,
             rounds=10,
         ),
-        "drifts from round 12 on, and the run has 10",
+        "drifts from round 12 on, but the run has only 10",
     ),
 }
 
@@ -320,7 +320,7 @@ def test_a_report_has_the_rounds_that_were_recorded():
         (lambda: monitoring.page_hinkley(3.0, 0.1, 1.0), "errors must be a series"),
         (
             lambda: monitoring.calibrated_threshold(np.ones((30, 2)), 0.1, 0.1),
-            "errors must be of more rounds than the 30 of the burn-in, got 30",
+            "errors must have more rounds than the burn-in, 30, got 30",
         ),
         (
             lambda: monitoring.calibrated_threshold(np.ones((40, 2)), 0.1, 1.0),

@@ -613,10 +613,10 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
             lambda: simulate(FedGD(1.0), problem=fl.streams.Replay(problem())),
             "of data that arrive one by one there is none",
         ),
-        (lambda: NetworkedFedSGD(1.0, 0.1), "give one of batches= and oracle="),
+        (lambda: NetworkedFedSGD(1.0, 0.1), "give either batches= or oracle="),
         (
             lambda: NetworkedFedSGD(1.0, 0.1, batches=Uniform(2), oracle=noisy),
-            "give one of batches= and oracle=",
+            "give either batches= or oracle=",
         ),
         (
             lambda: simulate(NetworkedFedSGD(1.0, 0.1, batches=Uniform(20))),
@@ -636,7 +636,7 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
         ),
         (
             lambda: simulate(FedRelax(1.0), aggregation=fl.aggregation.Krum(0)),
-            "needs at least 3 messages at every receiver, here a receiver may hear 2",
+            "needs at least 3 messages at every receiver, but some receiver gets only 2",
         ),
         (lambda: ExactFedProx(1.0, 9).init(problem(), None), "must be at most the 5 clients"),
         (lambda: Bounded(0, 0.5), "bound must be >= 1, got 0"),

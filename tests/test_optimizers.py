@@ -243,7 +243,7 @@ REFUSED = {
     "normalized": (
         ValueError,
         lambda: FedAvg(optax.sgd(0.1), normalized=True),
-        "normalized divides a step size, which an optimizer has not",
+        "normalized=True divides by the step size",
     ),
     "nothing to keep": (
         ValueError,

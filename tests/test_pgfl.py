@@ -1271,7 +1271,7 @@ WRONG = {
     "no clusters": (lambda: Tasks((0, 1), 0), "clusters must be >= 1"),
     "clusters of others": (
         lambda: four(tasks=Tasks((0, 1), 2)),
-        "tasks are of 2 clients, the data of 4",
+        "tasks are for 2 clients, but the data have 4",
     ),
     "truth of others": (
         lambda: tasks(truth=np.ones((3, 2))),

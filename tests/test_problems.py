@@ -869,7 +869,7 @@ def test_importance_refuses_what_is_no_weight():
             importance=np.array([1.0, 2.0, 1.0]),
             weights=np.full((3, 4), 0.25),
         )
-    with pytest.raises(ValueError, match="plain mean losses"):
+    with pytest.raises(ValueError, match="unweighted mean losses"):
         fl.Simulation(
             problem.weighing([1.0, 2.0, 1.0]).clipped(1.0),
             fl.algorithms.ZCDPNFL(1.0, 0.5),

@@ -520,7 +520,7 @@ REFUSED = {
     ),
     "shares of others": (
         ValueError,
-        "shares are of 2 nodes, and the network has 5",
+        "shares are for 2 nodes, but the network has 5",
         lambda: simulation_of(SGP(0.1, shares=np.full((2, 2), 0.5))),
     ),
     "shares beyond the edges": (

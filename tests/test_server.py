@@ -613,7 +613,7 @@ REFUSED = {
             AFL(0.1, mixture_step_size=0.1),
             masks=fl.link.SecureAggregation(1.0),
         ),
-        "AFL takes more of clients' messages than one sum",
+        "AFL uses more of clients' messages than one sum",
     ),
     "no damping": (
         ValueError,
@@ -638,7 +638,7 @@ REFUSED = {
     "two momenta": (
         ValueError,
         lambda: MIME(optax.sgd(0.1), momentum=0.5),
-        "momentum goes with a step size, and an optimizer has its own",
+        "momentum is for a step size; an optimizer has its own",
     ),
     "no penalty": (
         ValueError,

@@ -107,7 +107,7 @@ def test_clients_start_where_they_are_told_and_know_of_each_other():
 
 
 def test_ifca_has_starts_of_its_own():
-    with pytest.raises(ValueError, match="a model of every cluster"):
+    with pytest.raises(ValueError, match="one model for each cluster"):
         fl.run(started(world("IFCA"), START), 2)
 
 
@@ -222,7 +222,7 @@ def metric(dims, measure=of_each, name="size"):
     [
         (("seed",), "'seed'"),
         (("round",), "'round'"),
-        (("client", "client"), "names of their own"),
+        (("client", "client"), "need distinct names"),
         (("",), "''"),
         (("size",), "'size'"),
     ],

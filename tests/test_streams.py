@@ -395,7 +395,7 @@ def test_tables_that_do_not_fit_are_refused():
     _, problem = uneven()
     simulation = fl.Simulation(Replay(problem, rows=TABLE), OnlineFed(0.2))
     fl.run(simulation, 4)
-    with pytest.raises(ValueError, match="the run has 5 rounds and the table of rows 4"):
+    with pytest.raises(ValueError, match="the run has 5 rounds, but the table of rows has only 4"):
         fl.run(simulation, 5)
     for change, message in (
         (3, r"client 0 has 3 samples, none of which is the 3 of round 2; .* from 0"),
@@ -435,7 +435,7 @@ def test_a_replay_of_fewer_samples_than_rounds_is_refused():
     _, problem = uneven()
     simulation, most = fl.Simulation(Replay(problem), OnlineFed(0.2)), max(SIZES)
     fl.run(simulation, most)
-    with pytest.raises(ValueError, match=f"{most + 1} rounds and no client more than {most}"):
+    with pytest.raises(ValueError, match=f"{most + 1} rounds, but no client has more than {most}"):
         fl.run(simulation, most + 1)
 
 

@@ -230,7 +230,7 @@ def test_categories_alone_are_chosen():
     tuned = fl.tune(served, space, **METRIC)
     assert tuned.chosen["steps"]["local_steps"] == 4
     assert tuned.response["steps"].sizes["candidate"] == 2
-    with pytest.raises(ValueError, match="no method has a number"):
+    with pytest.raises(ValueError, match="no method has a numeric hyperparameter"):
         tuned.plot()
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import uses
 from pages import heading, put, table
+from rooms import documented
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -35,15 +36,15 @@ class Trait(NamedTuple):
 
 TRAITS = (
     Trait("streams", "learns from data that arrive during the run"),
-    Trait("private", "takes a privacy budget"),
-    Trait("absent", "copes with clients that come and go"),
-    Trait("late", "copes with messages that are delayed, or stale copies"),
-    Trait("robust", "an aggregator may take the place of the mean"),
+    Trait("private", "runs under a privacy budget"),
+    Trait("absent", "clients may be absent in some rounds"),
+    Trait("late", "messages may arrive late, in a later round"),
+    Trait("robust", "a robust aggregator may replace the mean"),
     Trait("compressed", "messages may be compressed by any compressor"),
-    Trait("changing", "the graph may be another one in every round"),
-    Trait("directed", "peers may hear one another in one direction only"),
-    Trait("personalized", "ends with a model of each client or cluster"),
-    Trait("networks", "trains any differentiable model, not linear predictions alone"),
+    Trait("changing", "the graph may change from round to round"),
+    Trait("directed", "the graph may be directed"),
+    Trait("personalized", "each client or cluster gets a model of its own"),
+    Trait("networks", "trains neural networks, as any differentiable model"),
 )
 
 
@@ -53,15 +54,17 @@ HEAD = """\
 Algorithms
 ==========
 
-{count} algorithms, each tested against a plain NumPy loop written from its paper. Click on a
-heading to sort; type, or choose what it has to cope with, to filter.
+{count} algorithms, each tested against a plain NumPy loop written from its paper. Click on a column
+heading to sort. To filter, type a word or tick the properties that an algorithm must have:
+
+{words}
 
 """
 
 NAMES = """\
-All algorithms take lost links and attackers. Other names for some of them: FedSGD (McMahan et al.
-2017) is :class:`~fljax.algorithms.FedAvg` of one step, D-PSGD (Lian et al. 2017)
-:class:`~fljax.algorithms.CTA` with ``batches``, decentralized gradient descent
+All algorithms can be run with lost links and with attackers. Other names for some of them: FedSGD
+(McMahan et al. 2017) is :class:`~fljax.algorithms.FedAvg` with one local step, D-PSGD (Lian et al.
+2017) is :class:`~fljax.algorithms.CTA` with ``batches``, and decentralized gradient descent is
 :class:`~fljax.algorithms.Consensus`.
 """
 
@@ -94,7 +97,7 @@ def asks(cls: type[Algorithm]) -> Iterator[str]:
     needs = cls.needs
     yield f"It runs on {RUNS_ON[needs.network]}."
     if needs.data == "stream":
-        yield "It learns from a stream alone."
+        yield "It learns from a stream only."
     if needs.smooth:
         yield "It needs a smooth objective."
     if needs.quadratic:
@@ -118,12 +121,12 @@ def page(cls: type[Algorithm], figures: list[str]) -> str:
         " ".join(asks(cls)) + "\n",
         *(f"- **{trait.name}**: {trait.why}" for trait in copes),
         "",
-        f".. autoclass:: fljax.algorithms.{cls.__name__}\n",
+        documented(f"fljax.algorithms.{cls.__name__}", cls),
         heading("Figures", "-"),
     ]
     links = ", ".join(f":doc:`{name} </gallery/{name}>`" for name in figures)
     lines += [
-        links or "It is in no figure yet.",
+        links or "No figure uses it yet.",
         "",
         heading("Cite", "-"),
         ".. code-block:: bibtex\n",
@@ -146,11 +149,11 @@ def write(app: Sphinx) -> None:
         rows.append([f":doc:`{cls.label} <{name}>`", source(cls), where, *signs, str(len(figures))])
     head = ["algorithm", "reference", "runs on", *(t.name for t in TRAITS), "figures"]
     entries = "\n".join(f"   {cls.__name__}" for cls in ordered())
-    words = "\n".join(f"- **{trait.name}**: {trait.why};" for trait in TRAITS)
+    words = "; ".join(f"**{trait.name}**: {trait.why}" for trait in TRAITS) + "."
     put(
         folder / "index.rst",
-        HEAD.format(count=len(rows))
-        + f"{table(head, rows, 'browse')}\n\n{words}\n\n{NAMES}\n"
+        HEAD.format(count=len(rows), words=words)
+        + f"{table(head, rows, 'browse')}\n\n{NAMES}\n"
         + f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
     )
 

@@ -31,9 +31,11 @@ HEAD = """\
 Gallery
 =======
 
-{count} figures of the literature and of ours, each with the claims that its source makes, judged on
-results with intervals. What does not hold is said so, with the reason that we see.
-:doc:`How claims are judged <judging>`; :doc:`what changed since the first edition <changes>`.
+{count} figures: reproductions of the literature's and some of our own. The claims of each source
+are judged on simulation results with 95 % intervals. The last two columns count the source's claims
+that hold, and those that hold among the claims tested under a condition that the source does not
+state. Claims that do not hold are reported as such, with the reason where we know it. See
+:doc:`how claims are judged <judging>` and :doc:`what changed since the first edition <changes>`.
 
 """
 

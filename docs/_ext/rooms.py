@@ -44,6 +44,13 @@ ROOMS = {
     "fljax.theory": "Theory",
 }
 
+#: What the page of base classes begins with.
+SHARED = """
+Arguments and methods that several classes have in common are documented here. These classes are
+not meant to be used by themselves.
+
+"""
+
 #: Names on one page, at most; a larger room has a page a file.
 PAGE = 45
 
@@ -71,9 +78,31 @@ def groups(room: ModuleType) -> dict[str, list[str]]:
     return dict(sorted(result.items()))
 
 
+@functools.cache
+def shared() -> list[type]:
+    """Classes without a public name that public ones inherit arguments or methods from."""
+    from fljax.algorithms import REGISTRY
+
+    rooms = list(ROOMS)
+    for room in rooms:  # which grows
+        rooms += subjects(importlib.import_module(room))
+    modules = map(importlib.import_module, rooms)
+    public = [getattr(module, name) for module in modules for name in names(module)]
+    public = [value for value in public if inspect.isclass(value)] + list(REGISTRY.values())
+    bases = {base for cls in public for base in cls.__mro__[1:]} - set(public)
+    result = (b for b in bases if b.__module__.startswith("fljax") and b.__name__[0] != "_")
+    return sorted(result, key=lambda base: (base.__module__, base.__name__))
+
+
+def documented(path: str, cls: type) -> str:
+    """The directive for a class, with its bases where those are shared with others."""
+    inherits = any(base in shared() for base in cls.__mro__[1:])
+    return f".. autoclass:: {path}\n" + "   :show-inheritance:\n" * inherits
+
+
 def directive(room: str, name: str, value: Any) -> str:
     if inspect.isclass(value):
-        return f".. autoclass:: {room}.{name}\n"
+        return documented(f"{room}.{name}", value)
     if callable(value):
         return f".. autofunction:: {room}.{name}\n"
     words = comments(room).get(name)
@@ -141,7 +170,9 @@ def write(app: Sphinx) -> None:
     for room, title in ROOMS.items():
         for page, text in contents(room, title).items():
             put(folder / f"{page}.rst", text)
-    entries = "\n".join(f"   {room}" for room in ROOMS)
+    bases = (documented(f"{base.__module__}.{base.__name__}", base) for base in shared())
+    put(folder / "bases.rst", heading("Base classes") + SHARED + "\n".join(bases))
+    entries = "\n".join(f"   {room}" for room in (*ROOMS, "bases"))
     put(
         folder / "index.rst",
         f"{heading('Reference')}\nEvery public name, with ``import fljax as fl``.\n\n"

@@ -691,13 +691,13 @@ def contest_picture(studies: Studies, title: str, near: Sequence[str] = ()) -> P
 
 def caption_of_contests(objective: str, how: str = "every per-sample gradient is clipped") -> str:
     return (
-        f"Objective: {objective}. As (we believe) in the source, the gradient bound c1 = 1 is put "
-        "into the sensitivity without being enforced. Real per-sample gradients are larger (see "
-        "the privacy table), so these budgets are nominal. In the panels that say so the same "
-        f"contest is tuned and run with a bound that holds: {how}. Dotted: the slope that theory "
-        "gives zCDP-NFL where noise makes the error, ζⁿ along a run and 1/φ along budgets (3.22), "
-        "through its last point and that of the least budget. The theorems have a level for the "
-        "ergodic gap alone, see gauthier-3.theory. All methods add Gaussian noise: the (ε,δ) rules "
-        "lose because they add far more of it than their budget asks for, as the tight ε of their "
-        "noise shows."
+        f"Objective: {objective}. We believe that the source puts the gradient bound c1 = 1 into "
+        "the sensitivity without enforcing it. Actual per-sample gradients are larger (see the "
+        "privacy table), so these budgets are nominal. In the panels titled 'enforced' the methods "
+        f"are tuned and compared again with a bound that holds: {how}. Dotted lines: the slope "
+        "that theory predicts for zCDP-NFL where noise dominates the error, ζⁿ over iterations and "
+        "1/φ over budgets (3.22), drawn through the last iteration and the smallest budget. The "
+        "theorems bound the ergodic gap only; see gauthier-3.theory. All methods add Gaussian "
+        "noise: the (ε,δ) rules have larger errors because they add far more noise than their "
+        "budget requires, as the tight ε of their noise shows."
     )

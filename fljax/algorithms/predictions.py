@@ -93,7 +93,7 @@ class OnTestSet(Algorithm):
             )
         if self.learners is not None and not isinstance(problem.regularizer, NoRegularizer):
             raise ValueError(
-                "learners have penalties of their own, and know nothing of the problem's "
+                "learners are regularized by their own settings, not by the problem's "
                 f"{type(problem.regularizer).__name__}; leave it out."
             )
         if self.learners is not None and len(self.learners) not in (1, problem.clients):

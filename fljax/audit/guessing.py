@@ -567,9 +567,9 @@ def _neighboring(
         there = [np.asarray(p.design)[differs].any(axis=1) for p in (one, two)]
         if np.any(there[0] & there[1]):
             raise ValueError(
-                f"{must} that is there in one of them only, as the budget has "
-                f"neighbors={neighbors!r}, got one with features in both; a sample is taken out by "
-                "making its features zero, once mapped; fljax.audit.corners makes a pair."
+                f"{must} that only one of them contains, as the budget has "
+                f"neighbors={neighbors!r}, but both have features there; a sample is removed by "
+                "making its features zero, after the feature map; fljax.audit.corners makes a pair."
             )
     return clients
 
@@ -582,9 +582,9 @@ def _silent(client: int, privacy: CentralGaussian, *worlds: Problem) -> None:
     penalized = not isinstance(worlds[0].regularizer, NoRegularizer)
     if privacy.neighbors == "add-or-remove" and (all(says) or penalized):
         raise ValueError(
-            "under a trusted server's add-or-remove the client says nothing in one of the two data "
-            "sets: make all of its features zero there, in a problem without a regularizer; or "
-            "audit neighbors='replace'."
+            "under a trusted server's add-or-remove the client must contribute nothing in one of "
+            "the two data sets: make all of its features zero there, in a problem without a "
+            "regularizer; or audit neighbors='replace'."
         )
 
 
@@ -595,8 +595,8 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
     shapes = [(np.shape(p.features), np.shape(p.targets)) for p in (one, two)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            "neighbors must have the same shape, as samples are replaced, or taken out by making "
-            f"their features zero, got features and targets of {shapes[0]} and {shapes[1]}."
+            "neighbors must have the same shape (a sample is replaced, or removed by making its "
+            f"features zero), got features and targets of {shapes[0]} and {shapes[1]}."
         )
     rest = [replace(p, features=None, targets=None) for p in (one, two)]
     same = jax.tree.structure(rest[0]) == jax.tree.structure(rest[1]) and all(
@@ -729,8 +729,8 @@ def _overhear(
             assert isinstance(tap, _Tap)
             if not tap.spoken:
                 raise ValueError(
-                    f"{type(simulation.algorithm).__name__} said nothing over the link in a round; "
-                    "there is nothing to audit."
+                    f"{type(simulation.algorithm).__name__} sent no message in a round; there is "
+                    "nothing to audit."
                 )
             if isinstance(simulation.privacy, Notion):
                 norms.append(witnessed(simulation.algorithm, now))
@@ -1290,8 +1290,8 @@ def one_run(
     simulation, privacy = _checked(simulation, rounds, delta, confidence)
     if isinstance(privacy, CentralGaussian):
         raise ValueError(
-            "a trusted server publishes one sum for all clients, in which canaries drown; use "
-            "fljax.audit.two_worlds."
+            "a trusted server publishes one sum for all clients, in which single canaries cannot "
+            "be told apart; use fljax.audit.two_worlds."
         )
     placed = _neighboring(simulation.problem, canaries, privacy.neighbors, each=True)
     if len(placed) < FEWEST_CANARIES:

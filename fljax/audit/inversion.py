@@ -74,8 +74,9 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
     needed = w.shape[1] + 1
     if rank < needed:
         raise ValueError(
-            f"of {needed - 1} parameters, gradients at {needed} models in general position are "
-            f"needed, got {len(w)} models of rank {rank} with a constant; query at others too."
+            f"the loss of a problem with {needed - 1} parameters needs gradients at {needed} "
+            f"models in general position, got {len(w)} models whose rank with a constant is "
+            f"{rank}; query at others too."
         )
     return fitted
 
@@ -168,8 +169,8 @@ def invert(
     _check.nonnegative("smoothness", smoothness)
     if not isinstance(problem.loss, Softmax):
         raise ValueError(
-            f"labels are found as probabilities of classes, of a problem with Softmax, got "
-            f"{type(problem.loss).__name__}."
+            "labels can be reconstructed for a problem with Softmax, as probabilities of its "
+            f"classes, got {type(problem.loss).__name__}."
         )
     for name, value in (("model", model), ("gradient", gradient)):
         if np.shape(value) != (problem.dim,):
@@ -180,8 +181,8 @@ def invert(
     shape = tuple(problem.features.shape[2:])
     if smoothness and (matching == "squared" or len(shape) not in (2, 3)):
         raise ValueError(
-            "smoothness is of images, [H, W] or [H, W, C], and with matching='cosine'; got samples "
-            f"of shape {shape} and matching={matching!r}."
+            "smoothness= needs images, [H, W] or [H, W, C], and matching='cosine'; got samples of "
+            f"shape {shape} and matching={matching!r}."
         )
     classes, wanted = problem.loss.classes, jnp.asarray(gradient)
     dtype = wanted.dtype

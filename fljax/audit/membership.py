@@ -134,8 +134,8 @@ def membership(
     members, learned, values = _halves(key, pool, train, attack, models)
     if not np.isfinite(learned).all():
         raise ValueError(
-            "train returned models that are not finite; of few samples there may be no minimizer "
-            "without a regularizer."
+            "train returned models that are not finite; without a regularizer, few samples may "
+            "have no minimizer."
         )
     scores = -values if attack == LOSS else _ratios(values, members)
     return Membership(scores, members)

@@ -182,8 +182,8 @@ def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
                 draws.append([(k, int(l), sign / weights[k, l]) for l, sign in pair])  # noqa: E741
     else:
         raise TypeError(
-            f"it is not known of {kind.__name__} which draws go where; known are PerMessage, "
-            "PerEdge, GraphHomomorphic and LocalGraphHomomorphic of fljax.link."
+            f"noise of class {kind.__name__} cannot be analyzed; known are PerMessage, PerEdge, "
+            "GraphHomomorphic and LocalGraphHomomorphic of fljax.link."
         )
     on_edge = np.zeros((nodes, nodes, len(draws)))
     makers = np.zeros((len(draws), nodes), bool)
@@ -311,7 +311,7 @@ def overheard(
     nodes = len(matrix)
     who = _attackers(victim, attackers, nodes, "nodes")
     if not who and not eavesdropper:
-        raise ValueError("somebody must listen: give attackers, or eavesdropper=True.")
+        raise ValueError("there must be a listener: give attackers, or eavesdropper=True.")
     _check.count("rounds", rounds)
     _check.count("dim", dim)
     messages, draws, makers = _signals(noise, matrix, range(nodes) if eavesdropper else who, rounds)
@@ -449,14 +449,15 @@ def overheard_upload(
     _check.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
     who = _attackers(victim, attackers, clients, "clients")
     if not who and not server:
-        raise ValueError("somebody must listen: give attackers, or server=True.")
+        raise ValueError("there must be a listener: give attackers, or server=True.")
     _check.positive("step_size", step_size)
     _check.count("dim", dim)
     parts = [part for part in (upload_noise, masks) if part is not None]
     if len({part.law for part in parts}) > 1:
         raise ValueError(
-            f"upload_noise and masks are of two laws, {' and '.join(p.law for p in parts)}, of "
-            "which no epsilon is known together; give both the same."
+            "upload_noise and masks have different distributions, "
+            f"{' and '.join(p.law for p in parts)}, whose joint epsilon is not known; give both "
+            "the same law."
         )
     everyone = np.eye(clients)
     noise = everyone * (0.0 if upload_noise is None else _deviation(upload_noise, dim))
@@ -533,7 +534,7 @@ def protection(
     others = [node for node in range(nodes) if node != victim]
     hear = [node for node in others if matrix[node, victim] > 0]
     if not hear:
-        raise ValueError(f"nobody hears node {victim}; take another victim.")
+        raise ValueError(f"node {victim} has no receivers; take another victim.")
     pairs = list(itertools.combinations(others, 2))
     if len(pairs) > MOST_COALITIONS:
         raise ValueError(

@@ -71,8 +71,8 @@ def queried_loss(
     """
     if len(models) != len(messages) + 1 or np.shape(models)[1] != np.shape(messages)[1]:
         raise ValueError(
-            "models must be one more than the messages in between, of as many parameters, got "
-            f"shapes {np.shape(models)} and {np.shape(messages)}."
+            "there must be one model more than messages, with as many parameters, got shapes "
+            f"{np.shape(models)} and {np.shape(messages)}."
         )
     _check.positive("step_size", step_size)
     _check.nonnegative("pull", pull)

@@ -52,8 +52,8 @@ def reach(
     shapes = [(s.problem.clients, s.problem.dim) for s in (attacked, clean)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            "an attack is followed through two runs of the same clients and parameters, got "
-            f"{shapes[0]} and {shapes[1]}."
+            f"both runs must have the same numbers of clients and parameters, got {shapes[0]} and "
+            f"{shapes[1]}."
         )
     _check.count("rounds", rounds)
     metric = trajectory()

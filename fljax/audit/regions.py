@@ -110,8 +110,8 @@ def region_errors(
         told = np.asarray(region(releases))
         if told.dtype != np.bool_ or told.shape != np.shape(releases)[:1]:
             raise ValueError(
-                f"region must say of each of the {len(releases)} releases of {name} whether it is "
-                f"inside, got {_check.shown(told)}."
+                f"region must return one truth value for each of the {len(releases)} releases of "
+                f"{name}, got {_check.shown(told)}."
             )
         wrong, of = int(np.sum(told == inside)), len(told)
         if confidence is None:

@@ -219,7 +219,7 @@ def trained_attack(
     guesses = np.asarray(attacker.predict(releases[half:]))
     if guesses.shape != labels[half:].shape or not np.all(np.isin(guesses, (0, 1))):
         raise ValueError(
-            f"predict must say 0 or 1 of each of {trials - half} releases, got "
+            f"predict must return 0 or 1 for each of {trials - half} releases, got "
             f"{_check.shown(guesses)}."
         )
     right = int(np.sum(guesses == labels[half:]))

@@ -115,7 +115,10 @@ class _Ear(Link):
 
     def collect(self, message: Any, senders: Array, around: Array, **more: Any) -> Any:
         if more.get("at") is not None:
-            raise ValueError("twins are compared in whole messages, and here parts are sent.")
+            raise ValueError(
+                "twins can only be compared by whole messages, but this algorithm sends parts of "
+                "them."
+            )
         clients = more.get("clients")
         clients = jnp.arange(len(senders), dtype=jnp.int32) if clients is None else clients
         if callable(message):
@@ -287,8 +290,8 @@ def twins(
     """
     if simulation.privacy is not None:
         raise ValueError(
-            "a budget keeps an account of its own, which fljax.audit.two_worlds tries; twins are "
-            "for noise without one, noise= or upload_noise=: leave out privacy=."
+            "twins are for noise without a budget (noise= or upload_noise=): leave out privacy=, "
+            "or audit the budget with fljax.audit.two_worlds."
         )
     check_rounds(rounds, 1)
     _check.count("seeds", seeds)

@@ -467,8 +467,8 @@ def worst_neighbors(
     privacy = simulation.privacy
     if privacy is None:
         raise ValueError(
-            "there is no sensitivity to put to the test: the simulation runs without privacy; give "
-            "it privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
+            "there is no sensitivity to test: the simulation runs without privacy; give it "
+            "privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
         )
     _check.kind("the simulation's problem", simulation.problem, Problem)
     check_rounds(rounds, 1)

@@ -79,8 +79,10 @@ class Mixing:
             raise ValueError(
                 "the rule 'hastings' needs target, the Perron vector to be attained, [K]."
                 if self.target is None
-                else f"target was given for the rule {self.rule!r}, which attains a law of its "
-                "own; leave target out, or use rule='hastings'."
+                else (
+                    f"target was given for the rule {self.rule!r}, which has a Perron vector of "
+                    "its own; leave target out, or use rule='hastings'."
+                )
             )
         if self.target is not None:
             _check.positive("target", _check.array("target", self.target, axes=1))
@@ -232,8 +234,8 @@ class Combination:
         """``W`` as a SciPy matrix in float64."""
         if not _check.is_concrete(self.self_weight):
             raise TypeError(
-                f"Combination.{what} is decided by values and cannot be traced; call it outside "
-                "jit and vmap."
+                f"Combination.{what} depends on the values of the weights and cannot be traced; "
+                "call it outside jit and vmap."
             )
         if np.ndim(self.self_weight) != 1:
             raise ValueError(

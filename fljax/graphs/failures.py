@@ -283,8 +283,8 @@ def critical_nodes(
     everyone = np.arange(network.nodes, dtype=np.int32)
     if network.nodes < 3:
         raise ValueError(
-            "what a node's failure does to the others is for two others or more, got a network of "
-            f"{network.nodes} nodes."
+            "the effect of a node's failure on the others needs at least two others, got a network "
+            f"of {network.nodes} nodes."
         )
     if exact:
         return _ranked(everyone, _without_each_node(network))
@@ -335,8 +335,8 @@ def _some_left(nodes: Any) -> None:
     left = int(np.sum(~np.asarray(nodes)))
     if left < 2:
         raise ValueError(
-            f"a network is of two nodes or more, and {left} of {np.size(nodes)} would be left; let "
-            "fewer nodes fail."
+            f"a network needs at least two nodes, but only {left} of {np.size(nodes)} would be "
+            "left; let fewer nodes fail."
         )
 
 
@@ -346,7 +346,7 @@ def _known(network: Graph, method: str) -> tuple[np.ndarray, bool]:
     edges = network.edges
     network.require_connected()
     if not len(edges):
-        raise ValueError("a network without an edge has none that is critical.")
+        raise ValueError("the network has no edges, so none of them is critical.")
     return edges, method == "exact" or (method == "auto" and network.nodes <= EXACT_NODES)
 
 

@@ -152,7 +152,9 @@ def regular_similarity(
     distance = points if metric == "precomputed" else distances(points, metric)
     if method == "exact":
         if not (_check.is_concrete(distance) and _check.is_concrete(degree)):
-            raise TypeError("method 'exact' works on the host; of traced values take 'projected'.")
+            raise TypeError(
+                "method 'exact' works on the host and cannot be traced; take 'projected'."
+            )
         matrix = _vertex(np.asarray(distance, np.float64), float(np.asarray(degree)))
     else:
         matrix = _descend(jnp.asarray(distance).astype(float_dtype()), jnp.asarray(degree), steps)
@@ -295,7 +297,7 @@ def _smallest(points: np.ndarray, edges: int, metric: str) -> np.ndarray:
             kept, places = kept[order], places[order]
     if not np.all(np.isfinite(kept)):
         raise ValueError(
-            f"of the discrepancies only {np.isfinite(kept).sum()} pairs have one that is finite, "
-            f"too few for {edges} edges."
+            f"only {np.isfinite(kept).sum()} pairs have a finite discrepancy, too few for {edges} "
+            "edges."
         )
     return places

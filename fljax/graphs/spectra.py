@@ -55,16 +55,16 @@ def check_primitive(
         shown = ", ".join(map(str, members[:8])) + (", ..." if len(members) > 8 else "")
         raise ValueError(
             f"{name} is reducible: it has {count} strongly connected components, the smallest of "
-            f"{len(members)} of {len(matrix)} nodes ({shown}), so what some node has never reaches "
-            f"another. Add weights in both directions between them, {mend}"
+            f"{len(members)} of {len(matrix)} nodes ({shown}), so information from some nodes "
+            f"never reaches others. Add weights in both directions between them, {mend}"
         )
     level = scipy.sparse.csgraph.shortest_path(matrix > 0, unweighted=True, indices=0)
     near, far = np.nonzero(matrix)
     period = int(np.gcd.reduce(np.abs(level[near] + 1 - level[far]).astype(np.int64)))
     if period > 1:
         raise ValueError(
-            f"{name} is periodic: values go round in {period} turns and never agree. Let some node "
-            f"keep a part of its own value, as in (I + W) / 2, {mend}"
+            f"{name} is periodic: values oscillate with period {period} and never agree. Let some "
+            f"node keep a part of its own value, as in (I + W) / 2, {mend}"
         )
 
 
@@ -105,9 +105,9 @@ def perron_vector(matrix: Any) -> Float[Array, " nodes"]:
     if len(closed) > 1:
         one, other = (members[0] for members in closed[:2])
         raise ValueError(
-            f"the matrix falls apart into {len(closed)} closed classes of nodes, such as those of "
-            f"nodes {one} and {other}, and has no single stationary law; take that of each class, "
-            "or join them."
+            f"the matrix has {len(closed)} closed classes of nodes, such as those of nodes {one} "
+            f"and {other}, and no unique stationary distribution; take that of each class, or "
+            "connect them."
         )
     return stationary_law(array)
 

@@ -67,8 +67,9 @@ class Schedule(Varying):
     def validate(self) -> None:
         if not isinstance(self.graphs, Iterable):
             raise TypeError(
-                f"graphs must be a list of graphs, one of each round, got "
-                f"{_check.shown(self.graphs)}; of one that stays the same give the graph itself."
+                "graphs must be a list of graphs, one for each round, got "
+                f"{_check.shown(self.graphs)}; for a graph that does not change, give the graph "
+                "itself."
             )
         graphs = list(self.graphs)
         for graph in graphs:

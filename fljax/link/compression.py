@@ -190,7 +190,7 @@ class Quantize(Compressor):
         _check.count("bits_each", self.bits_each, at_least=2, hint="One of them is the sign.")
         if self.bits_each > WORD:
             raise ValueError(
-                f"bits_each must be <= {WORD}, of which an uncompressed number takes no more, got "
+                f"bits_each must be <= {WORD}, the bits of an uncompressed number, got "
                 f"{self.bits_each}; leave out the compression, or take fewer bits."
             )
 

@@ -188,8 +188,7 @@ class _Table(DelayLaw):
         if self.longest is None:
             if not _check.is_concrete(table):
                 raise TypeError(
-                    "longest is structure, and unknown of a table that is traced; give the longest "
-                    "delay that it may hold."
+                    "longest must be given for a traced table: the longest delay that it may hold."
                 )
             object.__setattr__(self, "longest", max(int(np.max(table, initial=0)), 0))
         _check.count("longest", self.longest, at_least=0)
@@ -323,7 +322,10 @@ class EdgeDelays(_Table):
             self._check_arrives("the table of edges' delays", between, rounds)
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
-        raise TypeError("EdgeDelays are of edges between peers, and a client has no one delay.")
+        raise TypeError(
+            "EdgeDelays have one delay for each edge between peers, and none for a client as a "
+            "whole."
+        )
 
     def over(
         self,

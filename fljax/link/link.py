@@ -54,6 +54,6 @@ class Link(Peers, Server, Within):
         if useless and self._inboxes and not any(inbox.read for inbox in self._inboxes):
             raise TypeError(
                 f"{algorithm}.step reads none of its inboxes, so {' and '.join(useless)} would do "
-                "nothing. Combine what was heard by inbox.mean(over=now.network.mixing()) or "
-                "inbox.sum(), and not what was said by the network itself."
+                "nothing. Combine received messages by inbox.mean(over=now.network.mixing()) or "
+                "inbox.sum(), instead of applying the network's weights to sent messages."
             )

@@ -99,8 +99,8 @@ class Noise(Perturbation):
         """
         if _check.is_concrete(graph.degree) and not np.any(np.asarray(graph.degree)):
             raise ValueError(
-                "noise is on what neighbors say to each other, and the network has no edges; "
-                "leave out noise=, or join some nodes."
+                "noise= perturbs messages between neighbors, but the network has no edges; leave "
+                "it out, or add edges."
             )
 
     def said(
@@ -211,9 +211,9 @@ class GraphHomomorphic(Noise):
             bad = np.flatnonzero(np.asarray(over.self_weight) <= 0)
             if bad.size:
                 raise ValueError(
-                    f"node {bad[0]} gives its own model the weight "
-                    f"{float(over.self_weight[bad[0]]):g}, and graph-homomorphic noise is taken "
-                    "off that; take weights with a positive diagonal (such as 'metropolis'), or "
+                    f"node {bad[0]} has the weight {float(over.self_weight[bad[0]]):g} for its own "
+                    "model, from which graph-homomorphic noise has to be subtracted; take weights "
+                    "with a positive diagonal (such as 'metropolis'), or "
                     "fljax.link.LocalGraphHomomorphic."
                 )
 
@@ -257,14 +257,14 @@ class LocalGraphHomomorphic(Noise):
         for count in heard or [graph.neighbor_counts()]:
             if np.max(count) < 2:
                 raise ValueError(
-                    "masks need two neighbors that share them, and no node hears more than one; "
-                    "take a network with more edges, or fljax.link.GraphHomomorphic."
+                    "masks are shared by two neighbors of a receiver, but no node has more than "
+                    "one; take a network with more edges, or fljax.link.GraphHomomorphic."
                 )
             alone = np.flatnonzero(np.asarray(count) == 1)
             if alone.size:
                 warnings.warn(
-                    f"{alone.size} of {graph.nodes} nodes hear one neighbor only, which sends to "
-                    f"them in the clear: no mask can hide it. The first is node {alone[0]}.",
+                    f"{alone.size} of {graph.nodes} nodes receive from one neighbor only, whose "
+                    f"messages to them no mask can hide. The first is node {alone[0]}.",
                     stacklevel=2,
                 )
 

@@ -129,7 +129,8 @@ class Out:
           clients: ``[M]``, the clients of the rows, each at most once among those who send (a
             budget records each row); all of them, in order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
-          step_size: by which an update is multiplied in a message; see :meth:`collect`.
+          step_size: by which an update is multiplied in a message; see
+            :meth:`~fljax.link.server.Server.collect`.
           receivers: ``[K]``, the number of receivers of each client's message, by default all its
             neighbors, or its server.
           compression: the algorithm's own, in place of the simulation's.

@@ -46,15 +46,15 @@ class Peers(Out):
         past, newest = self.memory.past, 0
         if past is not None and self._sent:
             raise ValueError(
-                "an algorithm exchanged a second message in one round, and of each peer one is "
-                "remembered for the rounds in which it is late or absent. Join the two into one "
-                "message, [clients, 2 * dim], and let the algorithm's message_size say so; or "
-                "leave out delays= and participation=."
+                "an algorithm exchanged a second message in one round, but only one message of "
+                "each peer is remembered for the rounds in which it is late or absent. Join the "
+                "two into one message, [clients, 2 * dim], and let the algorithm's message_size "
+                "say so; or leave out delays= and participation=."
             )
         if past is not None and message.shape[1] != past.shape[2]:
             raise ValueError(
-                f"a message has {message.shape[1]} numbers, and {past.shape[2]} are remembered of "
-                "each peer; let the algorithm's message_size say how many there are."
+                f"a message has {message.shape[1]} numbers, but {past.shape[2]} are remembered of "
+                "each peer; let the algorithm's message_size return the size of its messages."
             )
         if past is None and not self._everyone:
             raise ValueError(

@@ -183,7 +183,10 @@ class Server(Out):
             with another number of lags; a client known to have two rows.
         """
         if self.private:
-            raise ValueError("what is collected is not perturbed; a private round must send.")
+            raise ValueError(
+                "collected messages are not perturbed; in a private round clients must send them "
+                "(link.send)."
+            )
         trusted = self._scope == "server"
         if trusted and not (at is None and weights is None):
             raise ValueError(

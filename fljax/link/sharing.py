@@ -102,8 +102,8 @@ class Circular(Sharing):
         _check.count("offset", self.offset, at_least=0)
         if _check.is_concrete(self.coordinated) and self.coordinated:
             raise ValueError(
-                f"offset={self.offset} was given for clients that are coordinated, whose windows "
-                "are one; leave out one of them."
+                f"offset={self.offset} was given for coordinated clients, which share one window; "
+                "leave out one of them."
             )
 
     def _start(self, round: Array, clients: Array, dim: int) -> Array:

@@ -37,7 +37,7 @@ def wide(count: Array, times: int) -> Array:
       ValueError: ``times`` beyond the range.
     """
     if times >= 2**31:
-        raise ValueError(f"a message of {times} bits is beyond what is counted, 2^31.")
+        raise ValueError(f"a message has {times} bits, more than the 2^31 that can be counted.")
     high = low = jnp.zeros((), jnp.uint32)
     for shift in (0, 16):
         limb = (count.astype(jnp.uint32) >> shift) & 0xFFFF

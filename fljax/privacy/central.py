@@ -239,8 +239,8 @@ class CentralGaussian:
         _check.kind("selector", selector, Selector)
         if clients is None:
             raise ValueError(
-                "who a selector chooses depends on how many there are; give clients=, the "
-                "problem's."
+                "the selection probabilities depend on the number of clients; give clients=, that "
+                "of the problem."
             )
         _check.count("clients", clients)
         selector.check(clients)

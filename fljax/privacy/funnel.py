@@ -129,7 +129,9 @@ def joint_table(
     arrays = {"private": private, "features": features, "useful": useful}
     sizes = {name: len(values) for name, values in arrays.items()}
     if len(set(sizes.values())) > 1:
-        raise ValueError(f"each sample has a value of all three, got {sizes} samples.")
+        raise ValueError(
+            f"private, features and useful must have the same number of samples, got {sizes}."
+        )
     codes = []
     for values in arrays.values():
         rows = np.asarray(values).reshape(len(values), -1)
@@ -372,8 +374,8 @@ def _level(level: float, most: float) -> float:
     _check.nonnegative("level", level)
     if level > most * (1 + ROUNDING):
         raise ValueError(
-            f"level must be at most I(x;y) = {most:.4g} nats, got {level:g}: no map of the "
-            "features tells more of y than they do."
+            f"level must be at most I(x;y) = {most:.4g} nats, got {level:g}: no function of the "
+            "features has more information about y than the features themselves."
         )
     return min(float(level), most)
 
@@ -493,8 +495,8 @@ class GaussianFunnel:
         )
         if not len(x) == len(s) == len(y):
             raise ValueError(
-                "each sample has a value of all three, got "
-                f"{len(x)}, {len(s)} and {len(y)} samples."
+                f"features, private and useful must have the same number of samples, got {len(x)}, "
+                f"{len(s)} and {len(y)}."
             )
         x, s, y = (part - part.mean(0) for part in (x, s, y))
         return cls(

@@ -216,8 +216,8 @@ def events(results: "xarray.Dataset") -> Any:
     row = {str(name): float(value.max()) for name, value in last.data_vars.items()}
     if "rho" not in row or math.isnan(row["rho"]):
         raise ValueError(
-            "the ledger counts no Gaussian releases, nor others of a zCDP parameter; only these "
-            "are exported."
+            "the ledger has no Gaussian releases and no others with a zCDP parameter, and only "
+            "these can be exported."
         )
     relation = results["privacy_rho"].attrs["neighbors"]
     if relation not in NEIGHBORS:

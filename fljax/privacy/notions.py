@@ -363,9 +363,9 @@ class ZCDP:
             conversion = "gaussian" if is_gaussian(cls) else "canonne-kamath-steinke"
         elif conversion == "gaussian" and not is_gaussian(cls):
             raise ValueError(
-                f"conversion='gaussian' holds for continuous Gaussian noise, and {cls.__name__} "
-                "does not say that its is; leave it out, or set gaussian_noise = True in a class "
-                "that draws nothing else."
+                f"conversion='gaussian' holds for continuous Gaussian noise, which {cls.__name__} "
+                "does not declare; leave it out, or set gaussian_noise = True in a class that "
+                "draws nothing else."
             )
         return cls(accounting.zcdp_rho(epsilon, delta, conversion), **kwargs)
 
@@ -460,8 +460,8 @@ class DiscreteZCDP(ZCDP):
         _check.count("steps", self.steps)
         if self.schedule != "privacy":
             raise ValueError(
-                f"schedule={self.schedule!r} has no account of what rounding to a grid adds; "
-                "leave it out, or take ZCDP."
+                "the privacy loss of rounding to a grid is not known for "
+                f"schedule={self.schedule!r}; leave it out, or take ZCDP."
             )
 
     def check(self, dim: int, rounds: int) -> None:

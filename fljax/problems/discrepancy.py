@@ -239,7 +239,9 @@ def prediction_discrepancy(
         )
     if labels is None:
         if loss.outputs > 1:
-            raise ValueError(f"{type(loss).__name__} needs labels=, what each model says.")
+            raise ValueError(
+                f"{type(loss).__name__} needs labels=, the class that each model predicts."
+            )
         labels = predictions
     if np.shape(labels) != predictions.shape[:2]:
         raise ValueError(

@@ -145,9 +145,9 @@ class GTVMin:
                 )
             if self.penalty.quadratic(dim) is None:
                 raise ValueError(
-                    f"a coupling of each parameter needs a squared penalty, got "
-                    f"{type(self.penalty).__name__}; Mixture and Blocks give parts of a model "
-                    "strengths of their own."
+                    "one coupling for each parameter needs a squared penalty, got "
+                    f"{type(self.penalty).__name__}; Mixture and Blocks are penalties with "
+                    "separate strengths for parts of a model."
                 )
 
     def variation(self, models: Float[Array, "clients dim"]) -> Float[Array, ""]:

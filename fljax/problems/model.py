@@ -130,7 +130,9 @@ class Model(Problem):
             object.__setattr__(self, "loss", FunctionLoss(self.loss))
         for name in ("feature_map", "feature_bound"):
             if getattr(self, name) is not None:
-                raise ValueError(f"{name} is for linear predictions; let the network do its work.")
+                raise ValueError(
+                    f"{name} is for linear predictions; make it a part of the network instead."
+                )
         if self.compute is not None:
             _check.choice("compute", self.compute, COMPUTE)
         super().validate()

@@ -67,7 +67,7 @@ class Loss:
 
     def correct(self, prediction: Array, target: Array) -> Array:
         """Whether a classifier's prediction has the target's label."""
-        raise NotImplementedError(f"{type(self).__name__} is no classification loss.")
+        raise NotImplementedError(f"{type(self).__name__} is not a classification loss.")
 
     def slope_bound(self) -> Array | float:
         """An upper bound of the derivative's norm, infinite if there is none."""

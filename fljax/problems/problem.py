@@ -249,7 +249,7 @@ class Problem:
     def _check_tasks(self, tasks: Tasks) -> None:
         if len(tasks.cluster) != self.clients:
             raise ValueError(
-                f"tasks are of {len(tasks.cluster)} clients, the data of {self.clients}."
+                f"tasks are for {len(tasks.cluster)} clients, but the data have {self.clients}."
             )
         if tasks.truth is not None and tasks.truth.shape[1] != self.dim:
             raise ValueError(

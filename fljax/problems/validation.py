@@ -215,7 +215,7 @@ def diagnose(
 def _check_squared(problem: Problem) -> None:
     if not isinstance(problem.loss, LeastSquares):
         raise ValueError(
-            "more samples act as a squared penalty for the squared loss alone, got "
+            "additional samples act as a squared penalty for the squared loss only, got "
             f"{type(problem.loss).__name__}; give the problem regularizer=SquaredL2()."
         )
 

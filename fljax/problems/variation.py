@@ -499,7 +499,7 @@ class Blocks(Penalty):
         if sum(self.sizes) != dim:
             raise ValueError(
                 f"the blocks have {' + '.join(map(str, self.sizes))} = {sum(self.sizes)} "
-                f"parameters, a model {dim}."
+                f"parameters, but a model has {dim}."
             )
 
     def _blocks(self, rows: Array) -> list[tuple[Penalty | None, Array]]:

@@ -217,7 +217,7 @@ class Tuned:
         """
         names = list(dict.fromkeys(name for numbers in self.width.values() for name in numbers))
         if not names:
-            raise ValueError("no method has a number to draw; see table().")
+            raise ValueError("no method has a numeric hyperparameter to plot; see table().")
         with style():
             size = 4.2 * len(names) + 0.8, 3.6
             figure, row = plt.subplots(

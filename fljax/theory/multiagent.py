@@ -397,8 +397,8 @@ def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Arr
         return chance, 0 * chance, chance / size
     if not isinstance(selector, Drawn | PerServer):
         raise ValueError(
-            f"the law of {type(selector).__name__} is not known here; give clients_per_round, or "
-            "let all clients take part."
+            f"the distribution of participants under {type(selector).__name__} is not known here; "
+            "give clients_per_round, or let all clients take part."
         )
     count = jnp.asarray(selector.count, problem.dtype)
     return chance, _even_spread(chance, count, size), chance / count
@@ -407,8 +407,8 @@ def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Arr
 def _all_alike(weights: Any) -> None:
     if np.ptp(np.asarray(weights)):
         raise ValueError(
-            "a mean of clients of different weights is not without bias where not all take part; "
-            "leave out weighting= and the problem's weights."
+            "a weighted mean of clients is biased under partial participation; leave out "
+            "weighting= and the problem's weights."
         )
 
 
@@ -426,7 +426,10 @@ def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
     if law is None:
         return even, 0 * even
     if not isinstance(law, Uniform | Weighted):
-        raise ValueError(f"the law of {type(law).__name__} is not known here; see fljax.batches.")
+        raise ValueError(
+            f"the distribution of batches under {type(law).__name__} is not known here; take "
+            "fljax.batches.Uniform or Weighted."
+        )
     size = jnp.broadcast_to(jnp.asarray(law.size, problem.dtype), problem.clients)[:, None]
     if isinstance(law, Weighted):
         chance = law.probability.astype(problem.dtype)
@@ -455,8 +458,8 @@ class _Layout(NamedTuple):
 def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
     if isinstance(algorithm, FedAvg) and problem.importance is not None:
         raise ValueError(
-            "federated averaging of clients with weights is known here where it gives them "
-            "(weighting='samples'), and not of a problem that does."
+            "weights of clients in federated averaging are supported here only as "
+            "weighting='samples' of the algorithm, not as the problem's."
         )
     if isinstance(algorithm, FedAvg | ISFedAvg):
         return _Layout(np.zeros(problem.clients, int), 1, (None, None, None))
@@ -847,7 +850,7 @@ def centroid_floor(
     _law(combination)  # or refused
     if combination.nodes != problem.clients:
         raise ValueError(
-            f"the weights are of {combination.nodes} nodes, and the problem has {problem.clients} "
+            f"the weights are for {combination.nodes} nodes, but the problem has {problem.clients} "
             "clients."
         )
     return _centroid_floor(problem, combination, noise, jnp.asarray(step_size), leading=leading)
@@ -1234,15 +1237,20 @@ def _recursion(
     absence, algorithm = _absence(simulation)
     if isinstance(algorithm, SampledDiffusion):
         if simulation.noise is not None:
-            raise ValueError("the moments of noise between peers are known where all are heard.")
+            raise ValueError(
+                "the moments of SampledDiffusion are not known with noise= between peers; leave it "
+                "out."
+            )
         if algorithm.rule != "uniform":
             raise ValueError(
-                "probabilities by importance follow from the run; give those that they come to, "
+                "probabilities by importance change during a run; give their final values, "
                 "probability=neighbor_importance(simulation), or take the rule 'uniform'."
             )
     draws = sampling(problem, algorithm, network)
     if not isinstance(algorithm.step_size, Constant):
-        raise ValueError("a round is always the same map if the step size is a number only.")
+        raise ValueError(
+            "the step size must be a number: with a schedule the map of a round changes."
+        )
     around = minimizer(problem) if around is None else jnp.asarray(around, problem.dtype)
     if around.shape != (problem.dim,):
         raise ValueError(f"around must be a model of shape {(problem.dim,)}, got {around.shape}.")
@@ -1270,8 +1278,8 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
     )
     if not isinstance(there, Always | Bernoulli | None):
         raise ValueError(
-            f"the moments are not known with participation={type(there).__name__}, which remembers "
-            "who was there; take fljax.participation.Bernoulli."
+            f"the moments are not known with participation={type(there).__name__}, which depends "
+            "on earlier rounds; take fljax.participation.Bernoulli."
         )
     if not isinstance(losses, Independent | None):
         raise ValueError(
@@ -1284,20 +1292,29 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
         return None, algorithm
     peers = isinstance(algorithm, PEERS)
     if isinstance(algorithm, SampledDiffusion):
-        raise ValueError("the moments of peers that draw whom they hear are known without losses=.")
+        raise ValueError(
+            "the moments of SampledDiffusion are not known with losses=, participation= or a "
+            "selector; leave them out."
+        )
     if peers and sum(over is not None for over in algorithm.combinations) > 1:
         raise ValueError(
-            "the moments with absent peers or links are those of one exchange a round."
+            "the moments with absent peers or lost links are known for one exchange per round only."
         )
     if peers and simulation.noise is not None:
-        raise ValueError("the moments of noise between peers are known where all are there.")
+        raise ValueError(
+            "the moments of noise between peers are known only if all peers participate and no "
+            "link fails."
+        )
     if not peers and losses is not None:
-        raise ValueError("the moments with losses= are known of peers; take participation=.")
+        raise ValueError(
+            "the moments with losses= are known for peers only; for clients of a server take "
+            "participation=."
+        )
     algorithm = replace(algorithm, selector=None) if chosen else algorithm
     if not peers and not isinstance(getattr(algorithm, "selection", None), Everyone):
         raise ValueError(
-            "who is drawn of those that are there has no law that is known here; let all take part "
-            "that are there, or draw them by fljax.participation.Fraction."
+            "the distribution of participants drawn from the available clients is not known here; "
+            "let all available clients take part, or draw them by fljax.participation.Fraction."
         )
     problem = simulation.problem
     if isinstance(algorithm, FedAvg) and (weights := algorithm.weights(problem)) is not None:
@@ -1675,7 +1692,8 @@ def crossover(
     below = sign(low)
     if sign(high) == below:
         raise ValueError(
-            f"the same noise leaves less at both step sizes {low:g} and {high:g}; take others."
+            f"the same noise has the smaller error at both step sizes, {low:g} and {high:g}; take "
+            "others."
         )
     while high / low > 1 + 10.0**-digits:
         middle = (low * high) ** 0.5

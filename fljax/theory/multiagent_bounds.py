@@ -66,7 +66,8 @@ def batch_gain(batch: int, samples: int, replacement: bool = False) -> float:
         return float(batch)
     if batch > samples:
         raise ValueError(
-            f"a batch of {batch} cannot be drawn of {samples} samples; take replacement."
+            f"a batch of {batch} cannot be drawn from {samples} samples without replacement; take "
+            "a smaller batch, or replacement."
         )
     return float("inf") if batch == samples else batch * (samples - 1) / (samples - batch)
 

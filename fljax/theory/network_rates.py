@@ -181,7 +181,7 @@ def consensus_extremes(network: Graph) -> Extremes:
       (0.5, 0.5)
     """
     if network.nodes < 2:
-        raise ValueError("the connectivity of a network is that of two nodes or more, got one.")
+        raise ValueError("the connectivity of a network needs at least two nodes, got one.")
     return _consensus_extremes(network)
 
 

@@ -221,7 +221,7 @@ def cluster_deviation_bound(
     check_network(problem, network)
     if np.shape(members) != (problem.clients,):
         raise ValueError(
-            f"members must say of each of the {problem.clients} clients whether it is one, got "
+            f"members must have one truth value for each of the {problem.clients} clients, got "
             f"shape {np.shape(members)}."
         )
     _check.known(_two_or_more, jnp.sum(jnp.asarray(members)))
@@ -242,7 +242,7 @@ def cluster_deviation_bound(
 
 def _two_or_more(members: Any) -> None:
     if int(members) < 2:
-        raise ValueError(f"a cluster's members deviate where it has two or more, got {members}.")
+        raise ValueError(f"a cluster must have at least two members, got {members}.")
 
 
 @jax.jit
@@ -332,7 +332,9 @@ def variation_bounds(network: Graph, models: Float[Array, "clients dim"]) -> Var
       ValueError: models for another number of nodes.
     """
     if len(models) != network.nodes:
-        raise ValueError(f"the network has {network.nodes} nodes, and there are {len(models)}.")
+        raise ValueError(
+            f"the network has {network.nodes} nodes, but there are {len(models)} models."
+        )
     return _variation_bounds(network, jnp.asarray(models))
 
 
@@ -389,7 +391,7 @@ def connectivity_bound(network: Graph) -> ConnectivityBound:
       (5.0, 5.0)
     """
     if network.nodes < 2:
-        raise ValueError("the connectivity of a network is that of two nodes or more, got one.")
+        raise ValueError("the connectivity of a network needs at least two nodes, got one.")
     bounds = network.nodes / (network.nodes - 1) * jnp.asarray(network.degree)
     return ConnectivityBound(bounds, jnp.min(bounds))
 
@@ -450,7 +452,7 @@ def check_network(problem: Problem, network: Graph) -> None:
     if network.nodes != problem.clients:
         raise ValueError(f"the network has {network.nodes} nodes, the problem {problem.clients}.")
     if network.nodes < 2:
-        raise ValueError("models are coupled where there are two clients or more, got one.")
+        raise ValueError("coupling needs at least two clients, got one.")
 
 
 def coupling_of(problem: Problem, coupling: Any) -> Array:

@@ -783,7 +783,7 @@ def steady_state(instance: Instance, small_steps: bool = False) -> float:
     radius = _radius(matrix)
     if radius >= 1:
         raise ValueError(
-            f"the mean square deviation has no steady state: the spectral radius of F is "
+            "the mean-square deviation has no steady state: the spectral radius of F is "
             f"{radius:.6g} at step size {instance.step_size:g}. Take a smaller one."
         )
     system = sp.csc_array(sp.eye_array(matrix.shape[0]) - matrix.T)

@@ -73,7 +73,7 @@ def robustness_ratio(
     graph = simulation.network
     if not isinstance(graph, Graph):
         raise ValueError(
-            "the robustness of an update is against what neighbors say; give the simulation a "
+            "the robustness of an update concerns messages of neighbors; give the simulation a "
             f"graph as network=, got {_check.shown(graph)}."
         )
     shape = (simulation.problem.clients, simulation.problem.dim)

@@ -385,8 +385,12 @@ LEFT = np.array([[0.5, 0.2, 0.0], [0.5, 0.5, 0.3], [0.0, 0.3, 0.7]])
         ([[np.nan, 0.5], [1.0, 0.5]], "left", "matrix must be finite and >= 0, got nan"),
         (np.eye(3), "left", r"is reducible: it has 3 strongly connected .* 1 of 3 nodes \(0\)"),
         ([[1.0, 0.5], [0.0, 0.5]], "left", "reducible.*pass allow_imprimitive=True"),
-        (np.roll(np.eye(4), 1, axis=1), "left", r"round in 4 turns .* \(I \+ W\) / 2"),
-        (np.asarray(graphs.ring(4).dense()) / 2, "right", "periodic: values go round in 2 turns"),
+        (np.roll(np.eye(4), 1, axis=1), "left", r"with period 4 .* \(I \+ W\) / 2"),
+        (
+            np.asarray(graphs.ring(4).dense()) / 2,
+            "right",
+            "periodic: .* with period 2",
+        ),
     ],
 )
 def test_matrices_that_are_not_stochastic_say_how_to_mend_them(matrix, convention, message):
@@ -406,7 +410,7 @@ def test_what_only_values_can_say_is_not_traced():
     keys = jax.random.split(jax.random.key(0), 2)
     mixings = jax.vmap(lambda key: graphs.random_connected(key, 6, 3.0).mixing())(keys)
     for name in ("symmetric", "doubly_stochastic"):
-        with pytest.raises(TypeError, match=rf"Combination\.{name} is decided by values"):
+        with pytest.raises(TypeError, match=rf"Combination\.{name} depends on the values"):
             jax.vmap(lambda c, name=name: getattr(c, name))(mixings)
         with pytest.raises(ValueError, match=r"is for one matrix, .* batched with shape \(2,\)"):
             getattr(mixings, name)

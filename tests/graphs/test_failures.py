@@ -186,7 +186,7 @@ def test_bad_input():
             function(ring, "fast")
         with pytest.raises(TypeError, match="cannot be traced"):
             jax.jit(lambda network, f=function: f(network).connectivity)(ring)
-    with pytest.raises(ValueError, match="two others or more"):
+    with pytest.raises(ValueError, match="at least two others"):
         graphs.critical_nodes(graphs.path(2))
 
 

@@ -125,7 +125,7 @@ def test_separated_clusters_are_left_apart():
         ),
         (
             lambda: graphs.edge_budget(np.where(np.eye(4), 0, np.inf), 3, metric="precomputed"),
-            "only 0 pairs have one that is finite, too few for 3",
+            "only 0 pairs have a finite discrepancy, too few for 3",
         ),
         (lambda: graphs.regular_similarity(POINTS, 11.5), "degree must be .* <= 11, got 11.5"),
         (lambda: graphs.regular_similarity(POINTS, 0), "degree must be .* > 0"),
@@ -140,5 +140,5 @@ def test_what_is_wrong_is_said(call, message):
 
 
 def test_the_exact_optimum_is_for_known_values():
-    with pytest.raises(TypeError, match="works on the host; of traced values take 'projected'"):
+    with pytest.raises(TypeError, match="works on the host and cannot be traced; take 'projected'"):
         jax.jit(lambda d: graphs.regular_similarity(d, 2, method="exact").dense())(POINTS)

@@ -67,7 +67,7 @@ def test_second_modulus_equals_numpy(seed):
     [
         (np.ones((2, 3)), r"square, \[K, K\], got shape \(2, 3\)"),
         ([[0.5, 0.1], [0.5, 0.9]], "every row of the matrix must sum to one.*transpose it"),
-        (np.eye(2), "falls apart into 2 closed classes of nodes, such as those of nodes 0 and 1"),
+        (np.eye(2), "has 2 closed classes of nodes, such as those of nodes 0 and 1"),
         ([[2.0, -1.0], [0.5, 0.5]], "the matrix must be finite and >= 0, got -1"),
     ],
 )

@@ -137,7 +137,7 @@ def test_the_longest_lag_of_a_traced_table_must_be_given():
         return jnp.asarray(DelayTrace(table, longest).lags)
 
     assert jax.jit(lags, static_argnums=1)(np.ones((2, 2), int), 3).tolist() == [0, 1, 2, 3]
-    with pytest.raises(TypeError, match="longest is structure"):
+    with pytest.raises(TypeError, match="longest must be given for a traced table"):
         jax.jit(lags, static_argnums=1)(np.ones((2, 2), int), None)
 
 

@@ -356,10 +356,10 @@ def refuse(message, algorithm=None, network=None, noise=None, **given):
 def test_noise_that_has_no_place_is_refused_before_the_run():
     refuse("upload_noise=", fl.algorithms.FedAvg(STEP))
     alone = fl.federation.Federation(SERVER)
-    refuse("do not talk to each other", GraphFedAvg(STEP), alone, allow_disconnected=True)
+    refuse("do not communicate with each other", GraphFedAvg(STEP), alone, allow_disconnected=True)
     apart = fl.graphs.from_edges(CLIENTS, [], allow_disconnected=True)
     refuse("no edges", network=apart, allow_disconnected=True)
-    refuse("would have been compressed", compression=fl.link.TopK(1))
+    refuse("cannot compress messages with noise=", compression=fl.link.TopK(1))
     homomorphic, masks = GraphHomomorphic(1.0), LocalGraphHomomorphic(1.0)
     refuse("weighted means only", fl.algorithms.NetworkedADMM(0.9), noise=homomorphic)
     for noise in (homomorphic, masks):
@@ -368,9 +368,9 @@ def test_noise_that_has_no_place_is_refused_before_the_run():
         refuse("draws for every edge", noise=noise, delays=fl.link.Geometric(0.2, 2))
         refuse("draws for every edge", noise=noise, participation=fl.participation.Bernoulli(0.9))
     two = fl.graphs.path(2)
-    with pytest.raises(ValueError, match="no node hears more than one"):
+    with pytest.raises(ValueError, match="no node has more than one"):
         fl.Simulation(make_problem(), GraphFedAvg(STEP), make_servers(), noise=masks)
-    with pytest.raises(ValueError, match="no node hears more than one"):
+    with pytest.raises(ValueError, match="no node has more than one"):
         masks.check(two, [two.mixing()])
 
 
@@ -386,7 +386,7 @@ def test_homomorphic_noise_needs_a_weight_to_be_taken_off():
     matrix[:, 2] = np.where(np.arange(CLIENTS) == 2, 0, matrix[:, 2])
     over = fl.graphs.from_stochastic(matrix / matrix.sum(axis=0), convention="left")
     noise = GraphHomomorphic(1.0)
-    refuse("node 2 gives its own model the weight 0", ATC(STEP, over), noise=noise)
+    refuse("node 2 has the weight 0 for its own model", ATC(STEP, over), noise=noise)
     edgy = fl.graphs.Mixing("laplacian", step=0.4)  # 1 - 3 * 0.4
     refuse("node 1 gives its own model the weight -0.2", ATC(STEP, edgy), noise=noise)
     fl.Simulation(make_problem(), ATC(STEP, over), make_network(), noise=PerEdge(1.0))
@@ -395,7 +395,7 @@ def test_homomorphic_noise_needs_a_weight_to_be_taken_off():
 def test_a_node_with_one_neighbor_is_told_of():
     tail = fl.graphs.from_edges(CLIENTS, [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4)])
     given = make_problem(), ATC(STEP), tail
-    with pytest.warns(UserWarning, match="1 of 5 nodes hear one neighbor only.* node 4"):
+    with pytest.warns(UserWarning, match="1 of 5 nodes receive from one neighbor only.* node 4"):
         fl.Simulation(*given, noise=LocalGraphHomomorphic(1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -520,7 +520,7 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
         noise = kind(1e-3)
         # It cancels in sums by the network's weights, and not where peers weigh single messages.
         if noise.cancels and CASES[label].algorithm.one_by_one:
-            with pytest.raises(ValueError, match="looks at single messages, and Local"):
+            with pytest.raises(ValueError, match=r"combines single messages .* but Local"):
                 dataclasses.replace(silent, noise=noise)
             continue
         results = fl.run(fl._module.replace(silent, noise=noise), 3, as_key(1))["model"].values

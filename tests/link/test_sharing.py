@@ -159,7 +159,7 @@ def test_all_parameters_in_one_portion_are_all_of_them():
 def test_offsets_are_of_windows_that_differ():
     with pytest.raises(ValueError, match=r"offset must be >= 0, got -1"):
         Circular(2, offset=-1)
-    with pytest.raises(ValueError, match="offset=1 was given for clients that are coordinated"):
+    with pytest.raises(ValueError, match="offset=1 was given for coordinated clients"):
         Circular(2, coordinated=True, offset=1)
 
 

@@ -417,7 +417,7 @@ def test_only_a_class_that_says_so_is_gaussian():
     assert not any(map(is_gaussian, (fl.privacy.PureDP, DiscreteZCDP)))
     general = ZCDP.from_epsilon(1.0, 1e-5, "canonne-kamath-steinke").total_rho
     assert Own.from_epsilon(1.0, 1e-5).total_rho == general
-    with pytest.raises(ValueError, match="Own does not say that its is"):
+    with pytest.raises(ValueError, match="which Own does not declare"):
         Own.from_epsilon(1.0, 1e-5, "gaussian")
 
 
@@ -426,9 +426,12 @@ def test_only_a_class_that_says_so_is_gaussian():
     [
         (
             lambda: DiscreteZCDP.from_epsilon(1.0, 1e-5, "gaussian"),
-            "continuous Gaussian noise, and DiscreteZCDP does not say",
+            "continuous Gaussian noise, which DiscreteZCDP does not declare",
         ),
-        (lambda: DiscreteZCDP(1.0, schedule="variance"), "no account of what rounding"),
+        (
+            lambda: DiscreteZCDP(1.0, schedule="variance"),
+            "rounding to a grid is not known",
+        ),
         (lambda: DiscreteZCDP(1.0, steps=0), "steps must be >= 1"),
         (lambda: DiscreteZCDP(0.0), "total_rho must be"),
         (lambda: PureDP(1.0, steps=0), "steps must be >= 1"),

@@ -167,7 +167,7 @@ def test_tables_of_samples():
     assert table.shape == (2, 16, 4)
     assert table.sum() == pytest.approx(1)
     assert mutual_information(table.sum(2)) == pytest.approx(np.log(2), abs=1e-3)
-    with pytest.raises(ValueError, match="value of all three, got"):
+    with pytest.raises(ValueError, match="the same number of samples, got"):
         joint_table(s[:10], cells, cells)
     with pytest.raises(ValueError, match="levels must be >= 2"):
         quantized(x, 1)

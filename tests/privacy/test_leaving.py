@@ -266,7 +266,7 @@ def simulated(algorithm, budget, seed=0):
 @pytest.mark.parametrize(("algorithm", "budget", "what"), LEAKS)
 def test_what_would_leave_in_the_clear_is_refused(algorithm, budget, what):
     simulation = simulated(algorithm, budget)
-    with pytest.raises(ValueError, match=f"{algorithm.__name__} lets out .*: {what}"):
+    with pytest.raises(ValueError, match=f"{algorithm.__name__} releases .*: {what}"):
         fl.run(simulation, rounds=2)
     with pytest.raises(ValueError, match=what):
         fl.sweep(lambda key: simulation, rounds=2, seeds=1)
@@ -276,7 +276,7 @@ def test_of_one_grid_point_too():
     def scenario(key, leaks):
         return simulated(Publishes if leaks else Own, ZCDP(1.0))
 
-    with pytest.raises(ValueError, match="Publishes lets out") as caught:
+    with pytest.raises(ValueError, match="Publishes releases values") as caught:
         fl.sweep(scenario, grid={"leaks": fl.static([False, True])}, rounds=2, seeds=1)
     assert "'leaks': True" in caught.value.__notes__[-1]
 

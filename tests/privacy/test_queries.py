@@ -67,7 +67,7 @@ def test_large_messages_and_many_beat_noise():
 
 def test_bad_input():
     models, sent = exchanged(stations(1), 0, 5)
-    with pytest.raises(ValueError, match="models must be one more than the messages"):
+    with pytest.raises(ValueError, match="one model more than messages"):
         queried_loss(models[1:], sent, STEP, PULL)
     with pytest.raises(ValueError, match="step_size must be finite and > 0"):
         queried_loss(models, sent, 0.0, PULL)

@@ -156,7 +156,7 @@ def test_bad_input():
         trained_attack(release, ZERO, np.ones(2), 1.0, 0.0)
     with pytest.raises(ValueError, match=r"attacker must have fit\(X, y\) and predict\(X\)"):
         trained_attack(release, ZERO, ONE, 1.0, 0.0, attacker=3)
-    with pytest.raises(ValueError, match="predict must say 0 or 1 of each of 20 releases"):
+    with pytest.raises(ValueError, match="predict must return 0 or 1 for each of 20 releases"):
         trained_attack(release, ZERO, ONE, 1.0, 0.0, trials=40, attacker=Silent())
     with pytest.raises(ValueError, match="release holds 40 NaN or infinite"):
         trained_attack(lambda key, data: data / 0, ZERO, ONE, 1.0, 0.0, trials=40)

@@ -223,7 +223,7 @@ def test_other_numbers_do_not_compile(homomorphic):
 def test_bad_twins_are_refused():
     problem = make_problem(data=OTHER)
     private = dataclasses.replace(world(), privacy=ZCDP(1.0))
-    with pytest.raises(ValueError, match="a budget keeps an account of its own"):
+    with pytest.raises(ValueError, match="twins are for noise without a budget"):
         twins(private, problem, ROUNDS)
     with pytest.raises(ValueError, match="neighbors must differ in one client"):
         twins(world(), make_problem(data=tuple((X, y + 1) for X, y in DATA)), ROUNDS)

@@ -313,7 +313,7 @@ def test_the_search_can_be_repeated():
 @pytest.mark.parametrize(
     ("error", "changes", "message"),
     [
-        (ValueError, {"simulation": one_server(None)}, "no sensitivity to put to the test"),
+        (ValueError, {"simulation": one_server(None)}, "no sensitivity to test"),
         (ValueError, {"client": 4}, "client must be .*3, got 4"),
         (ValueError, {"client": -1}, "client must be .*, got -1"),
         (ValueError, {"evaluations": 0}, "evaluations must be >= 1, got 0"),
@@ -322,7 +322,7 @@ def test_the_search_can_be_repeated():
         (
             ValueError,
             {"simulation": one_server(CentralGaussian(1.0), FedAvg(0.1, weighting="equal"), None)},
-            "says nothing in one of the two data",
+            "must contribute nothing in one of the two data",
         ),
     ],
 )

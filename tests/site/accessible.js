@@ -53,7 +53,7 @@ const skipped = headings
   .map((heading) => heading.textContent);
 
 const named = (control) => control.ariaLabel || control.title || control.textContent.trim()
-  || [...(control.labels || [])].some((label) => label.textContent.trim());
+  || [...(control.labels || [])].some((label) => label.textContent.trim() || label.title);
 const controls = [...document.querySelectorAll("input, select, button, article a[href]")]
   .filter((control) => control.checkVisibility({ visibilityProperty: true }))
   .filter((control) => !(named(control) || control.querySelector("img[alt]")) || control.tabIndex < 0)

@@ -7,7 +7,10 @@ import threading
 import warnings
 from pathlib import Path
 
+import jax
 import pytest
+
+import fljax as fl
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +134,7 @@ BEYOND = (
     "return Math.max(...['html', '.content'].map(name => document.querySelector(name))"
     ".map(part => part.scrollWidth - part.clientWidth))"
 )
+ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text(encoding="utf-8")
 KINDS = (
     *("index", "start", "ideas", "speed", "changelog", "contributing", "genindex"),
     *("guides/privacy", "guides/unreliable", "tutorials/peers", "tutorials/streams"),
@@ -153,6 +157,25 @@ def test_tables_and_formulas_scroll_and_the_page_does_not(visit, name):
     assert page.execute_script(BEYOND) > 0  # it would be seen
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_displays_of_results_fit_a_page_and_are_readable(visit, theme):
+    """As in the guides, whose programs were run or not when this site was built."""
+    problem = fl.problems.ridge(jax.random.key(0), clients=30, samples=5, dim=2)
+    network = fl.graphs.ring(30)
+    simulation = fl.Simulation(problem, fl.algorithms.ATC(0.1), network, metrics=["train_error"])
+    results = fl.sweep(lambda key: simulation, seeds=2, rounds=40)
+    page = visit("start.html", width=390)
+    page.execute_script(f"document.body.dataset.theme = '{theme}'")
+    for shown in (results, results.train_error, simulation):
+        page.execute_script(
+            "const cell = document.createElement('div'); cell.className = 'cell_output';"
+            "cell.innerHTML = arguments[0]; document.querySelector('article').append(cell)",
+            shown._repr_html_(),
+        )
+    assert page.execute_script(BEYOND) <= 0
+    assert page.execute_script(ACCESSIBLE) == [[], [], []]
+
+
 def test_search_finds_a_page(visit):
     page = visit("search.html?q=GilbertElliott")
     links = wait(page, "return [...document.querySelectorAll('ul.search a')].map(a => a.href)")
@@ -172,9 +195,6 @@ def test_the_start_page_leads_everywhere(visit):
     links = page.execute_script("return [...document.querySelectorAll('a')].map(a => a.href)")
     for goal in ("start", "algorithms/index", "gallery/index", "reference/index"):
         assert any(link.endswith(f"{goal}.html") for link in links)
-
-
-ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -326,30 +326,35 @@ def test_rare_participation_moves_the_stable_step():
 @pytest.mark.parametrize(
     ("algorithm", "network", "stages", "message"),
     [
-        (ATC(0.1), GRAPH, {"participation": Markov(0.1, 0.5)}, "remembers who was there"),
+        (ATC(0.1), GRAPH, {"participation": Markov(0.1, 0.5)}, "depends on earlier rounds"),
         (ATC(0.1), GRAPH, {"losses": fl.link.GilbertElliott(0.1, 0.5)}, "not known with losses="),
         (ATC(0.1), GRAPH, {"participation": Bernoulli(0.0)}, "the probability of taking part"),
         (
             ATC(0.1),
             GRAPH,
             {"losses": Independent(0.5), "noise": PerEdge(0.1)},
-            "known where all are there",
+            "known only if all peers participate",
         ),
         (
             Diffusion(0.1, "metropolis", after="metropolis"),
             GRAPH,
             {"losses": Independent(0.1)},
-            "one exchange a round",
+            "one exchange per round",
         ),
-        (SampledDiffusion(0.1), GRAPH, {"losses": Independent(0.1)}, "known without losses="),
-        (SampledDiffusion(0.1, rule="importance"), GRAPH, {}, "follow from the run"),
-        (FedAvg(0.1), None, {"losses": Independent(0.1)}, "are known of peers"),
-        (FedAvg(0.1, 3), None, {"participation": Bernoulli(0.5)}, "who is drawn of those"),
+        (SampledDiffusion(0.1), GRAPH, {"losses": Independent(0.1)}, "not known with losses="),
+        (SampledDiffusion(0.1, rule="importance"), GRAPH, {}, "change during a run"),
+        (FedAvg(0.1), None, {"losses": Independent(0.1)}, "are known for peers only"),
+        (
+            FedAvg(0.1, 3),
+            None,
+            {"participation": Bernoulli(0.5)},
+            "participants drawn",
+        ),
         (
             FedAvg(0.1, weighting="samples"),
             None,
             {"participation": Bernoulli(0.5)},
-            "different weights",
+            "a weighted mean of clients is biased",
         ),
     ],
 )

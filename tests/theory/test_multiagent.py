@@ -410,7 +410,7 @@ def test_homomorphic_noise_is_worse_for_each_model_at_large_steps():
     assert near[0] < far[0]
     assert near[2] > far[2]
     np.testing.assert_allclose(near[1], far[1], rtol=2e-3)
-    with pytest.raises(ValueError, match="leaves less at both step sizes"):
+    with pytest.raises(ValueError, match="has the smaller error at both step sizes"):
         theory.crossover(simulation, KINDS[2], KINDS[0], between=(step / 8, step / 2))
 
 
@@ -654,15 +654,15 @@ def test_runs_come_to_the_steady_state(algorithm, network, stages):
         ),
         (
             lambda: fl.Simulation(eight(), FedAvg(0.1, 2, weighting="samples")),
-            "a mean of clients of different weights",
+            "a weighted mean of clients is biased",
         ),
         (
             lambda: fl.Simulation(eight().weighing("samples"), FedAvg(0.1)),
-            "and not of a problem that does",
+            "not as the problem's",
         ),
         (
             lambda: fl.Simulation(eight(), ATC(fl.schedules.PowerDecay(0.1)), GRAPH),
-            "the same map if the step size is a number",
+            "the step size must be a number",
         ),
         (
             lambda: fl.Simulation(

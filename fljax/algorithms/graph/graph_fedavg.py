@@ -127,8 +127,8 @@ class GraphFedAvg(Algorithm):
         """See :func:`~fljax.algorithms.local_steps.descent_gap`."""
         if self.batches is not None:
             raise ValueError(
-                "a budget for messages is known for steps on all samples; leave out batches=, or "
-                "privacy=."
+                "the privacy loss of messages is accounted for only if steps use all samples; "
+                "leave out batches= or privacy=."
             )
         step_size = self.step_size(round) / jnp.asarray(self.local_steps, problem.dtype)
         return descent_gap(problem, step_size, self.local_steps, gap)

@@ -75,9 +75,8 @@ def check_sums(rule: Weights, algorithm: type[Algorithm]) -> None:
     if not known:
         kind = "doubly stochastic" if algorithm.needs.directed else "symmetric"
         raise ValueError(
-            f"{algorithm.label} needs {kind} weights, got {given}; with others it comes to another "
-            "point. "
-            f"Rules that give such weights: {', '.join(SYMMETRIC)}."
+            f"{algorithm.label} needs {kind} weights, got {given}; with others it converges to a "
+            f"different point. Rules that give such weights: {', '.join(SYMMETRIC)}."
         )
 
 
@@ -87,7 +86,7 @@ def check_weights(rule: Weights, network: Graph) -> None:
         network.check_mixing(rule)
     elif rule.nodes != network.nodes:
         raise ValueError(
-            f"the weights are of {rule.nodes} nodes, and the network has {network.nodes}."
+            f"the weights are for {rule.nodes} nodes, but the network has {network.nodes}."
         )
 
 

@@ -81,8 +81,8 @@ class _Private(_Strategy):
         r"""Return the gradient's sensitivity times :math:`\mu^{(n)}`."""
         if self.batches is not None:
             raise ValueError(
-                "a budget for messages is known for steps on all samples; leave out batches=, or "
-                "privacy=."
+                "the privacy loss of messages is accounted for only if steps use all samples; "
+                "leave out batches= or privacy=."
             )
         return gap.gradient * self.step_size(round)
 
@@ -232,7 +232,7 @@ class Diffusion(_Strategy):
     def validate(self) -> None:
         if all(rule is None for rule in self.combinations):
             raise ValueError(
-                "nobody would hear of anybody: give weights before, beside or after the step."
+                "no peer would receive anything: give weights before, beside or after the step."
             )
 
     @property

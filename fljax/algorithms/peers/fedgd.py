@@ -98,8 +98,8 @@ class FedGD(Coupled):
         if self.step_size is None and (isinstance(problem, Stream) or not _smooth(problem)):
             what = "data that arrive one by one" if problem.online else "an objective not smooth"
             raise ValueError(
-                f"the step size follows from the curvature of the data by default, and of {what} "
-                "there is none to follow; give step_size."
+                "by default the step size follows from the curvature of the data, which is not "
+                f"known for {what}; give step_size."
             )
         if not callable(self.step_size) and self.step_size is not None:
             _check.per_client("step_size", self.step_size, problem.clients)
@@ -190,8 +190,8 @@ class NetworkedFedSGD(FedGD):
         super().validate()
         if (self.batches is None) == (self.oracle is None):
             raise ValueError(
-                "gradients are estimated on batches or by an oracle; give one of batches= and "
-                "oracle=. On all samples they are those of FedGD."
+                "give either batches= or oracle=, by which gradients are estimated; for gradients "
+                "on all samples take FedGD."
             )
 
     def check(self, problem: Any, network: Graph) -> None:

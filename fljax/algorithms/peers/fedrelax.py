@@ -123,9 +123,9 @@ class FedRelax(Coupled):
         _check.registered("penalty", self.penalty)
         if np.ndim(self.coupling) and self.one_by_one:
             raise ValueError(
-                "a coupling of each parameter needs the squared penalty, got "
-                f"{type(self.penalty).__name__}; Mixture and Blocks give parts of a model "
-                "strengths of their own."
+                "one coupling for each parameter needs the squared penalty, got "
+                f"{type(self.penalty).__name__}; Mixture and Blocks are penalties with separate "
+                "strengths for parts of a model."
             )
 
     @property
@@ -137,10 +137,9 @@ class FedRelax(Coupled):
         self.penalty.check(problem.dim)
         if np.ndim(self.coupling) and not is_quadratic(problem):
             raise ValueError(
-                "parameters can be coupled unequally where a node's problem has a closed form, "
-                f"which that of {type(problem.loss).__name__} with "
-                f"{type(problem.regularizer).__name__} has not; give one number as coupling, or "
-                "take FedGD."
+                "one coupling for each parameter needs a problem with a closed form, which "
+                f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__} does not "
+                "have; give one number as coupling, or take FedGD."
             )
         known = problem.features, problem.weights, problem.share, network.degree, self.coupling
         if all(_check.is_concrete(value) for value in known):
@@ -161,9 +160,9 @@ class FedRelax(Coupled):
                 rows = np.concatenate([np.asarray(rows)[real], determined])
                 if np.linalg.matrix_rank(rows) < width:
                     raise ValueError(
-                        f"node {k} has {real.sum()} samples and {width} features, and of what "
-                        "these leave open no neighbor says anything: its minimizer is not unique. "
-                        "Couple it (coupling > 0, an edge), or give the problem a regularizer."
+                        f"node {k} has {real.sum()} samples for {width} features, and no coupled "
+                        "neighbor that determines the rest: its minimizer is not unique. Couple it "
+                        "(coupling > 0, an edge), or give the problem a regularizer."
                     )
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:

@@ -102,8 +102,8 @@ class ModelAgnosticFedRelax(OnTestSet):
         self._validate()
         if not self.pooled and self.learners is None:
             raise ValueError(
-                "linear models of squared errors are the same with pooled pseudo-labels; leave out "
-                "pooled=False, or give learners."
+                "pooled=False makes no difference for linear models with squared errors; leave it "
+                "out, or give learners."
             )
 
     @property
@@ -138,7 +138,7 @@ class ModelAgnosticFedRelax(OnTestSet):
         """Return the solution of (66) for linear models, by conjugate gradients."""
         if self.learners is not None:
             raise ValueError(
-                "of learners no optimum is known; take metrics such as 'validation_error'."
+                "the optimum is not known for learners; take metrics such as 'validation_error'."
             )
         points = self.points(problem)
         pull, size = self._pull(network)[:, None], points.shape[1]

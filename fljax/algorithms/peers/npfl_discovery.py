@@ -50,7 +50,8 @@ class State(NamedTuple):
 
 @module
 class Choosing(Algorithm):
-    r""":class:`NPFL` whose clients choose their cluster and send its number with their model.
+    r""":class:`~fljax.algorithms.NPFL` whose clients choose their cluster and send its number with
+    their model.
 
     Clients start in the clusters :math:`k\bmod Q`. After ``warmup`` rounds each client, after its
     primal step, chooses the cluster :math:`\arg\min_rm_{kr}` whose mean model

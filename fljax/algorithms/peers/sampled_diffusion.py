@@ -129,8 +129,8 @@ class SampledDiffusion(Descending):
             return
         if np.shape(self.probability) != (network.nodes, network.nodes):
             raise ValueError(
-                f"probability must be of each of {network.nodes} peers' neighbors, "
-                f"{(network.nodes,) * 2}, got shape {np.shape(self.probability)}."
+                f"probability must be a matrix of shape {(network.nodes,) * 2}, one row for each "
+                f"of the {network.nodes} peers, got shape {np.shape(self.probability)}."
             )
         neighbors, weights = network.neighbor_table()
         _check.known(_of_neighbors, self.probability, neighbors, weights)
@@ -197,8 +197,8 @@ def _of_neighbors(probability: Any, neighbors: Any, weights: Any) -> None:
     allowed[row, np.asarray(neighbors)[row, slot]] = True
     if np.any((probability > 0) != allowed):
         raise ValueError(
-            "probability must be positive for the neighbors of each peer, all of which must be "
-            "heard now and then, and zero for others."
+            "probability must be positive for every neighbor of a peer, and zero for all other "
+            "clients."
         )
     total = probability.sum(axis=1)
     if np.any(np.abs(total - 1) > 1e-4):

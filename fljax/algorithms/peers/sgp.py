@@ -100,7 +100,7 @@ class SGP(Descending):
             return
         if len(self.shares) != network.nodes:
             raise ValueError(
-                f"shares are of {len(self.shares)} nodes, and the network has {network.nodes}."
+                f"shares are for {len(self.shares)} nodes, but the network has {network.nodes}."
             )
 
         def known(shares: Any, *_: Any) -> None:
@@ -109,8 +109,8 @@ class SGP(Descending):
             if len(beyond):
                 k, giver = beyond[0]
                 raise ValueError(
-                    f"shares must be on edges of the network, and node {giver} gives to node {k}, "
-                    "which is no neighbor; add the edge, or make the share zero."
+                    f"shares must be zero except on edges of the network, but node {giver} gives "
+                    f"to node {k}, which is no neighbor; add the edge, or make the share zero."
                 )
 
         _check.known(known, self.shares, network.degree)

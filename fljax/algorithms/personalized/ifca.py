@@ -128,8 +128,8 @@ class IFCA(Algorithm):
         self.selection.check(problem.clients)
         if problem.initial is not None:
             raise ValueError(
-                "IFCA starts from a model of every cluster, and not from the problem's: leave out "
-                "starting_at(), and give IFCA start=[clusters, dim]."
+                "IFCA starts from one model for each cluster, and not from the problem's start: "
+                "leave out starting_at(), and give IFCA start=[clusters, dim]."
             )
         if self.start is None:
             key = jax.random.key(0, impl="threefry2x32")

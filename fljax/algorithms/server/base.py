@@ -114,16 +114,20 @@ class LocalLearning(Algorithm):
             if name == "epochs" or getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
         if self.local_steps is not None and self.epochs != 1:
-            raise ValueError("local_steps and epochs both say how long; leave out one.")
+            raise ValueError(
+                "local_steps and epochs both set the length of local training; leave out one."
+            )
         if self.batches is not None:
             if self.batch is not None:
-                raise ValueError("batches and batch both say what a step is on; leave out one.")
+                raise ValueError("batches and batch both set the samples of a step; leave out one.")
             if self.local_steps is None:
-                raise ValueError("a law of batches has no epochs; give local_steps.")
+                raise ValueError(
+                    "batches= is a distribution of batches, which has no epochs; give local_steps."
+                )
         if self.selector is not None and self.clients_per_round is not None:
             raise ValueError(
-                f"clients_per_round={self.clients_per_round} and a selector both say who takes "
-                "part; leave out one."
+                f"clients_per_round={self.clients_per_round} and a selector both choose the "
+                "participants; leave out one."
             )
 
     def check(self, problem: Problem | Stream, network: Any) -> None:
@@ -285,6 +289,8 @@ class Averaging(LocalLearning):
     Args:
       weighting: ``"samples"`` or ``"equal"``, instead of the problem's weights.
 
+    Other arguments are those of :class:`LocalLearning`.
+
     Raises:
       ValueError: as for :class:`LocalLearning`; another weighting.
     """
@@ -316,6 +322,8 @@ class Corrected(LocalLearning):
     mean of all clients' corrections, not only of the participants'. If the problem has weights
     (:meth:`~fljax.problems.Problem.weighing`), each client descends along its mean loss multiplied
     by its weight.
+
+    Args and Raises: as for :class:`LocalLearning`.
     """
 
     def invite(self, now: Round, draws: int | None = None) -> Cohort:
@@ -326,6 +334,6 @@ def check_no_optimizer(algorithm: LocalLearning) -> None:
     """Raise ``ValueError`` if the step size is an optimizer: the algorithm divides by it."""
     if isinstance(algorithm.step_size, Optimizer):
         raise ValueError(
-            f"{type(algorithm).label} needs the size of its clients' steps, which an optimizer has "
-            "not; give step_size a number or a schedule."
+            f"{type(algorithm).label} needs the size of its clients' steps, which an optimizer "
+            "does not have; give step_size a number or a schedule."
         )

@@ -98,7 +98,10 @@ class FedAvg(ReleasesModel, Averaging):
                 "give step_size=fljax.optimizers.from_optax(...), or leave it out."
             )
         if self.normalized and isinstance(self.step_size, Optimizer):
-            raise ValueError("normalized divides a step size, which an optimizer has not.")
+            raise ValueError(
+                "normalized=True divides by the step size, which an optimizer does not have; leave "
+                "out one of them."
+            )
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         memory: Any = ()

@@ -93,7 +93,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
             _check.interval("sampling_rate", self.sampling_rate, above=0, at_most=1)
             if self.batch is not None:
                 raise ValueError(
-                    f"sampling_rate={self.sampling_rate} and batch={self.batch} both say how "
+                    f"sampling_rate={self.sampling_rate} and batch={self.batch} both set how "
                     "batches are drawn; leave out one."
                 )
         for name in ("batch", "clients_per_round"):

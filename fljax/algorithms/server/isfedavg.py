@@ -125,7 +125,7 @@ class ISFedAvg(Algorithm):
             if np.any(batch > counts):
                 k = int(np.argmax(batch - counts))
                 raise ValueError(
-                    f"client {k} has {counts[k]} samples, fewer than a batch of it, "
+                    f"client {k} has {counts[k]} samples, fewer than its batch of "
                     f"{np.broadcast_to(batch, counts.shape)[k]}."
                 )
 

@@ -69,7 +69,9 @@ class _Mimicking(ReleasesModel, Averaging):
         if self.momentum is None:
             return
         if isinstance(self.step_size, Optimizer):
-            raise ValueError("momentum goes with a step size, and an optimizer has its own.")
+            raise ValueError(
+                "momentum is for a step size; an optimizer has its own. Leave out one of them."
+            )
         _check.interval("momentum", self.momentum, at_least=0, below=1)
 
     def rule(self, number: Array) -> Optimizer:

@@ -33,9 +33,8 @@ def _alike(weights: Any) -> None:
     weights = np.asarray(weights)
     if np.any(np.abs(weights - weights[:1]) > 1e-6 * weights.max()):
         raise ValueError(
-            "clients that share predictions hold columns of the same samples, and these have "
-            "samples of their own, or weigh them otherwise; make the problem with "
-            "fljax.problems.vertical."
+            "clients must hold columns of the same samples with the same weights, but their "
+            "weights of samples differ; make the problem with fljax.problems.vertical."
         )
 
 
