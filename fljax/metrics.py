@@ -30,6 +30,7 @@ __all__ = [
     "client_accuracy",
     "consensus_error",
     "deviation_by_norm",
+    "error_rate",
     "explanation",
     "f1_score",
     "gtv_objective",
@@ -87,7 +88,8 @@ class Metric:
                                           its own columns
     ``network_deviation``                 :math:`\frac1K\sum_k\|w_k-w_k^\star\|^2/\|w_k^\star\|^2`
     ``accuracy``                          share of held-out data that is classified correctly
-    ``client_accuracy``                   the same for each client's model, ``[K]``
+    ``error_rate``                        one minus this
+    ``client_accuracy``                   the accuracy of each client's model, ``[K]``
     :func:`precision`, :func:`recall`     of one class, over all held-out data
     :func:`f1_score`                      the harmonic mean of these two
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
@@ -116,6 +118,7 @@ class Metric:
         names. They come after ``round`` in the results.
       bounds: its least and greatest possible value, infinite if there is none; the confidence
         intervals of its means stay within them (:func:`fljax.statistics.summary`).
+      larger_is_better: as of an accuracy; :func:`fljax.tune`, which minimizes, refuses it.
       check: raises ``ValueError`` for a problem, or stream, for which it cannot be computed; called
         when a simulation is created.
 
@@ -155,6 +158,7 @@ class Metric:
     needs_network: bool = False
     bounds: tuple[float, float] = (-math.inf, math.inf)
     check: Callable[[Any], None] | None = None
+    larger_is_better: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -325,6 +329,10 @@ def _accuracy(now: Snapshot) -> Array:
     return judged(now, _right(now))
 
 
+def _error_rate(now: Snapshot) -> Array:
+    return 1 - _accuracy(now)
+
+
 def _client_accuracy(now: Snapshot) -> Array:
     return jnp.broadcast_to(_of_each(now, _right(now)), (len(now.model),))
 
@@ -408,7 +416,18 @@ deviation_by_norm = Metric(
 )
 #: Test accuracy: the share of held-out data that is classified correctly, averaged as in
 #: ``test_error``.
-accuracy = Metric("accuracy", _accuracy, "test accuracy", needs_labels=True, bounds=(0.0, 1.0))
+accuracy = Metric(
+    "accuracy",
+    _accuracy,
+    "test accuracy",
+    needs_labels=True,
+    bounds=(0.0, 1.0),
+    larger_is_better=True,
+)
+#: One minus the test accuracy: the share of held-out data that is classified wrongly.
+error_rate = Metric(
+    "error_rate", _error_rate, "test error rate", needs_labels=True, bounds=(0.0, 1.0)
+)
 #: Test accuracy of each client's model on the client's held-out data, ``[K]``.
 client_accuracy = Metric(
     "client_accuracy",
@@ -417,6 +436,7 @@ client_accuracy = Metric(
     needs_labels=True,
     dims=("client",),
     bounds=(0.0, 1.0),
+    larger_is_better=True,
 )
 #: ``||m_k||^2 / (D sigma_k^2)`` of the round's private messages: the median over the clients that
 #: sent one.
@@ -449,6 +469,7 @@ METRICS = {
         network_deviation,
         deviation_by_norm,
         accuracy,
+        error_rate,
         client_accuracy,
         signal_to_noise,
         total_variation,
@@ -720,6 +741,7 @@ def _one_versus_rest(kind: str, label: float) -> Metric:
         needs_labels=True,
         bounds=(0.0, 1.0),
         check=measure.check,
+        larger_is_better=True,
     )
 
 

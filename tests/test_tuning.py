@@ -1,5 +1,6 @@
 """Tuning: finds the known best, past a bad range, on seeds of its own, and says what is wrong."""
 
+import dataclasses
 import functools
 import re
 import signal
@@ -429,6 +430,70 @@ def test_an_unknown_metric_is_met_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr("fljax.study.tuning.sweep", compiles)
     with pytest.raises(ValueError, match="normalized_error"):
         fl.tune(scenario, ["CTA"], metric="normalised_error", rounds=1)
+
+
+def unlike(number):
+    """A scenario with its own conditioning, hence its own best step."""
+
+    def scenario(key, algorithm):
+        problem = fl.problems.ridge(key, clients=5, samples=8 + 6 * number, dim=2 + number)
+        network = fl.graphs.complete(5)
+        return fl.Simulation(problem, algorithm, network, metrics=["normalized_error"])
+
+    return scenario
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+def test_halving_chooses_what_all_rounds_choose_from_fewer(number, tmp_path):
+    given = METRIC | {"rounds": 32, "refinements": 0}
+    methods = {"EXTRA": (fl.algorithms.EXTRA, {"step_size": (1e-3, 1e1)})}
+    whole = fl.tune(unlike(number), methods, **given)
+    halved = fl.tune(unlike(number), methods, halvings=2, store=tmp_path, **given)
+    assert halved.chosen == whole.chosen
+    both = [one.response["EXTRA"] for one in (whole, halved)]
+    rounds = both[1]["rounds"].values
+    assert sorted(rounds) == [8, 8, 8, 8, 16, 16, 32, 32]
+    kept = rounds == 32
+    assert np.isinf(both[1]["mean"].values[~kept]).all()
+    for part in ("mean", "low", "high"):  # as if it had never stopped, but for rounding
+        np.testing.assert_allclose(*(one[part].values[kept] for one in both), rtol=1e-6)
+
+
+def test_halving_is_refused_where_runs_cannot_go_on():
+    def private(key, algorithm):
+        return dataclasses.replace(scenario(key, algorithm), privacy=fl.privacy.ZCDP(1.0))
+
+    for given, message in (
+        ({"halvings": 4}, "10 rounds, recorded every 1, cannot be halved 4 times"),
+        ({"halvings": 1, "record_every": 10}, "10 rounds, recorded every 10, cannot be halved"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fl.tune(scenario, candidates(0.01, 1.0), **METRIC, **given)
+    methods = {"ATC": (fl.algorithms.ATC, {"step_size": (0.01, 1.0)})}
+    with pytest.raises(ValueError, match="a privacy budget is spread over the rounds"):
+        fl.tune(private, methods, halvings=1, **METRIC)
+
+
+@pytest.mark.slow
+def test_halving_for_a_target_goes_by_the_error_first():
+    given = METRIC | {"goal": "rounds", "target": 0.5, "refinements": 0}
+    tuned = fl.tune(scenario, candidates(0.01, 0.3), halvings=1, **given)
+    response = tuned.response["CTA"]
+    assert sorted(response["rounds"].values[:8]) == [5] * 4 + [10] * 4
+    assert response.attrs["label"].startswith("round")
+    assert step(tuned) == step(fl.tune(scenario, candidates(0.01, 0.3), **given))
+
+
+def test_what_is_better_the_larger_it_is_is_not_minimized():
+    def classified(key, algorithm):
+        problem = fl.problems.logistic(key, clients=5, samples=20, dim=2).split(key, test=0.5)
+        return fl.Simulation(problem, algorithm, metrics=["accuracy", "error_rate"])
+
+    with pytest.raises(ValueError, match=r"'accuracy' is better the larger it is.*'error_rate'"):
+        fl.tune(classified, ["FedAvg"], metric="accuracy", rounds=4, seeds=2)
+    run = fl.run(classified(jax.random.key(0), fl.algorithms.FedAvg(0.1)), rounds=4)
+    np.testing.assert_allclose(run.error_rate, 1 - run.accuracy)
 
 
 def test_a_method_that_always_diverges_says_so():

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -24,7 +25,7 @@ from scipy.stats import qmc
 from fljax import _check, statistics
 from fljax._arguments import checked
 from fljax.algorithms.base import REGISTRY, Algorithm
-from fljax.metrics import Metric
+from fljax.metrics import Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.study.grid import Labeled, Scenario
@@ -171,8 +172,9 @@ class Tuned:
       width: for each number, the least and the greatest value among the candidates with the chosen
         categories whose means are within 1 dB of the best.
       response: for each method, the scores of its candidates, with their values as coordinates:
-        ``mean``, ``low``, ``high``, ``runs``, ``diverged`` and ``censored`` (runs that never
-        reached the target). The mean is infinite where any run diverged.
+        ``mean``, ``low``, ``high``, ``runs``, ``diverged``, ``censored`` (runs that never reached
+        the target) and ``rounds``. The mean is infinite where any run diverged, and where the
+        candidate was eliminated after fewer rounds than the others.
       goal: the criterion that was minimized.
       seeds: the seeds used, which must not be used in an evaluation.
       compilations: number of programs that were compiled.
@@ -315,6 +317,7 @@ def tune(
     points: int = 8,
     extensions: int = 3,
     refinements: int = 1,
+    halvings: int = 0,
     record_every: int = 1,
     store: str | PathLike | None = None,
 ) -> Tuned:
@@ -327,6 +330,12 @@ def tune(
     best. Linear ranges are never exceeded. All batches have the same number of candidates, so that
     each structure needs one compiled program. The score of a candidate with a diverged run is
     infinite.
+
+    With ``halvings`` the candidates of a batch race (successive halving, Jamieson & Talwalkar
+    2016): all of them run for a part of the rounds, ``rounds / 2**halvings``, then the better half
+    of each structure's continues from its states for twice as many, and so on. The best candidate
+    can be eliminated early, as long steps are often better at first; each stage compiles programs
+    of its own, so halving pays for long runs only.
 
     Seeds of the tuning are numbered from 10^9 on, in the same root as those of :func:`fljax.sweep`,
     which begin at 0, so no run of an evaluation was used for tuning. Under a privacy budget, a
@@ -351,6 +360,8 @@ def tune(
       points: number of candidates per batch, for each hyperparameter.
       extensions: maximum number of times that the search of a structure continues beyond an edge.
       refinements: number of refinements.
+      halvings: number of times that half of the candidates of a batch are eliminated, by the last
+        record of the metric where the goal has a target, otherwise by the goal; 0: none.
       record_every: number of rounds between records of the metrics.
       store: a folder that keeps all runs; a tuning that was killed resumes from there.
 
@@ -361,7 +372,9 @@ def tune(
       ValueError: before anything is compiled, an unknown method or one with required arguments
         other than numbers, an empty or inverted range, an argument that the method does not have,
         an unknown goal, a goal without its target or a target without its goal, an unknown metric,
-        seeds of an evaluation; a method of which every candidate diverged.
+        seeds of an evaluation, a metric that is better the larger it is, halvings of private runs,
+        whose budget is spread over all rounds, or of too few rounds; a method of which every
+        candidate diverged.
 
     Example:
       >>> import jax, fljax as fl
@@ -383,6 +396,7 @@ def tune(
         ("points", points, 3),
         ("extensions", extensions, 0),
         ("refinements", refinements, 0),
+        ("halvings", halvings, 0),
     ):
         _check.count(name, count, at_least=least)
     _check.choice("goal", goal, GOALS)
@@ -408,45 +422,107 @@ def tune(
             f"seeds of a tuning are numbered from {FIRST_SEED} on, as those below are an "
             f"evaluation's, got {min(tuned_on)}; give their number alone."
         )
-    numbers = (m.name for g in Study.of(request).groups for m in g.shown.metrics if not m.dims)  # pyright: ignore
-    _check.choice("metric", metric.name if isinstance(metric, Metric) else metric, set(numbers))
+    shown = [group.shown for group in Study.of(request).groups]
+    known = {m.name: as_metric(m) for one in shown for m in one.metrics}
+    name = metric.name if isinstance(metric, Metric) else metric
+    _check.choice("metric", name, [one for one, m in known.items() if not m.dims])
+    if known[name].larger_is_better:
+        raise ValueError(
+            f"{name!r} is better the larger it is, and a tuning minimizes; take a metric of "
+            "errors, as 'error_rate' is for 'accuracy'."
+        )
+    stages = _stages(rounds, halvings, record_every)
+    if halvings and any(one.privacy is not None for one in shown):
+        raise ValueError(
+            "halvings= continues runs that ended early, and a privacy budget is spread over the "
+            "rounds that were planned; leave out halvings=."
+        )
     scores: list[list[xr.Dataset]] = [[] for _ in rows]
     compilations = 0
-    while any(search.batch is not None for search in searches):
-        candidates, owners = {}, []
-        for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True)):
-            for place in () if search.batch is None else search.batch:
-                values = one.values(place)
-                label = ", ".join(f"{key}={value!r}" for key, value in values.items())
-                candidates[f"{name}: {label}"] = one.build(**values)
-                owners.append(i)
+
+    def scored(candidates: dict[str, Algorithm], stage: int, folder: Any) -> xr.Dataset:
+        nonlocal compilations
         with unwarned():  # candidates may be bad; who runs the chosen one is warned
             results = sweep(
                 scenario,
                 grid={"algorithm": candidates},
-                rounds=rounds,
+                rounds=stage,
                 seeds=tuned_on,
                 record_every=record_every,
-                store=store,
+                store=folder,
             )
         compilations += results.attrs["compilations"]
-        for i, ((_, one), search) in enumerate(zip(rows, searches, strict=True)):
-            if search.batch is None:
-                continue
-            part = results.isel(algorithm=np.flatnonzero(np.array(owners) == i))
-            scored = _scored(part, metric, goal, target)
-            scores[i].append(_labeled(scored, one, search.batch))
-            search.places = np.concatenate([search.places, search.batch])
-            search.advance(np.concatenate([s["mean"].values for s in scores[i]]))
+        whole = stage == rounds or target is None
+        return _scored(results, metric, *((goal, target) if whole else ("final", None)))
+
+    kept = contextlib.nullcontext(store)
+    with tempfile.TemporaryDirectory() if halvings and store is None else kept as folder:
+        while any(search.batch is not None for search in searches):
+            candidates, owners = {}, []
+            for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True)):
+                for place in () if search.batch is None else search.batch:
+                    values = one.values(place)
+                    label = ", ".join(f"{key}={value!r}" for key, value in values.items())
+                    candidates[f"{name}: {label}"] = one.build(**values)
+                    owners.append(i)
+            raced = _race(scored, candidates, owners, stages, folder)
+            for i, ((_, one), search) in enumerate(zip(rows, searches, strict=True)):
+                if search.batch is None:
+                    continue
+                part = raced.isel(algorithm=np.flatnonzero(np.array(owners) == i))
+                scores[i].append(_labeled(part, one, search.batch))
+                search.places = np.concatenate([search.places, search.batch])
+                search.advance(np.concatenate([s["mean"].values for s in scores[i]]))
     response = {}
-    for name in methods_:
-        own = [i for i, row in enumerate(rows) if row[0] == name]
+    for method in methods_:
+        own = [i for i, row in enumerate(rows) if row[0] == method]
         parts = [xr.concat(scores[i], "candidate", combine_attrs="override") for i in own]
         inside = [_interior(part, searches[i]) for part, i in zip(parts, own, strict=True)]
         best = int(np.argmin([float(part["mean"].min()) for part in parts]))
         whole = xr.concat(parts, "candidate", combine_attrs="override")
-        response[name] = whole.assign_attrs(interior=inside[best])
+        response[method] = whole.assign_attrs(interior=inside[best])
     return _tuned(methods_, response, goal, tuned_on, compilations)
+
+
+def _stages(rounds: int, halvings: int, record_every: int) -> list[int]:
+    """The rounds after which candidates are judged, the last after all of them."""
+    stages = [rounds // 2**left // record_every * record_every for left in range(halvings, -1, -1)]
+    stages[-1] = rounds
+    if not all(one < other for one, other in itertools.pairwise([0, *stages])):
+        raise ValueError(
+            f"{rounds} rounds, recorded every {record_every}, cannot be halved {halvings} times; "
+            "take fewer halvings= or more rounds."
+        )
+    return stages
+
+
+def _race(
+    scored: Callable[[dict[str, Algorithm], int, Any], xr.Dataset],
+    candidates: dict[str, Algorithm],
+    owners: Sequence[int],
+    stages: Sequence[int],
+    folder: Any,
+) -> xr.Dataset:
+    """The scores of all candidates; the worse half of each owner's ends at every stage but the
+    last, with an infinite mean.
+    """
+    racing, parts = dict(zip(candidates, owners, strict=True)), []
+    for stage in stages:
+        numbers = scored({name: candidates[name] for name in racing}, stage, folder)
+        numbers["rounds"] = "algorithm", np.full(len(racing), stage)
+        if stage < stages[-1]:
+            mean = dict(zip(racing, numbers["mean"].values, strict=True))
+            eliminated = []
+            for owner in set(racing.values()):
+                own = sorted((n for n, one in racing.items() if one == owner), key=mean.__getitem__)
+                eliminated += own[(len(own) + 1) // 2 :]
+            for name in eliminated:
+                del racing[name]
+            numbers = numbers.sel(algorithm=eliminated)
+            numbers["mean"] = xr.full_like(numbers["mean"], np.inf)
+        parts.append(numbers)
+    whole = xr.concat(parts, "algorithm", combine_attrs="drop").assign_attrs(parts[-1].attrs)
+    return whole.sel(algorithm=[*candidates])
 
 
 @contextlib.contextmanager
