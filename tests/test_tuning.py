@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from fljax.study.tuning import (
     _structures,
 )
 
-METRIC = {"metric": "normalized_error", "rounds": 10, "seeds": 2}
+METRIC: dict[str, Any] = {"metric": "normalized_error", "rounds": 10, "seeds": 2}
 
 
 def scenario(key, algorithm):
@@ -446,7 +447,7 @@ def unlike(number):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_halving_chooses_what_all_rounds_choose_from_fewer(number, tmp_path):
-    given = METRIC | {"rounds": 32, "refinements": 0}
+    given: dict[str, Any] = METRIC | {"rounds": 32, "refinements": 0}
     methods = {"EXTRA": (fl.algorithms.EXTRA, {"step_size": (1e-3, 1e1)})}
     whole = fl.tune(unlike(number), methods, **given)
     halved = fl.tune(unlike(number), methods, halvings=2, store=tmp_path, **given)
@@ -469,7 +470,7 @@ def test_halving_is_refused_where_runs_cannot_go_on():
         ({"halvings": 1, "record_every": 10}, "10 rounds, recorded every 10, cannot be halved"),
     ):
         with pytest.raises(ValueError, match=message):
-            fl.tune(scenario, candidates(0.01, 1.0), **METRIC, **given)
+            fl.tune(scenario, candidates(0.01, 1.0), **METRIC | given)
     methods = {"ATC": (fl.algorithms.ATC, {"step_size": (0.01, 1.0)})}
     with pytest.raises(ValueError, match="a privacy budget is spread over the rounds"):
         fl.tune(private, methods, halvings=1, **METRIC)
@@ -477,7 +478,7 @@ def test_halving_is_refused_where_runs_cannot_go_on():
 
 @pytest.mark.slow
 def test_halving_for_a_target_goes_by_the_error_first():
-    given = METRIC | {"goal": "rounds", "target": 0.5, "refinements": 0}
+    given: dict[str, Any] = METRIC | {"goal": "rounds", "target": 0.5, "refinements": 0}
     tuned = fl.tune(scenario, candidates(0.01, 0.3), halvings=1, **given)
     response = tuned.response["CTA"]
     assert sorted(response["rounds"].values[:8]) == [5] * 4 + [10] * 4
