@@ -8,7 +8,7 @@ from fljax import _check
 from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.link import DelayTrace, EdgeDelays, GraphHomomorphic, Noise
+from fljax.link import DelayTrace, EdgeDelays, Noise
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -348,7 +348,7 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "leave out compression= or noise=.",
             False,
         )
-    if isinstance(noise, GraphHomomorphic) and not _averages(needs, simulation):
+    if noise.cancels == "network" and not _averages(needs, simulation):
         yield Unmet(
             "sums the messages that it receives, but graph-homomorphic noise cancels in weighted "
             "means only; take "
@@ -356,16 +356,14 @@ def _noise(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             + "PerMessage or PerEdge.",
             True,
         )
-    if noise.cancels and simulation.algorithm.one_by_one:
+    if noise.cancels == "receiver" and simulation.algorithm.one_by_one:
         yield Unmet(
             "combines single messages by another rule than a weighted sum, but "
             f"{type(noise).__name__} noise cancels only in sums with the network's own weights; "
             "take PerMessage or PerEdge.",
             True,
         )
-    if simulation.aggregation is not None and (
-        noise.cancels or isinstance(noise, GraphHomomorphic)
-    ):
+    if simulation.aggregation is not None and noise.cancels:
         yield Unmet(
             f"combines messages by an aggregator, which is no weighted mean, and "
             f"{type(noise).__name__} noise cancels in weighted means only; leave out aggregation= "

@@ -465,10 +465,11 @@ def test_halving_is_refused_where_runs_cannot_go_on():
     def private(key, algorithm):
         return dataclasses.replace(scenario(key, algorithm), privacy=fl.privacy.ZCDP(1.0))
 
-    for given, message in (
+    bad: list[tuple[dict[str, Any], str]] = [
         ({"halvings": 4}, "10 rounds, recorded every 1, cannot be halved 4 times"),
         ({"halvings": 1, "record_every": 10}, "10 rounds, recorded every 10, cannot be halved"),
-    ):
+    ]
+    for given, message in bad:
         with pytest.raises(ValueError, match=message):
             fl.tune(scenario, candidates(0.01, 1.0), **METRIC | given)
     methods = {"ATC": (fl.algorithms.ATC, {"step_size": (0.01, 1.0)})}

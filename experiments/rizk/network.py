@@ -77,8 +77,8 @@ class Masks(LocalGraphHomomorphic):
     """
 
     @property
-    def cancels(self) -> bool:
-        return False
+    def cancels(self) -> Any:
+        return ""
 
 
 NONE, RANDOM, HOMOMORPHIC, LOCAL = "none", "random", "homomorphic", "local"

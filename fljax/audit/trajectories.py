@@ -9,7 +9,7 @@ measured: of models, and of the messages themselves, which the source replaces b
 import functools
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ class _Replayed(Noise):
         return self.base.over_edges(key, receiver, senders, weights, dim)
 
     @property
-    def cancels(self) -> bool:
+    def cancels(self) -> Literal["", "network", "receiver"]:
         return self.base.cancels
 
 
@@ -302,7 +302,9 @@ def twins(
     size = 3 * simulation.problem.clients * simulation.problem.dim
     key = as_key(key)
     noisy = simulation.noise is not None or simulation.upload_noise is not None
-    replayed = noisy and not (simulation.noise is not None and simulation.noise.cancels)
+    replayed = noisy and not (
+        simulation.noise is not None and simulation.noise.cancels == "receiver"
+    )
     results, optima = _run(
         worlds,
         jax.random.split(key, seeds),
@@ -366,7 +368,8 @@ def _epsilons(simulation: Simulation, results: xr.Dataset) -> dict[str, Any]:
     """Of Laplace noise, as the source has it and from the messages themselves."""
     noise, uploads = simulation.noise, simulation.upload_noise
     kinds = [part for part in (noise, uploads) if part is not None and float(part.variance) > 0]
-    if not kinds or any(p.law != "laplace" for p in kinds) or getattr(noise, "cancels", False):
+    masked = noise is not None and noise.cancels == "receiver"
+    if not kinds or masked or any(p.law != "laplace" for p in kinds):
         return {}
     dim, nodes = simulation.problem.dim, results.attrs["nodes"]
 

@@ -166,7 +166,7 @@ class Inbox:
         if self._noise is None:
             return 0.0
         noise, key = self._noise
-        if noise.cancels and self._ages is None:
+        if noise.cancels == "receiver" and self._ages is None:
             return 0.0
         total, dim = jnp.zeros_like(self._said), self._said.shape[1]
         ages = self._ages or [None] * len(over.entries.parts)

@@ -16,7 +16,7 @@ different: they choose their noise by a sensitivity.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -133,9 +133,11 @@ class Noise(Perturbation):
         return None
 
     @property
-    def cancels(self) -> bool:
-        """Whether the noise on the edges cancels in a receiver's weighted sum."""
-        return False
+    def cancels(self) -> Literal["", "network", "receiver"]:
+        """Where the noise cancels: in the weighted mean of the whole network, in the weighted sum
+        of each receiver, or nowhere.
+        """
+        return ""
 
 
 @module
@@ -216,6 +218,10 @@ class GraphHomomorphic(Noise):
                     "with a positive diagonal (such as 'metropolis'), or "
                     "fljax.link.LocalGraphHomomorphic."
                 )
+
+    @property
+    def cancels(self) -> Literal["network"]:
+        return "network"
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
         drawn = self.draw(key, message.shape, message.dtype)
@@ -329,8 +335,8 @@ class LocalGraphHomomorphic(Noise):
         return total / jnp.where(weights > 0, weights, 1)[:, None]
 
     @property
-    def cancels(self) -> bool:
-        return True
+    def cancels(self) -> Literal["receiver"]:
+        return "receiver"
 
 
 def sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:

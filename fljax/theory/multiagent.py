@@ -796,7 +796,7 @@ def noise_covariance(
     variance = jnp.asarray(noise.variance, weights.dtype)
     variance = variance / dim if noise.per == "vector" else variance
     far = weights - jnp.diag(combination.self_weight)
-    if noise.cancels:
+    if noise.cancels == "receiver":
         return jnp.zeros_like(weights)
     if isinstance(noise, PerEdge):
         drawn = weights if noise.own else far
