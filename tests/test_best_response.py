@@ -208,13 +208,9 @@ def test_the_objective_falls_with_the_penalty_that_is_asked_for():
 def test_bad_input():
     with pytest.raises(TypeError, match="penalty must be"):
         FedRelax(1.0, penalty=2.0)
-    with pytest.raises(
-        ValueError, match="coupling for each parameter needs the squared penalty"
-    ):
+    with pytest.raises(ValueError, match="coupling for each parameter needs the squared penalty"):
         FedRelax(np.ones(D), penalty=Norm())
-    with pytest.raises(
-        ValueError, match="1 \\+ 1 = 2 parameters, but a model has 3"
-    ):
+    with pytest.raises(ValueError, match="1 \\+ 1 = 2 parameters, but a model has 3"):
         run(FedRelax(1.0, penalty=Blocks((1, 1), (Norm(), None))))
     with pytest.raises(ValueError, match="otherwise than by a mean; leave out aggregation="):
         run(FedRelax(1.0, penalty=Norm()), aggregation=fl.aggregation.Median())
@@ -223,5 +219,5 @@ def test_bad_input():
     with pytest.raises(ValueError, match="cancels only in sums with the network's own weights"):
         run(FedRelax(1.0, penalty=Norm()), noise=fl.link.LocalGraphHomomorphic(0.1))
     few = Problem(X[:, :2], Y[:, :2], LeastSquares())
-    with pytest.raises(ValueError, match="node 0 has 2 samples and 3 features"):
+    with pytest.raises(ValueError, match="node 0 has 2 samples for 3 features"):
         run(FedRelax(0.0, penalty=Norm()), problem=few)

@@ -282,7 +282,8 @@ def plot(studies: Studies) -> Picture:
             text = f"{('within', 'between')[part]}, {penalty}"
             _band(spread, data, statistics.decibels, curve, text, color, line)
     error.set_xticks([float(tick) for tick in DECADES], DECADES)
-    spread.set(ylabel="mean-square deviation [dB]", ylim=(-62, 5), xscale="log", xlabel=r"coupling $\alpha$")
+    spread.set(ylabel="mean-square deviation [dB]", ylim=(-62, 5))
+    spread.set(xscale="log", xlabel=r"coupling $\alpha$")
     for metric, penalty, text, line in (
         ("models", SQUARED, "squared norm", "-"),
         ("near", SQUARED, f"the same, within {NEAR.value:g}", (0, (1, 1))),
@@ -471,8 +472,8 @@ FIGURE = Figure(
     "graph, dense within clusters and sparse between them; network and data are drawn anew with "
     "every seed. (a) the squared distance from the true model. (b) mean-square deviation of "
     "models from the mean of their cluster, and of these means from the mean of all; with the norm "
-    "the former is zero where the line ends. (c) how many different models there are: with the norm they are "
-    "exactly equal. (d) in how many networks all models of a component are: the thin line is the "
+    "the former is zero where the line ends. (c) how many different models there are: with the "
+    "norm they are exactly equal. (d) in how many networks all models of a component are: the thin line is the "
     "distribution of the critical coupling, computed from the dual without solving GTVMin. (e), "
     "(f) the models of one network, from learning alone (dots) to the largest coupling.",
     study=study,

@@ -68,9 +68,7 @@ def test_a_right_claim_is_refuted_as_rarely_as_said():
 def test_bad_input():
     with pytest.raises(ValueError, match="sigma must be finite and > 0"):
         gaussian_region(1.0, 0.0, 0.5)
-    with pytest.raises(
-        ValueError, match="one truth value for each of the 5 releases of one"
-    ):
+    with pytest.raises(ValueError, match="one truth value for each of the 5 releases of one"):
         region_errors(np.ones(5), np.ones(5), lambda release: release)
     with pytest.raises(ValueError, match="confidence must be"):
         region_errors(np.ones(5), np.ones(5), lambda release: release > 0, confidence=1.0)
