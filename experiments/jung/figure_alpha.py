@@ -473,9 +473,9 @@ FIGURE = Figure(
     "every seed. (a) the squared distance from the true model. (b) mean-square deviation of "
     "models from the mean of their cluster, and of these means from the mean of all; with the norm "
     "the former is zero where the line ends. (c) how many different models there are: with the "
-    "norm they are exactly equal. (d) in how many networks all models of a component are: the thin line is the "
-    "distribution of the critical coupling, computed from the dual without solving GTVMin. (e), "
-    "(f) the models of one network, from learning alone (dots) to the largest coupling.",
+    "norm they are exactly equal. (d) in how many networks all models of a component are: the thin "
+    "line is the distribution of the critical coupling, computed from the dual without solving "
+    "GTVMin. (e), (f) the models of one network, from learning alone (dots) to the largest coupling.",
     study=study,
     plot=plot,
     double=True,
