@@ -596,11 +596,11 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedGD(np.ones((2, 2))), "coupling must be one number, or one of each parameter"),
+        (lambda: FedGD(np.ones((2, 2))), "coupling must be one number, or one for each parameter"),
         (lambda: FedGD(-1.0), "coupling must be finite and >= 0, got -1"),
         (lambda: simulate(FedGD(np.ones(2))), "each of the 3 parameters of a model, got shape"),
-        (lambda: simulate(FedGD(1.0, np.ones(2))), "step_size must be one number or one of each"),
-        (lambda: FedGD(1.0, np.ones((2, 2))), "step_size must be one number, one of each node or"),
+        (lambda: simulate(FedGD(1.0, np.ones(2))), "step_size must be one number or one for each"),
+        (lambda: FedGD(1.0, np.ones((2, 2))), "step_size must be one number, one for each node or"),
         (
             lambda: simulate(FedGD(1.0), problem=from_clients(DATA, LeastAbsoluteDeviation())),
             "not known for a nonsmooth objective; give step_size",

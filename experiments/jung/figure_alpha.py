@@ -475,7 +475,8 @@ FIGURE = Figure(
     "the former is zero where the line ends. (c) how many different models there are: with the "
     "norm they are exactly equal. (d) in how many networks all models of a component are: the thin "
     "line is the distribution of the critical coupling, computed from the dual without solving "
-    "GTVMin. (e), (f) the models of one network, from learning alone (dots) to the largest coupling.",
+    "GTVMin. (e), (f) the models of one network, from learning alone (dots) to the largest "
+    "coupling.",
     study=study,
     plot=plot,
     double=True,

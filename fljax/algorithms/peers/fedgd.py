@@ -44,7 +44,7 @@ def _as_steps(value: Any) -> Any:
     _check.positive("step_size", steps)
     if np.ndim(steps) > 1:
         raise ValueError(
-            "step_size must be one number, one of each node or a schedule, got "
+            "step_size must be one number, one for each node or a schedule, got "
             f"{_check.shown(steps)}."
         )
     return steps
