@@ -127,7 +127,7 @@ def _array(hint: Any) -> Rule:
     axes = hint.dim_str.split()
     least = most = sum(not axis.startswith(("*", "...")) for axis in axes)
     if least < len(axes):
-        most = 1 if len(axes) == 1 else np.inf  # alone: one number, or one of each
+        most = 1 if len(axes) == 1 else np.inf  # alone: one number, or one for each
 
     def fits(value: Any) -> bool:
         if isinstance(value, bool | np.bool_) and kinds[0] is not np.bool_:

@@ -393,18 +393,18 @@ def per_client(name: str, value: Any, clients: int) -> None:
     """Raise ``ValueError`` unless ``value`` is one number or ``[clients]``."""
     if np.ndim(value) > 1 or (np.ndim(value) == 1 and np.shape(value) != (clients,)):
         raise ValueError(
-            f"{name} must be one number or one of each of the {clients} clients, got shape "
+            f"{name} must be one number or one for each of the {clients} clients, got shape "
             f"{np.shape(value)}; fljax.participation.groups spreads a few values over all clients."
         )
 
 
 def start(value: Any, clients: int, dim: int) -> None:
-    """Raise unless models to start from, if any, are one for all or one of each client."""
+    """Raise unless models to start from, if any, are one for all or one for each client."""
     if value is None:
         return
     if np.shape(value) not in ((dim,), (clients, dim)):
         raise ValueError(
-            f"a start must be a model of shape {(dim,)}, or one of each client, {(clients, dim)}, "
+            f"a start must be a model of shape {(dim,)}, or one for each client, {(clients, dim)}, "
             f"got shape {np.shape(value)}."
         )
     finite("a start", value)

@@ -285,8 +285,8 @@ class _OrderStatistics(Aggregator):
         if idle.any():
             raise ValueError(
                 f"{type(self).__name__} with a share of {share[idle].flat[0]:g} is the plain mean "
-                f"where a receiver hears {fewest} messages; take a share of at least 1/{fewest}, "
-                "or let receivers hear more."
+                f"if a receiver gets {fewest} messages; take a share of at least 1/{fewest}, or "
+                "let receivers get more."
             )
 
     def _each_end(self, heard: Int[Array, " receivers"]) -> Int[Array, " receivers"]:
@@ -533,8 +533,8 @@ class Krum(Aggregator):
         _need("Krum", fewest, 2 * self.attackers + 3, why)
         if self.select > fewest - self.attackers:
             raise ValueError(
-                f"select must be at most {fewest - self.attackers}, the messages less the "
-                f"attackers where a receiver hears {fewest}, got {self.select}."
+                f"select must be at most {fewest - self.attackers}, the number of messages less "
+                f"the attackers if a receiver gets {fewest}, got {self.select}."
             )
 
     def tolerated(self, heard: int) -> int:

@@ -109,7 +109,7 @@ def _mask(attackers: Any, *, links: bool = False) -> Any:
     attackers = _check.flags(attackers)
     if _check.dtype_of(attackers) != np.bool_:
         raise TypeError(
-            f"attackers must be booleans, one of each client, got {_check.shown(attackers)}; "
+            f"attackers must be booleans, one for each client, got {_check.shown(attackers)}; "
             "fljax.attacks.first(count, clients) and random_attackers(key, clients, count) make "
             "such a mask."
         )
@@ -346,7 +346,7 @@ class Constant(Attack):
             known = " or ".join(map(str, dict.fromkeys(lengths)))
             raise ValueError(
                 f"the attack's value has {np.shape(self.value)[0]} numbers and a message {known}; "
-                "give one number, or one of each coordinate."
+                "give one number, or one for each coordinate."
             )
 
     def lie(

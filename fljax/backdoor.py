@@ -55,7 +55,7 @@ class Trigger:
         _check.interval("values", values)
         if values.shape not in ((), features.shape):
             raise ValueError(
-                f"values must be one number, or one of each of the {features.size} features, got "
+                f"values must be one number, or one for each of the {features.size} features, got "
                 f"shape {values.shape}."
             )
         if not features.size or features.min() < 0 or len(set(features.tolist())) < features.size:

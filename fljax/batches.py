@@ -90,7 +90,7 @@ def check_per_client(name: str, value: Any, clients: int) -> None:
     """Raise ``ValueError`` unless it is one number or one per client."""
     if isinstance(value, tuple) and len(value) != clients:
         raise ValueError(
-            f"{name} must be one number or one of each of the {clients} clients, got {len(value)}."
+            f"{name} must be one number or one for each of the {clients} clients, got {len(value)}."
         )
 
 

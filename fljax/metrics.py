@@ -541,7 +541,7 @@ class _Explanation:
 def explanation(
     signal: Float[Array, "*clients points"], features: Float[Array, "*clients points features"]
 ) -> Metric:
-    r"""Mean squared deviation of each client's model from a user's signal,
+    r"""Mean-square deviation of each client's model from a user's signal,
     :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2` (Jung 2025, (177)).
 
     It becomes ``explanation`` in the results, over ``client``; see

@@ -297,7 +297,7 @@ def _judged(raised: Any, onset: Any, rounds: Any) -> tuple[Array, Array, Array]:
     _check.nonnegative("onset", onset)
     if np.ndim(onset) and np.shape(onset) != raised.shape[1:]:
         raise ValueError(
-            f"onset must be one of each series, shape {raised.shape[1:]}, or one for all, got "
+            f"onset must be one for each series, shape {raised.shape[1:]}, or one for all, got "
             f"shape {np.shape(onset)}."
         )
     rounds = _rounds(rounds, len(raised))

@@ -105,7 +105,7 @@ class Bernoulli(Pattern):
       probability: :math:`p_k\in[0,1]`, one number or ``[K]``.
 
     Raises:
-      ValueError: a probability outside [0, 1], or not one of each client.
+      ValueError: a probability outside [0, 1], or not one for each client.
     """
 
     probability: Any  # [K] or one number
@@ -153,7 +153,7 @@ class Markov(Pattern):
       recover: :math:`r\in(0,1]`, likewise.
 
     Raises:
-      ValueError: a probability outside its range, or not one of each client.
+      ValueError: a probability outside its range, or not one for each client.
     """
 
     fail: Any  # [K] or one number
@@ -195,7 +195,7 @@ class Periodic(Pattern):
       offset: the first active round, >= 1, likewise.
 
     Raises:
-      ValueError: a period or offset below 1, or not one of each client.
+      ValueError: a period or offset below 1, or not one for each client.
     """
 
     period: Any = static(default=1)
@@ -236,7 +236,7 @@ class Bounded(Pattern):
         ``bound`` rounds.
 
     Raises:
-      ValueError: a bound below 1, a probability outside [0, 1], or not one of each client.
+      ValueError: a bound below 1, a probability outside [0, 1], or not one for each client.
 
     Reference:
       Jung 2025, section 5.8.
@@ -284,7 +284,7 @@ class Until(Pattern):
       last: ``[K]`` or one number, >= 0.
 
     Raises:
-      ValueError: a negative number, or not one of each client.
+      ValueError: a negative number, or not one for each client.
     """
 
     last: Any
@@ -693,7 +693,7 @@ class Unequal(_Counted):
     def check(self, clients: int, network: Any = None) -> None:
         if np.shape(self.probability) != (clients,):
             raise ValueError(
-                f"probabilities must be one of each of the {clients} clients, got the shape "
+                f"probabilities must be one for each of the {clients} clients, got the shape "
                 f"{np.shape(self.probability)}."
             )
 

@@ -105,7 +105,7 @@ _DESCRIPTIONS = {
     "client_releases": ("sampled Gaussian releases that could meet the client", "releases"),
     "noise_multiplier": ("standard deviation of the noise on a sum, in clips", "1"),
     "sampling_rate": ("share sampled in secret, 1 if none is or no theorem covers it", "1"),
-    "drawn_from": ("records of which a fixed number was drawn, 0 if each was by chance", "1"),
+    "drawn_from": ("records of which a fixed number was drawn, 0 for independent draws", "1"),
     "update_clip": ("largest norm of an update at the end", "norm"),
 }
 

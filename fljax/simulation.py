@@ -207,8 +207,8 @@ class Simulation:
                     f"a receiver may get messages of {liars} attackers among {count}, but "
                     f"{type(aggregator).__name__} withstands only {most} (its breakdown point, a "
                     f"share of {most / count:.2g}): the attackers may move its result anywhere. "
-                    "Give it a larger number of attackers to withstand, let receivers hear more, "
-                    "or ignore this if you study its breakdown.",
+                    "Give it a larger number of attackers to withstand, let receivers get more "
+                    "messages, or ignore this if you study its breakdown.",
                     AssumptionWarning,
                     stacklevel=2,
                 )
@@ -276,7 +276,7 @@ class Simulation:
             if metric is suboptimality and own:
                 raise ValueError(
                     f"the metric 'suboptimality' is of one model for all clients, and "
-                    f"{self.algorithm.label} learns one of each; take 'normalized_error'."
+                    f"{self.algorithm.label} learns one for each; take 'normalized_error'."
                 )
             if metric is normalized_error and stream is None:
                 self._require_targets()

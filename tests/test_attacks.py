@@ -393,7 +393,7 @@ def test_triggers_that_cannot_be_are_refused():
             Trigger(np.array(features, int), 1.0)
     with pytest.raises(TypeError, match="numbers of features"):
         Trigger([0.5], 1.0)
-    with pytest.raises(ValueError, match="one of each of the 2 features"):
+    with pytest.raises(ValueError, match="one for each of the 2 features"):
         Trigger([0, 1], [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="values must be finite"):
         Trigger([0], np.nan)

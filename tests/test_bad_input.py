@@ -1276,7 +1276,7 @@ ACCEPTED = {
     ("merge", "into"): "text",
     ("save", "path"): "text",
     ("static", "values"): "objects list ragged complexes empty",  # of a scenario's own
-    ("algorithms.APFL", "interpolation"): "list",  # one of each client
+    ("algorithms.APFL", "interpolation"): "list",  # one for each client
     ("audit.corners", "targets"): "list",
     ("attacks.Trigger", "values"): "negative",
     ("attacks.backdoor", "target"): "negative",
@@ -1382,7 +1382,7 @@ ACCEPTED = {
     ("algorithms.NetworkedFedSGD", "coupling"): "list",
     ("algorithms.NetworkedFedSGD", "step_size"): "list",
     ("algorithms.NIDS", "step_size"): "list",
-    ("algorithms.NPFL", "inter_cluster"): "list",  # one of each client, as all lists below
+    ("algorithms.NPFL", "inter_cluster"): "list",  # one for each client, as all lists below
     ("algorithms.NPFLByGradient", "inter_cluster"): "list",
     ("algorithms.NPFLByLoss", "inter_cluster"): "list",
     ("algorithms.NPFLRL", "initial"): "list",

@@ -220,5 +220,5 @@ def test_bad_input():
     with pytest.raises(ValueError, match="cancels only in sums with the network's own weights"):
         run(FedRelax(1.0, penalty=Norm()), noise=fl.link.LocalGraphHomomorphic(0.1))
     few = Problem(X[:, :2], Y[:, :2], LeastSquares())
-    with pytest.raises(ValueError, match="node 0 has 2 samples and 3 features"):
+    with pytest.raises(ValueError, match="node 0 has 2 samples for 3 features"):
         run(FedRelax(0.0, penalty=Norm()), problem=few)

@@ -219,14 +219,14 @@ def test_weighted_batches_are_without_bias():
         (lambda: Uniform([1.5, 2.0]), "whole numbers >= 1"),
         (lambda: Weighted(2, unequal() / 2), "must sum to one over each client's samples, got 0.5"),
         (lambda: models(ATC(0.05, batches=Uniform(40))), "at most the 12 samples"),
-        (lambda: models(ATC(0.05, batches=Uniform((1, 2)))), "one of each of the 5 clients, got 2"),
+        (lambda: models(ATC(0.05, batches=Uniform((1, 2)))), "each of the 5 clients, got 2"),
         (lambda: models(ATC(0.05, batches=Weighted(1, unequal()[:, :4]))), "must sum to one"),
         (lambda: models(ATC(0.05, batches=Weighted(1, REAL * 0.2))), "must sum to one"),
         (lambda: models(ATC(0.05, batches=Weighted(1, ~REAL * 0 + 1 / 12))), "zero on padding"),
         (lambda: FedAvg(0.05, batches=Uniform(2)), "give local_steps"),
         (lambda: FedAvg(0.05, batches=Uniform(2), batch=3, local_steps=1), "leave out one"),
         (lambda: FedAvg(0.05, epochs=2, local_steps=1), "leave out one"),
-        (lambda: served(FedAvg(0.05, local_steps=(1, 2))), "one of each of the 5 clients, got 2"),
+        (lambda: served(FedAvg(0.05, local_steps=(1, 2))), "one for each of the 5 clients, got 2"),
     ],
 )  # fmt: skip
 def test_bad_batches_are_refused(make, message):

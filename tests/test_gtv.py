@@ -131,7 +131,7 @@ def test_penalties_in_single_precision_and_beyond_its_squares():
 
 
 def test_mixtures_and_blocks_that_do_not_fit():
-    with pytest.raises(ValueError, match="one of each of the 1 penalties, got 2"):
+    with pytest.raises(ValueError, match="one for each of the 1 penalties, got 2"):
         Mixture([1.0, 2.0], (Norm(),))
     with pytest.raises(ValueError, match="strengths must be finite and >= 0, got -1"):
         Mixture([-1.0], (Norm(),))
@@ -458,7 +458,7 @@ def test_what_does_not_fit_is_refused():
     problem = stacked(data())
     with pytest.raises(ValueError, match="a node for each of the 6 clients, got 4"):
         GTVMin(problem, fl.graphs.ring(4), 1.0)
-    with pytest.raises(ValueError, match=r"one of each of the 3 parameters, got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one for each of the 3 parameters, got shape \(2,\)"):
         GTVMin(problem, network(), [1.0, 2.0])
     with pytest.raises(ValueError, match="one coupling for each parameter needs a squared penalty"):
         GTVMin(problem, network(), [1.0, 2.0, 0.0], Norm())

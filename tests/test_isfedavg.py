@@ -158,7 +158,7 @@ def test_seeds_and_numbers_cost_one_compilation(rule):
         (lambda: ISFedAvg(0.1, 2, floor=1.5), "floor"),
         (lambda: run(ISFedAvg(0.1, 6)), "at most the 5 clients, got 6"),
         (lambda: run(ISFedAvg(0.1, 2, batch=5)), "client 0 has 4 samples, fewer than its batch"),
-        (lambda: run(ISFedAvg(0.1, 2, local_steps=(1, 2))), "one of each of the 5 clients, got 2"),
+        (lambda: run(ISFedAvg(0.1, 2, local_steps=(1, 2))), "one for each of the 5 clients, got 2"),
     ],
 )  # fmt: skip
 def test_bad_numbers_are_refused(make, message):

@@ -319,7 +319,7 @@ class Weightless:
         ({"learners": "tree"}, TypeError, "object with fit and predict, .*, got 'tree'"),
         ({"learners": []}, ValueError, "learners is empty"),
         ({"learners": Ridge(), "test_set": None}, ValueError, "give a test_set"),
-        ({"learners": [Ridge()] * 3}, ValueError, "one of each of the 4 clients, got 3"),
+        ({"learners": [Ridge()] * 3}, ValueError, "one for each of the 4 clients, got 3"),
         ({"test_set": np.ones((3, 2))}, ValueError, r"shape \[points, 4\], or \[4, points, 4\]"),
         ({"test_set": np.ones((3, 5, 4))}, ValueError, "test_set must have shape"),
         ({"test_set": np.ones(4)}, ValueError, "points of shape"),

@@ -336,7 +336,7 @@ def test_a_report_has_the_rounds_that_were_recorded():
         ),
         (
             lambda: monitoring.detection_delay(np.ones((3, 2), bool), [1, 2, 3]),
-            "onset must be one of each series",
+            "onset must be one for each series",
         ),
     ],
 )

@@ -596,22 +596,22 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedGD(np.ones((2, 2))), "coupling must be one number, or one of each parameter"),
+        (lambda: FedGD(np.ones((2, 2))), "coupling must be one number, or one for each parameter"),
         (lambda: FedGD(-1.0), "coupling must be finite and >= 0, got -1"),
         (lambda: simulate(FedGD(np.ones(2))), "each of the 3 parameters of a model, got shape"),
-        (lambda: simulate(FedGD(1.0, np.ones(2))), "step_size must be one number or one of each"),
-        (lambda: FedGD(1.0, np.ones((2, 2))), "step_size must be one number, one of each node or"),
+        (lambda: simulate(FedGD(1.0, np.ones(2))), "step_size must be one number or one for each"),
+        (lambda: FedGD(1.0, np.ones((2, 2))), "step_size must be one number, one for each node or"),
         (
             lambda: simulate(FedGD(1.0), problem=from_clients(DATA, LeastAbsoluteDeviation())),
-            "of an objective not smooth there is none to follow; give step_size",
+            "not known for a nonsmooth objective; give step_size",
         ),
         (
             lambda: simulate(FedGD(1.0), problem=from_clients(DATA, LeastSquares(), L1())),
-            "of an objective not smooth",
+            "not known for a nonsmooth objective",
         ),
         (
             lambda: simulate(FedGD(1.0), problem=fl.streams.Replay(problem())),
-            "of data that arrive one by one there is none",
+            "not known for data that arrive one by one",
         ),
         (lambda: NetworkedFedSGD(1.0, 0.1), "give either batches= or oracle="),
         (
@@ -622,11 +622,11 @@ LOGISTIC = from_clients(make_data("logistic"), Logistic())
             lambda: simulate(NetworkedFedSGD(1.0, 0.1, batches=Uniform(20))),
             "at most the 12 samples",
         ),
-        (lambda: simulate(FedRelax(np.ones(3)), problem=LOGISTIC), "have a closed form|has not"),
-        (lambda: simulate(FedRelax(0.0), problem=FEW), "node 0 has 2 samples and 3 features"),
+        (lambda: simulate(FedRelax(np.ones(3)), problem=LOGISTIC), "problem with a closed form"),
+        (lambda: simulate(FedRelax(0.0), problem=FEW), "node 0 has 2 samples for 3 features"),
         (
             lambda: simulate(FedRelax([1.0, 0.0, 0.0]), problem=FEW.weighing(UNLABELED)),
-            "node 2 has 0 samples and 3 features",
+            "node 2 has 0 samples for 3 features",
         ),
         (
             lambda: simulate(

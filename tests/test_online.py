@@ -838,7 +838,7 @@ REFUSED = [
     (
         ValueError,
         refused(participation=Bernoulli([0.5, 0.1])),
-        r"probability must be one number or one of each of the 5 clients, got shape \(2,\)",
+        r"probability must be one number or one for each of the 5 clients, got shape \(2,\)",
     ),
     (ValueError, lambda: Trace(np.full((4, 5), 0.5)), "table must be booleans of shape .*float64"),
     (ValueError, lambda: Trace(np.ones(5, bool)), r"table must be booleans.*got shape \(5,\)"),

@@ -330,7 +330,7 @@ def test_absent_clients_of_unequal_probabilities_take_no_part():
         (lambda: Unequal(2, [0.3, 0.3]), r"must sum to 1, got 0\.6; divide"),
         (lambda: Unequal(1, [1.0, 0.0]), "probabilities"),
         (lambda: Unequal(0, [1.0]), "count must be >= 1"),
-        (lambda: Unequal(1, [0.5, 0.5]).check(3), r"one of each of the 3 clients.*\(2,\)"),
+        (lambda: Unequal(1, [0.5, 0.5]).check(3), r"one for each of the 3 clients.*\(2,\)"),
         (lambda: FedAvg(0.1, selector=[0.5, 0.5]), "selector must be"),
     ],
 )

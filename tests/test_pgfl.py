@@ -1288,7 +1288,7 @@ WRONG = {
         lambda: group_share(1.0, (0, 2), 2),
         "group numbers must be in 0..1, got 2",
     ),
-    "strengths": (lambda: four(strength=np.ones(3)), "one of each of the 4 clients"),
+    "strengths": (lambda: four(strength=np.ones(3)), "one for each of the 4 clients"),
     "strength": (
         lambda: four(strength=np.array([1, 1, -1.0, 1])),
         "strength must be finite and >= 0",

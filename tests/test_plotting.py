@@ -330,7 +330,7 @@ def test_a_large_partition_is_cells_with_a_scale_of_counts(clients, classes):
 def test_what_is_no_partition_is_named():
     labels = np.array([0, 0, 1])
     for some, parts, message in (
-        (np.eye(3), [np.arange(3)], r"labels must be one of each row, \[n\]"),
+        (np.eye(3), [np.arange(3)], r"labels must be one for each row, \[n\]"),
         (labels, [], "and 0 parts"),
         (labels, [np.array([3])], "whole numbers below 3, got .* of client 0"),
         (labels, [np.array([0]), np.array([0.5])], "of client 1"),

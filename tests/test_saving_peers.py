@@ -540,7 +540,7 @@ REFUSED = {
     ),
     "batches of others": (
         ValueError,
-        "size must be one number or one of each of the 5 clients",
+        "size must be one number or one for each of the 5 clients",
         lambda: simulation_of(GossipSGD(0.1, batches=Uniform((1, 2)))),
     ),
 }

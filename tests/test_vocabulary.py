@@ -1,5 +1,6 @@
 """One word, one meaning: names in signatures, and what became of those of before."""
 
+import ast
 import inspect
 import re
 import types
@@ -15,6 +16,13 @@ BRITISH = re.compile(
     r"(optim|regular|normal|minim|general|initial|factor|linear|central|personal|quant|winsor)"
     r"is(e|ed|er|ers|ation)(_|$|[A-Z])|neighbour|colour|centre|centred|behaviour|labelled"
 )
+#: Words of prose that have a standard term, and that term. What is "by chance" is fine.
+TERMS = {
+    re.compile(r"(?<!by )(?<!than )(?<!to )\bchances?\b", re.IGNORECASE): "probability",
+    re.compile(r"\bmean squared? deviation", re.IGNORECASE): "mean-square deviation",
+    re.compile(r"\bmean square error", re.IGNORECASE): "mean-square error",
+}
+
 #: Steps of a length, and counts of them.
 LENGTH, COUNT = re.compile(r"(^|_)step_size$"), re.compile(r"(^|_)(steps|epochs)$")
 #: Of whom a word of several meanings may be an argument.
@@ -50,6 +58,43 @@ def test_names_are_spelled_as_in_the_rest_of_the_ecosystem():
     wrong = [name for name in SIGNATURES if BRITISH.search(name)]
     wrong += [f"{n}({p}=)" for n, given in SIGNATURES.items() for p in given if BRITISH.search(p)]
     assert not wrong
+
+
+def prose(path):
+    """Sentences of a file: all of a page, and docstrings and texts of a program."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return [text]
+    if not any(term.search(text) for term in TERMS):
+        return []
+    words = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [value for value in words if isinstance(value, str) and " " in value]
+
+
+@pytest.mark.parametrize("folder", ["fljax", "experiments", "docs", "."])
+def test_prose_has_the_standard_terms(folder):
+    pages = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.[mp][dy]")
+    made = [ROOT / "docs" / name for name in ("_build", "algorithms", "gallery", "reference")]
+    wrong = []
+    for path in pages:
+        if path.name != "CHANGELOG.md" and not any(map(path.is_relative_to, made)):
+            for text in prose(path):
+                line = " ".join(text.split())
+                wrong += [
+                    f"{path.relative_to(ROOT)}: {found[0]!r} is {word!r}"
+                    for term, word in TERMS.items()
+                    for found in term.finditer(line)
+                ]
+    assert not wrong
+
+
+def test_what_is_no_standard_term_is_seen():
+    def found(text):
+        return [word for term, word in TERMS.items() if term.search(text)]
+
+    assert found("the chances of a client") == found("Chance of a loss") == ["probability"]
+    assert found("the mean square deviation") == ["mean-square deviation"]
+    assert not found("better than chance, and by chance, stable in the mean square")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -355,7 +355,7 @@ FIGURE = Figure(
         ),
         Claim(
             "steady-state",
-            "(4.34) is the steady-state mean square deviation",
+            "(4.34) is the steady-state mean-square deviation",
             "section 4.3.2",
             small_steps,
             *NEAR,
@@ -365,7 +365,7 @@ FIGURE = Figure(
         ),
         Claim(
             "steady-state-all-orders",
-            "(4.34) is the steady-state mean square deviation",
+            "(4.34) is the steady-state mean-square deviation",
             "section 4.3.2",
             exact,
             *NEAR,

@@ -86,8 +86,8 @@ def groups(models: Array, within: float) -> Array:
 
 
 def spreads(models: Array, cluster: Array) -> tuple[Array, Array]:
-    """The mean squares of models about their cluster's mean, and of the latter about that of all;
-    together those of models about the mean of all.
+    """Mean-square deviations of models from their cluster's mean, and of the latter from the mean
+    of all; their sum is that of models from the mean of all.
     """
     member = (cluster[:, None] == jnp.arange(len(SIZES.value), dtype=cluster.dtype)[None]).astype(
         models.dtype
@@ -282,7 +282,8 @@ def plot(studies: Studies) -> Picture:
             text = f"{('within', 'between')[part]}, {penalty}"
             _band(spread, data, statistics.decibels, curve, text, color, line)
     error.set_xticks([float(tick) for tick in DECADES], DECADES)
-    spread.set(ylabel="mean square [dB]", ylim=(-62, 5), xscale="log", xlabel=r"coupling $\alpha$")
+    spread.set(ylabel="mean-square deviation [dB]", ylim=(-62, 5))
+    spread.set(xscale="log", xlabel=r"coupling $\alpha$")
     for metric, penalty, text, line in (
         ("models", SQUARED, "squared norm", "-"),
         ("near", SQUARED, f"the same, within {NEAR.value:g}", (0, (1, 1))),
@@ -469,12 +470,13 @@ FIGURE = Figure(
     source="Jung 2025, section 3.3",
     caption="Clients of three clusters, whose true models are at equal distances, and a random "
     "graph, dense within clusters and sparse between them; network and data are drawn anew with "
-    "every seed. (a) the squared distance from the true model. (b) mean squares of models about "
-    "the mean of their cluster, and of these about the mean of all; with the norm the former is "
-    "zero where the line ends. (c) how many different models there are: with the norm they are "
-    "exactly equal. (d) in how many networks all models of a component are: the thin line is the "
-    "distribution of the critical coupling, computed from the dual without solving GTVMin. (e), "
-    "(f) the models of one network, from learning alone (dots) to the largest coupling.",
+    "every seed. (a) the squared distance from the true model. (b) mean-square deviation of "
+    "models from the mean of their cluster, and of these means from the mean of all; with the norm "
+    "the former is zero where the line ends. (c) how many different models there are: with the "
+    "norm they are exactly equal. (d) in how many networks all models of a component are: the thin "
+    "line is the distribution of the critical coupling, computed from the dual without solving "
+    "GTVMin. (e), (f) the models of one network, from learning alone (dots) to the largest "
+    "coupling.",
     study=study,
     plot=plot,
     double=True,

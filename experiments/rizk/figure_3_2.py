@@ -56,7 +56,7 @@ FIGURE = Figure(
     title="Graph federated learning with noise between servers",
     source="Rizk 2023, figure 3.2",
     caption="Ten servers with 100 clients each; least squares with a covariance and a noise of "
-    "each client's own. Thin lines are the exact mean square deviations of theory "
+    "each client's own. Thin lines are the exact mean-square deviations of theory "
     "(fljax.theory.multiagent.learning_curve). (b), not drawn in the source, shows where the "
     "homomorphic noise went: it cancels in the centroid, and each model keeps its own.",
     study=study,

@@ -53,7 +53,7 @@ def scenario(
     step_size: Array | float = STEP.value,
     probability: Array | float = HALF.value,
 ) -> fl.Simulation:
-    """Agents that take part by chance."""
+    """Agents that participate at random."""
     return fl.Simulation(
         ch5.world(unlike),
         METHODS[algorithm](step_size),
@@ -64,7 +64,7 @@ def scenario(
 
 
 def with_losses(key: Array, loss: Array | float, unlike: Array | float) -> fl.Simulation:
-    """Peers that take part by chance over links that fail."""
+    """Peers that participate at random, over links that fail."""
     return fl.Simulation(
         ch5.world(unlike),
         METHODS[ch5.ATC](STEP.value),
@@ -187,7 +187,7 @@ FIGURE = Figure(
     name="rizk-5.1",
     title="The mean-square deviation of asynchronous agents",
     source="Rizk 2023, section 5.2, its third question",
-    caption="Agents that take part by chance, on single samples: peers (ATC), of whom an absent "
+    caption="Agents that participate at random, on single samples: peers (ATC), of whom an absent "
     "one stands still and is heard as it was last, and federated averaging of two local steps, "
     "whose server averages those who are there. Lines are moments by fljax.theory.multiagent of "
     "the same data, exact at every step size. (d): half of the peers, and links that fail. (e): "

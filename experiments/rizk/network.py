@@ -257,7 +257,7 @@ def predicted(
     rounds: int | None = None,
     **axes: Sequence[float] | Mapping[str, Any],
 ) -> xr.Dataset:
-    """The mean square deviations by :mod:`fljax.theory.multiagent`, exactly.
+    """The mean-square deviations by :mod:`fljax.theory.multiagent`, exactly.
 
     Args:
       scenario: whose noise is one of the schemes.

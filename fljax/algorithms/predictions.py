@@ -83,7 +83,7 @@ class OnTestSet(Algorithm):
         ):
             raise ValueError(
                 f"test_set must have shape [points, {width}], or [{problem.clients}, points, "
-                f"{width}] with one of each client, got {shape}; of a problem with a feature map "
+                f"{width}] with one for each client, got {shape}; of a problem with a feature map "
                 "it is of the map's values."
             )
         if self.learners is not None and problem.initial is not None:
@@ -98,7 +98,7 @@ class OnTestSet(Algorithm):
             )
         if self.learners is not None and len(self.learners) not in (1, problem.clients):
             raise ValueError(
-                f"learners must be one for all or one of each of the {problem.clients} clients, "
+                f"learners must be one for all or one for each of the {problem.clients} clients, "
                 f"got {len(self.learners)}."
             )
 

@@ -552,7 +552,7 @@ def _one_each(labels: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(
-            f"labels must be one of each row, [n], got shape {labels.shape}; of one-hot rows take "
+            f"labels must be one for each row, [n], got shape {labels.shape}; of one-hot rows take "
             "labels.argmax(axis=1)."
         )
     if labels.dtype.kind == "f":

@@ -332,5 +332,5 @@ def check_once(clients: Array, sending: Array) -> None:
     if np.any(times > 1):
         raise ValueError(
             f"client {numbers[np.argmax(times)]} sends {times.max()} rows of one message; give "
-            "each client one row (clients=), and join what it has to say into it."
+            "each client one row (clients=), and join its contents into it."
         )

@@ -58,7 +58,7 @@ class Peers(Out):
             )
         if past is None and not self._everyone:
             raise ValueError(
-                "absent peers need a memory of what they said last; begin the link with "
+                "the last messages of absent peers must be remembered; begin the link with "
                 "fljax.link.begin(..., asleep=True)."
             )
         clean = self.send(

@@ -143,7 +143,7 @@ def _counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray
     nested = isinstance(labels, list | tuple) and any(map(np.ndim, labels))
     if nested or np.ndim(labels) != 1 or not len(labels) or not len(parts):
         raise ValueError(
-            f"labels must be one of each row, [n], and parts the rows of each client, got "
+            f"labels must be one for each row, [n], and parts the rows of each client, got "
             f"{_check.shown(labels)} and {len(parts)} parts."
         )
     classes, kind = np.unique(labels, return_inverse=True)

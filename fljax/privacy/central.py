@@ -369,7 +369,7 @@ class CentralGaussian:
 
     def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """Return what a round adds to the ledger. Every client counts each release, whether or not
-        it took part, since under secret sampling it is in each by chance; with secret arrivals
+        it took part, since under secret sampling each may contain it; with secret arrivals
         every client also pays rho for every round.
         """
         if self.arrivals == "secret":

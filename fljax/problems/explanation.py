@@ -84,7 +84,7 @@ def explanation_error(
     signal: Float[Array, "*clients points"],
     features: Float[Array, "*clients points features"],
 ) -> Float[Array, " clients"]:
-    r"""(177): :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2`, the mean squared deviation of models
+    r"""(177): :math:`\frac1M\sum_j(u_k(x_j)-x_j^\top w_k)^2`, the mean-square deviation of models
     from a user's signal.
 
     Args:

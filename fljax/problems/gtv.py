@@ -140,7 +140,7 @@ class GTVMin:
         if np.ndim(self.coupling):
             if np.shape(self.coupling) != (dim,):
                 raise ValueError(
-                    f"coupling must be one number or one of each of the {dim} parameters, got "
+                    f"coupling must be one number or one for each of the {dim} parameters, got "
                     f"shape {np.shape(self.coupling)}."
                 )
             if self.penalty.quadratic(dim) is None:
@@ -343,7 +343,7 @@ class GTVMin:
         models = _check.array("models", models, 2)
         if np.shape(models) != (self.problem.clients, self.problem.dim):
             raise ValueError(
-                f"models must be one of each of the {self.problem.clients} clients, of "
+                f"models must be one for each of the {self.problem.clients} clients, of "
                 f"{self.problem.dim} parameters, got shape {np.shape(models)}."
             )
         return jnp.asarray(models, self.problem.dtype)

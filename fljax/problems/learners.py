@@ -168,5 +168,5 @@ def as_learners(value: Any) -> Learners:
         return value
     listed = isinstance(value, list | tuple)
     if listed and not value:
-        raise ValueError("learners is empty; leave it out or give one of each client.")
+        raise ValueError("learners is empty; leave it out or give one for each client.")
     return Learners(value if listed else [value])

@@ -198,7 +198,7 @@ def diagnose(
     shapes = {np.shape(array) for array in arrays if np.ndim(array)}
     if len(shapes) > 1:
         given = ", ".join(f"{n} {np.shape(a)}" for n, a in zip(errors, arrays, strict=True))
-        raise ValueError(f"errors must be one number or one of each client, got shapes {given}.")
+        raise ValueError(f"errors must be one number or one for each client, got shapes {given}.")
     trained, validated, expected = jnp.broadcast_arrays(*jax.tree.map(jnp.atleast_1d, arrays))
     code = jnp.select(
         [

@@ -336,7 +336,7 @@ class Mixture(Penalty):
         _check_penalties(self.penalties)
         if len(self.penalties) != np.shape(self.strengths)[0]:
             raise ValueError(
-                f"strengths must be one of each of the {len(self.penalties)} penalties, got "
+                f"strengths must be one for each of the {len(self.penalties)} penalties, got "
                 f"{np.shape(self.strengths)[0]}."
             )
 

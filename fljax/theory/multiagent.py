@@ -122,7 +122,7 @@ def _shares(problem: Problem, weights: Any) -> Array:
         return jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
     if np.shape(weights) != (problem.clients,):
         raise ValueError(
-            f"weights must be one of each of the {problem.clients} clients, got shape "
+            f"weights must be one for each of the {problem.clients} clients, got shape "
             f"{np.shape(weights)}."
         )
     _check.nonnegative("weights", weights)

@@ -122,7 +122,7 @@ def batch_variance(
     for name, value in given.items():
         if np.shape(value) != (samples,):
             raise ValueError(
-                f"{name} must be one of each of the {samples} values, got shape {np.shape(value)}."
+                f"{name} must be one for each of the {samples} values, got shape {np.shape(value)}."
             )
     _check.finite("values", values)
     _check.positive("probabilities", probabilities)
@@ -353,7 +353,7 @@ def disagreement_bound(
     for name, value in given.items():
         if np.shape(value) != (combination.nodes,):
             raise ValueError(
-                f"{name} must be one of each of the {combination.nodes} nodes, got shape "
+                f"{name} must be one for each of the {combination.nodes} nodes, got shape "
                 f"{np.shape(value)}."
             )
         _check.nonnegative(name, value)

@@ -459,7 +459,7 @@ def coupling_of(problem: Problem, coupling: Any) -> Array:
     """The coupling, ``[D]``; raises ``ValueError`` unless scalar or one per parameter, >= 0."""
     if np.shape(coupling) not in ((), (problem.dim,)):
         raise ValueError(
-            f"coupling must be one number or one of each of the {problem.dim} parameters, got "
+            f"coupling must be one number or one for each of the {problem.dim} parameters, got "
             f"shape {np.shape(coupling)}."
         )
     _check.nonnegative("coupling", coupling)

@@ -128,7 +128,7 @@ def median_residual(
     weights = jnp.ones(count) if weights is None else weights
     if np.shape(weights) != (count,):
         raise ValueError(
-            f"weights must be one of each of the {count} messages, got shape {np.shape(weights)}."
+            f"weights must be one for each of the {count} messages, got shape {np.shape(weights)}."
         )
     _check.nonnegative("weights", weights)
     messages = jnp.asarray(messages)

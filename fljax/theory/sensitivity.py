@@ -211,7 +211,7 @@ def common_error(
     shared = networks._truth(problem, truth, shared=True)
     if np.shape(deviation) != (problem.clients, problem.dim):
         raise ValueError(
-            f"deviation must be one of each model, {(problem.clients, problem.dim)}, got shape "
+            f"deviation must be one for each model, {(problem.clients, problem.dim)}, got shape "
             f"{np.shape(deviation)}."
         )
     return _common_error(problem, shared, jnp.asarray(deviation, problem.dtype), printed)
@@ -238,7 +238,7 @@ def _checked(problem: Problem, network: Graph, change: Any) -> Array:
         )
     if np.shape(change) != np.shape(problem.targets):
         raise ValueError(
-            f"change must be one of each label, of shape {np.shape(problem.targets)}, got shape "
+            f"change must be one for each label, of shape {np.shape(problem.targets)}, got shape "
             f"{np.shape(change)}."
         )
     _check.finite("change", change)

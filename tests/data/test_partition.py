@@ -462,7 +462,7 @@ def test_few_labels_of_each_client_are_left_whichever_they_are(key):
     np.testing.assert_allclose(whole.weights, problem.weights)
     with pytest.raises(ValueError, match="importance is zero for every client"):
         few_shot(key, problem, 0)
-    with pytest.raises(ValueError, match="one of each of the 4 clients, got shape"):
+    with pytest.raises(ValueError, match="one for each of the 4 clients, got shape"):
         few_shot(key, problem, [1, 2])
     with pytest.raises(ValueError, match="samples must be at most those a client has, got"):
         few_shot(key, problem, 1000)

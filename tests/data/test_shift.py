@@ -113,14 +113,14 @@ IMAGES = [(np.zeros((2, 3, 4)), np.zeros(2))]
         (lambda: rotated([(np.zeros((2, 9)), [0, 1])], 0.0), "client 0 must have images"),
         (
             lambda: rotated(IMAGES, [0.0, 90.0]),
-            "degrees must be one number or one of each of the 1",
+            "degrees must be one number or one for each of the 1",
         ),
         (lambda: rotated(IMAGES, np.nan), "degrees must be finite"),
         (lambda: rotated(IMAGES, 270), "3 x 4 pixels, which a turn by 270 degrees makes 4 x 3"),
         (lambda: rotated([(np.zeros((2, 3, 3)), [0])], 0.0), r"shapes \(2, 3, 3\) and \(1,\)"),
         (lambda: noisy([], 1.0, 0), "at least one client"),
         (lambda: noisy(IMAGES, -1.0, 0), "deviation must be finite and >= 0"),
-        (lambda: noisy(IMAGES, [1.0, 2.0], 0), "deviation must be one number or one of each"),
+        (lambda: noisy(IMAGES, [1.0, 2.0], 0), "deviation must be one number or one for each"),
         (lambda: noisy(IMAGES, 1.0, -1), "seed must be >= 0"),
     ],
 )

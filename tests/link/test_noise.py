@@ -388,7 +388,7 @@ def test_homomorphic_noise_needs_a_weight_to_be_taken_off():
     noise = GraphHomomorphic(1.0)
     refuse("node 2 has the weight 0 for its own model", ATC(STEP, over), noise=noise)
     edgy = fl.graphs.Mixing("laplacian", step=0.4)  # 1 - 3 * 0.4
-    refuse("node 1 gives its own model the weight -0.2", ATC(STEP, edgy), noise=noise)
+    refuse("node 1 has the weight -0.2 for its own model", ATC(STEP, edgy), noise=noise)
     fl.Simulation(make_problem(), ATC(STEP, over), make_network(), noise=PerEdge(1.0))
 
 

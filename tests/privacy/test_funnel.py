@@ -176,7 +176,7 @@ def test_tables_of_samples():
 def test_bad_tables_and_levels():
     table = table_of(0, 4)
     curve = privacy_funnel(table, iterations=50)
-    with pytest.raises(ValueError, match=r"at most I\(x;y\) = .* nats, got 5: no map"):
+    with pytest.raises(ValueError, match=r"at most I\(x;y\) = .* nats, got 5: no function"):
         curve.at(5.0)
     with pytest.raises(ValueError, match="level must be finite and >= 0"):
         curve.at(-0.1)
@@ -296,5 +296,5 @@ def test_bad_gaussians(change, message):
         GaussianFunnel(**(right | change))
     with pytest.raises(ValueError, match=r"at most I\(x;y\) = 1.737 nats, got 3"):
         FIGURE.at(3.0)
-    with pytest.raises(ValueError, match="got 10, 10 and 9 samples"):
+    with pytest.raises(ValueError, match="got 10, 10 and 9"):
         GaussianFunnel.of_samples(np.ones((10, 2)), np.ones(10), np.ones(9))

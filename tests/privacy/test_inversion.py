@@ -148,7 +148,7 @@ def test_impossible_inversions_are_refused():
             invert(*given, **numbers)
     data = fl.problems.least_squares(jax.random.key(0), clients=1, samples=1, dim=4)
     other = Model.of(data, fl.models.mlp(1, hidden=[4]), jax.random.key(1))
-    with pytest.raises(ValueError, match="with Softmax, got LeastSquares"):
+    with pytest.raises(ValueError, match=r"with Softmax, .* got LeastSquares"):
         invert(other, other.initial, gradient_of(other), jax.random.key(0))
 
 

@@ -296,7 +296,10 @@ def test_the_table_of_clients_and_their_server():
         ({"clients": 1}, "clients must be >= 2"),
         ({"victim": 4}, "victim must be in 0..3"),
         ({"server": False}, "there must be a listener"),
-        ({"masks": SecureAggregation(1.0, "gaussian")}, "two laws, laplace and gaussian"),
+        (
+            {"masks": SecureAggregation(1.0, "gaussian")},
+            "distributions, laplace and gaussian",
+        ),
         ({"step_size": 0.0}, "step_size must be"),
     ],
 )

@@ -52,7 +52,7 @@ def laplacian(nodes, edges, weights):
 
 
 def closed_form(data, importance, edges, weights, coupling, ridge=0.0):
-    """(55), (56) and (58); ``coupling`` is one number or one of each parameter."""
+    """(55), (56) and (58); ``coupling`` is one number or one for each parameter."""
     nodes, dim = len(data), data[0][0].shape[1]
     Q = np.kron(laplacian(nodes, edges, weights), np.diag(np.broadcast_to(coupling, dim)))
     q = np.zeros(nodes * dim)

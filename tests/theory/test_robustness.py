@@ -98,7 +98,7 @@ def test_bad_input():
     messages = np.zeros((4, 2))
     with pytest.raises(ValueError, match="point must be of the messages' 2 numbers"):
         theory.median_residual(np.zeros(3), messages)
-    with pytest.raises(ValueError, match="weights must be one of each of the 4 messages"):
+    with pytest.raises(ValueError, match="weights must be one for each of the 4 messages"):
         theory.median_residual(np.zeros(2), messages, np.ones(3))
     with pytest.raises(ValueError, match="weights"):
         theory.median_residual(np.zeros(2), messages, -np.ones(4))

@@ -128,7 +128,7 @@ def test_bad_input():
     change = np.ones((K, N))
     for function in (theory.label_shift, theory.label_shift_bound):
         with pytest.raises(
-            ValueError, match=r"change must be one of each label, of shape \(6, 5\)"
+            ValueError, match=r"change must be one for each label, of shape \(6, 5\)"
         ):
             function(problem, network, coupling, np.ones((K, N + 1)))
         with pytest.raises(ValueError, match="change"):
@@ -143,7 +143,7 @@ def test_bad_input():
         theory.estimation_error(np.ones((K, D)), np.ones(3))
     with pytest.raises(ValueError, match="truth must be parameters"):
         theory.common_error(problem, np.ones(3), np.ones((K, D)))
-    with pytest.raises(ValueError, match=r"deviation must be one of each model, \(6, 2\)"):
+    with pytest.raises(ValueError, match=r"deviation must be one for each model, \(6, 2\)"):
         theory.common_error(problem, truth, np.ones((K, 3)))
 
 

@@ -44,7 +44,7 @@ def _as_steps(value: Any) -> Any:
     _check.positive("step_size", steps)
     if np.ndim(steps) > 1:
         raise ValueError(
-            "step_size must be one number, one of each node or a schedule, got "
+            "step_size must be one number, one for each node or a schedule, got "
             f"{_check.shown(steps)}."
         )
     return steps
@@ -96,7 +96,7 @@ class FedGD(Coupled):
     def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)
         if self.step_size is None and (isinstance(problem, Stream) or not _smooth(problem)):
-            what = "data that arrive one by one" if problem.online else "an objective not smooth"
+            what = "data that arrive one by one" if problem.online else "a nonsmooth objective"
             raise ValueError(
                 "by default the step size follows from the curvature of the data, which is not "
                 f"known for {what}; give step_size."

@@ -121,15 +121,15 @@ class Coupled(NetworkedIteration):
         _check.nonnegative("coupling", _check.filled("coupling", self.coupling))
         if np.ndim(self.coupling) > 1:
             raise ValueError(
-                "coupling must be one number, or one of each parameter, got "
+                "coupling must be one number, or one for each parameter, got "
                 f"{_check.shown(self.coupling)}."
             )
 
     def check(self, problem: Any, network: Graph) -> None:
         if np.shape(self.coupling) not in ((), (problem.dim,)):
             raise ValueError(
-                f"coupling must be one number, or one of each of the {problem.dim} parameters of a "
-                f"model, got shape {np.shape(self.coupling)}."
+                f"coupling must be one number, or one for each of the {problem.dim} parameters of "
+                f"a model, got shape {np.shape(self.coupling)}."
             )
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:

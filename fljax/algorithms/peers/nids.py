@@ -74,7 +74,7 @@ class NIDS(Exact):
       Li, Shi & Yan 2019, Algorithm 1; section III for the step sizes.
     """
 
-    step_size: Any = field()  # one number, or one of each peer
+    step_size: Any = field()  # one number, or one for each peer
     consensus_step_size: Float[Array, ""] | float | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
@@ -82,7 +82,7 @@ class NIDS(Exact):
         _check.positive("step_size", steps)
         if np.ndim(steps) > 1:
             raise ValueError(
-                f"step_size must be one number or one of each peer, got {_check.shown(steps)}."
+                f"step_size must be one number or one for each peer, got {_check.shown(steps)}."
             )
         if self.consensus_step_size is not None:
             _check.positive("consensus_step_size", self.consensus_step_size)

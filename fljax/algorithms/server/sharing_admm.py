@@ -91,7 +91,7 @@ class SharingADMM(Algorithm):
         if np.ndim(problem.strength):
             raise ValueError(
                 "the parameters of all clients are those of one model, with one penalty; give the "
-                f"problem one strength, got one of each of {problem.clients} clients."
+                f"problem one strength, got one for each of {problem.clients} clients."
             )
         _check.known(_alike, problem.weights)
 

@@ -96,7 +96,7 @@ def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]
         raise ValueError(f"rdp must be a curve over the orders, got one number for {orders.size}.")
     if value.ndim and value.shape != rdp.shape[:-1]:
         raise ValueError(
-            f"curves of shape {rdp.shape} need one number, or one of each curve, got shape "
+            f"curves of shape {rdp.shape} need one number, or one for each curve, got shape "
             f"{value.shape}."
         )
     return xp.broadcast_to(orders, rdp.shape), xp.broadcast_to(value[..., None], rdp.shape)
