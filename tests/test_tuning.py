@@ -393,6 +393,17 @@ def test_runs_that_never_get_to_the_target_are_counted():
     assert (response["mean"].where(never & (response["diverged"] == 0), 20) == 20).all()
 
 
+def test_a_target_that_no_candidate_reaches_is_counted_and_said():
+    asked = {"goal": "rounds", "target": 1e-30, "points": 3, "extensions": 0, "refinements": 0}
+    with pytest.warns(fl.MetricWarning, match=r"no run of CTA reached the target 1e-30"):
+        tuned = fl.tune(scenario, candidates(1e-3, 1e-1), **asked, **METRIC)
+    response = tuned.response["CTA"]
+    assert response.sizes["candidate"] == 3
+    assert (response["censored"] == 2).all()
+    assert (response["runs"] == 2).all()
+    assert (response["mean"] == 20).all()  # twice all rounds
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -345,7 +345,8 @@ def tune(
       rounds: number of rounds of every run.
       goal: ``"final"``, the last record of the metric; ``"area"``, its mean over all records;
         ``"rounds"`` or ``"bits"``, the number needed until it is at or below the target. A run that
-        never reaches the target counts as twice all its rounds or bits.
+        never reaches the target counts as twice all its rounds or bits; if none of a method does,
+        a warning says so.
       target: target value for the goals ``"rounds"`` and ``"bits"``.
       seeds: number of seeds, or a list of them, from 10^9 on.
       points: number of candidates per batch, for each hyperparameter.
@@ -446,7 +447,16 @@ def tune(
         best = int(np.argmin([float(part["mean"].min()) for part in parts]))
         whole = xr.concat(parts, "candidate", combine_attrs="override")
         response[name] = whole.assign_attrs(interior=inside[best])
-    return _tuned(methods_, response, goal, tuned_on, compilations)
+    tuned = _tuned(methods_, response, goal, tuned_on, compilations)
+    if never := [n for n, one in response.items() if (one["censored"] == len(tuned_on)).all()]:
+        warnings.warn(
+            f"no run of {', '.join(never)} reached the target {target:g} with any candidate; all "
+            f"count as {PENALTY:g} times all their {goal}, so that the choice is arbitrary. Take a "
+            "target within reach, more rounds, or the goal 'final'.",
+            MetricWarning,
+            stacklevel=3,
+        )
+    return tuned
 
 
 @contextlib.contextmanager
