@@ -24,9 +24,9 @@ from fljax.study.tuning import (
     Range,
     Search,
     Structure,
-    _named,
     _scored,
     _structures,
+    space_of,
 )
 
 METRIC = {"metric": "normalized_error", "rounds": 10, "seeds": 2}
@@ -270,7 +270,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("name", sorted(set(REGISTRY) - WITHOUT))
 def test_an_algorithm_has_a_space(name):
-    _, space = _named(name)
+    _, space = space_of(name)
     (structure,) = _structures([name])[name]
     assert space
     search = Search(structure, 3, 0, 0)
@@ -282,7 +282,7 @@ def test_an_algorithm_has_a_space(name):
 def test_an_algorithm_without_a_space_says_why(name):
     reasons = "|".join(map(re.escape, [*GIVEN.values(), "more than numbers"]))
     with pytest.raises(ValueError, match=reasons):
-        _named(name)
+        space_of(name)
 
 
 def test_a_candidate_that_diverges_for_some_seeds_counts_as_infinite():

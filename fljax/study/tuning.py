@@ -32,7 +32,17 @@ from fljax.study.request import Request, Study
 from fljax.study.running import sweep
 from fljax.study.store import write_whole
 
-__all__ = ["EFFORTS", "FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune", "unwarned"]
+__all__ = [
+    "EFFORTS",
+    "FIRST_SEED",
+    "GIVEN",
+    "GOALS",
+    "RANGES",
+    "Tuned",
+    "space_of",
+    "tune",
+    "unwarned",
+]
 
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
@@ -475,7 +485,7 @@ def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[St
     if not isinstance(given, Mapping):
         if len(set(given)) < len(given):
             raise ValueError(f"each method once, got {list(given)}.")
-        given = {name: _named(name) for name in given}
+        given = {name: space_of(name) for name in given}
     structures = {}
     for method, parts in given.items():
         if not (
@@ -533,7 +543,7 @@ def _range(name: str, values: Any) -> Range:
     return Range(low, high, True) if linear else Range(math.log10(low), math.log10(high), False)
 
 
-def _named(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
+def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
     """A registered algorithm with the ranges of its required numbers."""
     _check.choice("method", name, REGISTRY)
     cls = REGISTRY[name]
