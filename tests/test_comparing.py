@@ -147,7 +147,7 @@ def test_gradients_are_counted_and_curves_drawn_against_them(compared):
     table = compared.table()
     np.testing.assert_array_equal(table["gradients"], 50 * table["round"])
     ax = compared.plot("gradients")
-    assert ax.get_xlabel() == "sample gradients evaluated so far, all clients [gradients]"
+    assert ax.get_xlabel() == "sample gradients evaluated so far, all clients"
     with pytest.raises(ValueError, match="seconds"):
         compared.plot("seconds")
     unknown = compared.results.assign(gradients=counted.where(counted["algorithm"] == "CTA"))

@@ -61,7 +61,7 @@ def cook(study, tmp_path, monkeypatch):
 def test_recipes_are_short_and_begin_with_the_same_study():
     start, other = ([p.code for p in programs(page)[:2]] for page in (OWN, RESULTS))
     assert start == other
-    assert len(RECIPES) == 10
+    assert len(RECIPES) == 11
     for page in PAGES:
         for heading, code in programs(page):
             assert max(map(len, code.splitlines())) <= 100, f"{page}, {heading}"
@@ -153,6 +153,29 @@ def test_the_best_step_size(cook):
     head = fl.table(best, "normalized_error").markdown().splitlines()[0]
     assert head.startswith("| algorithm | step_size | normalized error [dB] |")
     assert len(plt.gca().lines) == 2
+
+
+@pytest.mark.slow
+def test_a_search_by_optuna(cook, monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    compilations, sweep = [], fl.sweep
+
+    def counted(*args, **given):
+        results = sweep(*args, **given)
+        compilations.append(results.attrs["compilations"])
+        return results
+
+    monkeypatch.setattr(fl, "sweep", counted)
+    names = cook("A search by Optuna")
+    assert compilations == [1, 0, 0, 0]
+    search, tried = names["search"], names["tried"]
+    assert len(search.trials) == 32
+    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in search.trials)
+    last = tried.normalized_error.isel(round=-1).mean("seed")
+    for label, score in last.to_series().items():
+        assert search.trials[int(label)].value == pytest.approx(score, rel=1e-6)
+    assert search.best_value == min(trial.value for trial in search.trials)
 
 
 @pytest.mark.slow

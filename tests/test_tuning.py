@@ -26,9 +26,9 @@ from fljax.study.tuning import (
     Range,
     Search,
     Structure,
-    _named,
     _scored,
     _structures,
+    space_of,
 )
 
 METRIC: dict[str, Any] = {"metric": "normalized_error", "rounds": 10, "seeds": 2}
@@ -272,7 +272,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("name", sorted(set(REGISTRY) - WITHOUT))
 def test_an_algorithm_has_a_space(name):
-    _, space = _named(name)
+    _, space = space_of(name)
     (structure,) = _structures([name])[name]
     assert space
     search = Search(structure, 3, 0, 0)
@@ -284,7 +284,7 @@ def test_an_algorithm_has_a_space(name):
 def test_an_algorithm_without_a_space_says_why(name):
     reasons = "|".join(map(re.escape, [*GIVEN.values(), "more than numbers"]))
     with pytest.raises(ValueError, match=reasons):
-        _named(name)
+        space_of(name)
 
 
 def test_a_candidate_that_diverges_for_some_seeds_counts_as_infinite():
@@ -393,6 +393,17 @@ def test_runs_that_never_get_to_the_target_are_counted():
     never = response["censored"] == 2
     assert never.any()
     assert (response["mean"].where(never & (response["diverged"] == 0), 20) == 20).all()
+
+
+def test_a_target_that_no_candidate_reaches_is_counted_and_said():
+    asked = {"goal": "rounds", "target": 1e-30, "points": 3, "extensions": 0, "refinements": 0}
+    with pytest.warns(fl.MetricWarning, match=r"no run of CTA reached the target 1e-30"):
+        tuned = fl.tune(scenario, candidates(1e-3, 1e-1), **asked, **METRIC)
+    response = tuned.response["CTA"]
+    assert response.sizes["candidate"] == 3
+    assert (response["censored"] == 2).all()
+    assert (response["runs"] == 2).all()
+    assert (response["mean"] == 20).all()  # twice all rounds
 
 
 @pytest.mark.parametrize(

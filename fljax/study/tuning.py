@@ -33,7 +33,17 @@ from fljax.study.request import Request, Study
 from fljax.study.running import sweep
 from fljax.study.store import write_whole
 
-__all__ = ["EFFORTS", "FIRST_SEED", "GIVEN", "GOALS", "RANGES", "Tuned", "tune", "unwarned"]
+__all__ = [
+    "EFFORTS",
+    "FIRST_SEED",
+    "GIVEN",
+    "GOALS",
+    "RANGES",
+    "Tuned",
+    "space_of",
+    "tune",
+    "unwarned",
+]
 
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
@@ -354,7 +364,8 @@ def tune(
       rounds: number of rounds of every run.
       goal: ``"final"``, the last record of the metric; ``"area"``, its mean over all records;
         ``"rounds"`` or ``"bits"``, the number needed until it is at or below the target. A run that
-        never reaches the target counts as twice all its rounds or bits.
+        never reaches the target counts as twice all its rounds or bits; if none of a method does,
+        a warning says so.
       target: target value for the goals ``"rounds"`` and ``"bits"``.
       seeds: number of seeds, or a list of them, from 10^9 on.
       points: number of candidates per batch, for each hyperparameter.
@@ -481,7 +492,16 @@ def tune(
         best = int(np.argmin([float(part["mean"].min()) for part in parts]))
         whole = xr.concat(parts, "candidate", combine_attrs="override")
         response[method] = whole.assign_attrs(interior=inside[best])
-    return _tuned(methods_, response, goal, tuned_on, compilations)
+    tuned = _tuned(methods_, response, goal, tuned_on, compilations)
+    if never := [n for n, one in response.items() if (one["censored"] == len(tuned_on)).all()]:
+        warnings.warn(
+            f"no run of {', '.join(never)} reached the target {target:g} with any candidate; all "
+            f"count as {PENALTY:g} times all their {goal}, so that the choice is arbitrary. Take a "
+            "target within reach, more rounds, or the goal 'final'.",
+            MetricWarning,
+            stacklevel=3,
+        )
+    return tuned
 
 
 def _stages(rounds: int, halvings: int, record_every: int) -> list[int]:
@@ -541,7 +561,7 @@ def _structures(given: Sequence[str] | Mapping[str, tuple]) -> dict[str, list[St
     if not isinstance(given, Mapping):
         if len(set(given)) < len(given):
             raise ValueError(f"each method once, got {list(given)}.")
-        given = {name: _named(name) for name in given}
+        given = {name: space_of(name) for name in given}
     structures = {}
     for method, parts in given.items():
         if not (
@@ -599,7 +619,7 @@ def _range(name: str, values: Any) -> Range:
     return Range(low, high, True) if linear else Range(math.log10(low), math.log10(high), False)
 
 
-def _named(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
+def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
     """A registered algorithm with the ranges of its required numbers."""
     _check.choice("method", name, REGISTRY)
     cls = REGISTRY[name]
