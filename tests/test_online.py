@@ -896,7 +896,7 @@ REFUSED = [
     (
         ValueError,
         refused(ConventionalFL(0.1), privacy=fl.privacy.ZCDP(1.0)),
-        "for fixed data, .* and messages that arrive at once; leave out privacy=, or a stream",
+        "for fixed data, .* and messages without delay only; leave out privacy=, or a stream",
     ),
     (ValueError, refused(metrics="objective"), "'objective' needs all data at once.*test_error"),
     (ValueError, refused(metrics="suboptimality"), "'suboptimality' needs all data at once"),

@@ -126,8 +126,9 @@ def back(
 
 
 def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
-    """Fields of named tuples are under ``Attributes``."""
-    return True if type(value).__name__ == "_tuplegetter" else None
+    """Fields of named tuples are under ``Attributes``; a property without words has its type's."""
+    wordless = isinstance(value, property) and value.__doc__ is None
+    return True if wordless or type(value).__name__ == "_tuplegetter" else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
