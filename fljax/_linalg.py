@@ -3,7 +3,12 @@
 XLA's CPU backend hands factorizations to LAPACK. When two programs that hold such calls run side
 by side, both can wait for ever (jaxlib 0.10.2, seen with LU, eigenvalues and triangular solves of
 batched 8 x 8 matrices). What a run needs is small and done once, so it is done here without.
+
+Loops are jitted, though what calls them mostly is, too: a loop that is called as it is has a new
+body each time, and is compiled each time.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from fljax._numerics import HIGHEST
 
 
+@jax.jit
 def spd_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, "batch dim dim"]:
     """Inverse of symmetric positive definite matrices by Gauss-Jordan elimination.
 
@@ -44,6 +50,7 @@ def spd_pseudo_inverse(matrices: Float[Array, "batch dim dim"]) -> Float[Array, 
     return jnp.einsum("kpi,ki,kqi->kpq", vectors, inverse, vectors, precision=HIGHEST)
 
 
+@jax.jit
 def spd_solve(matrix: Float[Array, "dim dim"], right: Float[Array, " dim"]) -> Float[Array, " dim"]:
     """Solve one consistent positive *semi*definite system; some solution of it if singular.
 
@@ -62,6 +69,7 @@ def spd_solve(matrix: Float[Array, "dim dim"], right: Float[Array, " dim"]) -> F
     return jax.lax.fori_loop(0, 5, refine, jnp.zeros_like(right))
 
 
+@functools.partial(jax.jit, static_argnames="sweeps")
 def symmetric_eigen(
     matrices: Float[Array, "batch dim dim"], sweeps: int = 10
 ) -> tuple[Float[Array, "batch dim"], Float[Array, "batch dim dim"]]:
@@ -113,6 +121,7 @@ def symmetric_eigen(
     return jnp.diagonal(work, axis1=1, axis2=2)[:, :dim], vectors[:, :dim, :dim]
 
 
+@functools.partial(jax.jit, static_argnames="squarings")
 def spd_norm(matrices: Float[Array, "batch dim dim"], squarings: int = 8) -> Float[Array, " batch"]:
     r"""The largest eigenvalue, from above: at most :math:`D^{1/2^s}` times too large.
 

@@ -267,6 +267,7 @@ def draw(seed: int, kernel: Kernel = KERNEL) -> Draw:
     return Draw(stream, *others)
 
 
+@functools.cache
 def floor(kernel: Kernel = KERNEL) -> xr.Dataset:
     """The test error of least squares, which no linear model of the features can be below."""
     result = []

@@ -128,7 +128,7 @@ def descent(key: Array, part: Array, bound: int) -> fl.Simulation:
 
 
 @jax.jit
-def contraction(key: Array, coupling: Array | float = COUPLING.value) -> tuple[Array, Array]:
+def contraction(key: Array, coupling: float) -> tuple[Array, Array]:
     """FedRelax's factor (133), the largest of the nodes', and the first error of the worst node."""
     problem, graph = instance(key)
     best = FedRelax(coupling).optimum(problem, graph)
@@ -161,7 +161,7 @@ def study(effort: Effort) -> Studies:
 
     root = fl.random_key(0)
     keys = [jax.random.split(jax.random.fold_in(root, seed))[0] for seed in range(seeds)]
-    factor, start = np.asarray([contraction(key) for key in keys], float).T
+    factor, start = np.asarray([contraction(key, COUPLING.value) for key in keys], float).T
     parts = {}
     for law in (RANDOM, WORST):
         runs = joined(*(run(law, bound) for bound in BOUNDS.value), axis="bound")

@@ -20,7 +20,7 @@ from experiments.measures import gap, samples
 from experiments.rizk import data, network
 from fljax import plotting, statistics
 from fljax._generator import normal
-from fljax._module import float_dtype, replace
+from fljax._module import replace
 from fljax.theory import multiagent as theory
 
 AGENTS = Setting("agents K", 10, "few, of whom the exact recursion takes seconds")
@@ -99,32 +99,25 @@ def predicted(
     axes: Mapping[str, Sequence[Any]],
     read: Reading = at_rest,
 ) -> xr.Dataset:
-    """What theory says at every point of a grid; those that differ in numbers are one program.
+    """What theory says at every point of a grid.
+
+    One point after the other: theory's own programs serve all of them, while one around them would
+    be compiled for every structure.
 
     Args:
       scenario: a function of a key and the axes.
-      axes: of which the last have the numbers (floats).
+      axes: values by name.
       read: what.
     """
-    structure = [name for name, v in axes.items() if not isinstance(v[0], float)]
-    numbers = [name for name in axes if name not in structure]
-    points = np.array(list(itertools.product(*(axes[name] for name in numbers))))
-
-    def of(*fixed: Any) -> Mapping[str, Array]:
-        def one(point: Array) -> Mapping[str, Array]:
-            given = dict(zip(structure, fixed, strict=True)) | dict(
-                zip(numbers, point, strict=True)
-            )
-            return read(scenario(fl.random_key(0), **given))
-
-        return jax.jit(lambda points: jax.lax.map(one, points))(jnp.asarray(points, float_dtype()))
-
-    parts = [of(*fixed) for fixed in itertools.product(*(axes[name] for name in structure))]
+    points = itertools.product(*axes.values())
+    parts = [
+        read(scenario(fl.random_key(0), **dict(zip(axes, point, strict=True)))) for point in points
+    ]
     sizes, result = [len(values) for values in axes.values()], {}
     for name in parts[0]:
         values = np.stack([part[name] for part in parts])
-        extra = ("round",) if values.ndim > 2 else ()
-        result[name] = ((*axes, *extra), values.reshape(*sizes, *values.shape[2:]))
+        extra = ("round",) if values.ndim > 1 else ()
+        result[name] = ((*axes, *extra), values.reshape(*sizes, *values.shape[1:]))
     data = xr.Dataset(result, {name: list(values) for name, values in axes.items()})
     rounds = data.sizes.get("round")
     return data if rounds is None else data.assign_coords(round=np.arange(1, rounds + 1))
