@@ -387,7 +387,7 @@ class TestStudies:
 
     @pytest.mark.parametrize("value", [np.ones(2), jnp.ones(2)])
     def test_structure_is_no_array(self, value):
-        with pytest.raises(TypeError, match=r"a value of static is structure.*give a tuple"):
+        with pytest.raises(TypeError, match=r"a value of static is a static field.*give a tuple"):
             fl.static([value])
 
         @fl.module

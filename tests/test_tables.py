@@ -220,5 +220,5 @@ def test_a_metric_of_one_s_own_is_in_its_own_unit(results):
     assert "| gain |" in fl.table(told, "gain").markdown().splitlines()[0]
     in_decibels = [name for name, metric in fl.metrics.METRICS.items() if metric.decibel]
     assert sorted(fl.metrics.METRICS.keys() - in_decibels) == [
-        *("accuracy", "client_accuracy", "objective")
+        *("accuracy", "client_accuracy", "error_rate", "objective")
     ]

@@ -195,7 +195,8 @@ def decompose(problem: Problem) -> Spectrum:
             f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__}."
         )
     moment = 2 * problem.correlation(problem.targets)
-    return Spectrum(*symmetric_eigen(_hessian(problem)), moment)
+    values, vectors = symmetric_eigen(_hessian(problem))
+    return Spectrum(values, vectors, moment)
 
 
 def solve_shifted(

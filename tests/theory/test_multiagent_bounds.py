@@ -43,7 +43,7 @@ def test_a_batch_without_replacement_is_all_of_its_outcomes():
     close(silent.without * gain, ((values - mean) ** 2).sum(axis=1).mean())
     close(silent.independent * theory.batch_gain(3, 5, replacement=True), silent.bound)
     assert theory.batch_gain(5, 5) == np.inf
-    with pytest.raises(ValueError, match="a batch of 6 cannot be drawn of 5"):
+    with pytest.raises(ValueError, match="a batch of 6 cannot be drawn from 5"):
         theory.batch_gain(6, 5)
 
 
