@@ -394,7 +394,7 @@ class TestStudies:
         class Weighed:
             weights: Any = fl.static()
 
-        with pytest.raises(TypeError, match=r"weights is structure, .* an array of shape"):
+        with pytest.raises(TypeError, match=r"weights is a static field, .* an array of shape"):
             Weighed(value)
 
     @pytest.mark.parametrize(

@@ -273,7 +273,10 @@ class Own(fl.algorithms.ConventionalFL):
         ({"losses": fl.link.Independent(0.1)}, "losses= remove a mask that others expect"),
         ({"delays": fl.link.Geometric(0.1, 2)}, "delays= deliver a mask after the sum"),
         ({"aggregation": fl.aggregation.Median()}, "aggregation= combines single messages"),
-        ({"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))}, "attack= replaces a message without the mask"),
+        (
+            {"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))},
+            "attack= replaces a message without the mask",
+        ),
         ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clips one by one"),
         ({"algorithm": Own(0.1)}, "declare masked=True in its needs"),
         ({"algorithm": FedAvg(0.1, 1)}, "one participant"),
