@@ -365,9 +365,9 @@ def test_seeds_of_an_evaluation_are_refused(bad):
         fl.tune(scenario, ["CTA"], **METRIC | {"seeds": bad})
 
 
-@pytest.mark.parametrize("goal", ["area", "bits"])
+@pytest.mark.parametrize("goal", ["area", "bits", "gradients"])
 def test_other_goals(goal):
-    target = 0.1 if goal == "bits" else None
+    target = None if goal == "area" else 0.1
     tuned = fl.tune(scenario, ["CTA"], goal=goal, target=target, **METRIC)
     results = fl.sweep(
         scenario, grid={"algorithm": tuned.methods}, rounds=10, seeds=list(tuned.seeds)
@@ -376,7 +376,20 @@ def test_other_goals(goal):
     score = error.mean("round")
     if goal == "bits":
         score = results["bits"].where(error <= 0.1).min("round")
+    if goal == "gradients":  # those of all samples of five clients in every round
+        score = (5 * 10 * results["round"]).where(error <= 0.1).min("round")
     np.testing.assert_allclose(score.mean(), tuned.response["CTA"]["mean"].min(), rtol=1e-6)
+
+
+def test_gradients_are_a_goal_of_those_that_count_them():
+    with pytest.raises(ValueError, match="Local does not evaluate a fixed number of gradients"):
+        fl.tune(
+            scenario,
+            {"Local": (fl.algorithms.NetworkedADMM, {"penalty": (0.1, 1.0)})},
+            goal="gradients",
+            target=0.1,
+            **METRIC,
+        )
 
 
 def test_diverged_candidates_count_as_infinite():

@@ -19,12 +19,11 @@ from fljax.metrics import Metric
 from fljax.plotting import learning_curves, performance_profile
 from fljax.plotting.curves import CLOCK
 from fljax.records import labeled
-from fljax.running import gradients
 from fljax.study.grid import Scenario
 from fljax.study.request import Request
 from fljax.study.results import load, save
 from fljax.study.running import sweep
-from fljax.study.tuning import EFFORTS, FIRST_SEED, Tuned, tune, unwarned
+from fljax.study.tuning import EFFORTS, FIRST_SEED, Tuned, gradients_until, tune, unwarned
 from fljax.tables import shown
 
 __all__ = ["COSTS", "Comparison", "compare"]
@@ -227,9 +226,10 @@ def compare(
         of your choice to a function that makes an algorithm and the values to search.
       metric: the metric to minimize.
       rounds: number of rounds of every run, in the tuning and in the evaluation.
-      goal: the criterion of the tuning, ``"final"``, ``"area"``, ``"rounds"`` or ``"bits"``.
+      goal: the criterion of the tuning, ``"final"``, ``"area"``, ``"rounds"``, ``"bits"`` or
+        ``"gradients"``.
       target: target value of the metric; given one, the table and the profiles show what each
-        method needs to reach it. The goals ``"rounds"`` and ``"bits"`` need one.
+        method needs to reach it. All but the first two need one.
       seeds: number of seeds of the evaluation, or a list of them, below 10^9.
       tuning_seeds: number of seeds of the tuning, or a list of them, from 10^9 on.
       record_every: number of rounds between records of the metrics.
@@ -295,19 +295,14 @@ def compare(
         record_every=record_every,
         store=store,
     )
-    counted = [_gradients(scenario, method, results["round"]) for method in tuned.methods.values()]
+    numbers = results["round"].values
+    counted = [gradients_until(scenario, method, numbers) for method in tuned.methods.values()]
     results["gradients"] = ("algorithm", "round"), np.stack(counted), labeled("gradients")
     if timed:
         pace = [_pace(scenario, method, rounds, record_every) for method in tuned.methods.values()]
         pace = xr.DataArray(pace, dims="algorithm")
         results["seconds"] = (pace * results["round"]).assign_attrs(CLOCK)
     return Comparison(tuned, results, statistics.named(results, metric), target)
-
-
-def _gradients(scenario: Scenario, method: Any, round: xr.DataArray) -> np.ndarray:
-    """The number of sample gradients that a method has evaluated until each round; NaN if none."""
-    before, each = gradients(lambda key: scenario(key, method), int(round[-1]))
-    return before + round.values * (each or np.nan)
 
 
 def _pace(scenario: Scenario, method: Any, rounds: int, record_every: int) -> float:

@@ -28,6 +28,7 @@ from fljax.algorithms.base import REGISTRY, Algorithm
 from fljax.metrics import Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
 from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
+from fljax.running import gradients
 from fljax.study.grid import Labeled, Scenario
 from fljax.study.request import Request, Study
 from fljax.study.running import sweep
@@ -40,6 +41,7 @@ __all__ = [
     "GOALS",
     "RANGES",
     "Tuned",
+    "gradients_until",
     "space_of",
     "tune",
     "unwarned",
@@ -75,13 +77,13 @@ GIVEN = {
 
 #: What is minimized: the last record, the mean over all records, or the effort needed to reach the
 #: target.
-GOALS = ("final", "area", "rounds", "bits")
+GOALS = ("final", "area", "rounds", "bits", "gradients")
 
 #: Goals that need a target, and what they count in results.
-EFFORTS = {"rounds": "round", "bits": "bits"}
+EFFORTS = {"rounds": "round", "bits": "bits", "gradients": "gradients"}
 
-#: A run that never reaches the target counts as this multiple of all its rounds or bits (the
-#: penalized average runtime PAR2 of algorithm configuration).
+#: A run that never reaches the target counts as this multiple of all its rounds, bits or gradients
+#: (the penalized average runtime PAR2 of algorithm configuration).
 PENALTY = 2.0
 
 #: Two values count as equally good if their means differ by at most this, in dB.
@@ -363,10 +365,11 @@ def tune(
       metric: the metric to minimize.
       rounds: number of rounds of every run.
       goal: ``"final"``, the last record of the metric; ``"area"``, its mean over all records;
-        ``"rounds"`` or ``"bits"``, the number needed until it is at or below the target. A run that
-        never reaches the target counts as twice all its rounds or bits; if none of a method does,
-        a warning says so.
-      target: target value for the goals ``"rounds"`` and ``"bits"``.
+        ``"rounds"``, ``"bits"`` or ``"gradients"`` (sample gradients that all clients evaluate),
+        the number needed until it is at or below the target. A run that never reaches the target
+        counts as twice all its rounds, bits or gradients; if none of a method does, a warning says
+        so.
+      target: target value, for the goals that need one.
       seeds: number of seeds, or a list of them, from 10^9 on.
       points: number of candidates per batch, for each hyperparameter.
       extensions: maximum number of times that the search of a structure continues beyond an edge.
@@ -413,8 +416,8 @@ def tune(
     _check.choice("goal", goal, GOALS)
     if (target is None) == (goal in EFFORTS):
         raise ValueError(
-            f"target= is for the goals 'rounds' and 'bits', which need it; got goal={goal!r} and "
-            f"target={target}."
+            f"target= is for the goals {', '.join(map(repr, EFFORTS))}, which need it; got "
+            f"goal={goal!r} and target={target}."
         )
     if _check.is_whole(seeds):
         _check.count("seeds", seeds)
@@ -448,21 +451,33 @@ def tune(
             "halvings= continues runs that ended early, and a privacy budget is spread over the "
             "rounds that were planned; leave out halvings=."
         )
+    if goal == "gradients":
+        for (method, _), algorithm in zip(rows, first.values(), strict=True):
+            if not np.isfinite(gradients_until(scenario, algorithm, np.ones(1))).all():
+                raise ValueError(
+                    f"{method} does not evaluate a fixed number of gradients in a round; take the "
+                    "goal 'rounds' or 'bits'."
+                )
     scores: list[list[xr.Dataset]] = [[] for _ in rows]
     compilations = 0
 
-    def scored(candidates: dict[str, Algorithm], stage: int, folder: Any) -> xr.Dataset:
+    def scored(racing: Mapping[str, int], stage: int) -> xr.Dataset:
         nonlocal compilations
         with unwarned():  # candidates may be bad; who runs the chosen one is warned
             results = sweep(
                 scenario,
-                grid={"algorithm": candidates},
+                grid={"algorithm": {name: candidates[name] for name in racing}},
                 rounds=stage,
                 seeds=tuned_on,
                 record_every=record_every,
                 store=folder,
             )
         compilations += results.attrs["compilations"]
+        if goal == "gradients":
+            numbers, built = results["round"].values, [*first.values()]
+            of = {i: gradients_until(scenario, built[i], numbers) for i in set(racing.values())}
+            counted = np.stack([of[owner] for owner in racing.values()])
+            results["gradients"] = ("algorithm", "round"), counted
         whole = stage == rounds or target is None
         return _scored(results, metric, *((goal, target) if whole else ("final", None)))
 
@@ -476,7 +491,7 @@ def tune(
                     label = ", ".join(f"{key}={value!r}" for key, value in values.items())
                     candidates[f"{name}: {label}"] = one.build(**values)
                     owners.append(i)
-            raced = _race(scored, candidates, owners, stages, folder)
+            raced = _race(scored, dict(zip(candidates, owners, strict=True)), stages)
             for i, ((_, one), search) in enumerate(zip(rows, searches, strict=True)):
                 if search.batch is None:
                     continue
@@ -517,18 +532,16 @@ def _stages(rounds: int, halvings: int, record_every: int) -> list[int]:
 
 
 def _race(
-    scored: Callable[[dict[str, Algorithm], int, Any], xr.Dataset],
-    candidates: dict[str, Algorithm],
-    owners: Sequence[int],
+    scored: Callable[[Mapping[str, int], int], xr.Dataset],
+    owners: Mapping[str, int],
     stages: Sequence[int],
-    folder: Any,
 ) -> xr.Dataset:
     """The scores of all candidates; the worse half of each owner's ends at every stage but the
     last, with an infinite mean.
     """
-    racing, parts = dict(zip(candidates, owners, strict=True)), []
+    racing, parts = dict(owners), []
     for stage in stages:
-        numbers = scored({name: candidates[name] for name in racing}, stage, folder)
+        numbers = scored(racing, stage)
         numbers["rounds"] = "algorithm", np.full(len(racing), stage)
         if stage < stages[-1]:
             mean = dict(zip(racing, numbers["mean"].values, strict=True))
@@ -542,7 +555,15 @@ def _race(
             numbers["mean"] = xr.full_like(numbers["mean"], np.inf)
         parts.append(numbers)
     whole = xr.concat(parts, "algorithm", combine_attrs="drop").assign_attrs(parts[-1].attrs)
-    return whole.sel(algorithm=[*candidates])
+    return whole.sel(algorithm=[*owners])
+
+
+def gradients_until(scenario: Scenario, algorithm: Algorithm, round: np.ndarray) -> np.ndarray:
+    """The number of sample gradients that an algorithm has evaluated until each round; NaN where it
+    evaluates none, or not a fixed number.
+    """
+    before, each = gradients(lambda key: scenario(key, algorithm), int(round[-1]))
+    return before + round * (each or np.nan)
 
 
 @contextlib.contextmanager
