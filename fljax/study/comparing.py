@@ -69,7 +69,7 @@ class Comparison:
           ``difference low`` and ``difference high`` (:func:`fljax.statistics.compare`); ``rank``,
           ``rank low`` and ``rank high`` (:func:`fljax.statistics.ranks`). With a target also
           ``round``, ``bits``, ``gradients`` and ``seconds`` (see :func:`fljax.compare`), the median
-          over all seeds of what is needed to reach it, infinite where more than half of the runs do
+          over all seeds of what is needed to reach it, infinite where half of the runs or more do
           not and NaN where it is unknown, and ``never``, the number of runs that never reach it,
           diverged ones included.
         """
