@@ -134,8 +134,9 @@ class Noise(Perturbation):
 
     @property
     def cancels(self) -> Literal["", "network", "receiver"]:
-        """Where the noise cancels: in the weighted mean of the whole network, in the weighted sum
-        of each receiver, or nowhere.
+        """The sum in which the noise cancels.
+
+        The weighted mean of the whole network, the weighted sum of each receiver, or none.
         """
         return ""
 
