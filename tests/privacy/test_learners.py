@@ -455,7 +455,7 @@ def test_ledgers_of_messages_are_converted_too():
         spent(plain, 1e-4)
     with pytest.raises(ValueError, match="delta must be"):
         spent(results, 0.0)
-    with pytest.raises(ValueError, match="counts no Gaussian releases"):
+    with pytest.raises(ValueError, match="has no Gaussian releases"):
         events(results.sel(budget="pure"))
 
 

@@ -64,6 +64,7 @@ def test_a_minority_has_another_truth():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_can_be_drawn():
     allow = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
     with allow[0], allow[1]:

@@ -61,6 +61,7 @@ def test_what_is_followed_of_runs():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_can_be_drawn():
     allow = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
     with allow[0], allow[1]:
