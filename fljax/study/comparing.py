@@ -70,14 +70,12 @@ class Comparison:
           ``difference low`` and ``difference high`` (:func:`fljax.statistics.compare`); ``rank``,
           ``rank low`` and ``rank high`` (:func:`fljax.statistics.ranks`). With a target also
           ``round``, ``bits``, ``gradients`` and ``seconds`` (see :func:`fljax.compare`), the median
-          over all seeds of what is needed to reach it, infinite where more than half of the runs do
+          over all seeds of what is needed to reach it, infinite where half of the runs or more do
           not and NaN where it is unknown, and ``never``, the number of runs that never reach it,
           diverged ones included.
         """
-        last, label = (
-            statistics.at_round(self.results),
-            statistics.label_of(self.results, self.metric),
-        )
+        last = statistics.at_round(self.results)
+        label = statistics.label_of(last, self.metric)
         means = statistics.summary(last, self.metric, level)
         parts = means[["mean", "low", "high"]]
         if statistics.is_decibel(last, self.metric):
