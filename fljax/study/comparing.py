@@ -234,7 +234,7 @@ def compare(
       timed: whether to measure the seconds of a round of each method as well, which takes two more
         compilations of each.
       store: a folder that keeps all runs; a comparison that was killed resumes from there.
-      **search: ``points``, ``extensions`` and ``refinements`` of :func:`fljax.tune`.
+      **search: further arguments of :func:`fljax.tune`, such as ``points`` and ``extensions``.
 
     Returns:
       The tuned methods, their results, and the table and plots of both.
