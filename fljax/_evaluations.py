@@ -34,22 +34,18 @@ def _count(program: Any) -> float:
 def _of_equation(equation: Any) -> float:
     kind, params = equation.primitive.name, equation.params
     if kind == "name":
-        mark, _, samples = params["name"].partition(_MARK)
-        return (
-            0.0
-            if mark or not samples
-            else int(samples) * math.prod(equation.outvars[0].aval.shape[:-1])
-        )
-    parts = jax.tree.leaves(
-        list(params.values()), is_leaf=lambda part: isinstance(part, core.ClosedJaxpr | core.Jaxpr)
-    )
-    inner = [
-        _count(part.jaxpr if isinstance(part, core.ClosedJaxpr) else part)
-        for part in parts
-        if isinstance(part, core.ClosedJaxpr | core.Jaxpr)
-    ]
+        if not params["name"].startswith(_MARK):
+            return 0.0
+        samples = int(params["name"].removeprefix(_MARK))
+        return samples * math.prod(equation.outvars[0].aval.shape[:-1])
+    parts = jax.tree.leaves(list(params.values()), is_leaf=_is_program)  # branches are a tuple
+    inner = [_count(getattr(part, "jaxpr", part)) for part in parts if _is_program(part)]
     if kind == "while":
         return math.nan if any(inner) else 0.0
     if kind == "cond":
         return inner[0] if len(set(inner)) == 1 else math.nan
     return params.get("length", 1) * math.fsum(inner) if kind == "scan" else math.fsum(inner)
+
+
+def _is_program(part: Any) -> bool:
+    return isinstance(part, core.ClosedJaxpr | core.Jaxpr)

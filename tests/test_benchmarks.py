@@ -1,5 +1,7 @@
 """The benchmarks run and count what they say; nothing here is timed."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from experiments.benchmarks import (
     personalized,
     roofline,
     scaling,
+    tuning,
 )
 from experiments.gauthier import chapter5 as ch5
 from fljax.study.engine import configured
@@ -180,3 +183,12 @@ def test_machine_numbers_are_positive():
     assert machine.update_bandwidth(2**16) > 0
     assert machine.copy_bandwidth(2, 2**16) > 0
     assert machine.matrix_rate(16) > 0
+
+
+@pytest.mark.slow
+def test_methods_to_tune_are_found_and_tuned():
+    methods = list(itertools.islice(tuning.suitable(), 2))
+    assert methods == ["ADMM", "ADMM tracking"]
+    tuned = tuning.tuned(methods, candidates=3, seeds=1, rounds=4)
+    assert tuned.compilations == 2
+    assert all(one.sizes["candidate"] == 3 for one in tuned.response.values())

@@ -73,10 +73,8 @@ class Comparison:
           not and NaN where it is unknown, and ``never``, the number of runs that never reach it,
           diverged ones included.
         """
-        last, label = (
-            statistics.at_round(self.results),
-            statistics.label_of(self.results, self.metric),
-        )
+        last = statistics.at_round(self.results)
+        label = statistics.label_of(last, self.metric)
         means = statistics.summary(last, self.metric, level)
         parts = means[["mean", "low", "high"]]
         if statistics.is_decibel(last, self.metric):
@@ -236,7 +234,7 @@ def compare(
       timed: whether to measure the seconds of a round of each method as well, which takes two more
         compilations of each.
       store: a folder that keeps all runs; a comparison that was killed resumes from there.
-      **search: ``points``, ``extensions``, ``refinements`` and ``halvings`` of :func:`fljax.tune`.
+      **search: further arguments of :func:`fljax.tune`, such as ``points`` and ``extensions``.
 
     Returns:
       The tuned methods, their results, and the table and plots of both.

@@ -508,7 +508,10 @@ def tune(
         whole = xr.concat(parts, "candidate", combine_attrs="override")
         response[method] = whole.assign_attrs(interior=inside[best])
     tuned = _tuned(methods_, response, goal, tuned_on, compilations)
-    if never := [n for n, one in response.items() if (one["censored"] == len(tuned_on)).all()]:
+    lost = {
+        n: (one["censored"] == len(tuned_on)) | np.isinf(one["mean"]) for n, one in response.items()
+    }
+    if target is not None and (never := [n for n, one in lost.items() if one.all()]):
         warnings.warn(
             f"no run of {', '.join(never)} reached the target {target:g} with any candidate; all "
             f"count as {PENALTY:g} times all their {goal}, so that the choice is arbitrary. Take a "
