@@ -451,9 +451,12 @@ def tune(
             "halvings= continues runs that ended early, and a privacy budget is spread over the "
             "rounds that were planned; leave out halvings=."
         )
+    counted = []  # of each structure, until each round
     if goal == "gradients":
-        for (method, _), algorithm in zip(rows, first.values(), strict=True):
-            if not np.isfinite(gradients_until(scenario, algorithm, np.ones(1))).all():
+        numbers = np.arange(1, rounds + 1)
+        counted = [gradients_until(scenario, algorithm, numbers) for algorithm in first.values()]
+        for (method, _), count in zip(rows, counted, strict=True):
+            if not np.isfinite(count).all():
                 raise ValueError(
                     f"{method} does not evaluate a fixed number of gradients in a round; take the "
                     "goal 'rounds' or 'bits'."
@@ -474,28 +477,27 @@ def tune(
             )
         compilations += results.attrs["compilations"]
         if goal == "gradients":
-            numbers, built = results["round"].values, [*first.values()]
-            of = {i: gradients_until(scenario, built[i], numbers) for i in set(racing.values())}
-            counted = np.stack([of[owner] for owner in racing.values()])
-            results["gradients"] = ("algorithm", "round"), counted
+            at = results["round"].values - 1
+            rows_of = np.stack([counted[owner][at] for owner in racing.values()])
+            results["gradients"] = ("algorithm", "round"), rows_of
         whole = stage == rounds or target is None
         return _scored(results, metric, *((goal, target) if whole else ("final", None)))
 
     kept = contextlib.nullcontext(store)
     with tempfile.TemporaryDirectory() if halvings and store is None else kept as folder:
         while any(search.batch is not None for search in searches):
-            candidates, owners = {}, []
+            candidates, owners = {}, {}
             for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True)):
                 for place in () if search.batch is None else search.batch:
                     values = one.values(place)
                     label = ", ".join(f"{key}={value!r}" for key, value in values.items())
                     candidates[f"{name}: {label}"] = one.build(**values)
-                    owners.append(i)
-            raced = _race(scored, dict(zip(candidates, owners, strict=True)), stages)
+                    owners[f"{name}: {label}"] = i
+            raced = _race(scored, owners, stages)
             for i, ((_, one), search) in enumerate(zip(rows, searches, strict=True)):
                 if search.batch is None:
                     continue
-                part = raced.isel(algorithm=np.flatnonzero(np.array(owners) == i))
+                part = raced.sel(algorithm=[n for n, owner in owners.items() if owner == i])
                 scores[i].append(_labeled(part, one, search.batch))
                 search.places = np.concatenate([search.places, search.batch])
                 search.advance(np.concatenate([s["mean"].values for s in scores[i]]))
