@@ -56,6 +56,7 @@ class Carry(NamedTuple):
     availability: Any  # of the pattern of participation
     memory: Memory  # of the link
     signal_to_noise: Array | None  # [K]  of the last private messages, if a metric asks
+    drift: Array | None  # [K]  of the last participants from the server's model, if a metric asks
 
 
 class Prepared(NamedTuple):
@@ -181,6 +182,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
             f"{type(simulation.algorithm).__name__}.init must return a state with a field model, "
             f"[clients, dim] or [dim], got {_check.shown(state)}."
         )
+    missing = jnp.full(problem.clients, jnp.nan, problem.dtype)
     return Carry(
         state,
         {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
@@ -191,7 +193,8 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         problem.begin(zeroth),
         () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
         begin_link(simulation.stages, network, zeroth, said, asleep=pattern is not None),
-        jnp.full(problem.clients, jnp.nan, problem.dtype) if _looks_at_noise(simulation) else None,
+        missing if _asks(simulation, "needs_noise") else None,
+        missing if _asks(simulation, "needs_drift") else None,
     )
 
 
@@ -276,7 +279,8 @@ def advance(
             stream,
             availability,
             now.link.memory,
-            now.link.signal_to_noise if _looks_at_noise(simulation) else None,
+            now.link.signal_to_noise if _asks(simulation, "needs_noise") else None,
+            _drift(simulation, now),
         )
 
     def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
@@ -297,6 +301,7 @@ def advance(
             carry.state,
             honest,
             carry.signal_to_noise,
+            carry.drift,
         )
         record = {m.name: _measured(m, now) for m in simulation.metrics}
         record |= {f"privacy_{name}": jnp.max(spent) for name, spent in _totals(carry).items()}
@@ -346,8 +351,21 @@ def _judged(simulation: Simulation, prepared: Prepared, state: Any) -> tuple[Arr
     return (seen, True) if simulation.model == "released" else (state.model, seen is state.model)
 
 
-def _looks_at_noise(simulation: Simulation) -> bool:
-    return any(m.needs_noise for m in simulation.metrics)  # pyright: ignore[reportAttributeAccessIssue]
+def _asks(simulation: Simulation, need: str) -> bool:
+    """Whether a metric has this need."""
+    return any(getattr(metric, need) for metric in simulation.metrics)
+
+
+def _drift(simulation: Simulation, now: Round) -> Array | None:
+    if not _asks(simulation, "needs_drift"):
+        return None
+    if now.link.drift is None:
+        raise ValueError(
+            f"{type(simulation.algorithm).__name__} has no local steps that start at a server's "
+            "model, so its clients have no drift from it; leave out the metric client_drift, or "
+            "use consensus_error between peers."
+        )
+    return now.link.drift
 
 
 def stepped(simulation: Simulation, state: Any, now: Round) -> Any:

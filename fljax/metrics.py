@@ -28,6 +28,7 @@ __all__ = [
     "as_metric",
     "backdoor_success",
     "client_accuracy",
+    "client_drift",
     "consensus_error",
     "deviation_by_norm",
     "error_rate",
@@ -69,6 +70,7 @@ class Snapshot(NamedTuple):
     state: Any = None  # the algorithm's
     honest: Array | None = None  # [K]  who follows the protocol; None where nobody attacks
     signal_to_noise: Array | None = None  # [K]  of this round's private messages, NaN if none
+    drift: Array | None = None  # [K]  ||w_k - w||^2 after local steps, NaN of who takes none
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class Metric:
     ``client_accuracy``                   the accuracy of each client's model, ``[K]``
     :func:`precision`, :func:`recall`     of one class, over all held-out data
     :func:`f1_score`                      the harmonic mean of these two
+    ``client_drift``                      :math:`\frac1{|S|}\sum_{k\in S}\|w_k-w\|^2` after local steps
+                                          of the round's participants from the server's
+                                          :math:`w`
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median over clients
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
@@ -111,6 +116,7 @@ class Metric:
       needs_labels: whether it uses held-out data whose targets must be class labels.
       needs_tasks: the part of the problem's tasks that it uses, ``"truth"`` or ``"test"``.
       needs_noise: whether it uses the signal-to-noise ratio of private messages.
+      needs_drift: whether it uses the drift of participants from the server's model.
       needs_network: whether it uses the graph, which must then be the same in all rounds.
       decibel: whether it is a non-negative quantity that is shown on a dB scale, as the errors
         above are; otherwise it is shown in its own unit.
@@ -153,6 +159,7 @@ class Metric:
     needs_test: bool = False
     needs_tasks: str = ""
     needs_noise: bool = False
+    needs_drift: bool = False
     dims: tuple[str, ...] = ()
     needs_labels: bool = False
     needs_network: bool = False
@@ -342,6 +349,12 @@ def _signal_to_noise(now: Snapshot) -> Array:
     return jnp.nanmedian(now.signal_to_noise)
 
 
+def _client_drift(now: Snapshot) -> Array:
+    assert now.drift is not None
+    honest = True if now.honest is None else now.honest
+    return jnp.nanmean(now.drift, where=honest)
+
+
 def _among_honest(now: Snapshot) -> Any:
     if now.honest is None:
         return now.network
@@ -447,6 +460,10 @@ signal_to_noise = Metric(
     decibel=True,
     needs_noise=True,
 )
+#: How far local steps move participants from the server's model: ``||w_k - w||^2``, the mean over
+#: the round's participants, NaN where there were none. Of algorithms with local steps at clients of
+#: a server (:class:`~fljax.algorithms.LocalLearning`).
+client_drift = Metric("client_drift", _client_drift, "client drift", decibel=True, needs_drift=True)
 #: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33)).
 total_variation = Metric(
     "total_variation", _total_variation, "total variation", decibel=True, needs_network=True
@@ -471,6 +488,7 @@ METRICS = {
         accuracy,
         error_rate,
         client_accuracy,
+        client_drift,
         signal_to_noise,
         total_variation,
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOUNDS",
+    "COMPUTED",
     "COUNTS",
     "EFFORTS",
     "PER_CLIENT",
@@ -52,8 +53,11 @@ COUNTS = ("messages", "scalars", "bits_up", "bits_down")
 #: What can be read as the communication so far: the counts, and the bits of both directions.
 TRAFFIC = (*COUNTS, "bits")
 
+#: What clients compute, counted in the program of a round.
+COMPUTED = ("gradients", "proximal")
+
 #: What curves can be drawn against besides rounds and seconds.
-EFFORTS = (*TRAFFIC, "gradients")
+EFFORTS = (*TRAFFIC, *COMPUTED)
 
 #: Recorded once a run instead of once a record.
 PER_RUN = (
@@ -89,6 +93,7 @@ _DESCRIPTIONS = {
     "privacy_delta": ("delta spent so far, basic composition, worst client", "delta"),
     "diverged": ("first round with a non-finite model, 0 if none", "round"),
     "gradients": ("sample gradients evaluated so far, all clients", "gradients"),
+    "proximal": ("proximal steps taken so far, all clients", "steps"),
     "gradient_norm": ("largest per-sample loss gradient met in the run", "norm"),
     "gradient_bound": ("bound on it that the privacy guarantee assumes", "norm"),
     "promised_bound": ("bound on it that holds for every data set", "norm"),
@@ -257,7 +262,7 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
         for metric in simulation.metrics:
             if np.isfinite(dataset[metric.name].values).all():
                 continue  # as usual, and seen in a tenth of the time
-            if not metric.needs_noise:  # NaN where nobody sent a message
+            if not (metric.needs_noise or metric.needs_drift):  # NaN where nobody takes part
                 finite = np.isfinite(dataset[metric.name]).all(("round", *metric.dims))
                 bad[metric] += among_whole(~finite, where)
         if simulation.algorithm.message_size_of(simulation.problem):

@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 
 from fljax import _check, _evaluations, _taint, requirements
 from fljax._arguments import checked
+from fljax._evaluations import Evaluations
 from fljax._generator import as_key, name_of
 from fljax._module import replace
 from fljax.algorithms import Algorithm
@@ -38,7 +39,7 @@ from fljax.simulation import Simulation
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["check_perturbed", "run", "unperturbed", "view"]
+__all__ = ["check_perturbed", "evaluations", "run", "unperturbed", "view"]
 
 
 @checked
@@ -131,12 +132,15 @@ def view(
     return look(simulation, prepared, key, carry, jnp.asarray(round, jnp.int32), rounds)[0]
 
 
-def gradients(simulation: Callable[[Array], Simulation], rounds: int) -> tuple[float, float]:
-    """The number of sample gradients that all clients evaluate before the first round, and in each.
+def evaluations(
+    simulation: Callable[[Array], Simulation], rounds: int
+) -> tuple[Evaluations, Evaluations]:
+    """The numbers of sample gradients and proximal steps that all clients evaluate before the first
+    round, and in each.
 
-    They are counted in the traced program of a round: those of a batch are as many as it has
-    samples, those of a client that is absent or padded with empty samples count as well. NaN where
-    the number is not fixed, as in a solver that stops at a tolerance.
+    They are counted in the traced program of a round: the gradients of a batch are as many as it
+    has samples, those of a client that is absent or padded with empty samples count as well. NaN
+    where the number is not fixed, as in a solver that stops at a tolerance.
 
     Args:
       simulation: from a key.

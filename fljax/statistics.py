@@ -4,8 +4,10 @@ Plots, tables and the claims of `experiments` all use these functions, so that a
 verdict never disagree about the same numbers.
 """
 
+import functools
 import numbers
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -509,7 +511,10 @@ def ranks(
 
 @checked
 def until(
-    dataset: xr.Dataset, metric: str | Metric, target: float, of: str = "round"
+    dataset: xr.Dataset,
+    metric: str | Metric,
+    target: float,
+    of: str | Mapping[str, float] = "round",
 ) -> xr.DataArray:
     """The cost of each run until a metric is at or below a target for the first time.
 
@@ -518,14 +523,15 @@ def until(
       metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
       target: the target value of the metric.
       of: what is counted: ``"round"``, the communication (``"bits"``, ``"messages"``, ...), or
-        another variable that has accumulated until each round.
+        another variable that has accumulated until each round; or the price of each of several
+        such quantities, whose sum is then the cost.
 
     Returns:
       The cost over all axes but the round: infinite where a run never reaches the target or
       diverges, NaN where the run is not there yet or its cost is unknown.
 
     Raises:
-      ValueError: an unknown metric or cost, or results without a round axis.
+      ValueError: an unknown metric or cost, a negative price, or results without a round axis.
 
     Example:
       >>> import xarray as xr
@@ -539,14 +545,20 @@ def until(
     costs = [str(name) for name, one in dataset.variables.items() if "round" in one.dims]
     if not costs or "round" not in values.dims:
         raise ValueError("nothing is reached in results of a single round; give those of all.")
-    _check.choice("cost", of, costs)
-    so_far = dataset[of].astype(np.float64)
+    prices = {of: 1.0} if isinstance(of, str) else of
+    if not prices:
+        raise ValueError("of={} counts nothing; give the price of at least one quantity.")
+    for name, price in prices.items():
+        _check.choice("cost", name, costs)
+        _check.interval(f"price of {name}", price, at_least=0)
+    parts = (price * dataset[name].astype(np.float64) for name, price in prices.items())
+    so_far = functools.reduce(operator.add, parts)
     cost = so_far.where(values <= target).min("round").fillna(np.inf)
     cost = cost.where(so_far.notnull().any("round"))
     if "done" in dataset:
         cost = cost.where(dataset["done"])
     long_name = dataset[named(dataset, metric)].attrs.get("long_name", metric)
-    what = "rounds" if of == "round" else of
+    what = "rounds" if of == "round" else of if isinstance(of, str) else "cost"
     return cost.assign_attrs(long_name=f"{what} until {long_name} is {target:g}")
 
 

@@ -154,7 +154,22 @@ def test_gradients_are_counted_and_curves_drawn_against_them(compared):
     partly = fl.Comparison(compared.tuned, unknown, compared.metric, 1e-2)
     assert np.isnan(partly.table()["gradients"]["EXTRA"])
     assert len(partly.plot_profile("gradients").lines) == 1
+    assert (compared.results["proximal"] == 0).all()  # of neither method
+    assert np.isnan(table["proximal"]).all()
     plt.close("all")
+
+
+def test_a_cost_has_prices_of_ones_own(compared):
+    """A gradient is 1, a proximal step 10, a bit 0.5."""
+    cost = compared.cost({"gradients": 1, "proximal": 10, "bits": 0.5})
+    np.testing.assert_array_equal(cost, compared.cost("gradients") + 0.5 * compared.cost("bits"))
+    moved = compared.results.assign(proximal=compared.results["round"] + 0 * compared.results.bits)
+    stepping = fl.Comparison(compared.tuned, moved, compared.metric, compared.target)
+    more = stepping.cost({"gradients": 1, "proximal": 10, "bits": 0.5})
+    np.testing.assert_array_equal(more, cost + 10 * compared.cost())
+    for wrong, message in (({}, "counts nothing"), ({"bits": -1}, "price"), ({"bit": 1}, "bits")):
+        with pytest.raises(ValueError, match=message):
+            compared.cost(wrong)
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Sample gradients of a round, counted in its program, against what methods are known to need."""
+"""Sample gradients and proximal steps of a round, counted in its program, against what methods are
+known to need.
+"""
 
 import jax
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 
 import fljax as fl
 from fljax._evaluations import evaluations
-from fljax.running import gradients
+from fljax.running import evaluations as of_round
 
 A = fl.algorithms
 PASS = 5 * 10  # samples of all clients
@@ -41,7 +43,21 @@ def among_peers(algorithm):
     ],
 )
 def test_a_round_evaluates_what_its_method_says(simulation, expected):
-    np.testing.assert_equal(gradients(simulation, 10)[1], expected)
+    np.testing.assert_equal(of_round(simulation, 10)[1].gradients, expected)
+
+
+@pytest.mark.parametrize(
+    ("simulation", "expected"),
+    [
+        (served(A.FedAvg(0.1)), (PASS, 0)),
+        (served(A.ExactFedProx(0.1)), (0, 5)),
+        (served(A.PFedMe(0.1, attraction=1.0, local_steps=3)), (0, 15)),  # before each local step
+        (among_peers(A.FedRelax(1.0, inner_iterations=7)), (7 * PASS, 5)),  # no closed form
+        (among_peers(A.EXTRA(0.1)), (PASS, 0)),
+    ],
+)
+def test_a_round_takes_the_proximal_steps_that_its_method_says(simulation, expected):
+    assert of_round(simulation, 10)[1] == expected
 
 
 def test_loops_and_branches():
@@ -61,5 +77,7 @@ def test_loops_and_branches():
         either = problem.gradient, lambda m: 2 * problem.gradient(m)
         return jax.lax.cond(model.sum() > 0, *either, model)
 
-    counts = [evaluations(function, start) for function in (turned, stopped, each, branched)]
+    counts = [
+        evaluations(function, start).gradients for function in (turned, stopped, each, branched)
+    ]
     np.testing.assert_equal(counts, [3 * PASS, np.nan, 4 * PASS, PASS])

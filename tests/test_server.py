@@ -528,6 +528,27 @@ def part(name):
     return Metric("part", lambda now: getattr(now.state, name), name)
 
 
+def test_the_drift_of_clients_is_that_of_their_local_steps():
+    """Three steps along the gradient from the server's model, at some, none and all clients."""
+    problem = make_problem()
+    here = np.array([[True, False, True, False, False], [False] * 5, [True] * 5])
+    algorithm = FedAvg(0.05, local_steps=3)
+    given = (problem, algorithm, None, None, ["client_drift", fl.metrics.trajectory("model")])
+    simulation = fl.Simulation(*given, participation=Trace(here))
+    run = fl.run(simulation, rounds=3)
+    server = np.zeros(DIM)
+    for done, present in enumerate(here):
+        local = np.tile(server, (CLIENTS, 1))
+        for _ in range(3):
+            local = local - 0.05 * np.asarray(problem.unweighted().gradient(local))
+        drift = ((local - server) ** 2).sum(axis=1)[present]
+        expected = drift.mean() if present.any() else np.nan
+        close(run.client_drift[done], expected, rtol=1e-10)
+        server = np.asarray(run.model_trajectory[done, 0])
+    with pytest.raises(ValueError, match="has no local steps that start at a server"):
+        fl.run(dataclasses.replace(simulation, algorithm=fl.algorithms.ExactFedProx(0.1)), rounds=1)
+
+
 @pytest.mark.slow
 def test_skipped_rounds_are_silent():
     algorithm = FedPD(0.05, penalty=0.5, skipping=0.4)

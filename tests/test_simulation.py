@@ -24,7 +24,7 @@ def make(penalty=1.0, seed=0, **kwargs):
                 name
                 for name, m in fl.metrics.METRICS.items()
                 if not (m.needs_test or m.needs_labels or m.needs_tasks or m.needs_noise)
-                and not m.needs_network
+                and not (m.needs_network or m.needs_drift)
             ],
         }
         | kwargs

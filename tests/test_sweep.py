@@ -309,7 +309,7 @@ def test_compiled_runs_hold_no_lapack_calls(label):
     metrics = [
         name
         for name, m in fl.metrics.METRICS.items()
-        if not (m.needs_test or m.needs_labels or m.needs_noise)
+        if not (m.needs_test or m.needs_labels or m.needs_noise or m.needs_drift)
         and (type(algorithm).needs.network is fl.graphs.Graph or not m.needs_network)
     ]
     if type(algorithm).optimum is not fl.algorithms.Algorithm.optimum:

@@ -77,6 +77,9 @@ class Out:
         self.traffic = Traffic.none()
         #: [K] ratio of the powers of private messages and their noise; NaN where none was sent
         self.signal_to_noise: Array | None = None
+        #: [K] squared distance of participants' models after their local steps from the server's;
+        #: NaN where there is none
+        self.drift: Array | None = None
         self._sent = 0  # messages of a client so far
         self._working: list[Array] | None = None  # drawn once a round
         self._inboxes: list[Inbox] = []

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._evaluations import minimized
 from fljax._linalg import (
     spd_inverse,
     spd_norm,
@@ -155,6 +156,12 @@ def prox(
       ValueError: the problem clips per-sample gradients.
     """
     refuse_clipping(problem)
+    return minimized(_minimize(problem, factor, center, start, iterations))
+
+
+def _minimize(
+    problem: Problem, factor: ProxFactor, center: Array, start: Array, iterations: int
+) -> Array:
     if is_quadratic(problem):
         return _solve_quadratic(problem, factor, center)
     if takes_public_steps(problem):
@@ -211,11 +218,11 @@ def solve_shifted(
     values, vectors, _ = spectrum
     inverse = 1 / (values + shift[:, None])
     if problem.samples >= problem.dim:
-        return _in_basis(vectors, inverse, right)
+        return minimized(_in_basis(vectors, inverse, right))
     root = jnp.sqrt(2 * problem.weights)
     inner = root * _in_basis(vectors, inverse, root * problem.predictions(right))
     back = problem.combination(inner)
-    return (right - back) / shift[:, None]
+    return minimized((right - back) / shift[:, None])
 
 
 def _in_basis(vectors: Array, scale: Array, right: Array) -> Array:

@@ -18,18 +18,18 @@ from fljax._arguments import checked
 from fljax.metrics import Metric
 from fljax.plotting import learning_curves, performance_profile
 from fljax.plotting.curves import CLOCK
-from fljax.records import labeled
+from fljax.records import COMPUTED, labeled
 from fljax.study.grid import Scenario
 from fljax.study.request import Request
 from fljax.study.results import load, save
 from fljax.study.running import sweep
-from fljax.study.tuning import EFFORTS, FIRST_SEED, Tuned, gradients_until, tune, unwarned
+from fljax.study.tuning import COUNTED, FIRST_SEED, Tuned, evaluated_until, tune, unwarned
 from fljax.tables import shown
 
 __all__ = ["COSTS", "Comparison", "compare"]
 
 #: What tables count until a target is reached.
-COSTS = ("round", "bits", "gradients", "seconds")
+COSTS = ("round", "bits", *COMPUTED, "seconds")
 
 #: How often a run is timed; the least time counts.
 TIMED = 3
@@ -68,10 +68,10 @@ class Comparison:
           the chosen values; ``difference`` to the baseline, paired by seed, and its interval,
           ``difference low`` and ``difference high`` (:func:`fljax.statistics.compare`); ``rank``,
           ``rank low`` and ``rank high`` (:func:`fljax.statistics.ranks`). With a target also
-          ``round``, ``bits``, ``gradients`` and ``seconds`` (see :func:`fljax.compare`), the median
-          over all seeds of what is needed to reach it, infinite where half of the runs or more do
-          not and NaN where it is unknown, and ``never``, the number of runs that never reach it,
-          diverged ones included.
+          ``round``, ``bits``, ``gradients``, ``proximal`` and ``seconds`` (see
+          :func:`fljax.compare`), the median over all seeds of what is needed to reach it, infinite
+          where half of the runs or more do not and NaN where it is unknown, and ``never``, the
+          number of runs that never reach it, diverged ones included.
         """
         last = statistics.at_round(self.results)
         label = statistics.label_of(last, self.metric)
@@ -109,18 +109,23 @@ class Comparison:
         paired = statistics.compare(last, self.metric, baseline, "algorithm", level=level)
         return paired.reindex(algorithm=names)
 
-    def cost(self, of: str = "round") -> xr.DataArray:
+    def cost(self, of: str | Mapping[str, float] = "round") -> xr.DataArray:
         """Return the cost of each run until the target is reached, :func:`fljax.statistics.until`;
         without a target the final value of the metric.
 
         Args:
-          of: what is counted, as ``x`` in :meth:`plot`.
+          of: what is counted, as ``x`` in :meth:`plot`, or the price of each of several such
+            quantities, as ``{"gradients": 1, "proximal": 50, "bits": 0.01}``. Of gradients or of
+            proximal steps alone the cost of a method that evaluates none is NaN.
 
         Raises:
           ValueError: an unknown cost; without a target, a metric that may be negative.
         """
         if self.target is not None:
-            return statistics.until(self.results, self.metric, self.target, of)
+            results = self.results
+            if isinstance(of, str) and of in COMPUTED and of in results:
+                results = results.assign({of: results[of].where(results[of].max("round") > 0)})
+            return statistics.until(results, self.metric, self.target, of)
         if not statistics.is_decibel(self.results, self.metric):
             raise ValueError(
                 f"{self.metric!r} may be negative and has no ratios; give a target= to compare "
@@ -136,20 +141,23 @@ class Comparison:
 
         Args:
           x: ``"round"``, ``"bits"`` (and all of :func:`fljax.plotting.learning_curves`),
-            ``"gradients"`` (methods that do not evaluate a fixed number are left out), or
-            ``"seconds"``, if they were measured.
+            ``"gradients"`` or ``"proximal"`` (methods that evaluate none, or not a fixed number,
+            are left out), or ``"seconds"``, if they were measured.
 
         Returns:
           The axes; a horizontal line is the target.
         """
-        ax = learning_curves(self.results, self.metric, "algorithm", x=x)
+        results = self.results
+        if x in COMPUTED and x in results:
+            results = results.sel(algorithm=(results[x] > 0).all("round"))
+        ax = learning_curves(results, self.metric, "algorithm", x=x)
         if self.target is not None:
             decibel = statistics.is_decibel(self.results, self.metric)
             level = statistics.decibels(self.target) if decibel else self.target
             ax.axhline(level, color="#555555", linewidth=0.8, zorder=0)
         return ax
 
-    def plot_profile(self, of: str = "round") -> Axes:
+    def plot_profile(self, of: str | Mapping[str, float] = "round") -> Axes:
         """Plot performance profiles over the seeds, :func:`fljax.plotting.performance_profile`, of
         the cost until the target is reached; without a target of the final value of the metric.
         Methods whose cost is unknown are left out.
@@ -208,14 +216,15 @@ def compare(
     """Compare methods from tuning to table: tune each by the same rule with :func:`fljax.tune`, and
     evaluate the tuned ones on fresh seeds with :func:`fljax.sweep`.
 
-    The results have a variable ``gradients``, the number of sample gradients that all clients have
-    evaluated until each round, as counted in the program of a round: those of a batch are as many
-    as it has samples, those of an absent client count as well. It is NaN for methods that do not
-    evaluate a fixed number of them (proximal steps in closed form, full gradients in random
-    rounds). If ``timed``, they also have ``seconds``, the rounds times the wall time of one round
-    of a simulation on this machine: the difference between a whole and half a run, one at a time
-    and compiled, the least of three times each. It is the time of computing all clients and the
-    metrics, not that of a network, for which there is
+    The results have variables ``gradients``, the number of sample gradients that all clients have
+    evaluated until each round, and ``proximal``, that of their proximal steps (exact minimizations
+    of a client's objective and a square), as counted in the program of a round: the gradients of a
+    batch are as many as it has samples, those of an absent client and those inside of an iterative
+    proximal step count as well. Both are NaN for methods that do not evaluate a fixed number of
+    them (full gradients in random rounds). If ``timed``, they also have ``seconds``, the rounds
+    times the wall time of one round of a simulation on this machine: the difference between a whole
+    and half a run, one at a time and compiled, the least of three times each. It is the time of
+    computing all clients and the metrics, not that of a network, for which there is
     ``fl.plotting.learning_curves(results, x="seconds", seconds_per_round=...)``.
 
     Args:
@@ -279,7 +288,7 @@ def compare(
         metric=metric,
         rounds=rounds,
         goal=goal,
-        target=target if goal in EFFORTS else None,
+        target=target if goal in COUNTED else None,
         seeds=tuning_seeds,
         record_every=record_every,
         store=store,
@@ -294,8 +303,10 @@ def compare(
         store=store,
     )
     numbers = results["round"].values
-    counted = [gradients_until(scenario, method, numbers) for method in tuned.methods.values()]
-    results["gradients"] = ("algorithm", "round"), np.stack(counted), labeled("gradients")
+    counted = [evaluated_until(scenario, method, numbers) for method in tuned.methods.values()]
+    for name in COMPUTED:
+        values = np.stack([one[name] for one in counted])
+        results[name] = ("algorithm", "round"), values, labeled(name)
     if timed:
         pace = [_pace(scenario, method, rounds, record_every) for method in tuned.methods.values()]
         pace = xr.DataArray(pace, dims="algorithm")

@@ -27,21 +27,21 @@ from fljax._arguments import checked
 from fljax.algorithms.base import REGISTRY, Algorithm
 from fljax.metrics import Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
-from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
-from fljax.running import gradients
+from fljax.records import COMPUTED, AssumptionWarning, DivergenceWarning, MetricWarning
+from fljax.running import evaluations
 from fljax.study.grid import Labeled, Scenario
 from fljax.study.request import Request, Study
 from fljax.study.running import sweep
 from fljax.study.store import write_whole
 
 __all__ = [
-    "EFFORTS",
+    "COUNTED",
     "FIRST_SEED",
     "GIVEN",
     "GOALS",
     "RANGES",
     "Tuned",
-    "gradients_until",
+    "evaluated_until",
     "space_of",
     "tune",
     "unwarned",
@@ -75,12 +75,12 @@ GIVEN = {
     "solver": "it is an algorithm of its own",
 }
 
+#: Goals that need a target, and what they count in results.
+COUNTED = {"rounds": "round", "bits": "bits", "gradients": "gradients"}
+
 #: What is minimized: the last record, the mean over all records, or the effort needed to reach the
 #: target.
-GOALS = ("final", "area", "rounds", "bits", "gradients")
-
-#: Goals that need a target, and what they count in results.
-EFFORTS = {"rounds": "round", "bits": "bits", "gradients": "gradients"}
+GOALS = ("final", "area", *COUNTED)
 
 #: A run that never reaches the target counts as this multiple of all its rounds, bits or gradients
 #: (the penalized average runtime PAR2 of algorithm configuration).
@@ -414,9 +414,9 @@ def tune(
     ):
         _check.count(name, count, at_least=least)
     _check.choice("goal", goal, GOALS)
-    if (target is None) == (goal in EFFORTS):
+    if (target is None) == (goal in COUNTED):
         raise ValueError(
-            f"target= is for the goals {', '.join(map(repr, EFFORTS))}, which need it; got "
+            f"target= is for the goals {', '.join(map(repr, COUNTED))}, which need it; got "
             f"goal={goal!r} and target={target}."
         )
     if _check.is_whole(seeds):
@@ -454,9 +454,12 @@ def tune(
     counted = []  # of each structure, until each round
     if goal == "gradients":
         numbers = np.arange(1, rounds + 1)
-        counted = [gradients_until(scenario, algorithm, numbers) for algorithm in first.values()]
+        counted = [
+            evaluated_until(scenario, algorithm, numbers)["gradients"]
+            for algorithm in first.values()
+        ]
         for (method, _), count in zip(rows, counted, strict=True):
-            if not np.isfinite(count).all():
+            if not (np.isfinite(count).all() and count[-1]):
                 raise ValueError(
                     f"{method} does not evaluate a fixed number of gradients in a round; take the "
                     "goal 'rounds' or 'bits'."
@@ -563,12 +566,15 @@ def _race(
     return whole.sel(algorithm=[*owners])
 
 
-def gradients_until(scenario: Scenario, algorithm: Algorithm, round: np.ndarray) -> np.ndarray:
-    """The number of sample gradients that an algorithm has evaluated until each round; NaN where it
-    evaluates none, or not a fixed number.
+def evaluated_until(
+    scenario: Scenario, algorithm: Algorithm, round: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The numbers of sample gradients and proximal steps that an algorithm has evaluated until each
+    round; NaN where they are not fixed.
     """
-    before, each = gradients(lambda key: scenario(key, algorithm), int(round[-1]))
-    return before + round * (each or np.nan)
+    before, each = evaluations(lambda key: scenario(key, algorithm), int(round[-1]))
+    parts = zip(COMPUTED, before, each, strict=True)
+    return {name: first + round * more for name, first, more in parts}
 
 
 @contextlib.contextmanager
@@ -689,9 +695,9 @@ def _scored(
         attrs, decibel = values.attrs, statistics.is_decibel(results, name)
         label = f"{goal} {statistics.label_of(results, name)}"
     else:
-        cost = statistics.until(results, name, target, EFFORTS[goal])
+        cost = statistics.until(results, name, target, COUNTED[goal])
         censored = (cost == np.inf).astype(int)
-        score = cost.where(censored == 0, PENALTY * results[EFFORTS[goal]].max("round"))
+        score = cost.where(censored == 0, PENALTY * results[COUNTED[goal]].max("round"))
         attrs, label = {}, cost.attrs["long_name"]
     data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})
     with np.errstate(over="ignore"):  # of what is about to diverge

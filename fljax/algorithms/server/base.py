@@ -199,10 +199,11 @@ class LocalLearning(Algorithm):
             it then receives the pair of both.
           memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
         """
+        common = start
         start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
         if step is None:
             step = self.step_size if self._optimizes else self.size(now.number)
-        return learn(
+        learned = learn(
             self.own(now.problem),
             cohort.who,
             start,
@@ -215,6 +216,12 @@ class LocalLearning(Algorithm):
             each=each,
             memory=memory,
         )
+        if common.shape == (now.problem.dim,):
+            moved = jnp.sum((learned.model - common[None]) ** 2, axis=1)
+            at = jnp.where(cohort.here, cohort.who.numbers, now.problem.clients)
+            missing = jnp.full(now.problem.clients, jnp.nan, moved.dtype)
+            now.link.drift = missing.at[at].set(moved, mode="drop")
+        return learned
 
     def collect(
         self,
