@@ -94,9 +94,9 @@ class Metric:
     ``client_accuracy``                   the accuracy of each client's model, ``[K]``
     :func:`precision`, :func:`recall`     of one class, over all held-out data
     :func:`f1_score`                      the harmonic mean of these two
-    ``client_drift``                      :math:`\frac1{|S|}\sum_{k\in S}\|w_k-w\|^2` after local steps
-                                          of the round's participants from the server's
-                                          :math:`w`
+    ``client_drift``                      :math:`\frac1{|S|}\sum_{k\in S}\|w_k-w\|^2` after the
+                                          local steps of this round's participants from the
+                                          server's :math:`w`
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median over clients
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
