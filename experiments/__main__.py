@@ -96,6 +96,13 @@ def parser() -> Parser:
         help="folder that keeps what is computed: run again to go on (default: one in the cache, "
         "emptied when all is written)",
     )
+    run.add_argument(
+        "--jobs",
+        type=count,
+        metavar="N",
+        default=2,
+        help="figures computed side by side, each in a process (default %(default)s)",
+    )
     check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     draw = command("draw", "draw figures and judge their claims from the stored results")
@@ -127,7 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if bool(asked.names) == asked.all:
                 raise UsageError("name the figures to run, or all of them by --all alone.")
             folder = asked.out or (QUICK_FIGURES if asked.quick else FIGURES)
-            return commands.run(asked.names, asked.quick, asked.seeds, folder, asked.store)
+            given = asked.names, asked.quick, asked.seeds, folder, asked.store, asked.jobs
+            return commands.run(*given)
         if asked.command == "check":
             return commands.check(asked.names, asked.out)
         if asked.command == "draw":

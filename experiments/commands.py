@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import hashlib
 import importlib
+import io
+import multiprocessing
 import os
 import pkgutil
 import shutil
@@ -12,7 +15,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +104,7 @@ def run(
     seeds: int | None,
     folder: Path,
     store: Path | None,
+    jobs: int = 1,
 ) -> int:
     figures = find(names)
     base = QUICK if quick else FULL
@@ -107,43 +113,79 @@ def run(
     kept = writable(unfinished(effort) if store is None else store)
     writable(folder)
     mpl.use("Agg")
-    # What imports made stays: looking through it again and again is a tenth of all tracing.
-    gc.freeze()
-    for figure in figures:
-        print(f"{figure.name}: {figure.title}\n  {figure.source}")
-        tuned = f"{effort.tuning_seeds} other seeds for tuning"
-        print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
-        known = (kept / figure.name).is_dir()
-        began = time.perf_counter()
-        with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
-            # Broken bounds and diverged runs are part of what is printed and stored below.
-            warnings.simplefilter("ignore", fl.AssumptionWarning)
-            warnings.simplefilter("ignore", fl.DivergenceWarning)
-            try:
-                results = figure.study(dataclasses.replace(effort, store=kept / figure.name))
-                studies = thinned(figure, results, effort)
-            except (fl.StoreError, Broken) as error:
-                raise UsageError(str(error)) from None
-        seconds = time.perf_counter() - began
-        if known:
-            print(f"  went on from what {kept} held: the time is of the rest alone")
-        try:
-            written = records.store(figure, studies, folder, effort, seconds)
-        except OSError as error:
-            raise UsageError(f"cannot write to {folder}: {error}") from None
-        except Broken as error:
-            raise UsageError(str(error)) from None
-        show(written)
-        print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
-        # Machine code of all figures together does not fit a process.
-        program.cache_clear()
-        jax.clear_caches()
+    compute = functools.partial(_run_one, effort=effort, kept=kept, folder=folder)
+    if min(jobs, len(figures)) == 1:
+        for figure in figures:
+            compute(figure.name)
+    else:
+        _side_by_side(compute, figures, jobs)
     if store is None:
         for figure in figures:  # another run of this effort may be at work on others
             shutil.rmtree(kept / figure.name, ignore_errors=True)
         with contextlib.suppress(OSError):
             kept.rmdir()
     return 0
+
+
+def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
+    figure = REGISTRY[name]
+    # What imports made stays: looking through it again and again is a tenth of all tracing.
+    gc.freeze()
+    print(f"{figure.name}: {figure.title}\n  {figure.source}")
+    tuned = f"{effort.tuning_seeds} other seeds for tuning"
+    print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
+    known = (kept / figure.name).is_dir()
+    began = time.perf_counter()
+    with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
+        # Broken bounds and diverged runs are part of what is printed and stored below.
+        warnings.simplefilter("ignore", fl.AssumptionWarning)
+        warnings.simplefilter("ignore", fl.DivergenceWarning)
+        try:
+            results = figure.study(dataclasses.replace(effort, store=kept / figure.name))
+            studies = thinned(figure, results, effort)
+        except (fl.StoreError, Broken) as error:
+            raise UsageError(str(error)) from None
+    seconds = time.perf_counter() - began
+    if known:
+        print(f"  went on from what {kept} held: the time is of the rest alone")
+    try:
+        written = records.store(figure, studies, folder, effort, seconds)
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error}") from None
+    except Broken as error:
+        raise UsageError(str(error)) from None
+    show(written)
+    print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
+    # Machine code of all figures together does not fit a process.
+    program.cache_clear()
+    jax.clear_caches()
+
+
+def _side_by_side(compute: Callable[[str], None], figures: Sequence[Figure], jobs: int) -> None:
+    """Each figure in a process of its own, so that one compiles while another computes."""
+    with ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1
+    ) as pool:
+        running = [pool.submit(_told, compute, figure.name) for figure in figures]
+        try:
+            for done in as_completed(running):
+                print(done.result(), end="", flush=True)
+        except BrokenProcessPool:
+            raise UsageError(
+                "a figure's process was killed, perhaps for memory; the same command with --jobs 1 "
+                "goes on from what is stored."
+            ) from None
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _told(compute: Callable[[str], None], name: str) -> str:
+    """What computing a figure prints, whole: lines of several would mix."""
+    mpl.use("Agg")
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        compute(name)
+    return text.getvalue()
 
 
 def unfinished(effort: Effort) -> Path:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from experiments import commands, conventions, picture, records, report
 from experiments.__main__ import main, parser
 from experiments.commands import FULL, MODULES, QUICK
 from experiments.conventions import WORDS
+from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Setting
 from experiments.gauthier import chapter3 as ch3
 from fljax import _folders
@@ -216,6 +218,46 @@ def test_a_run_that_was_killed_goes_on_from_the_cache(small, tmp_path, monkeypat
     assert main(ask) == 0
     assert "went on from what" in capsys.readouterr().out
     assert [p.name for p in kept.iterdir()] == ["other"]
+
+
+def greeted(name):
+    print(f"{name} in {os.getpid()}")
+
+
+def refused(name):
+    raise UsageError(f"no {name}")
+
+
+def killed(name):
+    os._exit(1)
+
+
+@pytest.mark.slow
+def test_figures_are_computed_side_by_side(capsys):
+    some = [REGISTRY[name] for name in ("gauthier-5.3", "gauthier-6.3")]
+    commands._side_by_side(greeted, some, 2)
+    lines = dict(line.split(" in ") for line in capsys.readouterr().out.splitlines())
+    assert lines.keys() == {"gauthier-5.3", "gauthier-6.3"}
+    assert len({*lines.values(), str(os.getpid())}) == 3  # processes
+    with pytest.raises(UsageError, match="no gauthier"):
+        commands._side_by_side(refused, some, 2)
+    with pytest.raises(UsageError, match="--jobs 1"):
+        commands._side_by_side(killed, some, 2)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_side_by_side_figures_are_the_same(tmp_path):
+    some = ["jung-connectivity", "jung-explain"]
+    for jobs in ("1", "2"):
+        ask = ["--quick", "--seeds", "2", "--out", str(tmp_path / jobs), "--jobs", jobs]
+        assert main(["run", *some, *ask]) == 0
+    for name in some:
+        figure = REGISTRY[name]
+        alone, beside = (records.read_studies(figure, tmp_path / jobs) for jobs in ("1", "2"))
+        assert alone.keys() == beside.keys()
+        for study in alone:
+            xr.testing.assert_equal(alone[study], beside[study])
 
 
 @pytest.mark.slow
