@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments.conventions import WORDS
 from experiments.figure import Estimate
+from experiments.headlines.table import HEADLINES, PENDING
 from experiments.records import PRIVACY
 
 Record = Mapping[str, Any]
@@ -39,7 +40,13 @@ Words mean the same in all figures, on the axis on which the source draws:"""
 PAGES = """\
 A page a figure, with its picture, claims, settings and provenance. Times are as recorded, for some
 figures on a machine that was shared.
-[What changed](CHANGES.md) since the first edition has a page of its own."""
+[What changed](CHANGES.md) since the first edition has a page of its own, and so has
+[what each algorithm promises](HEADLINES.md)."""
+
+#: Of the page of promises.
+PROMISES = """\
+The main promise of each algorithm's paper, judged as all claims are. A verdict is on the figure's
+own problem, whose settings are on its page."""
 
 #: Of a page.
 AGAIN = """\
@@ -318,10 +325,36 @@ def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
     return "\n".join(lines) + "\n"
 
 
+def headlines(records: Sequence[Record]) -> str:
+    """What each algorithm promises first, and the verdict; those that are not judged by name."""
+    claims = {(r["name"], claim["name"]): claim for r in records for claim in r["claims"]}
+    rows = []
+    for name, (figure, claim) in sorted(HEADLINES.items(), key=lambda row: row[0].lower()):
+        if (found := claims.get((figure, claim))) is None:
+            continue
+        cases = sorted(found["cases"].items(), key=lambda case: case[1]["holds"])
+        case, one = cases[0]  # one that fails, if any
+        more = f" (one of {len(cases)} cases)" if len(cases) > 1 else ""
+        measured = f"{case}: {_estimate(one)}{more}"
+        where = f"[{figure}]({figure}.md)"
+        rows.append((name, found["text"], found["source"], short_verdict(found), measured, where))
+    lines = [
+        "# What each algorithm promises",
+        "",
+        PROMISES,
+        "",
+        *_table(("algorithm", "promise", "source", "verdict", "measured", "figure"), rows),
+        "",
+        f"Not judged yet: {', '.join(sorted(PENDING, key=str.lower))}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def pages(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The gallery's files: an index, a page a figure, and what changed."""
+    """The gallery's files: an index, a page a figure, what changed, and promises by algorithm."""
     return {
         "README.md": index(records),
         "CHANGES.md": changes(records, before),
+        "HEADLINES.md": headlines(records),
         **{f"{record['name']}.md": page(record) for record in records},
     }

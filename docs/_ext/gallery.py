@@ -23,6 +23,7 @@ DOCUMENTS = {
     "gauthier": "Gauthier's thesis",
     "rizk": "Rizk's thesis",
     "jung": "Jung's book",
+    "headline": "The algorithms' papers",
 }
 
 HEAD = """\
@@ -35,7 +36,8 @@ Gallery
 are judged on simulation results with 95 % intervals. The last two columns count the source's claims
 that hold, and those that hold among the claims tested under a condition that the source does not
 state. Claims that do not hold are reported as such, with the reason where we know it. See
-:doc:`how claims are judged <judging>` and :doc:`what changed since the first edition <changes>`.
+:doc:`what each algorithm promises <headlines>`, :doc:`how claims are judged <judging>` and
+:doc:`what changed since the first edition <changes>`.
 
 """
 
@@ -105,13 +107,15 @@ def write(app: Sphinx) -> None:
             ]
         )
     put(folder / "changes.md", report.changes(records, first_edition()))
+    put(folder / "headlines.md", report.headlines(records))
     head = ["picture", "figure", "shows", "document", "algorithms", "claims", "the source's"]
     entries = "\n".join(f"   {record['name']}" for record in records)
     put(
         folder / "index.rst",
         HEAD.format(count=len(records))
         + table([*head, "conditional"], rows, "browse gallery")
-        + f"\n\n.. toctree::\n   :hidden:\n   :maxdepth: 1\n\n   judging\n{entries}\n   changes\n",
+        + "\n\n.. toctree::\n   :hidden:\n   :maxdepth: 1\n\n   judging\n   headlines"
+        + f"\n{entries}\n   changes\n",
     )
     text = "\n".join(
         ["# How claims are judged", "", report.INTRODUCTION, "", *report.conventions()]

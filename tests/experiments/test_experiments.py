@@ -35,6 +35,7 @@ NAMES = [
     *("gauthier-5.5", "gauthier-5.6", "gauthier-5.theory"),
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
     *("gauthier-7.clusters", "gauthier-7.poisoning", "gauthier-7.servers"),
+    *("headline-dissimilarity", "headline-exact"),
     *("jung-alpha", "jung-asynchronous", "jung-attacks", "jung-audit", "jung-clusters"),
     *("jung-connectivity", "jung-convergence", "jung-descent", "jung-drift", "jung-explain"),
     *(

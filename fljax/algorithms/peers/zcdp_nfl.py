@@ -89,7 +89,8 @@ class ZCDPNFL(Algorithm):
     def step(self, state: State, now: Round) -> State:
         degree = now.network.degree[:, None]
         pull = self.penalty * (degree * state.heard + state.received)
-        pull = pull + state.heard / self.step_size(now.number)
+        # The same inverse in both: rounded apart they would move the fixed point.
+        pull = pull + state.heard * (1 / self.step_size(now.number))
         curvature = self._curvature(now.network, now.number)[:, None]
         model = (pull - state.dual - now.problem.gradient(state.heard)) / curvature
         now.witness(now.problem.sample_gradient_norm(state.heard))
