@@ -239,10 +239,10 @@ FIGURE = Figure(
     name="headline-exact",
     title="Exact limits and linear rates of peers at constant step sizes",
     source="the papers of the algorithms, cited at each claim",
-    caption="Peers whose own minimizers differ. (a) Diffusion (CTA, ATC) and consensus stop short of "
-    "the common minimizer at a constant step size; the others reach it. (b) The same with an l1 "
-    "norm, by proximal steps. (c) Gradients of single samples: tracking stops at their noise, variance "
-    "reduction does not. (d) NIDS with a step size near 2/L on four networks.",
+    caption="Peers whose own minimizers differ. (a) Diffusion (CTA, ATC) and consensus stop "
+    "short of the common minimizer at a constant step size; the others reach it. (b) The same with "
+    "an l1 norm, by proximal steps. (c) Gradients of single samples: tracking stops at their "
+    "noise, variance reduction does not. (d) NIDS with a step size near 2/L on four networks.",
     study=study,
     plot=plot,
     claims=[
