@@ -630,6 +630,7 @@ VALID = {
     "algorithms.ConventionalFL": STEP,
     "algorithms.DIGing": STEP,
     "algorithms.DLM": {**ADMM, **STEP},
+    "algorithms.DGD": STEP,
     "algorithms.FedDPSGD": STEP,
     "algorithms.DeterministicPolicyGradient": {"step_size": 0.1},
     "algorithms.Diffusion": {**STEP, "after": "metropolis"},

@@ -17,7 +17,7 @@ from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
 from fljax.algorithms.peers.choco_sgd import ChocoSGD
-from fljax.algorithms.peers.diffusion import ATC, CTA, Consensus, Diffusion
+from fljax.algorithms.peers.diffusion import ATC, CTA, DGD, Consensus, Diffusion
 from fljax.algorithms.peers.dinno import DiNNO
 from fljax.algorithms.peers.dlm import DLM
 from fljax.algorithms.peers.epsilon_delta_nfl import EpsilonDeltaNFL
@@ -88,6 +88,7 @@ __all__ = [
     "APFL",
     "ATC",
     "CTA",
+    "DGD",
     "DLM",
     "EXTRA",
     "GFL",

@@ -27,6 +27,7 @@ class State(NamedTuple):
     "FedAvg",
     "mcmahan2017",
     AVERAGED_PRIVATELY,
+    {"FedSGD": "with one local step on all samples"},
 )
 @module
 class FedAvg(ReleasesModel, Averaging):
