@@ -1112,6 +1112,7 @@ NETWORK = fl.problems.Model.of(DIGITS, fl.models.mlp(2, hidden=(3,)), KEY)
 TRUSTWORTHY = {
     "aggregation.Bulyan": {"attackers": 1},
     "aggregation.FLTrust": {},
+    "aggregation.MedianOfMeans": {"groups": 3},
     "attacks.DenialOfService": {**POISONED, "radius": 1.0},
     "attacks.Trigger": {"features": [0], "values": 1.0},
     "attacks.backdoor": {**POISONED, "trigger": TRIGGER, "target": 1.0, "key": KEY, "share": 0.5},
