@@ -898,6 +898,7 @@ VALID = {
     "participation.Bounded": {"bound": 2, "probability": 0.5},
     "participation.Cyclic": {"cohorts": 2},
     "participation.Drawn": {"count": 2},
+    "participation.PowerOfChoice": {"count": 2, "candidates": 3},
     "participation.Fraction": {"fraction": 0.5},
     "participation.Markov": {"fail": 0.1, "recover": 0.5},
     "participation.PerServer": {"count": 1},

@@ -112,7 +112,7 @@ class FedAvg(ReleasesModel, Averaging):
         return State(server_start(problem), memory)
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
         step = None
         if self.normalized:

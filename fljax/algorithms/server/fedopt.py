@@ -30,7 +30,7 @@ class _ServerSteps(ReleasesModel, Averaging):
         r"""Return :math:`\Delta`, the average minus the server's model, and whether anything
         arrived.
         """
-        cohort = self.invite(now)
+        cohort = self.invite(now, model)
         server = now.link.publish(model, cohort.here)
         learned = self.learn(now, cohort, server)
         arrived = self.collect(now, cohort, learned.model, server)
