@@ -405,6 +405,11 @@ def tabulated(batch: int, size: Size, private: bool) -> Cost:
     return some_rows(batch, size) + doubled(size) + update(size, 6, 10, private)
 
 
+def stored(batch: int, size: Size, private: bool) -> Cost:
+    """The rows that estimate and those that are stored are other ones."""
+    return tabulated(batch, size, private) + some_rows(batch, size)
+
+
 def snapped(batch: int, period: int, size: Size, private: bool) -> Cost:
     # Read: models, trackers, estimates, the snapshot, its gradient. Written: estimates.
     whole = times(1 / period, gradient(size, private) + Cost(2 * size.models, 0))

@@ -28,6 +28,7 @@ from fljax.algorithms.peers.fedrelax import FedRelax
 from fljax.algorithms.peers.gossip_sgd import GossipSGD
 from fljax.algorithms.peers.gradient_tracking import ATCTracking, AugDGM, DIGing
 from fljax.algorithms.peers.gt_saga import GTSAGA, GTSARAH, GTSVRG
+from fljax.algorithms.peers.gt_vr import ATCGTSAGA, GTVR
 from fljax.algorithms.peers.kgt import KGT
 from fljax.algorithms.peers.led import LED
 from fljax.algorithms.peers.lt_admm import LTADMM, LTADMMVR
@@ -87,6 +88,7 @@ __all__ = [
     "AFL",
     "APFL",
     "ATC",
+    "ATCGTSAGA",
     "CTA",
     "DGD",
     "DLM",
@@ -95,6 +97,7 @@ __all__ = [
     "GTSAGA",
     "GTSARAH",
     "GTSVRG",
+    "GTVR",
     "IFCA",
     "KGT",
     "LED",

@@ -137,7 +137,7 @@ PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 #: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
-    *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP"),
+    *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
 ]
 APART = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),
