@@ -417,6 +417,24 @@ def snapped(batch: int, period: int, size: Size, private: bool) -> Cost:
     return whole + both + doubled(size) + update(size, 6, 10, private)
 
 
+def newton_tracked(size: Size, private: bool) -> Cost:
+    # Read and written: models, trackers, gradients.
+    own = gradient(size, private) + exact_step(size, private)
+    return own + doubled(size) + update(size, 6, 12, private)
+
+
+def newton_stepped(size: Size, private: bool) -> Cost:
+    # Of one shared model the gradients; they and the solutions are averaged as they are made.
+    return gradient(size, private) + exact_step(size, private) + Cost(0, 8 * size.models)
+
+
+def tracked_steps(steps: int, batch: int, size: Size, private: bool) -> Cost:
+    # A whole gradient, and of each step two of its batch. Models of steps are in the cache.
+    one = times(2, some_samples(batch, size)) + Cost(0, 4 * size.models)
+    tracking = gradient(size, private) + doubled(size) + update(size, 6, 6, private)
+    return tracking + times(steps, one)
+
+
 def trained(steps: int, size: Size, private: bool) -> Cost:
     # Read: models, heard, received, duals. Written: models, duals; a step is in the cache.
     return times(steps, gradient(size, private)) + mixing(size) + update(size, 6, 16, private)

@@ -33,6 +33,7 @@ from fljax.algorithms.peers.kgt import KGT
 from fljax.algorithms.peers.led import LED
 from fljax.algorithms.peers.lt_admm import LTADMM, LTADMMVR
 from fljax.algorithms.peers.model_agnostic_fedrelax import ModelAgnosticFedRelax
+from fljax.algorithms.peers.network_dane import NetworkDANE, NetworkSARAH, NetworkSVRG
 from fljax.algorithms.peers.networked_iteration import NetworkedIteration, NetworkState
 from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
@@ -60,6 +61,7 @@ from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.personalized.superfed import SuPerFed
 from fljax.algorithms.server.afl import AFL
 from fljax.algorithms.server.conventional_fl import ConventionalFL
+from fljax.algorithms.server.dane import DANE
 from fljax.algorithms.server.fedasync import FedAsync
 from fljax.algorithms.server.fedavg import FedAvg
 from fljax.algorithms.server.fedbuff import FedBuff
@@ -90,6 +92,7 @@ __all__ = [
     "ATC",
     "ATCGTSAGA",
     "CTA",
+    "DANE",
     "DGD",
     "DLM",
     "EXTRA",
@@ -168,6 +171,9 @@ __all__ = [
     "NPFLByLoss",
     "NPFLByParameters",
     "Needs",
+    "NetworkDANE",
+    "NetworkSARAH",
+    "NetworkSVRG",
     "NetworkState",
     "NetworkedADMM",
     "NetworkedFedSGD",

@@ -107,6 +107,7 @@ LABELS = list(CASES)
 SENT = {
     "FedNova": (2, 2 + 1 / DIM),
     "SCAFFOLD": (2, 4),
+    "DANE": (4, 4),
     "MIME": (4, 5),
     "MIMELite": (2, 4),
     "q-FedAvg": (2, 2 + 1 / DIM),
@@ -138,6 +139,7 @@ PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
+    *("Network-SVRG", "Network-SARAH"),
 ]
 APART = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),

@@ -128,6 +128,49 @@ def atc_gt_saga(gradient, sizes, weights, step, rows, stored, start):
     return np.array(history)
 
 
+# Network-DANE, Network-SVRG and Network-SARAH (Li, Cen, Chen and Chi 2020) ------------------------
+
+
+def network_tracking(gradient, local, weights, rounds, start):
+    """Algorithms 2 and 3; ``local(n, k, y, s)``: what client ``k`` makes of its ``y`` and ``s``."""
+    clients, x, history = len(start), start.copy(), []
+    y = start.copy()
+    s = np.array([gradient(k, y[k]) for k in range(clients)])
+    for n in range(1, rounds + 1):
+        y_new = mixed(weights, x)
+        s = mixed(weights, s)
+        for k in range(clients):
+            s[k] = s[k] + gradient(k, y_new[k]) - gradient(k, y[k])
+        y = y_new
+        x = np.array([local(n, k, y[k], s[k]) for k in range(clients)])
+        history.append(x)
+    return np.array(history)
+
+
+def network_svrg(gradient, step, rows):
+    def local(n, k, y, s):
+        u, v = y.copy(), s
+        for batch in [*rows[n - 1][k][1:], None]:
+            u = u - step(n) * v
+            if batch is not None:
+                v = gradient(k, u, batch) - gradient(k, y, batch) + s
+        return u
+
+    return local
+
+
+def network_sarah(gradient, step, rows):
+    def local(n, k, y, s):
+        u, v = y.copy(), s
+        for batch in [*rows[n - 1][k][:-1], None]:
+            last, u = u, u - step(n) * v
+            if batch is not None:
+                v = gradient(k, u, batch) - gradient(k, last, batch) + v
+        return u
+
+    return local
+
+
 # LT-ADMM (Ren et al. 2025) -----------------------------------------------------------------------
 
 
