@@ -282,6 +282,10 @@ def test_consensus_has_the_names_of_optimization():
     """D-PSGD (Lian et al. 2017, Algorithm 1) by its lines, on the run's own samples."""
     assert fl.algorithms.DGD is Consensus
     assert fl.algorithms.REGISTRY[SYNONYMS["DGD"].label] is Consensus
+    with pytest.raises(AttributeError, match=r"^SONATA is fljax.algorithms.ATCTracking\.$"):
+        fl.algorithms.SONATA
+    with pytest.raises(AttributeError, match=r"^ATC-DIGing is fljax.algorithms.AugDGM\.$"):
+        fl.algorithms.ATCDIGing
     weights, law = nfl.metropolis(CLIENTS, EDGES), Uniform(1)
     x, theirs = np.zeros((CLIENTS, DIM)), []
     for each in visited(law):

@@ -79,6 +79,29 @@ def trajectory(algorithm, problem=None, rounds=ROUNDS, key=1, metric=EXACT, **pa
     return np.asarray(result)[:, 0] if metric is EXACT else np.asarray(result)
 
 
+# Reptile -----------------------------------------------------------------------------------------
+
+
+def test_reptile_is_fedopt_that_steps_towards_the_mean():
+    """Nichol, Achiam & Schulman 2018, Algorithm 2, with a step that falls to zero."""
+    falling = optax.linear_schedule(0.8, 0.0, ROUNDS)
+    algorithm = FedOpt(0.05, server=optax.sgd(falling), weighting="equal", local_steps=3)
+    objective, phi, theirs = make_objective(), np.zeros(DIM), []
+    for n in range(ROUNDS):
+        adapted = []
+        for k in range(CLIENTS):
+            w = phi
+            for _ in range(3):
+                w = w - 0.05 * objective.gradient(k, w)
+            adapted.append(w)
+        phi = phi + 0.8 * (1 - n / ROUNDS) * np.mean([w - phi for w in adapted], axis=0)
+        theirs.append(phi)
+    # optax's schedules are of single precision.
+    np.testing.assert_allclose(trajectory(algorithm), theirs, rtol=0, atol=1e-7)
+    with pytest.raises(AttributeError, match=r"^Reptile is fljax.algorithms.FedOpt with server="):
+        fl.algorithms.Reptile
+
+
 # DANE --------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,19 @@ clients without a server. A class is in the file of its name, or in that of the 
 all can be imported from here.
 """
 
+import re
+from typing import Any
+
 from fljax import _renamed
-from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import (
+    REGISTRY,
+    SYNONYMS,
+    Algorithm,
+    Needs,
+    algorithm,
+    server_start,
+    start_models,
+)
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
 from fljax.algorithms.graph.pao_fed_graph import PAOFedGraph
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
@@ -206,4 +217,12 @@ __all__ = [
     "start_models",
 ]
 
-__getattr__ = _renamed.lookup("fljax.algorithms")
+_missing = _renamed.lookup("fljax.algorithms")
+
+
+def __getattr__(name: str) -> Any:
+    for synonym, (label, how) in SYNONYMS.items():
+        if name == re.sub(r"\W", "", synonym) and name not in _renamed.ATTRIBUTES[__name__]:
+            text = f"{synonym} is fljax.algorithms.{REGISTRY[label].__name__} {how}".rstrip()
+            raise AttributeError(f"{text}.")
+    return _missing(name)
