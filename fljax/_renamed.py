@@ -11,7 +11,7 @@ ATTRIBUTES = {
     "fljax.aggregation": {"WinsorisedMean": "WinsorizedMean"},
     "fljax.algorithms": {
         "DPSGD": "FedDPSGD (differentially private SGD of clients with a server); D-PSGD, the "
-        "decentralized method of Lian et al. 2017, is CTA with batches",
+        "decentralized method of Lian et al. 2017, is Consensus with batches",
         "FedSGD": "FedAvg of one step on all samples (McMahan et al. 2017); the method over a "
         "network (Jung 2025) is NetworkedFedSGD",
         "GeneralisedGradient": "GeneralizedGradient",

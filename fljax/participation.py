@@ -24,6 +24,7 @@ __all__ = [
     "Always",
     "Bernoulli",
     "Bounded",
+    "ByLoss",
     "Cyclic",
     "Drawn",
     "Everyone",
@@ -34,6 +35,7 @@ __all__ = [
     "Pattern",
     "PerServer",
     "Periodic",
+    "PowerOfChoice",
     "Selector",
     "Subset",
     "Trace",
@@ -703,6 +705,119 @@ class Unequal(_Counted):
         p = jnp.asarray(self.probability)
         chosen = systematic(key, p, self.count, self.count)
         return Participants(chosen, available[chosen], 1 / (len(p) * p[chosen]))
+
+
+class ByLoss(Selector):
+    """A choice by the losses of the current model; subclass it to define your own.
+
+    Some clients, the candidates, evaluate the model on their samples and tell the server their
+    losses, by which it chooses. The choice depends on the samples and the losses are told as they
+    are, so that no guarantee of privacy covers it.
+    """
+
+    @_check.required
+    def ask(
+        self, key: Array, available: Bool[Array, " clients"], samples: Int[Array, " clients"]
+    ) -> Participants:
+        """Return the candidates of a round, all of which are available.
+
+        Args:
+          key: consumed.
+          available: ``[K]``.
+          samples: ``[K]``, how many each client has.
+        """
+        raise NotImplementedError
+
+    @_check.required
+    def chosen(self, asked: Participants, losses: Float[Array, " asked"]) -> Participants:
+        """Return the participants, given the loss of each candidate."""
+        raise NotImplementedError
+
+    def check(self, clients: int, network: Any = None) -> None:
+        if network is not None:
+            raise ValueError(
+                f"{type(self).__name__} compares losses of one server's model, and the simulation "
+                "has several servers; take fljax.participation.PerServer."
+            )
+
+    def choose(
+        self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
+    ) -> Participants:
+        raise TypeError(
+            f"{type(self).__name__} chooses by losses, which a round knows: now.choose(selector, "
+            "model)."
+        )
+
+
+@module
+class PowerOfChoice(ByLoss, _Counted):
+    r"""Of randomly drawn candidates, the ``count`` whose loss of the current model is largest.
+
+    In every round ``candidates`` of the available clients are drawn without replacement, with
+    probabilities in proportion to their numbers of samples. They receive the server's model and
+    tell it their losses :math:`f_k(w)`, and those with the largest ones take part (with algorithms
+    whose clients have models of their own, the losses are those of their own models).
+
+    The choice is biased to clients whom the model fits badly: training is faster the larger the
+    share of candidates, but converges to a neighborhood of the minimizer only, whose size grows
+    with it. With as many candidates as participants it is a draw by share alone. In the source all
+    participants have equal weights at the server, which is ``weighting="equal"`` of
+    :class:`~fljax.algorithms.FedAvg` (its default unless the problem has weights).
+
+    Attackers tell their true losses. There is no privacy accounting for it.
+
+    Args:
+      count: :math:`m`, the participants of a round, >= 1.
+      candidates: :math:`d`, at least ``count``.
+
+    Raises:
+      ValueError: a count below 1, fewer candidates than participants, more than there are clients;
+        several servers.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=20, samples=10, dim=3)
+      >>> selector = fl.participation.PowerOfChoice(4, candidates=8)
+      >>> simulation = fl.Simulation(problem, fl.algorithms.FedAvg(0.1, selector=selector))
+      >>> int(fl.run(simulation, rounds=1).scalars[-1])  # models to 8 and from 4, losses of 8
+      44
+
+    Reference:
+      Cho, Wang & Joshi 2022, section 4.
+    """
+
+    candidates: int = static(kw_only=True)
+    reference: ClassVar[str | None] = "cho2022"
+
+    def validate(self) -> None:
+        super().validate()
+        _check.count("candidates", self.candidates)
+        if self.candidates < self.count:
+            raise ValueError(
+                f"candidates must be at least the {self.count} that take part, got "
+                f"{self.candidates}."
+            )
+
+    def check(self, clients: int, network: Any = None) -> None:
+        super().check(clients, network)
+        _check_subset("candidates", self.candidates, clients)
+
+    def ask(
+        self, key: Array, available: Bool[Array, " clients"], samples: Int[Array, " clients"]
+    ) -> Participants:
+        # The largest of log p plus Gumbel numbers are a draw without replacement by p.
+        there = available & (samples > 0)
+        dtype = float_dtype()
+        place = jnp.log(jnp.maximum(samples, 1).astype(dtype)) + jax.random.gumbel(
+            key, samples.shape, dtype
+        )
+        place, drawn = jax.lax.top_k(jnp.where(there, place, -jnp.inf), self.candidates)
+        return Participants(drawn.astype(jnp.int32), place > -jnp.inf)
+
+    def chosen(self, asked: Participants, losses: Float[Array, " asked"]) -> Participants:
+        losses = jnp.where(asked.here, losses, -jnp.inf)
+        best = jax.lax.top_k(losses, self.count)[1]
+        return Participants(asked.numbers[best], asked.here[best])
 
 
 @module

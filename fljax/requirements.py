@@ -9,6 +9,7 @@ from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link import DelayTrace, EdgeDelays, Noise
+from fljax.participation import ByLoss
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
@@ -152,6 +153,14 @@ def _privacy(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             f"does not run under {type(privacy).__name__}; "
             + (f"it accepts {allowed}." if allowed else "it has no private form."),
             True,
+        )
+    own = needs is type(simulation.algorithm).needs  # and not those of an alternative
+    if own and isinstance(simulation.algorithm.selection, ByLoss):
+        yield Unmet(
+            "has participants chosen by their losses, which depend on their samples and are told "
+            "without noise; take a selector that draws clients, such as "
+            "fljax.participation.Drawn, or leave out privacy=.",
+            False,
         )
     if isinstance(privacy, Notion):
         yield from _noisy_messages(needs, simulation, privacy)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fljax.link import Link
-from fljax.participation import Participants, Selector
+from fljax.participation import ByLoss, Participants, Selector
 
 __all__ = ["Round"]
 
@@ -47,10 +47,40 @@ class Round:
         """
         return self.link.key(purpose)
 
-    def choose(self, selector: Selector) -> Participants:
-        """Return the participants, the same for every algorithm under the same seed."""
+    def choose(
+        self, selector: Selector, model: Float[Array, "*clients dim"] | None = None
+    ) -> Participants:
+        """Return the participants, the same for every algorithm under the same seed.
+
+        Args:
+          selector: the rule.
+          model: the server's model, or one of each client, for a rule that goes by losses
+            (:class:`~fljax.participation.ByLoss`). The candidates' losses are counted as messages
+            of one number, and a server's model as sent to the candidates that are not chosen; the
+            algorithm sends it to those that are.
+
+        Raises:
+          TypeError: a rule that goes by losses, without a model.
+        """
         key = self.key("participation")
-        return selector.choose(key, self.available, self.network, self.number)
+        if not isinstance(selector, ByLoss):
+            return selector.choose(key, self.available, self.network, self.number)
+        if model is None:
+            raise TypeError(
+                f"{type(selector).__name__} chooses by losses: pass the model whose losses are "
+                "compared, now.choose(selector, model)."
+            )
+        samples = jnp.sum(jnp.asarray(self.problem.weights) > 0, axis=1, dtype=jnp.int32)
+        asked = selector.ask(key, self.available, samples)
+        each = model if model.ndim == 1 else asked.take(model)
+        each = jnp.broadcast_to(each, (len(asked.here), model.shape[-1]))
+        losses = asked.of(self.problem).unweighted().objective(each)
+        who = selector.chosen(asked, self.link.tell(losses, asked.here))
+        if model.ndim == 1:
+            nobody = jnp.zeros_like(self.available)
+            first = asked.put(nobody, asked.here) & ~who.put(nobody, who.here)
+            self.link.publish(model, first)
+        return who
 
     def witness(self, gradient_norm: Float[Array, " some"]) -> None:
         """Record the largest norms of the per-sample loss gradients of the step, for the bound that

@@ -71,7 +71,7 @@ def visited(simulation, key, draws=None):
     def invited(n):
         ready = prepare(simulation, ROUNDS)
         now, *_ = look(simulation, ready, key, begin(simulation, ready, key), n, ROUNDS)
-        return simulation.algorithm.invite(now, draws)
+        return simulation.algorithm.invite(now, draws=draws)
 
     work = []
     for n in range(1, ROUNDS + 1):

@@ -22,6 +22,7 @@ from fljax.aggregation import (
     Krum,
     Mean,
     Median,
+    MedianOfMeans,
     NormClipping,
     TrimmedMean,
     WeightedMean,
@@ -76,6 +77,16 @@ PARTS = {
     ),
     "norm": (NormClipping(1.5), lambda xs, w, v: robust.norm_clipping(xs, w, v, 1.5)),
     "geometric": (GeometricMedian(200), lambda xs, w, v: robust.geometric_median(xs, w)),
+    "median of means": (
+        MedianOfMeans(5, Median()),
+        lambda xs, w, v: robust.median_of_means(xs, 5, robust.median),
+    ),
+    "geometric, of means": (
+        MedianOfMeans(5, GeometricMedian(200)),
+        lambda xs, w, v: robust.median_of_means(
+            xs, 5, lambda means: robust.geometric_median(means, [1] * len(means))
+        ),
+    ),
 }
 ALL = {name: aggregator for name, (aggregator, _) in PARTS.items()}
 every = pytest.mark.parametrize("aggregator", ALL.values(), ids=ALL)
@@ -96,7 +107,7 @@ def loops(rule, messages, weights, around):
 def test_equals_its_definition(name, seed):
     aggregator, rule = PARTS[name]
     data = heard(np.random.default_rng(seed))
-    tolerance = 1e-6 if name == "geometric" else 1e-10
+    tolerance = 1e-6 if name.startswith("geometric") else 1e-10
     result = combine(aggregator, *data)
     np.testing.assert_allclose(result, loops(rule, *data), atol=tolerance, rtol=0)
 
@@ -182,6 +193,8 @@ BREAKDOWN = {
     "krum": 2,
     "multi-krum": 2,
     "geometric": 5,
+    "median of means": 2,
+    "geometric, of means": 2,
     "centered": 5,
     "centered thrice": 5,
     "norm": 5,
@@ -252,6 +265,8 @@ def test_one_attacker_moves_a_mean_anywhere(name):
     [
         ("median", 7),
         ("geometric", 7),
+        ("median of means", 8),
+        ("geometric, of means", 8),
         ("trim share", 4),
         ("trim count", 4),
         ("winsorize share", 4),
@@ -288,6 +303,29 @@ def test_the_geometric_median_goes_by_weight_and_not_by_heads():
     assert np.linalg.norm(result) < 10
 
 
+@pytest.mark.parametrize("median", [Median(), GeometricMedian(64)])
+def test_means_of_groups_have_less_bias_than_the_median_of_all(median):
+    """Of skewed messages, of mean one; the mean of a group is nearer to a normal number."""
+    rng = np.random.default_rng(15)
+    messages = rng.exponential(size=(200, 60, DIM))
+    data = messages, np.ones((200, 60)), np.zeros((200, DIM))
+    grouped, single = (combine(rule, *data) - 1 for rule in (MedianOfMeans(6, median), median))
+    assert 3 * np.abs(grouped.mean()) < np.abs(single.mean())
+
+
+def test_one_attacker_spoils_one_group():
+    """And where in it is all the same."""
+    _, messages, weights, around = attacked(0.0, 0)
+    rule, results = MedianOfMeans(4, Median()), []
+    for place in (3, 4, 5):
+        swapped = messages.copy()
+        swapped[:, [place, 5]] = messages[:, [5, place]]
+        swapped[:, place] = np.nan
+        results.append(np.asarray(combine(rule, swapped, weights, around)))
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], atol=1e-12)
+
+
 def test_krum_sees_small_differences_far_from_zero_and_beside_attackers():
     """Squared lengths of 1e12 leave nothing of squared distances of 1e-8 but for the centering."""
     rng = np.random.default_rng(8)
@@ -309,6 +347,8 @@ def test_neither_order_nor_origin_matters(aggregator, seed, shift):
     messages, weights, around = heard(rng)
     before = combine(aggregator, messages, weights, around)
     order = rng.permutation(SENDERS)
+    if isinstance(aggregator, MedianOfMeans):  # whose groups are of neighbors
+        order = np.arange(SENDERS)
     np.testing.assert_allclose(
         combine(aggregator, messages[:, order], weights[:, order], around), before, atol=1e-10
     )
@@ -390,6 +430,7 @@ def test_a_program_calls_no_library():
         (lambda: WinsorizedMean(count=-1), "count must be >= 0"),
         (lambda: GeometricMedian(0), "iterations must be >= 1"),
         (lambda: GeometricMedian(smoothing=0.0), "smoothing must be"),
+        (lambda: MedianOfMeans(2), "groups must be >= 3"),
         (lambda: Krum(-1), "attackers must be >= 0"),
         (lambda: Bulyan(-1), "attackers must be >= 0"),
         (lambda: FLTrust(local_steps=0), "local_steps must be >= 1"),
@@ -421,6 +462,16 @@ def test_counts_are_whole(make):
         make()
 
 
+def test_a_median_of_means_needs_a_rule_for_so_many_means():
+    with pytest.raises(TypeError, match=r"median must be .*Aggregator, got 3"):
+        MedianOfMeans(3, 3)
+    with pytest.raises(ValueError, match=r"Krum needs at least 5 .* gets only 4"):
+        MedianOfMeans(4, Krum(1))
+    assert MedianOfMeans(7, Krum(2)).tolerated(12) == 2
+    with pytest.raises(ValueError, match="give it clean data"):
+        MedianOfMeans(3, FLTrust()).check_place(2, peers=False)
+
+
 @pytest.mark.parametrize(
     ("aggregator", "fewest"),
     [
@@ -430,6 +481,7 @@ def test_counts_are_whole(make):
         (TrimmedMean(0.2), 5),
         (WinsorizedMean(0.1), 10),
         (GeometricMedian(), 3),
+        (MedianOfMeans(5), 5),
         (Krum(2), 7),
         (Krum(1, select=6), 7),
         (Bulyan(2), 11),
@@ -582,6 +634,7 @@ def test_more_attackers_than_it_withstands_are_warned_of():
         (TrimmedMean(0.2), 3, "TrimmedMean withstands only 2", ()),
         (TrimmedMean(count=3), 4, "TrimmedMean withstands only 3", ()),
         (GeometricMedian(), 6, "GeometricMedian withstands only 5", ()),
+        (MedianOfMeans(4), 2, "MedianOfMeans withstands only 1", ()),
         (Krum(2), 3, "Krum withstands only 2 .* a share of 0.17", ()),
         (Bulyan(2), 3, "Bulyan withstands only 2", ()),
         # One of a cell's four messages, or of a node's eleven neighbors.

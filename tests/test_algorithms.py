@@ -420,6 +420,8 @@ def at_optimum(label, problem, network):
             name: jnp.concatenate([pull, sign * slope], axis=1)
             for name, sign in (("own", -1), ("others", 1))
         }
+    elif label == "Network-DANE":
+        fields["tracker"] = 0 * slope
     elif label == "NIDS":
         fields["point"] = best + it.step_size * (slope - problem.loss_gradient(best))
     if label in SERVED:

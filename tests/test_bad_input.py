@@ -630,6 +630,7 @@ VALID = {
     "algorithms.ConventionalFL": STEP,
     "algorithms.DIGing": STEP,
     "algorithms.DLM": {**ADMM, **STEP},
+    "algorithms.DGD": STEP,
     "algorithms.FedDPSGD": STEP,
     "algorithms.DeterministicPolicyGradient": {"step_size": 0.1},
     "algorithms.Diffusion": {**STEP, "after": "metropolis"},
@@ -897,6 +898,7 @@ VALID = {
     "participation.Bounded": {"bound": 2, "probability": 0.5},
     "participation.Cyclic": {"cohorts": 2},
     "participation.Drawn": {"count": 2},
+    "participation.PowerOfChoice": {"count": 2, "candidates": 3},
     "participation.Fraction": {"fraction": 0.5},
     "participation.Markov": {"fail": 0.1, "recover": 0.5},
     "participation.PerServer": {"count": 1},
@@ -1111,6 +1113,7 @@ NETWORK = fl.problems.Model.of(DIGITS, fl.models.mlp(2, hidden=(3,)), KEY)
 TRUSTWORTHY = {
     "aggregation.Bulyan": {"attackers": 1},
     "aggregation.FLTrust": {},
+    "aggregation.MedianOfMeans": {"groups": 3},
     "attacks.DenialOfService": {**POISONED, "radius": 1.0},
     "attacks.Trigger": {"features": [0], "values": 1.0},
     "attacks.backdoor": {**POISONED, "trigger": TRIGGER, "target": 1.0, "key": KEY, "share": 0.5},

@@ -12,6 +12,7 @@ import fljax as fl
 from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, QGDSGDm
+from fljax.algorithms.base import SYNONYMS
 from fljax.batches import SORTED_BEYOND, Uniform, Weighted
 from fljax.participation import systematic
 from tests.cases import (
@@ -275,6 +276,25 @@ def test_clients_that_take_unequal_steps_are_the_loops(law, normalized):
             models_.append(w)
         server = np.mean(models_, axis=0)
     np.testing.assert_allclose(results[0] if results.ndim > 1 else results, server, rtol=1e-10)
+
+
+def test_consensus_has_the_names_of_optimization():
+    """D-PSGD (Lian et al. 2017, Algorithm 1) by its lines, on the run's own samples."""
+    assert fl.algorithms.DGD is Consensus
+    assert fl.algorithms.REGISTRY[SYNONYMS["DGD"].label] is Consensus
+    with pytest.raises(AttributeError, match=r"^SONATA is fljax.algorithms.ATCTracking\.$"):
+        fl.algorithms.SONATA
+    with pytest.raises(AttributeError, match=r"^ATC-DIGing is fljax.algorithms.AugDGM\.$"):
+        fl.algorithms.ATCDIGing
+    weights, law = nfl.metropolis(CLIENTS, EDGES), Uniform(1)
+    x, theirs = np.zeros((CLIENTS, DIM)), []
+    for each in visited(law):
+        slopes = [multiagent.slope(OBJECTIVE, k, x[k], each[k]) for k in range(CLIENTS)]
+        half = [sum(weights[k, m] * x[m] for m in range(CLIENTS)) for k in range(CLIENTS)]
+        x = np.array(half) - 0.05 * np.array(slopes)
+        theirs.append(x)
+    ours = models(Consensus(0.05, batches=law))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
 # Quasi-global momentum ---------------------------------------------------------------------------

@@ -623,6 +623,7 @@ def by_loop(label):
 #: Whose loops are not of a gradient: of minimizers, streams, predictions or clusters.
 OTHERWISE = {
     *("ADMM", "P-ADMM", "NPFL", "NPFL-RL", "pFedMe", "IFCA", "FedProx, exact", "FedRelax"),
+    *("DANE", "Network-DANE"),
     *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "Sharing ADMM", "Generalized gradient"),
     *("Model-agnostic FedRelax", "Online-Fed", "PAO-Fed", "PAO-Fed, graph", "PSO-Fed", "SignSGD"),
     *("PGFL, by loss", "PGFL, by gradient", "NPFL, by loss", "NPFL, by gradient"),

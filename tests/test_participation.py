@@ -14,6 +14,7 @@ from scipy import stats
 
 import fljax as fl
 from fljax._module import module
+from fljax._numerics import key_of
 from fljax.algorithms import (
     MIME,
     FedAsync,
@@ -39,6 +40,7 @@ from fljax.participation import (
     Participants,
     Periodic,
     PerServer,
+    PowerOfChoice,
     Selector,
     Subset,
     Trace,
@@ -49,6 +51,7 @@ from fljax.participation import (
     shuffled,
     subset,
 )
+from tests import cases
 
 LEVEL = 1e-4
 
@@ -238,6 +241,127 @@ def test_clients_that_groups_do_not_divide_are_refused():
         groups([1, 2, 3], 8)
     with pytest.raises(ValueError, match=r"8 clients cannot be cut into 16 .* multiple of 16"):
         groups([1, 2, 3, 4], 8, nested=4)
+
+
+# By losses --------------------------------------------------------------------------------------
+
+
+def by_loss(count=2, candidates=3):
+    return PowerOfChoice(count, candidates=candidates)
+
+
+def test_candidates_are_drawn_by_their_samples_without_replacement():
+    samples = jnp.asarray([1, 2, 0, 4, 8, 3])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    draw = jax.vmap(lambda key: by_loss(1, 2).ask(key, jnp.asarray(AVAILABLE), samples))
+    who = jax.jit(draw)(keys)
+    assert who.here.all()
+    clients, shares = np.asarray(who.clients), np.array([1, 0, 0, 4, 0, 3]) / 8  # of those there
+    for first, second in itertools.permutations(np.flatnonzero(shares), 2):
+        hits = ((clients[:, 0] == first) & (clients[:, 1] == second)).sum()
+        is_frequency(hits, 20_000, shares[first] * shares[second] / (1 - shares[first]))
+
+
+def test_of_few_who_are_there_all_are_candidates():
+    there = jnp.asarray([False, True, False, False])
+    asked = by_loss().ask(jax.random.key(0), there, jnp.full(4, 3, jnp.int32))
+    who = by_loss().chosen(asked, jnp.asarray([-3.0, 9.0, 9.0]))
+    assert who.numbers[who.here].tolist() == [1]
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg, FedProx])
+def test_those_whose_loss_is_largest_take_part(algorithm):
+    """Against loops: the losses of the candidates, whom the run drew, and who moves the server."""
+    problem, objective = cases.make_problem(), cases.OBJECTIVE
+    more = {"attraction": 0.0} if algorithm is FedProx else {}
+    simulation = fl.Simulation(
+        problem,
+        algorithm(0.05, selector=by_loss(), **more),
+        metrics=[fl.metrics.trajectory("model")],
+    )
+    run = fl.run(simulation, 6, key=1)
+    everyone, samples = jnp.ones(cases.CLIENTS, bool), jnp.asarray(cases.SIZES)
+    model, sometimes = np.zeros(cases.DIM), set()
+    for n, now in enumerate(cases.keys_of(1, 6)):
+        asked = by_loss().ask(key_of(now, "participation"), everyone, samples)
+        losses = {}
+        for k in asked.numbers.tolist():
+            x, y = objective.data[k]
+            rest = objective.strength / objective.clients * objective.l2 * model @ model
+            losses[k] = np.mean((y - x @ model) ** 2) + rest
+        best = sorted(losses, key=losses.get)[-2:]
+        sometimes |= set(best)
+        model = np.mean([model - 0.05 * objective.gradient(k, model) for k in best], axis=0)
+        np.testing.assert_allclose(run.model_trajectory[n, 0], model, atol=1e-10)
+    assert len(sometimes) > 2
+    # Models to the candidates and from the participants, and the candidates' losses.
+    per_round = (3 + 2) * cases.DIM + 3
+    np.testing.assert_array_equal(run.scalars, per_round * np.arange(1, 7))
+
+
+@pytest.mark.slow
+def test_the_choice_is_faster_and_ends_beside_the_minimizer():
+    """Cho, Wang & Joshi 2022, Theorem 3.1: a faster start, and a bias that stays."""
+    rng, truth = np.random.default_rng(3), np.linspace(-1, 1, 4)
+    data = [(x, x @ (truth + rng.normal(size=4))) for x in rng.normal(size=(30, 10, 4))]
+    problem = fl.problems.from_clients(data, fl.problems.LeastSquares())
+    best = problem.objective(jnp.tile(fl.problems.optimum(problem), (30, 1))).mean()
+
+    def gap(selector, rounds):
+        def excess(seed):
+            simulation = fl.Simulation(problem, FedAvg(0.01, selector=selector))
+            model = jnp.asarray(fl.run(simulation, rounds, key=seed).model.values)
+            return float(problem.objective(model).mean() - best)
+
+        return np.mean([excess(seed) for seed in range(6)])
+
+    choice, drawn = by_loss(3, 12), by_loss(3, 3)
+    assert gap(choice, 20) < gap(drawn, 20)
+    assert gap(choice, 600) > gap(drawn, 600)
+
+
+def test_models_of_ones_own_are_judged_by_their_own_losses():
+    simulation = fl.Simulation(cases.make_problem(), FedAvg(0.05))
+    now, model = fl.view(simulation), jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+    who = now.choose(by_loss(2, 5), model)
+    losses = now.problem.objective(model)
+    assert set(who.numbers.tolist()) == set(np.argsort(losses)[-2:].tolist())
+    assert int(now.link.traffic.scalars[1]) == 5  # the losses alone: nobody was sent a model
+
+
+def test_losses_are_refused_where_they_would_leak_or_are_not_there():
+    problem, selector = cases.make_problem(clip=1.0), by_loss()
+    budget = fl.privacy.CentralGaussian(clip=1.0, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match=r"chosen by their losses, .* leave out privacy="):
+        fl.Simulation(problem, FedAvg(0.1, selector=selector), privacy=budget)
+    with pytest.raises(TypeError, match=r"now.choose\(selector, model\)"):
+        fl.view(fl.Simulation(problem, FedAvg(0.1))).choose(selector)
+    with pytest.raises(TypeError, match=r"now.choose\(selector, model\)"):
+        selector.choose(jax.random.key(0), jnp.ones(5, bool), None)
+    with pytest.raises(ValueError, match="candidates must be at least the 2 that take part, got 1"):
+        by_loss(2, 1)
+    with pytest.raises(ValueError, match="candidates must be at most the 5 clients"):
+        fl.Simulation(problem, FedAvg(0.1, selector=by_loss(2, 6)))
+    with pytest.raises(ValueError, match="has several servers"):
+        selector.check(6, fl.federation.balanced(3, fl.graphs.complete(2)))
+
+
+@module
+class Leaky(fl.algorithms.ConventionalFL):
+    """Somebody's private algorithm that goes by losses all the same."""
+
+    def step(self, state, now):
+        now.choose(by_loss(), state.model)
+        return super().step(state, now)
+
+
+def test_the_audit_sees_losses_that_are_told():
+    budget = fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0)
+    simulation = fl.Simulation(cases.make_problem(clip=1.0), Leaky(0.1), privacy=budget)
+    names = fl.audit.unperturbed(simulation)
+    assert "a number that clients tell a server" in names
+    with pytest.raises(ValueError, match="releases values that depend"):
+        fl.run(simulation, 2)
 
 
 # The server's choice ----------------------------------------------------------------------------

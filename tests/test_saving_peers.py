@@ -11,15 +11,20 @@ import fljax as fl
 from fljax._generator import as_key
 from fljax.algorithms import (
     ATC,
+    ATCGTSAGA,
     GTSAGA,
     GTSARAH,
     GTSVRG,
+    GTVR,
     KGT,
     LTADMM,
     LTADMMVR,
     SGP,
     ChocoSGD,
     GossipSGD,
+    NetworkDANE,
+    NetworkSARAH,
+    NetworkSVRG,
     ProxSkip,
     Scaffnew,
 )
@@ -94,6 +99,11 @@ VARIANTS = {
     "a table that is kept": LTADMMVR(
         0.9, PowerDecay(0.05), pull=0.1, local_steps=3, batch=2, restart=False
     ),
+    "whole gradients of some": GTVR(PowerDecay(0.05), probability=0.7),
+    "one is met, another stored": ATCGTSAGA(PowerDecay(0.05)),
+    "many steps around a snapshot": NetworkSVRG(PowerDecay(0.05), local_steps=5),
+    "one step along the tracker": NetworkSARAH(PowerDecay(0.05), local_steps=1),
+    "steps that go on": NetworkSARAH(PowerDecay(0.05), local_steps=4),
     "all speak": ProxSkip(0.05, 1.0),
     "the server hears all": Scaffnew(0.05, 1.0),
     "one number": ChocoSGD(PowerDecay(0.1), compression=TopK(1), consensus_step_size=0.2),
@@ -139,6 +149,11 @@ EXACTLY = {
     "GT-SAGA": (GTSAGA(0.03), 640),
     "GT-SVRG": (GTSVRG(0.03, period=12), 480),
     "GT-SARAH": (GTSARAH(0.03, period=12), 480),
+    "Network-DANE": (NetworkDANE(2.0), 140),
+    "Network-SVRG": (NetworkSVRG(0.02, local_steps=8), 100),
+    "Network-SARAH": (NetworkSARAH(0.02, local_steps=8), 100),
+    "GT-VR": (GTVR(0.03, probability=0.1), 480),
+    "ATC-GT-SAGA": (ATCGTSAGA(0.03), 640),
     "LT-ADMM-VR": (LTADMMVR(1.0, 0.05, pull=0.1, local_steps=5), 96),
     "LT-ADMM-VR, kept": (LTADMMVR(1.0, 0.03, pull=0.1, local_steps=5, restart=False), 100),
     "Scaffnew": (Scaffnew(0.1, 0.3), 140),
@@ -167,7 +182,9 @@ def test_batches_alone_do_not_come_there():
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("label", ["ProxSkip", "LT-ADMM", "LT-ADMM-VR", "GT-SVRG", "GT-SAGA"])
+@pytest.mark.parametrize(
+    "label", ["ProxSkip", "LT-ADMM", "LT-ADMM-VR", "GT-SVRG", "GT-SAGA", "GT-VR"]
+)
 def test_the_optimum_is_a_fixed_point(label):
     problem, network = make_problem().prepare(), make_network()
     best = fl.problems.optimum(problem)
@@ -203,6 +220,13 @@ def recursions():
         y = weights @ y + g - before
         tracking.append(x)
     result["gradient tracking"] = GTSVRG(step, period=1), tracking
+    x, y = cases.START, slope(cases.START)
+    before, after = y, []
+    for _ in range(ROUNDS):
+        x = weights @ (x - step * y)
+        y, before = weights @ (y + slope(x) - before), slope(x)
+        after.append(x)
+    result["gradient tracking, all combined"] = GTVR(step, probability=1.0), after
     everything = GTSAGA(step, batch=max(SIZES))
     result["gradient tracking along all samples"] = everything, tracking
     x, psi, diffusion = cases.START, cases.START, []

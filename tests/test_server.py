@@ -15,6 +15,7 @@ from fljax._linalg import onto_simplex
 from fljax._numerics import key_of
 from fljax.algorithms import (
     AFL,
+    DANE,
     MIME,
     SCAFFOLD,
     ExactFedProx,
@@ -50,11 +51,12 @@ from tests.cases import (
     ROUNDS,
     SERVER_LOOPS,
     SIZES,
+    keys_of,
     make_data,
     make_objective,
     make_problem,
 )
-from tests.reference import server
+from tests.reference import nfl, server
 
 close = np.testing.assert_allclose
 
@@ -75,6 +77,59 @@ def trajectory(algorithm, problem=None, rounds=ROUNDS, key=1, metric=EXACT, **pa
     simulation = fl.Simulation(problem, algorithm, metrics=(metric,), **parts)
     result = _trace(simulation, fl.random_key(key), rounds, 1)[0][metric.name]
     return np.asarray(result)[:, 0] if metric is EXACT else np.asarray(result)
+
+
+# Reptile -----------------------------------------------------------------------------------------
+
+
+def test_reptile_is_fedopt_that_steps_towards_the_mean():
+    """Nichol, Achiam & Schulman 2018, Algorithm 2, with a step that falls to zero."""
+    falling = optax.linear_schedule(0.8, 0.0, ROUNDS)
+    algorithm = FedOpt(0.05, server=optax.sgd(falling), weighting="equal", local_steps=3)
+    objective, phi, theirs = make_objective(), np.zeros(DIM), []
+    for n in range(ROUNDS):
+        adapted = []
+        for k in range(CLIENTS):
+            w = phi
+            for _ in range(3):
+                w = w - 0.05 * objective.gradient(k, w)
+            adapted.append(w)
+        phi = phi + 0.8 * (1 - n / ROUNDS) * np.mean([w - phi for w in adapted], axis=0)
+        theirs.append(phi)
+    # optax's schedules are of single precision.
+    np.testing.assert_allclose(trajectory(algorithm), theirs, rtol=0, atol=1e-7)
+    with pytest.raises(AttributeError, match=r"^Reptile is fljax.algorithms.FedOpt with server="):
+        fl.algorithms.Reptile
+
+
+# DANE --------------------------------------------------------------------------------------------
+
+
+def test_dane_of_clients_that_are_alike_is_newtons_step():
+    """One round leaves of the error the share mu / (h + mu) in each direction; of others, more."""
+    alike = make_problem(data=tuple(make_data()[:1] * CLIENTS))
+    best = fl.problems.optimum(alike)
+    near = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-8)
+    near(trajectory(DANE(1e-9), alike, rounds=1)[0], best)
+    near(trajectory(DANE(1e-9, step_size=0.5), alike, rounds=1)[0], best / 2)
+    unlike = make_problem()
+    error = trajectory(DANE(1.0), unlike, rounds=24) - np.asarray(optimum(unlike))
+    falls = -np.diff(np.log10(np.linalg.norm(error, axis=1)[::6]))
+    assert falls.min() > 0.4
+    assert falls.max() < 1.5 * falls.min()
+
+
+def test_dane_goes_by_the_participants_alone():
+    chosen = DANE(1.0, clients_per_round=2)
+    objective, x, theirs = make_objective(), np.zeros(DIM), []
+    for now in keys_of(1)[:4]:
+        key, everyone = key_of(now, "participation"), jnp.ones(CLIENTS, bool)
+        who = chosen.selection.choose(key, everyone, None).numbers.tolist()
+        slopes = {k: objective.gradient(k, x) for k in who}
+        mean = sum(slopes.values()) / len(slopes)
+        x = np.mean([nfl.prox(objective, k, 1.0, x + slopes[k] - mean) for k in slopes], axis=0)
+        theirs.append(x)
+    np.testing.assert_allclose(trajectory(chosen, rounds=4), theirs, rtol=0, atol=1e-10)
 
 
 # Against the loops -------------------------------------------------------------------------------

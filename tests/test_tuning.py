@@ -287,6 +287,14 @@ def test_an_algorithm_without_a_space_says_why(name):
         space_of(name)
 
 
+def test_other_names_of_an_algorithm_are_found():
+    assert space_of("DGD") == space_of("Consensus")
+    with pytest.raises(ValueError, match=r"^D-PSGD is fljax.algorithms.Consensus with batches=; "):
+        space_of("D-PSGD")
+    with pytest.raises(ValueError, match=r"Did you mean 'D-PSGD'\?$"):
+        space_of("D-PSGB")
+
+
 def test_a_candidate_that_diverges_for_some_seeds_counts_as_infinite():
     error = [[[1.0, 0.5], [1.0, 0.5]], [[1.0, 0.1], [1.0, np.inf]], [[1.0, 0.1], [1.0, np.nan]]]
     results = xr.Dataset(

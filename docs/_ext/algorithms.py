@@ -12,6 +12,7 @@ from sphinx.errors import ExtensionError
 
 import fljax as fl
 from fljax.algorithms import REGISTRY, Algorithm
+from fljax.algorithms.base import SYNONYMS
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.requirements import source
@@ -59,13 +60,6 @@ heading to sort. To filter, type a word or tick the properties that an algorithm
 
 {words}
 
-"""
-
-NAMES = """\
-All algorithms can be run with lost links and with attackers. Other names for some of them: FedSGD
-(McMahan et al. 2017) is :class:`~fljax.algorithms.FedAvg` with one local step, D-PSGD (Lian et al.
-2017) is :class:`~fljax.algorithms.CTA` with ``batches``, and decentralized gradient descent is
-:class:`~fljax.algorithms.Consensus`.
 """
 
 
@@ -135,6 +129,19 @@ def page(cls: type[Algorithm], figures: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def synonyms() -> str:
+    """What else the literature calls some of them, or special cases of them."""
+    each = (
+        f"{name} is :class:`~fljax.algorithms.{REGISTRY[label].__name__}`"
+        + (f" {how}" if how else "")
+        for name, (label, how) in SYNONYMS.items()
+    )
+    return (
+        "All algorithms can be run with lost links and with attackers. "
+        f"Other names of some of them: {'; '.join(each)}."
+    )
+
+
 def write(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "algorithms"
     folder.mkdir(exist_ok=True)
@@ -153,7 +160,7 @@ def write(app: Sphinx) -> None:
     put(
         folder / "index.rst",
         HEAD.format(count=len(rows), words=words)
-        + f"{table(head, rows, 'browse')}\n\n{NAMES}\n"
+        + f"{table(head, rows, 'browse')}\n\n{synonyms()}\n"
         + f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
     )
 

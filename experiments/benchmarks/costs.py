@@ -405,11 +405,34 @@ def tabulated(batch: int, size: Size, private: bool) -> Cost:
     return some_rows(batch, size) + doubled(size) + update(size, 6, 10, private)
 
 
+def stored(batch: int, size: Size, private: bool) -> Cost:
+    """The rows that estimate and those that are stored are other ones."""
+    return tabulated(batch, size, private) + some_rows(batch, size)
+
+
 def snapped(batch: int, period: int, size: Size, private: bool) -> Cost:
     # Read: models, trackers, estimates, the snapshot, its gradient. Written: estimates.
     whole = times(1 / period, gradient(size, private) + Cost(2 * size.models, 0))
     both = times(2, some_samples(batch, size))
     return whole + both + doubled(size) + update(size, 6, 10, private)
+
+
+def newton_tracked(size: Size, private: bool) -> Cost:
+    # Read and written: models, trackers, gradients.
+    own = gradient(size, private) + exact_step(size, private)
+    return own + doubled(size) + update(size, 6, 12, private)
+
+
+def newton_stepped(size: Size, private: bool) -> Cost:
+    # Of one shared model the gradients; they and the solutions are averaged as they are made.
+    return gradient(size, private) + exact_step(size, private) + Cost(0, 8 * size.models)
+
+
+def tracked_steps(steps: int, batch: int, size: Size, private: bool) -> Cost:
+    # A whole gradient, and of each step two of its batch. Models of steps are in the cache.
+    one = times(2, some_samples(batch, size)) + Cost(0, 4 * size.models)
+    tracking = gradient(size, private) + doubled(size) + update(size, 6, 6, private)
+    return tracking + times(steps, one)
 
 
 def trained(steps: int, size: Size, private: bool) -> Cost:

@@ -7,8 +7,19 @@ clients without a server. A class is in the file of its name, or in that of the 
 all can be imported from here.
 """
 
+import re
+from typing import Any
+
 from fljax import _renamed
-from fljax.algorithms.base import REGISTRY, Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import (
+    REGISTRY,
+    SYNONYMS,
+    Algorithm,
+    Needs,
+    algorithm,
+    server_start,
+    start_models,
+)
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
 from fljax.algorithms.graph.pao_fed_graph import PAOFedGraph
 from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
@@ -17,7 +28,7 @@ from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
 from fljax.algorithms.peers.choco_sgd import ChocoSGD
-from fljax.algorithms.peers.diffusion import ATC, CTA, Consensus, Diffusion
+from fljax.algorithms.peers.diffusion import ATC, CTA, DGD, Consensus, Diffusion
 from fljax.algorithms.peers.dinno import DiNNO
 from fljax.algorithms.peers.dlm import DLM
 from fljax.algorithms.peers.epsilon_delta_nfl import EpsilonDeltaNFL
@@ -28,10 +39,12 @@ from fljax.algorithms.peers.fedrelax import FedRelax
 from fljax.algorithms.peers.gossip_sgd import GossipSGD
 from fljax.algorithms.peers.gradient_tracking import ATCTracking, AugDGM, DIGing
 from fljax.algorithms.peers.gt_saga import GTSAGA, GTSARAH, GTSVRG
+from fljax.algorithms.peers.gt_vr import ATCGTSAGA, GTVR
 from fljax.algorithms.peers.kgt import KGT
 from fljax.algorithms.peers.led import LED
 from fljax.algorithms.peers.lt_admm import LTADMM, LTADMMVR
 from fljax.algorithms.peers.model_agnostic_fedrelax import ModelAgnosticFedRelax
+from fljax.algorithms.peers.network_dane import NetworkDANE, NetworkSARAH, NetworkSVRG
 from fljax.algorithms.peers.networked_iteration import NetworkedIteration, NetworkState
 from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
@@ -59,6 +72,7 @@ from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.personalized.superfed import SuPerFed
 from fljax.algorithms.server.afl import AFL
 from fljax.algorithms.server.conventional_fl import ConventionalFL
+from fljax.algorithms.server.dane import DANE
 from fljax.algorithms.server.fedasync import FedAsync
 from fljax.algorithms.server.fedavg import FedAvg
 from fljax.algorithms.server.fedbuff import FedBuff
@@ -87,13 +101,17 @@ __all__ = [
     "AFL",
     "APFL",
     "ATC",
+    "ATCGTSAGA",
     "CTA",
+    "DANE",
+    "DGD",
     "DLM",
     "EXTRA",
     "GFL",
     "GTSAGA",
     "GTSARAH",
     "GTSVRG",
+    "GTVR",
     "IFCA",
     "KGT",
     "LED",
@@ -164,6 +182,9 @@ __all__ = [
     "NPFLByLoss",
     "NPFLByParameters",
     "Needs",
+    "NetworkDANE",
+    "NetworkSARAH",
+    "NetworkSVRG",
     "NetworkState",
     "NetworkedADMM",
     "NetworkedFedSGD",
@@ -196,4 +217,12 @@ __all__ = [
     "start_models",
 ]
 
-__getattr__ = _renamed.lookup("fljax.algorithms")
+_missing = _renamed.lookup("fljax.algorithms")
+
+
+def __getattr__(name: str) -> Any:
+    for synonym, (label, how) in SYNONYMS.items():
+        if name == re.sub(r"\W", "", synonym) and name not in _renamed.ATTRIBUTES[__name__]:
+            text = f"{synonym} is fljax.algorithms.{REGISTRY[label].__name__} {how}".rstrip()
+            raise AttributeError(f"{text}.")
+    return _missing(name)

@@ -1,8 +1,9 @@
 """The base class of algorithms, their requirements, and the registry of all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,9 +21,11 @@ from fljax.streams import Stream
 
 __all__ = [
     "REGISTRY",
+    "SYNONYMS",
     "Algorithm",
     "Needs",
     "ReleasesModel",
+    "Synonym",
     "algorithm",
     "server_start",
     "start_models",
@@ -268,19 +271,40 @@ class ReleasesModel:
         return state.model
 
 
+class Synonym(NamedTuple):
+    """What another name of a registered algorithm, or of a special case of it, stands for."""
+
+    label: str
+    how: str  # how its arguments are to be chosen; empty if they are free
+
+
 #: The registered algorithms by their names in the literature.
 REGISTRY: dict[str, type[Algorithm]] = {}
+
+#: Other names of these, and of their special cases.
+SYNONYMS: dict[str, Synonym] = {}
 
 T = TypeVar("T", bound=type[Algorithm])
 
 
 @checked
-def algorithm(label: str, reference: str, needs: Needs) -> Callable[[T], T]:
-    """Register a class as the algorithm that the literature calls ``label``."""
+def algorithm(
+    label: str, reference: str, needs: Needs, also: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[T], T]:
+    """Register a class as the algorithm that the literature calls ``label``.
+
+    Args:
+      label: its name.
+      reference: key into ``references.bib``.
+      needs: what it requires and supports.
+      also: other names of it, and of its special cases, each with how the arguments are to be
+        chosen, such as ``"with batches="``; empty if they are free.
+    """
 
     def register(cls: T) -> T:
         cls.label, cls.reference, cls.needs = label, reference, needs
         REGISTRY[label] = cls
+        SYNONYMS.update({name: Synonym(label, how) for name, how in also.items()})
         return cls
 
     return register

@@ -533,6 +533,15 @@ class Server(Out):
         self._count(sent, numbers, down=WORD * numbers)
         return self._open(message, "what a server publishes")
 
+    def tell(
+        self, values: Float[Array, " clients"], sending: Bool[Array, " clients"]
+    ) -> Float[Array, " clients"]:
+        """Count one number of each of these clients to the server, which it gets as it is: at once,
+        unperturbed, and from attackers too.
+        """
+        self._count(jnp.sum(sending, dtype=jnp.int32), 1, up=WORD)
+        return self._open(values, "a number that clients tell a server")
+
     def relay(self, numbers: int) -> None:
         """Count one message of so many numbers from every server to each of its neighbors.
 

@@ -24,7 +24,7 @@ from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
-from fljax.algorithms.base import REGISTRY, Algorithm
+from fljax.algorithms.base import REGISTRY, SYNONYMS, Algorithm
 from fljax.metrics import Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
 from fljax.records import COMPUTED, AssumptionWarning, DivergenceWarning, MetricWarning
@@ -652,9 +652,15 @@ def _range(name: str, values: Any) -> Range:
 
 
 def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
-    """A registered algorithm with the ranges of its required numbers."""
-    _check.choice("method", name, REGISTRY)
-    cls = REGISTRY[name]
+    """A registered algorithm, by its name or another, with the ranges of its required numbers."""
+    _check.choice("method", name, [*REGISTRY, *SYNONYMS])
+    label, how = SYNONYMS.get(name, (name, ""))
+    cls = REGISTRY[label]
+    if how:
+        raise ValueError(
+            f"{name} is fljax.algorithms.{cls.__name__} {how}; give a function that makes it so, "
+            f"methods={{{name!r}: (function, {{argument: (least, greatest)}})}}."
+        )
     needed = [
         one.name
         for one in fields(cls)  # pyright: ignore[reportArgumentType]  # of fljax's modules

@@ -107,6 +107,7 @@ LABELS = list(CASES)
 SENT = {
     "FedNova": (2, 2 + 1 / DIM),
     "SCAFFOLD": (2, 4),
+    "DANE": (4, 4),
     "MIME": (4, 5),
     "MIMELite": (2, 4),
     "q-FedAvg": (2, 2 + 1 / DIM),
@@ -137,7 +138,8 @@ PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 #: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
-    *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP"),
+    *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
+    *("Network-SVRG", "Network-SARAH"),
 ]
 APART = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),

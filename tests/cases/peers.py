@@ -10,12 +10,14 @@ from experiments.benchmarks import costs
 from fljax._numerics import key_of
 from fljax.algorithms import (
     ATC,
+    ATCGTSAGA,
     CTA,
     DLM,
     EXTRA,
     GTSAGA,
     GTSARAH,
     GTSVRG,
+    GTVR,
     KGT,
     LED,
     LTADMM,
@@ -42,8 +44,11 @@ from fljax.algorithms import (
     FedRelax,
     GossipSGD,
     ModelAgnosticFedRelax,
+    NetworkDANE,
     NetworkedADMM,
     NetworkedFedSGD,
+    NetworkSARAH,
+    NetworkSVRG,
     NPFLByGradient,
     NPFLByLoss,
     NPFLByParameters,
@@ -257,6 +262,48 @@ def tracked(it, gradient=some_of, start=START):
     return peers.gt_saga(gradient, SIZES, *given)
 
 
+def snapped_at_random(it, gradient=some_of, start=START):
+    keys = [key_of(now, "algorithm") for now in keys_of(1)]
+    coins = [np.asarray(jax.random.uniform(k, (CLIENTS,), float)) < it.probability for k in keys]
+    given = METROPOLIS, step_of(it.step_size), one_batch_of(it.batch), start
+    return peers.gt_vr(gradient, coins, *given)
+
+
+def stored_apart(it, gradient=some_of, start=START):
+    """Two draws a round, each as of a round of its own."""
+    real, everyone = np.arange(max(SIZES)) < np.array(SIZES)[:, None], np.arange(CLIENTS)
+    keys = [key_of(now, "batches") for now in keys_of(1)]
+    rows = [
+        [
+            [
+                list(own[0])
+                for own in np.asarray(
+                    Uniform(it.batch).draw(jax.random.fold_in(k, draw), real, everyone, 1).rows
+                )
+            ]
+            for k in keys
+        ]
+        for draw in range(2)
+    ]
+    return peers.atc_gt_saga(gradient, SIZES, METROPOLIS, step_of(it.step_size), *rows, start)
+
+
+def around_a_problem(it, gradient=some_of, start=START):
+    rows, step = batches_of(it.batch, it.local_steps), step_of(it.step_size)
+    loop = peers.network_sarah if isinstance(it, NetworkSARAH) else peers.network_svrg
+    local = loop(gradient, step, rows)
+    return peers.network_tracking(gradient, local, METROPOLIS, ROUNDS, start)
+
+
+def along_the_tracker(it, objective=OBJECTIVE):
+    weight = float(it.attraction)
+
+    def local(n, k, y, s):
+        return nfl.prox(objective, k, weight, y - (s - objective.gradient(k, y)) / weight)
+
+    return peers.network_tracking(objective.gradient, local, METROPOLIS, ROUNDS, START)
+
+
 def trained(it, gradient=some_of, start=START):
     given = float(it.penalty), step_of(it.step_size), float(it.pull), it.local_steps, ROUNDS, start
     rows = table = None
@@ -384,6 +431,23 @@ CASES = {
     "GT-SAGA": Case(GTSAGA(0.05, batch=2), None, tracked, partial(costs.tabulated, 2)),
     "GT-SARAH": Case(GTSARAH(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
     "GT-SVRG": Case(GTSVRG(0.05, period=5, batch=2), None, tracked, partial(costs.snapped, 2, 5)),
+    "GT-VR": Case(
+        GTVR(0.05, probability=0.3, batch=2), None, snapped_at_random, partial(costs.snapped, 2, 1)
+    ),
+    "ATC-GT-SAGA": Case(ATCGTSAGA(0.05, batch=2), None, stored_apart, partial(costs.stored, 2)),
+    "Network-DANE": Case(NetworkDANE(2.0), None, along_the_tracker, costs.newton_tracked),
+    "Network-SVRG": Case(
+        NetworkSVRG(0.05, local_steps=3, batch=2),
+        None,
+        around_a_problem,
+        partial(costs.tracked_steps, 3, 2),
+    ),
+    "Network-SARAH": Case(
+        NetworkSARAH(0.05, local_steps=3, batch=2),
+        None,
+        around_a_problem,
+        partial(costs.tracked_steps, 3, 2),
+    ),
     "LT-ADMM": Case(
         LTADMM(0.9, 0.05, pull=0.1, local_steps=3), None, trained, partial(costs.trained, 3)
     ),

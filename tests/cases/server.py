@@ -9,6 +9,7 @@ import optax
 from experiments.benchmarks import costs
 from fljax.algorithms import (
     AFL,
+    DANE,
     MIME,
     SCAFFOLD,
     ConventionalFL,
@@ -91,6 +92,17 @@ def of_columns(it):
 def near_the_server(it):
     given = make_data(), float(it.step_size), ROUNDS, STRENGTH / CLIENTS
     return networks.fedprox(*given)[:, None]
+
+
+def newtonlike(it, objective=OBJECTIVE):
+    return server.dane(
+        objective.gradient,
+        lambda k, weight, center: nfl.prox(objective, k, weight, center),
+        float(it.attraction),
+        float(it.step_size),
+        ROUNDS,
+        np.zeros((CLIENTS, DIM)),
+    )
 
 
 def conventional(it, objective=OBJECTIVE, noise=SILENCE):
@@ -271,6 +283,7 @@ CASES = {
     "FedProx, exact": Case(
         ExactFedProx(0.5), None, near_the_server, costs.near_the_server, rests="alike"
     ),
+    "DANE": Case(DANE(1.0, 0.8), None, newtonlike, costs.newton_stepped),
     "FedProx": Case(
         FedProx(0.05, attraction=0.5, local_steps=2, weighting="equal"),
         CentralGaussian(0.7, 0.4),

@@ -80,6 +80,97 @@ def gt_sarah(gradient, period, weights, step, rows, start):
     return np.array(history)
 
 
+# GT-VR (Jiang, Zeng, Sun and Chen 2023) ----------------------------------------------------------
+
+
+def gt_vr(gradient, coins, weights, step, rows, start):
+    """Algorithm 1; ``coins[n - 1][k]``: whether client ``k`` moves its snapshot in round ``n``."""
+    clients, x, history = len(start), start.copy(), []
+    tau = [start[k].copy() for k in range(clients)]
+    v = np.array([gradient(k, x[k]) for k in range(clients)])
+    y = v.copy()
+    for n in range(1, len(rows) + 1):
+        x = mixed(weights, x - step(n) * y)
+        v_new = np.zeros_like(v)
+        for k in range(clients):
+            if coins[n - 1][k]:
+                tau[k] = x[k].copy()
+            met = rows[n - 1][k]
+            v_new[k] = gradient(k, x[k], met) - gradient(k, tau[k], met) + gradient(k, tau[k])
+        y = mixed(weights, y + v_new - v)
+        v = v_new
+        history.append(x)
+    return np.array(history)
+
+
+# GT-SAGA in the form of Xin, Khan and Kar 2022 ---------------------------------------------------
+
+
+def atc_gt_saga(gradient, sizes, weights, step, rows, stored, start):
+    """Algorithm 1; ``rows`` of the estimates, ``stored`` of the table, ``[T][K]``."""
+    clients, x, history = len(start), start.copy(), []
+    z = [[start[k].copy() for _ in range(sizes[k])] for k in range(clients)]
+    y, g = np.zeros_like(x), np.zeros_like(x)
+    for n in range(1, len(rows) + 1):
+        g_new = np.zeros_like(g)
+        for k in range(clients):
+            met = rows[n - 1][k]
+            whole = sum(gradient(k, z[k][j], [j]) for j in range(sizes[k])) / sizes[k]
+            each = [gradient(k, x[k], [s]) - gradient(k, z[k][s], [s]) for s in met]
+            g_new[k] = sum(each) / len(met) + whole
+        y = mixed(weights, y + g_new - g)
+        x_new = mixed(weights, x - step(n) * y)
+        for k in range(clients):
+            for s in stored[n - 1][k]:
+                z[k][s] = x[k].copy()
+        x, g = x_new, g_new
+        history.append(x)
+    return np.array(history)
+
+
+# Network-DANE, Network-SVRG and Network-SARAH (Li, Cen, Chen and Chi 2020) ------------------------
+
+
+def network_tracking(gradient, local, weights, rounds, start):
+    """Algorithms 2 and 3; ``local(n, k, y, s)``: what client ``k`` makes of its ``y`` and ``s``."""
+    clients, x, history = len(start), start.copy(), []
+    y = start.copy()
+    s = np.array([gradient(k, y[k]) for k in range(clients)])
+    for n in range(1, rounds + 1):
+        y_new = mixed(weights, x)
+        s = mixed(weights, s)
+        for k in range(clients):
+            s[k] = s[k] + gradient(k, y_new[k]) - gradient(k, y[k])
+        y = y_new
+        x = np.array([local(n, k, y[k], s[k]) for k in range(clients)])
+        history.append(x)
+    return np.array(history)
+
+
+def network_svrg(gradient, step, rows):
+    def local(n, k, y, s):
+        u, v = y.copy(), s
+        for batch in [*rows[n - 1][k][1:], None]:
+            u = u - step(n) * v
+            if batch is not None:
+                v = gradient(k, u, batch) - gradient(k, y, batch) + s
+        return u
+
+    return local
+
+
+def network_sarah(gradient, step, rows):
+    def local(n, k, y, s):
+        u, v = y.copy(), s
+        for batch in [*rows[n - 1][k][:-1], None]:
+            last, u = u, u - step(n) * v
+            if batch is not None:
+                v = gradient(k, u, batch) - gradient(k, last, batch) + v
+        return u
+
+    return local
+
+
 # LT-ADMM (Ren et al. 2025) -----------------------------------------------------------------------
 
 

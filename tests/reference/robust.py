@@ -1,9 +1,9 @@
 """Robust aggregation and attacks written from their definitions, in loops, no JAX.
 
 Each aggregator takes the list of the messages that one receiver heard (vectors), in the notation of
-its paper. Yin et al. 2018, Definitions 1 and 2; Blanchard et al. 2017; El Mhamdi et al. 2018; Cao
-et al. 2021; Karimireddy et al. 2021; Sun et al. 2019; Baruch et al. 2019; Xie et al. 2020; Jung
-2025, (188) and (189).
+its paper. Yin et al. 2018, Definitions 1 and 2; Blanchard et al. 2017; Chen, Su and Xu 2017; El
+Mhamdi et al. 2018; Cao et al. 2021; Karimireddy et al. 2021; Sun et al. 2019; Baruch et al. 2019;
+Xie et al. 2020; Jung 2025, (188) and (189).
 """
 
 import math
@@ -87,6 +87,13 @@ def geometric_median(xs, weights):
             total_distance, best, (xs, weights), method="Nelder-Mead", options=tolerance
         ).x
     return best
+
+
+def median_of_means(xs, groups, rule):
+    """Consecutive groups, whose sizes differ by one at most; the rule is of their means."""
+    n, groups = len(xs), min(groups, len(xs))
+    members = [[x for place, x in enumerate(xs) if place * groups // n == g] for g in range(groups)]
+    return rule([mean(each) for each in members])
 
 
 def krum_order(xs, f, at_least=1):

@@ -138,6 +138,21 @@ def scaffold(world, step, server_step_size=1.0, option="II"):
     return rounds(world, one)
 
 
+def dane(gradient, minimize, weight, step, rounds, start):
+    """Shamir et al. 2014, Figure 1, ``[T, 1, D]``; ``minimize(k, weight, center)`` is the minimizer
+    of ``f_k(v) + weight / 2 |v - center|^2``.
+    """
+    clients, w, history = len(start), start[0], []
+    for _ in range(rounds):
+        slopes = [gradient(k, w) for k in range(clients)]
+        g = sum(slopes) / clients
+        # -<a, v> + weight / 2 |v - w|^2 is, but for a constant, weight / 2 |v - w - a / weight|^2.
+        each = [minimize(k, weight, w + (slopes[k] - step * g) / weight) for k in range(clients)]
+        w = sum(each) / clients
+        history.append(w[None])
+    return np.array(history)
+
+
 def fednova(world, step, momentum=0.0, attraction=0.0):
     """By the vectors a_k themselves, and the stack of all gradients met, G_k."""
     x = world.start

@@ -19,7 +19,7 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.streams import Stream
 
-__all__ = ["ATC", "CTA", "Consensus", "Diffusion", "State"]
+__all__ = ["ATC", "CTA", "DGD", "Consensus", "Diffusion", "State"]
 
 BUDGETS = (ZCDP, ApproximateDP, PureDP)
 
@@ -91,6 +91,7 @@ class _Private(_Strategy):
     "Consensus",
     "rizk2023",
     Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
+    {"DGD": "", "D-PSGD": "with batches="},
 )
 @module
 class Consensus(_Strategy):
@@ -98,10 +99,12 @@ class Consensus(_Strategy):
 
     .. math:: w_k^{(n)}=\sum_{l\in\mathcal N_k}a_{lk}w_l^{(n-1)}-\mu f_k'(w_k^{(n-1)})
 
-    Decentralized gradient descent (DGD; Yuan, Ling & Yin 2016; also in decent-bench) is the same
-    with symmetric weights. With a constant step size it converges to a neighborhood of the
-    minimizer whose size is proportional to the step size; :class:`EXTRA` and related methods
-    converge to the minimizer itself.
+    Optimization knows it as decentralized gradient descent (DGD; Nedić & Ozdaglar 2009; Yuan, Ling
+    & Yin 2016), ``fl.algorithms.DGD``, with doubly stochastic weights; with ``batches`` it is
+    D-PSGD (Lian et al. 2017), whose stochastic gradients are at the models before the combination.
+    With a constant step size it converges to a neighborhood of the minimizer whose size is
+    proportional to the step size; :class:`EXTRA` and related methods converge to the minimizer
+    itself.
 
     It requires smaller step sizes for stability than diffusion. Under a privacy budget it would
     carry over an unperturbed model that was never sent: :class:`ZCDPGradNFL` is the strategy whose
@@ -117,8 +120,14 @@ class Consensus(_Strategy):
     Raises:
       ValueError: an unknown rule; weights that do not fit the graph.
 
+    Example:
+      >>> import fljax as fl
+      >>> fl.algorithms.DGD is fl.algorithms.Consensus
+      True
+      >>> d_psgd = fl.algorithms.Consensus(0.1, batches=fl.batches.Uniform(1))
+
     Reference:
-      Rizk 2023, (1.32)-(1.33); Nedić & Ozdaglar 2009.
+      Rizk 2023, (1.32)-(1.33); Nedić & Ozdaglar 2009, (3); Lian et al. 2017, Algorithm 1.
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -126,6 +135,10 @@ class Consensus(_Strategy):
     @property
     def combinations(self) -> tuple[Weights | None, ...]:
         return None, self.mixing, None
+
+
+#: The name of :class:`Consensus` in optimization, decentralized gradient descent.
+DGD = Consensus
 
 
 @algorithm(

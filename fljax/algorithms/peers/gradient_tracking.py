@@ -120,7 +120,12 @@ class DIGing(_Joined):
         return TrackingState(model, mixed, slope, state.weights)
 
 
-@algorithm("ATC tracking", "dilorenzo2016", Needs(data="any", changing=True, directed=True))
+@algorithm(
+    "ATC tracking",
+    "dilorenzo2016",
+    Needs(data="any", changing=True, directed=True),
+    {"NEXT": "", "SONATA": "", "DSGT": "with batches="},
+)
 @module
 class ATCTracking(_Joined):
     r"""Gradient tracking in adapt-then-combine form (NEXT; SONATA on undirected graphs).
@@ -149,7 +154,7 @@ class ATCTracking(_Joined):
         return TrackingState(model, mixed, slope, state.weights)
 
 
-@algorithm("Aug-DGM", "xu2015", Needs(data="any", directed=True))
+@algorithm("Aug-DGM", "xu2015", Needs(data="any", directed=True), {"ATC-DIGing": ""})
 @module
 class AugDGM(_Tracking):
     r"""Augmented distributed gradient method: tracking with all updates combined (ATC-DIGing).

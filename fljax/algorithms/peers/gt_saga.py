@@ -101,8 +101,8 @@ class GTSAGA(_Tracking):
 
     with a sample :math:`s` drawn in each round, and :math:`t_{k,j}=f_{k,j}'`, :math:`y_k=g_k=f_k'`
     at the start. For a smooth, strongly convex sum and small steps it converges linearly to the
-    optimum. Model and tracker form one message of :math:`2D` numbers. (There is a form of 2022 that
-    combines after the step, in two successive exchanges.)
+    optimum. Model and tracker form one message of :math:`2D` numbers. (The form of 2022, which
+    combines after the step in two successive exchanges, is :class:`ATCGTSAGA`.)
 
     The table has :math:`KND` numbers: 40 MB per run in single precision for 100 clients of 100
     samples and 1000 parameters; :class:`GTSVRG` needs none.
@@ -153,8 +153,8 @@ class GTSVRG(_Tracking):
 
     .. math:: g_k^{(n)}=f_{k,s}'(w_k^{(n)})-f_{k,s}'(\tau_k)+f_k'(\tau_k),
 
-    where :math:`\tau_k` is set to :math:`w_k^{(n)}` in every :math:`T`-th round. (In GT-VR of Jiang
-    et al. 2023 each client decides at random whether it does so in a round.)
+    where :math:`\tau_k` is set to :math:`w_k^{(n)}` in every :math:`T`-th round. (In :class:`GTVR`
+    each client decides at random whether it does so in a round.)
 
     Args:
       step_size: as in :class:`GTSAGA`.

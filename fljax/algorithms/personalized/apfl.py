@@ -105,7 +105,7 @@ class APFL(Averaging):
         return State(start, start, server_start(problem), interpolation)
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         who, dim = cohort.who, now.problem.dim
         start = now.link.publish(state.server, cohort.here)
         personal, alpha = who.take((state.personal, state.interpolation))

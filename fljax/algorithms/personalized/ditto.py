@@ -84,7 +84,7 @@ class Ditto(Algorithm):
     def step(self, state: State, now: Round) -> State:
         server, shared = state.shared.model, self.solver.step(state.shared, now)
 
-        who = now.choose(self.selection)
+        who = now.choose(self.selection, state.model)
         part = who.of(self.solver.own(now.problem))
 
         def gradient(model: Array) -> Array:

@@ -107,7 +107,7 @@ class FedALA(Averaging):
         return State(start_models(problem), blend, server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        cohort, places = self.invite(now), self._places(now.problem)
+        cohort, places = self.invite(now, state.model), self._places(now.problem)
         who, rate = cohort.who, self.blend_step_size(now.number)
         part, (own, blend) = who.of(self.own(now.problem)), who.take((state.model, state.blend))
         server = now.link.publish(state.server, cohort.here)

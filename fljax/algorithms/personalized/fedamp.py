@@ -95,7 +95,7 @@ class FedAMP(LocalLearning):
         return State(start, start)
 
     def step(self, state: State, now: Round) -> State:
-        cohort, attention = self.invite(now), self.attention_step_size(now.number)
+        cohort, attention = self.invite(now, state.model), self.attention_step_size(now.number)
         who, known = cohort.who, state.known
         towards = self._towards(who.take(known), known)
         cloud = now.link.publish(who.take(known) + attention * towards, cohort.here)

@@ -112,7 +112,7 @@ class FedPer(Averaging):
 
     def step(self, state: Any, now: Round) -> Any:
         shared, own = self._split(now.problem)
-        cohort = self._invited(now)
+        cohort = self._invited(now, state.model)
         server = now.link.publish(state.server, cohort.here)
         start = cohort.who.take(state.model).at[:, shared].set(server[None])
         local = self._trained(now, cohort, start, own)
@@ -120,8 +120,8 @@ class FedPer(Averaging):
         model = cohort.who.put(state.model, local).at[:, shared].set(server[None])
         return State(model, server)
 
-    def _invited(self, now: Round) -> Cohort:
-        return self.invite(now)
+    def _invited(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
+        return self.invite(now, model)
 
     def _trained(
         self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray

@@ -52,8 +52,8 @@ class FedRep(FedPer):
         super().validate()
         _check.count("head_epochs", self.head_epochs)
 
-    def _invited(self, now: Round) -> Cohort:
-        return self.invite(now, draws=self.head_epochs + 1)
+    def _invited(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
+        return self.invite(now, model, draws=self.head_epochs + 1)
 
     def _trained(
         self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray

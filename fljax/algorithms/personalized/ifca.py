@@ -145,7 +145,7 @@ class IFCA(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         step_size, problem = self.step_size(now.number), now.problem
-        who = now.choose(self.selection)
+        who = now.choose(self.selection, state.model)
         part = who.of(problem)
         server = now.link.publish(state.models.reshape(-1), who.here)
         choice = who.take(state.choice)

@@ -109,7 +109,7 @@ class PerFedAvg(Averaging):
         return State(start_models(problem), server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now, draws=DRAWS)
+        cohort = self.invite(now, state.model, draws=DRAWS)
         start, alpha = (
             now.link.publish(state.server, cohort.here),
             self.personal_step_size(now.number),

@@ -116,7 +116,7 @@ class PFedMe(Algorithm):
         local, personal = jax.lax.fori_loop(0, self.local_steps, local_round, (start, state.model))
         model = jnp.where(now.available[:, None], personal, state.model)
 
-        who = now.choose(self.selection)
+        who = now.choose(self.selection, state.model)
         sent = who.take(local)
         arrived = now.link.collect(sent, who.here, server, clients=who.numbers, step_size=step_size)
         server = server + self.server_step_size * (arrived.move(server) - server)

@@ -101,7 +101,7 @@ class SuPerFed(Averaging):
         return mixed(share, personal, server[None])
 
     def step(self, state: State, now: Round) -> State:
-        cohort, dim = self.invite(now), now.problem.dim
+        cohort, dim = self.invite(now, state.model), now.problem.dim
         who, two = cohort.who, now.number > self.warmup
         server = now.link.publish(state.server, cohort.here)
         personal = who.take(state.personal)

@@ -84,7 +84,7 @@ class AFL(ReleasesModel, LocalLearning):
         return State(start, jnp.full(clients, 1 / clients, start.dtype), start)
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         who = cohort.who
         server = now.link.publish(state.model, cohort.here)
         start = jnp.broadcast_to(server, (len(cohort.here), len(server)))

@@ -153,11 +153,20 @@ class LocalLearning(Algorithm):
         """Return each client's weight in the server's aggregation; ``None`` for equal weights."""
         return None
 
-    def invite(self, now: Round, draws: int | None = None) -> Cohort:
-        """Choose the participants of this round and draw the batches of all their steps; ``draws``
-        sets of batches where a step uses several.
+    def invite(
+        self,
+        now: Round,
+        model: Float[Array, "*clients dim"] | None = None,
+        draws: int | None = None,
+    ) -> Cohort:
+        """Choose the participants of this round and draw the batches of all their steps.
+
+        Args:
+          now: the round.
+          model: the server's model, or those of the clients, for a selector that goes by losses.
+          draws: the number of sets of batches where a step uses several.
         """
-        problem, who = now.problem, now.choose(self.selection)
+        problem, who = now.problem, now.choose(self.selection, model)
         counts = self._steps(who, who.take(jnp.asarray(problem.weights) > 0))
         longest, weights = self._longest(problem.samples), self.server_weights(problem)
         if who.weights is not None:
@@ -333,8 +342,13 @@ class Corrected(LocalLearning):
     Args and Raises: as for :class:`LocalLearning`.
     """
 
-    def invite(self, now: Round, draws: int | None = None) -> Cohort:
-        return super().invite(now, draws)._replace(weights=None)
+    def invite(
+        self,
+        now: Round,
+        model: Float[Array, "*clients dim"] | None = None,
+        draws: int | None = None,
+    ) -> Cohort:
+        return super().invite(now, model, draws)._replace(weights=None)
 
 
 def check_no_optimizer(algorithm: LocalLearning) -> None:

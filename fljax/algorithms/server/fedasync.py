@@ -81,7 +81,7 @@ class FedAsync(ReleasesModel, LocalLearning):
         return Mixed(server_start(problem))
 
     def step(self, state: Mixed, now: Round) -> Mixed:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
 
         def proximal(part: Problem, model: Array, given: Any) -> Array:

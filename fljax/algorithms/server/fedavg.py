@@ -27,6 +27,7 @@ class State(NamedTuple):
     "FedAvg",
     "mcmahan2017",
     AVERAGED_PRIVATELY,
+    {"FedSGD": "with one local step on all samples"},
 )
 @module
 class FedAvg(ReleasesModel, Averaging):
@@ -111,7 +112,7 @@ class FedAvg(ReleasesModel, Averaging):
         return State(server_start(problem), memory)
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
         step = None
         if self.normalized:

@@ -93,7 +93,7 @@ class FedBuff(ReleasesModel, LocalLearning):
         return Buffered(start, jnp.zeros_like(start), jnp.zeros((), problem.dtype))
 
     def step(self, state: Buffered, now: Round) -> Buffered:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
         update = self.learn(now, cohort, server).model - server[None]
         if cohort.who.weights is not None:

@@ -122,7 +122,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         link, step_size = now.link, self.step_size(now.number)
-        who = now.choose(self.selection)
+        who = now.choose(self.selection, state.model)
         data = who.of(now.problem)
         server = link.publish(state.model, who.here)
         model = link.descend(

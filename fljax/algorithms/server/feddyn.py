@@ -84,7 +84,7 @@ class FedDyn(ReleasesModel, Corrected):
         return State(start, jnp.zeros_like(start), gradients)
 
     def step(self, state: State, now: Round) -> State:
-        cohort, attraction = self.invite(now), self.attraction
+        cohort, attraction = self.invite(now, state.model), self.attraction
         server = now.link.publish(state.model, cohort.here)
         old = cohort.who.take(state.gradients)
 

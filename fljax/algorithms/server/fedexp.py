@@ -83,7 +83,7 @@ class FedExP(ReleasesModel, Averaging):
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
         change = self.learn(now, cohort, server).model - server[None]
         length = jnp.sum(change**2, axis=1, keepdims=True)

@@ -78,7 +78,7 @@ class FedLT(ReleasesModel, Corrected):
         return State(server_start(problem), start, start)
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         who, server = cohort.who, now.link.publish(state.model, cohort.here)
         old = who.take(state.auxiliary)
 

@@ -92,7 +92,7 @@ class FedNova(ReleasesModel, Averaging):
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        cohort, dtype = self.invite(now), now.problem.dtype
+        cohort, dtype = self.invite(now, state.model), now.problem.dtype
         server = now.link.publish(state.model, cohort.here)
         size = self.size(now.number)
 

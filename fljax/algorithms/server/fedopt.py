@@ -30,7 +30,7 @@ class _ServerSteps(ReleasesModel, Averaging):
         r"""Return :math:`\Delta`, the average minus the server's model, and whether anything
         arrived.
         """
-        cohort = self.invite(now)
+        cohort = self.invite(now, model)
         server = now.link.publish(model, cohort.here)
         learned = self.learn(now, cohort, server)
         arrived = self.collect(now, cohort, learned.model, server)
@@ -44,7 +44,12 @@ class State(NamedTuple):
     memory: Any  # of the server's optimizer
 
 
-@algorithm("FedOpt", "reddi2021", AVERAGED_PRIVATELY)
+@algorithm(
+    "FedOpt",
+    "reddi2021",
+    AVERAGED_PRIVATELY,
+    {"Reptile": "with server=optax.sgd(...), a number or a schedule, and weighting='equal'"},
+)
 @module
 class FedOpt(_ServerSteps):
     r"""Federated averaging whose server passes the mean update, as a gradient, to an optimizer.
@@ -56,7 +61,10 @@ class FedOpt(_ServerSteps):
 
     with :math:`w_k` as in :class:`FedAvg`, to which it is equal if the optimizer is plain gradient
     descent with step size one. With :func:`optax.adam` it is not the paper's :class:`FedAdam`:
-    optax corrects the bias of the first steps, as Adam's own paper does. In a round in which
+    optax corrects the bias of the first steps, as Adam's own paper does. With
+    ``optax.sgd(epsilon)`` and equal weights it is Reptile (Nichol, Achiam & Schulman 2018, batch
+    version), whose step :math:`\epsilon` towards the mean of the adapted models may be one of
+    optax's schedules; its clients are tasks, one a round in the serial version. In a round in which
     nothing arrives the server's state is unchanged.
 
     Args:

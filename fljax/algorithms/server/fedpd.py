@@ -91,7 +91,7 @@ class FedPD(ReleasesModel, Corrected):
         return State(center[0], start, jnp.zeros_like(start), center, center)
 
     def step(self, state: State, now: Round) -> State:
-        cohort, penalty = self.invite(now), self.penalty
+        cohort, penalty = self.invite(now, state.model), self.penalty
         who, dtype = cohort.who, now.problem.dtype
         start, dual, center, said = (who.take(part) for part in state[1:])
 

@@ -109,7 +109,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
         return State(server_start(problem), factorize(problem, weight))
 
     def step(self, state: State, now: Round) -> State:
-        who, link = now.choose(self.selection), now.link
+        who, link = now.choose(self.selection, state.model), now.link
         server = link.publish(state.model, who.here)
         start = jnp.broadcast_to(server, (len(who.here), len(server)))
         factor, problem = who.take(state.factor), who.of(now.problem)
@@ -160,7 +160,7 @@ class FedProx(ReleasesModel, Averaging):
         return Averaged(server_start(problem))
 
     def step(self, state: Averaged, now: Round) -> Averaged:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
 
         def attracted(part: Problem, model: Array, given: Any) -> Array:

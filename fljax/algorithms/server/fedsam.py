@@ -78,7 +78,7 @@ class FedSAM(ReleasesModel, Averaging):
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        cohort = self.invite(now)
+        cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.here)
 
         def sharpest(part: Problem, model: Array, given: Any) -> Array:

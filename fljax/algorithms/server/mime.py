@@ -88,7 +88,7 @@ class _Mimicking(ReleasesModel, Averaging):
         """Return the participants, the server's model and frozen optimizer, and the gradients at
         it.
         """
-        cohort, link = self.invite(now), now.link
+        cohort, link = self.invite(now, state.model), now.link
         floats = [a for a in jax.tree.leaves(state.memory) if jnp.issubdtype(a.dtype, jnp.floating)]
         size = len(state.model) + sum(a.size for a in floats)
         server = link.publish(state.model, cohort.here, size)

@@ -89,7 +89,7 @@ class OnlineFed(Algorithm):
         return None if curvature is None else 1 / curvature
 
     def step(self, state: State, now: Round) -> State:
-        who = now.choose(self.selector)
+        who = now.choose(self.selector, state.model)
         server = now.link.publish(state.model, who.here)
         clients, step_size = who.numbers, self.step_size(now.number)
 

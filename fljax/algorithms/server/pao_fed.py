@@ -140,7 +140,7 @@ class PAOFed(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         problem, link = now.problem, now.link
-        who = now.choose(self.selector)
+        who = now.choose(self.selector, state.model)
         here = who.put(jnp.zeros(problem.clients, bool), who.here)
         everyone = jnp.arange(problem.clients, dtype=jnp.int32)
         dim, size = problem.dim, self.sharing.size

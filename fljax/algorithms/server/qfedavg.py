@@ -87,7 +87,7 @@ class QFedAvg(ReleasesModel, Averaging):
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        cohort, power = self.invite(now), self.fairness
+        cohort, power = self.invite(now, state.model), self.fairness
         server = now.link.publish(state.model, cohort.here)
         start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
         loss = cohort.who.of(self.own(now.problem)).objective(start)[:, None]

@@ -108,7 +108,7 @@ class SCAFFOLD(ReleasesModel, Corrected):
         return State(start, jnp.zeros_like(start), controls)
 
     def step(self, state: State, now: Round) -> State:
-        cohort, problem = self.invite(now), now.problem
+        cohort, problem = self.invite(now, state.model), now.problem
         both = jnp.concatenate([state.model, state.control])
         server, control = jnp.split(now.link.publish(both, cohort.here), 2)
         old = cohort.who.take(state.controls)

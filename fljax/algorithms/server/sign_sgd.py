@@ -76,7 +76,7 @@ class SignSGD(Algorithm):
         return State(server_start(problem))
 
     def step(self, state: State, now: Round) -> State:
-        who = now.choose(self.selector)
+        who = now.choose(self.selector, state.model)
         server = now.link.publish(state.model, who.here)
         clients = who.numbers
 
