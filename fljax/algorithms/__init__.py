@@ -65,15 +65,19 @@ from fljax.algorithms.server.fedbuff import FedBuff
 from fljax.algorithms.server.feddpsgd import FedDPSGD
 from fljax.algorithms.server.feddyn import FedDyn
 from fljax.algorithms.server.fedexp import FedExP
+from fljax.algorithms.server.fedlc import FedLC
 from fljax.algorithms.server.fedlt import FedLT
 from fljax.algorithms.server.fednova import FedNova
+from fljax.algorithms.server.fedntd import FedNTD
 from fljax.algorithms.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fljax.algorithms.server.fedpd import FedPD
 from fljax.algorithms.server.fedprox import ExactFedProx, FedProx
+from fljax.algorithms.server.fedrs import FedRS
 from fljax.algorithms.server.fedsam import FedSAM
 from fljax.algorithms.server.generalized_gradient import GeneralizedGradient
 from fljax.algorithms.server.isfedavg import ISFedAvg
 from fljax.algorithms.server.mime import MIME, MIMELite
+from fljax.algorithms.server.moon import MOON
 from fljax.algorithms.server.online_fed import OnlineFed
 from fljax.algorithms.server.pao_fed import PAOFed, PSOFed
 from fljax.algorithms.server.qfedavg import QFedAvg
@@ -100,6 +104,7 @@ __all__ = [
     "LTADMM",
     "LTADMMVR",
     "MIME",
+    "MOON",
     "NIDS",
     "NPFL",
     "NPFLRL",
@@ -140,12 +145,15 @@ __all__ = [
     "FedDyn",
     "FedExP",
     "FedGD",
+    "FedLC",
     "FedLT",
+    "FedNTD",
     "FedNova",
     "FedOpt",
     "FedPD",
     "FedPer",
     "FedProx",
+    "FedRS",
     "FedRelax",
     "FedRep",
     "FedSAM",
