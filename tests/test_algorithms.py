@@ -900,7 +900,8 @@ def test_a_step_keeps_the_state_s_types(label):
         assert not after.weak_type
     assert witnessed is not None or label not in PRIVATE
     assert jnp.shape(witnessed or 0.0) == ()
-    shared = label in SERVED and label not in (*PERSONAL, *PREDICTING)
+    own = "personalized" in REGISTRY[label].__module__
+    shared = label in SERVED and not own and label not in PREDICTING
     dim = stepper.simulation.problem.dim
     assert state.model.shape == ((dim,) if shared else (CLIENTS, dim))
     assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")

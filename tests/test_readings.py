@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.algorithms import MOON, FedAvg, FedLC, FedNTD, FedRS
+from fljax.algorithms import MOON, FedAvg, FedDistill, FedLC, FedNTD, FedProto, FedRS, LocalOnly
 from fljax.algorithms.server.fedntd import not_true
 from fljax.algorithms.server.moon import cosines
 from fljax.batches import Uniform
 from fljax.participation import Trace
 from fljax.schedules import PowerDecay
 from tests import small_network as small
-from tests.cases import SIZES, make_read, reading
+from tests.cases import ROUNDS, SIZES, make_read, reading
 from tests.reference import readings
 from tests.test_server import THERE, UNLIKE, trajectory, visits_of
 
@@ -52,6 +52,69 @@ def test_models_are_those_of_the_loops(form):
     )
     other = trajectory(plain, make_read(), participation=Trace(THERE))
     assert np.abs(other - result).max() > 1e-3
+
+
+MEANS = {
+    "fedproto": FedProto(FALLING, 4, 2, 3, attraction=2.0),
+    "fedproto, unlike": FedProto(0.3, local_steps=UNLIKE),
+    "feddistill": FedDistill(FALLING, 4, 2, 3, attraction=2.0),
+    "feddistill, unlike": FedDistill(0.3, batches=Uniform(2), local_steps=UNLIKE, attraction=0.3),
+}
+
+
+def personal(algorithm, problem, rounds=ROUNDS, **parts):
+    """``[T, K, D]``, the clients' models of every round."""
+    metrics = [fl.metrics.trajectory()]
+    simulation = fl.Simulation(problem, algorithm, metrics=metrics, **parts)
+    return fl.run(simulation, rounds, key=fl.random_key(1)).model_trajectory.values
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", MEANS)
+def test_models_by_means_of_classes_are_those_of_the_loops(form):
+    algorithm = MEANS[form]
+    expected = reading.by_class(algorithm, visits=visits_of(algorithm, THERE, SIZES))
+    result = personal(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+    alone = dataclasses.replace(algorithm, attraction=0.0)
+    apart = np.abs(personal(alone, make_read(), participation=Trace(THERE)) - result)
+    assert apart[0].max() < 1e-13  # nobody has said anything
+    assert apart[-1].max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", [FedProto, FedDistill])
+def test_without_attraction_clients_learn_alone(kind):
+    result = personal(kind(0.3, local_steps=3, attraction=0.0), make_read(), 4)
+    close(result, personal(LocalOnly(0.3, 3), make_read(), 4), rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_means_of_classes_cost_their_numbers_and_no_model():
+    """Of three classes, four numbers of a representation or three logits, and a count each."""
+    for algorithm, width in ((FedProto(0.1), 4), (FedDistill(0.1), 3)):
+        run = fl.run(fl.Simulation(make_read(), algorithm), rounds=3)
+        assert int(run.scalars[-1]) == 3 * 2 * 5 * 3 * (width + 1)
+        assert algorithm.message_size_of(make_read()) == 3 * (width + 1)
+
+
+@pytest.mark.slow
+def test_a_class_that_nobody_has_keeps_its_mean():
+    """Client 2 alone has one class; before the first round no mean is known."""
+    there = np.ones((3, 5), bool)
+    there[1] = [False, False, True, False, False]
+    simulation = fl.Simulation(make_read(), FedProto(0.3), participation=Trace(there))
+    states = []
+    for rounds in (1, 2):
+        state = simulation.algorithm.init(simulation.problem.prepare(), None)
+        assert not state.known.any()
+        for n in range(1, rounds + 1):
+            state = simulation.algorithm.step(state, fl.view(simulation, key=0, round=n))
+        states.append(state)
+    own = np.flatnonzero(np.asarray(make_read().class_counts())[2])
+    moved = np.abs(states[1].means - states[0].means).max(axis=1) > 0
+    assert np.flatnonzero(moved).tolist() == own.tolist()
+    assert states[0].known.all()
 
 
 BATCHES = (FALLING, 4, 2, 3)
@@ -138,10 +201,13 @@ MANY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["fedlc", "fedrs", "fedntd", "moon"])
+@pytest.mark.parametrize("form", ["fedlc", "fedrs", "fedntd", "moon", "fedproto", "feddistill"])
 def test_they_meet_every_stage_at_once(form):
-    simulation = fl.Simulation(make_read(), FORMS[form], metrics=["train_error"], **MANY)
+    algorithm = (FORMS | MEANS)[form]
+    simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **MANY)
     assert np.isfinite(fl.run(simulation, rounds=5).model).all()
+    if form in MEANS:
+        return
     attacked = fl.Simulation(
         make_read(),
         dataclasses.replace(FORMS[form], clients_per_round=None),
@@ -191,6 +257,22 @@ REFUSED = {
     "no temperature": (
         lambda: FedNTD(0.1, temperature=0.0),
         "temperature must be finite and > 0, got 0",
+    ),
+    "means of classes without any": (
+        lambda: fl.Simulation(RIDGE, FedDistill(0.1)),
+        "FedDistill reads the logits of classes",
+    ),
+    "prototypes of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedProto(0.1)),
+        r"FedProto reads a network's representation .*headed\(body, head\)",
+    ),
+    "a median of sums": (
+        lambda: fl.Simulation(make_read(), FedProto(0.1), aggregation=fl.aggregation.Median()),
+        "FedProto combines messages otherwise than by a mean",
+    ),
+    "repulsion": (
+        lambda: FedProto(0.1, attraction=-1.0),
+        "attraction must be finite and >= 0, got -1",
     ),
     "a negative contrast": (lambda: MOON(0.1, contrast=-1.0), "contrast must be finite and >= 0"),
     "no temperature of MOON": (

@@ -49,7 +49,9 @@ from fljax.algorithms.personalized.ditto import Ditto
 from fljax.algorithms.personalized.fedala import FedALA
 from fljax.algorithms.personalized.fedamp import FedAMP
 from fljax.algorithms.personalized.fedbabu import FedBABU
+from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
+from fljax.algorithms.personalized.fedproto import FedProto
 from fljax.algorithms.personalized.fedrep import FedRep
 from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
 from fljax.algorithms.personalized.ifca import IFCA
@@ -142,6 +144,7 @@ __all__ = [
     "FedBN",
     "FedBuff",
     "FedDPSGD",
+    "FedDistill",
     "FedDyn",
     "FedExP",
     "FedGD",
@@ -152,6 +155,7 @@ __all__ = [
     "FedOpt",
     "FedPD",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRS",
     "FedRelax",

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks import costs
-from fljax.algorithms import MOON, FedLC, FedNTD, FedRS
+from fljax.algorithms import MOON, FedDistill, FedLC, FedNTD, FedProto, FedRS
 from fljax.privacy import CentralGaussian
 from tests import small_network as small
 from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, step_of
@@ -54,6 +54,14 @@ def read(it, net=NET, visits=None):
     return loop(*given, *(float(getattr(it, name)) for name in numbers))[:, None]
 
 
+def by_class(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    of = "representation" if isinstance(it, FedProto) else "logits"
+    start = np.zeros_like(SHIFT)
+    return readings.class_means(net, start, step_of(it.step_size), visits, float(it.attraction), of)
+
+
 BUDGET = CentralGaussian(0.7, 0.4)
 EQUAL = {"weighting": "equal", "local_steps": 2}
 CASES = {
@@ -66,4 +74,10 @@ CASES = {
         partial(costs.read, 2, 2),
     ),
     "MOON": Case(MOON(0.3, contrast=0.8, **EQUAL), BUDGET, read, partial(costs.read, 2, 1)),
+    "FedProto": Case(
+        FedProto(0.3, attraction=0.8, local_steps=2), None, by_class, partial(costs.read, 2, 1)
+    ),
+    "FedDistill": Case(
+        FedDistill(0.3, attraction=0.8, local_steps=2), None, by_class, partial(costs.read, 2, 1)
+    ),
 }

@@ -1,8 +1,8 @@
 """What reads a network's logits or representation, client by client: NumPy alone, no gradients but
 by the chain rule.
 
-FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022) and MOON (Li, He and
-Song 2021).
+FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
+Song 2021), FedProto (Tan et al. 2022) and FedDistill (Jeong et al. 2018).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -153,3 +153,33 @@ def moon(net, start, step, weights, visits, contrast, temperature):
         last[k] = w
 
     return averaging(net, start, step, weights, visits, slope, remember)
+
+
+def class_means(net, start, step, visits, attraction, of):
+    """FedProto of ``"representation"``, FedDistill of ``"logits"``: ``[T, K, D]``."""
+    says = {"representation": net.represent, "logits": net.logits}[of]
+    models, means, history = [start] * net.clients, {}, []
+
+    def slope(w, x, y):
+        out = wrong_by(net.logits(w, x), y)
+        pulls = np.zeros_like(says(w, x))
+        for n, (said, target) in enumerate(zip(says(w, x), y, strict=True)):
+            if target in means:
+                pulls[n] = 2 * attraction * (said - means[target]) / len(said)
+        if of == "logits":
+            return net.back(w, x, out + pulls)
+        return net.back(w, x, out, pulls)
+
+    for n, each in enumerate(visits, 1):
+        told = {}
+        for k, turns in each.items():
+            w = models[k]
+            for rows in turns:
+                w = w - step(n) * slope(w, *net.rows(k, rows))
+            models[k] = w
+            x, y = net.rows(k, None)
+            for said, target in zip(says(w, x), y, strict=True):
+                told.setdefault(int(target), []).append(said)
+        means = means | {c: np.mean(said, axis=0) for c, said in told.items()}
+        history.append(np.array(models))
+    return np.array(history)
