@@ -11,6 +11,8 @@ from fljax.graphs import Graph
 from fljax.link import DelayTrace, EdgeDelays, Noise
 from fljax.participation import ByLoss
 from fljax.privacy import CentralGaussian, Notion
+from fljax.problems import Softmax
+from fljax.problems.model import NO_REPRESENTATION
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
 __all__ = ["alternatives", "check_parts", "compare", "shown", "source", "unmet"]
@@ -135,6 +137,14 @@ def _data(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             "use an algorithm with a linearized update (ZCDPNFL) or leave the problem unclipped.",
             True,
         )
+    if needs.classes and not isinstance(loss, Softmax):
+        yield Unmet(
+            "reads the logits of classes, which a problem has whose loss is Softmax(classes), got "
+            f"{type(loss).__name__}.",
+            True,
+        )
+    if needs.representation and not problem.represents:
+        yield Unmet(f"reads a network's representation of samples, and {NO_REPRESENTATION}.", True)
     if needs.validation and (problem.tasks is None or problem.tasks.validation is None):
         yield Unmet(
             "needs validation data of each client; give the problem "

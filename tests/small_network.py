@@ -29,6 +29,25 @@ def outputs(parameters, x):
 NETWORK = fl.models.plain(start, outputs)
 
 
+# The same of two parts, whose parameters are in the same places of a row.
+
+
+def hidden(parameters, x):
+    return jnp.tanh(x @ parameters["a"] + parameters["b"])
+
+
+def logits(parameters, h):
+    return h @ parameters["c"] + parameters["d"]
+
+
+def half(names):
+    """What draws some of the parameters."""
+    return lambda key: {name: start(key)[name] for name in names}
+
+
+HEADED = fl.models.headed(fl.models.plain(half("ab"), hidden), fl.models.plain(half("cd"), logits))
+
+
 def samples(sizes, seed=0):
     """One ``(features, targets)`` a client; each client's classes are other mixtures."""
     rng = np.random.default_rng(seed)
@@ -67,7 +86,23 @@ def shifted(parameters, x):
     return outputs(jax.tree.map(jnp.add, parameters, SHIFT), x)
 
 
-FROM_ZERO = fl.models.plain(lambda key: jax.tree.map(jnp.zeros_like, SHIFT), shifted)
+def at_zero(key):
+    return jax.tree.map(jnp.zeros_like, SHIFT)
+
+
+FROM_ZERO = fl.models.plain(at_zero, shifted)
+
+
+def moved(names, part):
+    """A part of the network whose parameters are zero where it starts."""
+
+    def function(parameters, x):
+        return part({name: parameters[name] + SHIFT[name] for name in names}, x)
+
+    return fl.models.plain(lambda key: {name: at_zero(key)[name] for name in names}, function)
+
+
+HEADED_FROM_ZERO = fl.models.headed(moved("ab", hidden), moved("cd", logits))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +141,7 @@ class Objective:
         return slopes.mean(axis=0) if rows is None else slopes[rows].mean(axis=0)
 
 
-def from_zero(sizes, seed=0):
+def from_zero(sizes, seed=0, network=FROM_ZERO):
     """The problem of :data:`FROM_ZERO`."""
     key, loss = jax.random.key(0), fl.problems.Softmax(CLASSES)
-    return fl.problems.Model.from_clients(FROM_ZERO, key, samples(sizes, seed), loss)
+    return fl.problems.Model.from_clients(network, key, samples(sizes, seed), loss)

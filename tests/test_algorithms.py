@@ -54,6 +54,7 @@ from tests.cases import (
     PREDICTING,
     PRIVATE,
     PROBLEMS,
+    READING,
     ROUNDS,
     SENT,
     SERVED,
@@ -870,7 +871,7 @@ def scaled(node, factor):
 def test_new_numbers_do_not_compile_again(label):
     """New key, data, network, penalty, step and budget: one program."""
     before, programs = _run._cache_size(), []
-    metric = "consensus_error" if label in STREAMED else "normalized_error"
+    metric = "consensus_error" if label in (*STREAMED, *READING) else "normalized_error"
     for seed, factor in enumerate((1.0, 0.9, 0.8)):  # some are at most one
         simulation = simulate(
             label,
@@ -901,8 +902,10 @@ def test_a_step_keeps_the_state_s_types(label):
         assert not after.weak_type
     assert witnessed is not None or label not in PRIVATE
     assert jnp.shape(witnessed or 0.0) == ()
-    shared = label in SERVED and label not in (*PERSONAL, *PREDICTING)
-    assert state.model.shape == ((DIM,) if shared else (CLIENTS, DIM))
+    own = "personalized" in REGISTRY[label].__module__
+    shared = label in SERVED and not own and label not in PREDICTING
+    dim = stepper.simulation.problem.dim
+    assert state.model.shape == ((dim,) if shared else (CLIENTS, dim))
     assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")
 
 

@@ -628,6 +628,7 @@ OTHERWISE = {
     *("Model-agnostic FedRelax", "Online-Fed", "PAO-Fed", "PAO-Fed, graph", "PSO-Fed", "SignSGD"),
     *("PGFL, by loss", "PGFL, by gradient", "NPFL, by loss", "NPFL, by gradient"),
     "NPFL, by parameters",
+    *cases.READING,
 }
 #: Whose loops are of the small world alone; they are FedAvg, FedGD and the like.
 FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD, networked", "GFL, gradient"}

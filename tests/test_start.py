@@ -9,7 +9,7 @@ import pytest
 
 import fljax as fl
 from fljax.problems import LeastSquares, from_clients
-from tests.cases import CASES, CLIENTS, CLUSTER, DIM, LABELS, REGISTRY, make_data, simulate
+from tests.cases import CASES, CLIENTS, CLUSTER, DIM, LABELS, READING, REGISTRY, make_data, simulate
 
 ROUNDS = 6
 START = np.array([3.0, -2.0, 0.5])
@@ -43,8 +43,11 @@ def path(simulation):
 
 
 @pytest.mark.thin(2, every=16)
-# A server that knows nothing of columns takes predictions to start at zero.
-@pytest.mark.parametrize("label", [lb for lb in LABELS if lb not in ("IFCA", "Sharing ADMM")])
+# A server that knows nothing of columns takes predictions to start at zero; of networks that start
+# elsewhere there is more in test_readings.
+@pytest.mark.parametrize(
+    "label", [lb for lb in LABELS if lb not in ("IFCA", "Sharing ADMM", *READING)]
+)
 def test_a_start_is_another_origin(label):
     """Least squares seen from the start are least squares: no algorithm knows where zero is."""
     there = path(started(world(label), EVERYWHERE))

@@ -1,6 +1,7 @@
 """The engine: same numbers whatever the blocks, one compilation per structure, clear errors."""
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from fljax.study import engine, machine
 from fljax.study.engine import Options, Program, Same, program
 from fljax.study.grid import axes_of, groups_of
 from fljax.study.request import Request, Study
-from tests.cases import CASES
+from tests.cases import CASES, READING
 
 pytestmark = pytest.mark.core
 
@@ -319,9 +320,11 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         "elastic net": fl.problems.elastic_net,
         "least absolute": fl.problems.least_absolute_deviation,
     }
-    for draw in problems.values() if label == "ADMM" else [problems["ridge"]]:
+    of_classes = functools.partial(fl.problems.softmax, classes=2)
+    usual = of_classes if label in READING else fl.problems.ridge
+    for draw in problems.values() if label == "ADMM" else [usual]:
         problem = draw(jax.random.key(0), clients=K, samples=10, dim=D)
-        even, truth = np.arange(K) % 2, np.ones((2, D))
+        even, truth = np.arange(K) % 2, np.ones((2, problem.dim))
         tasks = fl.problems.Tasks(even, 2, truth, validation=problem)
         problem = dataclasses.replace(problem, tasks=tasks)
         graph = fl.graphs.random_connected(jax.random.key(1), nodes=K, mean_degree=3)

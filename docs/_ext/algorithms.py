@@ -100,6 +100,10 @@ def asks(cls: type[Algorithm]) -> Iterator[str]:
         yield "It minimizes clients' objectives exactly."
     if needs.validation:
         yield "It needs validation data of each client."
+    if needs.classes:
+        yield "It needs classes: the loss is Softmax."
+    if needs.representation:
+        yield "It needs a network that says its representation, as fljax.models.headed does."
 
 
 def ordered() -> list[type[Algorithm]]:

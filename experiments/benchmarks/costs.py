@@ -204,6 +204,15 @@ def bent(steps: int, size: Size, private: bool) -> Cost:
     return local(steps, size) + Cost(2 * size.models, (4 * steps + 5) * size.models)
 
 
+def read(steps: int, models: int, size: Size, private: bool) -> Cost:
+    """So many steps along gradients by samples, at each of which so many models are evaluated."""
+    samples = size.clients * size.samples
+    one = Cost(samples * (size.dim + 3), (2 + 2 * models) * samples * size.dim + 4 * size.models)
+    between = Cost(2 * (steps - 1) * size.models, 0)
+    noise = Cost(0, 3 * size.models, size.dim) if private else Cost(0, 0)
+    return times(steps, one) + between + noise
+
+
 def mimicked(size: Size, private: bool) -> Cost:
     # One step on all samples: a gradient at the server's model serves the correction, too.
     return gradient(size, False) + server(size, False) + Cost(size.models, 6 * size.models)

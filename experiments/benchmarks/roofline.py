@@ -46,7 +46,7 @@ WORD = 4  # bytes of a float32 or an int32
 
 def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> Simulation:
     """Ridge regression on a random connected graph, of clients or servers, with two clusters; or
-    a stream of random features.
+    a stream of random features, or two classes.
     """
     k_graph, k_data, k_more = jax.random.split(key, 3)
     algorithm, network, privacy = case.algorithm, None, None
@@ -61,6 +61,8 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
     if needs.data == "stream":
         features = fl.data.random_fourier(k_more, INPUTS, size.dim)
         problem = fl.streams.autoregressive(k_data, size.clients, features, test_samples=1)
+    elif needs.classes or needs.representation:
+        problem = fl.problems.softmax(k_data, *shape[:2], size.dim // 2, classes=2)
     else:
         validation = fl.problems.ridge(k_more, *shape) if needs.validation else None
         tasks = fl.problems.Tasks(np.arange(size.clients) % 2, 2, validation=validation)

@@ -62,7 +62,9 @@ from fljax.algorithms.personalized.ditto import Ditto
 from fljax.algorithms.personalized.fedala import FedALA
 from fljax.algorithms.personalized.fedamp import FedAMP
 from fljax.algorithms.personalized.fedbabu import FedBABU
+from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
+from fljax.algorithms.personalized.fedproto import FedProto
 from fljax.algorithms.personalized.fedrep import FedRep
 from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
 from fljax.algorithms.personalized.ifca import IFCA
@@ -79,15 +81,19 @@ from fljax.algorithms.server.fedbuff import FedBuff
 from fljax.algorithms.server.feddpsgd import FedDPSGD
 from fljax.algorithms.server.feddyn import FedDyn
 from fljax.algorithms.server.fedexp import FedExP
+from fljax.algorithms.server.fedlc import FedLC
 from fljax.algorithms.server.fedlt import FedLT
 from fljax.algorithms.server.fednova import FedNova
+from fljax.algorithms.server.fedntd import FedNTD
 from fljax.algorithms.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fljax.algorithms.server.fedpd import FedPD
 from fljax.algorithms.server.fedprox import ExactFedProx, FedProx
+from fljax.algorithms.server.fedrs import FedRS
 from fljax.algorithms.server.fedsam import FedSAM
 from fljax.algorithms.server.generalized_gradient import GeneralizedGradient
 from fljax.algorithms.server.isfedavg import ISFedAvg
 from fljax.algorithms.server.mime import MIME, MIMELite
+from fljax.algorithms.server.moon import MOON
 from fljax.algorithms.server.online_fed import OnlineFed
 from fljax.algorithms.server.pao_fed import PAOFed, PSOFed
 from fljax.algorithms.server.qfedavg import QFedAvg
@@ -118,6 +124,7 @@ __all__ = [
     "LTADMM",
     "LTADMMVR",
     "MIME",
+    "MOON",
     "NIDS",
     "NPFL",
     "NPFLRL",
@@ -155,15 +162,20 @@ __all__ = [
     "FedBN",
     "FedBuff",
     "FedDPSGD",
+    "FedDistill",
     "FedDyn",
     "FedExP",
     "FedGD",
+    "FedLC",
     "FedLT",
+    "FedNTD",
     "FedNova",
     "FedOpt",
     "FedPD",
     "FedPer",
+    "FedProto",
     "FedProx",
+    "FedRS",
     "FedRelax",
     "FedRep",
     "FedSAM",

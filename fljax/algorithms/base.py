@@ -54,6 +54,10 @@ class Needs:
         to clip.
       quadratic: whether it requires a quadratic objective.
       validation: whether it requires validation data at each client.
+      classes: whether it reads the logits of classes, so that the loss must be
+        :class:`~fljax.problems.Softmax`.
+      representation: whether it reads the representation of a sample before the last layer, which a
+        network must then say (:func:`fljax.models.headed`).
       uploads: to which part of clients' messages to a server noise may be added: ``"models"``, the
         message itself; ``"updates"``, an update within it, if the step states the step size that
         multiplies it there.
@@ -74,6 +78,8 @@ class Needs:
     minimizer: bool = False
     quadratic: bool = False
     validation: bool = False
+    classes: bool = False
+    representation: bool = False
     uploads: tuple[str, ...] = ("models",)
     masked: bool = False
 

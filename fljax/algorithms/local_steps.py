@@ -12,13 +12,14 @@ from fljax.batches import Batch, Batches, taken
 from fljax.optimizers import Optimizer
 from fljax.participation import Participants
 from fljax.privacy import Gap
-from fljax.problems import Problem
+from fljax.problems import Problem, Reading
 from fljax.rounds import Round
 
 __all__ = [
     "Direction",
     "Learned",
     "along_gradient",
+    "along_losses",
     "counts_of",
     "descend",
     "descent_gap",
@@ -71,6 +72,17 @@ Direction = Callable[[Any, Array, Any], Array]
 def along_gradient(part: Problem, model: Array, given: Any) -> Array:
     """Return the gradient of the clients' own objectives."""
     return part.gradient(model)
+
+
+def along_losses(losses: Callable[[Reading, Array, Any], Array]) -> Direction:
+    """Return the gradient of the clients' own objectives with another loss of their samples, as
+    :meth:`~fljax.problems.Problem.gradient_of` has it.
+    """
+
+    def direction(part: Problem, model: Array, given: Any) -> Array:
+        return part.gradient_of(losses, model, given)
+
+    return direction
 
 
 def learn(

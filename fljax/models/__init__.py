@@ -1,7 +1,7 @@
 """Models with nonlinear predictions: networks of any library, or a plain function."""
 
 from fljax.models.architecture import Architecture, Layout, layout_of
-from fljax.models.doors import equinox, haiku, linen, nnx, plain
+from fljax.models.doors import equinox, haiku, headed, linen, nnx, plain
 from fljax.models.networks import Autoencoder, autoencoder, cnn, mlp
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "cnn",
     "equinox",
     "haiku",
+    "headed",
     "layout_of",
     "linen",
     "mlp",

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,37 @@ class Architecture:
 
     It is structure of a simulation, so it is hashable and compared by value: making the same
     network again causes no new compilation.
+
+    A subclass has :meth:`init` and :meth:`apply`; or, in the place of :meth:`apply`, the two parts
+    of a network that says its representation of a sample, :meth:`represent` and :meth:`head`, and
+    which parameters are those of the second. Some algorithms learn by representations.
+
+    Attributes:
+      head_paths: a regular expression that matches the paths of the parameters that only
+        :meth:`head` reads; ``None`` for a network that does not say its representation.
+
+    Example:
+      >>> import dataclasses, jax, jax.numpy as jnp, fljax as fl
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Net(fl.models.Architecture):
+      ...     width: int
+      ...     head_paths = "^last$"
+      ...
+      ...     def init(self, key, features):
+      ...         first = jax.random.normal(key, (features.shape[-1], self.width))
+      ...         return {"first": first, "last": jnp.zeros((self.width, 3))}
+      ...
+      ...     def represent(self, parameters, features):
+      ...         return jnp.tanh(features @ parameters["first"])
+      ...
+      ...     def head(self, parameters, representation):
+      ...         return representation @ parameters["last"]
+      >>> network, x = Net(8), jnp.ones((5, 4))
+      >>> network.apply(network.init(jax.random.key(0), x[:1]), x).shape
+      (5, 3)
     """
+
+    head_paths: ClassVar[str | None] = None
 
     @_check.required
     def init(self, key: Array, features: Array) -> Any:
@@ -39,10 +69,25 @@ class Architecture:
         """
         raise NotImplementedError
 
-    @_check.required
     def apply(self, parameters: Any, features: Array) -> Array:
         """Predictions ``[N, ...]`` for the features ``[N, ...]`` of some samples."""
-        raise NotImplementedError
+        if self.head_paths is None:
+            raise NotImplementedError(
+                _check.lacks(type(self), "apply", "predictions; or represent, head and head_paths")
+            )
+        return self.head(parameters, self.represent(parameters, features))
+
+    def represent(self, parameters: Any, features: Array) -> Float[Array, "samples width"]:
+        """What the head reads of the features ``[N, ...]`` of some samples, ``[N, R]``."""
+        raise NotImplementedError(
+            _check.lacks(type(self), "represent", "its representation of some samples")
+        )
+
+    def head(self, parameters: Any, representation: Float[Array, "samples width"]) -> Array:
+        """Predictions ``[N, ...]`` from representations ``[N, R]``."""
+        raise NotImplementedError(
+            _check.lacks(type(self), "head", "predictions from representations")
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jaxtyping import Array
@@ -12,7 +12,7 @@ from jaxtyping import Array
 from fljax import _check
 from fljax.models.architecture import Architecture
 
-__all__ = ["equinox", "haiku", "linen", "nnx", "plain"]
+__all__ = ["equinox", "haiku", "headed", "linen", "nnx", "plain"]
 
 # What modules are made of is compared, but no part of the hash: lists are among it.
 
@@ -136,6 +136,38 @@ def haiku(function: Callable[[Array], Array]) -> Architecture:
     return _Haiku(_function("function", function))
 
 
+def headed(body: Architecture, head: Architecture) -> Architecture:
+    """A network in two parts, of any library each, which says its representation of a sample.
+
+    Algorithms that learn by representations, such as :class:`~fljax.algorithms.MOON`, need one that
+    does. :func:`~fljax.models.mlp` and :func:`~fljax.models.cnn` do so already: theirs is what
+    their last layer reads.
+
+    Args:
+      body: from the features ``[N, ...]`` to the representation, ``[N, R]``.
+      head: from the representation to the predictions.
+
+    Raises:
+      TypeError: not networks of :mod:`fljax.models`.
+      ValueError: samples that do not fit, or a representation that is not a row for each sample,
+        once the network meets a problem's samples.
+
+    Example:
+      >>> import flax.linen as nn, fljax as fl
+      >>> body = fl.models.linen(nn.Sequential([nn.Dense(16), nn.relu]))
+      >>> network = fl.models.headed(body, fl.models.linen(nn.Dense(3)))
+      >>> fl.models.layout_of(network, (4,), "float32").paths[0]
+      'body/layers_0/bias'
+    """
+    for name, part in (("body", body), ("head", head)):
+        if not isinstance(part, Architecture):
+            raise TypeError(
+                f"{name} must be a network of fljax.models, such as fljax.models.linen(module), "
+                f"got {_check.shown(part)}."
+            )
+    return _Headed(body, head)
+
+
 def _no_instance(door: str, value: Any, library: str, base: str) -> None:
     """Raise ``TypeError`` for a network that is made already, where what makes one is wanted."""
     if library not in sys.modules or not isinstance(value, getattr(sys.modules[library], base)):
@@ -166,6 +198,24 @@ class _Plain(Architecture):
 
     def apply(self, parameters: Any, features: Array) -> Array:
         return self.function(parameters, features)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Headed(Architecture):
+    body: Architecture
+    last: Architecture
+    head_paths: ClassVar[str | None] = "^head(/|$)"
+
+    def init(self, key: Array, features: Array) -> Any:
+        k_body, k_head = jax.random.split(key)
+        body = self.body.init(k_body, features)
+        return {"body": body, "head": self.last.init(k_head, self.body.apply(body, features))}
+
+    def represent(self, parameters: Any, features: Array) -> Array:
+        return self.body.apply(parameters["body"], features)
+
+    def head(self, parameters: Any, representation: Array) -> Array:
+        return self.last.apply(parameters["head"], representation)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -171,7 +171,11 @@ class _Layers(Architecture):
             inputs = width
         return parameters
 
-    def apply(self, parameters: Any, features: Array) -> Array:
+    @property
+    def head_paths(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return f"^layer_{len(self.hidden)}/"
+
+    def represent(self, parameters: Any, features: Array) -> Array:
         x = features.astype(parameters["layer_0"]["kernel"].dtype)
         if self.channels:
             x = x.reshape(len(x), *_image(x.shape[1:]))
@@ -179,10 +183,12 @@ class _Layers(Architecture):
             layer = parameters[f"convolution_{i}"]
             x = _halved(jax.nn.relu(_convolved(x, layer["kernel"]) + layer["bias"]))
         x = x.reshape(len(x), -1)
-        for i in range(len(self.hidden) + 1):
-            layer = parameters[f"layer_{i}"]
-            x = _raised(x @ layer["kernel"], layer["bias"])
-            x = jax.nn.relu(x) if i < len(self.hidden) else x
+        for i in range(len(self.hidden)):
+            x = jax.nn.relu(_through(parameters[f"layer_{i}"], x))
+        return x
+
+    def head(self, parameters: Any, representation: Array) -> Array:
+        x = _through(parameters[f"layer_{len(self.hidden)}"], representation)
         return x[:, 0] if self.outputs == 1 else x
 
 
@@ -199,6 +205,10 @@ def _drawn(key: Array, shape: tuple[int, ...], scale: float) -> dict[str, Array]
     spread = (scale / float(np.prod(shape[:-1]))) ** 0.5
     kernel = spread * jax.random.normal(key, shape, float_dtype())
     return {"kernel": kernel, "bias": jnp.zeros(shape[-1], float_dtype())}
+
+
+def _through(layer: dict[str, Array], x: Float[Array, "samples width"]) -> Array:
+    return _raised(x @ layer["kernel"], layer["bias"])
 
 
 def _raised(x: Float[Array, "samples width"], bias: Float[Array, " width"]) -> Array:

@@ -25,7 +25,7 @@ from fljax.problems.objectives import (
     Softmax,
     SquaredL2,
 )
-from fljax.problems.problem import Problem, from_clients
+from fljax.problems.problem import Problem, Reading, from_clients
 from fljax.problems.solvers import factorize, optimum, prox
 from fljax.problems.synthetic import (
     ClusteredNetwork,
@@ -88,6 +88,7 @@ __all__ = [
     "Penalty",
     "Prediction",
     "Problem",
+    "Reading",
     "Regularizer",
     "Softmax",
     "Solution",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
@@ -32,6 +32,12 @@ CHUNK_BYTES = 2**24
 
 #: Fraction of the available memory that clients computed side by side on an accelerator may take.
 GROUP_SHARE = 0.25
+
+#: The end of a sentence about a network that does not say what its head reads.
+NO_REPRESENTATION = (
+    "the network does not say its own; make it of two parts with fljax.models.headed(body, head), "
+    "or take fljax.models.mlp or cnn"
+)
 
 #: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
@@ -196,15 +202,35 @@ class Model(Problem):
                     f"{(*targets.shape, *outputs)}, and the network returns {predictions.shape}, "
                     "for two samples."
                 )
-        value = traced("the loss has no value for", self._losses, row, features, targets)
+        if self.represents:
+            self._check_representation(traced, row, features, predictions)
+        value = traced("the loss has no value for", self._losses, row, (), features, targets)
         if value.shape != (2,):
             raise ValueError(
                 "the loss must return one number of each sample, [N] or [N, ...], got "
                 f"{value.shape} for predictions {predictions.shape} and targets {targets.shape}."
             )
         weights = jax.ShapeDtypeStruct((2,), self.dtype)
-        slope = jax.grad(self._loss)
-        traced("the network is not differentiable for", slope, row, features, targets, weights)
+        slope, given = self._client_slope(self._losses), ((row, ()), features, targets, weights)
+        traced("the network is not differentiable for", slope, *given)
+
+    def _check_representation(
+        self, traced: Callable[..., Any], row: Any, features: Any, predictions: Any
+    ) -> None:
+        """Raise unless representations are rows of floats, of which the head makes predictions."""
+        read = traced("the network has no representation for", self._representation, row, features)
+        if getattr(read, "ndim", 0) != 2 or not jnp.issubdtype(read.dtype, jnp.floating):
+            raise ValueError(
+                "a network's representation must be one row of floats for each sample, [N, R], got "
+                f"{_check.shown(read)} for features of shape {features.shape}; flatten it."
+            )
+        said = traced("the network's head has no predictions for", self._head, row, read)
+        if said.shape != predictions.shape:
+            raise ValueError(
+                "a network's head must make its predictions of its representation, "
+                f"{predictions.shape} of {read.shape}, got {said.shape}."
+            )
+        self.head_coordinates()
 
     @classmethod
     @checked
@@ -401,40 +427,37 @@ class Model(Problem):
 
     def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
         """Predictions of one model for some samples."""
+        return self._computed(self.architecture.apply, row, features)
+
+    def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
+        return self._computed(self.architecture.represent, row, features)
+
+    def _head(self, row: Float[Array, " dim"], representation: Array) -> Array:
+        return self._computed(self.architecture.head, row, representation)
+
+    def _computed(self, function: Callable[[Any, Array], Array], row: Array, given: Array) -> Array:
+        """What the network makes of something, in the type in which it computes."""
         compute = self.dtype if self.compute is None else jnp.dtype(self.compute)
-        if jnp.issubdtype(features.dtype, jnp.floating):
-            features = features.astype(compute)
+        if jnp.issubdtype(given.dtype, jnp.floating):
+            given = given.astype(compute)
         precision = "highest" if self.compute is None else "default"
         with foreign(), jax.default_matmul_precision(precision):
-            outputs = self.architecture.apply(self.layout.parameters(row.astype(compute)), features)
-        reduced = self.compute is not None and jnp.issubdtype(outputs.dtype, jnp.floating)
-        return outputs.astype(self.dtype) if reduced else outputs
+            result = function(self.layout.parameters(row.astype(compute)), given)
+        reduced = self.compute is not None and jnp.issubdtype(result.dtype, jnp.floating)
+        return result.astype(self.dtype) if reduced else result
+
+    def _values(self, score: Callable, predictions: Array, targets: Array) -> Array:
+        """``[N]``, the mean over all axes but the first."""
+        with foreign():
+            values = score(self.loss, predictions, targets)
+        return jnp.mean(values, axis=tuple(range(1, jnp.ndim(values))), dtype=self.dtype)
 
     def _score(self, score: Callable, row: Array, features: Array, targets: Array) -> Array:
         """``[N]``, of one model for some samples."""
-        with foreign():
-            values = score(self.loss, self._outputs(row, features), targets)
-        return jnp.mean(values, axis=tuple(range(1, jnp.ndim(values))), dtype=self.dtype)
+        return self._values(score, self._outputs(row, features), targets)
 
-    def _losses(self, row: Array, features: Array, targets: Array) -> Array:
+    def _losses(self, row: Array, given: Any, features: Array, targets: Array) -> Array:
         return self._score(value_of, row, features, targets)
-
-    def _loss(self, row: Array, features: Array, targets: Array, weights: Array) -> Array:
-        return jnp.sum(weights * self._losses(row, features, targets))
-
-    def _sample_slope(self, row: Array, features: Array, target: Array) -> Array:
-        """The gradient of one sample's loss, clipped; NaN is replaced by zero."""
-
-        def loss(row: Array) -> Array:
-            return self._losses(row, features[None], target[None])[0]
-
-        slope = jax.grad(loss)(row)
-        if self.clip is None:
-            return slope
-        huge = jnp.finfo(slope.dtype).max
-        slope = jnp.clip(jnp.where(jnp.isnan(slope), 0, slope), -huge, huge)
-        size = norm(slope)
-        return slope * jnp.where(size > self.clip, self.clip / jnp.where(size > 0, size, 1), 1)
 
     def _chunk(self, each: int) -> int:
         """Samples at a time, of so many numbers each."""
@@ -444,7 +467,7 @@ class Model(Problem):
         """The sum over chunks of samples of ``function(row, features, targets, weights)``."""
         samples = self.samples
 
-        def total(row: Array, *data: Array) -> Array:
+        def total(row: Any, *data: Array) -> Array:
             if size >= samples:
                 return function(row, *data)
 
@@ -522,16 +545,29 @@ class Model(Problem):
         r"""The gradient of each client's mean loss, with clipped per-sample gradients under
         a clip.
         """
-        if self.clip is None:
-            slope, each = jax.grad(self._loss), self._activations
-        else:
-            each = self._activations + self.dim
+        return self._slope_of(self._losses, w, ())
 
-            def slope(row: Array, x: Array, y: Array, weights: Array) -> Array:
-                slopes = jax.vmap(self._sample_slope, (None, 0, 0))(row, x, y)
-                return jnp.sum(weights[:, None] * slopes, axis=0)
+    def _slope_of(self, losses: Callable[..., Array], w: Any, given: Any) -> Array:
+        each = self._activations + (0 if self.clip is None else self.dim)
+        slope = self._summed(self._chunk(each), self._client_slope(losses))
+        return self._each(slope, (w, given))
 
-        return self._each(self._summed(self._chunk(each), slope), w)
+    def representations(
+        self, w: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients samples width"]:
+        """``[K, N, R]``, what each client's network makes of its samples before the head."""
+        return self._each(lambda row, x, y, weights: self._representation(row, x), w)
+
+    @property
+    def represents(self) -> bool:
+        """Whether the network says its representation of samples."""
+        return self.architecture.head_paths is not None
+
+    def head_coordinates(self) -> Bool[np.ndarray, " dim"]:
+        """The mask of the parameters of the head, ``[D]`` booleans."""
+        if self.architecture.head_paths is None:
+            raise ValueError(f"a head reads a representation, and {NO_REPRESENTATION}.")
+        return self.coordinates(self.architecture.head_paths)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`\frac1K\sum_kf_k'(w)` at one common model."""
@@ -556,7 +592,7 @@ class Model(Problem):
         def one(both: tuple[Array, Array], x: Array, y: Array, weights: Array) -> Array:
             row, pull = both
             return jax.lax.map(
-                lambda sample: norm(self._sample_slope(row, *sample) + pull),
+                lambda sample: norm(self._sample_slope(self._losses, (row, ()), *sample) + pull),
                 (x, y),
                 batch_size=size,
             )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
@@ -25,12 +25,13 @@ from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST
 from fljax.participation import shuffled
-from fljax.problems.objectives import LeastSquares, Loss, NoRegularizer, Regularizer
+from fljax.problems.objectives import LeastSquares, Loss, NoRegularizer, Regularizer, Softmax
 from fljax.problems.tasks import Tasks
 
 __all__ = [
     "FEW_FEATURES",
     "Problem",
+    "Reading",
     "Statistics",
     "as_floats",
     "check_test",
@@ -47,6 +48,39 @@ FEW_FEATURES = 16
 #: Working set of the clients that descend side by side on a CPU: beyond it, one group after
 #: the other was a seventh faster.
 CACHE_BYTES = 2**19
+
+
+class Reading(NamedTuple):
+    """Some samples of one client, and what any model says of them.
+
+    Losses of one's own read them (:meth:`Problem.gradient_of`). A model is a row ``[D]``, of this
+    client or of another.
+
+    Attributes:
+      problem: the problem of the samples.
+      features: ``[N, ...]``, mapped.
+      targets: ``[N, ...]``.
+    """
+
+    problem: Any
+    features: Array
+    targets: Array
+
+    def predictions(self, row: Float[Array, " dim"]) -> Array:
+        """``[N, ...]``; logits, ``[N, classes]``, of a classifier."""
+        return self.problem._outputs(row, self.features)
+
+    def representation(self, row: Float[Array, " dim"]) -> Float[Array, "samples width"]:
+        """``[N, R]``, what the model's head reads; the features of a linear prediction."""
+        return self.problem._representation(row, self.features)
+
+    def head(self, row: Float[Array, " dim"], representation: Array) -> Array:
+        """Predictions from representations of these or any other samples."""
+        return self.problem._head(row, representation)
+
+    def losses(self, predictions: Array) -> Float[Array, " samples"]:
+        """The problem's loss of each sample, of these predictions."""
+        return self.problem._values(value_of, predictions, self.targets)
 
 
 class Statistics(NamedTuple):
@@ -789,6 +823,126 @@ class Problem:
         clipped.
         """
         return self.loss_gradient(w) + self.share[:, None] * self.regularizer.gradient(w)
+
+    # What some algorithms read of a model beside its gradient ----------------------------------
+
+    def gradient_of(
+        self,
+        losses: Callable[[Reading, Array, Any], Array],
+        w: Float[Array, "clients dim"],
+        given: Any = (),
+    ) -> Float[Array, "clients dim"]:
+        r"""The gradient of each client's objective with another loss of its samples than
+        :math:`\ell`; per-sample gradients are clipped as those of :math:`\ell` are.
+
+        Args:
+          losses: ``(reading, row, given) -> [N]``, the losses of some samples of one client, of its
+            model and of what it is given; differentiable in the model ``row``.
+          w: the models.
+          given: arrays ``[K, ...]`` of each client that ``losses`` takes.
+
+        Example:
+          >>> import jax, jax.numpy as jnp, fljax as fl
+          >>> def calmed(reading, row, temperature):
+          ...     return reading.losses(reading.predictions(row) / temperature)
+          >>> key, w = jax.random.key(0), jnp.ones((4, 6))
+          >>> problem = fl.problems.softmax(key, clients=4, samples=9, dim=2, classes=3)
+          >>> slope = problem.gradient_of(calmed, w, jnp.array([1.0, 2.0, 4.0, 8.0]))
+          >>> jnp.isclose(slope, problem.gradient(w), atol=1e-6).all(axis=1).tolist()
+          [True, False, False, False]
+        """
+
+        def one(row: Array, given: Any, features: Array, targets: Array) -> Array:
+            return losses(Reading(self, features, targets), row, given)
+
+        slope = evaluated(self._slope_of(one, w, given), self.weights.shape[1])
+        return slope + self.share[:, None] * self.regularizer.gradient(w)
+
+    def representations(
+        self, w: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients samples width"]:
+        """``[K, N, R]``, what each client's model makes of its samples before the head; the
+        features of linear predictions.
+        """
+        return self.design
+
+    @property
+    def represents(self) -> bool:
+        """Whether a model's representation of samples is known."""
+        return True
+
+    def head_coordinates(self) -> Bool[np.ndarray, " dim"]:
+        """The mask of the parameters of the head, ``[D]`` booleans; all, of linear predictions."""
+        return np.ones(self.dim, bool)
+
+    def class_counts(self) -> Int[Array, "clients classes"]:
+        """Number of samples of each class at each client, ``[K, C]``.
+
+        Raises:
+          ValueError: a loss that is not :class:`~fljax.problems.Softmax`.
+        """
+        if not isinstance(self.loss, Softmax):
+            raise ValueError(
+                f"classes are those of the loss Softmax(classes), got {type(self.loss).__name__}."
+            )
+        own = jax.nn.one_hot(jnp.asarray(self.targets, jnp.int32), self.loss.classes, dtype=bool)
+        real = jnp.asarray(self.weights) > 0
+        return jnp.sum(own & real[..., None], axis=1, dtype=jnp.int32)
+
+    def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
+        """Predictions of one model for some samples, mapped already."""
+        return self._head(row, features)
+
+    def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
+        return features
+
+    def _head(self, row: Float[Array, " dim"], representation: Array) -> Array:
+        if self.loss.outputs == 1:
+            return jnp.einsum("np,p->n", representation, row, precision=HIGHEST)
+        matrix = row.reshape(self.loss.outputs, -1)
+        return jnp.einsum("np,op->no", representation, matrix, precision=HIGHEST)
+
+    def _values(self, score: Callable, predictions: Array, targets: Array) -> Array:
+        return score(self.loss, predictions, targets)
+
+    def _slope_of(self, losses: Callable[..., Array], w: Any, given: Any) -> Array:
+        """``[K, D]``, of ``losses(row, given, features, targets) -> [N]``."""
+        slope = self._client_slope(losses)
+        return jax.vmap(slope)((w, given), self.design, self.targets, self.weights)
+
+    def _client_slope(self, losses: Callable[..., Array]) -> Callable[..., Array]:
+        """The gradient of one client's weighted sum of losses, ``((row, given), features, targets,
+        weights) -> [D]``, of clipped per-sample gradients under a clip.
+        """
+
+        def total(row: Array, given: Any, x: Array, y: Array, weights: Array) -> Array:
+            return jnp.sum(weights * losses(row, given, x, y))
+
+        def whole(both: Any, x: Array, y: Array, weights: Array) -> Array:
+            return jax.grad(total)(*both, x, y, weights)
+
+        def clipped(both: Any, x: Array, y: Array, weights: Array) -> Array:
+            slopes = jax.vmap(self._sample_slope, (None, None, 0, 0))(losses, both, x, y)
+            return jnp.sum(weights[:, None] * slopes, axis=0)
+
+        return whole if self.clip is None else clipped
+
+    def _sample_slope(
+        self, losses: Callable[..., Array], both: Any, features: Array, target: Array
+    ) -> Array:
+        """The gradient of one sample's loss, clipped; NaN is replaced by zero."""
+        row, given = both
+
+        def loss(row: Array) -> Array:
+            return losses(row, given, features[None], target[None])[0]
+
+        slope = jax.grad(loss)(row)
+        if self.clip is None:
+            return slope
+        huge = jnp.finfo(slope.dtype).max
+        slope = jnp.clip(jnp.where(jnp.isnan(slope), 0, slope), -huge, huge)
+        size = norm(slope)
+        return slope * jnp.where(size > self.clip, self.clip / jnp.where(size > 0, size, 1), 1)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`\frac1K\sum_k f_k'(w)` at one common model: the gradient of the pooled data."""

@@ -6,8 +6,9 @@ import fljax as fl
 from fljax.algorithms import REGISTRY
 from fljax.privacy import Notion
 from fljax.problems import SquaredL2
-from tests.cases import graph, peers, personalized, server
+from tests.cases import graph, peers, personalized, reading, server
 from tests.cases.peers import meetings_of, probes, reaching
+from tests.cases.reading import make_read
 from tests.cases.server import SERVER_LOOPS, alike, online_loop, served
 from tests.cases.world import (
     CLIENTS,
@@ -64,6 +65,7 @@ __all__ = [
     "PREDICTING",
     "PRIVATE",
     "PROBLEMS",
+    "READING",
     "ROUNDS",
     "SAVING",
     "SENT",
@@ -85,6 +87,7 @@ __all__ = [
     "make_network",
     "make_objective",
     "make_problem",
+    "make_read",
     "make_servers",
     "meetings_of",
     "online_loop",
@@ -99,7 +102,7 @@ __all__ = [
 ]
 
 #: By the literature's name: what is registered is tested, and measured, by what stands here.
-CASES = server.CASES | personalized.CASES | graph.CASES | peers.CASES
+CASES = server.CASES | personalized.CASES | graph.CASES | peers.CASES | reading.CASES
 
 LABELS = list(CASES)
 #: What a client of a server sends and gets in a round where it is not one model each: how many
@@ -141,8 +144,10 @@ SAVING = [
     *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
     *("Network-SVRG", "Network-SARAH"),
 ]
+#: Of a network's logits or representation: more of them in test_readings.
+READING = list(reading.CASES)
 APART = (
-    *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),
+    *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING, *READING),
     "ISFedAvg",
 )
 PLAIN = [label for label in LABELS if label not in APART]
@@ -157,6 +162,8 @@ def simulate(label, problem=None, network=None, private=True, metrics=()):
     if label in CLUSTERED:
         tasks = fl.problems.Tasks(CLUSTER, 2, validation=make_problem(seed=7))
         problem = dataclasses.replace(problem, tasks=tasks)
+    if label in READING:
+        problem = make_read()
     if label == "Sharing ADMM":
         regularized = SquaredL2(), STRENGTH
         problem = fl.problems.vertical(TABLE[:, :-1], TABLE[:, -1], COLUMNS, *regularized)

@@ -23,7 +23,7 @@ from fljax.privacy import (
     PureDP,
 )
 from fljax.running import unperturbed
-from tests.cases import CASES, make_network, make_problem, make_servers
+from tests.cases import CASES, READING, make_network, make_problem, make_read, make_servers
 from tests.marks import quiet
 
 BUDGETS = {
@@ -84,6 +84,8 @@ def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):
     network = {Graph: make_network(), Federation: make_servers(), None: None}[needs.network]
     bounded = needs.minimizer or isinstance(budget, NoisyGradients)
     problem = make_problem(clip=None if bounded else 1.0)
+    if algorithm.label in READING:
+        problem = make_read().clipped(1.0)
     assert unperturbed(fl.Simulation(problem, algorithm, network, budget)) == []
     if needs.absent:
         given = {"participation": fl.participation.Bernoulli(0.5)}

@@ -32,6 +32,7 @@ from fljax.streams import Stream
 __all__ = [
     "AVERAGED",
     "AVERAGED_PRIVATELY",
+    "OF_CLASSES",
     "SUMMED",
     "Averaging",
     "Cohort",
@@ -53,6 +54,9 @@ AVERAGED = dataclasses.replace(SUMMED, uploads=("models", "updates"))
 
 #: The same if a trusted server may perturb the sum, and steps may be on streaming data.
 AVERAGED_PRIVATELY = dataclasses.replace(AVERAGED, data="any", privacy=(CentralGaussian,))
+
+#: The same of fixed data with classes, whose logits the steps read.
+OF_CLASSES = dataclasses.replace(AVERAGED_PRIVATELY, data="fixed", classes=True)
 
 
 class Cohort(NamedTuple):

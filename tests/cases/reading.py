@@ -1,0 +1,83 @@
+"""What reads more of a network than its gradient: an instance of each algorithm, and its loop."""
+
+from functools import partial
+
+import jax
+import numpy as np
+
+from experiments.benchmarks import costs
+from fljax.algorithms import MOON, FedDistill, FedLC, FedNTD, FedProto, FedRS
+from fljax.privacy import CentralGaussian
+from tests import small_network as small
+from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, step_of
+from tests.reference import readings
+
+SHIFT = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(small.SHIFT)])
+
+
+def net_of(sizes=SIZES, seed=0):
+    return readings.Net(tuple(small.samples(sizes, seed)), small.HIDDEN, small.CLASSES, SHIFT)
+
+
+def make_read(seed=0, sizes=SIZES):
+    """The problem of that network, which says its representation and starts at zero."""
+    return small.from_zero(sizes, seed, small.HEADED_FROM_ZERO)
+
+
+NET = net_of()
+
+#: The numbers of each that its loop is told.
+NUMBERS = {
+    FedLC: (readings.fedlc, ("calibration",)),
+    FedRS: (readings.fedrs, ("restriction",)),
+    FedNTD: (readings.fedntd, ("distillation", "temperature")),
+    MOON: (readings.moon, ("contrast", "temperature")),
+}
+
+
+def everyone(it, rounds=ROUNDS, clients=CLIENTS):
+    """All clients with all of their samples in every step."""
+    steps = np.broadcast_to(it.epochs if it.local_steps is None else it.local_steps, clients)
+    return [{k: [None] * int(steps[k]) for k in range(clients)}] * rounds
+
+
+def weights_of(it, net):
+    counted = getattr(it, "weighting", None) == "samples"
+    return np.array([len(y) if counted else 1.0 for _, y in net.data])
+
+
+def read(it, net=NET, visits=None):
+    """``[T, 1, D]``."""
+    loop, numbers = NUMBERS[type(it)]
+    visits = everyone(it) if visits is None else visits
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return loop(*given, *(float(getattr(it, name)) for name in numbers))[:, None]
+
+
+def by_class(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    of = "representation" if isinstance(it, FedProto) else "logits"
+    start = np.zeros_like(SHIFT)
+    return readings.class_means(net, start, step_of(it.step_size), visits, float(it.attraction), of)
+
+
+BUDGET = CentralGaussian(0.7, 0.4)
+EQUAL = {"weighting": "equal", "local_steps": 2}
+CASES = {
+    "FedLC": Case(FedLC(0.3, calibration=0.7, **EQUAL), BUDGET, read, partial(costs.read, 2, 1)),
+    "FedRS": Case(FedRS(0.3, restriction=0.4, **EQUAL), BUDGET, read, partial(costs.read, 2, 1)),
+    "FedNTD": Case(
+        FedNTD(0.3, distillation=0.8, temperature=2.0, **EQUAL),
+        BUDGET,
+        read,
+        partial(costs.read, 2, 2),
+    ),
+    "MOON": Case(MOON(0.3, contrast=0.8, **EQUAL), BUDGET, read, partial(costs.read, 2, 1)),
+    "FedProto": Case(
+        FedProto(0.3, attraction=0.8, local_steps=2), None, by_class, partial(costs.read, 2, 1)
+    ),
+    "FedDistill": Case(
+        FedDistill(0.3, attraction=0.8, local_steps=2), None, by_class, partial(costs.read, 2, 1)
+    ),
+}

@@ -1,0 +1,185 @@
+"""What reads a network's logits or representation, client by client: NumPy alone, no gradients but
+by the chain rule.
+
+FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
+Song 2021), FedProto (Tan et al. 2022) and FedDistill (Jeong et al. 2018).
+
+A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
+Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
+participants, ``None`` for all rows. A result has the models of every round.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.reference.network import parts
+
+
+@dataclass(frozen=True)
+class Net:
+    data: tuple  # of each client its samples and their classes
+    hidden: int
+    classes: int
+    shift: np.ndarray  # what is added to a model's parameters
+
+    @property
+    def clients(self):
+        return len(self.data)
+
+    def rows(self, k, rows):
+        x, y = self.data[k]
+        x, y = (x, y) if rows is None else (x[rows], y[rows])
+        return x, y.astype(int)
+
+    def layers(self, w, x):
+        return parts(w + self.shift, x.shape[1], self.hidden, self.classes)
+
+    def represent(self, w, x):
+        a, b, _, _ = self.layers(w, x)
+        return np.stack([np.tanh(row @ a + b) for row in x])
+
+    def logits(self, w, x):
+        _, _, c, d = self.layers(w, x)
+        return np.stack([h @ c + d for h in self.represent(w, x)])
+
+    def back(self, w, x, by_logits, by_representation=None):
+        """``[D]``, of the mean over samples, given the slope of each sample's loss."""
+        _, _, c, _ = self.layers(w, x)
+        result = np.zeros_like(w)
+        for n, (row, h) in enumerate(zip(x, self.represent(w, x), strict=True)):
+            by_h = c @ by_logits[n]
+            if by_representation is not None:
+                by_h = by_h + by_representation[n]
+            inner = by_h * (1 - h**2)
+            pieces = [np.outer(row, inner).ravel(), inner]
+            pieces += [np.outer(h, by_logits[n]).ravel(), by_logits[n]]
+            result = result + np.concatenate(pieces) / len(x)
+        return result
+
+    def counts(self, k):
+        _, y = self.rows(k, None)
+        return np.array([np.sum(y == c) for c in range(self.classes)])
+
+
+def softmax(z):
+    return np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+
+
+def wrong_by(z, y):
+    """The slope of the cross-entropy by each logit."""
+    return np.stack([softmax(row) - np.eye(len(row))[t] for row, t in zip(z, y, strict=True)])
+
+
+def averaging(net, start, step, weights, visits, slope, after=lambda k, w: None):
+    """The server's models, ``[T, D]``, of steps along ``slope(k, w, x, y, server)``; a participant
+    tells what it ends with.
+    """
+    server, history = start, []
+    for n, each in enumerate(visits, 1):
+        said = {}
+        for k, turns in each.items():
+            w = server
+            for rows in turns:
+                w = w - step(n) * slope(k, w, *net.rows(k, rows), server)
+            said[k] = w
+        for k, w in said.items():
+            after(k, w)
+        if said:
+            total = sum(weights[k] for k in said)
+            server = sum(weights[k] / total * w for k, w in said.items())
+        history.append(server)
+    return np.array(history)
+
+
+def fedlc(net, start, step, weights, visits, calibration):
+    def slope(k, w, x, y, server):
+        counts, out = net.counts(k), []
+        for z, target in zip(net.logits(w, x), y, strict=True):
+            # The classes that are there; all, where none has a margin.
+            some = [c for c in range(net.classes) if counts[c] or calibration == 0]
+            margin = [calibration * counts[c] ** -0.25 if calibration else 0.0 for c in some]
+            out.append(np.zeros(net.classes))
+            out[-1][some] = softmax(z[some] - np.array(margin))
+            out[-1][target] -= 1
+        return net.back(w, x, np.array(out))
+
+    return averaging(net, start, step, weights, visits, slope)
+
+
+def fedrs(net, start, step, weights, visits, restriction):
+    def slope(k, w, x, y, server):
+        scale = np.where(net.counts(k) > 0, 1.0, restriction)
+        return net.back(w, x, scale * wrong_by(scale * net.logits(w, x), y))
+
+    return averaging(net, start, step, weights, visits, slope)
+
+
+def fedntd(net, start, step, weights, visits, distillation, temperature):
+    def slope(k, w, x, y, server):
+        z, taught = net.logits(w, x), net.logits(server, x)
+        out = wrong_by(z, y)
+        for n, target in enumerate(y):
+            others = [c for c in range(net.classes) if c != target]
+            own, old = (softmax(logits[n, others] / temperature) for logits in (z, taught))
+            out[n, others] += distillation * (own - old) / temperature
+        return net.back(w, x, out)
+
+    return averaging(net, start, step, weights, visits, slope)
+
+
+def cosine_and_slope(a, b):
+    """Of two vectors, and its slope by the first."""
+    lengths = np.linalg.norm(a), np.linalg.norm(b)
+    value = a @ b / (lengths[0] * lengths[1])
+    return value, b / (lengths[0] * lengths[1]) - value * a / lengths[0] ** 2
+
+
+def moon(net, start, step, weights, visits, contrast, temperature):
+    last = [start] * net.clients
+
+    def slope(k, w, x, y, server):
+        here, there, before = (net.represent(model, x) for model in (w, server, last[k]))
+        pulls = []
+        for r, near, old in zip(here, there, before, strict=True):
+            (good, toward), (bad, away) = cosine_and_slope(r, near), cosine_and_slope(r, old)
+            share = np.exp(bad / temperature) / (
+                np.exp(good / temperature) + np.exp(bad / temperature)
+            )
+            pulls.append(contrast * share * (away - toward) / temperature)
+        return net.back(w, x, wrong_by(net.logits(w, x), y), np.array(pulls))
+
+    def remember(k, w):
+        last[k] = w
+
+    return averaging(net, start, step, weights, visits, slope, remember)
+
+
+def class_means(net, start, step, visits, attraction, of):
+    """FedProto of ``"representation"``, FedDistill of ``"logits"``: ``[T, K, D]``."""
+    says = {"representation": net.represent, "logits": net.logits}[of]
+    models, means, history = [start] * net.clients, {}, []
+
+    def slope(w, x, y):
+        out = wrong_by(net.logits(w, x), y)
+        pulls = np.zeros_like(says(w, x))
+        for n, (said, target) in enumerate(zip(says(w, x), y, strict=True)):
+            if target in means:
+                pulls[n] = 2 * attraction * (said - means[target]) / len(said)
+        if of == "logits":
+            return net.back(w, x, out + pulls)
+        return net.back(w, x, out, pulls)
+
+    for n, each in enumerate(visits, 1):
+        told = {}
+        for k, turns in each.items():
+            w = models[k]
+            for rows in turns:
+                w = w - step(n) * slope(w, *net.rows(k, rows))
+            models[k] = w
+            x, y = net.rows(k, None)
+            for said, target in zip(says(w, x), y, strict=True):
+                told.setdefault(int(target), []).append(said)
+        means = means | {c: np.mean(said, axis=0) for c, said in told.items()}
+        history.append(np.array(models))
+    return np.array(history)

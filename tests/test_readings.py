@@ -1,0 +1,289 @@
+"""Algorithms that read more of a network than its gradient: loops, limits, what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.algorithms import MOON, FedAvg, FedDistill, FedLC, FedNTD, FedProto, FedRS, LocalOnly
+from fljax.algorithms.server.fedntd import not_true
+from fljax.algorithms.server.moon import cosines
+from fljax.batches import Uniform
+from fljax.participation import Trace
+from fljax.schedules import PowerDecay
+from tests import small_network as small
+from tests.cases import ROUNDS, SIZES, make_read, reading
+from tests.reference import readings
+from tests.test_server import THERE, UNLIKE, trajectory, visits_of
+
+close = np.testing.assert_allclose
+FALLING = PowerDecay(0.5, 0.3)
+
+FORMS = {
+    "fedlc": FedLC(FALLING, 4, 2, 3, calibration=0.7),
+    "fedlc, unlike": FedLC(0.3, local_steps=UNLIKE, weighting="samples"),
+    "fedrs": FedRS(FALLING, 4, 2, 3, restriction=0.3),
+    "fedrs, none": FedRS(0.3, local_steps=UNLIKE, restriction=0.0),
+    "fedntd": FedNTD(FALLING, 4, 2, 3, distillation=0.8, temperature=2.0),
+    "fedntd, unlike": FedNTD(0.3, batches=Uniform(2), local_steps=UNLIKE, distillation=3.0),
+    "moon": MOON(FALLING, 4, 2, 3, contrast=5.0),
+    "moon, unlike": MOON(0.3, local_steps=UNLIKE, contrast=0.5, temperature=0.2),
+}
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("form", FORMS)
+def test_models_are_those_of_the_loops(form):
+    """Of some clients, of which some are away, in batches, of unlike numbers of steps."""
+    algorithm = FORMS[form]
+    expected = reading.read(algorithm, visits=visits_of(algorithm, THERE, SIZES))[:, 0]
+    result = trajectory(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+    plain = FedAvg(
+        *(getattr(algorithm, name) for name in ("step_size", "clients_per_round")),
+        **{
+            name: getattr(algorithm, name)
+            for name in ("epochs", "batch", "batches", "local_steps", "weighting")
+        },
+    )
+    other = trajectory(plain, make_read(), participation=Trace(THERE))
+    assert np.abs(other - result).max() > 1e-3
+
+
+MEANS = {
+    "fedproto": FedProto(FALLING, 4, 2, 3, attraction=2.0),
+    "fedproto, unlike": FedProto(0.3, local_steps=UNLIKE),
+    "feddistill": FedDistill(FALLING, 4, 2, 3, attraction=2.0),
+    "feddistill, unlike": FedDistill(0.3, batches=Uniform(2), local_steps=UNLIKE, attraction=0.3),
+}
+
+
+def personal(algorithm, problem, rounds=ROUNDS, **parts):
+    """``[T, K, D]``, the clients' models of every round."""
+    metrics = [fl.metrics.trajectory()]
+    simulation = fl.Simulation(problem, algorithm, metrics=metrics, **parts)
+    return fl.run(simulation, rounds, key=fl.random_key(1)).model_trajectory.values
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", MEANS)
+def test_models_by_means_of_classes_are_those_of_the_loops(form):
+    algorithm = MEANS[form]
+    expected = reading.by_class(algorithm, visits=visits_of(algorithm, THERE, SIZES))
+    result = personal(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+    alone = dataclasses.replace(algorithm, attraction=0.0)
+    apart = np.abs(personal(alone, make_read(), participation=Trace(THERE)) - result)
+    assert apart[0].max() < 1e-13  # nobody has said anything
+    assert apart[-1].max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", [FedProto, FedDistill])
+def test_without_attraction_clients_learn_alone(kind):
+    result = personal(kind(0.3, local_steps=3, attraction=0.0), make_read(), 4)
+    close(result, personal(LocalOnly(0.3, 3), make_read(), 4), rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_means_of_classes_cost_their_numbers_and_no_model():
+    """Of three classes, four numbers of a representation or three logits, and a count each."""
+    for algorithm, width in ((FedProto(0.1), 4), (FedDistill(0.1), 3)):
+        run = fl.run(fl.Simulation(make_read(), algorithm), rounds=3)
+        assert int(run.scalars[-1]) == 3 * 2 * 5 * 3 * (width + 1)
+        assert algorithm.message_size_of(make_read()) == 3 * (width + 1)
+
+
+@pytest.mark.slow
+def test_a_class_that_nobody_has_keeps_its_mean():
+    """Client 2 alone has one class; before the first round no mean is known."""
+    there = np.ones((3, 5), bool)
+    there[1] = [False, False, True, False, False]
+    simulation = fl.Simulation(make_read(), FedProto(0.3), participation=Trace(there))
+    states = []
+    for rounds in (1, 2):
+        state = simulation.algorithm.init(simulation.problem.prepare(), None)
+        assert not state.known.any()
+        for n in range(1, rounds + 1):
+            state = simulation.algorithm.step(state, fl.view(simulation, key=0, round=n))
+        states.append(state)
+    own = np.flatnonzero(np.asarray(make_read().class_counts())[2])
+    moved = np.abs(states[1].means - states[0].means).max(axis=1) > 0
+    assert np.flatnonzero(moved).tolist() == own.tolist()
+    assert states[0].known.all()
+
+
+BATCHES = (FALLING, 4, 2, 3)
+OF_FEDAVG = {
+    "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
+    "FedRS without restriction": FedRS(*BATCHES, restriction=1.0),
+    "FedNTD without distillation": FedNTD(*BATCHES, distillation=0.0),
+    "MOON without contrast": MOON(*BATCHES, contrast=0.0),
+}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("name", OF_FEDAVG)
+def test_they_are_federated_averaging_without_what_they_add(name):
+    result = trajectory(OF_FEDAVG[name], make_read())
+    close(result, trajectory(FedAvg(*BATCHES), make_read()), rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [FedNTD(*BATCHES), MOON(*BATCHES)], ids=["two", "linear"])
+def test_they_are_federated_averaging_where_what_they_add_is_constant(algorithm):
+    """Of two classes one is not the true one; what a linear model reads are its features."""
+    problem = fl.problems.softmax(jax.random.key(0), clients=5, samples=9, dim=3, classes=2)
+    result = trajectory(algorithm, problem)
+    close(result, trajectory(FedAvg(*BATCHES), problem), rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["fedlc", "fedrs", "fedntd", "moon"])
+def test_a_start_is_where_the_network_begins(form):
+    """Where a model begins may be a part of the network or said: nothing knows zero."""
+    algorithm, start = FORMS[form], reading.SHIFT
+    there = small.from_zero(SIZES, network=small.HEADED).starting_at(start)
+    close(trajectory(algorithm, there), trajectory(algorithm, make_read()) + start, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_missing_classes_keep_their_part_of_the_head_where_nothing_moves_it():
+    """FedLC and FedRS of nothing: client 2 has one class, and of the others learns nothing."""
+    counts = np.asarray(make_read().class_counts())
+    assert (counts[2] > 0).sum() == 1
+    missing = np.flatnonzero(counts[2] == 0)
+    for algorithm in (FedLC(0.3), FedRS(0.3, restriction=0.0), FedAvg(0.3)):
+        only = np.zeros((1, 5), bool)
+        only[0, 2] = True
+        end = trajectory(algorithm, make_read(), 1, participation=Trace(only))[0]
+        *_, c, d = readings.parts(end, small.FEATURES, small.HIDDEN, small.CLASSES)
+        still = max(np.abs(c[:, missing]).max(), np.abs(d[missing]).max())
+        assert (still == 0) == (not isinstance(algorithm, FedAvg))
+
+
+def test_a_divergence_and_a_cosine_are_those_of_their_definitions():
+    rng = np.random.default_rng(0)
+    z, taught, y = rng.normal(size=(6, 4)), rng.normal(size=(6, 4)), rng.integers(0, 4, 6)
+    expected = []
+    for own, old, target in zip(z, taught, y, strict=True):
+        p, q = (readings.softmax(np.delete(logits, target)) for logits in (own, old))
+        expected.append(np.sum(q * np.log(q / p)))
+    close(not_true(jnp.asarray(y), jnp.asarray(z), jnp.asarray(taught)), expected, atol=1e-14)
+    slope = jax.grad(lambda z: jnp.sum(not_true(jnp.asarray(y), z, jnp.asarray(taught))))
+    assert np.isfinite(slope(jnp.asarray(z))).all()
+    a = jnp.asarray([[3.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    b = jnp.asarray([[0.0, 2.0], [2.0, 2.0], [1.0, 0.0]])
+    close(cosines(a, b), [0, 1, 0], atol=1e-15)
+    assert np.isfinite(jax.grad(lambda a: jnp.sum(cosines(a, b)))(a)).all()
+
+
+def test_missing_classes_have_the_largest_margin_in_single_precision():
+    """Finite, so that no gradient is NaN where its weight is zero."""
+    problem = make_read()
+    counts = np.asarray(problem.class_counts())
+    margins = np.asarray(FedLC(0.3).init(problem, None).margins)
+    close(margins[counts > 0], counts[counts > 0] ** -0.25)
+    assert (margins[counts == 0] > 1e9).all()
+    assert np.isfinite(100 * margins.astype(np.float32)).all()
+
+
+MANY = {
+    "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
+    "participation": fl.participation.Bernoulli(0.7),
+    "compression": fl.link.Quantize(4),
+    "losses": fl.link.Independent(0.2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["fedlc", "fedrs", "fedntd", "moon", "fedproto", "feddistill"])
+def test_they_meet_every_stage_at_once(form):
+    algorithm = (FORMS | MEANS)[form]
+    simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **MANY)
+    assert np.isfinite(fl.run(simulation, rounds=5).model).all()
+    if form in MEANS:
+        return
+    attacked = fl.Simulation(
+        make_read(),
+        dataclasses.replace(FORMS[form], clients_per_round=None),
+        attack=fl.attacks.SignFlip(np.arange(5) == 1),
+        aggregation=fl.aggregation.Median(),
+    )
+    assert np.isfinite(fl.run(attacked, rounds=3).model).all()
+
+
+@pytest.mark.slow
+def test_messages_are_models():
+    for form in ("fedlc", "fedrs", "fedntd", "moon"):
+        run = fl.run(fl.Simulation(make_read(), FORMS[form]), rounds=3)
+        assert int(run.scalars[-1]) == 3 * 2 * 4 * 31
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+RIDGE = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=3)
+REFUSED = {
+    "no classes": (
+        lambda: fl.Simulation(RIDGE, FedLC(0.1)),
+        r"FedLC reads the logits of classes, .* Softmax\(classes\), got LeastSquares. These can: ",
+    ),
+    "no classes, restricted": (lambda: fl.Simulation(RIDGE, FedRS(0.1)), "FedRS reads the logits"),
+    "no classes, taught": (lambda: fl.Simulation(RIDGE, FedNTD(0.1)), "FedNTD reads the logits"),
+    "no representation": (
+        lambda: fl.Simulation(small.problem(SIZES), MOON(0.1)),
+        r"MOON reads a network's representation .*headed\(body, head\), .* These can: .*FedAvg",
+    ),
+    "a stream": (
+        lambda: fl.Simulation(fl.streams.Replay(RIDGE), FedLC(0.1)),
+        "FedLC needs all data at once",
+    ),
+    "a negative calibration": (
+        lambda: FedLC(0.1, calibration=-1.0),
+        "calibration must be finite and >= 0, got -1",
+    ),
+    "more than no restriction": (
+        lambda: FedRS(0.1, restriction=1.5),
+        "restriction must be finite and >= 0 and <= 1, got 1.5",
+    ),
+    "a negative distillation": (
+        lambda: FedNTD(0.1, distillation=-0.5),
+        "distillation must be finite and >= 0, got -0.5",
+    ),
+    "no temperature": (
+        lambda: FedNTD(0.1, temperature=0.0),
+        "temperature must be finite and > 0, got 0",
+    ),
+    "means of classes without any": (
+        lambda: fl.Simulation(RIDGE, FedDistill(0.1)),
+        "FedDistill reads the logits of classes",
+    ),
+    "prototypes of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedProto(0.1)),
+        r"FedProto reads a network's representation .*headed\(body, head\)",
+    ),
+    "a median of sums": (
+        lambda: fl.Simulation(make_read(), FedProto(0.1), aggregation=fl.aggregation.Median()),
+        "FedProto combines messages otherwise than by a mean",
+    ),
+    "repulsion": (
+        lambda: FedProto(0.1, attraction=-1.0),
+        "attraction must be finite and >= 0, got -1",
+    ),
+    "a negative contrast": (lambda: MOON(0.1, contrast=-1.0), "contrast must be finite and >= 0"),
+    "no temperature of MOON": (
+        lambda: MOON(0.1, temperature=-1.0),
+        "temperature must be finite and > 0, got -1",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_settings_are_refused(what):
+    make, message = REFUSED[what]
+    with pytest.raises(ValueError, match=message):
+        make()
