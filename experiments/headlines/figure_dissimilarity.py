@@ -32,6 +32,7 @@ LOCAL = Setting("local steps", 5, "on all samples of a client: what differs is t
 PENALTY = Setting(
     "attraction of FedDyn, penalty of FedPD and Fed-LT", 1.0, "of the order of the least curvature"
 )
+NEWTON = Setting("attraction of DANE", 2.0, "below the least curvature of a client")
 SKIPS = Setting("probability of Scaffnew's rounds", 0.2, "as many steps between two as the others")
 ROUNDS = Setting(
     "rounds of (a) and (b)", 600, "Scaffnew is exact, of whose rounds a fifth communicate"
@@ -60,6 +61,7 @@ FREE = {
         A.FedLT(STEP.value, penalty=PENALTY.value, **_LOCAL),
         "Bastianello et al. 2024, abstract",
     ),
+    "DANE": (A.DANE(NEWTON.value), "Shamir, Srebro and Zhang 2014, abstract"),
     "Scaffnew": (A.Scaffnew(STEP.value, SKIPS.value), "Mishchenko et al. 2022, abstract"),
 }
 DRIFTING = "FedAvg"
@@ -231,7 +233,7 @@ def promises() -> list[Claim]:
         result += [
             Claim(
                 f"{slug}-is-exact",
-                f"{name} reaches the common minimizer with local steps, however unlike clients are",
+                f"{name} reaches the common minimizer, however unlike clients are",
                 source,
                 exact_at_all(name),
                 (-INFINITE, EXACT),
@@ -306,7 +308,20 @@ FIGURE = Figure(
         ),
     ],
     settings=[
-        *(CLIENTS, SAMPLES, DIM, SPREADS, STEP, LOCAL, PENALTY, SKIPS, ROUNDS, UNEQUAL, SHORT),
+        *(
+            CLIENTS,
+            SAMPLES,
+            DIM,
+            SPREADS,
+            STEP,
+            LOCAL,
+            PENALTY,
+            NEWTON,
+            SKIPS,
+            ROUNDS,
+            UNEQUAL,
+            SHORT,
+        ),
         *(CONDITIONS, TARGET, MANY, PATIENCE, SEEDS),
     ],
     double=True,

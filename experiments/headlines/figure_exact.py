@@ -37,6 +37,7 @@ LATE = Setting(
 SKIPS = Setting(
     "probability of ProxSkip's exchanges", 0.3, "near the root of the curvatures' ratio"
 )
+NEWTON = Setting("attraction of Network-DANE", 8.0, "about twice the curvature of a peer")
 L1 = Setting("strength of the l1 norm", 0.01, "some parameters of the minimizer are zero")
 ROUNDS = Setting("rounds of (a)", 5000, "the slowest is exact then, on the worst connected graphs")
 FEWER = Setting("rounds of (b)", 1500, "both are exact by then")
@@ -76,6 +77,7 @@ PROMISED = {
         "Ren et al. 2025, abstract",
     ),
     "DiNNO": (A.DiNNO(ADMM.value, STEP.value, local_steps=LOCAL.value), "Yu et al. 2022"),
+    "Network-DANE": (A.NetworkDANE(NEWTON.value), "Li et al. 2020, abstract"),
     "ProxSkip": (A.ProxSkip(STEP.value, SKIPS.value), "Mishchenko et al. 2022, abstract"),
 }
 COMPOSITE = {"PG-EXTRA": "Shi et al. 2015b, abstract", "NIDS": "Li, Shi and Yan 2019, abstract"}
@@ -89,6 +91,19 @@ REDUCED = {
     "GT-SARAH": (
         A.GTSARAH(STEP.value / 5, batch=SMALL.value, period=PERIOD.value),
         "Xin, Khan and Kar 2022, abstract",
+    ),
+    "ATC-GT-SAGA": (A.ATCGTSAGA(STEP.value / 5, batch=SMALL.value), "Xin et al. 2022, abstract"),
+    "GT-VR": (
+        A.GTVR(STEP.value / 5, batch=SMALL.value, probability=1 / PERIOD.value),
+        "Jiang et al. 2023, abstract",
+    ),
+    "Network-SVRG": (
+        A.NetworkSVRG(STEP.value / 5, local_steps=LOCAL.value, batch=SMALL.value),
+        "Li et al. 2020, abstract",
+    ),
+    "Network-SARAH": (
+        A.NetworkSARAH(STEP.value / 5, local_steps=LOCAL.value, batch=SMALL.value),
+        "Li et al. 2020, abstract",
     ),
     "LT-ADMM-VR": (
         A.LTADMMVR(
@@ -284,7 +299,22 @@ FIGURE = Figure(
         ),
     ],
     settings=[
-        *(CLIENTS, SAMPLES, DIM, SPREAD, DEGREE, STEP, LOCAL, ADMM, LATE, SKIPS, L1, ROUNDS, FEWER),
+        *(
+            CLIENTS,
+            SAMPLES,
+            DIM,
+            SPREAD,
+            DEGREE,
+            STEP,
+            LOCAL,
+            ADMM,
+            LATE,
+            SKIPS,
+            NEWTON,
+            L1,
+            ROUNDS,
+            FEWER,
+        ),
         *(SMALL, PERIOD, LONG, NEAR, FREE, SEEDS),
     ],
     double=True,
