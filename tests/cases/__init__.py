@@ -139,7 +139,7 @@ PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
-    *("Network-SVRG", "Network-SARAH"),
+    *("Network-SVRG", "Network-SARAH", "DESTRESS"),
 ]
 APART = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING),
