@@ -12,7 +12,7 @@ from fljax.algorithms.base import Needs, algorithm, start_models
 from fljax.algorithms.local_steps import sampled
 from fljax.algorithms.peers.base import weights_on
 from fljax.algorithms.peers.gradient_tracking import _combined
-from fljax.algorithms.peers.gt_vr import _Combined
+from fljax.algorithms.peers.gt_saga import Sampling
 from fljax.batches import Uniform
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
@@ -33,7 +33,7 @@ class State(NamedTuple):
 
 @algorithm("DESTRESS", "li2022destress", Needs(directed=True))
 @module
-class DESTRESS(_Combined):
+class DESTRESS(Sampling):
     r"""Decentralized stochastic recursive gradients, with random activation and extra mixing.
 
     With the mixing :math:`\mathcal W`, which is ``exchanges`` combinations in a row,
