@@ -57,6 +57,7 @@ PEERS = {
     "ATC tracking": (ATCTracking(0.05), lambda: p2p.ATC_Tracking(step_size=0.05)),
     "Aug-DGM": (AugDGM(0.05), lambda: p2p.AugDGM(step_size=0.05)),
     "EXTRA": (EXTRA(0.05), lambda: p2p.EXTRA(step_size=0.05)),
+    "SimpleGT": (EXTRA(0.05, blend=0.0), lambda: p2p.SimpleGT(step_size=0.05)),
     "Exact diffusion": (ExactDiffusion(0.05), lambda: p2p.ED(step_size=0.05)),
     "NIDS": (NIDS(0.05), lambda: p2p.NIDS(step_size=0.05)),
     "Wang-Elia": (WangElia(0.05), lambda: p2p.WangElia(step_size=0.05)),
