@@ -265,6 +265,7 @@ def test_a_linear_range_is_kept_to():
 WITHOUT = {
     *("Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedOpt", "FedPer"),
     *("FedRep", "FedSGD, networked", "GT-SARAH", "GT-SVRG", "IFCA", "ISFedAvg", "LG-FedAvg"),
+    *("DESTRESS", "Network-SARAH", "Network-SVRG"),
     *("NPFL, by gradient", "NPFL, by loss", "NPFL, by parameters", "NPFL-RL"),
     *("PGFL, by gradient", "PGFL, by loss", "q-FedAvg"),
 }

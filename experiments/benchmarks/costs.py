@@ -444,6 +444,14 @@ def tracked_steps(steps: int, batch: int, size: Size, private: bool) -> Cost:
     return tracking + times(steps, one)
 
 
+def remixed(batch: int, period: int, exchanges: int, size: Size, private: bool) -> Cost:
+    # Models and directions, combined one after the other; read: both, trackers, gradients.
+    whole = times(1 / period, gradient(size, private) + Cost(4 * size.models, 2 * size.models))
+    both = times(2 * (period - 1) / period, some_samples(batch, size))
+    combined = times(2 * exchanges, mixing(size))
+    return whole + both + combined + update(size, 4, 8, private)
+
+
 def trained(steps: int, size: Size, private: bool) -> Cost:
     # Read: models, heard, received, duals. Written: models, duals; a step is in the cache.
     return times(steps, gradient(size, private)) + mixing(size) + update(size, 6, 16, private)

@@ -28,6 +28,7 @@ from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
 from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
 from fljax.algorithms.peers.choco_sgd import ChocoSGD
+from fljax.algorithms.peers.destress import DESTRESS
 from fljax.algorithms.peers.diffusion import ATC, CTA, DGD, Consensus, Diffusion
 from fljax.algorithms.peers.dinno import DiNNO
 from fljax.algorithms.peers.dlm import DLM
@@ -110,6 +111,7 @@ __all__ = [
     "ATCGTSAGA",
     "CTA",
     "DANE",
+    "DESTRESS",
     "DGD",
     "DLM",
     "EXTRA",

@@ -68,6 +68,7 @@ GIVEN = {
     "clusters": "it is the scenario's structure",
     "compression": "it decides what a round sends",
     "fairness": "another one is another objective",
+    "local_steps": "its sensible values depend on the number of samples",
     "period": "its sensible values depend on the number of samples",
     "personal": "it is a part of the scenario's model",
     "policy": "it is an object of its own",

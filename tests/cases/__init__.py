@@ -142,7 +142,7 @@ PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
-    *("Network-SVRG", "Network-SARAH"),
+    *("Network-SVRG", "Network-SARAH", "DESTRESS"),
 ]
 #: Of a network's logits or representation: more of them in test_readings.
 READING = list(reading.CASES)

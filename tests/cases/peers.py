@@ -12,6 +12,7 @@ from fljax.algorithms import (
     ATC,
     ATCGTSAGA,
     CTA,
+    DESTRESS,
     DLM,
     EXTRA,
     GTSAGA,
@@ -269,6 +270,14 @@ def snapped_at_random(it, gradient=some_of, start=START):
     return peers.gt_vr(gradient, coins, *given)
 
 
+def recursive(it, gradient=some_of, start=START):
+    keys = [key_of(now, "algorithm") for now in keys_of(1)]
+    coins = [np.asarray(jax.random.uniform(k, (CLIENTS,), float)) < it.probability for k in keys]
+    given = it.period, float(it.probability), coins, it.exchanges
+    rows = one_batch_of(it.batch)
+    return peers.destress(gradient, *given, METROPOLIS, step_of(it.step_size), rows, start)
+
+
 def stored_apart(it, gradient=some_of, start=START):
     """Two draws a round, each as of a round of its own."""
     real, everyone = np.arange(max(SIZES)) < np.array(SIZES)[:, None], np.arange(CLIENTS)
@@ -435,6 +444,12 @@ CASES = {
         GTVR(0.05, probability=0.3, batch=2), None, snapped_at_random, partial(costs.snapped, 2, 1)
     ),
     "ATC-GT-SAGA": Case(ATCGTSAGA(0.05, batch=2), None, stored_apart, partial(costs.stored, 2)),
+    "DESTRESS": Case(
+        DESTRESS(0.05, period=4, batch=2, probability=0.6, exchanges=2),
+        None,
+        recursive,
+        partial(costs.remixed, 2, 4, 2),
+    ),
     "Network-DANE": Case(NetworkDANE(2.0), None, along_the_tracker, costs.newton_tracked),
     "Network-SVRG": Case(
         NetworkSVRG(0.05, local_steps=3, batch=2),

@@ -171,6 +171,45 @@ def network_sarah(gradient, step, rows):
     return local
 
 
+# DESTRESS (Li, Li and Chi 2022) ------------------------------------------------------------------
+
+
+def destress(gradient, period, probability, coins, exchanges, weights, step, rows, start):
+    """Algorithm 1 with plain mixing: ``[T, K, D]``, inner iterations one after the other;
+    ``coins[n - 1][k]``: whether client ``k`` is active.
+    """
+
+    def mix(values):
+        for _ in range(exchanges):
+            values = mixed(weights, values)
+        return values
+
+    clients, history, n = len(start), [], 0
+    x = np.array([start.mean(axis=0)] * clients)
+    slopes = np.array([gradient(k, x[k]) for k in range(clients)])
+    s = np.array([slopes.mean(axis=0)] * clients)
+    while n < len(rows):
+        u, v = x, s
+        for inner in range(1, period + 1):
+            n += 1
+            u_new = mix(u - step(n) * v)
+            history.append(u_new)
+            if n == len(rows):
+                return np.array(history)
+            if inner < period:
+                g = v.copy()
+                for k in range(clients):
+                    if coins[n - 1][k]:
+                        met = rows[n - 1][k]
+                        change = gradient(k, u_new[k], met) - gradient(k, u[k], met)
+                        g[k] = g[k] + change / probability
+                v = mix(g)
+            u = u_new
+        new = np.array([gradient(k, u[k]) for k in range(clients)])
+        s, x, slopes = mix(s + new - slopes), u, new
+    return np.array(history)
+
+
 # LT-ADMM (Ren et al. 2025) -----------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
 
-__all__ = ["GTSAGA", "GTSARAH", "GTSVRG", "State"]
+__all__ = ["GTSAGA", "GTSARAH", "GTSVRG", "Sampling", "State"]
 
 
 class Snapshot(NamedTuple):
@@ -41,8 +41,19 @@ class State(NamedTuple):
 
 
 @module
-class _Tracking(Algorithm):
-    """Base class that combines models and trackers; subclasses define the gradient estimate."""
+class Sampling(Algorithm):
+    """Base class of peers with a small batch in every round, and weights that preserve sums.
+
+    Args:
+      step_size: a number or a schedule of the round, > 0.
+      mixing: a rule's name, a :class:`~fljax.graphs.Mixing` or a
+        :class:`~fljax.graphs.Combination`, doubly stochastic.
+      batch: samples of a step, drawn without replacement.
+
+    Raises:
+      ValueError: weights that are not doubly stochastic or do not fit the graph; a batch larger
+        than every client's data.
+    """
 
     step_size: Schedule = field(converter=as_schedule)
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -59,6 +70,11 @@ class _Tracking(Algorithm):
     def check(self, problem: Problem, network: Graph) -> None:
         check_weights(self.mixing, network)
         Uniform(self.batch).check(problem)
+
+
+@module
+class _Tracking(Sampling):
+    """Base class that combines models and trackers; subclasses define the gradient estimate."""
 
     def message_size(self, dim: int) -> int:
         """Return the size of a model and a tracker."""

@@ -11,7 +11,7 @@ from fljax.algorithms.local_steps import drawn, sampled
 from fljax.algorithms.peers.base import weights_on
 from fljax.algorithms.peers.gradient_tracking import _combined
 from fljax.algorithms.peers.gt_saga import Snapshot, State, _Tracking
-from fljax.algorithms.peers.sample_gradients import estimated, tabulated
+from fljax.algorithms.peers.sample_gradients import Table, estimated, tabulated
 from fljax.batches import Uniform
 from fljax.graphs import Graph
 from fljax.participation import Participants
@@ -26,7 +26,15 @@ class _Combined(_Tracking):
     """Base class of methods that combine models after a step, and trackers after an update."""
 
     def message_size(self, dim: int) -> int:
+        """Return the size of a model, and of a tracker after it."""
         return dim
+
+    def step(self, state: State, now: Round) -> State:
+        ahead = state.model - self.step_size(now.number) * state.tracker
+        model = _combined(now, ahead, state.mixing)
+        estimate, memory = self._estimate(state.memory, model, now)
+        tracker = _combined(now, state.tracker + estimate - state.estimate, state.mixing)
+        return State(model, tracker, estimate, memory, state.mixing)
 
 
 @algorithm("GT-VR", "jiang2023", Needs(directed=True))
@@ -79,13 +87,6 @@ class GTVR(_Combined):
         super().validate()
         hint = "At 0 no client would ever compute a full gradient."
         _check.interval("probability", self.probability, above=0, at_most=1, hint=hint)
-
-    def step(self, state: State, now: Round) -> State:
-        ahead = state.model - self.step_size(now.number) * state.tracker
-        model = _combined(now, ahead, state.mixing)
-        estimate, memory = self._estimate(state.memory, model, now)
-        tracker = _combined(now, state.tracker + estimate - state.estimate, state.mixing)
-        return State(model, tracker, estimate, memory, state.mixing)
 
     def _begin(self, problem: Problem, start: Array) -> Snapshot:
         return Snapshot(start, problem.gradient(start))
@@ -151,6 +152,7 @@ class ATCGTSAGA(_Combined):
         everyone = Participants(None, now.available)
         batch = drawn(Uniform(self.batch), now, everyone, 1, draws=2)
         assert batch is not None
+        assert isinstance(state.memory, Table)
         estimates, stored = batch.rows[0, :, 0], batch.rows[1, :, 0]
         estimate, _ = estimated(now.problem, state.memory, state.model, estimates)
         tracker = _combined(now, state.tracker + estimate - state.estimate, state.mixing)
