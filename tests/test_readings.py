@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.algorithms import MOON, FedAvg, FedDistill, FedLC, FedNTD, FedProto, FedRS, LocalOnly
+from fljax.algorithms import (
+    FML,
+    MOON,
+    FedAvg,
+    FedDistill,
+    FedLC,
+    FedNTD,
+    FedProto,
+    FedROD,
+    FedRS,
+    LocalOnly,
+)
 from fljax.algorithms.server.fedntd import not_true
 from fljax.algorithms.server.moon import cosines
 from fljax.batches import Uniform
@@ -117,6 +128,76 @@ def test_a_class_that_nobody_has_keeps_its_mean():
     assert states[0].known.all()
 
 
+TWO = {
+    "fedrod": FedROD(FALLING, 4, 2, 3),
+    "fedrod, unlike": FedROD(0.3, local_steps=UNLIKE, weighting="samples"),
+    "fml": FML(FALLING, 4, 2, 3, supervision=0.7, shared_supervision=0.4),
+    "fml, unlike": FML(0.3, batches=Uniform(2), local_steps=UNLIKE, supervision=0.1),
+}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", TWO)
+def test_two_models_or_heads_are_those_of_the_loops(form):
+    algorithm = TWO[form]
+    oracle = reading.CASES[algorithm.label].oracle
+    expected = oracle(algorithm, visits=visits_of(algorithm, THERE, SIZES))
+    result = personal(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.ptp(expected[-1], axis=0).max() > 1e-2
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+
+
+def stepped(algorithm, problem, rounds=3):
+    """The state after some rounds."""
+    simulation = fl.Simulation(problem, algorithm)
+    now = fl.view(simulation, key=0, round=1)
+    state = algorithm.init(now.problem, None)
+    for n in range(1, rounds + 1):
+        state = algorithm.step(state, fl.view(simulation, key=0, round=n))
+    return state
+
+
+@pytest.mark.slow
+def test_mutual_learning_without_teaching_is_both_of_its_parts():
+    it = make_read()
+    result = stepped(FML(0.3, 3, supervision=1.0, shared_supervision=1.0), it)
+    close(result.server, stepped(FedAvg(0.3, 3), it).model, rtol=0, atol=1e-13)
+    result = stepped(FML(0.3, local_steps=2, supervision=1.0), it)
+    close(result.model, stepped(LocalOnly(0.3, 2), it).model, rtol=0, atol=1e-13)
+    taught = stepped(FML(0.3, local_steps=2), it)
+    assert np.abs(np.asarray(result.model - taught.model)).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_of_equally_frequent_classes_fedrod_s_server_is_federated_averaging_s():
+    rng = np.random.default_rng(4)
+    data = [(rng.normal(size=(6, small.FEATURES)), np.tile(np.arange(3), 2)) for _ in range(3)]
+    loss, key = fl.problems.Softmax(small.CLASSES), jax.random.key(0)
+    it = fl.problems.Model.from_clients(small.HEADED, key, data, loss)
+    state = stepped(FedROD(0.3, 2, epochs=2), it)
+    close(state.server, stepped(FedAvg(0.3, 2, epochs=2), it).model, rtol=0, atol=1e-13)
+    head = it.head_coordinates()
+    assert np.ptp(np.asarray(state.model)[:, head], axis=0).max() > 1e-3
+    assert np.ptp(np.asarray(state.model)[:, ~head], axis=0).max() == 0
+    unlike = make_read()
+    state, plain = stepped(FedROD(0.3, 2), unlike), stepped(FedAvg(0.3, 2), unlike)
+    assert np.abs(np.asarray(state.server - plain.model)).max() > 1e-3
+
+
+def test_what_a_personal_head_learns_moves_nothing_else():
+    """The server's model does not know of the heads: with others it is the same."""
+    it = make_read()
+    simulation = fl.Simulation(it, FedROD(0.3, local_steps=3))
+    now = fl.view(simulation, key=0, round=1)
+    state = simulation.algorithm.init(now.problem, None)
+    ramp = np.linspace(-1, 1, state.heads.shape[1])
+    other = state._replace(heads=state.heads + ramp)
+    one, two = (simulation.algorithm.step(each, now) for each in (state, other))
+    np.testing.assert_array_equal(one.server, two.server)
+    assert np.abs(np.asarray(one.heads - two.heads) + ramp).max() > 1e-3
+
+
 BATCHES = (FALLING, 4, 2, 3)
 OF_FEDAVG = {
     "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
@@ -201,16 +282,16 @@ MANY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["fedlc", "fedrs", "fedntd", "moon", "fedproto", "feddistill"])
+@pytest.mark.parametrize("form", [form for form in FORMS | MEANS | TWO if "," not in form])
 def test_they_meet_every_stage_at_once(form):
-    algorithm = (FORMS | MEANS)[form]
+    algorithm = (FORMS | MEANS | TWO)[form]
     simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **MANY)
     assert np.isfinite(fl.run(simulation, rounds=5).model).all()
     if form in MEANS:
         return
     attacked = fl.Simulation(
         make_read(),
-        dataclasses.replace(FORMS[form], clients_per_round=None),
+        dataclasses.replace(algorithm, clients_per_round=None),
         attack=fl.attacks.SignFlip(np.arange(5) == 1),
         aggregation=fl.aggregation.Median(),
     )
@@ -219,8 +300,8 @@ def test_they_meet_every_stage_at_once(form):
 
 @pytest.mark.slow
 def test_messages_are_models():
-    for form in ("fedlc", "fedrs", "fedntd", "moon"):
-        run = fl.run(fl.Simulation(make_read(), FORMS[form]), rounds=3)
+    for form in ("fedlc", "fedrs", "fedntd", "moon", "fedrod", "fml"):
+        run = fl.run(fl.Simulation(make_read(), (FORMS | TWO)[form]), rounds=3)
         assert int(run.scalars[-1]) == 3 * 2 * 4 * 31
 
 
@@ -273,6 +354,22 @@ REFUSED = {
     "repulsion": (
         lambda: FedProto(0.1, attraction=-1.0),
         "attraction must be finite and >= 0, got -1",
+    ),
+    "two heads of none": (
+        lambda: fl.Simulation(small.problem(SIZES), FedROD(0.1)),
+        r"FedROD reads a network's representation .*headed\(body, head\)",
+    ),
+    "mutual learning of nothing": (
+        lambda: fl.Simulation(RIDGE, FML(0.1)),
+        "FML reads the logits of classes",
+    ),
+    "more than all supervision": (
+        lambda: FML(0.1, supervision=1.5),
+        "supervision must be finite and >= 0 and <= 1, got 1.5",
+    ),
+    "less than no supervision": (
+        lambda: FML(0.1, shared_supervision=-0.5),
+        "shared_supervision must be finite and >= 0 and <= 1, got -0.5",
     ),
     "a negative contrast": (lambda: MOON(0.1, contrast=-1.0), "contrast must be finite and >= 0"),
     "no temperature of MOON": (

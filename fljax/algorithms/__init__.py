@@ -53,7 +53,9 @@ from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
 from fljax.algorithms.personalized.fedproto import FedProto
 from fljax.algorithms.personalized.fedrep import FedRep
+from fljax.algorithms.personalized.fedrod import FedROD
 from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
+from fljax.algorithms.personalized.fml import FML
 from fljax.algorithms.personalized.ifca import IFCA
 from fljax.algorithms.personalized.local_only import LocalOnly
 from fljax.algorithms.personalized.per_fedavg import PerFedAvg
@@ -96,6 +98,7 @@ __all__ = [
     "CTA",
     "DLM",
     "EXTRA",
+    "FML",
     "GFL",
     "GTSAGA",
     "GTSARAH",
@@ -157,6 +160,7 @@ __all__ = [
     "FedPer",
     "FedProto",
     "FedProx",
+    "FedROD",
     "FedRS",
     "FedRelax",
     "FedRep",

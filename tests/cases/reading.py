@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks import costs
-from fljax.algorithms import MOON, FedDistill, FedLC, FedNTD, FedProto, FedRS
+from fljax.algorithms import FML, MOON, FedDistill, FedLC, FedNTD, FedProto, FedROD, FedRS
 from fljax.privacy import CentralGaussian
 from tests import small_network as small
 from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, step_of
@@ -62,6 +62,20 @@ def by_class(it, net=NET, visits=None):
     return readings.class_means(net, start, step_of(it.step_size), visits, float(it.attraction), of)
 
 
+def two_heads(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fedrod(*given)
+
+
+def mutual(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fml(*given, float(it.supervision), float(it.shared_supervision))[0]
+
+
 BUDGET = CentralGaussian(0.7, 0.4)
 EQUAL = {"weighting": "equal", "local_steps": 2}
 CASES = {
@@ -79,5 +93,12 @@ CASES = {
     ),
     "FedDistill": Case(
         FedDistill(0.3, attraction=0.8, local_steps=2), None, by_class, partial(costs.read, 2, 1)
+    ),
+    "FedROD": Case(FedROD(0.3, **EQUAL), None, two_heads, partial(costs.read, 2, 2)),
+    "FML": Case(
+        FML(0.3, supervision=0.7, shared_supervision=0.4, **EQUAL),
+        None,
+        mutual,
+        partial(costs.read, 2, 2),
     ),
 }
