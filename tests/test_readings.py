@@ -192,7 +192,7 @@ def test_what_a_personal_head_learns_moves_nothing_else():
     now = fl.view(simulation, key=0, round=1)
     state = simulation.algorithm.init(now.problem, None)
     ramp = np.linspace(-1, 1, state.heads.shape[1])
-    other = state._replace(heads=state.heads + ramp)
+    other = state._replace(heads=state.heads + ramp[None])
     one, two = (simulation.algorithm.step(each, now) for each in (state, other))
     np.testing.assert_array_equal(one.server, two.server)
     assert np.abs(np.asarray(one.heads - two.heads) + ramp).max() > 1e-3
