@@ -9,6 +9,7 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import (
+    CCVR,
     FML,
     MOON,
     FedAvg,
@@ -198,6 +199,57 @@ def test_what_a_personal_head_learns_moves_nothing_else():
     assert np.abs(np.asarray(one.heads - two.heads) + ramp).max() > 1e-3
 
 
+CALIBRATED = {
+    "ccvr": CCVR(FedAvg(FALLING, 4, 2, 3), FALLING, calibration_steps=4, virtual_samples=5),
+    "ccvr, unlike": CCVR(
+        FedAvg(0.3, 2, local_steps=UNLIKE, weighting="samples"),
+        0.5,
+        calibration_steps=3,
+        virtual_samples=3,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", CALIBRATED)
+def test_calibrated_models_are_those_of_the_loops(form):
+    """Of two clients some classes have fewer samples than a covariance has directions, or none."""
+    algorithm = CALIBRATED[form]
+    visits = visits_of(algorithm.solver, THERE, SIZES)
+    expected = reading.calibrated(algorithm, visits=visits)[:, 0]
+    result = trajectory(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    plain = trajectory(algorithm.solver, make_read(), participation=Trace(THERE))
+    head = make_read().head_coordinates()
+    close(result[:, ~head], plain[:, ~head], rtol=0, atol=1e-13)
+    moved = np.abs(result - plain)[:, head].max(axis=1)
+    there = THERE.any(axis=1)
+    assert (moved[there] > 1e-3).all()
+    assert (moved[~there] == 0).all()  # nobody said anything
+
+
+@pytest.mark.slow
+def test_calibration_costs_its_moments_and_a_model_down():
+    """Of three classes and four numbers of a representation: ten products, a mean and a count."""
+    run = fl.run(fl.Simulation(make_read(), CALIBRATED["ccvr"]), rounds=3)
+    assert int(run.bits_up[-1]) == 3 * 4 * (31 + 3 * (1 + 4 + 10)) * 32
+    assert int(run.bits_down[-1]) == 3 * 4 * 2 * 31 * 32
+    assert int(run.messages[-1]) == 3 * 4 * 4
+
+
+@pytest.mark.slow
+def test_calibration_fits_a_head_to_the_classes_gaussians():
+    """Of a linear model, which has hardly moved, the features of two classes far apart."""
+    rng = np.random.default_rng(3)
+    centers = np.array([[2.0, 0.0], [-2.0, 1.0]])
+    data = [(centers[[k] * 40] + 0.1 * rng.normal(size=(40, 2)), np.full(40, k)) for k in (0, 1)]
+    problem = fl.problems.from_clients(data, fl.problems.Softmax(2))
+    head = trajectory(CCVR(FedAvg(1e-6), 0.5), problem, 1)[0].reshape(2, 2)
+    odds = centers @ (head[0] - head[1])
+    assert odds[0] > 2
+    assert odds[1] < -2
+
+
 BATCHES = (FALLING, 4, 2, 3)
 OF_FEDAVG = {
     "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
@@ -273,6 +325,7 @@ def test_missing_classes_have_the_largest_margin_in_single_precision():
     assert np.isfinite(100 * margins.astype(np.float32)).all()
 
 
+ALL = FORMS | MEANS | TWO | CALIBRATED
 MANY = {
     "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
     "participation": fl.participation.Bernoulli(0.7),
@@ -282,12 +335,13 @@ MANY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [form for form in FORMS | MEANS | TWO if "," not in form])
+@pytest.mark.parametrize("form", [form for form in ALL if "," not in form])
 def test_they_meet_every_stage_at_once(form):
-    algorithm = (FORMS | MEANS | TWO)[form]
-    simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **MANY)
+    algorithm = ALL[form]
+    stages = {name: part for name, part in MANY.items() if name != "delays" or algorithm.needs.late}
+    simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **stages)
     assert np.isfinite(fl.run(simulation, rounds=5).model).all()
-    if form in MEANS:
+    if not algorithm.needs.averages:
         return
     attacked = fl.Simulation(
         make_read(),
@@ -370,6 +424,22 @@ REFUSED = {
     "less than no supervision": (
         lambda: FML(0.1, shared_supervision=-0.5),
         "shared_supervision must be finite and >= 0 and <= 1, got -0.5",
+    ),
+    "no virtual samples": (
+        lambda: CCVR(FedAvg(0.1), 0.1, virtual_samples=0),
+        "virtual_samples must be >= 1, got 0",
+    ),
+    "no calibration": (
+        lambda: CCVR(FedAvg(0.1), 0.1, calibration_steps=0),
+        "calibration_steps must be >= 1, got 0",
+    ),
+    "a head of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), CCVR(FedAvg(0.1), 0.1)),
+        r"CCVR reads a network's representation .*headed\(body, head\)",
+    ),
+    "too many of the solver's clients": (
+        lambda: fl.run(fl.Simulation(make_read(), CCVR(FedAvg(0.1, 9), 0.1)), 1),
+        "clients_per_round must be at most the 5 clients",
     ),
     "a negative contrast": (lambda: MOON(0.1, contrast=-1.0), "contrast must be finite and >= 0"),
     "no temperature of MOON": (

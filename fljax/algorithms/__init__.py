@@ -62,6 +62,7 @@ from fljax.algorithms.personalized.per_fedavg import PerFedAvg
 from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.personalized.superfed import SuPerFed
 from fljax.algorithms.server.afl import AFL
+from fljax.algorithms.server.ccvr import CCVR
 from fljax.algorithms.server.conventional_fl import ConventionalFL
 from fljax.algorithms.server.fedasync import FedAsync
 from fljax.algorithms.server.fedavg import FedAvg
@@ -95,6 +96,7 @@ __all__ = [
     "AFL",
     "APFL",
     "ATC",
+    "CCVR",
     "CTA",
     "DLM",
     "EXTRA",

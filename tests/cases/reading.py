@@ -6,10 +6,22 @@ import jax
 import numpy as np
 
 from experiments.benchmarks import costs
-from fljax.algorithms import FML, MOON, FedDistill, FedLC, FedNTD, FedProto, FedROD, FedRS
+from fljax._numerics import key_of
+from fljax.algorithms import (
+    CCVR,
+    FML,
+    MOON,
+    FedAvg,
+    FedDistill,
+    FedLC,
+    FedNTD,
+    FedProto,
+    FedROD,
+    FedRS,
+)
 from fljax.privacy import CentralGaussian
 from tests import small_network as small
-from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, step_of
+from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, keys_of, step_of
 from tests.reference import readings
 
 SHIFT = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(small.SHIFT)])
@@ -76,6 +88,17 @@ def mutual(it, net=NET, visits=None):
     return readings.fml(*given, float(it.supervision), float(it.shared_supervision))[0]
 
 
+def calibrated(it, net=NET, visits=None, seed=1):
+    """``[T, 1, D]``, of the run's own draws."""
+    visits = everyone(it.solver) if visits is None else visits
+    shape = net.classes, it.virtual_samples, net.hidden
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, len(visits))]
+    draws = [np.asarray(jax.random.normal(key, shape, float)) for key in keys]
+    given = net, np.zeros_like(SHIFT), step_of(it.solver.step_size), weights_of(it.solver, net)
+    turns = step_of(it.step_size), it.calibration_steps
+    return readings.ccvr(*given, visits, *turns, draws)[:, None]
+
+
 BUDGET = CentralGaussian(0.7, 0.4)
 EQUAL = {"weighting": "equal", "local_steps": 2}
 CASES = {
@@ -100,5 +123,11 @@ CASES = {
         None,
         mutual,
         partial(costs.read, 2, 2),
+    ),
+    "CCVR": Case(
+        CCVR(FedAvg(0.3, **EQUAL), 0.5, calibration_steps=5, virtual_samples=6),
+        None,
+        calibrated,
+        partial(costs.calibrated, 5, 6),
     ),
 }

@@ -2,8 +2,8 @@
 by the chain rule.
 
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
-Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao 2022)
-and FML (Shen et al. 2020).
+Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
+2022), FML (Shen et al. 2020) and CCVR (Luo et al. 2021).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -241,3 +241,48 @@ def fml(net, start, step, weights, visits, supervision, shared_supervision):
         personal.append(np.array(models))
         common.append(server)
     return np.array(personal), np.array(common)
+
+
+def ccvr(net, start, step, weights, visits, rate, turns, draws):
+    """The calibrated models ``[T, D]``; ``draws [T, C, M, R]`` are standard normal numbers."""
+    plain = averaging(
+        net,
+        start,
+        step,
+        weights,
+        visits,
+        lambda k, w, x, y, _: net.back(w, x, wrong_by(net.logits(w, x), y)),
+    )
+    length, history = net.hidden * net.classes + net.classes, []
+    for n, (w, each, normal) in enumerate(zip(plain, visits, draws, strict=True), 1):
+        virtual = []
+        for c in range(net.classes):
+            own = [
+                net.represent(w, x[y == c])
+                for x, y in (net.rows(k, None) for k in each)
+                if np.any(y == c)
+            ]
+            total = sum(len(r) for r in own)
+            if total < 2:
+                continue
+            mean = sum(len(r) / total * r.mean(axis=0) for r in own)
+            spread = -total / (total - 1) * np.outer(mean, mean)
+            for r in own:
+                around = np.outer(r.mean(axis=0), r.mean(axis=0))
+                within = np.cov(r.T) if len(r) > 1 else 0 * around
+                spread = spread + (len(r) - 1) / (total - 1) * within
+                spread = spread + len(r) / (total - 1) * around
+            values, vectors = np.linalg.eigh(spread)
+            values = np.where(values > 1e-12, values, 0)
+            root = (vectors * np.sqrt(values)) @ vectors.T
+            virtual += [(mean + root @ draw, c) for draw in normal[c]]
+        model = w.copy()
+        for _ in range(turns):
+            slope = np.zeros(length)
+            _, _, c, d = net.layers(model, net.data[0][0])
+            for r, label in virtual:
+                wrong = softmax(r @ c + d) - np.eye(net.classes)[label]
+                slope = slope + np.append(np.outer(r, wrong).ravel(), wrong) / len(virtual)
+            model[-length:] -= rate(n) * slope
+        history.append(model)
+    return np.array(history)
