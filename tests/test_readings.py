@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.algorithms import MOON, FedAvg, FedDistill, FedLC, FedNTD, FedProto, FedRS, LocalOnly
+from fljax.algorithms import (
+    CCVR,
+    FML,
+    MOON,
+    FedAvg,
+    FedDistill,
+    FedLC,
+    FedNTD,
+    FedProto,
+    FedROD,
+    FedRS,
+    LocalOnly,
+)
 from fljax.algorithms.server.fedntd import not_true
 from fljax.algorithms.server.moon import cosines
 from fljax.batches import Uniform
@@ -117,6 +129,127 @@ def test_a_class_that_nobody_has_keeps_its_mean():
     assert states[0].known.all()
 
 
+TWO = {
+    "fedrod": FedROD(FALLING, 4, 2, 3),
+    "fedrod, unlike": FedROD(0.3, local_steps=UNLIKE, weighting="samples"),
+    "fml": FML(FALLING, 4, 2, 3, supervision=0.7, shared_supervision=0.4),
+    "fml, unlike": FML(0.3, batches=Uniform(2), local_steps=UNLIKE, supervision=0.1),
+}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", TWO)
+def test_two_models_or_heads_are_those_of_the_loops(form):
+    algorithm = TWO[form]
+    oracle = reading.CASES[algorithm.label].oracle
+    expected = oracle(algorithm, visits=visits_of(algorithm, THERE, SIZES))
+    result = personal(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.ptp(expected[-1], axis=0).max() > 1e-2
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+
+
+def stepped(algorithm, problem, rounds=3):
+    """The state after some rounds."""
+    simulation = fl.Simulation(problem, algorithm)
+    now = fl.view(simulation, key=0, round=1)
+    state = algorithm.init(now.problem, None)
+    for n in range(1, rounds + 1):
+        state = algorithm.step(state, fl.view(simulation, key=0, round=n))
+    return state
+
+
+@pytest.mark.slow
+def test_mutual_learning_without_teaching_is_both_of_its_parts():
+    it = make_read()
+    result = stepped(FML(0.3, 3, supervision=1.0, shared_supervision=1.0), it)
+    close(result.server, stepped(FedAvg(0.3, 3), it).model, rtol=0, atol=1e-13)
+    result = stepped(FML(0.3, local_steps=2, supervision=1.0), it)
+    close(result.model, stepped(LocalOnly(0.3, 2), it).model, rtol=0, atol=1e-13)
+    taught = stepped(FML(0.3, local_steps=2), it)
+    assert np.abs(np.asarray(result.model - taught.model)).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_of_equally_frequent_classes_fedrod_s_server_is_federated_averaging_s():
+    rng = np.random.default_rng(4)
+    data = [(rng.normal(size=(6, small.FEATURES)), np.tile(np.arange(3), 2)) for _ in range(3)]
+    loss, key = fl.problems.Softmax(small.CLASSES), jax.random.key(0)
+    it = fl.problems.Model.from_clients(small.HEADED, key, data, loss)
+    state = stepped(FedROD(0.3, 2, epochs=2), it)
+    close(state.server, stepped(FedAvg(0.3, 2, epochs=2), it).model, rtol=0, atol=1e-13)
+    head = it.head_coordinates()
+    assert np.ptp(np.asarray(state.model)[:, head], axis=0).max() > 1e-3
+    assert np.ptp(np.asarray(state.model)[:, ~head], axis=0).max() == 0
+    unlike = make_read()
+    state, plain = stepped(FedROD(0.3, 2), unlike), stepped(FedAvg(0.3, 2), unlike)
+    assert np.abs(np.asarray(state.server - plain.model)).max() > 1e-3
+
+
+def test_what_a_personal_head_learns_moves_nothing_else():
+    """The server's model does not know of the heads: with others it is the same."""
+    it = make_read()
+    simulation = fl.Simulation(it, FedROD(0.3, local_steps=3))
+    now = fl.view(simulation, key=0, round=1)
+    state = simulation.algorithm.init(now.problem, None)
+    ramp = np.linspace(-1, 1, state.heads.shape[1])
+    other = state._replace(heads=state.heads + ramp[None])
+    one, two = (simulation.algorithm.step(each, now) for each in (state, other))
+    np.testing.assert_array_equal(one.server, two.server)
+    assert np.abs(np.asarray(one.heads - two.heads) + ramp).max() > 1e-3
+
+
+CALIBRATED = {
+    "ccvr": CCVR(FedAvg(FALLING, 4, 2, 3), FALLING, calibration_steps=4, virtual_samples=5),
+    "ccvr, unlike": CCVR(
+        FedAvg(0.3, 2, local_steps=UNLIKE, weighting="samples"),
+        0.5,
+        calibration_steps=3,
+        virtual_samples=3,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", CALIBRATED)
+def test_calibrated_models_are_those_of_the_loops(form):
+    """Of two clients some classes have fewer samples than a covariance has directions, or none."""
+    algorithm = CALIBRATED[form]
+    visits = visits_of(algorithm.solver, THERE, SIZES)
+    expected = reading.calibrated(algorithm, visits=visits)[:, 0]
+    result = trajectory(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    plain = trajectory(algorithm.solver, make_read(), participation=Trace(THERE))
+    head = make_read().head_coordinates()
+    close(result[:, ~head], plain[:, ~head], rtol=0, atol=1e-13)
+    moved = np.abs(result - plain)[:, head].max(axis=1)
+    there = THERE.any(axis=1)
+    assert (moved[there] > 1e-3).all()
+    assert (moved[~there] == 0).all()  # nobody said anything
+
+
+@pytest.mark.slow
+def test_calibration_costs_its_moments_and_a_model_down():
+    """Of three classes and four numbers of a representation: ten products, a mean and a count."""
+    run = fl.run(fl.Simulation(make_read(), CALIBRATED["ccvr"]), rounds=3)
+    assert int(run.bits_up[-1]) == 3 * 4 * (31 + 3 * (1 + 4 + 10)) * 32
+    assert int(run.bits_down[-1]) == 3 * 4 * 2 * 31 * 32
+    assert int(run.messages[-1]) == 3 * 4 * 4
+
+
+@pytest.mark.slow
+def test_calibration_fits_a_head_to_the_classes_gaussians():
+    """Of a linear model, which has hardly moved, the features of two classes far apart."""
+    rng = np.random.default_rng(3)
+    centers = np.array([[2.0, 0.0], [-2.0, 1.0]])
+    data = [(centers[[k] * 40] + 0.1 * rng.normal(size=(40, 2)), np.full(40, k)) for k in (0, 1)]
+    problem = fl.problems.from_clients(data, fl.problems.Softmax(2))
+    head = trajectory(CCVR(FedAvg(1e-6), 0.5), problem, 1)[0].reshape(2, 2)
+    odds = centers @ (head[0] - head[1])
+    assert odds[0] > 2
+    assert odds[1] < -2
+
+
 BATCHES = (FALLING, 4, 2, 3)
 OF_FEDAVG = {
     "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
@@ -192,6 +325,7 @@ def test_missing_classes_have_the_largest_margin_in_single_precision():
     assert np.isfinite(100 * margins.astype(np.float32)).all()
 
 
+ALL = FORMS | MEANS | TWO | CALIBRATED
 MANY = {
     "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
     "participation": fl.participation.Bernoulli(0.7),
@@ -201,16 +335,17 @@ MANY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["fedlc", "fedrs", "fedntd", "moon", "fedproto", "feddistill"])
+@pytest.mark.parametrize("form", [form for form in ALL if "," not in form])
 def test_they_meet_every_stage_at_once(form):
-    algorithm = (FORMS | MEANS)[form]
-    simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **MANY)
+    algorithm = ALL[form]
+    stages = {name: part for name, part in MANY.items() if name != "delays" or algorithm.needs.late}
+    simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **stages)
     assert np.isfinite(fl.run(simulation, rounds=5).model).all()
-    if form in MEANS:
+    if not algorithm.needs.averages:
         return
     attacked = fl.Simulation(
         make_read(),
-        dataclasses.replace(FORMS[form], clients_per_round=None),
+        dataclasses.replace(algorithm, clients_per_round=None),
         attack=fl.attacks.SignFlip(np.arange(5) == 1),
         aggregation=fl.aggregation.Median(),
     )
@@ -219,8 +354,8 @@ def test_they_meet_every_stage_at_once(form):
 
 @pytest.mark.slow
 def test_messages_are_models():
-    for form in ("fedlc", "fedrs", "fedntd", "moon"):
-        run = fl.run(fl.Simulation(make_read(), FORMS[form]), rounds=3)
+    for form in ("fedlc", "fedrs", "fedntd", "moon", "fedrod", "fml"):
+        run = fl.run(fl.Simulation(make_read(), (FORMS | TWO)[form]), rounds=3)
         assert int(run.scalars[-1]) == 3 * 2 * 4 * 31
 
 
@@ -273,6 +408,38 @@ REFUSED = {
     "repulsion": (
         lambda: FedProto(0.1, attraction=-1.0),
         "attraction must be finite and >= 0, got -1",
+    ),
+    "two heads of none": (
+        lambda: fl.Simulation(small.problem(SIZES), FedROD(0.1)),
+        r"FedROD reads a network's representation .*headed\(body, head\)",
+    ),
+    "mutual learning of nothing": (
+        lambda: fl.Simulation(RIDGE, FML(0.1)),
+        "FML reads the logits of classes",
+    ),
+    "more than all supervision": (
+        lambda: FML(0.1, supervision=1.5),
+        "supervision must be finite and >= 0 and <= 1, got 1.5",
+    ),
+    "less than no supervision": (
+        lambda: FML(0.1, shared_supervision=-0.5),
+        "shared_supervision must be finite and >= 0 and <= 1, got -0.5",
+    ),
+    "no virtual samples": (
+        lambda: CCVR(FedAvg(0.1), 0.1, virtual_samples=0),
+        "virtual_samples must be >= 1, got 0",
+    ),
+    "no calibration": (
+        lambda: CCVR(FedAvg(0.1), 0.1, calibration_steps=0),
+        "calibration_steps must be >= 1, got 0",
+    ),
+    "a head of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), CCVR(FedAvg(0.1), 0.1)),
+        r"CCVR reads a network's representation .*headed\(body, head\)",
+    ),
+    "too many of the solver's clients": (
+        lambda: fl.run(fl.Simulation(make_read(), CCVR(FedAvg(0.1, 9), 0.1)), 1),
+        "clients_per_round must be at most the 5 clients",
     ),
     "a negative contrast": (lambda: MOON(0.1, contrast=-1.0), "contrast must be finite and >= 0"),
     "no temperature of MOON": (

@@ -213,6 +213,15 @@ def read(steps: int, models: int, size: Size, private: bool) -> Cost:
     return times(steps, one) + between + noise
 
 
+def calibrated(steps: int, draws: int, size: Size, private: bool) -> Cost:
+    """Of two classes: moments of what is read, half a model's numbers, and a head's steps."""
+    samples, width = size.clients * size.samples, size.dim // 2
+    moments = Cost(samples * (width + 3) + 2 * width**2, samples * width * (width + 3))
+    virtual = Cost(4 * draws * width, 4 * draws * width**2, 2 * draws * width)
+    turns = times(steps, Cost(0, 16 * draws * width))
+    return read(2, 1, size, False) + moments + virtual + turns
+
+
 def mimicked(size: Size, private: bool) -> Cost:
     # One step on all samples: a gradient at the server's model serves the correction, too.
     return gradient(size, False) + server(size, False) + Cost(size.models, 6 * size.models)

@@ -67,13 +67,16 @@ from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
 from fljax.algorithms.personalized.fedproto import FedProto
 from fljax.algorithms.personalized.fedrep import FedRep
+from fljax.algorithms.personalized.fedrod import FedROD
 from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
+from fljax.algorithms.personalized.fml import FML
 from fljax.algorithms.personalized.ifca import IFCA
 from fljax.algorithms.personalized.local_only import LocalOnly
 from fljax.algorithms.personalized.per_fedavg import PerFedAvg
 from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.personalized.superfed import SuPerFed
 from fljax.algorithms.server.afl import AFL
+from fljax.algorithms.server.ccvr import CCVR
 from fljax.algorithms.server.conventional_fl import ConventionalFL
 from fljax.algorithms.server.dane import DANE
 from fljax.algorithms.server.fedasync import FedAsync
@@ -109,12 +112,14 @@ __all__ = [
     "APFL",
     "ATC",
     "ATCGTSAGA",
+    "CCVR",
     "CTA",
     "DANE",
     "DESTRESS",
     "DGD",
     "DLM",
     "EXTRA",
+    "FML",
     "GFL",
     "GTSAGA",
     "GTSARAH",
@@ -177,6 +182,7 @@ __all__ = [
     "FedPer",
     "FedProto",
     "FedProx",
+    "FedROD",
     "FedRS",
     "FedRelax",
     "FedRep",

@@ -224,7 +224,7 @@ class Model(Problem):
                 "a network's representation must be one row of floats for each sample, [N, R], got "
                 f"{_check.shown(read)} for features of shape {features.shape}; flatten it."
             )
-        said = traced("the network's head has no predictions for", self._head, row, read)
+        said = traced("the network's head has no predictions for", self.head, row, read)
         if said.shape != predictions.shape:
             raise ValueError(
                 "a network's head must make its predictions of its representation, "
@@ -432,7 +432,10 @@ class Model(Problem):
     def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
         return self._computed(self.architecture.represent, row, features)
 
-    def _head(self, row: Float[Array, " dim"], representation: Array) -> Array:
+    def head(
+        self, row: Float[Array, " dim"], representation: Float[Array, "samples width"]
+    ) -> Array:
+        """Predictions of one model from representations of any samples."""
         return self._computed(self.architecture.head, row, representation)
 
     def _computed(self, function: Callable[[Any, Array], Array], row: Array, given: Array) -> Array:

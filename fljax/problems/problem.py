@@ -76,7 +76,7 @@ class Reading(NamedTuple):
 
     def head(self, row: Float[Array, " dim"], representation: Array) -> Array:
         """Predictions from representations of these or any other samples."""
-        return self.problem._head(row, representation)
+        return self.problem.head(row, representation)
 
     def losses(self, predictions: Array) -> Float[Array, " samples"]:
         """The problem's loss of each sample, of these predictions."""
@@ -891,12 +891,15 @@ class Problem:
 
     def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
         """Predictions of one model for some samples, mapped already."""
-        return self._head(row, features)
+        return self.head(row, features)
 
     def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
         return features
 
-    def _head(self, row: Float[Array, " dim"], representation: Array) -> Array:
+    def head(
+        self, row: Float[Array, " dim"], representation: Float[Array, "samples width"]
+    ) -> Array:
+        """Predictions of one model from representations of any samples."""
         if self.loss.outputs == 1:
             return jnp.einsum("np,p->n", representation, row, precision=HIGHEST)
         matrix = row.reshape(self.loss.outputs, -1)

@@ -6,10 +6,22 @@ import jax
 import numpy as np
 
 from experiments.benchmarks import costs
-from fljax.algorithms import MOON, FedDistill, FedLC, FedNTD, FedProto, FedRS
+from fljax._numerics import key_of
+from fljax.algorithms import (
+    CCVR,
+    FML,
+    MOON,
+    FedAvg,
+    FedDistill,
+    FedLC,
+    FedNTD,
+    FedProto,
+    FedROD,
+    FedRS,
+)
 from fljax.privacy import CentralGaussian
 from tests import small_network as small
-from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, step_of
+from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, keys_of, step_of
 from tests.reference import readings
 
 SHIFT = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(small.SHIFT)])
@@ -62,6 +74,31 @@ def by_class(it, net=NET, visits=None):
     return readings.class_means(net, start, step_of(it.step_size), visits, float(it.attraction), of)
 
 
+def two_heads(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fedrod(*given)
+
+
+def mutual(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fml(*given, float(it.supervision), float(it.shared_supervision))[0]
+
+
+def calibrated(it, net=NET, visits=None, seed=1):
+    """``[T, 1, D]``, of the run's own draws."""
+    visits = everyone(it.solver) if visits is None else visits
+    shape = net.classes, it.virtual_samples, net.hidden
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, len(visits))]
+    draws = [np.asarray(jax.random.normal(key, shape, float)) for key in keys]
+    given = net, np.zeros_like(SHIFT), step_of(it.solver.step_size), weights_of(it.solver, net)
+    turns = step_of(it.step_size), it.calibration_steps
+    return readings.ccvr(*given, visits, *turns, draws)[:, None]
+
+
 BUDGET = CentralGaussian(0.7, 0.4)
 EQUAL = {"weighting": "equal", "local_steps": 2}
 CASES = {
@@ -79,5 +116,18 @@ CASES = {
     ),
     "FedDistill": Case(
         FedDistill(0.3, attraction=0.8, local_steps=2), None, by_class, partial(costs.read, 2, 1)
+    ),
+    "FedROD": Case(FedROD(0.3, **EQUAL), None, two_heads, partial(costs.read, 2, 2)),
+    "FML": Case(
+        FML(0.3, supervision=0.7, shared_supervision=0.4, **EQUAL),
+        None,
+        mutual,
+        partial(costs.read, 2, 2),
+    ),
+    "CCVR": Case(
+        CCVR(FedAvg(0.3, **EQUAL), 0.5, calibration_steps=5, virtual_samples=6),
+        None,
+        calibrated,
+        partial(costs.calibrated, 5, 6),
     ),
 }

@@ -2,7 +2,8 @@
 by the chain rule.
 
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
-Song 2021), FedProto (Tan et al. 2022) and FedDistill (Jeong et al. 2018).
+Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
+2022), FML (Shen et al. 2020) and CCVR (Luo et al. 2021).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -182,4 +183,106 @@ def class_means(net, start, step, visits, attraction, of):
                 told.setdefault(int(target), []).append(said)
         means = means | {c: np.mean(said, axis=0) for c, said in told.items()}
         history.append(np.array(models))
+    return np.array(history)
+
+
+def mean_of(weights, said):
+    total = sum(weights[k] for k in said)
+    return sum(weights[k] / total * w for k, w in said.items())
+
+
+def fedrod(net, start, step, weights, visits):
+    """``[T, K, D]``: the server's model, each client's own head added to its head."""
+    classes, hidden = net.classes, net.hidden
+    length = hidden * classes + classes
+    server, heads, history = start, [np.zeros(length) for _ in range(net.clients)], []
+    for n, each in enumerate(visits, 1):
+        said = {}
+        for k, turns in each.items():
+            w, head = server, heads[k]
+            counts = net.counts(k)
+            for rows in turns:
+                x, y = net.rows(k, rows)
+                z, out, by_head = net.logits(w, x), [], np.zeros(length)
+                matrix, offset = head[:-classes].reshape(hidden, classes), head[-classes:]
+                for h, logits, target in zip(net.represent(w, x), z, y, strict=True):
+                    odds = counts * np.exp(logits)
+                    out.append(odds / odds.sum() - np.eye(classes)[target])
+                    wrong = softmax(logits + h @ matrix + offset) - np.eye(classes)[target]
+                    by_head = by_head + np.append(np.outer(h, wrong).ravel(), wrong) / len(y)
+                w, head = w - step(n) * net.back(w, x, np.array(out)), head - step(n) * by_head
+            said[k], heads[k] = w, head
+        server = mean_of(weights, said) if said else server
+        padded = [np.concatenate([np.zeros(len(start) - length), head]) for head in heads]
+        history.append(np.array([server + head for head in padded]))
+    return np.array(history)
+
+
+def fml(net, start, step, weights, visits, supervision, shared_supervision):
+    """The personal models ``[T, K, D]``, and the server's ``[T, D]``."""
+    server, models, personal, common = start, [start] * net.clients, [], []
+
+    def slope(w, teacher, share, x, y):
+        z, told = net.logits(w, x), net.logits(teacher, x)
+        taught = np.array([softmax(a) - softmax(b) for a, b in zip(z, told, strict=True)])
+        return net.back(w, x, share * wrong_by(z, y) + (1 - share) * taught)
+
+    for n, each in enumerate(visits, 1):
+        said = {}
+        for k, turns in each.items():
+            v, w = models[k], server
+            for rows in turns:
+                data = net.rows(k, rows)
+                of_v = slope(v, w, supervision, *data)
+                of_w = slope(w, v, shared_supervision, *data)
+                v, w = v - step(n) * of_v, w - step(n) * of_w
+            models[k], said[k] = v, w
+        server = mean_of(weights, said) if said else server
+        personal.append(np.array(models))
+        common.append(server)
+    return np.array(personal), np.array(common)
+
+
+def ccvr(net, start, step, weights, visits, rate, turns, draws):
+    """The calibrated models ``[T, D]``; ``draws [T, C, M, R]`` are standard normal numbers."""
+    plain = averaging(
+        net,
+        start,
+        step,
+        weights,
+        visits,
+        lambda k, w, x, y, _: net.back(w, x, wrong_by(net.logits(w, x), y)),
+    )
+    length, history = net.hidden * net.classes + net.classes, []
+    for n, (w, each, normal) in enumerate(zip(plain, visits, draws, strict=True), 1):
+        virtual = []
+        for c in range(net.classes):
+            own = [
+                net.represent(w, x[y == c])
+                for x, y in (net.rows(k, None) for k in each)
+                if np.any(y == c)
+            ]
+            total = sum(len(r) for r in own)
+            if total < 2:
+                continue
+            mean = sum(len(r) / total * r.mean(axis=0) for r in own)
+            spread = -total / (total - 1) * np.outer(mean, mean)
+            for r in own:
+                around = np.outer(r.mean(axis=0), r.mean(axis=0))
+                within = np.cov(r.T) if len(r) > 1 else 0 * around
+                spread = spread + (len(r) - 1) / (total - 1) * within
+                spread = spread + len(r) / (total - 1) * around
+            values, vectors = np.linalg.eigh(spread)
+            values = np.where(values > 1e-12, values, 0)
+            root = (vectors * np.sqrt(values)) @ vectors.T
+            virtual += [(mean + root @ draw, c) for draw in normal[c]]
+        model = w.copy()
+        for _ in range(turns):
+            slope = np.zeros(length)
+            _, _, c, d = net.layers(model, net.data[0][0])
+            for r, label in virtual:
+                wrong = softmax(r @ c + d) - np.eye(net.classes)[label]
+                slope = slope + np.append(np.outer(r, wrong).ravel(), wrong) / len(virtual)
+            model[-length:] -= rate(n) * slope
+        history.append(model)
     return np.array(history)
