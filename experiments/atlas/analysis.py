@@ -19,7 +19,7 @@ Result = Mapping[str, Any]
 RESOLVED = 1e-5
 
 #: What is counted until the target is reached.
-COSTS = ("rounds", "bits", "gradients")
+COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
 
 #: A profile is summarized by its mean up to this factor, on a logarithmic scale.
 FACTOR = 10.0

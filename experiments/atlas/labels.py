@@ -9,6 +9,7 @@ import numpy as np
 
 import fljax as fl
 from experiments.atlas.scenario import LOCAL_STEPS, Scenario
+from fljax._module import float_dtype
 
 CLIENTS, SAMPLES, BATCH, ROUNDS = 20, 40, 10, 60
 #: Images and rows that clients draw from, and held-out ones.
@@ -33,11 +34,11 @@ def pool(features: Any, labels: Any, test_features: Any, test_labels: Any) -> Po
     count = np.bincount(labels)
     scale = np.sqrt(np.mean(features**2))
     return Pool(
-        (features[np.argsort(labels, kind="stable")] / scale).astype(np.float32),
-        np.cumsum(count) - count,
-        count,
-        (test_features / scale).astype(np.float32),
-        test_labels.astype(np.float32),
+        (features[np.argsort(labels, kind="stable")] / scale).astype(float_dtype()),
+        (np.cumsum(count) - count).astype(np.int32),
+        count.astype(float_dtype()),
+        (test_features / scale).astype(float_dtype()),
+        test_labels.astype(float_dtype()),
     )
 
 
@@ -79,7 +80,7 @@ def drawn(
 ) -> tuple[jax.Array, jax.Array]:
     """Samples of clients whose shares of labels are drawn around those of the pool."""
     k_share, k_label, k_row = jax.random.split(key, 3)
-    prior = count * len(count) / count.sum() * concentration
+    prior = count / jnp.mean(count) * concentration
     shares = jax.random.dirichlet(k_share, prior, (CLIENTS,))
     label = jax.random.categorical(k_label, jnp.log(shares)[:, None], shape=(CLIENTS, SAMPLES))
     place = jax.random.uniform(k_row, label.shape) * count[label]
@@ -91,9 +92,7 @@ def skewed(key: jax.Array, data: str, network: bool, concentration: float) -> di
     k_data, k_start = jax.random.split(key)
     of = DATA[data]()
     classes = len(of.size)
-    features, labels = drawn(
-        k_data, of.features, of.start, of.size.astype(np.float32), concentration
-    )
+    features, labels = drawn(k_data, of.features, of.start, of.size, concentration)
     loss = fl.problems.Softmax(classes)
     problem = fl.problems.Problem(features, labels, loss, fl.problems.SquaredL2(), STRENGTH)
     problem = problem.with_test(of.test_features, of.test_labels)

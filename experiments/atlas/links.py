@@ -38,7 +38,7 @@ for _likeness in DISSIMILARITY:
         record_every=4,
     )
 
-#: Local steps of each client: 1 to 9, five on average.
+#: Local steps of each client: 1 to 9, about five on average.
 UNEQUAL = tuple(int(k % (2 * LOCAL_STEPS - 1)) + 1 for k in range(CLIENTS))
 
 Scenario(

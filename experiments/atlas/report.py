@@ -1,7 +1,8 @@
 """The atlas's pages: decisions in words and numbers, a ranking a scenario, profiles over all."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from experiments.atlas import analysis
 from experiments.atlas.analysis import COSTS, Result, Row
+from experiments.atlas.convex import CONDITION
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.picture import print_style
 from fljax import statistics
@@ -33,8 +35,8 @@ Every registered algorithm ran in every scenario that its needs admit. All were 
 that of `fl.tune` with its default ranges ({tuning_seeds} seeds of their own, {points} candidates
 for each number, up to {extensions} extensions beyond an edge, {refinements} refinements), and then
 ran on {seeds} fresh seeds. Ranks are by the mean of the last value; their intervals hold together
-at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1 is not
-worse than the best beyond doubt. Errors more than {resolved:.0f} dB below a scenario's target are
+at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1 is the
+best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target are
 rounding of single precision, and count as equal.
 """
 
@@ -44,6 +46,13 @@ DECISIONS = """\
 For each problem: the best algorithm (mean of the last value, its rank with the simultaneous
 interval), those that cannot be told from it, who needs the fewest rounds, bits and gradients until
 the target (medians), and whose choice of numbers matters least.
+"""
+
+SHORT = """\
+## In short
+
+In how many scenarios of each kind an algorithm is the best or cannot be told from the best (its
+rank's interval begins at 1):
 """
 
 PROFILES = """\
@@ -70,6 +79,33 @@ MISSING = """\
 
 These scenarios are declared, and `python -m experiments.atlas run NAME` runs them:
 """
+
+
+#: Kinds of problems of the summary: their words, and which scenarios are of them.
+PROBLEMS: dict[str, Callable[[Scenario], bool]] = {
+    "alike clients of one server": lambda one: one.talks == "server" and unlike(one, 0, 0),
+    "mildly unlike clients of one server": lambda one: (
+        one.talks == "server" and unlike(one, 0.1, 1)
+    ),
+    "strongly unlike clients of one server": lambda one: one.talks == "server" and unlike(one, 1),
+    "a tenth of the clients, or absent ones": lambda one: "participation" in one.axes,
+    "badly conditioned": lambda one: one.axes.get("condition", 1) == CONDITION["badly"],
+    "few bits": lambda one: "compression" in one.axes,
+    "attackers": lambda one: "attack" in one.axes,
+    "privacy": lambda one: "privacy" in one.axes,
+    "skewed labels (Dirichlet 0.1 and 1)": lambda one: float(one.axes.get("concentration", 9)) <= 1,
+    "peers on a fixed graph without failures": lambda one: (
+        one.talks == "peers" and {*one.axes} == {"graph", "dissimilarity"}
+    ),
+    "peers with lossy, late or sleeping neighbors": lambda one: "link" in one.axes,
+    "clusters, a model for each": lambda one: one.personal,
+    "streams": lambda one: one.axes.get("data") == "a stream",
+}
+
+
+def unlike(one: Scenario, least: float, most: float = math.inf) -> bool:
+    """Whether clients are so far apart; False where that is not an axis."""
+    return least <= float(one.axes.get("dissimilarity", math.nan)) <= most
 
 
 class Pages(NamedTuple):
@@ -113,11 +149,35 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
         f"{len(ran)} of {len(SCENARIOS)} scenarios were run, {many} pairs of an algorithm and a "
         f"scenario in {hours:.1f} hours of computing.\n"
     )
-    lines = [TITLE, "", *rules, count, DECISIONS, *(decision(one) for one in ran)]
+    lines = [
+        TITLE,
+        "",
+        *rules,
+        count,
+        SHORT,
+        *summary(ran),
+        "",
+        DECISIONS,
+        *(decision(one) for one in ran),
+    ]
     lines += ["", PROFILES.format(factor=analysis.FACTOR), *profile_tables(ran, results)]
     if missing:
         lines += [MISSING, *(f"- `{one.name}`: {one.title}" for one in missing)]
     return "\n".join(lines) + "\n"
+
+
+def summary(ran: Sequence[Pages]) -> list[str]:
+    """For each kind of problem who is among the best how often, the most frequent first."""
+    lines = []
+    for words, belongs in PROBLEMS.items():
+        those = [one for one in ran if belongs(one.scenario)]
+        counts = Counter(row.label for one in those for row in analysis.best(one.rows))
+        if not counts:
+            continue
+        said = [f"{quoted(label)} {count}" for label, count in counts.most_common(NAMED)]
+        plural = "scenario" + "s" * (len(those) > 1)
+        lines.append(f"- **{words}** ({len(those)} {plural}): {', '.join(said)}.")
+    return lines
 
 
 def decision(one: Pages) -> str:
