@@ -1,8 +1,10 @@
 """Run and report the atlas: ``python -m experiments.atlas {list,run,report}``."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser
@@ -66,10 +68,23 @@ def parser() -> Parser:
     return whole
 
 
+def lean() -> None:
+    """Leave out costly passes of XLA, before JAX is imported: compiling an algorithm takes longer
+    than all of its runs here.
+    """
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    flags = os.environ.get("XLA_FLAGS", "")
+    # Half of the time is in these emitters; later versions compile as fast with their own.
+    if version("jaxlib").startswith("0.10.") and "xla_cpu_use" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 if the request was wrong."""
     try:
         asked = parser().parse_args(argv)
+        if asked.command == "run":
+            lean()
         from experiments.atlas import commands  # JAX and all scenarios, for more than --help
 
         if asked.command == "list":

@@ -46,7 +46,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(seeds=4, tuning_seeds=2, points=3, extensions=1, refinements=0, methods=3)
+QUICK = Effort(seeds=4, tuning_seeds=2, points=3, extensions=1, refinements=0, methods=2)
 
 
 class Busy(Exception):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from experiments.atlas import analysis, commands, labels, report, running, scenario
+from experiments.atlas import __main__, analysis, commands, labels, report, running, scenario
 from experiments.atlas.__main__ import main
 from experiments.atlas.links import UNEQUAL
 from experiments.atlas.methods import Refused, method, methods
@@ -244,6 +244,7 @@ def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
         return outcome(1.0, 4)
 
     monkeypatch.setattr(running, "evaluated", evaluated)
+    monkeypatch.setattr(running, "methods", lambda _: (dict.fromkeys(["CTA", "ATC"]), {}))
     store = tmp_path / "store"
     with pytest.raises(KeyboardInterrupt):
         running.compute(small, TINY, tmp_path, store, say=lambda *_, **__: None)
@@ -385,7 +386,8 @@ def test_every_kind_of_problem_of_the_summary_has_scenarios():
 
 
 @pytest.mark.slow
-def test_a_quick_run_end_to_end(tmp_path, capsys):
+def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(__main__, "lean", lambda: None)
     out = ["--out", str(tmp_path), "--store", str(tmp_path / "store")]
     assert main(["run", "private-peers-1", "--quick", *out]) == 0
     assert main(["run", "private-peers-1", "--quick", *out]) == 0
@@ -412,6 +414,7 @@ def test_a_quick_run_end_to_end(tmp_path, capsys):
 )
 def test_a_wrong_request_gets_one_line(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "unfinished", lambda _: tmp_path)
+    monkeypatch.setattr(__main__, "lean", lambda: None)
     assert main(words) == 2
     answer = capsys.readouterr().err
     assert message in answer
@@ -430,11 +433,23 @@ def test_a_folder_without_results_or_with_a_damaged_one_is_named(tmp_path, capsy
         running.read("peers-ring", tmp_path)
 
 
+@pytest.mark.parametrize("installed", ["0.10.2", "0.11.0"])
+def test_programs_are_compiled_without_costly_passes(installed, monkeypatch):
+    monkeypatch.setattr(__main__, "version", lambda _: installed)
+    monkeypatch.setenv("XLA_FLAGS", "--other")
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
+    __main__.lean()
+    assert __main__.os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
+    emitters = "--xla_cpu_use_fusion_emitters=false" in __main__.os.environ["XLA_FLAGS"]
+    assert emitters == (installed < "0.11")
+
+
 def test_a_scenario_without_its_data_is_not_run_and_said(tmp_path, capsys, monkeypatch):
     def absent(*_, **__):
         raise FileNotFoundError("MNIST is not there; set FLJAX_DATA.")
 
     monkeypatch.setattr(commands, "compute", absent)
+    monkeypatch.setattr(__main__, "lean", lambda: None)
     out = ["--out", str(tmp_path), "--store", str(tmp_path / "store")]
     assert main(["run", "mnist-softmax-1", *out]) == 0
     assert "not run: MNIST is not there" in capsys.readouterr().out
