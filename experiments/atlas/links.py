@@ -119,7 +119,7 @@ for _name, (_words, _compressor) in COMPRESSORS.items():
             dim=WIDE,
         ),
         "normalized_error",
-        target=CLIENTS * 1e-1,
+        target=CLIENTS * 1e-2,
         rounds=rounds_within(_compressor),
         axes={"compression": _words, "bits": ALLOWANCE},
     )
