@@ -43,10 +43,10 @@ OBJECTIVES = {
     "Sharing ADMM": "learns one model of features that are divided among the clients",
     "Generalized gradient": "exchanges predictions, and learns no parameters in common",
     "Model-agnostic FedRelax": "exchanges predictions, and learns no parameters in common",
-    "NPFL-RL": "learns clusters by trial, which its policy is tuned for in a chapter of its own",
-    "NPFL, by parameters": "learns clusters by a policy, which is tuned in a chapter of its own",
-    "FedOpt": "is a frame for a server's optimizer: FedAdagrad, FedAdam, FedYogi and FedAvgM are",
-    "Diffusion, general": "is a frame for combination matrices: CTA, ATC and Consensus are in here",
+    "NPFL-RL": "learns who belongs together by a policy that must be chosen",
+    "NPFL, by parameters": "learns who belongs together by a policy that must be chosen",
+    "FedOpt": "is a frame for a server's optimizer; FedAdam and others are its instances",
+    "Diffusion, general": "is a frame for combination matrices; CTA and ATC are its instances",
 }
 
 #: Algorithms beside those of the personalized wing whose clients or clusters get models of their
@@ -63,6 +63,9 @@ LACKS = {
     "compression": "compresses by a rule that must be given, and here messages are whole",
     "personal": "keeps a named part of a model at each client, and here no part is",
 }
+
+#: Arguments without which an algorithm is no method of its own.
+OWN = {"FedSGD, networked": {"batches": fl.batches.Uniform(5)}}
 
 #: Steps between the exact gradients of variance-reduced methods.
 PERIOD = 10
@@ -92,7 +95,7 @@ def method(scenario: Scenario, label: str) -> Method:
     for name, why in scenario.chosen.items():
         if not (name in names or (name == "clients_per_round" and "selector" in names)):
             raise Refused(f"{why}.")
-    return _tried(scenario, label, *_made(cls, names, scenario.given))
+    return _tried(scenario, label, *_made(cls, names, {**OWN.get(label, {}), **scenario.given}))
 
 
 def _made(

@@ -116,6 +116,7 @@ def test_what_a_scenario_gives_reaches_the_algorithm():
     assert made("unequal-work", "SCAFFOLD")[0].local_steps == UNEQUAL
     assert np.mean(UNEQUAL) == pytest.approx(5, abs=0.25)
     assert made("clusters-server", "IFCA")[0].clusters == 4
+    assert made("clusters-peers", "FedSGD, networked")[0].batches.size == 5
     ditto, _ = made("clusters-server", "Ditto", step_size=0.25)
     assert ditto.solver.local_steps == 5
     assert float(ditto.solver.size(jnp.array(1))) == 0.25
