@@ -343,7 +343,8 @@ def draw(scenarios: Sequence[Scenario], results: Mapping[str, Result | None], pa
 def panel(ax: Any, kind: str, cost: Any) -> None:
     shares = statistics.profile(cost)
     score = analysis.scores(shares)
-    top = score["algorithm"].values[np.argsort(-score.values)][:DRAWN]
+    order = np.argsort(-score.values)[:DRAWN]
+    top = score["algorithm"].values[order[score.values[order] > 0]]
     factors = shares["factor"].values
     for place, label in enumerate(top):
         share = shares.sel(algorithm=label).values

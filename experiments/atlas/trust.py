@@ -13,10 +13,11 @@ from experiments.atlas.graphs import peers
 from experiments.atlas.links import with_parts
 from experiments.atlas.scenario import LOCAL_STEPS, Scenario
 
-#: A fifth of all clients.
-ATTACKERS = np.arange(CLIENTS) < CLIENTS // 5
-#: Neighbors of each peer under attack: with fewer, too many of them may be attackers.
-CROWD = 12
+#: A fifth of all clients, spread evenly.
+ATTACKERS = np.arange(CLIENTS) % 5 == 0
+#: How far peers hear each other around a ring under attack: at most three of the thirteen messages
+#: that each combines are an attacker's, which the aggregators withstand.
+REACH = 6
 
 #: What attackers say, against which aggregator, and why these two are met together.
 ATTACKS: dict[str, tuple[str, Mapping[str, Any], str]] = {
@@ -39,9 +40,10 @@ ATTACKS: dict[str, tuple[str, Mapping[str, Any], str]] = {
 }
 
 
-@jax.jit
-def crowd(key: jax.Array) -> fl.graphs.Graph:
-    return fl.graphs.k_regular(key, nodes=CLIENTS, degree=CROWD)
+def crowd(_: jax.Array) -> fl.graphs.Graph:
+    """A ring on which everyone hears those at most so far away."""
+    pairs = [(k, (k + far) % CLIENTS) for k in range(CLIENTS) for far in range(1, REACH + 1)]
+    return fl.graphs.from_edges(CLIENTS, pairs)
 
 
 for _name, (_words, _more, _reason) in ATTACKS.items():

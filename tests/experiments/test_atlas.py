@@ -129,6 +129,15 @@ def test_who_compresses_by_its_own_rule_gets_the_compressor_instead_of_the_link(
     assert made("peers-bits-top", "EXTRA")[1].compression.count == 4
 
 
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("attack")])
+def test_aggregators_withstand_as_many_attackers_as_there_are(name, recwarn):
+    attack = made(name, "ATC" if name.endswith("peers") else "FedAvg")[1].attack
+    build, _ = method(SCENARIOS[name], "ATC" if name.endswith("peers") else "FedAvg")
+    SCENARIOS[name].build(KEY, build(step_size=0.1))
+    assert not [one for one in recwarn if one.category is fl.AssumptionWarning]
+    assert int(np.sum(attack.attackers)) == 10
+
+
 def test_compressors_are_compared_at_equal_bits():
     for name, (_, compressor) in commands.links.COMPRESSORS.items():
         bits = 32 * 64 if compressor is None else compressor.bits(64)
