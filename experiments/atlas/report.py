@@ -33,8 +33,8 @@ TITLE = "# Which algorithm, for which problem?"
 RULE = """\
 Every registered algorithm ran in every scenario that its needs admit. All were tuned by one rule,
 that of `fl.tune` with its default ranges ({tuning_seeds} seeds of their own, {points} candidates
-for each number, up to {extensions} extensions beyond an edge, {refinements} refinements), and then
-ran on {seeds} fresh seeds. Ranks are by the mean of the last value; their intervals hold together
+for each number; extensions beyond an edge: {extensions}, refinements: {refinements}), and then ran
+on {seeds} fresh seeds.{limit} Ranks are by the mean of the last value; their intervals hold together
 at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1 is the
 best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target are
 rounding of single precision, and count as equal.
@@ -142,7 +142,7 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
     """The decision page."""
     missing = [one for name, one in SCENARIOS.items() if results.get(name) is None]
     efforts = {tuple(sorted(one.result["effort"].items())) for one in ran}
-    rules = [RULE.format(**dict(e), resolved=-10 * math.log10(analysis.RESOLVED)) for e in efforts]
+    rules = [rule(dict(effort)) for effort in efforts]
     hours = sum(one.result["seconds"] for one in ran) / 3600
     many = sum(len(one.rows) for one in ran)
     count = (
@@ -164,6 +164,14 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
     if missing:
         lines += [MISSING, *(f"- `{one.name}`: {one.title}" for one in missing)]
     return "\n".join(lines) + "\n"
+
+
+def rule(effort: dict[str, Any]) -> str:
+    """How the results of an effort came to be."""
+    most = effort["methods"]
+    limit = f" In this quick run a scenario has {most} algorithms at most." if most else ""
+    resolved = -10 * math.log10(analysis.RESOLVED)
+    return RULE.format(**effort, limit=limit, resolved=resolved)
 
 
 def summary(ran: Sequence[Pages]) -> list[str]:

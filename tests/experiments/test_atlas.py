@@ -384,6 +384,8 @@ def test_the_pages_say_what_the_results_are(outcome, tmp_path):
     assert f"1 of {len(SCENARIOS)} scenarios were run" in front
     assert "- `peers-grid`: Peers on a grid" in front
     assert "- `peers-ring`" not in front
+    assert "quick run" not in front
+    assert "has 2 algorithms at most" in report.rule(dataclasses.asdict(running.QUICK))
     page = (tmp_path / "peers-ring.md").read_text()
     assert "| 1 (1 to 1) | EXTRA | -30.0 dB (" in page
     assert "- FedAvg, 'FedSGD, networked': runs on one server." in page
