@@ -34,9 +34,9 @@ RULE = """\
 Every registered algorithm ran in every scenario that its needs admit. All were tuned by one rule,
 that of `fl.tune` with its default ranges ({tuning_seeds} seeds of their own, {points} candidates
 for each number; extensions beyond an edge: {extensions}, refinements: {refinements}), and then ran
-on {seeds} fresh seeds.{limit} Ranks are by the mean of the last value; their intervals hold together
-at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1 is the
-best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target are
+on {seeds} fresh seeds.{limit} Ranks are by the mean of the last value; their intervals hold
+together at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1
+is the best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target are
 rounding of single precision, and count as equal.
 """
 
