@@ -36,8 +36,8 @@ that of `fl.tune` with its default ranges ({tuning_seeds} seeds of their own, {p
 for each number; extensions beyond an edge: {extensions}, refinements: {refinements}), and then ran
 on {seeds} fresh seeds.{limit} Ranks are by the mean of the last value; their intervals hold
 together at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1
-is the best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target are
-rounding of single precision, and count as equal.
+is the best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target
+are rounding of single precision, and count as equal.
 """
 
 DECISIONS = """\
