@@ -37,7 +37,8 @@ for each number; extensions beyond an edge: {extensions}, refinements: {refineme
 on {seeds} fresh seeds.{limit} Ranks are by the mean of the last value; their intervals hold
 together at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1
 is the best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target
-are rounding of single precision, and count as equal.
+are rounding of single precision, and count as equal. Under a privacy budget the tuning itself costs
+privacy, which is not counted.
 """
 
 DECISIONS = """\
