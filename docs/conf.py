@@ -26,6 +26,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "algorithms",
+    "atlas",
     "gallery",
     "plots",
     "references",

@@ -812,3 +812,19 @@ def test_what_a_scenario_reads_may_change_between_studies(tmp_path):
         fl.sweep(scenario, rounds=T, store=tmp_path)
     two = fl.sweep(scenario, rounds=T)
     assert not np.allclose(one.normalized_error, two.normalized_error)
+
+
+def test_a_state_without_numbers_goes_through_blocks_in_turns():
+    # Independent noise has no memory of earlier rounds, an array [0, D] in the state.
+    def scenario(key):
+        return fl.Simulation(
+            problem=fl.problems.ridge(key, clients=6, samples=5, dim=2),
+            algorithm=fl.algorithms.FedAvg(0.1),
+            privacy=fl.privacy.CentralGaussian(1.0),
+            metrics=["normalized_error"],
+        )
+
+    given = {"scenario": scenario, "seeds": 8, "rounds": 3, "workers": 1}
+    in_turns = fl.sweep(**given, block=1)
+    whole = fl.sweep(**given, block=8)
+    assert np.allclose(in_turns.normalized_error, whole.normalized_error, rtol=1e-10)

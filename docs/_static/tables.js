@@ -1,6 +1,14 @@
 // Tables of the class "browse": sorted by a click on a heading, filtered by words and by columns.
 "use strict";
 
+const collate = new Intl.Collator("en", { numeric: true }).compare;
+
+/** The order of two texts: of numbers by their value, which may be negative. */
+function compare(one, other) {
+  const difference = one && other ? Number(one) - Number(other) : NaN;
+  return Number.isNaN(difference) ? collate(one, other) : difference;
+}
+
 /** The few values of a column that is worth a menu of its own; null for others. */
 function choices(rows, column) {
   const values = new Set(rows.map((row) => row.cells[column].textContent.trim()));
@@ -72,8 +80,7 @@ function browse(table) {
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const key = (row) => row.cells[column].textContent.trim();
-      const order = new Intl.Collator("en", { numeric: true }).compare;
-      rows.sort((one, other) => (down ? -1 : 1) * order(key(one), key(other)));
+      rows.sort((one, other) => (down ? -1 : 1) * compare(key(one), key(other)));
       body.append(...rows);
     });
   });

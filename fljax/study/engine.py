@@ -278,9 +278,11 @@ class Program:
             if turns == 1:
                 output = block(keys, points, carry, done)
             else:
-                cut = jax.tree.map(lambda x: x.reshape(turns, -1, *x.shape[1:]), (keys, carry))
+                # A state may have no numbers, and -1 cannot be told from the size of nothing.
+                each = len(seeds) // turns
+                cut = jax.tree.map(lambda x: x.reshape(turns, each, *x.shape[1:]), (keys, carry))
                 output = jax.lax.map(lambda part: block(part[0], points, part[1], done), cut)
-                output = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), output)
+                output = jax.tree.map(lambda x: x.reshape(len(seeds), *x.shape[2:]), output)
             if self.shard_over == "clients":
                 known = output._replace(carry=None)
                 known = jax.lax.with_sharding_constraint(known, everywhere())

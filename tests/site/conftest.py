@@ -20,7 +20,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     source = folder / "docs"
     generated = shutil.ignore_patterns(
-        "_build", "algorithms", "gallery", "reference", "__pycache__"
+        "_build", "algorithms", "atlas", "gallery", "reference", "__pycache__"
     )
     shutil.copytree(ROOT / "docs", source, ignore=generated)
     for name in ("figures", "experiments", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):

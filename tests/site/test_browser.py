@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import re
 import shutil
 import threading
 import warnings
@@ -112,6 +113,16 @@ def test_the_table_of_algorithms_filters_and_sorts(visit):
     assert page.execute_script(NAMES) == up[::-1]
 
 
+def test_the_atlas_sorts_numbers_by_their_value(visit):
+    page = visit("atlas/all.html")
+    heading = "//table[contains(@class, 'browse')]//th[contains(., 'last value')]//button"
+    page.find_element("xpath", heading).click()
+    shown = page.execute_script(VISIBLE + ".map(r => r.cells[5].textContent.trim())")
+    values = [float(text) for text in shown if re.fullmatch(r"-?[0-9.]+", text)]
+    assert min(values) < 0 < max(values)
+    assert values == sorted(values)
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_gallery_filters_by_verdict_and_shows_every_picture(visit, width):
     page = visit("gallery/index.html", width)
@@ -139,6 +150,7 @@ KINDS = (
     *("index", "start", "ideas", "speed", "changelog", "contributing", "genindex"),
     *("guides/privacy", "guides/unreliable", "tutorials/peers", "tutorials/streams"),
     *("algorithms/index", "algorithms/FedAvg", "algorithms/FedAMP"),
+    *("atlas/index", "atlas/all", "atlas/peers-ring"),
     *("gallery/index", "gallery/gauthier-5.1", "reference/fljax", "reference/fljax.link"),
 )
 

@@ -1,6 +1,7 @@
 """The site is whole: no warning, no dead link, every public name, nothing from elsewhere."""
 
 import importlib
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.slow
 
 #: Bytes of a page without its pictures; pages of source code are as long as the source.
 LARGEST = 300_000
+#: The table of all results, which may have three times as much.
+LONG = ("atlas", "all.html")
 
 #: The name of a picture's file, which stands where nobody said what the picture shows.
 FILE = re.compile(r"\.(png|svg|jpe?g|gif|webp|pdf)$", re.IGNORECASE)
@@ -103,7 +106,8 @@ def test_pages_are_light(site, pages):
     heavy = {
         path.relative_to(site).as_posix(): path.stat().st_size
         for path in pages
-        if path.stat().st_size > LARGEST and "_modules" not in path.parts
+        if path.stat().st_size > LARGEST * (1 + 2 * (path.parts[-2:] == LONG))
+        and "_modules" not in path.parts
     }
     assert heavy == {}
 
@@ -137,6 +141,23 @@ def test_every_algorithm_and_figure_is_in_its_table_and_has_a_page(site):
         page = (site / "gallery" / f"{name}.html").read_text(encoding="utf-8")
         assert f"{name}.pdf" in page
         assert page.count("<tr") > len(figure.claims)
+
+
+def test_every_scenario_of_the_atlas_that_was_run_has_a_page_and_its_rows(site):
+    front = (site / "atlas" / "index.html").read_text(encoding="utf-8")
+    every = (site / "atlas" / "all.html").read_text(encoding="utf-8")
+    stored = [*(ROOT / "figures" / "atlas").glob("*.json")]
+    assert stored
+    count = 1  # the heading
+    for path in stored:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        page = (site / "atlas" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert page.count("<tr") == len(result["methods"]) + 1
+        assert page.count('<abbr title="between') <= len(result["methods"])
+        assert f'href="{path.stem}.html"' in front
+        assert all(why.rstrip(".").split()[0] in page for why in result["refused"].values())
+        count += len(result["methods"])
+    assert every.count("<tr") == count
 
 
 def test_it_can_be_searched(site):

@@ -1,0 +1,187 @@
+"""What the results of the atlas say: rankings, costs, profiles, and how much tuning matters."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from experiments.atlas.running import floats
+from experiments.atlas.scenario import Scenario
+from fljax import statistics
+from fljax.metrics import METRICS
+
+Result = Mapping[str, Any]
+
+#: Errors so far below the target are rounding of single precision, and count as equal.
+RESOLVED = 1e-5
+
+#: What is counted until the target is reached.
+COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
+
+#: A profile is summarized by its mean up to this factor, on a logarithmic scale.
+FACTOR = 10.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """An algorithm in a scenario.
+
+    Attributes:
+      rank: by the mean, with the ends of its simultaneous interval; ``None`` if all runs diverged.
+      value: mean of the metric with its interval, in dB if it has a dB scale.
+      cost: median until the target by name, infinite where half of the runs never reach it, NaN
+        where it is unknown.
+      width: decades within 1 dB of the best by name of a number, of linear ones the range itself.
+      slack: decades of the most delicate number.
+      remark: why there is no rank; empty if there is one.
+    """
+
+    label: str
+    rank: tuple[int, int, int] | None
+    value: tuple[float, float, float]
+    cost: dict[str, float]
+    chosen: dict[str, Any]
+    width: dict[str, tuple[float, float]]
+    slack: float
+    interior: bool
+    tried: int
+    diverged: int
+    remark: str = ""
+
+
+def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
+    """The last values of the metric, as the library's statistics read them; of the algorithms that
+    were tuned.
+    """
+    metric = METRICS[scenario.metric]
+    kept = {label: one for label, one in result["methods"].items() if "lost" not in one}
+    values = np.array([floats(one["final"]) for one in kept.values()])
+    if metric.decibel:
+        values = np.maximum(values, RESOLVED * scenario.target)
+    attrs: dict[str, Any] = {"long_name": metric.label, "units": "1"}
+    attrs["decibel"] = int(metric.decibel)
+    attrs |= {
+        end: bound
+        for end, bound in zip(("least", "greatest"), metric.bounds, strict=True)
+        if math.isfinite(bound)
+    }
+    diverged = np.array([one["diverged"] for one in kept.values()])
+    axes = ("algorithm", "seed")
+    return xr.Dataset(
+        {scenario.metric: (axes, values, attrs), "diverged": (axes, diverged)},
+        {"algorithm": [*kept]},
+    )
+
+
+def table(scenario: Scenario, result: Result) -> list[Row]:
+    """All algorithms that ran, the best first, and after them those that always diverged."""
+    data = dataset(scenario, result)
+    means = statistics.summary(data, scenario.metric)
+    if statistics.is_decibel(data, scenario.metric):
+        means = means.assign(statistics.decibels(means[["mean", "low", "high"]]))
+    several = data.sizes["algorithm"] > 1
+    ranks = statistics.ranks(data, scenario.metric, "algorithm") if several else None
+    rows = []
+    for label, one in result["methods"].items():
+        if "lost" in one:
+            rows.append(lost(label))
+            continue
+        at = {"algorithm": label}
+        mean, low, high = (float(means[part].sel(at)) for part in ("mean", "low", "high"))
+        rank = None
+        if ranks is not None and not math.isnan(float(ranks["rank"].sel(at))):
+            place, first, last = (int(ranks[part].sel(at)) for part in ("rank", "low", "high"))
+            rank = place, first, last
+        width = {name: (float(low), float(high)) for name, (low, high) in one["width"].items()}
+        rows.append(
+            Row(
+                label,
+                rank,
+                (mean, low, high),
+                {of: median(one["until"][of]) for of in COSTS},
+                one["chosen"],
+                width,
+                min((decades(ends) for ends in width.values()), default=math.nan),
+                all(one["interior"].values()),
+                one["tried"],
+                sum(one["diverged"]),
+                "" if rank or ranks is None else "all runs diverged",
+            )
+        )
+    return sorted(rows, key=order)
+
+
+def lost(label: str) -> Row:
+    nothing = (math.nan, math.nan, math.nan)
+    never = dict.fromkeys(COSTS, math.inf)
+    why = "diverged with every candidate"
+    return Row(label, None, nothing, never, {}, {}, math.nan, False, 0, 0, why)
+
+
+def order(row: Row) -> tuple[bool, float, float]:
+    """The best first, and among equal ones the faster."""
+    nothing = math.isnan(row.value[0])
+    return nothing, 0.0 if nothing else row.value[0], row.cost["rounds"]
+
+
+def median(values: Any) -> float:
+    """The median of a cost over seeds: infinite if half never reach the target."""
+    return float(np.median(floats(values)))
+
+
+def decades(ends: tuple[float, float]) -> float:
+    low, high = ends
+    return math.log10(high / low) if low > 0 else math.nan
+
+
+def best(rows: list[Row]) -> list[Row]:
+    """Those whose rank may be the first."""
+    return [row for row in rows if row.rank is not None and row.rank[1] == 1]
+
+
+def least(rows: list[Row], of: str) -> tuple[list[str], float]:
+    """Who reaches the target at the least cost, and the cost; nobody and infinity if none does."""
+    known = {row.label: row.cost[of] for row in rows if math.isfinite(row.cost[of])}
+    if not known:
+        return [], math.inf
+    lowest = min(known.values())
+    return [label for label, cost in known.items() if cost == lowest], lowest
+
+
+def costs(scenarios: list[Scenario], results: Mapping[str, Result | None], of: str) -> xr.DataArray:
+    """A cost of all algorithms in all instances, the seeds of the scenarios that were run; infinite
+    where an algorithm is refused.
+    """
+    ran = [(s, r) for s in scenarios if (r := results.get(s.name))]
+    labels = sorted({label for _, result in ran for label in result["methods"]})
+    columns = []
+    for _, result in ran:
+        seeds = result["effort"]["seeds"]
+        never = np.full(seeds, np.inf)
+        columns.append(
+            [
+                never
+                if "lost" in (one := result["methods"].get(label, {"lost": ""}))
+                else floats(one["until"][of])
+                for label in labels
+            ]
+        )
+    values = np.concatenate(columns, axis=1) if columns else np.empty((0, 0))
+    return xr.DataArray(values, {"algorithm": labels}, ("algorithm", "instance"), name=of)
+
+
+def scores(shares: xr.DataArray) -> xr.DataArray:
+    """The mean of each profile between the factors 1 and ``FACTOR``, on a logarithmic scale."""
+    factors = shares["factor"].values
+    inside = factors[factors < FACTOR]
+    weights = np.diff(np.log([*inside, FACTOR])) / math.log(FACTOR)
+    return (shares.isel(factor=slice(len(inside))) * weights[None]).sum("factor")
+
+
+def within(shares: xr.DataArray, label: str, factor: float) -> float:
+    """The share of instances in which an algorithm is within a factor of the best."""
+    at = int(np.searchsorted(shares["factor"].values, factor, side="right")) - 1
+    return float(shares.sel(algorithm=label).isel(factor=at))

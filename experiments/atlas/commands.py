@@ -1,0 +1,75 @@
+"""What the atlas's command line does: list, run and report scenarios."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+from experiments.atlas import convex, graphs, labels, links, others, trust
+from experiments.atlas.report import pages
+from experiments.atlas.running import FULL, QUICK, Busy, compute, path_of, read, unfinished
+from experiments.atlas.scenario import SCENARIOS, Scenario
+from experiments.commands import readable, writable
+from experiments.errors import UsageError
+from fljax import StoreError, _check
+
+#: Importing one declares its scenarios.
+FAMILIES = (convex, links, graphs, trust, labels, others)
+
+#: What ``--quick`` runs: one scenario of each kind of network.
+SHORT = ("squares-well-mildly", "peers-ring", "clusters-servers")
+
+
+def find(names: Sequence[str]) -> list[Scenario]:
+    try:
+        for name in names:
+            _check.choice("scenario", name, SCENARIOS)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return [SCENARIOS[name] for name in dict.fromkeys(names)]
+
+
+def list_scenarios() -> int:
+    for one in SCENARIOS.values():
+        print(f"{one.name:<26} {one.title}\n{'':<26} {one.reason}")
+    return 0
+
+
+def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Path | None) -> int:
+    scenarios = find(names or (list(SCENARIOS) if every else SHORT))
+    effort = QUICK if quick else FULL
+    kept = writable(unfinished(effort) if store is None else store)
+    writable(folder)
+    for one in scenarios:
+        if read(one.name, folder) is not None:
+            print(f"{one.name}: finished; delete {path_of(one.name, folder)} to compute it again")
+            continue
+        print(f"{one.name}: {one.title}", flush=True)
+        began = time.perf_counter()
+        try:
+            result = compute(one, effort, folder, kept)
+        except Busy:
+            print("  another process is at it")
+            continue
+        except FileNotFoundError as error:
+            print(f"  not run: {error}")
+            continue
+        except StoreError as error:
+            raise UsageError(str(error)) from None
+        count = f"{len(result['methods'])} algorithms, {len(result['refused'])} refused"
+        print(f"  {count}, {time.perf_counter() - began:.0f} s", flush=True)
+    return 0
+
+
+def report(folder: Path) -> int:
+    readable(folder)
+    results = {name: read(name, folder) for name in SCENARIOS}
+    if not any(results.values()):
+        raise UsageError(f"no results in {folder}; python -m experiments.atlas run makes them.")
+    writable(folder)
+    mpl.use("Agg")
+    for name, text in pages(results, folder).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    print(f"written to {folder / 'README.md'}, and a page a scenario beside it")
+    return 0

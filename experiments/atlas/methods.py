@@ -1,0 +1,176 @@
+"""How a scenario makes and tunes a registered algorithm, or why it does not admit it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+import fljax as fl
+from experiments.atlas.scenario import TALKS, Scenario
+from fljax.algorithms import REGISTRY, Algorithm
+from fljax.study.tuning import RANGES, unwarned
+
+Space = dict[str, Any]
+
+#: Search ranges of required numbers for which :func:`fljax.tune` has none of its own.
+OWN_RANGES = {"consensus_step_size": (0.05, 1.0, "linear")}
+
+
+class Method(NamedTuple):
+    """An algorithm as a scenario makes it, and the values among which it is tuned."""
+
+    build: Callable[..., Algorithm]
+    space: Space
+
+
+class Refused(ValueError):
+    """The scenario does not admit the algorithm; the text says why."""
+
+
+#: What one server, servers and peers are, in the reason of a refusal.
+RUNS_ON = {
+    "server": "one server",
+    "servers": "servers that form a network",
+    "peers": "a network of peers",
+}
+
+#: Algorithms that minimize something else than the clients' mean objective.
+OBJECTIVES = {
+    "AFL": "minimizes the worst mixture of the clients' objectives, not their mean",
+    "q-FedAvg": "minimizes a fairness objective, not the clients' mean",
+    "Sharing ADMM": "learns one model of features that are divided among the clients",
+    "Generalized gradient": "exchanges predictions, and learns no parameters in common",
+    "Model-agnostic FedRelax": "exchanges predictions, and learns no parameters in common",
+    "NPFL-RL": "learns who belongs together by a policy that must be chosen",
+    "NPFL, by parameters": "learns who belongs together by a policy that must be chosen",
+    "FedOpt": "is a frame for a server's optimizer; FedAdam and others are its instances",
+    "Diffusion, general": "is a frame for combination matrices; CTA and ATC are its instances",
+}
+
+#: Algorithms beside those of the personalized wing whose clients or clusters get models of their
+#: own.
+PERSONAL = (
+    *("PGFL", "GFL", "ClusterFL", "NPFL", "FedGD", "FedSGD, networked", "FedRelax"),
+    "Model-agnostic FedRelax",
+)
+
+#: What an algorithm lacks that must be given an argument of which the scenario says nothing.
+LACKS = {
+    "clients_per_round": "draws a part of the clients, and here all take part",
+    "clusters": "finds a number of clusters, and here are none",
+    "compression": "compresses by a rule that must be given, and here messages are whole",
+    "personal": "keeps a named part of a model at each client, and here no part is",
+}
+
+#: Arguments without which an algorithm is no method of its own.
+OWN = {"FedSGD, networked": {"batches": fl.batches.Uniform(5)}}
+
+#: Steps between the exact gradients of variance-reduced methods.
+PERIOD = 10
+
+
+def is_personal(cls: type[Algorithm]) -> bool:
+    return cls.__module__.split(".")[-2] == "personalized" or cls.label.startswith(PERSONAL)
+
+
+def method(scenario: Scenario, label: str) -> Method:
+    """The algorithm as the scenario makes it.
+
+    Raises:
+      Refused: the scenario does not admit it, with the reason.
+    """
+    cls = REGISTRY[label]
+    if cls.needs.network is not TALKS[scenario.talks]:
+        (own,) = (name for name, kind in TALKS.items() if kind is cls.needs.network)
+        raise Refused(f"runs on {RUNS_ON[own]}, not on {RUNS_ON[scenario.talks]}.")
+    if label in OBJECTIVES:
+        raise Refused(f"{OBJECTIVES[label]}.")
+    if is_personal(cls) and not scenario.personal:
+        raise Refused("ends with a model for each client or cluster, and one for all is wanted.")
+    if scenario.directed and not cls.needs.directed:
+        raise Refused("needs links in both directions.")
+    names = {one.name for one in fields(cls)}  # pyright: ignore[reportArgumentType]
+    for name, why in scenario.chosen.items():
+        if not (name in names or (name == "clients_per_round" and "selector" in names)):
+            raise Refused(f"{why}.")
+    return _tried(scenario, label, *_made(cls, names, {**OWN.get(label, {}), **scenario.given}))
+
+
+def _made(
+    cls: type[Algorithm], names: set[str], given: Mapping[str, Any]
+) -> tuple[Callable[..., Algorithm], Space]:
+    """A function that makes the algorithm from the numbers that are tuned, and their ranges."""
+    fixed = {name: value for name, value in given.items() if name in names}
+    if "clients_per_round" in given and "clients_per_round" not in names and "selector" in names:
+        fixed["selector"] = fl.participation.Drawn(given["clients_per_round"])
+    if "batches" in fixed and "local_steps" in names and "local_steps" not in fixed:
+        del fixed["batches"]  # a law of batches has no epochs
+    if "period" in names:
+        fixed["period"] = PERIOD
+    if "solver" in names:
+        fixed.pop("clients_per_round", None)
+        solver = {f.name for f in fields(fl.algorithms.FedAvg)}
+        passed = {name: value for name, value in given.items() if name in solver}
+        space = {name: RANGES[name] for name in ("step_size", "attraction") if name in names}
+        return partial(_with_solver, cls, passed, fixed), space
+    ranges = RANGES | OWN_RANGES
+    needed = [
+        one.name
+        for one in fields(cls)  # pyright: ignore[reportArgumentType]
+        if one.name not in fixed and one.name in _required(cls)
+    ]
+    if missing := [name for name in needed if name not in ranges]:
+        why = f"must be given {missing[0]}, and no range is known for it"
+        raise Refused(f"{LACKS.get(missing[0], why)}.")
+    return partial(cls, **fixed), {name: ranges[name] for name in needed}
+
+
+def _with_solver(
+    cls: Callable[..., Algorithm], passed: Space, fixed: Space, step_size: Any, **numbers: Any
+) -> Algorithm:
+    """A personalized algorithm around federated averaging, both with the same step size."""
+    solver = fl.algorithms.FedAvg(step_size, **passed)
+    return cls(solver=solver, step_size=step_size, **numbers, **fixed)
+
+
+def _required(cls: type[Algorithm]) -> set[str]:
+    """The arguments without a default."""
+    return {
+        one.name
+        for one in fields(cls)  # pyright: ignore[reportArgumentType]
+        if one.default is MISSING and one.default_factory is MISSING
+    }
+
+
+def _tried(scenario: Scenario, label: str, build: Callable[..., Algorithm], space: Space) -> Method:
+    """The method, once a simulation of it was made with the least of its numbers."""
+    least = {name: values[0] for name, values in space.items()}
+    with unwarned():
+        try:
+            scenario.build(jax.random.key(0), build(**least))
+        except (TypeError, ValueError) as error:
+            text = str(error)
+            known = [why for name, why in scenario.chosen.items() if text.startswith(name)]
+            raise Refused(f"{known[0]}." if known else _short(text, label)) from None
+    return Method(build, space)
+
+
+def _short(text: str, label: str) -> str:
+    """What a requirement says, without the algorithm's name, how to mend it, and who else would
+    do.
+    """
+    text = text.removeprefix(f"{label} ").partition(" These can:")[0].partition(";")[0]
+    return " ".join(text.split()).rstrip(".") + "."
+
+
+def methods(scenario: Scenario) -> tuple[dict[str, Method], dict[str, str]]:
+    """Of all registered algorithms, those that the scenario admits, and why not the others."""
+    admitted, refused = {}, {}
+    for label in sorted(REGISTRY):
+        try:
+            admitted[label] = method(scenario, label)
+        except Refused as error:
+            refused[label] = str(error)
+    return admitted, refused

@@ -1,0 +1,204 @@
+"""Computing a scenario: its methods one by one, each tuned by the same rule; what is kept of it."""
+
+import hashlib
+import json
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import jax
+import numpy as np
+
+import fljax as fl
+from experiments.atlas.methods import Method, methods
+from experiments.atlas.scenario import Scenario
+from experiments.errors import UsageError
+from fljax import _folders, statistics
+from fljax.records import code_version
+from fljax.study.engine import program
+from fljax.study.store import write_whole
+from fljax.study.tuning import EFFORTS, gradients_until, unwarned
+
+#: Digits of stored numbers, and of the values at which they were computed.
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is computed: the arguments of :func:`fljax.tune`, and seeds of the evaluation.
+
+    Attributes:
+      methods: at most so many methods of a scenario, in the order of their names.
+    """
+
+    seeds: int = 20
+    tuning_seeds: int = 10
+    points: int = 8
+    extensions: int = 3
+    refinements: int = 1
+    methods: int | None = None
+
+
+FULL = Effort()
+QUICK = Effort(seeds=4, tuning_seeds=2, points=3, extensions=1, refinements=0, methods=2)
+
+
+class Busy(Exception):
+    """Another process computes this scenario."""
+
+
+def path_of(name: str, folder: Path) -> Path:
+    return folder / f"{name}.json"
+
+
+def read(name: str, folder: Path) -> dict[str, Any] | None:
+    """The stored result of a scenario, ``None`` where there is none.
+
+    Raises:
+      UsageError: a file that is damaged, or of another scenario.
+    """
+    path = path_of(name, folder)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["scenario"] != name:
+            raise UsageError(f"{path} is of the scenario {content['scenario']!r}; delete it.")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"cannot read {path} ({error}); delete it and run again.") from None
+    return content
+
+
+def unfinished(effort: Effort) -> Path:
+    """Where a run that is killed is found again by the same code with the same effort."""
+    digest = hashlib.sha256(repr((code_version(), asdict(effort))).encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.stem not in ("__main__", "report", "page"):
+            digest.update(path.read_bytes())
+    return _folders.cache() / "atlas" / digest.hexdigest()[:16]
+
+
+def compute(
+    scenario: Scenario, effort: Effort, folder: Path, store: Path, say: Any = print
+) -> dict[str, Any]:
+    """Run all methods that a scenario admits, and store the result; a method that is in the store
+    is not computed again.
+
+    Raises:
+      Busy: another process computes it.
+    """
+    own = store / scenario.name
+    own.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(own.with_suffix(".lock"), timeout=0):
+            if (known := read(scenario.name, folder)) is not None:
+                return known
+            result = _computed(scenario, effort, own, say)
+            text = json.dumps(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
+            write_whole(path_of(scenario.name, folder), (text + "\n").encode())
+    except filelock.Timeout:
+        raise Busy from None
+    shutil.rmtree(own, ignore_errors=True)
+    return result
+
+
+def _computed(scenario: Scenario, effort: Effort, own: Path, say: Any) -> dict[str, Any]:
+    began = time.perf_counter()
+    admitted, refused = methods(scenario)
+    labels = list(admitted)[: effort.methods]
+    numbers = {}
+    for label in labels:
+        path = own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
+        if path.exists():
+            numbers[label] = json.loads(path.read_text(encoding="utf-8"))
+            continue
+        numbers[label] = evaluated(scenario, label, admitted[label], effort, path.with_suffix(""))
+        write_whole(path, json.dumps(numbers[label]).encode())
+        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+        say(f"  {label}: {numbers[label]['seconds']:.0f} s", flush=True)
+    # Machine code of all methods together does not fit a process.
+    program.cache_clear()
+    jax.clear_caches()
+    return {
+        "scenario": scenario.name,
+        "effort": asdict(effort),
+        "version": code_version(),
+        "seconds": round(sum(one["seconds"] for one in numbers.values()), 1),
+        "wall": round(time.perf_counter() - began, 1),
+        "refused": refused,
+        "methods": numbers,
+    }
+
+
+def evaluated(
+    scenario: Scenario, label: str, made: Method, effort: Effort, store: Path
+) -> dict[str, Any]:
+    """One method tuned, and run on fresh seeds: what :func:`fljax.compare` does for several."""
+    began = time.perf_counter()
+    settings = {"rounds": scenario.rounds, "record_every": scenario.record_every, "store": store}
+    try:
+        with unwarned(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", fl.DamageWarning)
+            tuned = fl.tune(
+                scenario.build,
+                {label: (made.build, made.space)},
+                metric=scenario.metric,
+                seeds=effort.tuning_seeds,
+                points=effort.points,
+                extensions=effort.extensions,
+                refinements=effort.refinements,
+                **settings,
+            )
+            results = fl.sweep(
+                scenario.build,
+                grid={"algorithm": tuned.methods},
+                seeds=effort.seeds,
+                progress=False,
+                **settings,
+            )
+    except ValueError as error:
+        if "every candidate had runs that diverged" not in str(error):
+            raise
+        return {"lost": str(error), "seconds": time.perf_counter() - began}
+    counted = gradients_until(scenario.build, tuned.methods[label], results["round"].values)
+    results["gradients"] = ("algorithm", "round"), counted[None]
+    last = statistics.at_round(results)
+    until = {
+        of: plain(statistics.until(results, scenario.metric, scenario.target, by).values[0])
+        for of, by in EFFORTS.items()
+    }
+    response = tuned.response[label]
+    return {
+        "final": plain(last[scenario.metric].values[0]),
+        "diverged": (last["diverged"].values[0] > 0).astype(int).tolist(),
+        "until": until,
+        "chosen": {k: sized(v) for k, v in tuned.chosen[label].items()},
+        "interior": tuned.interior[label],
+        "width": {k: [sized(v) for v in ends] for k, ends in tuned.width[label].items()},
+        "tried": response.sizes["candidate"],
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def sized(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def plain(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    """Numbers as JSON has them: infinite ones are -1, unknown ones are null."""
+    return [
+        None if np.isnan(value) else -1 if np.isinf(value) else sized(float(value))
+        for value in np.asarray(values, np.float64)
+    ]
+
+
+def floats(values: Sequence[float | None]) -> np.ndarray:
+    """What :func:`plain` was given."""
+    array = np.array([np.nan if value is None else value for value in values], np.float64)
+    return np.where(array == -1, np.inf, array)

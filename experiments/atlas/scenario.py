@@ -1,0 +1,82 @@
+"""What a scenario of the atlas is: a problem that many papers run on, and why."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+import fljax as fl
+from fljax.federation import Federation
+from fljax.graphs import Graph
+
+#: All scenarios by name, in the order of their declaration.
+SCENARIOS: dict[str, "Scenario"] = {}
+
+#: Who exchanges messages with whom, and the network that an algorithm must run on.
+TALKS = {"server": None, "servers": Federation, "peers": Graph}
+
+#: Local gradient steps in a round, of the algorithms that take several.
+LOCAL_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A standard scenario; constructing one declares it.
+
+    Attributes:
+      name: words joined by hyphens.
+      title: what it is, in a line.
+      reason: why it is standard.
+      when: how a reader would say that this is their problem, for the decision page.
+      parts: key -> arguments of :class:`fljax.Simulation` besides algorithm and metrics, pure.
+      metric: what is minimized.
+      target: its value at which rounds, bits and gradients are counted.
+      rounds: of every run.
+      axes: what varies between this scenario and its neighbors, by name.
+      talks: who exchanges messages: clients with a server, clients with servers that form a
+        network, or peers.
+      given: arguments that every algorithm with a field of that name gets.
+      chosen: names in ``given`` without which an algorithm does not run here, with the reason.
+      personal: whether each client may end with a model of its own.
+      directed: whether links go in one direction, which not all algorithms can use.
+      record_every: rounds between records.
+    """
+
+    name: str
+    title: str
+    reason: str
+    when: str
+    parts: Callable[[jax.Array], dict[str, Any]]
+    metric: str
+    target: float
+    rounds: int
+    axes: Mapping[str, str | float]
+    talks: str = "server"
+    given: Mapping[str, Any] = field(default_factory=lambda: {"local_steps": LOCAL_STEPS})
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    personal: bool = False
+    directed: bool = False
+    record_every: int = 2
+
+    def __post_init__(self) -> None:
+        if self.name in SCENARIOS:
+            raise ValueError(f"a scenario named {self.name!r} is declared already.")
+        if self.talks not in TALKS:
+            raise ValueError(f"talks must be one of {', '.join(TALKS)}, got {self.talks!r}.")
+        if unknown := self.chosen.keys() - self.given.keys():
+            raise ValueError(f"{self.name}: chosen arguments are not given: {sorted(unknown)}.")
+        if self.rounds % self.record_every:
+            raise ValueError(
+                f"{self.name}: record_every={self.record_every} must divide rounds={self.rounds}."
+            )
+        SCENARIOS[self.name] = self
+
+    def build(self, key: jax.Array, algorithm: Any) -> fl.Simulation:
+        """The simulation of one run; an algorithm that compresses by its own rule is given the
+        compressor instead of the link.
+        """
+        parts = self.parts(key)
+        if hasattr(algorithm, "compression"):
+            parts.pop("compression", None)
+        return fl.Simulation(algorithm=algorithm, metrics=[self.metric], **parts)

@@ -1,0 +1,481 @@
+"""The atlas: its scenarios are what they say, every algorithm runs or is refused with a reason, a
+killed run goes on, and the pages say what the results are.
+"""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax as fl
+from experiments.atlas import __main__, analysis, commands, labels, report, running, scenario
+from experiments.atlas.__main__ import main
+from experiments.atlas.links import UNEQUAL
+from experiments.atlas.methods import Refused, method, methods
+from experiments.atlas.scenario import SCENARIOS, Scenario
+from experiments.errors import UsageError
+from fljax.algorithms import REGISTRY
+from fljax.federation import Federation
+from fljax.graphs import Graph
+from fljax.study.tuning import unwarned
+
+KEY = jax.random.key(0)
+TINY = running.Effort(2, 1, points=3, extensions=0, refinements=0, methods=2)
+
+
+def made(name, label, **numbers):
+    """An algorithm as a scenario makes it, and the simulation."""
+    build, space = method(SCENARIOS[name], label)
+    algorithm = build(**{key: values[0] for key, values in space.items()} | numbers)
+    with unwarned():
+        return algorithm, SCENARIOS[name].build(KEY, algorithm)
+
+
+# Scenarios ---------------------------------------------------------------------------------------
+
+
+def along(axis):
+    return {one.axes[axis] for one in SCENARIOS.values() if axis in one.axes}
+
+
+def test_the_axes_are_those_of_the_literature():
+    assert along("dissimilarity") == {0.0, 0.3, 3.0}
+    assert along("condition") == {4.0, 400.0}
+    assert along("concentration") == {0.1, 1.0, 100.0}
+    assert along("epsilon") == {1.0, 4.0, 16.0}
+    assert along("rho") == {0.1, 1.0, 10.0}
+    assert along("attackers") == {0.2}
+    assert along("graph") == {"ring", "grid", "random", "expander", "directed exponential"}
+    assert along("data") == {"MNIST", "ijcnn1", "a stream"}
+    assert along("model") == {"softmax regression", "a network of two layers"}
+    assert len(along("compression")) == 5
+    assert along("link") == {"lossy", "late", "absent"}
+
+
+@pytest.mark.parametrize("one", SCENARIOS.values(), ids=lambda one: one.name)
+def test_a_scenario_says_what_it_is_and_why_it_is_standard(one):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9.]+)+|absent|late", one.name)
+    assert len(one.reason) > 40
+    assert one.reason.rstrip().endswith(".")
+    assert one.title != one.when
+    assert one.axes
+    assert one.target > 0
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("one", SCENARIOS.values(), ids=lambda one: one.name)
+def test_a_scenario_admits_or_refuses_every_algorithm(one):
+    try:
+        parts = one.parts(KEY)
+    except FileNotFoundError:
+        pytest.skip("needs a data set")
+    kind = {"server": type(None), "servers": Federation, "peers": Graph}[one.talks]
+    assert isinstance(parts.get("network"), kind)
+    admitted, refused = methods(one)
+    assert admitted.keys() | refused.keys() == REGISTRY.keys()
+    assert not admitted.keys() & refused.keys()
+    assert len(admitted) >= 3
+    assert all(why.endswith(".") and len(why) > 12 for why in refused.values())
+    label, first = next(iter(admitted.items()))
+    with unwarned():
+        simulation = one.build(KEY, first.build(**{k: v[0] for k, v in first.space.items()}))
+        fl.run(simulation, rounds=2)
+    assert simulation.algorithm.label == label
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "why"),
+    [
+        ("squares-well-alike", "EXTRA", "runs on a network of peers, not on one server"),
+        ("peers-ring", "FedAvg", "runs on one server, not on a network of peers"),
+        ("squares-well-alike", "Ditto", "ends with a model for each client or cluster"),
+        ("squares-well-alike", "q-FedAvg", "minimizes a fairness objective"),
+        ("squares-well-alike", "ISFedAvg", "draws a part of the clients, and here all take part"),
+        ("tenth-alike", "Scaffnew", "does not let the server choose a tenth of the clients"),
+        ("unequal-work", "FL", "has no number of local steps of each client"),
+        ("late", "Scaffnew", "has no rule for late messages"),
+        ("peers-directed", "EXTRA", "needs links in both directions"),
+        ("peers-ring", "Choco-SGD", "compresses by a rule that must be given"),
+        ("stream-server", "SCAFFOLD", "needs all data at once and cannot learn from a stream"),
+        ("bits-sign", "SignSGD", "compresses its messages itself"),
+    ],
+)
+def test_a_refusal_says_why(name, label, why):
+    with pytest.raises(Refused, match=f"^{why}"):
+        method(SCENARIOS[name], label)
+
+
+def test_what_a_scenario_gives_reaches_the_algorithm():
+    assert made("tenth-alike", "FedAvg")[0].clients_per_round == 5
+    assert made("tenth-alike", "SignSGD")[0].selection.count == 5
+    assert made("unequal-work", "SCAFFOLD")[0].local_steps == UNEQUAL
+    assert np.mean(UNEQUAL) == pytest.approx(5, abs=0.25)
+    assert made("clusters-server", "IFCA")[0].clusters == 4
+    assert made("clusters-peers", "FedSGD, networked")[0].batches.size == 5
+    ditto, _ = made("clusters-server", "Ditto", step_size=0.25)
+    assert ditto.solver.local_steps == 5
+    assert float(ditto.solver.size(jnp.array(1))) == 0.25
+
+
+def test_who_compresses_by_its_own_rule_gets_the_compressor_instead_of_the_link():
+    algorithm, simulation = made("peers-bits-top", "Choco-SGD")
+    assert algorithm.compression.count == 4
+    assert simulation.compression is None
+    assert made("peers-bits-top", "EXTRA")[1].compression.count == 4
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("attack")])
+def test_aggregators_withstand_as_many_attackers_as_there_are(name, recwarn):
+    attack = made(name, "ATC" if name.endswith("peers") else "FedAvg")[1].attack
+    build, _ = method(SCENARIOS[name], "ATC" if name.endswith("peers") else "FedAvg")
+    SCENARIOS[name].build(KEY, build(step_size=0.1))
+    assert not [one for one in recwarn if one.category is fl.AssumptionWarning]
+    assert int(np.sum(attack.attackers)) == 10
+
+
+def test_compressors_are_compared_at_equal_bits():
+    for name, (_, compressor) in commands.links.COMPRESSORS.items():
+        bits = 32 * 64 if compressor is None else compressor.bits(64)
+        spent = SCENARIOS[f"bits-{name}"].rounds * bits
+        assert 20_000 - 2 * bits < spent <= 20_000
+
+
+def test_clients_are_as_unlike_as_their_axis_says():
+    apart = {}
+    for likeness in ("alike", "mildly", "strongly"):
+        problem = SCENARIOS[f"squares-well-{likeness}"].parts(KEY)["problem"]
+        pairs = zip(np.asarray(problem.features), np.asarray(problem.targets), strict=True)
+        models = np.stack([np.linalg.lstsq(x, y)[0] for x, y in pairs])
+        apart[likeness] = float(np.std(models - models.mean(0)))
+    assert apart["alike"] < 0.3 < apart["mildly"] < 0.6 < 2.5 < apart["strongly"] < 3.5
+
+
+def test_labels_are_skewed_as_the_concentration_says():
+    pool = labels.pool(
+        np.ones((90, 3)), np.repeat([0, 1, 2], 30), np.ones((4, 3)), np.array([0, 1, 2, 2])
+    )
+    most = {}
+    for concentration in (0.1, 100.0):
+        features, drawn = labels.drawn(KEY, pool.features, pool.start, pool.size, concentration)
+        assert features.shape == (labels.CLIENTS, labels.SAMPLES, 3)
+        shares = [np.bincount(np.asarray(row).astype(int), minlength=3) for row in drawn]
+        most[concentration] = np.mean(np.max(shares, axis=1)) / labels.SAMPLES
+    assert most[100.0] < 0.5 < 0.7 < most[0.1]
+
+
+def test_drawn_samples_have_their_labels():
+    features = np.repeat([[0.0], [1.0], [2.0]], [20, 3, 7], axis=0)
+    order = np.random.default_rng(0).permutation(30)
+    given = features[order], features[order, 0].astype(int)
+    pool = labels.pool(*given, features[:1], np.array([0]))
+    got, label = labels.drawn(KEY, pool.features, pool.start, pool.size, 1.0)
+    scale = np.sqrt(np.mean(features**2))
+    assert np.allclose(np.asarray(got)[..., 0] * scale, label)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "peers-ring"}, "'peers-ring' is declared already"),
+        ({"talks": "stars"}, "talks must be one of server, servers, peers, got 'stars'"),
+        ({"chosen": {"clients_per_round": "why"}}, "chosen arguments are not given"),
+        ({"record_every": 3}, "record_every=3 must divide rounds=200"),
+    ],
+)
+def test_a_scenario_that_cannot_be_is_refused(change, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dataclasses.replace(SCENARIOS["peers-ring"], **{"name": "another-one"} | change)
+    assert "another-one" not in SCENARIOS
+
+
+# Running -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A scenario of three clients that is gone after the test."""
+    monkeypatch.setattr(scenario, "SCENARIOS", dict(SCENARIOS))
+
+    def parts(key):
+        return {"problem": fl.problems.ridge(key, clients=3, samples=8, dim=2)}
+
+    words = "Three clients, so that a test is quick.", "three clients"
+    return Scenario(
+        "three-clients", "Three clients", *words, parts, "normalized_error", 1e-2, 8, {"clients": 3}
+    )
+
+
+@pytest.fixture
+def outcome():
+    """What is stored of an algorithm, whose error is a given number times a seed's own."""
+
+    def of(error, rounds, **more):
+        own = error * np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02])
+        return {
+            "final": running.plain(own),
+            "diverged": [0] * 6,
+            "until": {"rounds": [rounds] * 6, "bits": [100 * rounds] * 6, "gradients": [None] * 6},
+            "chosen": {"step_size": 0.1},
+            "interior": {"step_size": True},
+            "width": {"step_size": [0.01, 0.1]},
+            "tried": 16,
+            "seconds": 1.0,
+        } | more
+
+    return of
+
+
+def stored(outcomes, name="peers-ring", refused=None):
+    effort = dataclasses.asdict(dataclasses.replace(running.FULL, seeds=6))
+    return {
+        "scenario": name,
+        "effort": effort,
+        "seconds": 3.0,
+        "refused": refused or {"FedAvg": "runs on one server."},
+        "methods": outcomes,
+    }
+
+
+def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
+    small, outcome, tmp_path, monkeypatch
+):
+    asked = []
+
+    def evaluated(one, label, *_):
+        if len(asked) == 1:
+            asked.append("killed")
+            raise KeyboardInterrupt
+        asked.append(label)
+        return outcome(1.0, 4)
+
+    monkeypatch.setattr(running, "evaluated", evaluated)
+    monkeypatch.setattr(running, "methods", lambda _: (dict.fromkeys(["CTA", "ATC"]), {}))
+    store = tmp_path / "store"
+    with pytest.raises(KeyboardInterrupt):
+        running.compute(small, TINY, tmp_path, store, say=lambda *_, **__: None)
+    assert running.read(small.name, tmp_path) is None
+    result = running.compute(small, TINY, tmp_path, store, say=lambda *_, **__: None)
+    first, second = result["methods"]
+    assert asked == [first, "killed", second]
+    assert not (store / small.name).exists()
+    assert running.read(small.name, tmp_path) == result
+    assert running.compute(small, TINY, tmp_path, store) == result
+    assert len(asked) == 3
+
+
+def test_a_scenario_is_computed_by_one_process(small, tmp_path):
+    lock = running.filelock.FileLock(tmp_path / f"{small.name}.lock")
+    with lock, pytest.raises(running.Busy):
+        running.compute(small, TINY, tmp_path, tmp_path)
+
+
+def test_a_method_is_tuned_and_run_on_fresh_seeds(small, tmp_path):
+    made = method(small, "FedAvg")
+    got = running.evaluated(small, "FedAvg", made, TINY, tmp_path / "runs")
+    again = fl.tune(
+        small.build,
+        {"FedAvg": tuple(made)},
+        metric="normalized_error",
+        rounds=8,
+        seeds=1,
+        points=3,
+        extensions=0,
+        refinements=0,
+        record_every=2,
+    )
+    study = fl.sweep(small.build, grid={"algorithm": again.methods}, rounds=8, seeds=2)
+    assert got["chosen"]["step_size"] == pytest.approx(
+        again.chosen["FedAvg"]["step_size"], rel=1e-4
+    )
+    assert np.allclose(got["final"], study.normalized_error.values[0, :, -1], rtol=1e-4)
+    assert got["tried"] == 3
+    first = [int(np.argmax(run[1::2] <= 1e-2) + 1) * 2 for run in study.normalized_error.values[0]]
+    reached = study.normalized_error.values[0, :, 1::2].min(1) <= 1e-2
+    assert got["until"]["rounds"] == [n if ok else -1 for n, ok in zip(first, reached, strict=True)]
+
+
+def test_an_algorithm_that_always_diverges_is_kept_with_the_reason(small, tmp_path):
+    build, _ = method(small, "FedAvg")
+    fast = running.Method(build, {"step_size": (1e30, 1e35)})
+    got = running.evaluated(small, "FedAvg", fast, TINY, tmp_path / "runs")
+    assert "every candidate had runs that diverged" in got["lost"]
+
+
+def test_numbers_survive_being_stored():
+    assert running.plain([1.234567, np.inf, np.nan]) == [1.2346, -1, None]
+    back = running.floats([1.2346, -1, None])
+    assert back[:2].tolist() == [1.2346, np.inf]
+    assert np.isnan(back[2])
+
+
+# Pages -------------------------------------------------------------------------------------------
+
+
+def test_ranks_costs_and_slack_are_those_of_the_results(outcome):
+    results = stored({"EXTRA": outcome(1e-3, 20), "CTA": outcome(1.0, 4), "ATC": outcome(1.0, 8)})
+    rows = analysis.table(SCENARIOS["peers-ring"], results)
+    assert [row.label for row in rows] == ["EXTRA", "CTA", "ATC"]
+    assert [row.rank for row in rows] == [(1, 1, 1), (2, 2, 3), (2, 2, 3)]
+    assert rows[0].value[0] == pytest.approx(10 * np.log10(1e-3 * 1.00333), abs=1e-2)
+    assert [row.label for row in analysis.best(rows)] == ["EXTRA"]
+    assert analysis.least(rows, "rounds") == (["CTA"], 4.0)
+    assert analysis.least(rows, "gradients") == ([], np.inf)
+    assert rows[0].slack == pytest.approx(1.0)
+
+
+def test_errors_below_what_single_precision_resolves_are_equal(outcome):
+    below = 1e-6 * SCENARIOS["peers-ring"].target
+    results = stored({"EXTRA": outcome(below, 20), "NIDS": outcome(0.1 * below, 10)})
+    rows = analysis.table(SCENARIOS["peers-ring"], results)
+    assert [(row.label, row.rank) for row in rows] == [("NIDS", (1, 1, 2)), ("EXTRA", (1, 1, 2))]
+
+
+def test_runs_that_never_arrive_and_methods_that_diverge_are_in_the_table(outcome):
+    never = outcome(2.0, 4)
+    never["until"]["rounds"] = [4, 4, -1, -1, -1, -1]
+    gone = outcome(1.0, 4, diverged=[1] * 6)
+    results = stored(
+        {
+            "EXTRA": outcome(1.0, 4),
+            "CTA": never,
+            "ATC": {"lost": "every candidate", "seconds": 1.0},
+            "NIDS": gone,
+        }
+    )
+    rows = {row.label: row for row in analysis.table(SCENARIOS["peers-ring"], results)}
+    assert rows["CTA"].cost["rounds"] == np.inf
+    assert rows["ATC"].remark == "diverged with every candidate"
+    assert rows["NIDS"].remark == "all runs diverged"
+    cells = report.cells(SCENARIOS["peers-ring"], rows["ATC"])
+    assert len(cells) == len(report.HEAD)
+
+
+def test_profiles_count_refusals_as_unsolved(outcome):
+    results = {
+        "peers-ring": stored({"EXTRA": outcome(1.0, 20), "CTA": outcome(1.0, 10)}),
+        "peers-late": stored({"CTA": outcome(1.0, 10)}, "peers-late"),
+    }
+    ran = [SCENARIOS[name] for name in results]
+    shares = fl.statistics.profile(analysis.costs(ran, results, "rounds"))
+    assert analysis.within(shares, "CTA", 1) == 1.0
+    assert analysis.within(shares, "EXTRA", 1) == 0.0
+    assert analysis.within(shares, "EXTRA", 2) == analysis.within(shares, "EXTRA", 10) == 0.5
+    scores = analysis.scores(shares)
+    assert float(scores.sel(algorithm="CTA")) == pytest.approx(1.0)
+    assert float(scores.sel(algorithm="EXTRA")) == pytest.approx(0.5 * np.log(5) / np.log(10))
+
+
+def test_the_pages_say_what_the_results_are(outcome, tmp_path):
+    refused = {"FedAvg": "runs on one server.", "FedSGD, networked": "runs on one server."}
+    outcomes = {"EXTRA": outcome(1e-3, 20), "CTA": outcome(1.0, 4)}
+    (tmp_path / "peers-ring.json").write_text(json.dumps(stored(outcomes, refused=refused)))
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    front = (tmp_path / "README.md").read_text()
+    assert "*EXTRA* (-30.0 dB; rank 1, between 1 and 1 of 2)" in front
+    assert "fewest rounds to -13.0 dB: CTA (4)" in front
+    assert "fewest bits to -13.0 dB: CTA (400)" in front
+    assert "fewest gradients" not in front.partition("## Decisions")[2].partition("\n\n- ")[2]
+    assert "peers on a fixed graph without failures** (1 scenario): EXTRA 1." in front
+    assert f"1 of {len(SCENARIOS)} scenarios were run" in front
+    assert "- `peers-grid`: Peers on a grid" in front
+    assert "- `peers-ring`" not in front
+    assert "quick run" not in front
+    assert "has 2 algorithms at most" in report.rule(dataclasses.asdict(running.QUICK))
+    page = (tmp_path / "peers-ring.md").read_text()
+    assert "| 1 (1 to 1) | EXTRA | -30.0 dB (" in page
+    assert "- FedAvg, 'FedSGD, networked': runs on one server." in page
+    assert (tmp_path / "profiles.png").stat().st_size > 10_000
+
+
+def test_every_kind_of_problem_of_the_summary_has_scenarios():
+    for words, belongs in report.PROBLEMS.items():
+        assert sum(map(belongs, SCENARIOS.values())) >= 2, words
+
+
+@pytest.mark.slow
+def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(__main__, "lean", lambda: None)
+    out = ["--out", str(tmp_path), "--store", str(tmp_path / "store")]
+    assert main(["run", "private-peers-1", "--quick", *out]) == 0
+    assert main(["run", "private-peers-1", "--quick", *out]) == 0
+    assert "finished; delete" in capsys.readouterr().out
+    result = running.read("private-peers-1", tmp_path)
+    assert len(result["methods"]) == running.QUICK.methods
+    assert main(["report", "--out", str(tmp_path)]) == 0
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run"], "name the scenarios to run, or all of them by --all"),
+        (["run", "--all", "peers-ring"], "or all of them by --all alone"),
+        (["run", "peers-rin"], "'peers-ring'"),
+        (["run", "peers-ring", "--out", "/dev/null/x"], "cannot write to /dev/null/x"),
+        (["report", "--out", "/nowhere"], "no folder /nowhere"),
+        (["draw"], "invalid choice: 'draw'"),
+        (["run", "--seeds", "3"], "unrecognized arguments: --seeds"),
+    ],
+)
+def test_a_wrong_request_gets_one_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "unfinished", lambda _: tmp_path)
+    monkeypatch.setattr(__main__, "lean", lambda: None)
+    assert main(words) == 2
+    answer = capsys.readouterr().err
+    assert message in answer
+    assert answer.count("\n") == 1
+
+
+def test_a_folder_without_results_or_with_a_damaged_one_is_named(tmp_path, capsys):
+    assert main(["report", "--out", str(tmp_path)]) == 2
+    assert "no results in" in capsys.readouterr().err
+    path = tmp_path / "peers-ring.json"
+    path.write_text("{")
+    with pytest.raises(UsageError, match=r"cannot read .*peers-ring.json .*; delete it"):
+        running.read("peers-ring", tmp_path)
+    path.write_text(json.dumps(stored({}, name="peers-grid")))
+    with pytest.raises(UsageError, match="is of the scenario 'peers-grid'"):
+        running.read("peers-ring", tmp_path)
+
+
+@pytest.mark.parametrize("installed", ["0.10.2", "0.11.0"])
+def test_programs_are_compiled_without_costly_passes(installed, monkeypatch):
+    monkeypatch.setattr(__main__, "version", lambda _: installed)
+    monkeypatch.setenv("XLA_FLAGS", "--other")
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
+    __main__.lean()
+    assert __main__.os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
+    emitters = "--xla_cpu_use_fusion_emitters=false" in __main__.os.environ["XLA_FLAGS"]
+    assert emitters == (installed < "0.11")
+
+
+def test_a_scenario_without_its_data_is_not_run_and_said(tmp_path, capsys, monkeypatch):
+    def absent(*_, **__):
+        raise FileNotFoundError("MNIST is not there; set FLJAX_DATA.")
+
+    monkeypatch.setattr(commands, "compute", absent)
+    monkeypatch.setattr(__main__, "lean", lambda: None)
+    out = ["--out", str(tmp_path), "--store", str(tmp_path / "store")]
+    assert main(["run", "mnist-softmax-1", *out]) == 0
+    assert "not run: MNIST is not there" in capsys.readouterr().out
+
+
+def test_list_names_every_scenario_with_its_reason(capsys):
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said and one.reason in said for name, one in SCENARIOS.items())
+
+
+def test_stored_results_are_of_declared_scenarios():
+    for path in (Path(__file__).parents[2] / "figures" / "atlas").glob("*.json"):
+        result = running.read(path.stem, path.parent)
+        assert path.stem in SCENARIOS
+        assert result["methods"].keys() | result["refused"].keys() <= REGISTRY.keys()
+        analysis.table(SCENARIOS[path.stem], result)
