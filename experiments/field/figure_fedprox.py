@@ -59,7 +59,7 @@ SIZES = Setting(
 SHORT = Setting(
     "most samples of a client, shorter",
     250,
-    "a third of the clients are cut: to see what long local work has to do with it",
+    "a fourth of the clients are cut: to see what long local work has to do with it",
 )
 TEST = Setting(
     "held-out samples of a client",
