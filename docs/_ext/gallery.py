@@ -23,6 +23,7 @@ DOCUMENTS = {
     "gauthier": "Gauthier's thesis",
     "rizk": "Rizk's thesis",
     "jung": "Jung's book",
+    "field": "papers of the field",
 }
 
 HEAD = """\

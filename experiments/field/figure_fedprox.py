@@ -35,7 +35,7 @@ CHOSEN = Setting("clients a round", 10, "section 5.1", given=True)
 EPOCHS = Setting("passes E of who is in time", 20, "section 5.2", given=True)
 BATCH = Setting("samples a step", 10, "appendix C", given=True)
 STEP = Setting("step size", 0.01, "appendix C", given=True)
-ROUNDS = Setting("rounds", 100, "half of the source's 200, for the time that they take")
+ROUNDS = Setting("rounds", 60, "of the source's 200, for the time that they take")
 ATTRACTION = Setting(
     "μ", 1.0, "the best of 0.001, 0.01, 0.1 and 1 on Synthetic, appendix C", given=True
 )
@@ -73,7 +73,7 @@ SEEDS = Setting(
     "source has one data set. Intervals are Student's t of the jackknife over paired seeds",
 )
 EVERY = Setting("recorded", 2, "every so many rounds")
-END = Setting("records that are read", 10, "the mean over the last fifth of the rounds")
+END = Setting("records that are read", 6, "the mean over the last fifth of the rounds")
 
 LOSS, DISSIMILARITY, ACCURACY = "loss", "dissimilarity", "weighted_accuracy"
 IID = "IID"
