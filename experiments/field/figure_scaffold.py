@@ -278,8 +278,8 @@ def counts(*similarities: int) -> Callable[[Studies], str]:
 def slower(studies: Studies) -> str:
     return (
         f"{counts(UNLIKE)(studies)} Our reading: what clients of other digits agree on is enough "
-        "for 85 % of ten, and local steps bring FedAvg there before drift counts; the source asks for "
-        "half of 62 classes, of which a client has one or two."
+        "for 85 % of ten, and local steps bring FedAvg there before drift counts; the source asks "
+        "for half of 62 classes, of which a client has one or two."
     )
 
 
