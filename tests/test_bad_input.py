@@ -1044,6 +1044,7 @@ VALID = {
         "loss": fl.problems.LeastSquares(),
     },
     "problems.group_share": {"strength": 1.0, "index": CLUSTER, "groups": 2},
+    "problems.heterogeneous_softmax": {"key": KEY, "clients": K, "samples": (2, 5)},
     "problems.huber": DRAWN,
     "problems.least_absolute_deviation": DRAWN,
     "problems.least_squares": DRAWN,
@@ -1774,6 +1775,10 @@ TOO_LARGE = {
             "spread": 0.1,
             "strength": 1.0,
         },
+        "takes 400 GB",
+    ),
+    "problems.heterogeneous_softmax": (
+        {"key": KEY, "clients": 10**5, "samples": (1, 10**4), "dim": 99},
         "takes 400 GB",
     ),
     "data.random_fourier": ({"key": KEY, "inputs": 10**6, "features": 10**6}, "takes 4 TB"),

@@ -27,6 +27,7 @@ from fljax.problems import (
     factorize,
     from_clients,
     prox,
+    synthetic,
 )
 from tests.reference import nfl
 
@@ -711,6 +712,140 @@ def test_elastic_net_penalty_is_that_of_the_stacked_data(key):
     )
     close(problem.regularizer.l1, 0.01 * np.abs(product).max(), rtol=1e-12)
     assert float(problem.regularizer.l2) == 0.7
+
+
+def spied(monkeypatch):
+    """What a generator draws, in its order."""
+    drawn = []
+
+    def spy(name):
+        real = getattr(synthetic, name)
+
+        def draw(*args):
+            drawn.append(np.asarray(result := real(*args)))
+            return result
+
+        monkeypatch.setattr(synthetic, name, draw)
+
+    # The rows of features are drawn by a loop, in which single draws are none of their own.
+    rows = synthetic._normal_rows
+    plain = synthetic.normal
+    spy("normal")
+
+    def drawn_rows(*args):
+        with monkeypatch.context() as inside:
+            inside.setattr(synthetic, "normal", plain)
+            drawn.append(np.asarray(result := rows(*args)))
+        return result
+
+    monkeypatch.setattr(synthetic, "_normal_rows", drawn_rows)
+    return drawn
+
+
+def one_client(size, shift, model, mean, features):
+    """Samples and labels of one client of Synthetic(alpha, beta), from standard normal draws.
+
+    Args:
+      size: its number of samples.
+      shift: alpha times a draw, added to its model; and beta times one, to its features' mean.
+      model: ``[C, P + 1]``, the intercepts last.
+      mean: ``[P]``.
+      features: ``[>= size, P]``.
+    """
+    x, y = [], []
+    for n in range(size):
+        sample = [
+            shift[1] + m + (j + 1) ** (-1.2 / 2) * f
+            for j, (m, f) in enumerate(zip(mean, features[n], strict=True))
+        ]
+        scores = [
+            sum((shift[0] + w) * s for w, s in zip(row[:-1], sample, strict=True))
+            + shift[0]
+            + row[-1]
+            for row in model
+        ]
+        x.append([*sample, 1.0])
+        y.append(int(np.argmax(scores)))
+    return np.array(x), np.array(y)
+
+
+@pytest.mark.parametrize("identical", [False, True])
+def test_heterogeneous_softmax_is_the_papers_loop(key, monkeypatch, identical):
+    alpha, beta = (0, 0) if identical else (0.5, 1.5)
+    drawn = spied(monkeypatch)
+    made = problems.heterogeneous_softmax(
+        *(key, 4, (3, 60), alpha, beta), dim=5, classes=3, identical=identical, test_samples=7
+    )
+    z, shifts, models, means, train, test = drawn
+    sizes = [min(3 + int(np.exp(4 + 2 * number)), 60) for number in z]
+    for k, size in enumerate(sizes):
+        shift = alpha * shifts[0, k], beta * shifts[1, k]
+        known = (shift, models[0 if identical else k], 0 * means[k] if identical else means[k])
+        x, y = one_client(size, *known, train[k])
+        close(made.features[k, :size], x, rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(made.targets[k, :size], y)
+        close(made.weights[k], [1 / size] * size + [0] * (60 - size))
+        assert not np.any(made.features[k, size:])
+        x, y = one_client(7, *known, test[k])
+        close(made.test.features[k], x, rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(made.test.targets[k], y)
+    assert len(set(sizes)) > 1
+    assert isinstance(made.loss, Softmax)
+    assert made.dim == 18
+
+
+def test_heterogeneous_softmax_follows_its_laws(key):
+    beta = 2.0
+    make = problems.heterogeneous_softmax
+    made = make(key, 400, (50, 1000), 1.0, beta, dim=4, classes=2)
+    sizes = np.asarray((made.weights > 0).sum(axis=1))
+    cut = stats.lognorm(2, scale=np.exp(4))
+    inside = sizes[sizes < 1000] - 50 + np.random.default_rng(0).uniform(size=sum(sizes < 1000))
+    assert stats.kstest(cut.cdf(inside) / cut.cdf(950), "uniform").pvalue > 1e-3
+    assert abs(np.mean(sizes == 1000) - cut.sf(950)) < 3 * np.sqrt(cut.sf(950) / 400)
+    rows = [np.asarray(x)[:n, :4] for x, n in zip(made.features, sizes, strict=True)]
+    means = np.array([x.mean(axis=0) for x in rows])
+    for j in range(4):
+        within = np.concatenate([x[:, j] - x[:, j].mean() for x in rows])
+        spread = np.sqrt(1 + beta**2)
+        assert stats.kstest(means[:, j] / spread, "norm").pvalue > 1e-3
+        close(within.var(), (j + 1) ** -1.2, rtol=0.02)
+    # B_k is common to the features of a client, and all else of their means is not.
+    correlation = np.corrcoef(means.T)[np.triu_indices(4, 1)]
+    close(correlation, beta**2 / (1 + beta**2), atol=0.06)
+
+
+def test_no_label_depends_on_alpha(key):
+    make = problems.heterogeneous_softmax
+    same, other = (make(key, 6, (9, 40), a, 1.0, dim=5, classes=4) for a in (0.0, 1.0))
+    np.testing.assert_array_equal(same.targets, other.targets)
+    assert len(np.unique(same.targets)) == 4
+
+
+def test_heterogeneous_softmax_is_pure_in_its_key(key):
+    def make(key, spread):
+        made = problems.heterogeneous_softmax(key, 3, (4, 9), spread, spread, dim=2, classes=3)
+        return made.features, made.targets, made.weights
+
+    keys, spreads = jax.random.split(key), jnp.array([0.0, 1.0])
+    for at, found in enumerate(zip(*jax.jit(jax.vmap(make))(keys, spreads), strict=True)):
+        for one, other in zip(found, make(keys[at], spreads[at]), strict=True):
+            close(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"samples": (5, 2)}, "samples must be >= 5, got 2. samples are .fewest, most."),
+        ({"samples": (0, 2)}, "samples must be >= 1, got 0"),
+        ({"feature_spread": -1.0}, "feature_spread must be finite and >= 0, got -1"),
+        ({"model_spread": 1.0, "identical": True}, "model_spread must be .*no spread"),
+        ({"test_samples": -1}, "test_samples must be >= 0, got -1"),
+    ],
+)
+def test_heterogeneous_softmax_says_what_is_wrong(key, wrong, error):
+    with pytest.raises(ValueError, match=error):
+        problems.heterogeneous_softmax(**({"key": key, "clients": 3, "samples": (2, 4)} | wrong))
 
 
 # What is refused -------------------------------------------------------------------------------

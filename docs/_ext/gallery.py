@@ -24,6 +24,7 @@ DOCUMENTS = {
     "rizk": "Rizk's thesis",
     "jung": "Jung's book",
     "headline": "The algorithms' papers",
+    "field": "papers of the field",
 }
 
 HEAD = """\

@@ -18,19 +18,19 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import NullFormatter
-from scipy import stats
 
 import fljax as fl
 from experiments import picture
 from experiments.conventions import CLOSE, LITTLE
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import joined
+from experiments.measures import of_few as estimate
 from experiments.tuning import SEEDS as TUNING_SEEDS
 from experiments.tuning import seeds as tuning_seeds
-from fljax import plotting, statistics
+from fljax import plotting
 from fljax._module import float_dtype
 from fljax.algorithms import SCAFFOLD, Algorithm, FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx
 from fljax.data.images import Images
@@ -441,22 +441,6 @@ def bits_of(studies: Studies, name: str, concentration: float) -> np.ndarray:
     """``[S]``: bits of a round, both directions together."""
     sent = studies["a"]["bits"].sel({"algorithm": name, ALPHA: concentration}).isel(round=-1)
     return np.asarray(sent / int(studies["a"]["round"][-1]), float)
-
-
-def estimate(
-    statistic: Callable[..., Any], *samples: Float[np.ndarray, " seeds"], unit: str
-) -> Estimate:
-    """A number computed from means over paired seeds, with Student's t of the jackknife."""
-    count = len(samples[0])
-    value = float(statistic(*(s.mean() for s in samples)))
-    if count < 2:
-        return Estimate(value, np.nan, np.nan, unit)
-    less_one = np.asarray(
-        [statistic(*(np.delete(s, i).mean() for s in samples)) for i in range(count)]
-    )
-    error = np.sqrt((count - 1) * less_one.var())
-    reach = float(stats.t.ppf((1 + statistics.LEVEL) / 2, count - 1) * error)
-    return Estimate(value, value - reach, value + reach, unit)
 
 
 def gain(over: str, under: str, *concentrations: float, study: str = "a") -> Measure:

@@ -43,6 +43,7 @@ __all__ = [
     "clustered_network",
     "clustered_ridge",
     "elastic_net",
+    "heterogeneous_softmax",
     "huber",
     "least_absolute_deviation",
     "least_squares",
@@ -53,6 +54,10 @@ __all__ = [
 ]
 
 NOISE_VARIANCE = 0.1
+
+#: Mean and standard deviation of the logarithm of clients' sizes, beyond the smallest, in
+#: :func:`heterogeneous_softmax`.
+LOG_SIZE = (4.0, 2.0)
 
 
 @checked
@@ -253,6 +258,133 @@ def softmax(
     labels = jax.random.categorical(k_label, logits).astype(base.dtype)
     with _check.trusted():
         return Problem(base.features, labels, loss, regularizer, strength, base.weights)
+
+
+@checked
+def heterogeneous_softmax(
+    key: Key[Array, ""],
+    clients: int,
+    samples: tuple[int, int],
+    model_spread: Float[Array, ""] | float = 0.0,
+    feature_spread: Float[Array, ""] | float = 0.0,
+    dim: int = 60,
+    classes: int = 10,
+    *,
+    identical: bool = False,
+    test_samples: int = 0,
+) -> Problem:
+    r"""Synthetic(:math:`\alpha,\beta`): clients that differ in their models and in their features.
+
+    Client :math:`k` has the model :math:`W_k` (``dim`` times ``classes``) and :math:`b_k`, and its
+    samples are classified by it without noise:
+
+    .. math::
+
+        y=\arg\max_c\,(W_k^\top x+b_k)_c,\qquad W_k,b_k\sim\mathcal N(u_k,1),\qquad
+        u_k\sim\mathcal N(0,\alpha^2)
+
+        x\sim\mathcal N(v_k,\Sigma),\quad\Sigma_{jj}=j^{-1.2},\qquad
+        v_k\sim\mathcal N(B_k,I),\qquad B_k\sim\mathcal N(0,\beta^2)
+
+    :math:`\beta` is how much the clients' features differ; models and means of features differ at
+    zero and zero, too. :math:`\alpha` is meant to be how much their models do, but :math:`u_k` adds
+    :math:`u_k(1+\sum_jx_j)` to *all* scores of a sample, so that no label depends on it: it is here
+    because the data's name has it. With ``identical`` all clients have one model of standard normal
+    numbers and features of mean zero: the source's IID form.
+
+    Client ``k`` has :math:`\min(n_{\min}+\lfloor e^{z}\rfloor,n_{\max})` samples with
+    :math:`z\sim\mathcal N(4,2^2)`, a heavy-tailed law. A constant feature stands behind the others,
+    for the intercept :math:`b`: models have ``classes * (dim + 1)`` parameters. There is no
+    regularizer.
+
+    The paper writes :math:`\mathcal N(0,\alpha)`, and :math:`\Sigma` for the covariance: read as a
+    variance, :math:`\alpha=0.5` is a standard deviation of 0.71. The authors' program, with which
+    the published figures were made, draws with :math:`\alpha` as the standard deviation; so does
+    this function. At 0 and 1 both readings are one. The program's sizes have no upper limit, and
+    it gives 50 for the least.
+
+    Args:
+      key: consumed.
+      clients: ``K``; 30 in the source.
+      samples: fewest and most samples of a client, :math:`(n_{\min},n_{\max})`; equal ones for
+        clients of one size.
+      model_spread: :math:`\alpha\ge0`, a standard deviation.
+      feature_spread: :math:`\beta\ge0`, a standard deviation.
+      dim: features of a sample, without the constant one.
+      classes: number of labels.
+      identical: whether all clients have one model and one law of features; the spreads are then
+        zero.
+      test_samples: held-out samples of each client, drawn in addition.
+
+    Returns:
+      The problem, ``[K, most, dim + 1]``, with each client's own held-out samples if there are any.
+
+    Raises:
+      ValueError: sizes below one or in the wrong order, a negative spread, or a positive one of
+        identical clients.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.heterogeneous_softmax(
+      ...     jax.random.key(0), clients=30, samples=(50, 200), model_spread=1.0, feature_spread=1.0
+      ... )
+      >>> problem.features.shape, problem.dim
+      ((30, 200, 61), 610)
+      >>> sizes = (problem.weights > 0).sum(axis=1)
+      >>> 50 <= int(sizes.min()) < int(sizes.max()) <= 200
+      True
+
+    Reference:
+      Li et al. 2020 (FedProx), section 5.1.
+    """
+    fewest, most = samples
+    _check.count("samples", fewest)
+    _check.count("samples", most, at_least=fewest, hint="samples are (fewest, most).")
+    _check.count("clients", clients)
+    _check.count("dim", dim)
+    loss, dtype = Softmax(classes), float_dtype()
+    _check.count("test_samples", test_samples, at_least=0)
+    _check_room(clients, most + test_samples, dim + 1)
+    for name, spread in (("model_spread", model_spread), ("feature_spread", feature_spread)):
+        _check.nonnegative(name, spread)
+        if identical:
+            _check.interval(
+                name, spread, at_least=0, at_most=0, hint="Identical clients have no spread."
+            )
+    k_size, k_shift, k_model, k_mean, *k_parts = jax.random.split(key, 6)
+
+    log_mean, log_deviation = LOG_SIZE
+    more = jnp.exp(log_mean + log_deviation * normal(k_size, (clients,), dtype))
+    # Cut before it is a whole number, which could not hold the largest.
+    more = jnp.minimum(more, most - fewest).astype(jnp.int32)
+    real = jnp.arange(most, dtype=jnp.int32)[None] < fewest + more[:, None]
+    weights = jnp.where(real, 1 / (fewest + more).astype(dtype)[:, None], 0)
+
+    shift = normal(k_shift, (2, clients), dtype)
+    shift = shift * jnp.stack([jnp.asarray(model_spread), jnp.asarray(feature_spread)])[:, None]
+    shift = shift.astype(dtype)
+    shape = (1 if identical else clients, classes, dim + 1)  # the intercepts are last
+    models = shift[0, :, None, None] + normal(k_model, shape, dtype)
+    means = shift[1, :, None] + normal(k_mean, (clients, dim), dtype)
+    if identical:
+        means = jnp.zeros_like(means)
+    deviation = jnp.asarray(np.arange(1, dim + 1) ** -0.6, dtype)
+
+    def observed(key: Array, count: int, there: Array) -> tuple[Array, Array]:
+        drawn = _normal_rows(key, (clients, count, dim), dtype)
+        features = means[:, None] + deviation[None, None] * drawn
+        features = jnp.concatenate([features, jnp.ones((clients, count, 1), dtype)], axis=2)
+        scores = jnp.einsum("knp,kcp->knc", features, models, precision=HIGHEST)
+        labels = jnp.argmax(scores, axis=2).astype(dtype)
+        return features * there[..., None], labels * there
+
+    features, labels = observed(k_parts[0], most, real.astype(dtype))
+    with _check.trusted():
+        test = None
+        if test_samples:
+            everyone = jnp.ones((clients, test_samples), dtype)
+            test = Problem(*observed(k_parts[1], test_samples, everyone), loss)
+        return Problem(features, labels, loss, strength=0.0, weights=weights, test=test)
 
 
 @checked
