@@ -40,7 +40,7 @@ SIZES = Setting(
 TEST = Setting(
     "held-out samples of a client",
     50,
-    "the source holds out a tenth, five at least, whose own chance adds to the variance",
+    "the source holds out a tenth, five at least, of which accuracies vary by themselves",
 )
 ROUNDS = Setting("rounds", 8000, "the authors advise 20,000; fewer for the time that they take")
 EVERY = Setting("recorded", 400, "every so many rounds")
