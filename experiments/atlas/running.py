@@ -23,7 +23,7 @@ from fljax import _folders, statistics
 from fljax.records import code_version
 from fljax.study.engine import program
 from fljax.study.store import write_whole
-from fljax.study.tuning import EFFORTS, gradients_until, unwarned
+from fljax.study.tuning import COUNTED, evaluated_until, unwarned
 
 #: Digits of stored numbers, and of the values at which they were computed.
 DIGITS = 5
@@ -166,12 +166,14 @@ def evaluated(
         if "every candidate had runs that diverged" not in str(error):
             raise
         return {"lost": str(error), "seconds": time.perf_counter() - began}
-    counted = gradients_until(scenario.build, tuned.methods[label], results["round"].values)
-    results["gradients"] = ("algorithm", "round"), counted[None]
+    counted = evaluated_until(scenario.build, tuned.methods[label], results["round"].values)
+    gradients = counted["gradients"]
+    gradients = np.where(gradients[-1] > 0, gradients, np.nan)  # none is no cost
+    results["gradients"] = ("algorithm", "round"), gradients[None]
     last = statistics.at_round(results)
     until = {
         of: plain(statistics.until(results, scenario.metric, scenario.target, by).values[0])
-        for of, by in EFFORTS.items()
+        for of, by in COUNTED.items()
     }
     response = tuned.response[label]
     return {
