@@ -79,12 +79,20 @@ def straightness(study: str, *methods: str, metric: str = METRIC) -> Measure:
 def _ratio(rounds: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     def ratio(curves: np.ndarray) -> np.ndarray:
         decibels = statistics.decibels(curves)
-        start, middle, end = (first_at(decibels <= level, rounds) for level in LEVELS)
+        start, middle, end = (first_below(decibels, level, rounds) for level in LEVELS)
         return (end - middle) / (middle - start)
 
     return ratio
 
 
-def first_at(reached: np.ndarray, rounds: np.ndarray) -> np.ndarray:
-    """``[B]``: the first round at which something is so, NaN if there is none."""
-    return np.where(reached.any(axis=1), rounds[reached.argmax(axis=1)], np.nan)
+def first_below(curves: np.ndarray, level: float, rounds: np.ndarray) -> np.ndarray:
+    """``[B]``: the round at which curves ``[B, rounds]`` come to a level, on the line between two
+    records; NaN where they do not.
+    """
+    reached = curves <= level
+    at = np.maximum(reached.argmax(axis=1), 1)
+    rows = np.arange(len(curves))
+    before, after = curves[rows, at - 1], curves[rows, at]
+    share = np.clip((before - level) / (before - after), 0, 1)
+    number = rounds[at - 1] + share * (rounds[at] - rounds[at - 1])
+    return np.where(reached.any(axis=1), number, np.nan)

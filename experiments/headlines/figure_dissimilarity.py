@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
-from experiments.headlines.common import EXACT, METRIC, final, first_at, unlike
+from experiments.headlines.common import EXACT, METRIC, final, first_below, unlike
 from experiments.measures import gap, joined, last, of_median, samples
 from fljax import algorithms as A
 from fljax import plotting, statistics
@@ -192,7 +192,7 @@ def slowed(name: str):
 
         def ratio(curves: np.ndarray) -> np.ndarray:
             halves = np.split(statistics.decibels(curves), 2, axis=1)
-            far, near = (first_at(half <= LATE, numbers) for half in halves)
+            far, near = (first_below(half, LATE, numbers) for half in halves)
             return far / near
 
         return {name: of_median(ratio, np.concatenate(two, axis=1), unit="")}

@@ -216,6 +216,10 @@ def plot(studies: Studies) -> Picture:
 DOUBLE = f"a squared relative error below {EXACT:.0f} dB, in double precision"
 LINEAR = "the second 80 dB take at most one and a half times the rounds of the first"
 INSTANCE = "least squares of twenty peers on a random graph"
+SLOWER = (
+    "The first rounds fall at the rate of the clients' own problems, later ones at that of the "
+    "slowest mode of the network; both are linear."
+)
 
 
 def promises() -> list[Claim]:
@@ -245,6 +249,7 @@ def promises() -> list[Claim]:
                 (0, 1.5),
                 LINEAR,
                 condition=INSTANCE,
+                note=SLOWER,
             ),
         ]
     return result

@@ -11,7 +11,7 @@ import xarray as xr
 from experiments import commands, report
 from experiments.figure import REGISTRY, Effort
 from experiments.headlines import figure_dissimilarity, figure_exact
-from experiments.headlines.common import METRIC, final, straightness, unlike
+from experiments.headlines.common import METRIC, final, first_below, straightness, unlike
 from experiments.headlines.table import HEADLINES, PENDING
 from fljax.algorithms import REGISTRY as ALGORITHMS
 from fljax.study.engine import configured
@@ -90,3 +90,9 @@ def test_the_page_of_promises_says_what_holds():
     assert "-290.00 dB [-291.00, -289.00]" in page
     assert "holds" in page
     assert "FedSAM" in page.split("Not judged yet: ")[1]
+
+
+def test_a_level_is_met_between_records():
+    three = np.array([[0.0, -10, -20], [0, -1, -2], [-9, -10, -11]])
+    found = first_below(three, -5, np.array([10, 20, 30]))
+    np.testing.assert_allclose(found, [15, np.nan, 10])
