@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.conventions import WORDS
 from experiments.figure import Estimate
-from experiments.headlines.table import HEADLINES, PENDING
+from experiments.promises import HEADLINES, PENDING
 from experiments.records import PRIVACY
 
 Record = Mapping[str, Any]

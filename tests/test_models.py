@@ -563,7 +563,7 @@ def simulation(problem=None, **parts):
     [
         (
             {"algorithm": fl.algorithms.PADMM(1.0), "network": fl.graphs.complete(3)},
-            "linear in the model.*These can: .*Consensus",
+            "linear in the model.*These can: .*DIGing",
         ),
         (
             {"algorithm": fl.algorithms.FedAvg(0.1), "metrics": ["normalized_error"]},

@@ -368,6 +368,10 @@ WRONG = {
         ],
         "--out": [(f"run {NAME} --out file/folder", "cannot write to file/folder")],
         "--store": [(f"run {NAME} --store file", "cannot write to file")],
+        "--jobs": [
+            (f"run {NAME} --jobs 0", "--jobs: must be an integer from 1"),
+            (f"run {NAME} --jobs two", "--jobs: must be an integer from 1"),
+        ],
     },
     "check": {
         "names": [("check gauthier-3.9", "unknown figure")],

@@ -12,7 +12,7 @@ from experiments import commands, report
 from experiments.figure import REGISTRY, Effort
 from experiments.headlines import figure_dissimilarity, figure_exact
 from experiments.headlines.common import METRIC, final, first_below, straightness, unlike
-from experiments.headlines.table import HEADLINES, PENDING
+from experiments.promises import HEADLINES, PENDING
 from fljax.algorithms import REGISTRY as ALGORITHMS
 from fljax.study.engine import configured
 
