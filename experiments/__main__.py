@@ -20,7 +20,7 @@ EXAMPLES = {
   python -m experiments run gauthier-3.1 --quick
   python -m experiments run gauthier-3.1 gauthier-3.2 --seeds 20 --out mine
   python -m experiments run gauthier-3.1 --store kept
-  python -m experiments run --all
+  python -m experiments run --all --jobs 4
 """,
     "check": """
   python -m experiments check

@@ -462,7 +462,7 @@ signal_to_noise = Metric(
 )
 #: How far local steps move participants from the server's model: ``||w_k - w||^2``, the mean over
 #: the round's participants, NaN where there were none. Of algorithms with local steps at clients of
-#: a server (:class:`~fljax.algorithms.LocalLearning`).
+#: a server (:class:`~fljax.algorithms.FedAvg` and its like).
 client_drift = Metric("client_drift", _client_drift, "client drift", decibel=True, needs_drift=True)
 #: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33)).
 total_variation = Metric(

@@ -164,7 +164,7 @@ def write(app: Sphinx) -> None:
     put(
         folder / "index.rst",
         HEAD.format(count=len(rows), words=words)
-        + f"{table(head, rows, 'browse')}\n\n{synonyms()}\n"
+        + f"{table(head, rows, 'browse')}\n\n{synonyms()}\n\n"
         + f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
     )
 
