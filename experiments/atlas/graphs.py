@@ -96,7 +96,7 @@ Scenario(
     "Peers on a directed graph",
     "Links in one direction, as of radios of unequal power; the directed exponential graph mixes "
     "in log K rounds (Assran et al. 2019; Ying et al. 2021).",
-    "least squares; strongly unlike peers on a directed graph",
+    "Least squares; strongly unlike peers on a directed graph",
     partial(peers, graph=undirected),
     "normalized_error",
     target=TARGET,

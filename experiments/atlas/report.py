@@ -15,6 +15,7 @@ from experiments.atlas.convex import CONDITION
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.picture import print_style
 from fljax import statistics
+from fljax.algorithms import REGISTRY
 from fljax.metrics import METRICS
 from fljax.plotting.house import look_of
 
@@ -74,6 +75,10 @@ SLACK = """\
 Slack: the decades within which the most delicate number may lie for a result within 1 dB of the
 best; "edge": the chosen value is on the edge of all that were tried.
 """
+
+NEWER = (
+    "Registered after these results were made, and missing where they would be admitted or refused:"
+)
 
 MISSING = """\
 ## Not run
@@ -150,11 +155,14 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
         f"{len(ran)} of {len(SCENARIOS)} scenarios were run, {many} pairs of an algorithm and a "
         f"scenario in {hours:.1f} hours of computing.\n"
     )
+    later = sorted({label for one in ran for label in newer(one)}, key=str.lower)
+    since = [f"{NEWER} {', '.join(map(quoted, later))}.\n"] if later else []
     lines = [
         TITLE,
         "",
         *rules,
         count,
+        *since,
         SHORT,
         *summary(ran),
         "",
@@ -165,6 +173,12 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
     if missing:
         lines += [MISSING, *(f"- `{one.name}`: {one.title}" for one in missing)]
     return "\n".join(lines) + "\n"
+
+
+def newer(one: Pages) -> list[str]:
+    """Registered algorithms that a result neither has nor refuses."""
+    known = {row.label for row in one.rows} | one.result["refused"].keys()
+    return [label for label in REGISTRY if label not in known]
 
 
 def rule(effort: dict[str, Any]) -> str:
@@ -289,6 +303,8 @@ def scenario_page(one: Pages) -> str:
     lines = [f"# {one.scenario.title}", "", *about(one.scenario), ""]
     lines += markdown(HEAD, [cells(one.scenario, row) for row in one.rows])
     lines += ["", "## Refused", "", *refusals(one.result["refused"])]
+    if later := newer(one):
+        lines += ["", f"{NEWER} {', '.join(map(quoted, later))}."]
     return "\n".join(lines) + "\n"
 
 

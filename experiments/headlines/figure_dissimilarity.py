@@ -242,7 +242,7 @@ def promises() -> list[Claim]:
             ),
             Claim(
                 f"{slug}-is-unaffected",
-                f"and in about as many rounds: {name}",
+                f"{name} needs about as many rounds however unlike clients are",
                 source,
                 slowed(name),
                 (0.8, 1.25),

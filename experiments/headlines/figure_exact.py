@@ -243,7 +243,7 @@ def promises() -> list[Claim]:
             ),
             Claim(
                 f"{slug}-is-linear",
-                f"at a linear rate: {name}",
+                f"{name} converges at a linear rate",
                 source,
                 straightness(part, name),
                 (0, 1.5),

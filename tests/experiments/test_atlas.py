@@ -479,3 +479,12 @@ def test_stored_results_are_of_declared_scenarios():
         assert path.stem in SCENARIOS
         assert result["methods"].keys() | result["refused"].keys() <= REGISTRY.keys()
         analysis.table(SCENARIOS[path.stem], result)
+
+
+def test_algorithms_that_came_later_are_named():
+    """Registered, and neither in a result nor refused by it."""
+    name, scenario = next(iter(SCENARIOS.items()))
+    refused = {label: "for a reason" for label in REGISTRY if label not in ("EXTRA", "DANE")}
+    one = report.Pages(scenario, {"refused": refused, "seconds": 1}, [])
+    assert sorted(report.newer(one)) == ["DANE", "EXTRA"]
+    assert "missing where they would be admitted or refused" in report.scenario_page(one), name
