@@ -77,13 +77,13 @@ pytest.raises = raises
 
 def pytest_collection_modifyitems(items):
     """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
-    these all but every twelfth (``every=``) are long ones.
+    these all but every twentieth (``every=``) are long ones.
     """
     cases = {}
     for item in items:
         if thin := item.get_closest_marker("thin"):
             name = item.parent.nodeid, item.originalname
-            cases.setdefault(name, (thin.args[0], thin.kwargs.get("every", 12), []))[2].append(item)
+            cases.setdefault(name, (thin.args[0], thin.kwargs.get("every", 20), []))[2].append(item)
     for count, every, result in cases.values():
         kept = {round(i * (len(result) - 1) / max(count - 1, 1)) for i in range(count)}
         others = [item for place, item in enumerate(result) if place not in kept]

@@ -274,6 +274,7 @@ def test_a_scenario_is_computed_by_one_process(small, tmp_path):
         running.compute(small, TINY, tmp_path, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_method_is_tuned_and_run_on_fresh_seeds(small, tmp_path):
     made = method(small, "FedAvg")
     got = running.evaluated(small, "FedAvg", made, TINY, tmp_path / "runs")

@@ -126,6 +126,7 @@ def test_metrics_are_of_all_samples(key):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_quick_run_is_judged_and_drawn():
     studies = fedprox.study(Effort(seeds=2, tuning_seeds=1, quick=True, progress=False))
