@@ -77,10 +77,12 @@ pytest.raises = raises
 
 def pytest_collection_modifyitems(items):
     """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
-    these all but every twentieth (``every=``) are long ones.
+    these all but every twentieth (``every=``) are long ones. What is long is slow, too.
     """
     cases = {}
     for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
         if thin := item.get_closest_marker("thin"):
             name = item.parent.nodeid, item.originalname
             cases.setdefault(name, (thin.args[0], thin.kwargs.get("every", 20), []))[2].append(item)
