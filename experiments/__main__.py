@@ -1,10 +1,11 @@
 """Run, check and report the figures: ``python -m experiments {list,run,check,draw,report}``."""
 
 import argparse
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from experiments.errors import UsageError
 
@@ -53,20 +54,24 @@ class Version(argparse.Action):
         parser.exit()
 
 
+def add_command(commands: Any, examples: Mapping[str, str], name: str, does: str) -> Parser:
+    """A subcommand with its examples."""
+    return commands.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog=f"examples:{examples[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def parser() -> Parser:
     """All commands and options."""
     whole = Parser(prog="python -m experiments", description=__doc__)
     whole.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    def command(name: str, does: str) -> Parser:
-        return commands.add_parser(
-            name,
-            help=does,
-            description=f"{does[0].upper()}{does[1:]}.",
-            epilog=f"examples:{EXAMPLES[name]}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    command = functools.partial(add_command, commands, EXAMPLES)
 
     command("list", "name all figures")
     run = command("run", "compute figures, judge their claims, store all")

@@ -112,7 +112,6 @@ def run(
     effort = Effort(count, min(base.tuning_seeds, count), quick)
     kept = writable(unfinished(effort) if store is None else store)
     writable(folder)
-    mpl.use("Agg")
     compute = functools.partial(_run_one, effort=effort, kept=kept, folder=folder)
     if min(jobs, len(figures)) == 1:
         for figure in figures:
@@ -129,6 +128,7 @@ def run(
 
 def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
     figure = REGISTRY[name]
+    mpl.use("Agg")
     # What imports made stays: looking through it again and again is a tenth of all tracing.
     gc.freeze()
     print(f"{figure.name}: {figure.title}\n  {figure.source}")
@@ -182,7 +182,6 @@ def _side_by_side(compute: Callable[[str], None], figures: Sequence[Figure], job
 
 def _told(compute: Callable[[str], None], name: str) -> str:
     """What computing a figure prints, whole: lines of several would mix."""
-    mpl.use("Agg")
     with contextlib.redirect_stdout(io.StringIO()) as text:
         compute(name)
     return text.getvalue()

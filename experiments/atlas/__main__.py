@@ -1,13 +1,13 @@
 """Run and report the atlas: ``python -m experiments.atlas {list,run,report}``."""
 
-import argparse
+import functools
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser
+from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser, add_command
 from experiments.errors import UsageError
 
 ATLAS, QUICK_ATLAS = FIGURES / "atlas", QUICK_FIGURES / "atlas"
@@ -32,14 +32,7 @@ def parser() -> Parser:
     whole = Parser(prog="python -m experiments.atlas", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    def command(name: str, does: str) -> Parser:
-        return commands.add_parser(
-            name,
-            help=does,
-            description=f"{does[0].upper()}{does[1:]}.",
-            epilog=f"examples:{EXAMPLES[name]}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    command = functools.partial(add_command, commands, EXAMPLES)
 
     command("list", "name all scenarios, and why each is standard")
     run = command("run", "tune and run every algorithm in scenarios that admit it")

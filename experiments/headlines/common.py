@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from experiments.figure import Estimate, Measure, Studies
-from experiments.measures import last, of_median, samples
+from experiments.measures import estimate, last, of_median, samples
 from fljax import statistics
 from fljax.problems import LeastSquares, Problem
 
@@ -53,14 +53,10 @@ def final(study: str, *methods: str, metric: str = METRIC) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = last(studies[study])
-        return {name: level(samples(data, name, metric)) for name in methods}
+        found = {name: samples(data, name, metric) for name in methods}
+        return {name: estimate(statistics.decibels, of) for name, of in found.items()}
 
     return measure
-
-
-def level(found: np.ndarray) -> Estimate:
-    """The mean over seeds in dB, with its interval."""
-    return Estimate(*statistics.bootstrap(statistics.decibels, found), unit="dB")
 
 
 def straightness(study: str, *methods: str, metric: str = METRIC) -> Measure:

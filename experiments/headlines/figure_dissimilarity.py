@@ -10,9 +10,9 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
-from experiments.headlines.common import EXACT, METRIC, final, first_below, unlike
-from experiments.measures import gap, joined, last, of_median, samples
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.headlines.common import EXACT, METRIC, first_below, unlike
+from experiments.measures import estimate, gap, joined, last, of_median, samples
 from fljax import algorithms as A
 from fljax import plotting, statistics
 from fljax.problems.solvers import smoothness
@@ -166,14 +166,17 @@ NOTES = {
 }
 
 
-def exact_at_all(name: str):
-    """The final error at every spread."""
+def final(name: str, *spreads: float) -> Measure:
+    """The mean of the last record at each spread, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
+        data = last(studies["spreads"])
         return {
-            f"spread {spread:g}": one
-            for spread in SPREADS.value
-            for one in final("part", name)({"part": studies["spreads"].sel(spread=spread)}).values()
+            f"spread {spread:g}": estimate(
+                statistics.decibels,
+                samples(data, {"algorithm": name, "spread": spread}, METRIC),
+            )
+            for spread in spreads
         }
 
     return measure
@@ -235,7 +238,7 @@ def promises() -> list[Claim]:
                 f"{slug}-is-exact",
                 f"{name} reaches the common minimizer, however unlike clients are",
                 source,
-                exact_at_all(name),
+                final(name, *SPREADS.value),
                 (-INFINITE, EXACT),
                 DOUBLE,
                 condition=INSTANCE,
@@ -270,9 +273,7 @@ FIGURE = Figure(
             "with local steps at a constant step size FedAvg does not reach the common minimizer "
             "of clients that differ",
             "Karimireddy et al. 2020, abstract and section 3.2",
-            lambda studies: final("part", DRIFTING)(
-                {"part": studies["spreads"].sel(spread=SPREADS.value[-1])}
-            ),
+            final(DRIFTING, SPREADS.value[-1]),
             (-60, INFINITE),
             "above -60 dB",
             condition=INSTANCE,
