@@ -9,8 +9,9 @@ text = Path(__file__).parents[1].joinpath("pyproject.toml").read_text()
 project = tomllib.loads(text)["project"]
 extras = project["optional-dependencies"].values()
 for requirement in itertools.chain(project["dependencies"], *extras):
-    found = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement)
+    found = re.fullmatch(r"([\w-]+)>=([\d.]+)(;.+)?", requirement)
     if found:
-        print(f"{found[1]}=={found[2]}")
+        name, bound, marker = found.groups(default="")
+        print(f"{name}=={bound}{marker}")
     elif not requirement.startswith("fljax["):
         raise SystemExit(f"{requirement!r} names no lower bound; write it as 'name>=1.2'.")

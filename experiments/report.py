@@ -113,7 +113,9 @@ def tuning_lines(record: Record) -> list[str]:
     for row in record["tuning"]:
         if not row["chosen"]:
             continue
-        if "rule" in row:
+        if "numbers" in row:
+            lines.append(f"{row['method']}: {row['numbers']}")
+        elif "rule" in row:
             tried = sum(r["method"] == row["method"] for r in record["tuning"])
             rule = "early learning curve" if row["rule"] == "early" else "least final error"
             lines.append(

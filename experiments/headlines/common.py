@@ -1,14 +1,18 @@
 """What the headline figures share: clients that differ, and how a promise is read from curves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Array, Float, Key
+from matplotlib.axes import Axes
 
-from experiments.figure import Estimate, Measure, Studies
-from experiments.measures import estimate, last, of_median, samples
+import fljax as fl
+from experiments.figure import Effort, Estimate, Measure, Studies
+from experiments.measures import each_mean, estimate, last, last_rounds, of_few, of_median, samples
 from fljax import statistics
 from fljax.problems import LeastSquares, Problem
 
@@ -92,3 +96,91 @@ def first_below(curves: np.ndarray, level: float, rounds: np.ndarray) -> np.ndar
     share = np.clip((before - level) / (before - after), 0, 1)
     number = rounds[at - 1] + share * (rounds[at] - rounds[at - 1])
     return np.where(reached.any(axis=1), number, np.nan)
+
+
+# --------------------------------------------------------------------------- tuned methods
+
+
+def compared(
+    effort: Effort,
+    name: str,
+    scenario: Callable[..., fl.Simulation],
+    methods: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]],
+    *,
+    metric: str,
+    rounds: int,
+    seeds: int,
+    tuning_seeds: int,
+    points: int,
+    record_every: int,
+    **goal: Any,
+) -> xr.Dataset:
+    """Methods tuned by one rule, then run on other seeds (:func:`fljax.compare`).
+
+    Returns:
+      The runs; ``chosen``, beside the names of the methods, are the numbers that were chosen.
+    """
+    found = fl.compare(
+        scenario,
+        methods,
+        metric=metric,
+        rounds=rounds,
+        seeds=seeds,
+        tuning_seeds=tuning_seeds,
+        points=3 if effort.quick else points,
+        refinements=0,
+        extensions=0 if effort.quick else 1,
+        record_every=record_every,
+        **goal,
+        store=None if effort.store is None else effort.store / name,
+    )
+    numbers = found.tuned.chosen.values()
+    chosen = [", ".join(f"{key} = {value:.3g}" for key, value in of.items()) for of in numbers]
+    kept = [metric, "diverged", *(name for name in ("bits",) if name in found.results)]
+    return found.results[kept].assign_coords(chosen=("algorithm", chosen))
+
+
+def chosen(*names: str) -> Callable[[Studies], list[dict[str, Any]]]:
+    """The rows of a figure's tuning, of these studies."""
+
+    def rows(studies: Studies) -> list[dict[str, Any]]:
+        return [
+            {"method": method, "numbers": numbers, "chosen": True}
+            for data in map(studies.__getitem__, names)
+            for method, numbers in zip(
+                data["algorithm"].values.tolist(), data["chosen"].values.tolist(), strict=True
+            )
+        ]
+
+    return rows
+
+
+def fewer_errors(study: str, over: str, *under: str, metric: str, rounds: int) -> Measure:
+    """By how many points one errs more than others, in the mean over the last ``rounds``."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = last_rounds(rounds)(studies[study])
+
+        def of(name: str) -> np.ndarray:
+            return 100 * each_mean(samples(data, name, metric))
+
+        return {
+            f"{over} above {name}": of_few(lambda a, b: a - b, of(over), of(name), unit="points")
+            for name in under
+        }
+
+    return measure
+
+
+def ranked(ax: Axes, data: xr.Dataset, metric: str, rounds: int) -> None:
+    """Methods from the best to the worst, by their mean over the last ``rounds``."""
+    late = last_rounds(rounds)(data)
+    names = [str(name) for name in data["algorithm"].values]
+    found = {name: of_few(float, each_mean(samples(late, name, metric)), unit="") for name in names}
+    names.sort(key=lambda name: found[name].value)
+    places, values = np.arange(len(names)), np.array([found[name].value for name in names])
+    reach = np.array([(found[name].low, found[name].high) for name in names]).T - values
+    ax.errorbar(values, places, xerr=abs(reach), fmt="o", markersize=3, color="#333333")
+    ax.set_yticks(places, names)
+    ax.invert_yaxis()
+    ax.set_xlabel(data[metric].attrs.get("long_name", metric.replace("_", " ")))

@@ -1,0 +1,229 @@
+"""Servers that do not wait, against rounds that last as long as their slowest client."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import picture
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.headlines.common import METRIC, chosen, compared, first_below, unlike
+from experiments.measures import of_median, samples
+from fljax import algorithms as A
+from fljax import statistics
+
+# --------------------------------------------------------------------------- settings
+
+CLIENTS = Setting("clients", 50, "of least squares in five parameters, 20 samples each")
+SPREAD = Setting("spread of the clients' models", 0.3, "unlike, and less than the target shows")
+LOCAL = Setting("local steps", 5, "on all samples of a client")
+LAW = Setting(
+    "delays beyond one unit of time",
+    fl.link.Geometric(0.9, longest=80, beyond="clip"),
+    "geometric with mean 9, cut at 80: a few are late by far. Computing and sending together",
+)
+WAITING = Setting(
+    "clients of a synchronous round", 10, "its round lasts as long as the slowest of them"
+)
+STARTED = Setting(
+    "clients that start in a unit of time, asynchronously",
+    1,
+    "so that ten are at work at a time, as in a synchronous round",
+)
+BUFFER = Setting("updates in FedBuff's buffer", 10, "as many as a synchronous round has")
+TARGET = Setting("target", -20.0, "dB of the normalized error")
+UNITS = Setting("units of time", 1500, "all are there")
+ROUNDS = Setting("rounds of the synchronous server", 100, "longer than the others, in time")
+TRIED = Setting(
+    "numbers that are searched",
+    ((0.003, 0.1), (0.03, 0.9)),
+    "step sizes of all, and FedAsync's weight of a model that arrives; chosen by the time until "
+    "the target on ten seeds of their own",
+)
+SEEDS = Setting("seeds", 30, "at most")
+
+WAITS, LATE = ("FedAvg", "FedAvgM"), ("FedBuff", "FedAsync")
+#: Stands for an infinite time, of which there are no medians.
+NEVER = 1e9
+STEPS: dict[str, Any] = {"local_steps": LOCAL.value}
+_STEP = {"step_size": TRIED.value[0]}
+
+
+def buffered(step_size: float) -> A.Algorithm:
+    return A.FedBuff(step_size, clients_per_round=STARTED.value, buffer_size=BUFFER.value, **STEPS)
+
+
+def mixed(step_size: float, server_step_size: float) -> A.Algorithm:
+    return A.FedAsync(
+        step_size, clients_per_round=STARTED.value, server_step_size=server_step_size, **STEPS
+    )
+
+
+def waiting(step_size: float) -> A.Algorithm:
+    return A.FedAvg(step_size, clients_per_round=WAITING.value, **STEPS)
+
+
+def momentum(step_size: float) -> A.Algorithm:
+    return A.FedAvgM(step_size, clients_per_round=WAITING.value, momentum=0.9, **STEPS)
+
+
+# --------------------------------------------------------------------------- scenarios
+
+
+def together(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
+    problem = unlike(key, CLIENTS.value, 20, 5, SPREAD.value)
+    return fl.Simulation(problem, algorithm, metrics=[METRIC])
+
+
+def apart(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
+    problem = unlike(key, CLIENTS.value, 20, 5, SPREAD.value)
+    return fl.Simulation(problem, algorithm, delays=LAW.value, metrics=[METRIC])
+
+
+def lasting(seed: int, rounds: int) -> np.ndarray:
+    """``[rounds]``: when each synchronous round ends, in units of time."""
+
+    def slowest(number: Array) -> Array:
+        key = jax.random.fold_in(fl.random_key(seed), number)
+        drawn = LAW.value.draw(key, number, WAITING.value)
+        return 1 + jnp.max(drawn)
+
+    numbers = jnp.arange(rounds, dtype=jnp.int32)
+    return np.cumsum(np.asarray(jax.vmap(slowest)(numbers)))
+
+
+# --------------------------------------------------------------------------- study
+
+
+def study(effort: Effort) -> Studies:
+    seeds = min(effort.seeds, SEEDS.value)
+    units, rounds = (300, 30) if effort.quick else (UNITS.value, ROUNDS.value)
+    given: dict[str, Any] = {
+        "metric": METRIC,
+        "seeds": seeds,
+        "tuning_seeds": min(effort.tuning_seeds, 10),
+        "points": 5,
+        "goal": "rounds",
+        "target": 10 ** (TARGET.value / 10),
+    }
+    weight = _STEP | {"server_step_size": TRIED.value[1]}
+    late = compared(
+        effort,
+        "late",
+        apart,
+        {"FedBuff": (buffered, _STEP), "FedAsync": (mixed, weight)},
+        rounds=units,
+        record_every=5,
+        **given,
+    )
+    waits = {"FedAvg": (waiting, _STEP), "FedAvgM": (momentum, _STEP)}
+    synchronous = compared(effort, "waits", together, waits, rounds=rounds, record_every=1, **given)
+    times = np.stack([lasting(seed, rounds) for seed in synchronous["seed"].values.tolist()])
+    return {"late": late, "waits": synchronous.assign(time=(("seed", "round"), times))}
+
+
+# --------------------------------------------------------------------------- picture
+
+
+def plot(studies: Studies) -> Picture:
+    drawing, (ax,) = picture.panels((f"{CLIENTS.value} clients, a few of them late by far",))
+    waits, late = studies["waits"], studies["late"]
+    middle = waits["time"].median("seed").values
+    for place, name in enumerate((*LATE, *WAITS)):
+        data = late if name in LATE else waits
+        times = data["round"].values if name in LATE else middle
+        curves = statistics.decibels(samples(data, name, METRIC))
+        ax.plot(times, np.median(curves, axis=0), label=name, **picture.look(place))
+    ax.axhline(TARGET.value, color="#999999", linewidth=0.8)
+    ax.set_xlim(0, UNITS.value)
+    ax.set_xlabel("units of time")
+    ax.set_ylabel("normalized error, median run (dB)")
+    ax.legend()
+    return picture.finish(drawing, "Servers that do not wait")
+
+
+# --------------------------------------------------------------------------- claims
+
+INSTANCE = "least squares of fifty clients, geometric delays, ten clients at work at a time"
+
+
+def until_target(studies: Studies, name: str) -> np.ndarray:
+    """``[S]``: units of time until the target; very many where it is not met."""
+    data = studies["late" if name in LATE else "waits"]
+    curves = statistics.decibels(samples(data, name, METRIC))
+    numbers = data["round"].values.astype(float)
+    times = first_below(curves, TARGET.value, numbers)
+    if name in WAITS:
+        ends = data["time"].transpose("seed", "round").values
+        times = np.array([np.interp(at, numbers, row) for at, row in zip(times, ends, strict=True)])
+    return np.nan_to_num(times, nan=NEVER)
+
+
+def sooner(over: str, under: str) -> Measure:
+    """By what factor one takes longer than the other until the target, in the median run."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        ratio = until_target(studies, over) / until_target(studies, under)
+        middle = of_median(lambda found: found[:, 0], ratio[:, None], unit="times")
+        return {f"{over} over {under}": middle}
+
+    return measure
+
+
+FIGURE = Figure(
+    name="headline-late",
+    title="Asynchronous averaging against rounds as long as their slowest client",
+    source="the papers of the algorithms, cited at each claim",
+    caption="The error along time of servers that wait for all ten clients of a round (FedAvg, and "
+    "with momentum) and of servers that do not, of which ten clients are at work at a time as "
+    "well. Each method's numbers are those that reach the line first, on other seeds.",
+    study=study,
+    plot=plot,
+    tuning=chosen("late", "waits"),
+    claims=[
+        Claim(
+            "fedbuff-is-faster",
+            "with stragglers FedBuff needs less time than synchronous averaging",
+            "Nguyen et al. 2022, abstract",
+            sooner("FedAvg", "FedBuff"),
+            (1, INFINITE),
+            condition=INSTANCE,
+        ),
+        Claim(
+            "fedbuff-is-three-times-as-fast",
+            "up to 3.3 times as fast",
+            "Nguyen et al. 2022, abstract",
+            sooner("FedAvg", "FedBuff"),
+            (3, INFINITE),
+            "three times or more",
+            condition=INSTANCE,
+            note="What is gained is at most what waiting costs, and that is the delays' law: a "
+            "synchronous round lasts as long as the longest of ten delays, which here is about "
+            "2.8 times their mean.",
+        ),
+        Claim(
+            "fedbuff-beats-fedasync",
+            "and less than asynchronous averaging without a buffer",
+            "Nguyen et al. 2022, abstract",
+            sooner("FedAsync", "FedBuff"),
+            (1, INFINITE),
+            condition=INSTANCE,
+        ),
+        Claim(
+            "fedasync-is-faster",
+            "with stragglers FedAsync needs less time than synchronous averaging",
+            "Xie, Koyejo and Gupta 2019, abstract",
+            sooner("FedAvg", "FedAsync"),
+            (1, INFINITE),
+            condition=INSTANCE,
+        ),
+    ],
+    settings=[
+        *(CLIENTS, SPREAD, LOCAL, LAW, WAITING, STARTED, BUFFER, TARGET, UNITS, ROUNDS, TRIED),
+        SEEDS,
+    ],
+)
