@@ -93,7 +93,8 @@ def first_below(curves: np.ndarray, level: float, rounds: np.ndarray) -> np.ndar
     at = np.maximum(reached.argmax(axis=1), 1)
     rows = np.arange(len(curves))
     before, after = curves[rows, at - 1], curves[rows, at]
-    share = np.clip((before - level) / (before - after), 0, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # curves that stay at a level
+        share = np.clip((before - level) / (before - after), 0, 1)
     number = rounds[at - 1] + share * (rounds[at] - rounds[at - 1])
     return np.where(reached.any(axis=1), number, np.nan)
 

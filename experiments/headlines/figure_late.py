@@ -21,10 +21,10 @@ from fljax import statistics
 CLIENTS = Setting("clients", 50, "of least squares in five parameters, 20 samples each")
 SPREAD = Setting("spread of the clients' models", 0.3, "unlike, and less than the target shows")
 LOCAL = Setting("local steps", 5, "on all samples of a client")
-LAW = Setting(
-    "delays beyond one unit of time",
-    fl.link.Geometric(0.9, longest=80, beyond="clip"),
-    "geometric with mean 9, cut at 80: a few are late by far. Computing and sending together",
+DELAYS = Setting(
+    "probability of one unit of time more, and most of them",
+    (0.9, 80),
+    "geometric delays of mean 9: a few are late by far. Computing and sending together",
 )
 WAITING = Setting(
     "clients of a synchronous round", 10, "its round lasts as long as the slowest of them"
@@ -49,6 +49,7 @@ SEEDS = Setting("seeds", 30, "at most")
 WAITS, LATE = ("FedAvg", "FedAvgM"), ("FedBuff", "FedAsync")
 #: Stands for an infinite time, of which there are no medians.
 NEVER = 1e9
+LAW = fl.link.Geometric(DELAYS.value[0], longest=DELAYS.value[1], beyond="clip")
 STEPS: dict[str, Any] = {"local_steps": LOCAL.value}
 _STEP = {"step_size": TRIED.value[0]}
 
@@ -81,7 +82,7 @@ def together(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
 
 def apart(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
     problem = unlike(key, CLIENTS.value, 20, 5, SPREAD.value)
-    return fl.Simulation(problem, algorithm, delays=LAW.value, metrics=[METRIC])
+    return fl.Simulation(problem, algorithm, delays=LAW, metrics=[METRIC])
 
 
 def lasting(seed: int, rounds: int) -> np.ndarray:
@@ -89,7 +90,7 @@ def lasting(seed: int, rounds: int) -> np.ndarray:
 
     def slowest(number: Array) -> Array:
         key = jax.random.fold_in(fl.random_key(seed), number)
-        drawn = LAW.value.draw(key, number, WAITING.value)
+        drawn = LAW.draw(key, number, WAITING.value)
         return 1 + jnp.max(drawn)
 
     numbers = jnp.arange(rounds, dtype=jnp.int32)
@@ -164,10 +165,15 @@ def until_target(studies: Studies, name: str) -> np.ndarray:
 
 
 def sooner(over: str, under: str) -> Measure:
-    """By what factor one takes longer than the other until the target, in the median run."""
+    """By what factor one takes longer than the other until the target, in the median run of those
+    in which one of them meets it.
+    """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        ratio = until_target(studies, over) / until_target(studies, under)
+        two = until_target(studies, over), until_target(studies, under)
+        ratio = np.where((two[0] == NEVER) & (two[1] == NEVER), np.nan, two[0] / two[1])
+        if np.isnan(ratio).all():
+            return {f"{over} over {under}": Estimate(np.nan, np.nan, np.nan, "times")}
         middle = of_median(lambda found: found[:, 0], ratio[:, None], unit="times")
         return {f"{over} over {under}": middle}
 
@@ -223,7 +229,7 @@ FIGURE = Figure(
         ),
     ],
     settings=[
-        *(CLIENTS, SPREAD, LOCAL, LAW, WAITING, STARTED, BUFFER, TARGET, UNITS, ROUNDS, TRIED),
+        *(CLIENTS, SPREAD, LOCAL, DELAYS, WAITING, STARTED, BUFFER, TARGET, UNITS, ROUNDS, TRIED),
         SEEDS,
     ],
 )

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import xarray as xr
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -55,6 +54,16 @@ CHOCO, PLAIN = "Choco-SGD", "D-PSGD"
 SGP, ROWS = "SGP", "ATC, weights of receivers"
 QUASI, LOCAL = "QG-DSGDm", "DSGDm"
 GOSSIP, GENERAL = "Gossip SGD", "Generalized gradient"
+
+
+@fl.module
+class LocalMomentum(A.QGDSGDm):
+    """The same with momentum of a peer's own gradients, as most would write it (DSGDm)."""
+
+    def step(self, state: Any, now: Any) -> Any:
+        after = super().step(state, now)
+        own = self.momentum * state.momentum + self._part(now).gradient(state.model)
+        return after._replace(momentum=own)
 
 
 # --------------------------------------------------------------------------- scenarios
@@ -162,7 +171,7 @@ def study(effort: Effort) -> Studies:
     )
     one_way = {SGP: A.SGP(falling, shares=out), ROWS: A.ATC(falling, mixing=rows)}
     heavy = {
-        LOCAL: A.ATC(optax.sgd(STEP.value, momentum=MOMENTUM.value)),
+        LOCAL: LocalMomentum(STEP.value, momentum=MOMENTUM.value),
         QUASI: A.QGDSGDm(STEP.value, momentum=MOMENTUM.value),
     }
     sizes = [float(step) for step in STEPS.value]
@@ -174,7 +183,7 @@ def study(effort: Effort) -> Studies:
         ),
         "FL": run("served", served, EXACTLY.value, 20, algorithm={"FL": A.ConventionalFL(0.05)}),
         GENERAL: run(
-            "alone", alone, EXACTLY.value, 20, algorithm={GENERAL: A.GeneralizedGradient(1.0)}
+            "alone", alone, EXACTLY.value, 20, algorithm={GENERAL: A.GeneralizedGradient(0.05)}
         ),
     }
     return {
@@ -422,5 +431,6 @@ FIGURE = Figure(
         *(PEERS, SAMPLES, DIM, SPREAD, DEGREE, WIDE, SENT, CONSENSUS, NOISY, LONG, BITS, SLOW),
         *(AROUND, PATIENCE, STEP, MOMENTUM, STEPS, COUPLING, SETTLED, EXACTLY, SEEDS),
     ],
+    keep=("bits",),
     double=True,
 )
