@@ -76,7 +76,16 @@ HEADLINES: dict[str, tuple[str, str]] = {
 PENDING = frozenset(
     {
         *("APFL", "Ditto", "FedPer", "LG-FedAvg", "FedBN", "FedALA", "FedAMP", "FedBABU"),
-        *("FedRep", "FedAvg-FT", "IFCA", "Local only", "Per-FedAvg", "pFedMe", "SuPerFed"),
+        *(
+            "FedRep",
+            "FedPHP",
+            "FedAvg-FT",
+            "IFCA",
+            "Local only",
+            "Per-FedAvg",
+            "pFedMe",
+            "SuPerFed",
+        ),
         *("FL", "FedAsync", "FedBuff", "DP-SGD", "FedExP", "FedOpt", "FedAdagrad", "FedYogi"),
         *("CCVR", "FedDistill", "FedLC", "FedNTD", "FedProto", "FedROD", "FedRS", "FML", "MOON"),
         "DESTRESS",
