@@ -76,16 +76,8 @@ HEADLINES: dict[str, tuple[str, str]] = {
 PENDING = frozenset(
     {
         *("APFL", "Ditto", "FedPer", "LG-FedAvg", "FedBN", "FedALA", "FedAMP", "FedBABU"),
-        *(
-            "FedRep",
-            "FedPHP",
-            "FedAvg-FT",
-            "IFCA",
-            "Local only",
-            "Per-FedAvg",
-            "pFedMe",
-            "SuPerFed",
-        ),
+        *("FedRep", "FedAvg-FT", "IFCA", "Local only", "Per-FedAvg", "pFedMe", "SuPerFed"),
+        "FedPHP",
         *("FL", "FedAsync", "FedBuff", "DP-SGD", "FedExP", "FedOpt", "FedAdagrad", "FedYogi"),
         *("CCVR", "FedDistill", "FedLC", "FedNTD", "FedProto", "FedROD", "FedRS", "FML", "MOON"),
         "DESTRESS",

@@ -174,7 +174,7 @@ def test_mutual_learning_without_teaching_is_both_of_its_parts():
 
 
 def test_private_models_that_inherit_nothing_are_what_federated_averaging_trained_last():
-    """Alone with their labels; the server's model is federated averaging's whatever they inherit."""
+    """Of labels alone; the server's model is federated averaging's whatever they inherit."""
     it = make_read()
     common = stepped(FedAvg(0.3, 3), it, 3)
     before = stepped(FedAvg(0.3, 3), it, 2).model

@@ -53,7 +53,7 @@ class FedPHP(Averaging):
     that was trained last, and changes ever more slowly. Metrics evaluate the :math:`p_k`; clients
     that do not participate keep theirs, which are initially the initial models, as in the authors'
     code. With :math:`\alpha=1` the server's model is federated averaging's, and with
-    :math:`\bar\mu=0` in addition :math:`p_k` is what federated averaging trained at the client last.
+    :math:`\bar\mu=0`, too, :math:`p_k` is what federated averaging trained at the client last.
 
     Sources differ. The paper transfers knowledge by logits, which is this, or by the maximum mean
     discrepancy of representations. Here both softmaxes have the same temperature, so that the
