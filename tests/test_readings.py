@@ -16,6 +16,7 @@ from fljax.algorithms import (
     FedDistill,
     FedLC,
     FedNTD,
+    FedPHP,
     FedProto,
     FedROD,
     FedRS,
@@ -134,6 +135,8 @@ TWO = {
     "fedrod, unlike": FedROD(0.3, local_steps=UNLIKE, weighting="samples"),
     "fml": FML(FALLING, 4, 2, 3, supervision=0.7, shared_supervision=0.4),
     "fml, unlike": FML(0.3, batches=Uniform(2), local_steps=UNLIKE, supervision=0.1),
+    "fedphp": FedPHP(FALLING, 4, 2, 3, supervision=0.4, temperature=2.0, warmup=4),
+    "fedphp, unlike": FedPHP(0.3, local_steps=UNLIKE, weighting="samples", supervision=0.8),
 }
 
 
@@ -168,6 +171,36 @@ def test_mutual_learning_without_teaching_is_both_of_its_parts():
     close(result.model, stepped(LocalOnly(0.3, 2), it).model, rtol=0, atol=1e-13)
     taught = stepped(FML(0.3, local_steps=2), it)
     assert np.abs(np.asarray(result.model - taught.model)).max() > 1e-3
+
+
+def test_private_models_that_inherit_nothing_are_what_federated_averaging_trained_last():
+    """Of labels alone; the server's model is federated averaging's whatever they inherit."""
+    it = make_read()
+    common = stepped(FedAvg(0.3, 3), it, 3)
+    before = stepped(FedAvg(0.3, 3), it, 2).model
+    last = stepped(FedPHP(0.3, 3, supervision=1.0, inheritance=0.0), it)
+    close(last.server, common.model, rtol=0, atol=1e-13)
+    now = fl.view(fl.Simulation(it, FedAvg(0.3, 3)), key=0, round=3)
+    who = now.choose(FedAvg(0.3, 3).selection)
+    local = jnp.broadcast_to(before, (5, len(before)))
+    local = local - 0.3 * now.problem.unweighted().gradient(local)
+    close(last.model[who.numbers], local[who.numbers], rtol=0, atol=1e-13)
+    kept = stepped(FedPHP(0.3, 3, supervision=1.0, inheritance=0.9, warmup=1), it)
+    close(kept.server, common.model, rtol=0, atol=1e-13)
+    assert np.abs(np.asarray(kept.model - last.model)).max() > 1e-3
+
+
+def test_a_private_model_changes_ever_more_slowly_until_it_is_inherited_in_full():
+    """Of all rounds since, by hand: weights of a past that grows."""
+    it = make_read()
+    states = [stepped(FedPHP(0.3, inheritance=0.8, warmup=2), it, n) for n in range(5)]
+    assert np.asarray(states[4].times).tolist() == [4] * 5
+    now = fl.view(fl.Simulation(it, FedAvg(0.3)), key=0, round=1)
+    for n, past in enumerate((0.0, 0.4, 0.8, 0.8)):
+        alone = states[n]._replace(times=jnp.zeros(5, jnp.int32))
+        trained = FedPHP(0.3, inheritance=0.8, warmup=2).step(alone, now).model
+        expected = past * states[n].model + (1 - past) * trained
+        close(states[n + 1].model, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -354,7 +387,7 @@ def test_they_meet_every_stage_at_once(form):
 
 @pytest.mark.slow
 def test_messages_are_models():
-    for form in ("fedlc", "fedrs", "fedntd", "moon", "fedrod", "fml"):
+    for form in ("fedlc", "fedrs", "fedntd", "moon", "fedrod", "fml", "fedphp"):
         run = fl.run(fl.Simulation(make_read(), (FORMS | TWO)[form]), rounds=3)
         assert int(run.scalars[-1]) == 3 * 2 * 4 * 31
 
@@ -424,6 +457,23 @@ REFUSED = {
     "less than no supervision": (
         lambda: FML(0.1, shared_supervision=-0.5),
         "shared_supervision must be finite and >= 0 and <= 1, got -0.5",
+    ),
+    "inheritance of nothing": (
+        lambda: fl.Simulation(RIDGE, FedPHP(0.1)),
+        "FedPHP reads the logits of classes",
+    ),
+    "too much supervision": (
+        lambda: FedPHP(0.1, supervision=1.5),
+        "supervision must be finite and >= 0 and <= 1, got 1.5",
+    ),
+    "all of the past": (
+        lambda: FedPHP(0.1, inheritance=1.0),
+        "inheritance must be finite and >= 0 and < 1, got 1",
+    ),
+    "no warmup": (lambda: FedPHP(0.1, warmup=0), "warmup must be >= 1, got 0"),
+    "no temperature of FedPHP": (
+        lambda: FedPHP(0.1, temperature=0.0),
+        "temperature must be finite and > 0, got 0",
     ),
     "no virtual samples": (
         lambda: CCVR(FedAvg(0.1), 0.1, virtual_samples=0),

@@ -65,6 +65,7 @@ from fljax.algorithms.personalized.fedamp import FedAMP
 from fljax.algorithms.personalized.fedbabu import FedBABU
 from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
+from fljax.algorithms.personalized.fedphp import FedPHP
 from fljax.algorithms.personalized.fedproto import FedProto
 from fljax.algorithms.personalized.fedrep import FedRep
 from fljax.algorithms.personalized.fedrod import FedROD
@@ -179,6 +180,7 @@ __all__ = [
     "FedNova",
     "FedOpt",
     "FedPD",
+    "FedPHP",
     "FedPer",
     "FedProto",
     "FedProx",

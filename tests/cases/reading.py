@@ -15,6 +15,7 @@ from fljax.algorithms import (
     FedDistill,
     FedLC,
     FedNTD,
+    FedPHP,
     FedProto,
     FedROD,
     FedRS,
@@ -88,6 +89,14 @@ def mutual(it, net=NET, visits=None):
     return readings.fml(*given, float(it.supervision), float(it.shared_supervision))[0]
 
 
+def inherited(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(it) if visits is None else visits
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    numbers = float(it.supervision), float(it.temperature), float(it.inheritance), it.warmup
+    return readings.fedphp(*given, *numbers)[0]
+
+
 def calibrated(it, net=NET, visits=None, seed=1):
     """``[T, 1, D]``, of the run's own draws."""
     visits = everyone(it.solver) if visits is None else visits
@@ -122,6 +131,12 @@ CASES = {
         FML(0.3, supervision=0.7, shared_supervision=0.4, **EQUAL),
         None,
         mutual,
+        partial(costs.read, 2, 2),
+    ),
+    "FedPHP": Case(
+        FedPHP(0.3, supervision=0.7, temperature=2.0, inheritance=0.8, warmup=5, **EQUAL),
+        None,
+        inherited,
         partial(costs.read, 2, 2),
     ),
     "CCVR": Case(

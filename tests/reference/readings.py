@@ -3,7 +3,7 @@ by the chain rule.
 
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
 Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
-2022), FML (Shen et al. 2020) and CCVR (Luo et al. 2021).
+2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021) and FedPHP (Li et al. 2021).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -237,6 +237,29 @@ def fml(net, start, step, weights, visits, supervision, shared_supervision):
                 of_w = slope(w, v, shared_supervision, *data)
                 v, w = v - step(n) * of_v, w - step(n) * of_w
             models[k], said[k] = v, w
+        server = mean_of(weights, said) if said else server
+        personal.append(np.array(models))
+        common.append(server)
+    return np.array(personal), np.array(common)
+
+
+def fedphp(net, start, step, weights, visits, supervision, temperature, inheritance, warmup):
+    """The private models ``[T, K, D]``, and the server's ``[T, D]``."""
+    server, models, times = start, [start] * net.clients, [0] * net.clients
+    personal, common = [], []
+    for n, each in enumerate(visits, 1):
+        said = {}
+        for k, turns in each.items():
+            w = server
+            for rows in turns:
+                x, y = net.rows(k, rows)
+                z, told = net.logits(w, x) / temperature, net.logits(models[k], x) / temperature
+                taught = np.array([softmax(a) - softmax(b) for a, b in zip(z, told, strict=True)])
+                slope = supervision * wrong_by(temperature * z, y)
+                w = w - step(n) * net.back(w, x, slope + (1 - supervision) / temperature * taught)
+            past = inheritance * min(times[k], warmup) / warmup
+            said[k], models[k] = w, past * models[k] + (1 - past) * w
+            times[k] += 1
         server = mean_of(weights, said) if said else server
         personal.append(np.array(models))
         common.append(server)
