@@ -1,7 +1,7 @@
 """Every test runs in float64, under strict dtype and rank promotion, with annotations checked.
 
 What is tested is the installed package where there is one: the source tree, which has the tests
-and the experiments, comes last on the path.
+and the experiments, comes last on the path, unless ``PYTHONPATH`` names it.
 
 Compiling takes most of a test's time. XLA leaves out its costly passes, and programs are kept for
 the other workers and the next run in the folder of pytest's cache (``--cache-clear`` empties it);
@@ -23,7 +23,8 @@ import pytest
 MAPS = Path("/proc/self/maps")
 ROOT = str(Path(__file__).parents[1])
 
-sys.path[:] = [*(place for place in sys.path if place not in ("", ROOT)), ROOT]
+if ROOT not in map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    sys.path[:] = [*(place for place in sys.path if place not in ("", ROOT)), ROOT]
 importlib.import_module("tests.annotations")  # the hook knows it by name
 
 # Every call of a function checks its arguments and results against the annotations, shapes too.

@@ -49,6 +49,12 @@ OBJECTIVES = {
     "Diffusion, general": "is a frame for combination matrices; CTA and ATC are its instances",
 }
 
+#: Algorithms that work on what a network makes of a sample before its last layer: of a model
+#: without other layers that is the sample itself.
+OF_NETWORKS = {
+    "CCVR": "calibrates the last layer, and the model has no other: a covariance of all pixels",
+}
+
 #: Algorithms beside those of the personalized wing whose clients or clusters get models of their
 #: own.
 PERSONAL = (
@@ -149,11 +155,13 @@ def _tried(scenario: Scenario, label: str, build: Callable[..., Algorithm], spac
     least = {name: values[0] for name, values in space.items()}
     with unwarned():
         try:
-            scenario.build(jax.random.key(0), build(**least))
+            built = scenario.build(jax.random.key(0), build(**least))
         except (TypeError, ValueError) as error:
             text = str(error)
             known = [why for name, why in scenario.chosen.items() if text.startswith(name)]
             raise Refused(f"{known[0]}." if known else _short(text, label)) from None
+    if label in OF_NETWORKS and not isinstance(built.problem, fl.problems.Model):
+        raise Refused(f"{OF_NETWORKS[label]}.")
     return Method(build, space)
 
 

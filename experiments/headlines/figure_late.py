@@ -142,7 +142,7 @@ def plot(studies: Studies) -> Picture:
     ax.axhline(TARGET.value, color="#999999", linewidth=0.8)
     ax.set_xlim(0, UNITS.value)
     ax.set_xlabel("units of time")
-    ax.set_ylabel("normalized error, median run (dB)")
+    ax.set_ylabel("normalized error, median run [dB]")
     ax.legend()
     return picture.finish(drawing, "Servers that do not wait")
 

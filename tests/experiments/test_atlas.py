@@ -210,6 +210,20 @@ def small(monkeypatch):
     )
 
 
+def test_what_calibrates_a_last_layer_is_refused_where_there_is_no_other(small):
+    def of(model):
+        def parts(key):
+            problem = fl.problems.softmax(key, clients=3, samples=8, dim=2, classes=3)
+            network = fl.models.mlp(3, (4,))
+            return {"problem": fl.problems.Model.of(problem, network, key) if model else problem}
+
+        return dataclasses.replace(small, name=f"classes-{model}", parts=parts, metric="objective")
+
+    assert "calibration_steps" not in method(of(True), "CCVR").space
+    with pytest.raises(Refused, match="^calibrates the last layer, and the model has no other"):
+        method(of(False), "CCVR")
+
+
 @pytest.fixture
 def outcome():
     """What is stored of an algorithm, whose error is a given number times a seed's own."""
