@@ -77,7 +77,7 @@ PENDING = frozenset(
     {
         *("APFL", "Ditto", "FedPer", "LG-FedAvg", "FedBN", "FedALA", "FedAMP", "FedBABU"),
         *("FedRep", "FedAvg-FT", "IFCA", "Local only", "Per-FedAvg", "pFedMe", "SuPerFed"),
-        "FedPHP",
+        *("FedFomo", "FedPHP"),
         *("FL", "FedAsync", "FedBuff", "DP-SGD", "FedExP", "FedOpt", "FedAdagrad", "FedYogi"),
         *("CCVR", "FedDistill", "FedLC", "FedNTD", "FedProto", "FedROD", "FedRS", "FML", "MOON"),
         "DESTRESS",

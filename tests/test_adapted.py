@@ -1,5 +1,6 @@
-"""Per-FedAvg, APFL, models shared in part, FedALA, FedAMP, SuPerFed: loops, limits, traffic."""
+"""Per-FedAvg, APFL, models shared in part, FedALA, FedAMP, FedFomo, SuPerFed: loops, limits."""
 
+import dataclasses
 import functools
 from itertools import chain
 
@@ -16,6 +17,7 @@ from fljax.algorithms import (
     FedAvg,
     FedBABU,
     FedBN,
+    FedFomo,
     FedPer,
     FedRep,
     FineTunedFedAvg,
@@ -114,6 +116,8 @@ FORMS = {
     "fedrep samples": FedRep(0.05, epochs=2, personal=HEAD, weighting="samples"),
     "fedbabu": FedBABU(0.1, 4, 2, personal=HEAD, tuning_step_size=LOCAL, tuning_steps=3),
     "fedala": FedALA(0.1, 4, 2, blend_step_size=LOCAL, blend_steps=3, blended=(0, 2)),
+    "fedfomo": FedFomo(LOCAL, 4, 2),
+    "fedfomo some": FedFomo(0.1, 4, 2, downloads=2, exploration=0.4),
     "superfed": SuPerFed(
         LOCAL, 4, 3, attraction=0.3, orthogonality=0.2, warmup=2, interpolation=0.7
     ),
@@ -130,6 +134,7 @@ DRAWN = {
     "fedbabu": FedBABU(0.1, 4, 2, batch=4, personal=HEAD, tuning_step_size=0.05),
     "fedala": FedALA(0.1, 4, 2, batch=4, weighting="equal"),
     "fedamp": FedAMP(0.1, 4, batch=4, attraction=0.5, attention_step_size=LOCAL, scale=2.0),
+    "fedfomo": FedFomo(0.1, 4, batch=4, downloads=3),
     "superfed": SuPerFed(0.1, 4, batch=4, attraction=0.3, orthogonality=0.2),
     "superfed law": SuPerFed(0.1, batches=Uniform(3), local_steps=STEPS, orthogonality=0.2),
 }
@@ -143,7 +148,7 @@ def theirs(algorithm, name, world, **given):
 
 def seeded(algorithm, seed):
     """What its loop needs to know besides: it draws as the run does."""
-    return {"seed": seed} if isinstance(algorithm, SuPerFed) else {}
+    return {"seed": seed} if isinstance(algorithm, SuPerFed | FedFomo) else {}
 
 
 #: The Hessian is of the ridge problem.
@@ -152,6 +157,7 @@ AGAINST_LOOPS = [
     for form in FORMS
     for world in (("logistic", False), ("ridge", True))
     if world[0] == "ridge" or form != "per-fedavg exact"
+    if FORMS[form].needs.late or not world[1]
 ]
 
 
@@ -617,6 +623,72 @@ def test_far_from_zero_no_digits_of_the_attraction_are_lost():
     close(far, towards(own), rtol=0, atol=1e-3)
 
 
+# FedFomo -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("downloads", [None, 2])
+def test_models_weighed_on_held_out_data_are_those_of_the_loop(downloads):
+    """Some take part, some are absent, some messages are lost; starts are each client's own."""
+    algorithm = FedFomo(LOCAL, 4, 2, downloads=downloads)
+    parts, world = some_world(algorithm, True, False, new_key(4))
+    start = np.random.default_rng(6).normal(size=(CLIENTS, DIM))
+    held_out = make_problem(noise=3.0)
+    tasks = fl.problems.Tasks(np.zeros(CLIENTS, int), 1, validation=held_out)
+    problem = dataclasses.replace(make_problem().starting_at(start), tasks=tasks)
+    simulation = fl.Simulation(problem, algorithm, losses=fl.link.Independent(0.3), **parts)
+    arrives = arrived(simulation, new_key(4))
+    value = dataclasses.replace(make_objective(), data=make_data("ridge", 3.0)).value
+    ours = trajectory(simulation, key=new_key(4))
+    given = {"arrives": arrives, "start": start, "seed": 4}
+    close(ours, theirs(algorithm, "ridge", world, value=value, **given), rtol=0, atol=1e-10)
+    on_samples = theirs(algorithm, "ridge", world, **given)
+    assert np.abs(ours - on_samples).max() > 1e-2
+
+
+def groups_of_two(clients=6, samples=4):
+    """Clients of the first half and of the second want other models; few samples, more held out."""
+    rng = np.random.default_rng(0)
+    wanted = np.array([[3.0, 0.0] if k < clients // 2 else [0.0, 3.0] for k in range(clients)])
+
+    def drawn(samples):
+        X = rng.normal(size=(clients, samples, 2))
+        y = np.einsum("knp,kp->kn", X, wanted) + rng.normal(size=(clients, samples))
+        return fl.problems.from_clients(list(zip(X, y, strict=True)), fl.problems.LeastSquares())
+
+    problem, held_out = drawn(samples), drawn(10 * samples)
+    tasks = fl.problems.Tasks(np.zeros(clients, int), 1, validation=held_out)
+    return dataclasses.replace(problem, tasks=tasks), wanted
+
+
+@pytest.mark.slow
+def test_clients_weigh_those_who_want_the_same():
+    problem, wanted = groups_of_two()
+    simulation = fl.Simulation(problem, FedFomo(0.05, epochs=2))
+    state = state_after(60, simulation)
+    own = np.asarray(state.affinity)
+    assert own[:3, :3].sum() > 10 * own[:3, 3:].sum()
+    assert own[3:, 3:].sum() > 10 * own[3:, :3].sum()
+    alone = trajectory(fl.Simulation(problem, LocalOnly(0.05, 2)), 60)[-1]
+    errors = [np.linalg.norm(model - wanted, axis=1).mean() for model in (state.model, alone)]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_of_clients_all_alike_each_learns_as_if_alone():
+    X, y = make_data()[1]
+    problem = fl.problems.from_clients([(X, y)] * 4, fl.problems.LeastSquares())
+    result = trajectory(fl.Simulation(problem, FedFomo(0.05, downloads=2)), 8)
+    close(result, trajectory(fl.Simulation(problem, LocalOnly(0.05)), 8), rtol=0, atol=1e-13)
+
+
+def test_a_model_that_none_betters_stays():
+    """Steps far too long: the client's own is no better, and nobody's is."""
+    start = np.random.default_rng(6).normal(size=(CLIENTS, DIM))
+    problem = make_problem().starting_at(start)
+    result = trajectory(fl.Simulation(problem, FedFomo(50.0)), 3)
+    np.testing.assert_array_equal(result, np.broadcast_to(start, result.shape))
+
+
 # SuPerFed ----------------------------------------------------------------------------------------
 
 
@@ -673,6 +745,17 @@ TRAFFIC = [
     (FedAMP(0.1, 4, attraction=1.0, attention_step_size=0.1, scale=1.0), 4, DIM),
     (SuPerFed(0.1, 4, orthogonality=1.0), 4, DIM),
 ]
+
+
+@pytest.mark.parametrize(("downloads", "models"), [(None, CLIENTS - 1), (2, 2)])
+def test_who_weighs_others_models_downloads_them(downloads, models):
+    """And tells of how much each was worth, if the server chooses by it."""
+    algorithm = FedFomo(0.1, 4, 2, downloads=downloads)
+    result = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
+    told = 0 if downloads is None else downloads
+    np.testing.assert_array_equal(result["bits_down"], 2 * [2 * REAL * 4 * models * DIM])
+    np.testing.assert_array_equal(result["bits_up"], 2 * [2 * REAL * 4 * (DIM + told)])
+    np.testing.assert_array_equal(result["messages"], 2 * [2 * 4 * (2 + bool(told))])
 
 
 @pytest.mark.thin(1)
@@ -764,6 +847,17 @@ def test_coordinates_are_a_mask():
             ValueError,
             lambda: FedAMP(0.1, attraction=1.0, attention_step_size=1.0, scale=0.0),
             "scale must be finite and > 0",
+        ),
+        (ValueError, lambda: FedFomo(0.1, downloads=0), "downloads must be >= 1, got 0"),
+        (
+            ValueError,
+            lambda: running(FedFomo(0.1, downloads=CLIENTS)),
+            "downloads must be at most the 5 other clients, got 6",
+        ),
+        (
+            ValueError,
+            lambda: FedFomo(0.1, exploration=1.5),
+            "exploration must be finite and >= 0 and <= 1",
         ),
         (
             ValueError,

@@ -318,6 +318,14 @@ def attentive(size: Size, private: bool) -> Cost:
     return pairs + alone(size, private) + Cost(2 * size.models, 6 * size.models)
 
 
+def weighed_by_gain(size: Size, private: bool) -> Cost:
+    # The losses of all models at all clients in one pass over the samples, and sums of the models.
+    samples, each = size.clients * size.samples, size.clients + 1
+    losses = Cost(samples * (size.dim + 2), each * samples * (2 * size.dim + 4))
+    sums = Cost(2 * size.models, 6 * size.clients * size.models)
+    return alone(size, private) + losses + sums
+
+
 def in_turn(size: Size, private: bool) -> Cost:
     # A gradient for the head, one for the representation.
     return gradient(size, private) + alone(size, private)

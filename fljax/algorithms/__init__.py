@@ -64,6 +64,7 @@ from fljax.algorithms.personalized.fedala import FedALA
 from fljax.algorithms.personalized.fedamp import FedAMP
 from fljax.algorithms.personalized.fedbabu import FedBABU
 from fljax.algorithms.personalized.feddistill import FedDistill
+from fljax.algorithms.personalized.fedfomo import FedFomo
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
 from fljax.algorithms.personalized.fedphp import FedPHP
 from fljax.algorithms.personalized.fedproto import FedProto
@@ -173,6 +174,7 @@ __all__ = [
     "FedDistill",
     "FedDyn",
     "FedExP",
+    "FedFomo",
     "FedGD",
     "FedLC",
     "FedLT",

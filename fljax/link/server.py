@@ -534,12 +534,13 @@ class Server(Out):
         return self._open(message, "what a server publishes")
 
     def tell(
-        self, values: Float[Array, " clients"], sending: Bool[Array, " clients"]
-    ) -> Float[Array, " clients"]:
-        """Count one number of each of these clients to the server, which it gets as it is: at once,
-        unperturbed, and from attackers too.
+        self, values: Float[Array, "clients ..."], sending: Bool[Array, " clients"]
+    ) -> Float[Array, "clients ..."]:
+        """Count one number, or several, of each of these clients to the server, which it gets as it
+        is: at once, unperturbed, and from attackers too.
         """
-        self._count(jnp.sum(sending, dtype=jnp.int32), 1, up=WORD)
+        numbers = values.shape[1] if values.ndim > 1 else 1
+        self._count(jnp.sum(sending, dtype=jnp.int32), numbers, up=WORD * numbers)
         return self._open(values, "a number that clients tell a server")
 
     def relay(self, numbers: int) -> None:

@@ -14,6 +14,7 @@ from fljax.algorithms import (
     FedAvg,
     FedBABU,
     FedBN,
+    FedFomo,
     FedPer,
     FedRep,
     FineTunedFedAvg,
@@ -23,6 +24,7 @@ from fljax.algorithms import (
     PFedMe,
     SuPerFed,
 )
+from fljax.participation import subset
 from tests.cases.world import (
     OBJECTIVE,
     TOGETHER,
@@ -125,6 +127,29 @@ def attentive(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, 
     return adapted.fedamp(sampled(objective), *given, *numbers).personal
 
 
+def first_order(
+    it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None, value=None, seed=1
+):
+    clients = objective.clients
+    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
+    start = np.zeros((clients, objective.dim)) if start is None else start
+    draws = None
+    if it.downloads is not None:
+        keys = [key_of(now, "algorithm") for now in keys_of(seed, world.rounds)]
+        draws = [[explored(it, key, k, clients) for k in range(clients)] for key in keys]
+    value = objective.value if value is None else value
+    given = value, world, work, start, step_of(it.step_size), arrives
+    return adapted.fedfomo(sampled(objective), *given, it.downloads, draws)[0].personal
+
+
+def explored(it, key, client, clients):
+    key = jax.random.fold_in(key, client)
+    uniform = jax.random.uniform(jax.random.fold_in(key, 1), (), float)
+    order = np.asarray(subset(jax.random.fold_in(key, 0), clients, clients))
+    return order, bool(uniform < it.exploration)
+
+
 def on_a_line(it, objective=OBJECTIVE, world=TOGETHER, work=None, seed=1, start=None):
     clients = objective.clients
     work = whole(it.epochs, world.rounds, clients) if work is None else work
@@ -179,6 +204,7 @@ CASES = {
         attentive,
         costs.attentive,
     ),
+    "FedFomo": Case(FedFomo(0.05), None, first_order, costs.weighed_by_gain),
     "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, on_a_line, costs.alone),
     "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
 }

@@ -3,7 +3,8 @@
 Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
 part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
 trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm
-1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021) and SuPerFed (Hahn et al. 2022).
+1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021), SuPerFed (Hahn et al. 2022) and
+FedFomo (Zhang et al. 2021).
 
 ``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is of
 `tests.reference.personal`; ``work[n - 1][k]`` lists what client ``k``'s steps of round ``n`` are
@@ -216,3 +217,44 @@ def superfed(gradient, world, work, counts, start, step, shares, attraction, ang
         models.append([(1 - mixing) * server + mixing * w for w in own])
         servers.append(server)
     return Run(np.array(models), np.array(servers))
+
+
+def fedfomo(gradient, value, world, work, start, step, arrives, downloads=None, draws=None):
+    """``value(k, w)``: what client ``k`` compares models by; ``draws[n - 1][k]``: an order of the
+    clients, and whether ``k`` explores. Also the sums of the shares, ``[T, K, K]``.
+    """
+    clients = len(start)
+    own, known = [row.copy() for row in start], [row.copy() for row in start]
+    affinity, models, sums = np.zeros((clients, clients)), [], []
+    for n in range(1, world.rounds + 1):
+        trained = {}
+        for k in world.participants(n):
+            w = own[k].copy()
+            for rows in work[n - 1][k]:
+                w = w - step(n) * gradient(k, w, rows)
+            trained[k] = w
+        for k, w in trained.items():
+            if arrives[n - 1][k]:
+                known[k] = w
+        for k, w in trained.items():
+            others = [j for j in range(clients) if j != k]
+            if downloads is not None:
+                order, explores = draws[n - 1][k]
+                others = [int(j) for j in order if j != k]
+                if not explores:
+                    others.sort(key=lambda j, k=k: -affinity[k, j])
+                others = others[:downloads]
+            gains = {}
+            for number, model in [(k, w), *((j, known[j]) for j in others)]:
+                away = np.linalg.norm(model - own[k])
+                gain = value(k, own[k]) - value(k, model)
+                if away > 0 and gain > 0:
+                    gains[number] = gain / away, model - own[k]
+            total = sum(weight for weight, _ in gains.values())
+            own[k] = own[k] + sum(weight / total * away for weight, away in gains.values())
+            for number, (weight, _) in gains.items():
+                if number != k:
+                    affinity[k, number] += weight / total
+        models.append([row.copy() for row in own])
+        sums.append(affinity.copy())
+    return Run(np.array(models), np.zeros((world.rounds, start.shape[1]))), np.array(sums)
