@@ -2,6 +2,15 @@
 
 #: The figure and the claim, by the algorithm's registered name.
 HEADLINES: dict[str, tuple[str, str]] = {
+    # peers, with noise, compression, one-way links and pairs
+    "Choco-SGD": ("headline-peers", "choco-saves-two-orders"),
+    "SGP": ("headline-peers", "sgp-converges"),
+    "QG-DSGDm": ("headline-peers", "quasi-global-momentum-helps"),
+    "Gossip SGD": ("headline-peers", "gossip-converges"),
+    "Diffusion, general": ("headline-peers", "diffusion-is-of-the-order-of-the-step"),
+    "FedSGD, networked": ("headline-peers", "fedsgd-is-of-the-order-of-the-step"),
+    "DESTRESS": ("headline-peers", "destress-is-exact"),
+    "Generalized gradient": ("headline-peers", "generalized-gradient-is-exact"),
     # peers
     "CTA": ("headline-exact", "diffusion-stops-short"),
     "ATC": ("headline-exact", "diffusion-stops-short"),
@@ -32,6 +41,8 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "Network-SVRG": ("headline-exact", "network-svrg-is-linear"),
     "Network-SARAH": ("headline-exact", "network-sarah-is-linear"),
     "Sampled diffusion": ("rizk-5.3", "importance-improves"),
+    "(eps,delta)DP-NFL": ("gauthier-3.1", "falls-with-budget"),
+    "zCDP-grad-NFL": ("gauthier-3.1", "step-limits-subgradient"),
     "zCDP-NFL": ("gauthier-3.1", "beats-approximate-dp"),
     "P-ADMM": ("gauthier-3.3", "slightly-beats-padmm"),
     "NPFL": ("gauthier-6.1", "inter-cluster-learning-helps"),
@@ -44,12 +55,28 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "Model-agnostic FedRelax": ("jung-weather", "by-predictions-as-by-parameters"),
     # servers on a graph
     "PGFL": ("gauthier-5.1", "beats-gfl"),
+    "ClusterFL": ("gauthier-5.1", "cluster-fl-is-poor"),
     "GFL": ("rizk-3.3", "homomorphic-variance-is-free"),
     "GFL, gradient": ("rizk-3.5", "homomorphic-does-not-hinder"),
     "PAO-Fed, graph": ("gauthier-7.servers", "strain-alleviated"),
     "PGFL, by loss": ("gauthier-7.clusters", "servers-beat-one-cluster-05"),
     "PGFL, by gradient": ("gauthier-7.clusters", "private-discovery"),
     # one server
+    "FL": ("headline-peers", "fl-is-exact"),
+    "Sharing ADMM": ("headline-peers", "sharing-admm-is-exact"),
+    "FedBuff": ("headline-late", "fedbuff-is-faster"),
+    "FedAsync": ("headline-late", "fedasync-is-faster"),
+    "FedLC": ("headline-skew", "fedlc-beats-fedavg"),
+    "FedRS": ("headline-skew", "fedrs-beats-fedavg"),
+    "FedNTD": ("headline-skew", "fedntd-beats-fedavg"),
+    "MOON": ("headline-skew", "moon-beats-fedavg"),
+    "CCVR": ("headline-skew", "ccvr-beats-fedavg"),
+    "FedSAM": ("headline-skew", "fedsam-beats-fedavg"),
+    "FedExP": ("headline-skew", "fedexp-beats-fedavg"),
+    "FedOpt": ("headline-skew", "fedopt-beats-fedavg"),
+    "FedAdagrad": ("headline-skew", "fedadagrad-beats-fedavg"),
+    "FedYogi": ("headline-skew", "fedyogi-beats-fedavg"),
+    "MIMELite": ("headline-skew", "mimelite-beats-fedavg"),
     "FedAvg": ("jung-drift", "fewer-rounds-with-more-steps"),
     "FedProx": ("models", "fedprox-is-no-worse"),
     "FedProx, exact": ("jung-drift", "fedprox-closer-for-small-eta"),
@@ -70,20 +97,29 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "PAO-Fed": ("gauthier-4.3", "communication-saved"),
     "PSO-Fed": ("gauthier-4.5", "scheduling-not-desirable"),
     "SignSGD": ("gauthier-4.5", "sign-load"),
+    # models of clients' own
+    "Ditto": ("headline-personal", "ditto-beats-one-model"),
+    "pFedMe": ("headline-personal", "pfedme-beats-one-model"),
+    "APFL": ("headline-personal", "apfl-beats-one-model"),
+    "FedPer": ("headline-personal", "fedper-beats-one-model"),
+    "LG-FedAvg": ("headline-personal", "lg-fedavg-beats-one-model"),
+    "FedRep": ("headline-personal", "fedrep-beats-one-model"),
+    "FedBABU": ("headline-personal", "fedbabu-beats-one-model"),
+    "FedALA": ("headline-personal", "fedala-beats-one-model"),
+    "FedAMP": ("headline-personal", "fedamp-beats-one-model"),
+    "Per-FedAvg": ("headline-personal", "per-fedavg-beats-one-model"),
+    "SuPerFed": ("headline-personal", "superfed-beats-one-model"),
+    "FedROD": ("headline-personal", "fedrod-beats-one-model"),
+    "FedPHP": ("headline-personal", "fedphp-beats-one-model"),
+    "FedFomo": ("headline-personal", "fedfomo-beats-one-model"),
+    "FML": ("headline-personal", "fml-beats-one-model"),
+    "FedProto": ("headline-personal", "fedproto-beats-learning-alone"),
+    "FedDistill": ("headline-personal", "feddistill-beats-learning-alone"),
+    "FedAvg-FT": ("headline-personal", "fine-tuning-beats-one-model"),
+    "Local only": ("headline-personal", "one-model-is-worse-than-none"),
+    "FedBN": ("headline-personal", "fedbn-beats-one-model"),
+    "IFCA": ("headline-personal", "ifca-finds-the-clusters"),
 }
 
 #: Algorithms whose headline is not judged yet.
-PENDING = frozenset(
-    {
-        *("APFL", "Ditto", "FedPer", "LG-FedAvg", "FedBN", "FedALA", "FedAMP", "FedBABU"),
-        *("FedRep", "FedAvg-FT", "IFCA", "Local only", "Per-FedAvg", "pFedMe", "SuPerFed"),
-        *("FedFomo", "FedPHP"),
-        *("FL", "FedAsync", "FedBuff", "DP-SGD", "FedExP", "FedOpt", "FedAdagrad", "FedYogi"),
-        *("CCVR", "FedDistill", "FedLC", "FedNTD", "FedProto", "FedROD", "FedRS", "FML", "MOON"),
-        "DESTRESS",
-        *("FedSAM", "Generalized gradient", "MIMELite", "Sharing ADMM"),
-        *("ClusterFL", "PGFL, single step"),
-        *("Choco-SGD", "Diffusion, general", "(eps,delta)DP-NFL", "Gossip SGD"),
-        *("FedSGD, networked", "QG-DSGDm", "SGP", "zCDP-grad-NFL"),
-    }
-)
+PENDING = frozenset({"DP-SGD", "PGFL, single step"})

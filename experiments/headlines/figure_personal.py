@@ -144,6 +144,16 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         _STEP,
         "Chen and Chao 2022, abstract",
     ),
+    "FedPHP": (
+        lambda step_size: A.FedPHP(step_size, warmup=ROUNDS.value, **STEPS),
+        _STEP,
+        "Li et al. 2021 (FedPHP), abstract",
+    ),
+    "FedFomo": (
+        lambda step_size: A.FedFomo(step_size, **STEPS),
+        _STEP,
+        "Zhang et al. 2021 (FedFomo), abstract",
+    ),
     "FML": (lambda step_size: A.FML(step_size, **STEPS), _STEP, "Shen et al. 2020, abstract"),
     "FedProto": (
         lambda step_size, attraction: A.FedProto(step_size, attraction=attraction, **STEPS),
@@ -221,7 +231,7 @@ def contrasted(key: Array, algorithm: A.Algorithm, size: Size) -> fl.Simulation:
 
 
 def _agreement(now: Snapshot) -> Array:
-    """Of the clusters with the true ones: the Rand index adjusted for chance."""
+    """Of the clusters with the true ones, one if they are the same."""
     return adjusted_rand(now.state.choice, jnp.arange(now.problem.clients) % CLUSTERS.value)
 
 

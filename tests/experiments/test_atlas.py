@@ -220,7 +220,7 @@ def test_what_calibrates_a_last_layer_is_refused_where_there_is_no_other(small):
         return dataclasses.replace(small, name=f"classes-{model}", parts=parts, metric="objective")
 
     assert "calibration_steps" not in method(of(True), "CCVR").space
-    with pytest.raises(Refused, match="^calibrates the last layer, and the model has no other"):
+    with pytest.raises(Refused, match=r"^calibrates the last layer, and the model has no other"):
         method(of(False), "CCVR")
 
 

@@ -4,15 +4,33 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
 from experiments import commands, report
 from experiments.figure import REGISTRY, Effort
-from experiments.headlines import figure_dissimilarity, figure_exact
-from experiments.headlines.common import METRIC, final, first_below, straightness, unlike
+from experiments.headlines import (
+    figure_dissimilarity,
+    figure_exact,
+    figure_late,
+    figure_peers,
+    figure_personal,
+    figure_skew,
+)
+from experiments.headlines.common import (
+    METRIC,
+    chosen,
+    fewer_errors,
+    final,
+    first_below,
+    ranked,
+    straightness,
+    unlike,
+)
 from experiments.promises import HEADLINES, PENDING
+from fljax import algorithms as A
 from fljax.algorithms import REGISTRY as ALGORITHMS
 from fljax.study.engine import configured
 
@@ -66,10 +84,13 @@ def test_clients_are_as_far_apart_as_they_should_be():
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [figure_dissimilarity, figure_exact])
+@pytest.mark.parametrize(
+    "module",
+    [figure_dissimilarity, figure_exact, figure_late, figure_peers, figure_personal, figure_skew],
+)
 def test_quick_studies_are_drawn_and_judged(module):
     figure = module.FIGURE
-    with configured("jax_enable_x64", True):
+    with configured("jax_enable_x64", figure.double):
         studies = figure.study(Effort(3, 2, quick=True))
         figure.plot(studies)
         verdicts = {claim.name: claim.judge(studies) for claim in figure.claims}
@@ -89,10 +110,104 @@ def test_the_page_of_promises_says_what_holds():
     assert "| EXTRA | EXTRA reaches the exact minimizer" in page
     assert "-290.00 dB [-291.00, -289.00]" in page
     assert "holds" in page
-    assert "FedSAM" in page.split("Not judged yet: ")[1]
+    assert "DP-SGD" in page.split("Not judged yet: ")[1]
 
 
 def test_a_level_is_met_between_records():
     three = np.array([[0.0, -10, -20], [0, -1, -2], [-9, -10, -11]])
     found = first_below(three, -5, np.array([10, 20, 30]))
     np.testing.assert_allclose(found, [15, np.nan, 10])
+
+
+# Tuned methods, servers that do not wait, peers --------------------------------------------------
+
+
+def of_methods(metric, values, dims=("algorithm", "seed", "round"), **coords):
+    """A study of these values, none of whose runs diverged."""
+    shape = np.shape(values)
+    names = [d for d in dims if d != "round"]
+    fine = np.zeros(shape[: len(names)], int)
+    return xr.Dataset({metric: (dims, values), "diverged": (names, fine)}, coords)
+
+
+def test_errors_are_compared_in_points_at_the_end():
+    rate = np.ones((2, 4, 10)) * np.array([0.3, 0.2])[:, None, None]
+    rate[:, :, :5] = 0.9  # what is not read
+    data = of_methods("error_rate", rate, algorithm=["one", "other"], round=np.arange(1, 11))
+    found = fewer_errors("study", "one", "other", metric="error_rate", rounds=5)({"study": data})
+    assert found["one above other"].value == pytest.approx(10)
+    _, ax = plt.subplots()
+    ranked(ax, data, "error_rate", 5)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["other", "one"]
+    plt.close(ax.figure)
+
+
+def test_chosen_numbers_are_in_the_tuning_of_a_figure():
+    data = xr.Dataset(coords={"algorithm": ["a", "b"], "chosen": ("algorithm", ["step = 1", "x"])})
+    rows = chosen("study")({"study": data})
+    assert report.tuning_lines({"tuning": rows}) == ["a: step = 1", "b: x"]
+
+
+def delayed(buffered, averaged):
+    """A study where FedBuff is at the target after so many units, and FedAvg so many rounds."""
+    low, high = 10 ** (figure_late.TARGET.value / 10) * np.array([0.5, 2])
+    units, rounds = np.arange(1, 501), np.arange(1, 51)
+
+    def part(name, numbers, at):
+        curve = np.where(numbers >= at, low, high)
+        return of_methods(METRIC, np.tile(curve, (1, 6, 1)), algorithm=[name], round=numbers)
+
+    waits = part("FedAvg", rounds, averaged)
+    times = ("seed", "round"), np.tile(20.0 * rounds, (6, 1))
+    return {"late": part("FedBuff", units, buffered), "waits": waits.assign(time=times)}
+
+
+@pytest.mark.parametrize(
+    ("buffered", "averaged", "low", "high"),
+    [(100, 15, 2.9, 3.1), (100, 999, 1e6, np.inf), (999, 15, 0, 1e-5)],
+)
+def test_time_is_until_the_target_and_a_round_lasts_as_its_slowest(buffered, averaged, low, high):
+    (found,) = figure_late.sooner("FedAvg", "FedBuff")(delayed(buffered, averaged)).values()
+    assert low < found.value < high
+
+
+def test_who_never_arrives_is_not_faster_than_who_does_not_either():
+    (found,) = figure_late.sooner("FedAvg", "FedBuff")(delayed(999, 999)).values()
+    assert np.isnan(found.value)
+    ends = figure_late.lasting(3, 400)
+    assert (np.diff(ends) >= 1).all()
+    assert np.diff(ends).mean() == pytest.approx(1 + 27.2, rel=0.1)  # of ten geometric numbers
+
+
+def test_the_order_of_the_step_is_the_exponent():
+    steps = np.asarray(figure_peers.STEPS.value)
+    for power in (1, 2):
+        errors = np.broadcast_to((steps**power)[None, :, None], (5, len(steps), 20))
+        coords = {"step": steps, "round": np.arange(1, 21)}
+        data = of_methods(METRIC, errors, ("seed", "step", "round"), **coords)
+        assert figure_peers.order("part")({"part": data})["exponent"].value == pytest.approx(power)
+
+
+def test_errors_fall_by_so_much_in_the_last_decade():
+    rounds = np.arange(10, 2001, 10)
+    data = of_methods(METRIC, np.tile(rounds**-2.0, (1, 5, 1)), algorithm=["method"], round=rounds)
+    found = figure_peers.decades("part", "method")({"part": data})["method"]
+    assert found.value == pytest.approx(20)
+
+
+def test_senders_divide_equally_and_receivers_count_unequally():
+    sent = figure_peers.shares()
+    np.testing.assert_allclose(sent.sum(axis=0), 1)
+    assert np.ptp(sent.sum(axis=1)) > 0.5
+    heard = sent / sent.sum(axis=1, keepdims=True)
+    weights = np.linalg.matrix_power(heard, 2000)[0]
+    assert (len(sent) * weights).std() == pytest.approx(0.5, abs=0.1)
+
+
+def test_clients_of_a_cluster_have_its_model():
+    with configured("jax_enable_x64", True):
+        problem = figure_personal.clustered(jax.random.key(1), A.IFCA(0.1, clusters=3)).problem
+    models = minimizers(problem)
+    clusters = [models[place::3] for place in range(3)]
+    assert max(np.ptp(own, axis=0).max() for own in clusters) < 0.5
+    assert min(np.linalg.norm(a.mean(0) - b.mean(0)) for a, b in (clusters[:2], clusters[1:])) > 1
