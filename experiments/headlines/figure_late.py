@@ -135,7 +135,7 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    drawing, (ax,) = picture.panels(("the median run of clients of whom a few are late by far",))
+    drawing, (ax,) = picture.panels(("the median run; a few clients are late by far",))
     waits, late = studies["waits"], studies["late"]
     middle = waits["time"].median("seed").values
     for place, name in enumerate((*LATE, *WAITS)):
