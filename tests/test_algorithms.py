@@ -131,6 +131,15 @@ def states(simulation, rounds=ROUNDS, key=None):
 # Against the equations -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("label", sorted(CASES))
+def test_the_size_of_a_message_follows_from_shapes(label):
+    """A scenario draws its problem: where sizes are asked for, its shapes alone are known."""
+    simulation = simulate(label)
+    shapes = jax.eval_shape(lambda: simulation.problem)
+    size = simulation.algorithm.message_size_of(shapes)
+    assert size == simulation.algorithm.message_size_of(simulation.problem)
+
+
 @pytest.mark.core
 @pytest.mark.thin(24, every=1)
 @pytest.mark.parametrize("label", CASES)

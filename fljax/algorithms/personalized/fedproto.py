@@ -73,14 +73,22 @@ class ClassMeans(LocalLearning):
         return jnp.einsum("knc,knr->kcr", of_class, said, precision=HIGHEST)
 
     def init(self, problem: Problem, network: Any) -> State:
-        start = start_models(problem)
-        _, classes, width = jax.eval_shape(self._sums, problem, start).shape
+        classes, width = self._size(problem)
         nothing = jnp.zeros((classes, width - 1), problem.dtype)
-        return State(start, nothing, jnp.zeros(classes, bool))
+        return State(start_models(problem), nothing, jnp.zeros(classes, bool))
 
     def message_size_of(self, problem: Problem) -> int:
-        _, classes, width = jax.eval_shape(self._sums, problem, start_models(problem)).shape
+        classes, width = self._size(problem)
         return classes * width
+
+    def _size(self, problem: Problem) -> tuple[int, int]:
+        """``C`` and ``R + 1``, of a problem or of its shapes alone."""
+
+        def sums(known: Problem) -> Array:
+            return self._sums(known, start_models(known))
+
+        _, classes, width = jax.eval_shape(sums, problem).shape
+        return classes, width
 
     def step(self, state: State, now: Round) -> State:
         cohort = self.invite(now)
