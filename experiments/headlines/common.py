@@ -182,6 +182,6 @@ def ranked(ax: Axes, data: xr.Dataset, metric: str, rounds: int) -> None:
     places, values = np.arange(len(names)), np.array([found[name].value for name in names])
     reach = np.array([(found[name].low, found[name].high) for name in names]).T - values
     ax.errorbar(values, places, xerr=abs(reach), fmt="o", markersize=3, color="#333333")
-    ax.set_yticks(places, names)
+    ax.set_yticks(places, names, fontsize=5.5 if len(names) > 14 else None)
     ax.invert_yaxis()
     ax.set_xlabel(data[metric].attrs.get("long_name", metric.replace("_", " ")))

@@ -334,6 +334,12 @@ def found_clusters(studies: Studies) -> dict[str, Estimate]:
     return {"IFCA": estimate(lambda a: a, agreement, unit="")}
 
 
+PLAIN = (
+    "With thirty images to train on, what one model has learned of all clients' digits is worth "
+    "most, and a few steps from it are enough; what shares less of the network learns less of them."
+)
+
+
 def promises() -> list[Claim]:
     result = []
     for name, (_, _, source) in METHODS.items():
@@ -356,6 +362,7 @@ def promises() -> list[Claim]:
                 fewer("digits", TUNED, name),
                 (0, INFINITE),
                 ours=True,
+                note=PLAIN,
             ),
         ]
     return result
