@@ -425,7 +425,7 @@ FIGURE = Figure(
             condition="digits of unlike contrasts, hidden units normalized by the samples at hand",
             note="Normalized by the samples at hand, inputs of another contrast are alike for both "
             "methods. In the paper FedAvg shares running statistics as well, which are those of no "
-            "client, and a network here has no such state. What FedBN keeps is then learned from thirty "
+            "client, and a network here has no such state. What FedBN keeps is learned from thirty "
             "images alone.",
         ),
         Claim(
