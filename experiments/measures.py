@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 from scipy import stats
 
 import fljax as fl
@@ -168,6 +169,15 @@ def gaps(
     return lambda studies: {
         f"{over} above {under}": measure(studies[panel], over, under) for over, under in pairs
     }
+
+
+def exponent(values: np.ndarray, at: ArrayLike) -> np.ndarray:
+    """``[B]``: the exponent of values ``[B, points]`` as a power of what they are at, by
+    least squares of their logarithms.
+    """
+    logarithms = np.log(np.asarray(at, float))
+    logarithms = logarithms - logarithms.mean()
+    return np.log(values) @ logarithms / (logarithms @ logarithms)
 
 
 def bound_held(norm: float, bound: float) -> bool:

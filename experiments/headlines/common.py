@@ -52,6 +52,15 @@ def unlike(
     return Problem(features, jnp.einsum("knd,kd->kn", features, models) + noise, LeastSquares())
 
 
+#: What is said of the two measures of an exact method that follow.
+DOUBLE = f"a squared relative error below {EXACT:.0f} dB, in double precision"
+LINEAR = "the second 80 dB take at most one and a half times the rounds of the first"
+SLOWER = (
+    "The first rounds fall at the rate of the clients' own problems, later ones at that of the "
+    "slowest mode of the network; both are linear."
+)
+
+
 def final(study: str, *methods: str, metric: str = METRIC) -> Measure:
     """The mean of the last record, dB."""
 
@@ -102,6 +111,15 @@ def first_below(curves: np.ndarray, level: float, rounds: np.ndarray) -> np.ndar
 # --------------------------------------------------------------------------- tuned methods
 
 
+def built(cls: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """What makes an algorithm of the numbers that are searched."""
+
+    def build(step_size: float, **numbers: float) -> Any:
+        return cls(step_size, **numbers, **fixed)
+
+    return build
+
+
 def compared(
     effort: Effort,
     name: str,
@@ -137,8 +155,7 @@ def compared(
     )
     numbers = found.tuned.chosen.values()
     chosen = [", ".join(f"{key} = {value:.3g}" for key, value in of.items()) for of in numbers]
-    kept = [metric, "diverged", *(name for name in ("bits",) if name in found.results)]
-    return found.results[kept].assign_coords(chosen=("algorithm", chosen))
+    return found.results[[metric, "diverged"]].assign_coords(chosen=("algorithm", chosen))
 
 
 def chosen(*names: str) -> Callable[[Studies], list[dict[str, Any]]]:

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.headlines.common import EXACT, METRIC, first_below, unlike
-from experiments.measures import estimate, gap, joined, last, of_median, samples
+from experiments.headlines.common import DOUBLE, EXACT, METRIC, first_below, unlike
+from experiments.measures import estimate, exponent, gap, joined, last, of_median, samples
 from fljax import algorithms as A
 from fljax import plotting, statistics
 from fljax.problems.solvers import smoothness
@@ -157,7 +157,6 @@ def plot(studies: Studies) -> Picture:
 
 # --------------------------------------------------------------------------- claims
 
-DOUBLE = f"a squared relative error below {EXACT:.0f} dB, in double precision"
 INSTANCE = "least squares of twenty clients, all samples in every step"
 LATE = -150.0
 NOTES = {
@@ -215,15 +214,15 @@ def nova_gains(studies: Studies) -> dict[str, Estimate]:
 def exponents(*methods: str):
     """Of the exchanges as a power of the condition number."""
 
-    def slope(sent: np.ndarray) -> np.ndarray:
-        at = np.log(np.asarray(CONDITIONS.value, float))
-        at = at - at.mean()
-        return np.log(sent) @ at / (at @ at)
-
     def measure(studies: Mapping[str, xr.Dataset]) -> dict[str, Estimate]:
         sent = studies["condition"]["sent"].transpose("algorithm", "seed", "condition")
         return {
-            name: of_median(slope, sent.sel(algorithm=name).values, unit="") for name in methods
+            name: of_median(
+                lambda found: exponent(found, CONDITIONS.value),
+                sent.sel(algorithm=name).values,
+                unit="",
+            )
+            for name in methods
         }
 
     return measure

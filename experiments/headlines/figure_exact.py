@@ -9,7 +9,16 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
-from experiments.headlines.common import EXACT, METRIC, final, straightness, unlike
+from experiments.headlines.common import (
+    DOUBLE,
+    EXACT,
+    LINEAR,
+    METRIC,
+    SLOWER,
+    final,
+    straightness,
+    unlike,
+)
 from experiments.measures import gap, gaps, joined, samples
 from fljax import algorithms as A
 from fljax import plotting
@@ -213,13 +222,7 @@ def plot(studies: Studies) -> Picture:
 
 # --------------------------------------------------------------------------- claims
 
-DOUBLE = f"a squared relative error below {EXACT:.0f} dB, in double precision"
-LINEAR = "the second 80 dB take at most one and a half times the rounds of the first"
 INSTANCE = "least squares of twenty peers on a random graph"
-SLOWER = (
-    "The first rounds fall at the rate of the clients' own problems, later ones at that of the "
-    "slowest mode of the network; both are linear."
-)
 
 
 def promises() -> list[Claim]:

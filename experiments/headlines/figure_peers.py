@@ -12,8 +12,27 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.headlines.common import EXACT, METRIC, final, first_below, straightness, unlike
-from experiments.measures import estimate, gap, joined, last, last_rounds, of_median, samples
+from experiments.headlines.common import (
+    DOUBLE,
+    EXACT,
+    LINEAR,
+    METRIC,
+    SLOWER,
+    final,
+    first_below,
+    straightness,
+    unlike,
+)
+from experiments.measures import (
+    estimate,
+    exponent,
+    gap,
+    joined,
+    last,
+    last_rounds,
+    of_median,
+    samples,
+)
 from fljax import algorithms as A
 from fljax import plotting, statistics
 from fljax.batches import Uniform
@@ -157,7 +176,7 @@ def study(effort: Effort) -> Studies:
     def run(name: str, scenario: Any, rounds: int, every: int, **grid: Any) -> Any:
         rounds = min(rounds, 400) if effort.quick else rounds
         given = {"rounds": rounds, "seeds": seeds, "record_every": every}
-        return effort.sweep(name, scenario, **given, **({"grid": grid} if grid else {}))
+        return effort.sweep(name, scenario, grid=grid, **given)
 
     single = Uniform(1)
     sent = {"compression": fl.link.TopK(SENT.value), "consensus_step_size": CONSENSUS.value}
@@ -287,14 +306,13 @@ def decades(study: str, name: str) -> Measure:
 def order(study: str) -> Measure:
     """Of the steady-state error as a power of the step."""
 
-    def slope(errors: np.ndarray) -> np.ndarray:
-        at = np.log(np.asarray(STEPS.value, float))
-        at = at - at.mean()
-        return np.log(errors) @ at / (at @ at)
-
     def measure(studies: Studies) -> dict[str, Estimate]:
         late = settled(studies[study]).transpose("seed", "step").values
-        return {"exponent": estimate(lambda *means: slope(np.stack(means, -1)), *late.T, unit="")}
+
+        def power(*means: np.ndarray) -> np.ndarray:
+            return exponent(np.stack(means, -1), STEPS.value)
+
+        return {"exponent": estimate(power, *late.T, unit="")}
 
     return measure
 
@@ -319,7 +337,7 @@ def exact_promises() -> list[Claim]:
                 source,
                 final("exact", name),
                 (-INFINITE, EXACT),
-                f"a squared relative error below {EXACT:.0f} dB, in double precision",
+                DOUBLE,
                 condition=INSTANCE,
             ),
             Claim(
@@ -328,10 +346,9 @@ def exact_promises() -> list[Claim]:
                 "of a strongly convex objective",
                 straightness("exact", name),
                 (0, 1.5),
-                "the second 80 dB take at most one and a half times the rounds of the first",
+                LINEAR,
                 ours=True,
-                note="The first rounds fall at the rate of the clients' own problems, later ones "
-                "at that of the slowest mode of the network; both are linear.",
+                note=SLOWER,
             ),
         ]
     return result

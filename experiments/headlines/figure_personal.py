@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
-from experiments.headlines.common import chosen, compared, fewer_errors, ranked, unlike
+from experiments.headlines.common import built, chosen, compared, fewer_errors, ranked, unlike
 from experiments.measures import estimate, last, samples
 from experiments.own.figure_models import Size, dealt
 from fljax import algorithms as A
@@ -70,8 +70,7 @@ _STEP: dict[str, Any] = {"step_size": TRIED.value}
 _PULLED: dict[str, Any] = _STEP | {"attraction": list(PULLS.value)}
 
 
-def averaged(step_size: float) -> A.FedAvg:
-    return A.FedAvg(step_size, **STEPS)
+averaged = built(A.FedAvg, **STEPS)
 
 
 def ditto(step_size: float, attraction: float) -> A.Algorithm:
@@ -94,36 +93,32 @@ def attentive(step_size: float, scale: float) -> A.Algorithm:
     return A.FedAMP(step_size, attraction=pull, attention_step_size=pull, scale=scale, **STEPS)
 
 
-def superposed(step_size: float) -> A.Algorithm:
-    return A.SuPerFed(step_size, attraction=0.01, orthogonality=1.0, **STEPS)
-
-
 #: What makes a method of numbers, what is searched, and where it is promised to be better.
 METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "Ditto": (ditto, _PULLED, "Li et al. 2021 (Ditto), abstract"),
     "APFL": (
-        lambda step_size: A.APFL(step_size, **STEPS),
+        built(A.APFL, **STEPS),
         _STEP,
         "Deng, Kamani and Mahdavi 2020, abstract",
     ),
     "FedPer": (
-        lambda step_size: A.FedPer(step_size, personal=HEAD, **STEPS),
+        built(A.FedPer, personal=HEAD, **STEPS),
         _STEP,
         "Arivazhagan et al. 2019, abstract",
     ),
     "LG-FedAvg": (
-        lambda step_size: A.LGFedAvg(step_size, personal=BODY, **STEPS),
+        built(A.LGFedAvg, personal=BODY, **STEPS),
         _STEP,
         "Liang et al. 2020, abstract",
     ),
     "FedRep": (
-        lambda step_size: A.FedRep(step_size, personal=HEAD, head_epochs=LOCAL.value, **STEPS),
+        built(A.FedRep, personal=HEAD, head_epochs=LOCAL.value, **STEPS),
         _STEP,
         "Collins et al. 2021, abstract",
     ),
     "FedBABU": (babu, _STEP, "Oh, Kim and Yun 2022, abstract"),
     "FedALA": (
-        lambda step_size: A.FedALA(step_size, **STEPS),
+        built(A.FedALA, **STEPS),
         _STEP,
         "Zhang et al. 2023, abstract",
     ),
@@ -137,30 +132,34 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         _STEP,
         "Fallah, Mokhtari and Ozdaglar 2020, abstract",
     ),
-    "SuPerFed": (superposed, _STEP, "Hahn, Jeong and Lee 2022, abstract"),
+    "SuPerFed": (
+        built(A.SuPerFed, attraction=0.01, orthogonality=1.0, **STEPS),
+        _STEP,
+        "Hahn, Jeong and Lee 2022, abstract",
+    ),
     "FedROD": (
-        lambda step_size: A.FedROD(step_size, **STEPS),
+        built(A.FedROD, **STEPS),
         _STEP,
         "Chen and Chao 2022, abstract",
     ),
     "FedPHP": (
-        lambda step_size: A.FedPHP(step_size, warmup=ROUNDS.value, **STEPS),
+        built(A.FedPHP, warmup=ROUNDS.value, **STEPS),
         _STEP,
         "Li et al. 2021 (FedPHP), abstract",
     ),
     "FedFomo": (
-        lambda step_size: A.FedFomo(step_size, **STEPS),
+        built(A.FedFomo, **STEPS),
         _STEP,
         "Zhang et al. 2021 (FedFomo), abstract",
     ),
-    "FML": (lambda step_size: A.FML(step_size, **STEPS), _STEP, "Shen et al. 2020, abstract"),
+    "FML": (built(A.FML, **STEPS), _STEP, "Shen et al. 2020, abstract"),
     "FedProto": (
-        lambda step_size, attraction: A.FedProto(step_size, attraction=attraction, **STEPS),
+        built(A.FedProto, **STEPS),
         _PULLED,
         "Tan et al. 2022, abstract",
     ),
     "FedDistill": (
-        lambda step_size, attraction: A.FedDistill(step_size, attraction=attraction, **STEPS),
+        built(A.FedDistill, **STEPS),
         _PULLED,
         "Jeong et al. 2018, abstract",
     ),
@@ -174,7 +173,7 @@ BASELINES = {
         lambda step_size: A.FineTunedFedAvg(averaged(step_size), step_size, LOCAL.value),
         _STEP,
     ),
-    ALONE: (lambda step_size: A.LocalOnly(step_size, **STEPS), _STEP),
+    ALONE: (built(A.LocalOnly, **STEPS), _STEP),
 }
 SEARCHED = BASELINES | {name: parts[:2] for name, parts in METHODS.items()}
 LINEAR = {
@@ -184,7 +183,7 @@ LINEAR = {
 }
 NORMALIZED = {
     COMMON: (averaged, _STEP),
-    "FedBN": (lambda step_size: A.FedBN(step_size, **STEPS), _STEP),
+    "FedBN": (built(A.FedBN, **STEPS), _STEP),
 }
 
 

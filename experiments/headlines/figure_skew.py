@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
-from experiments.headlines.common import chosen, compared, fewer_errors, ranked
+from experiments.headlines.common import built, chosen, compared, fewer_errors, ranked
 from experiments.own.figure_models import Size, dealt
 from fljax import algorithms as A
 from fljax import plotting
@@ -46,29 +46,31 @@ _STEP: dict[str, Any] = {"step_size": TRIED.value}
 _SERVER = _STEP | {"server_step_size": [0.01, 0.03, 0.1]}
 
 
-def averaged(step_size: float) -> A.FedAvg:
-    return A.FedAvg(step_size, **STEPS)
-
-
-def of(cls: Any, **fixed: Any) -> Any:
-    """What makes an algorithm of the numbers that are searched."""
-
-    def build(step_size: float, **numbers: float) -> A.Algorithm:
-        return cls(step_size, **numbers, **fixed, **STEPS)
-
-    return build
+averaged = built(A.FedAvg, **STEPS)
 
 
 #: What makes a method of numbers, what is searched, where it is promised to be better, and how.
 METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "FedLC": (
-        of(A.FedLC),
+        built(A.FedLC, **STEPS),
         _STEP | {"calibration": [0.1, 1.0]},
         "Zhang et al. 2022 (FedLC), abstract",
     ),
-    "FedRS": (of(A.FedRS), _STEP | {"restriction": [0.0, 0.5]}, "Li and Zhan 2021, abstract"),
-    "FedNTD": (of(A.FedNTD), _STEP | {"distillation": [0.3, 1.0]}, "Lee et al. 2022, abstract"),
-    "MOON": (of(A.MOON), _STEP | {"contrast": [0.1, 1.0]}, "Li, He and Song 2021, abstract"),
+    "FedRS": (
+        built(A.FedRS, **STEPS),
+        _STEP | {"restriction": [0.0, 0.5]},
+        "Li and Zhan 2021, abstract",
+    ),
+    "FedNTD": (
+        built(A.FedNTD, **STEPS),
+        _STEP | {"distillation": [0.3, 1.0]},
+        "Lee et al. 2022, abstract",
+    ),
+    "MOON": (
+        built(A.MOON, **STEPS),
+        _STEP | {"contrast": [0.1, 1.0]},
+        "Li, He and Song 2021, abstract",
+    ),
     "CCVR": (
         lambda step_size: A.CCVR(
             averaged(step_size), 0.1, calibration_steps=50, virtual_samples=50
@@ -77,20 +79,20 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         "Luo et al. 2021, abstract",
     ),
     "FedSAM": (
-        of(A.FedSAM),
+        built(A.FedSAM, **STEPS),
         _STEP | {"radius": [0.01, 0.1]},
         "Qu et al. 2022, abstract; Caldarola et al. 2022, abstract",
     ),
-    "FedExP": (of(A.FedExP), _STEP, "Jhunjhunwala, Wang and Joshi 2023, abstract"),
+    "FedExP": (built(A.FedExP, **STEPS), _STEP, "Jhunjhunwala, Wang and Joshi 2023, abstract"),
     "FedOpt": (
-        of(A.FedOpt, server=optax.sgd(1.0, momentum=0.9, nesterov=True)),
+        built(A.FedOpt, **STEPS, server=optax.sgd(1.0, momentum=0.9, nesterov=True)),
         _STEP,
         "Reddi et al. 2021, abstract",
     ),
-    "FedAdagrad": (of(A.FedAdagrad), _SERVER, "Reddi et al. 2021, abstract"),
-    "FedYogi": (of(A.FedYogi, momentum=0.9), _SERVER, "Reddi et al. 2021, abstract"),
+    "FedAdagrad": (built(A.FedAdagrad, **STEPS), _SERVER, "Reddi et al. 2021, abstract"),
+    "FedYogi": (built(A.FedYogi, **STEPS, momentum=0.9), _SERVER, "Reddi et al. 2021, abstract"),
     "MIMELite": (
-        of(A.MIMELite, momentum=0.9),
+        built(A.MIMELite, **STEPS, momentum=0.9),
         _STEP,
         "Karimireddy et al. 2021 (MIME), abstract",
     ),
@@ -142,8 +144,6 @@ def plot(studies: Studies) -> Picture:
 # --------------------------------------------------------------------------- claims
 
 INSTANCE = "MNIST of fifty clients with two or three digits each, a small network"
-
-
 NEAR = "The two are within a point of each other, which so many seeds do not tell apart."
 NOTES = {
     "FedExP": "Extrapolation gains where clients share a minimizer, as large networks do; here "

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Picture
 from experiments import picture
 from experiments.conventions import BETTER, MOST, at_most_order, order
 from experiments.figure import Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.measures import estimate, gap, samples, share
+from experiments.measures import estimate, exponent, gap, samples, share
 from experiments.rizk import chapter2 as ch2
 from fljax import plotting, statistics
 
@@ -140,11 +140,10 @@ def slopes(of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["step"]
         steps = data["step_size"].values[:3]
-        across = np.log(steps) - np.log(steps).mean()
 
         def power(*means: np.ndarray) -> np.ndarray:
             updates, models = np.stack(means[:3], axis=-1), np.stack(means[3:], axis=-1)
-            return np.log(of(updates, models)) @ across / (across @ across)
+            return exponent(of(updates, models), steps)
 
         rests = [rest(data, method, step) for method in SHARED.values() for step in steps]
         return {f"μ from {steps[0]:g} to {steps[-1]:g}": estimate(power, *rests, unit="")}

@@ -20,7 +20,7 @@ import fljax as fl
 from experiments import measures, picture
 from experiments.conventions import CLOSE
 from experiments.figure import Claim, Effort, Estimate, Measure, Setting, Studies
-from experiments.measures import estimate, joined, last_part, samples, two
+from experiments.measures import estimate, exponent, joined, last_part, samples, two
 from fljax import plotting, statistics
 from fljax._module import float_dtype
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, Noise, PerEdge
@@ -334,14 +334,9 @@ def rising(axis: str, values: Sequence[float], **where: str) -> dict[str, tuple[
 
 def slope(data: xr.Dataset, metric: str, axis: str, **where: Any) -> Estimate:
     """The power of an axis with which a quantity grows, by least squares of its logarithm."""
-    at = np.log(data[axis].values)
-    at = at - at.mean()
-
-    def fitted(*means: np.ndarray) -> np.ndarray:
-        return np.log(np.stack(means, axis=-1)) @ at / (at @ at)
-
-    each = (samples(data, where | {axis: value}, metric) for value in data[axis].values)
-    return estimate(fitted, *each, unit="")
+    at = data[axis].values
+    each = (samples(data, where | {axis: value}, metric) for value in at)
+    return estimate(lambda *means: exponent(np.stack(means, axis=-1), at), *each, unit="")
 
 
 def agreement(

@@ -3,7 +3,6 @@ r"""FedPHP: private models that are inherited from round to round (Li et al. 202
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,8 +10,9 @@ from fljax import _check
 from fljax._module import module, static
 from fljax.algorithms.base import algorithm, server_start, start_models
 from fljax.algorithms.local_steps import along_losses
+from fljax.algorithms.personalized.fml import taught
 from fljax.algorithms.server.base import AVERAGED, Averaging
-from fljax.problems import Problem, Reading
+from fljax.problems import Problem
 from fljax.rounds import Round
 
 __all__ = ["FedPHP", "State"]
@@ -113,16 +113,8 @@ class FedPHP(Averaging):
         server = now.link.publish(state.server, cohort.here)
         private, times = cohort.who.take((state.model, state.times))
 
-        def inherited(own: Reading, model: Array, private: Array) -> Array:
-            logits = own.predictions(model)
-            said, told = (
-                jax.nn.log_softmax(z / self.temperature, axis=1)
-                for z in (logits, own.predictions(private))
-            )
-            away = jnp.sum(jnp.exp(told) * (told - said), axis=1)
-            return self.supervision * own.losses(logits) + (1 - self.supervision) * away
-
-        learned = self.learn(now, cohort, server, direction=along_losses(inherited), given=private)
+        inherited = along_losses(taught(self.supervision, self.temperature))
+        learned = self.learn(now, cohort, server, direction=inherited, given=private)
         server = self.collect(now, cohort, learned.model, server).move(server)
         past = jnp.minimum(times, self.warmup).astype(server.dtype) / self.warmup
         past = self.inheritance * past[:, None]

@@ -102,12 +102,16 @@ class FML(Averaging):
         return State(cohort.who.put(state.model, both[:, :dim]), server)
 
 
-def taught(supervision: Any) -> Any:
-    """The losses of a model that learns from labels and from another model."""
+def taught(supervision: Any, temperature: Any = 1.0) -> Any:
+    """The losses of a model that learns from labels and from another model, of softmaxes with a
+    temperature where the two meet.
+    """
 
     def losses(own: Reading, model: Array, teacher: Array) -> Array:
         logits = own.predictions(model)
-        said, told = (jax.nn.log_softmax(z, axis=1) for z in (logits, own.predictions(teacher)))
+        said, told = (
+            jax.nn.log_softmax(z / temperature, axis=1) for z in (logits, own.predictions(teacher))
+        )
         away = jnp.sum(jnp.exp(told) * (told - said), axis=1)
         return supervision * own.losses(logits) + (1 - supervision) * away
 
