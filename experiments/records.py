@@ -11,7 +11,7 @@ import lzma
 import math
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -110,8 +110,15 @@ def path_of(folder: Path, figure: Figure) -> Path:
     return folder / f"{figure.name}.zip"
 
 
-def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> dict[str, Any]:
-    """All that is said about a figure, as plain numbers."""
+def record(
+    figure: Figure,
+    studies: Studies,
+    effort: Effort,
+    seconds: float,
+    claims: Sequence[Claim] | None = None,
+) -> dict[str, Any]:
+    """All that is said about a figure, as plain numbers; of all claims or of these."""
+    claims = figure.claims if claims is None else claims
     delta = next((s.value for s in figure.settings if s.name == "delta"), None)
     return {
         "name": figure.name,
@@ -134,7 +141,7 @@ def record(figure: Figure, studies: Studies, effort: Effort, seconds: float) -> 
             for name, study in studies.items()
             if "diverged" in study
         },
-        "claims": [claim_record(c, c.judge(studies)) for c in figure.claims],
+        "claims": [claim_record(c, c.judge(studies)) for c in claims],
         "files": [path_of(Path(), figure).name],
         "seconds": round(seconds, 1),
         "provenance": _provenance(studies),

@@ -1,13 +1,14 @@
 """What is stored of a figure's studies: what is said of them needs no more."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from experiments import report
-from experiments.figure import Effort, Figure, Studies
-from experiments.records import kept, plain, record
+from experiments.figure import Claim, Effort, Figure, Studies
+from experiments.records import claim_record, kept, plain, record
 from fljax.records import TRAFFIC
 
 #: Of a single run's metrics, from the fewest with which no picture changes to what single
@@ -23,21 +24,74 @@ def thinned(figure: Figure, studies: Studies, effort: Effort) -> Studies:
     Raises:
       Broken: the figure reads what it does not keep.
     """
-
-    def said(found: Studies) -> str:
-        with kept(figure):
-            return report.page(plain(record(figure, found, effort, 0)))
-
     found = {name: slim(study, figure.keep) for name, study in studies.items()}
-    words = said(found)
-    for name, study in found.items():
-        for metric in filter(of_runs, study.data_vars.values()):
-            for bits in BITS:
-                fewer = {name: found[name].assign({metric.name: rounded(metric, bits)})}
-                if said(found | fewer) == words:
-                    found = found | fewer
-                    break
+    words = Words(figure, effort, found)
+    metrics = [
+        (name, v.name) for name, s in found.items() for v in s.data_vars.values() if of_runs(v)
+    ]
+    groups = [metrics] if metrics else []
+    while groups:  # those that can do with the fewest bits are mostly found many at a time
+        group = groups.pop()
+        for bits in BITS if len(group) == 1 else BITS[:1]:
+            fewer = {**found}
+            for name, metric in group:
+                fewer[name] = fewer[name].assign({metric: rounded(found[name][metric], bits)})
+            if words.same(fewer, {name for name, _ in group}):
+                found = fewer
+                break
+        else:
+            if len(group) > 1:
+                half = len(group) // 2
+                groups += [group[half:], group[:half]]
     return found
+
+
+class Words:
+    """What the gallery says of a figure: of each claim, and (``None``) of all else."""
+
+    def __init__(self, figure: Figure, effort: Effort, studies: Studies) -> None:
+        self.figure, self.effort = figure, effort
+        self.rest = self.record(studies)
+        #: By part, what is said, and of which studies. What was said otherwise comes first: it is
+        #: the likeliest to be so again.
+        self.parts = {part: self.said(part, studies) for part in (*figure.claims, None)}
+
+    def record(self, studies: Studies) -> dict[str, Any]:
+        with kept(self.figure):
+            return record(self.figure, studies, self.effort, 0, claims=())
+
+    def said(self, part: Claim | None, studies: Studies) -> tuple[str, set[str]]:
+        read = Read(studies)
+        if part is None:
+            return report.page(plain(self.record(read))), {*studies}
+        with kept(self.figure):
+            claims = [claim_record(part, part.judge(read))]
+        return report.page(plain(self.rest | {"claims": claims})), read.names
+
+    def same(self, studies: Studies, changed: set[str]) -> bool:
+        """Whether all is said as at first, of studies of which some are changed."""
+        for part, (text, names) in self.parts.items():
+            if changed & names and self.said(part, studies)[0] != text:
+                self.parts = {part: self.parts[part]} | self.parts
+                return False
+        return True
+
+
+class Read(Mapping[str, xr.Dataset]):
+    """Studies, and which of them are read."""
+
+    def __init__(self, studies: Studies) -> None:
+        self.studies, self.names = studies, set[str]()
+
+    def __getitem__(self, name: str) -> xr.Dataset:
+        self.names.add(name)
+        return self.studies[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.studies)
+
+    def __len__(self) -> int:
+        return len(self.studies)
 
 
 def slim(study: xr.Dataset, keep: Sequence[str]) -> xr.Dataset:

@@ -71,19 +71,24 @@ def known(check: Callable[..., None], *values: Any, elementwise: bool = False) -
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether ``value`` is a number or array whose entries can be read now."""
+    """Whether ``value`` is a number, an array or a nested list whose entries can be read now."""
+    if type(value) in (list, tuple):
+        return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
     return isinstance(value, numbers.Number | np.ndarray | np.generic | list | tuple) or (
         isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     )
 
 
 def plain(value: Any) -> Any:
-    """What other libraries hold numbers in as an array of NumPy: frames, series, sparse matrices.
+    """What other libraries hold numbers in as an array of NumPy: frames, series, sparse matrices;
+    a list of traced numbers or arrays as one traced array.
 
     Anything else as it is.
     """
-    if isinstance(value, jax.Array | np.ndarray | numbers.Number | list | tuple | str | type):
+    if isinstance(value, jax.Array | np.ndarray | numbers.Number | str | type):
         return value
+    if isinstance(value, list | tuple):
+        return _stacked(value) if not is_concrete(value) else value
     if scipy.sparse.issparse(value):
         return value.toarray()
     if not _is_frame(value):
@@ -94,6 +99,15 @@ def plain(value: Any) -> Any:
         array = np.asarray(np.where(missing, np.nan, array).tolist())
         return array if array.dtype.kind in "biuf" else value
     return array
+
+
+def _stacked(value: Any) -> Any:
+    """Nested lists, of which parts are traced, as one array; as they are if they are ragged."""
+    with contextlib.suppress(ValueError, TypeError):
+        parts = [_stacked(part) if isinstance(part, list | tuple) else part for part in value]
+        kind = jnp.result_type(*parts)
+        return jnp.stack([jnp.asarray(part, kind) for part in parts])
+    return value
 
 
 def _is_frame(value: Any) -> bool:
@@ -118,7 +132,7 @@ def dtype_of(value: Any) -> np.dtype:
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return value.dtype
     if isinstance(value, numbers.Number | list | tuple | range):
-        with contextlib.suppress(ValueError):  # ragged lists
+        with contextlib.suppress(ValueError, jax.errors.TracerArrayConversionError):  # ragged lists
             return np.asarray(value).dtype
     return np.dtype(object)
 

@@ -259,6 +259,14 @@ def float_dtype() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(np.float64)
 
 
+def float_array(name: str, given: Any) -> Any:
+    """An array of real numbers in the precision in use, or as it is if it is JAX's; raise if it is
+    not one.
+    """
+    value = _check.array(name, given)
+    return value if value is given and isinstance(value, jax.Array) else value.astype(float_dtype())
+
+
 def as_leaf(value: Any) -> Any:
     """Python and NumPy numbers as strongly typed 0-d arrays, anything else unchanged.
 
@@ -445,7 +453,8 @@ def _is_default(part: Any, field: dataclasses.Field) -> bool:
     value, default = getattr(part, field.name), field.default
     if value is default or (isinstance(value, str | tuple) and value == default):
         return True
-    one = _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
+    several = isinstance(value, list | tuple)
+    one = not several and _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
     # In a trace what a concrete array of JAX is compared with becomes traced; NumPy compares now.
     return one and _check.is_real(default) and bool(np.asarray(value) == default)
 

@@ -33,7 +33,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import normal
 from fljax._linalg import norm
-from fljax._module import float_dtype, module, static
+from fljax._module import float_array, float_dtype, module, static
 from fljax.backdoor import Trigger
 from fljax.graphs import Graph, from_adjacency
 from fljax.participation import shuffled, subset
@@ -331,9 +331,8 @@ class Constant(Attack):
 
     def validate(self) -> None:
         super().validate()
-        value = _check.filled("value", self.value)
-        if isinstance(value, np.ndarray):
-            object.__setattr__(self, "value", value.astype(float_dtype()))
+        _check.filled("value", self.value)
+        object.__setattr__(self, "value", float_array("value", self.value))
         _check.interval("value", self.value)
         if np.ndim(self.value) > 1:
             raise ValueError(

@@ -82,10 +82,11 @@ def _check_probability(owner: Any, name: str) -> None:
 
 
 def _as_array(owner: Any, name: str) -> None:
-    value = _check.filled(name, getattr(owner, name))
+    given = getattr(owner, name)
+    value = _check.filled(name, given)
     if np.ndim(value) > 1:
         raise ValueError(f"{name} must be one number or one a client, got {_check.shown(value)}.")
-    if isinstance(value, np.ndarray) and value.ndim:
+    if np.ndim(value) and not isinstance(given, jax.Array):
         object.__setattr__(owner, name, value.astype(float_dtype()))
 
 

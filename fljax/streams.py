@@ -19,7 +19,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import normal
 from fljax._memory import check_fits
-from fljax._module import float_dtype, module, replace, static
+from fljax._module import float_array, float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
 from fljax.participation import Always, Pattern
 from fljax.problems import LeastSquares, Loss, Problem
@@ -444,10 +444,8 @@ class Autoregressive(Stream):
 
     def validate(self) -> None:
         for name in ("memory", "mean", "variance", "noise"):
-            value = _check.array(name, getattr(self, name))
-            if isinstance(value, np.ndarray):
-                value = value.astype(float_dtype())
-                object.__setattr__(self, name, value)
+            value = float_array(name, getattr(self, name))
+            object.__setattr__(self, name, value)
             if np.ndim(value) != 1 or np.shape(value) != np.shape(self.memory):
                 raise ValueError(
                     f"{name} must have one entry a client, like memory, got shape "
@@ -592,9 +590,8 @@ class Linear(Stream):
 
     def validate(self) -> None:
         for name in ("roots", "truth", "noise"):
-            value = _check.array(name, getattr(self, name))
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, value.astype(float_dtype()))
+            value = float_array(name, getattr(self, name))
+            object.__setattr__(self, name, value)
             _check.finite(name, value)
         _check.nonnegative("noise", self.noise)
         shape = np.shape(self.roots)

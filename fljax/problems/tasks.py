@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._module import float_dtype, module, static
+from fljax._module import float_array, float_dtype, module, static
 
 __all__ = ["Tasks", "group_share", "membership", "random_clusters"]
 
@@ -48,9 +48,7 @@ class Tasks:
             self, "cluster", membership("cluster", self.cluster, self.clusters, every=True)
         )
         if self.truth is not None:
-            truth = _check.array("truth", self.truth)
-            if isinstance(truth, np.ndarray):
-                truth = truth.astype(float_dtype())
+            truth = float_array("truth", self.truth)
             if truth.ndim != 2 or truth.shape[0] != self.clusters:
                 raise ValueError(
                     f"truth must be [clusters, dim] with {self.clusters} clusters, got shape "
