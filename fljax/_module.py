@@ -453,8 +453,7 @@ def _is_default(part: Any, field: dataclasses.Field) -> bool:
     value, default = getattr(part, field.name), field.default
     if value is default or (isinstance(value, str | tuple) and value == default):
         return True
-    several = isinstance(value, list | tuple)
-    one = not several and _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
+    one = _check.is_concrete(value) and _check.is_real(value) and not np.ndim(value)
     # In a trace what a concrete array of JAX is compared with becomes traced; NumPy compares now.
     return one and _check.is_real(default) and bool(np.asarray(value) == default)
 

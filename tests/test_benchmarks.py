@@ -12,9 +12,11 @@ from experiments.benchmarks import (
     generators,
     lowering,
     machine,
+    montecarlo,
     multiagent,
     networks,
     personalized,
+    platforms,
     roofline,
     scaling,
     tuning,
@@ -192,3 +194,47 @@ def test_methods_to_tune_are_found_and_tuned():
     tuned = tuning.tuned(methods, candidates=3, seeds=1, rounds=4)
     assert tuned.compilations == 2
     assert all(one.sizes["candidate"] == 3 for one in tuned.response.values())
+
+
+def _measured(platform, errors, seconds):
+    one = {"compiled": 1.0, "seconds": seconds, "block": "8", "errors": errors}
+    return {platform: {"admm": one}}
+
+
+def test_a_study_on_two_platforms_is_compared_run_by_run():
+    both = _measured("cpu", [1.0, 2.0], 4.0) | _measured("cuda", [1.0, 2.5], 0.5)
+    _, first, second = platforms.table(["admm"], both)
+    assert "8.0x" in second
+    assert "2.5e-01" in second
+    assert "x" not in first.split("8 ", 1)[1]
+
+
+def test_what_was_not_done_in_time_or_failed_is_said():
+    failed = {"cuda": {"admm": {"failed": "RuntimeError: no memory"}}}
+    _, first, second = platforms.table(["admm"], {"cpu": {}} | failed)
+    assert "not done in time" in first
+    assert second.endswith("RuntimeError: no memory")
+
+
+@pytest.mark.slow
+def test_a_study_is_measured_where_it_is():
+    study = platforms.studies()["admm"]._replace(rounds=10, seeds=2)
+    result = platforms.measure(study)
+    assert len(result["errors"]) == 2
+    assert np.isfinite(result["errors"]).all()
+    alone = montecarlo.private_admm
+    again = fl.sweep(alone, rounds=10, seeds=2, record_every=10, progress=False)
+    last = again.normalized_error.isel(round=-1).values
+    np.testing.assert_allclose(result["errors"], last, rtol=1e-6)
+
+
+def test_a_platform_that_is_not_here_measures_nothing():
+    with pytest.raises(SystemExit, match="nothing was measured on 'abacus'"):
+        platforms.on("abacus", ["admm"], 1.0)
+
+
+def test_a_study_that_is_not_known_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["platforms", "adm"])
+    with pytest.raises(SystemExit):
+        platforms.main()
+    assert "unknown study adm; known: admm" in capsys.readouterr().err

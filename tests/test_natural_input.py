@@ -33,6 +33,10 @@ def _annotations_unchecked():
 def problem(clients=K, samples=5):
     rng = np.random.default_rng(0)
     features, targets = rng.normal(size=(clients, samples, 2)), rng.normal(size=(clients, samples))
+    return squares(features, targets)
+
+
+def squares(features, targets):
     return fl.problems.Problem(features, targets, fl.problems.LeastSquares())
 
 
@@ -245,6 +249,70 @@ class TestNumbers:
     def test_sizes_that_are_traced_are_structure(self):
         with pytest.raises(TypeError, match="size is structure and cannot be traced"):
             jax.eval_shape(lambda size: fl.batches.Uniform(size).size, np.array([2, 1]))
+
+
+class TestTraced:
+    """What a scenario draws may stand in lists, as it may in a run of its own."""
+
+    def test_clients_drawn_one_by_one_are_a_stack(self):
+        def listed(key):
+            features = [jax.random.normal(k, (5, 3)) for k in jax.random.split(key, K)]
+            targets = [rows.sum(1) for rows in features]
+            return served(
+                problem=fl.problems.Problem(features, targets, fl.problems.LeastSquares())
+            )
+
+        def stacked(key):
+            features = jnp.stack([jax.random.normal(k, (5, 3)) for k in jax.random.split(key, K)])
+            targets = features.sum(2)
+            return served(
+                problem=fl.problems.Problem(features, targets, fl.problems.LeastSquares())
+            )
+
+        one, other = (fl.sweep(s, rounds=2, seeds=2).objective.values for s in (listed, stacked))
+        np.testing.assert_array_equal(one, other)
+
+    @pytest.mark.parametrize("of", [list, tuple])
+    def test_numbers_of_clients_may_be_drawn(self, of):
+        def drawn(key):
+            rate = jax.random.uniform(key)
+            return served(participation=fl.participation.Bernoulli(of([rate, 1.0, 0.5, rate])))
+
+        assert fl.sweep(drawn, rounds=2, seeds=2).sizes["seed"] == 2
+
+    def test_weights_of_edges_may_be_drawn(self):
+        def drawn(key):
+            weight = jax.random.uniform(key)
+            network = fl.graphs.from_adjacency([[0, weight], [weight, 0]])
+            return served(
+                problem=problem(clients=2), algorithm=fl.algorithms.ATC(0.1), network=network
+            )
+
+        assert fl.sweep(drawn, rounds=2, seeds=2).sizes["seed"] == 2
+
+    def test_clients_of_different_sizes_are_no_stack(self):
+        def ragged(key):
+            features = [jax.random.normal(key, (5 + k, 3)) for k in range(K)]
+            targets = [rows.sum(1) for rows in features]
+            return served(
+                problem=fl.problems.Problem(features, targets, fl.problems.LeastSquares())
+            )
+
+        with pytest.raises(TypeError, match="features must be an array of real numbers"):
+            fl.sweep(ragged, rounds=2, seeds=2)
+
+    def test_a_drawn_network_may_be_a_table_with_hubs(self):
+        """A part with a tuple of drawn arrays is described like any other."""
+
+        def drawn(key):
+            k_graph, k_data = jax.random.split(key)
+            network = fl.graphs.random_connected(k_graph, nodes=600, mean_degree=4)
+            assert network.overflow is not None
+            data = fl.problems.least_squares(k_data, clients=600, samples=2, dim=2)
+            return served(problem=data, algorithm=fl.algorithms.ATC(0.1), network=network)
+
+        results = fl.sweep(drawn, rounds=2, seeds=2)
+        assert "overflow=" in fl.decisions(results).to_string(max_colwidth=None)
 
 
 class TestParts:
