@@ -55,6 +55,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "Model-agnostic FedRelax": ("jung-weather", "by-predictions-as-by-parameters"),
     # servers on a graph
     "PGFL": ("gauthier-5.1", "beats-gfl"),
+    "PGFL, single step": ("headline-peers", "pgfl-single-step-is-exact"),
     "ClusterFL": ("gauthier-5.1", "cluster-fl-is-poor"),
     "GFL": ("rizk-3.3", "homomorphic-variance-is-free"),
     "GFL, gradient": ("rizk-3.5", "homomorphic-does-not-hinder"),
@@ -63,6 +64,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "PGFL, by gradient": ("gauthier-7.clusters", "private-discovery"),
     # one server
     "FL": ("headline-peers", "fl-is-exact"),
+    "DP-SGD": ("headline-private", "accountant-saves"),
     "Sharing ADMM": ("headline-peers", "sharing-admm-is-exact"),
     "FedBuff": ("headline-late", "fedbuff-is-faster"),
     "FedAsync": ("headline-late", "fedasync-is-faster"),
@@ -120,6 +122,3 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedBN": ("headline-personal", "fedbn-beats-one-model"),
     "IFCA": ("headline-personal", "ifca-finds-the-clusters"),
 }
-
-#: Algorithms whose headline is not judged yet.
-PENDING = frozenset({"DP-SGD", "PGFL, single step"})

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.conventions import WORDS
 from experiments.figure import Estimate
-from experiments.promises import HEADLINES, PENDING
+from experiments.promises import HEADLINES
 from experiments.records import PRIVACY
 
 Record = Mapping[str, Any]
@@ -328,7 +328,7 @@ def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
 
 
 def headlines(records: Sequence[Record]) -> str:
-    """What each algorithm promises first, and the verdict; those that are not judged by name."""
+    """What each algorithm promises first, and the verdict."""
     claims = {(r["name"], claim["name"]): claim for r in records for claim in r["claims"]}
     rows = []
     for name, (figure, claim) in sorted(HEADLINES.items(), key=lambda row: row[0].lower()):
@@ -346,8 +346,6 @@ def headlines(records: Sequence[Record]) -> str:
         PROMISES,
         "",
         *_table(("algorithm", "promise", "source", "verdict", "measured", "figure"), rows),
-        "",
-        f"Not judged yet: {', '.join(sorted(PENDING, key=str.lower))}.",
     ]
     return "\n".join(lines) + "\n"
 

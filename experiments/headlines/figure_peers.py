@@ -67,12 +67,17 @@ MOMENTUM = Setting("momentum of (c)", 0.9, "the paper's", given=True)
 STEPS = Setting("steps of (d)", (0.002, 0.004, 0.008, 0.016), "small: of first order is the first")
 COUPLING = Setting("coupling of FedSGD in (d)", 1.0, "of the order of the curvature")
 SETTLED = Setting("rounds of (d)", 6000, "the smallest step has settled at the half")
+SERVERS = Setting(
+    "servers of PGFL in (f)", 5, "of four clients each: cells of one size, which count alike"
+)
+PENALTY = Setting("penalty of PGFL in (f)", 5.0, "of the order of the curvature")
 EXACTLY = Setting("rounds of (e)", 4000, "all are exact by then")
 SEEDS = Setting("seeds", 30, "at most")
 
 CHOCO, PLAIN = "Choco-SGD", "D-PSGD"
 SGP, ROWS = "SGP", "ATC, weights of receivers"
 QUASI, LOCAL = "QG-DSGDm", "DSGDm"
+SINGLE = "PGFL, single step"
 GOSSIP, GENERAL = "Gossip SGD", "Generalized gradient"
 
 
@@ -154,6 +159,14 @@ def served(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
     return fl.Simulation(problem_of(key), algorithm, metrics=[METRIC])
 
 
+def federated(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
+    """Clients of servers on a graph, all with one task."""
+    k_graph, k_data = jax.random.split(key)
+    servers = fl.graphs.random_connected(k_graph, nodes=SERVERS.value, mean_degree=3)
+    cells = fl.federation.balanced(PEERS.value // SERVERS.value, servers)
+    return fl.Simulation(problem_of(k_data), algorithm, cells, metrics=[METRIC])
+
+
 def _own_error(now: Snapshot) -> Array:
     """Of each client's model from the minimizer of its own objective."""
     best = fl.problems.train(now.problem)
@@ -202,6 +215,13 @@ def study(effort: Effort) -> Studies:
             "columns", columns, EXACTLY.value, 20, algorithm={"Sharing ADMM": A.SharingADMM(2.0)}
         ),
         "FL": run("served", served, EXACTLY.value, 20, algorithm={"FL": A.ConventionalFL(0.05)}),
+        SINGLE: run(
+            "federated",
+            federated,
+            EXACTLY.value,
+            20,
+            algorithm={SINGLE: A.PGFLSingleStep(PENALTY.value)},
+        ),
         GENERAL: run(
             "alone", alone, EXACTLY.value, 20, algorithm={GENERAL: A.GeneralizedGradient(0.05)}
         ),
@@ -322,6 +342,7 @@ EXACT_SOURCES = {
     "DESTRESS": "Li, Li and Chi 2022, abstract: stationary points, of which a convex sum has one",
     "Sharing ADMM": "Boyd et al. 2011, sections 3.2.1 and 8.3",
     "FL": "Gauthier 2024, section 2.1.1; with one step a round it is gradient descent",
+    SINGLE: "Gauthier 2024, (5.6)-(5.7), with the signs of (3.4): ADMM for (5.2)",
     GENERAL: "Jung 2025, Algorithm 3, (96)",
 }
 
@@ -329,7 +350,7 @@ EXACT_SOURCES = {
 def exact_promises() -> list[Claim]:
     result = []
     for name, source in EXACT_SOURCES.items():
-        slug = name.lower().replace(" ", "-")
+        slug = name.lower().replace(",", "").replace(" ", "-")
         result += [
             Claim(
                 f"{slug}-is-exact",
@@ -363,7 +384,8 @@ FIGURE = Figure(
     "whose receivers normalize, which minimizes another objective. (c) Momentum of a peer's own, "
     "and of its changes with its neighbors' (QG-DSGDm). (d) Steady states with gradients of single "
     "samples. (e) Falling steps, all neighbors or one a round. (f) Constant steps: DESTRESS "
-    "among peers, Sharing ADMM on columns of a table, conventional federated learning, and "
+    "among peers, Sharing ADMM on columns of a table, conventional federated learning, PGFL whose "
+    "servers take single steps of ADMM (one task for all), and "
     "generalized gradient steps of each client alone.",
     study=study,
     plot=plot,
@@ -455,7 +477,8 @@ FIGURE = Figure(
     ],
     settings=[
         *(PEERS, SAMPLES, DIM, SPREAD, DEGREE, WIDE, SENT, CONSENSUS, NOISY, LONG, BITS, SLOW),
-        *(AROUND, PATIENCE, STEP, MOMENTUM, STEPS, COUPLING, SETTLED, EXACTLY, SEEDS),
+        *(AROUND, PATIENCE, STEP, MOMENTUM, STEPS, COUPLING, SETTLED, SERVERS, PENALTY, EXACTLY),
+        SEEDS,
     ],
     keep=("bits",),
     double=True,

@@ -37,7 +37,7 @@ NAMES = [
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
     *("gauthier-7.clusters", "gauthier-7.poisoning", "gauthier-7.servers"),
     *("headline-dissimilarity", "headline-exact", "headline-late", "headline-peers"),
-    *("headline-personal", "headline-skew"),
+    *("headline-personal", "headline-private", "headline-skew"),
     *("jung-alpha", "jung-asynchronous", "jung-attacks", "jung-audit", "jung-clusters"),
     *("jung-connectivity", "jung-convergence", "jung-descent", "jung-drift", "jung-explain"),
     *(
