@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from experiments.errors import UsageError
+from experiments.errors import UsageError, exit_code
 
 FIGURES = Path("figures")
 #: Quick results never overwrite full ones unless told to.
@@ -129,29 +129,27 @@ def count(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 if a check failed, 2 if the request was wrong."""
-    try:
-        asked = parser().parse_args(argv)
-        from experiments import commands  # matplotlib, JAX and all figures, for more than --help
+    return exit_code(functools.partial(answer, argv))
 
-        if asked.command == "list":
-            return commands.list_figures()
-        if asked.command == "run":
-            if bool(asked.names) == asked.all:
-                raise UsageError("name the figures to run, or all of them by --all alone.")
-            folder = asked.out or (QUICK_FIGURES if asked.quick else FIGURES)
-            given = asked.names, asked.quick, asked.seeds, folder, asked.store, asked.jobs
-            return commands.run(*given)
-        if asked.command == "check":
-            return commands.check(asked.names, asked.out)
-        if asked.command == "draw":
-            return commands.draw(asked.names, asked.out)
-        return commands.report(asked.out)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(stop or "interrupted", file=sys.stderr)
-        return 130
+
+def answer(argv: Sequence[str] | None) -> int:
+    """Do what is asked for."""
+    asked = parser().parse_args(argv)
+    from experiments import commands  # matplotlib, JAX and all figures, for more than --help
+
+    if asked.command == "list":
+        return commands.list_figures()
+    if asked.command == "run":
+        if bool(asked.names) == asked.all:
+            raise UsageError("name the figures to run, or all of them by --all alone.")
+        folder = asked.out or (QUICK_FIGURES if asked.quick else FIGURES)
+        given = asked.names, asked.quick, asked.seeds, folder, asked.store, asked.jobs
+        return commands.run(*given)
+    if asked.command == "check":
+        return commands.check(asked.names, asked.out)
+    if asked.command == "draw":
+        return commands.draw(asked.names, asked.out)
+    return commands.report(asked.out)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import math
+import os
 import re
 import sys
 import sysconfig
@@ -335,18 +336,23 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 2 if the request was wrong, 130 after Ctrl-C."""
+    """The exit code: 0, 2 if the request was wrong, 130 after Ctrl-C, 141 if nobody reads on."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     for noisy in ("jax", "filelock", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         asked = arguments(argv)
-        return {"run": run, "plan": plan, "show": show, "merge": merge}[asked.command](asked)
+        code = {"run": run, "plan": plan, "show": show, "merge": merge}[asked.command](asked)
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         print(stop or "interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still held
+        return 141
     except Exception as error:
         text = one_line(error) if isinstance(error, fl.StoreError) else told(error)
         if text is None:

@@ -316,6 +316,28 @@ print("own:", *(name for name in sys.modules if name not in before and {package!
     assert set(own.split()[1:]) <= {f"{package}.__main__", f"{package}.errors"}
 
 
+def unread(*command):
+    """A command whose output nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        return subprocess.run(
+            [sys.executable, "-m", *command], check=False, stdout=output, stderr=subprocess.PIPE
+        )
+
+
+@pytest.mark.parametrize("module", ["experiments", pytest.param("experiments.atlas", marks=pytest.mark.slow)])
+def test_a_list_may_be_read_in_part(module):
+    done = unread(module, "list")
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_store_may_be_shown_in_part(ask):
+    assert main(["run", *ask, "--store", "made"]) == 0
+    done = unread("fljax", "show", "made")
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_ctrl_c_says_what_is_kept(ask, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt("interrupted: 3 of 8 runs are done.")

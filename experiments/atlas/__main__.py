@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser, add_command
-from experiments.errors import UsageError
+from experiments.errors import UsageError, exit_code
 
 ATLAS, QUICK_ATLAS = FIGURES / "atlas", QUICK_FIGURES / "atlas"
 
@@ -74,28 +74,26 @@ def lean() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 if the request was wrong."""
-    try:
-        asked = parser().parse_args(argv)
-        if asked.command == "run":
-            lean()
-        from experiments.atlas import commands  # JAX and all scenarios, for more than --help
+    return exit_code(functools.partial(answer, argv))
 
-        if asked.command == "list":
-            return commands.list_scenarios()
-        if asked.command == "report":
-            return commands.report(asked.out or ATLAS)
-        if asked.names and asked.all:
-            raise UsageError("name the scenarios to run, or all of them by --all alone.")
-        if not (asked.names or asked.all or asked.quick):
-            raise UsageError("name the scenarios to run, or all of them by --all.")
-        folder = asked.out or (QUICK_ATLAS if asked.quick else ATLAS)
-        return commands.run(asked.names, asked.all, asked.quick, folder, asked.store)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(stop or "interrupted", file=sys.stderr)
-        return 130
+
+def answer(argv: Sequence[str] | None) -> int:
+    """Do what is asked for."""
+    asked = parser().parse_args(argv)
+    if asked.command == "run":
+        lean()
+    from experiments.atlas import commands  # JAX and all scenarios, for more than --help
+
+    if asked.command == "list":
+        return commands.list_scenarios()
+    if asked.command == "report":
+        return commands.report(asked.out or ATLAS)
+    if asked.names and asked.all:
+        raise UsageError("name the scenarios to run, or all of them by --all alone.")
+    if not (asked.names or asked.all or asked.quick):
+        raise UsageError("name the scenarios to run, or all of them by --all.")
+    folder = asked.out or (QUICK_ATLAS if asked.quick else ATLAS)
+    return commands.run(asked.names, asked.all, asked.quick, folder, asked.store)
 
 
 if __name__ == "__main__":
