@@ -326,7 +326,9 @@ def unread(*command):
         )
 
 
-@pytest.mark.parametrize("module", ["experiments", pytest.param("experiments.atlas", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "module", ["experiments", pytest.param("experiments.atlas", marks=pytest.mark.slow)]
+)
 def test_a_list_may_be_read_in_part(module):
     done = unread(module, "list")
     assert (done.returncode, done.stderr) == (141, b"")

@@ -26,7 +26,7 @@ DELTA = Setting("delta", 1e-5, "section 5", given=True)
 EXAMPLE = Setting("noise multiplier of (a)", 4.0, "section 3.1's example", given=True)
 EPOCHS = Setting("epochs of (a)", (1, 400), "figure 2's range; the example is 100", given=True)
 BUDGETS = Setting("epsilon of (b)", (0.5, 2.0, 8.0), "figure 3's three budgets", given=True)
-STEPS = Setting("steps of (b)", 2000, "twenty epochs; the noise is what the budget leaves for them")
+STEPS = Setting("steps of (b)", 1000, "ten epochs; the noise is what the budget leaves for them")
 CLIP = Setting("clip of (b)", 1.0, "about the median gradient at the start")
 FREQUENCIES = Setting(
     "lowest frequencies of an image",
