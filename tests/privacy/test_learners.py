@@ -1,5 +1,7 @@
 """Private learners: a trusted server's noise (DP-FedAvg, DP-FTRL) and DP-SGD at clients."""
 
+import dataclasses
+import fractions
 import functools
 import math
 
@@ -150,6 +152,32 @@ def test_private_descent_is_the_loop(name, batching, private_run):
         [draws for _, draws in result],
     )
     close(ours, theirs, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("mechanism", [None, NoisyGradients(0.8, clip=0.5)])
+def test_a_batch_that_is_gathered_is_the_batch(mechanism):
+    problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=200, dim=3)
+    whole = FedDPSGD(0.05, local_steps=3, sampling_rate=0.05)
+    room = FedDPSGD.room(200, 0.05)
+    assert room < 100
+    gathered = dataclasses.replace(whole, capacity=room)
+    (one, _), (other, _) = (
+        trajectory(fl.Simulation(problem, algorithm, privacy=mechanism), 5)
+        for algorithm in (whole, gathered)
+    )
+    close(one, other, rtol=0, atol=1e-14)
+
+
+def test_room_is_left_for_all_but_the_rarest_batches():
+    samples, rate = 60, fractions.Fraction(1, 20)
+    room = FedDPSGD.room(samples, 0.05)
+
+    def larger(size):
+        sizes = range(size + 1, samples + 1)
+        return sum(math.comb(samples, n) * rate**n * (1 - rate) ** (samples - n) for n in sizes)
+
+    assert larger(room) <= fractions.Fraction(1, 10**30) < larger(room - 1)
+    assert FedDPSGD.room(10, 1.0) == 10
 
 
 def test_without_clip_or_noise_to_speak_of_private_averaging_is_averaging():
@@ -619,6 +647,10 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
         (lambda: FedDPSGD(0.1, sampling_rate=0.0), "rate must be"),
         (lambda: FedDPSGD(0.1, sampling_rate=0.5, batch=3), "both set how batches are drawn"),
         (lambda: FedDPSGD(0.1, local_steps=0), "steps must be"),
+        (lambda: FedDPSGD(0.1, batch=3, capacity=9), "is of batches that are drawn with a"),
+        (lambda: FedDPSGD(0.1, sampling_rate=0.5, capacity=0), "capacity must be"),
+        (lambda: FedDPSGD.room(0, 0.5), "samples must be"),
+        (lambda: FedDPSGD.room(9, 1.5), "sampling_rate must be"),
         (lambda: FedAvg(0.1, 2, selector=Everyone()), "both choose the participants"),
         (lambda: FedAvg(0.1, selector=0.5), "selector must be"),
         (lambda: Cyclic(0), "cohorts must be"),
@@ -720,6 +752,11 @@ def test_bad_input_says_what_is_wrong(build, match):
             FedDPSGD(0.1, batch=13),
             NoisyGradients(1.0),
             "at most the 12 samples of the largest client",
+        ),
+        (
+            FedDPSGD(0.1, sampling_rate=0.5, capacity=11),
+            NoisyGradients(1.0),
+            "capacity must be at least 12: a batch of up to 12 samples",
         ),
     ],
 )

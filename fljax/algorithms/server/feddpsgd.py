@@ -4,7 +4,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from scipy import stats
 
 from fljax import _check
 from fljax._module import field, module, replace, static
@@ -17,6 +19,9 @@ from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["FedDPSGD", "State"]
+
+#: The probability that a batch has more samples than there is room for.
+OVERFLOW = 1e-30
 
 
 class State(NamedTuple):
@@ -61,10 +66,20 @@ class FedDPSGD(ReleasesModel, Algorithm):
       batch: samples per batch, instead of ``sampling_rate``; a client with fewer samples uses all
         of them. Without either, every step is on all samples.
       clients_per_round: number of participants, drawn without replacement; all clients by default.
+      capacity: samples for which there is room in a batch of ``sampling_rate``; by default all of a
+        client's, and each step then costs as much as one on all of them. It must be so large that a
+        larger batch has a probability of at most 1e-30; :meth:`room` says how large that is, 900
+        for batches of a hundredth of 60,000 samples.
 
     Raises:
       ValueError: both ``sampling_rate`` and ``batch``; a batch larger than every client's data;
-        more participants than clients.
+        more participants than clients; a capacity without ``sampling_rate``, or one that is too
+        small.
+
+    Guarantees:
+      Those of :class:`~fljax.privacy.NoisyGradients`. Of a batch that has no room for all of its
+      samples the rest is left out: over :math:`T` steps that adds at most
+      :math:`(1+e^\epsilon)\,T\,10^{-30}` to delta, less than the rounding of double precision.
 
     Example:
       >>> import jax, fljax as fl
@@ -86,6 +101,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
     sampling_rate: Float[Array, ""] | float | None = None
     batch: int | None = static(default=None)
     clients_per_round: int | None = static(default=None)
+    capacity: int | None = static(default=None)
 
     def validate(self) -> None:
         _check.count("local_steps", self.local_steps)
@@ -96,9 +112,14 @@ class FedDPSGD(ReleasesModel, Algorithm):
                     f"sampling_rate={self.sampling_rate} and batch={self.batch} both set how "
                     "batches are drawn; leave out one."
                 )
-        for name in ("batch", "clients_per_round"):
+        for name in ("batch", "clients_per_round", "capacity"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
+        if self.capacity is not None and self.sampling_rate is None:
+            raise ValueError(
+                f"capacity={self.capacity} is of batches that are drawn with a sampling_rate, and "
+                "there is none; leave it out."
+            )
 
     @property
     def selection(self) -> Selector:
@@ -113,6 +134,42 @@ class FedDPSGD(ReleasesModel, Algorithm):
             return Law(1.0)
         rate = jnp.minimum(1, self.batch / jnp.min(problem.sample_counts()))
         return Law(rate, sampling="drawn")
+
+    @staticmethod
+    def room(samples: int, sampling_rate: float) -> int:
+        """The least capacity for batches of so many samples.
+
+        Args:
+          samples: of the client that has the most.
+          sampling_rate: as of the constructor.
+
+        Raises:
+          ValueError: no samples, a rate outside (0, 1].
+
+        Example:
+          >>> fl.algorithms.FedDPSGD.room(60_000, 0.01)
+          900
+        """
+        _check.count("samples", samples)
+        _check.interval("sampling_rate", sampling_rate, above=0, at_most=1)
+        more = stats.binom.sf(np.arange(samples + 1), samples, sampling_rate)
+        return int(np.argmax(more <= OVERFLOW))
+
+    def check(self, problem: Any, network: Any) -> None:
+        super().check(problem, network)
+        if (capacity := self.capacity) is None:
+            return
+        samples = jnp.shape(problem.weights)[1]
+
+        def has_room(rate: Any) -> None:
+            if capacity < (least := self.room(samples, float(rate))):
+                raise ValueError(
+                    f"capacity must be at least {least}: a batch of up to {samples} samples, each "
+                    f"with probability {float(rate):g}, has more than {capacity} with a "
+                    f"probability above {OVERFLOW:g}."
+                )
+
+        _check.known(has_room, self.sampling_rate)
 
     def init(self, problem: Problem, network: Any) -> State:
         self.selection.check(problem.clients)
@@ -145,8 +202,10 @@ class FedDPSGD(ReleasesModel, Algorithm):
                 1.0 if self.sampling_rate is None else self.sampling_rate, data.dtype
             )
             if self.sampling_rate is not None:
-                uniform = jax.random.uniform(key, weights.shape, data.dtype)
-                weights = jnp.where(uniform < rate, weights, 0) / rate
+                chosen = jax.random.uniform(key, weights.shape, data.dtype) < rate
+                if self.capacity is not None and self.capacity < weights.shape[1]:
+                    return self._gathered(data, weights, chosen), data.influence / rate
+                weights = jnp.where(chosen, weights, 0) / rate
             return replace(data, weights=weights, statistics=known), data.influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
         rows = shuffled(key, weights > 0)[:, : self.batch]
@@ -154,3 +213,18 @@ class FedDPSGD(ReleasesModel, Algorithm):
         batch = data.take(everyone, rows)
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
         return replace(batch, weights=weights), data.influence / rate
+
+    def _gathered(
+        self, data: Problem, weights: Float[Array, "clients samples"], chosen: Array
+    ) -> Problem:
+        """The chosen samples alone, of each client as many as there is room for."""
+        assert self.capacity is not None
+        assert self.sampling_rate is not None
+        clients, samples = chosen.shape
+        place = jnp.where(chosen, jnp.cumsum(chosen, axis=1, dtype=jnp.int32) - 1, self.capacity)
+        everyone = jnp.arange(clients, dtype=jnp.int32)
+        every = jnp.broadcast_to(jnp.arange(samples, dtype=jnp.int32), chosen.shape)
+        none = jnp.full((clients, self.capacity), samples, jnp.int32)
+        rows = none.at[everyone[:, None], place].set(every, mode="drop")
+        weights = weights.at[everyone[:, None], rows].get(mode="fill", fill_value=0)
+        return replace(data.take(everyone, rows), weights=weights / self.sampling_rate)
