@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import stats
 
 from fljax import _check
 from fljax._module import field, module, replace, static
@@ -147,12 +146,15 @@ class FedDPSGD(ReleasesModel, Algorithm):
           ValueError: no samples, a rate outside (0, 1].
 
         Example:
+          >>> import fljax as fl
           >>> fl.algorithms.FedDPSGD.room(60_000, 0.01)
           900
         """
+        from scipy import special  # not for those who never ask
+
         _check.count("samples", samples)
         _check.interval("sampling_rate", sampling_rate, above=0, at_most=1)
-        more = stats.binom.sf(np.arange(samples + 1), samples, sampling_rate)
+        more = special.bdtrc(np.arange(samples + 1), samples, sampling_rate)
         return int(np.argmax(more <= OVERFLOW))
 
     def check(self, problem: Any, network: Any) -> None:
