@@ -14,6 +14,7 @@ from scipy import integrate, stats
 import fljax as fl
 from fljax._generator import as_key, private_normal
 from fljax.algorithms import ConventionalFL, FedAvg, FedDPSGD
+from fljax.algorithms.server import feddpsgd
 from fljax.engine import trace
 from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal, shuffled
 from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
@@ -166,6 +167,24 @@ def test_a_batch_that_is_gathered_is_the_batch(mechanism):
         for algorithm in (whole, gathered)
     )
     close(one, other, rtol=0, atol=1e-14)
+
+
+def test_a_batch_without_room_is_empty(monkeypatch):
+    """For one drawn at random among the full ones a sample could push out another."""
+    monkeypatch.setattr(feddpsgd, "OVERFLOW", 0.6)
+    problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=40, dim=2).prepare()
+    whole = FedDPSGD(0.05, sampling_rate=0.5)
+    some = dataclasses.replace(whole, capacity=20)
+    fl.Simulation(problem, some)  # has room, as it is said here
+    seen = set()
+    for key in jax.random.split(jax.random.key(1), 20):
+        (all_of_them, _), (batch, influence) = (a._drawn(key, problem) for a in (whole, some))
+        for k, weights in enumerate(all_of_them.weights):
+            count = int((weights > 0).sum())
+            seen.add(count > 20)
+            assert int((batch.weights[k] > 0).sum()) == (count if count <= 20 else 0)
+        close(influence, problem.influence / 0.5)
+    assert seen == {True, False}
 
 
 def test_room_is_left_for_all_but_the_rarest_batches():

@@ -19,7 +19,7 @@ from fljax.schedules import Schedule, as_schedule
 
 __all__ = ["FedDPSGD", "State"]
 
-#: The probability that a batch has more samples than there is room for.
+#: The probability that a batch has more samples than there is room for, at most.
 OVERFLOW = 1e-30
 
 
@@ -76,9 +76,10 @@ class FedDPSGD(ReleasesModel, Algorithm):
         small.
 
     Guarantees:
-      Those of :class:`~fljax.privacy.NoisyGradients`. Of a batch that has no room for all of its
-      samples the rest is left out: over :math:`T` steps that adds at most
-      :math:`(1+e^\epsilon)\,T\,10^{-30}` to delta, less than the rounding of double precision.
+      Those of :class:`~fljax.privacy.NoisyGradients`, exactly, whatever the capacity: a batch that
+      has no room for all of its samples is empty, and its step is noise alone. Whether it is does
+      not depend on the data, since places without a sample are drawn like the others: given who
+      else is drawn, a sample moves the step as it does without a capacity, or not at all.
 
     Example:
       >>> import jax, fljax as fl
@@ -219,7 +220,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
     def _gathered(
         self, data: Problem, weights: Float[Array, "clients samples"], chosen: Array
     ) -> Problem:
-        """The chosen samples alone, of each client as many as there is room for."""
+        """The chosen samples alone; none of a client's if there is no room for all of them."""
         assert self.capacity is not None
         assert self.sampling_rate is not None
         clients, samples = chosen.shape
@@ -229,4 +230,6 @@ class FedDPSGD(ReleasesModel, Algorithm):
         none = jnp.full((clients, self.capacity), samples, jnp.int32)
         rows = none.at[everyone[:, None], place].set(every, mode="drop")
         weights = weights.at[everyone[:, None], rows].get(mode="fill", fill_value=0)
+        fits = jnp.sum(chosen, axis=1, dtype=jnp.int32, keepdims=True) <= self.capacity
+        weights = jnp.where(fits, weights, 0)
         return replace(data.take(everyone, rows), weights=weights / self.sampling_rate)
