@@ -167,6 +167,8 @@ def main() -> None:
         warnings.simplefilter("ignore", fl.AssumptionWarning)  # noise of the right size is enough
         print(json.dumps(measure(json.loads(arguments.point))))
         return
+    # Otherwise this process would hold most of a GPU's memory, and those of the points find none.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     began = time.perf_counter()
     lines = header().splitlines()
     print("\n".join(lines), flush=True)
