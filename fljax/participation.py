@@ -21,6 +21,7 @@ from fljax._module import float_dtype, module, static
 
 __all__ = [
     "PACKED_SIZE",
+    "ActiveSampling",
     "Always",
     "Bernoulli",
     "Bounded",
@@ -730,8 +731,21 @@ class ByLoss(Selector):
         raise NotImplementedError
 
     @_check.required
-    def chosen(self, asked: Participants, losses: Float[Array, " asked"]) -> Participants:
-        """Return the participants, given the loss of each candidate."""
+    def chosen(
+        self,
+        key: Array,
+        asked: Participants,
+        losses: Float[Array, " asked"],
+        samples: Int[Array, " asked"],
+    ) -> Participants:
+        """Return the participants, given the loss and the number of samples of each candidate.
+
+        Args:
+          key: consumed.
+          asked: the candidates.
+          losses: of each, the mean over its samples.
+          samples: of each, how many it has.
+        """
         raise NotImplementedError
 
     def check(self, clients: int, network: Any = None) -> None:
@@ -815,10 +829,101 @@ class PowerOfChoice(ByLoss, _Counted):
         place, drawn = jax.lax.top_k(jnp.where(there, place, -jnp.inf), self.candidates)
         return Participants(drawn.astype(jnp.int32), place > -jnp.inf)
 
-    def chosen(self, asked: Participants, losses: Float[Array, " asked"]) -> Participants:
+    def chosen(
+        self,
+        key: Array,
+        asked: Participants,
+        losses: Float[Array, " asked"],
+        samples: Int[Array, " asked"],
+    ) -> Participants:
+        del key, samples
         losses = jnp.where(asked.here, losses, -jnp.inf)
         best = jax.lax.top_k(losses, self.count)[1]
         return Participants(asked.numbers[best], asked.here[best])
+
+
+@module
+class ActiveSampling(ByLoss, _Counted):
+    r"""``count`` clients, the more probable the larger the loss of the current model on their data.
+
+    All available clients receive the server's model and tell it the value
+    :math:`v_k=\sqrt{N_k}f_k(w)` of their data. The :math:`\lfloor\alpha_1K'\rfloor` smallest
+    values of the :math:`K'` available clients become :math:`-\infty`, as far as enough are left; of
+    ``count`` participants
+    all but :math:`\lfloor\alpha_3\,\text{count}\rfloor` are drawn without replacement with
+    probabilities in proportion to :math:`e^{\alpha_2v_k}`, the others uniformly from all that are
+    left, so that nobody is left out for good.
+
+    In the source a client's value is of the last round in which it took part, which saves the
+    messages of all others; here all values are those of the current model. Attackers tell their
+    true losses. There is no privacy accounting for it.
+
+    Args:
+      count: the participants of a round, >= 1.
+      sharpness: :math:`\alpha_2\ge0`.
+      dropped: :math:`\alpha_1`, in [0, 1).
+      uniform: :math:`\alpha_3`, in [0, 1].
+
+    Raises:
+      ValueError: a count below 1 or above the number of clients, a number out of its range; several
+        servers.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=20, samples=10, dim=3)
+      >>> selector = fl.participation.ActiveSampling(4, sharpness=0.1)
+      >>> simulation = fl.Simulation(problem, fl.algorithms.FedAvg(0.1, selector=selector))
+      >>> int(fl.run(simulation, rounds=1).scalars[-1])  # models to 20 and from 4, losses of 20
+      92
+
+    Reference:
+      Goetz et al. 2019, Algorithm 1 and section 3.
+    """
+
+    sharpness: Float[Array, ""] | float = 0.01
+    dropped: float = static(default=0.75)
+    uniform: float = static(default=0.1)
+    reference: ClassVar[str | None] = "goetz2019"
+
+    def validate(self) -> None:
+        super().validate()
+        _check.nonnegative("sharpness", self.sharpness)
+        _check.interval("dropped", self.dropped, at_least=0, below=1)
+        _check.interval("uniform", self.uniform, at_least=0, at_most=1)
+
+    def check(self, clients: int, network: Any = None) -> None:
+        super().check(clients, network)
+        _Counted.check(self, clients, network)
+
+    def ask(
+        self, key: Array, available: Bool[Array, " clients"], samples: Int[Array, " clients"]
+    ) -> Participants:
+        return Participants(None, available & (samples > 0))
+
+    def chosen(
+        self,
+        key: Array,
+        asked: Participants,
+        losses: Float[Array, " asked"],
+        samples: Int[Array, " asked"],
+    ) -> Participants:
+        k_values, k_rest = jax.random.split(key)
+        here, least = asked.here, -jnp.inf
+        value = jnp.where(here, jnp.sqrt(samples.astype(losses.dtype)) * losses, jnp.inf)
+        others = int(self.uniform * self.count)
+        there = jnp.sum(here, dtype=losses.dtype)
+        lost = jnp.minimum(jnp.floor(self.dropped * there), there - (self.count - others))
+        rank = jnp.argsort(jnp.argsort(value)).astype(losses.dtype)
+        kept = here & (rank >= lost)
+        # The largest of these sums are a draw without replacement by exp(sharpness * value).
+        gumbel = jax.random.gumbel(k_values, value.shape, losses.dtype)
+        score = jnp.where(kept, self.sharpness * jnp.where(kept, value, 0) + gumbel, least)
+        best = jax.lax.top_k(score, self.count - others)[1]
+        left = here & jnp.ones_like(here).at[best].set(~kept[best])
+        any_order = jax.random.uniform(k_rest, value.shape, losses.dtype)
+        rest = jax.lax.top_k(jnp.where(left, any_order, least), others)[1]
+        drawn = jnp.concatenate([kept[best], left[rest]])
+        return Participants(asked.numbers[jnp.concatenate([best, rest])], drawn)
 
 
 @module

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -75,7 +76,8 @@ class Round:
         each = model if model.ndim == 1 else asked.take(model)
         each = jnp.broadcast_to(each, (len(asked.here), model.shape[-1]))
         losses = asked.of(self.problem).unweighted().objective(each)
-        who = selector.chosen(asked, self.link.tell(losses, asked.here))
+        told = self.link.tell(losses, asked.here)
+        who = selector.chosen(jax.random.fold_in(key, 1), asked, told, asked.take(samples))
         if model.ndim == 1:
             nobody = jnp.zeros_like(self.available)
             first = asked.put(nobody, asked.here) & ~who.put(nobody, who.here)

@@ -895,6 +895,7 @@ VALID = {
     "monitoring.false_alarm_rate": {"raised": np.ones((3, K), bool), "onset": np.ones(K)},
     "monitoring.page_hinkley": {"errors": np.ones((40, K)), "tolerance": 0.1, "threshold": 1.0},
     "monitoring.report": {"errors": np.ones((40, K)), "tolerance": 0.1, "threshold": 1.0},
+    "participation.ActiveSampling": {"count": 2, "sharpness": 0.1},
     "participation.Bernoulli": {"probability": 0.5},
     "participation.Bounded": {"bound": 2, "probability": 0.5},
     "participation.Cyclic": {"cohorts": 2},

@@ -31,6 +31,7 @@ from fljax.algorithms import (
 from fljax.link import Circular, Uniform
 from fljax.participation import (
     PACKED_SIZE,
+    ActiveSampling,
     Always,
     Bernoulli,
     Drawn,
@@ -264,8 +265,9 @@ def test_candidates_are_drawn_by_their_samples_without_replacement():
 
 def test_of_few_who_are_there_all_are_candidates():
     there = jnp.asarray([False, True, False, False])
-    asked = by_loss().ask(jax.random.key(0), there, jnp.full(4, 3, jnp.int32))
-    who = by_loss().chosen(asked, jnp.asarray([-3.0, 9.0, 9.0]))
+    key, samples = jax.random.key(0), jnp.full(4, 3, jnp.int32)
+    asked = by_loss().ask(key, there, samples)
+    who = by_loss().chosen(key, asked, jnp.asarray([-3.0, 9.0, 9.0]), samples[:3])
     assert who.numbers[who.here].tolist() == [1]
 
 
@@ -297,6 +299,88 @@ def test_those_whose_loss_is_largest_take_part(algorithm):
     # Models to the candidates and from the participants, and the candidates' losses.
     per_round = (3 + 2) * cases.DIM + 3
     np.testing.assert_array_equal(run.scalars, per_round * np.arange(1, 7))
+
+
+def picked(selector, losses, samples, there=None, draws=20_000):
+    """How often each client is picked."""
+    losses, samples = jnp.asarray(losses), jnp.asarray(samples, jnp.int32)
+    there = jnp.ones(len(losses), bool) if there is None else jnp.asarray(there)
+
+    def one(key):
+        asked = selector.ask(key, there, samples)
+        who = selector.chosen(key, asked, losses, samples)
+        return jnp.zeros(len(losses), jnp.int32).at[who.numbers].add(who.here.astype(jnp.int32))
+
+    every = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), draws))
+    assert every.max() == 1  # nobody twice
+    return np.asarray(every.sum(0)), np.asarray(every.sum(1))
+
+
+def test_active_sampling_has_the_law_of_its_values():
+    losses, samples = [0.1, 2.0, 1.0, 3.0, 0.5, 9.0], [9, 4, 16, 1, 4, 0]
+    values = np.sqrt(samples) * losses  # 0.3, 4, 4, 3, 1; the last has no samples
+    one = ActiveSampling(1, sharpness=0.5, dropped=0.5, uniform=0.0)
+    hits, _ = picked(one, losses, samples)
+    shares = np.where([0, 1, 1, 1, 0, 0], np.exp(0.5 * values), 0)  # two of five are dropped
+    for k, share in enumerate(shares / shares.sum()):
+        is_frequency(hits[k], 20_000, share)
+    two = ActiveSampling(2, sharpness=0.5, dropped=0.5, uniform=0.5)
+    hits, sizes = picked(two, losses, samples)
+    assert (sizes == 2).all()
+    shares = shares / shares.sum()
+    for k, share in enumerate(shares[:5]):  # the second is any other that has samples
+        is_frequency(hits[k], 20_000, share + (1 - share) / 4)
+
+
+def test_active_sampling_takes_who_is_there():
+    selector = ActiveSampling(3, sharpness=1.0, dropped=0.9, uniform=0.0)
+    hits, sizes = picked(selector, [1.0, 2, 3, 4], [5, 5, 5, 5], [True, False, True, True], 50)
+    assert hits.tolist() == [50, 0, 50, 50]  # none is dropped, or there were not enough
+    hits, sizes = picked(selector, [1.0, 2, 3, 4], [5, 5, 5, 5], [False, False, False, True], 50)
+    assert (hits.tolist(), set(sizes)) == ([0, 0, 0, 50], {1})
+
+
+def test_active_sampling_is_the_loop():
+    problem, objective = cases.make_problem(), cases.OBJECTIVE
+    selector = ActiveSampling(2, sharpness=0.7, dropped=0.4, uniform=0.5)
+    simulation = fl.Simulation(
+        problem, FedAvg(0.05, selector=selector), metrics=[fl.metrics.trajectory("model")]
+    )
+    run = fl.run(simulation, 6, key=1)
+    model, samples = np.zeros(cases.DIM), jnp.asarray(cases.SIZES, jnp.int32)
+    asked, sometimes = Participants(None, jnp.ones(cases.CLIENTS, bool)), set()
+    for n, now in enumerate(cases.keys_of(1, 6)):
+        rest = objective.strength / objective.clients * objective.l2 * model @ model
+        losses = [np.mean((y - x @ model) ** 2) + rest for x, y in objective.data]
+        key = jax.random.fold_in(key_of(now, "participation"), 1)
+        who = selector.chosen(key, asked, jnp.asarray(losses), samples)
+        best = who.numbers[who.here].tolist()
+        sometimes |= set(best)
+        model = np.mean([model - 0.05 * objective.gradient(k, model) for k in best], axis=0)
+        np.testing.assert_allclose(run.model_trajectory[n, 0], model, atol=1e-10)
+    assert len(sometimes) > 2
+    per_round = (cases.CLIENTS + 2) * cases.DIM + cases.CLIENTS
+    np.testing.assert_array_equal(run.scalars, per_round * np.arange(1, 7))
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"count": 0}, "count must be"),
+        ({"sharpness": -1.0}, "sharpness must be"),
+        ({"dropped": 1.0}, "dropped must be"),
+        ({"uniform": 1.1}, "uniform must be"),
+    ],
+)
+def test_active_sampling_refuses_what_it_cannot_do(given, match):
+    with pytest.raises(ValueError, match=match):
+        ActiveSampling(**{"count": 2} | given)
+
+
+@pytest.mark.parametrize("selector", [PowerOfChoice(9, candidates=9), ActiveSampling(9)])
+def test_more_than_there_are_cannot_be_chosen_by_loss(selector):
+    with pytest.raises(ValueError, match="at most the 5 clients"):
+        fl.Simulation(cases.make_problem(), FedAvg(0.05, selector=selector))
 
 
 @pytest.mark.slow
