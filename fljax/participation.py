@@ -848,18 +848,17 @@ class ActiveSampling(ByLoss, _Counted):
 
     All available clients receive the server's model and tell it the value
     :math:`v_k=\sqrt{N_k}f_k(w)` of their data. The :math:`\lfloor\alpha_1K'\rfloor` smallest
-    values of the :math:`K'` available clients become :math:`-\infty`, as far as enough are left; of
-    ``count`` participants
-    all but :math:`\lfloor\alpha_3\,\text{count}\rfloor` are drawn without replacement with
-    probabilities in proportion to :math:`e^{\alpha_2v_k}`, the others uniformly from all that are
-    left, so that nobody is left out for good.
+    values of the :math:`K'` available clients become :math:`-\infty`, as far as enough are left;
+    all but :math:`\lfloor\alpha_3L\rfloor` of the :math:`L` participants are drawn without
+    replacement with probabilities in proportion to :math:`e^{\alpha_2v_k}`, the others uniformly
+    from all that are left, so that nobody is left out for good.
 
     In the source a client's value is of the last round in which it took part, which saves the
     messages of all others; here all values are those of the current model. Attackers tell their
     true losses. There is no privacy accounting for it.
 
     Args:
-      count: the participants of a round, >= 1.
+      count: :math:`L`, the participants of a round, >= 1.
       sharpness: :math:`\alpha_2\ge0`.
       dropped: :math:`\alpha_1`, in [0, 1).
       uniform: :math:`\alpha_3`, in [0, 1].
@@ -910,9 +909,10 @@ class ActiveSampling(ByLoss, _Counted):
         k_values, k_rest = jax.random.split(key)
         here, least = asked.here, -jnp.inf
         value = jnp.where(here, jnp.sqrt(samples.astype(losses.dtype)) * losses, jnp.inf)
-        others = int(self.uniform * self.count)
+        # A product that is a whole number but for rounding is that number.
+        others = int(self.uniform * self.count + 1e-6)
         there = jnp.sum(here, dtype=losses.dtype)
-        lost = jnp.minimum(jnp.floor(self.dropped * there), there - (self.count - others))
+        lost = jnp.minimum(jnp.floor(self.dropped * there + 1e-5), there - (self.count - others))
         rank = jnp.argsort(jnp.argsort(value)).astype(losses.dtype)
         kept = here & (rank >= lost)
         # The largest of these sums are a draw without replacement by exp(sharpness * value).

@@ -340,6 +340,21 @@ def test_active_sampling_takes_who_is_there():
     assert (hits.tolist(), set(sizes)) == ([0, 0, 0, 50], {1})
 
 
+def test_shares_of_active_sampling_are_not_rounded_down():
+    """In floating point 0.29 times 100 is below 29."""
+    losses, samples = np.arange(100.0), np.full(100, 4)
+    hits, _ = picked(ActiveSampling(1, sharpness=0.0, dropped=0.29, uniform=0.0), losses, samples)
+    assert np.flatnonzero(hits).tolist() == [*range(29, 100)]
+    sharp = ActiveSampling(100, sharpness=0.0, dropped=0.0, uniform=0.29)
+    who = sharp.chosen(
+        jax.random.key(0),
+        Participants(None, jnp.ones(100, bool)),
+        jnp.asarray(losses),
+        jnp.asarray(samples, jnp.int32),
+    )
+    assert len({*who.numbers.tolist()}) == 100
+
+
 def test_active_sampling_is_the_loop():
     problem, objective = cases.make_problem(), cases.OBJECTIVE
     selector = ActiveSampling(2, sharpness=0.7, dropped=0.4, uniform=0.5)

@@ -22,14 +22,14 @@ from fljax.algorithms.base import (
 )
 from fljax.algorithms.graph.graph_fedavg import GraphFedAvg
 from fljax.algorithms.graph.pao_fed_graph import PAOFedGraph
-from fljax.algorithms.graph.pgfl import ClusterFL, GFL, PGFL
+from fljax.algorithms.graph.pgfl import GFL, PGFL, ClusterFL
 from fljax.algorithms.graph.pgfl_discovery import PGFLByGradient, PGFLByLoss
 from fljax.algorithms.graph.pgfl_single_step import PGFLSingleStep
-from fljax.algorithms.peers.admm import NetworkedADMM, PADMM
+from fljax.algorithms.peers.admm import PADMM, NetworkedADMM
 from fljax.algorithms.peers.admm_tracking import ADMMTracking
 from fljax.algorithms.peers.choco_sgd import ChocoSGD
 from fljax.algorithms.peers.destress import DESTRESS
-from fljax.algorithms.peers.diffusion import ATC, CTA, Consensus, DGD, Diffusion
+from fljax.algorithms.peers.diffusion import ATC, CTA, DGD, Consensus, Diffusion
 from fljax.algorithms.peers.dinno import DiNNO
 from fljax.algorithms.peers.dlm import DLM
 from fljax.algorithms.peers.epsilon_delta_nfl import EpsilonDeltaNFL
@@ -50,7 +50,7 @@ from fljax.algorithms.peers.networked_iteration import NetworkedIteration, Netwo
 from fljax.algorithms.peers.nids import NIDS
 from fljax.algorithms.peers.npfl import NPFL
 from fljax.algorithms.peers.npfl_discovery import NPFLByGradient, NPFLByLoss, NPFLByParameters
-from fljax.algorithms.peers.npfl_rl import DeterministicPolicyGradient, NPFLRL, Policy, RandomProbe
+from fljax.algorithms.peers.npfl_rl import NPFLRL, DeterministicPolicyGradient, Policy, RandomProbe
 from fljax.algorithms.peers.proxskip import ProxSkip
 from fljax.algorithms.peers.qg_dsgdm import QGDSGDm
 from fljax.algorithms.peers.sampled_diffusion import SampledDiffusion
