@@ -54,24 +54,27 @@ class Words:
         self.rest = self.record(studies)
         #: By part, what is said, and of which studies. What was said otherwise comes first: it is
         #: the likeliest to be so again.
-        self.parts = {part: self.said(part, studies) for part in (*figure.claims, None)}
+        self.parts: dict[Claim | None, tuple[str, set[str]]] = {}
+        for claim in figure.claims:
+            read = Read(studies)
+            self.parts[claim] = self.said(claim, read), read.names
+        self.parts[None] = report.page(plain(self.rest)), {*studies}
 
     def record(self, studies: Studies) -> dict[str, Any]:
         with kept(self.figure):
             return record(self.figure, studies, self.effort, 0, claims=())
 
-    def said(self, part: Claim | None, studies: Studies) -> tuple[str, set[str]]:
-        read = Read(studies)
+    def said(self, part: Claim | None, studies: Studies) -> str:
         if part is None:
-            return report.page(plain(self.record(read))), {*studies}
+            return report.page(plain(self.record(studies)))
         with kept(self.figure):
-            claims = [claim_record(part, part.judge(read))]
-        return report.page(plain(self.rest | {"claims": claims})), read.names
+            claims = [claim_record(part, part.judge(studies))]
+        return report.page(plain(self.rest | {"claims": claims}))
 
     def same(self, studies: Studies, changed: set[str]) -> bool:
         """Whether all is said as at first, of studies of which some are changed."""
         for part, (text, names) in self.parts.items():
-            if changed & names and self.said(part, studies)[0] != text:
+            if changed & names and self.said(part, studies) != text:
                 self.parts = {part: self.parts[part]} | self.parts
                 return False
         return True

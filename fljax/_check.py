@@ -72,9 +72,9 @@ def known(check: Callable[..., None], *values: Any, elementwise: bool = False) -
 
 def is_concrete(value: Any) -> bool:
     """Whether ``value`` is a number, an array or a nested list whose entries can be read now."""
-    if type(value) in (list, tuple):
+    if isinstance(value, list | tuple):
         return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
-    return isinstance(value, numbers.Number | np.ndarray | np.generic | list | tuple) or (
+    return isinstance(value, numbers.Number | np.ndarray | np.generic) or (
         isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     )
 
@@ -85,10 +85,10 @@ def plain(value: Any) -> Any:
 
     Anything else as it is.
     """
-    if isinstance(value, jax.Array | np.ndarray | numbers.Number | str | type):
+    if type(value) in (list, tuple) and not is_concrete(value):
+        return _stacked(value)
+    if isinstance(value, jax.Array | np.ndarray | numbers.Number | list | tuple | str | type):
         return value
-    if isinstance(value, list | tuple):
-        return _stacked(value) if not is_concrete(value) else value
     if scipy.sparse.issparse(value):
         return value.toarray()
     if not _is_frame(value):

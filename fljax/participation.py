@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._module import float_dtype, module, static
+from fljax._module import float_array, float_dtype, module, static
 
 __all__ = [
     "PACKED_SIZE",
@@ -87,8 +87,8 @@ def _as_array(owner: Any, name: str) -> None:
     value = _check.filled(name, given)
     if np.ndim(value) > 1:
         raise ValueError(f"{name} must be one number or one a client, got {_check.shown(value)}.")
-    if np.ndim(value) and not isinstance(given, jax.Array):
-        object.__setattr__(owner, name, value.astype(float_dtype()))
+    if np.ndim(value):
+        object.__setattr__(owner, name, float_array(name, given))
 
 
 @module
@@ -754,6 +754,7 @@ class ByLoss(Selector):
                 f"{type(self).__name__} compares losses of one server's model, and the simulation "
                 "has several servers; take fljax.participation.PerServer."
             )
+        super().check(clients, network)
 
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
@@ -836,7 +837,6 @@ class PowerOfChoice(ByLoss, _Counted):
         losses: Float[Array, " asked"],
         samples: Int[Array, " asked"],
     ) -> Participants:
-        del key, samples
         losses = jnp.where(asked.here, losses, -jnp.inf)
         best = jax.lax.top_k(losses, self.count)[1]
         return Participants(asked.numbers[best], asked.here[best])
@@ -889,10 +889,6 @@ class ActiveSampling(ByLoss, _Counted):
         _check.nonnegative("sharpness", self.sharpness)
         _check.interval("dropped", self.dropped, at_least=0, below=1)
         _check.interval("uniform", self.uniform, at_least=0, at_most=1)
-
-    def check(self, clients: int, network: Any = None) -> None:
-        super().check(clients, network)
-        _Counted.check(self, clients, network)
 
     def ask(
         self, key: Array, available: Bool[Array, " clients"], samples: Int[Array, " clients"]

@@ -258,16 +258,12 @@ class TestTraced:
         def listed(key):
             features = [jax.random.normal(k, (5, 3)) for k in jax.random.split(key, K)]
             targets = [rows.sum(1) for rows in features]
-            return served(
-                problem=fl.problems.Problem(features, targets, fl.problems.LeastSquares())
-            )
+            return served(problem=squares(features, targets))
 
         def stacked(key):
             features = jnp.stack([jax.random.normal(k, (5, 3)) for k in jax.random.split(key, K)])
             targets = features.sum(2)
-            return served(
-                problem=fl.problems.Problem(features, targets, fl.problems.LeastSquares())
-            )
+            return served(problem=squares(features, targets))
 
         one, other = (fl.sweep(s, rounds=2, seeds=2).objective.values for s in (listed, stacked))
         np.testing.assert_array_equal(one, other)
@@ -294,9 +290,7 @@ class TestTraced:
         def ragged(key):
             features = [jax.random.normal(key, (5 + k, 3)) for k in range(K)]
             targets = [rows.sum(1) for rows in features]
-            return served(
-                problem=fl.problems.Problem(features, targets, fl.problems.LeastSquares())
-            )
+            return served(problem=squares(features, targets))
 
         with pytest.raises(TypeError, match="features must be an array of real numbers"):
             fl.sweep(ragged, rounds=2, seeds=2)

@@ -194,8 +194,9 @@ def table(names: list[str], measured: dict[str, dict[str, dict[str, Any]]]) -> l
     first, *_ = measured
     heads = f"{'study':78s} {'platform':>8s} {'block':>6s} {'compile s':>9s} {'run s':>8s}"
     lines = [f"{heads} {'us/round':>9s} {'faster':>8s} {'error':>10s} {'off by':>8s}"]
+    known = studies()
     for name in names:
-        study = studies()[name]
+        study = known[name]
         title = f"{study.title}, {study.seeds:,} seeds"
         for platform, results in measured.items():
             if (one := results.get(name)) is None:

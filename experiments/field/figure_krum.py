@@ -16,9 +16,9 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.conventions import CLOSE, SIGNIFICANTLY
-from experiments.field.pixels import halved
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import joined, of_few
+from experiments.pixels import halved
 from fljax import plotting
 from fljax.aggregation import Krum
 from fljax.algorithms import FedAvg

@@ -28,6 +28,7 @@ from experiments.conventions import CLOSE, LITTLE
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import joined
 from experiments.measures import of_few as estimate
+from experiments.pixels import halved
 from experiments.tuning import SEEDS as TUNING_SEEDS
 from experiments.tuning import seeds as tuning_seeds
 from fljax import plotting
@@ -213,13 +214,6 @@ def pool(size: Size) -> Pool:
         architecture=size.network,
     )
     return Pool(halved(result.train_images), table, counts, test)
-
-
-def halved(images: np.ndarray) -> np.ndarray:
-    """Half as high and wide, black at zero and white at one."""
-    count, height, width = images.shape
-    squares = images.reshape(count, height // 2, 2, width // 2, 2)
-    return squares.mean((2, 4), dtype=np.float32) / np.float32(255)
 
 
 def dealt(key: Array, concentration: Array, size: Size) -> Model:

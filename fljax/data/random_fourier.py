@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Key
 from fljax import _check
 from fljax._arguments import checked
 from fljax._memory import check_fits
-from fljax._module import float_dtype, module, static
+from fljax._module import float_array, float_dtype, module, static
 from fljax._numerics import HIGHEST
 from fljax.problems.problem import FEW_FEATURES
 
@@ -102,8 +102,8 @@ class RandomFourier:
         _check.choice("kind", self.kind, KINDS)
         for name in ("frequencies", "phases"):
             value = getattr(self, name)
-            if isinstance(value, list | tuple | np.ndarray):
-                object.__setattr__(self, name, np.asarray(value, float_dtype()))
+            if value is not None:
+                object.__setattr__(self, name, float_array(name, value))
         shape = jnp.shape(self.frequencies)
         if len(shape) != 2 or 0 in shape:
             raise ValueError(

@@ -207,7 +207,8 @@ class FedDPSGD(ReleasesModel, Algorithm):
             if self.sampling_rate is not None:
                 chosen = jax.random.uniform(key, weights.shape, data.dtype) < rate
                 if self.capacity is not None and self.capacity < weights.shape[1]:
-                    return self._gathered(data, weights, chosen), data.influence / rate
+                    batch = _gathered(data, weights / rate, chosen, self.capacity)
+                    return batch, data.influence / rate
                 weights = jnp.where(chosen, weights, 0) / rate
             return replace(data, weights=weights, statistics=known), data.influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
@@ -217,19 +218,17 @@ class FedDPSGD(ReleasesModel, Algorithm):
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
         return replace(batch, weights=weights), data.influence / rate
 
-    def _gathered(
-        self, data: Problem, weights: Float[Array, "clients samples"], chosen: Array
-    ) -> Problem:
-        """The chosen samples alone; none of a client's if there is no room for all of them."""
-        assert self.capacity is not None
-        assert self.sampling_rate is not None
-        clients, samples = chosen.shape
-        place = jnp.where(chosen, jnp.cumsum(chosen, axis=1, dtype=jnp.int32) - 1, self.capacity)
-        everyone = jnp.arange(clients, dtype=jnp.int32)
-        every = jnp.broadcast_to(jnp.arange(samples, dtype=jnp.int32), chosen.shape)
-        none = jnp.full((clients, self.capacity), samples, jnp.int32)
-        rows = none.at[everyone[:, None], place].set(every, mode="drop")
-        weights = weights.at[everyone[:, None], rows].get(mode="fill", fill_value=0)
-        fits = jnp.sum(chosen, axis=1, dtype=jnp.int32, keepdims=True) <= self.capacity
-        weights = jnp.where(fits, weights, 0)
-        return replace(data.take(everyone, rows), weights=weights / self.sampling_rate)
+
+def _gathered(
+    data: Problem, weights: Float[Array, "clients samples"], chosen: Array, capacity: int
+) -> Problem:
+    """The chosen samples alone; none of a client's if there is no room for all of them."""
+    clients, samples = chosen.shape
+    place = jnp.where(chosen, jnp.cumsum(chosen, axis=1, dtype=jnp.int32) - 1, capacity)
+    everyone = jnp.arange(clients, dtype=jnp.int32)
+    every = jnp.broadcast_to(jnp.arange(samples, dtype=jnp.int32), chosen.shape)
+    none = jnp.full((clients, capacity), samples, jnp.int32)
+    rows = none.at[everyone[:, None], place].set(every, mode="drop")
+    weights = weights.at[everyone[:, None], rows].get(mode="fill", fill_value=0)
+    fits = jnp.sum(chosen, axis=1, dtype=jnp.int32, keepdims=True) <= capacity
+    return replace(data.take(everyone, rows), weights=jnp.where(fits, weights, 0))
