@@ -11,6 +11,7 @@ passes back.
 
 import contextlib
 import gc
+import hashlib
 import importlib
 import os
 import sys
@@ -70,6 +71,15 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--turn",
+        default="0/1",
+        metavar="I/N",
+        help="of the slow tests those of turn I of N: each is in one, with all its cases",
+    )
+
+
 @contextlib.contextmanager
 def raises(*args, raises=pytest.raises, **kwargs):
     """:func:`pytest.raises`, within which the function called is to find the bad value itself."""
@@ -84,7 +94,14 @@ def raises(*args, raises=pytest.raises, **kwargs):
 pytest.raises = raises
 
 
-def pytest_collection_modifyitems(items):
+def in_turn(item, which):
+    """Whether a test that is not quick is one of those of this turn; see ``--turn``."""
+    turn, turns = map(int, which.split("/"))
+    name = item.nodeid.partition("[")[0]
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % turns == turn % turns
+
+
+def pytest_collection_modifyitems(config, items):
     """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
     these all but every twentieth (``every=``) are long ones. What is long is slow, too.
     """
@@ -102,6 +119,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
             if place % every:
                 item.add_marker(pytest.mark.long)
+    waiting = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") and not in_turn(item, config.option.turn)
+    ]
+    if waiting:
+        config.hook.pytest_deselected(items=waiting)
+        items[:] = [item for item in items if item not in set(waiting)]
 
 
 @pytest.fixture(autouse=True, scope="module")
