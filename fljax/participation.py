@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_array, float_dtype, module, static
+from fljax._rows import Rows, rows_of
 
 __all__ = [
     "PACKED_SIZE",
@@ -411,14 +412,19 @@ class Participants(NamedTuple):
 
     def take(self, rows: Any) -> Any:
         """Return the participants' rows of ``[K, ...]`` arrays."""
-        return rows if self.clients is None else jax.tree.map(lambda a: a[self.clients], rows)
+        if self.clients is None:
+            return rows
+        return jax.tree.map(lambda a: rows_of(a, self.clients), rows)
 
     def of(self, problem: Any) -> Any:
         """Return the problem of the participants."""
         return problem if self.clients is None else problem.take(self.clients)
 
-    def put(self, old: Shaped[Array, "clients ..."], new: Array) -> Shaped[Array, "clients ..."]:
+    def put(self, old: Any, new: Array) -> Any:
         """Return ``[K, ...]`` with the participants' rows replaced."""
+        if isinstance(old, Rows):
+            here = self.here.reshape((-1,) + (1,) * (new.ndim - 1))
+            return old.changed(lambda rows: jnp.where(here, new, rows))
         if self.clients is None:
             return jnp.where(self.here.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
         return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")

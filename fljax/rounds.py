@@ -23,6 +23,8 @@ class Round:
       network: the graph or federation of this round; ``None`` where one server has all clients.
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
+      invited: the participants, where they were chosen before the round, since their data had to be
+        read first.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Round:
         self.link = link
         self.changing = changing
         self.witnessed: Array | None = None
+        self.invited: Participants | None = None
 
     @property
     def available(self) -> Bool[Array, " clients"]:
@@ -63,6 +66,8 @@ class Round:
         Raises:
           TypeError: a rule that goes by losses, without a model.
         """
+        if self.invited is not None:
+            return self.invited
         key = self.key("participation")
         if not isinstance(selector, ByLoss):
             return selector.choose(key, self.available, self.network, self.number)
