@@ -74,7 +74,14 @@ class Rows:
             return self.rows
         return self._refuse()
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse()
+
+    @property
+    def __jax_array__(self) -> Any:  # where JAX looks whether it is an array, it is told
+        return self._refuse()
+
+    def _refuse(self) -> Any:
         wanted = f"{self.size * np.dtype(self.dtype).itemsize / 1e9:.3g} GB"
         raise TypeError(
             f"all clients' {self.what} are asked for, {self.dtype}{list(self.shape)} or {wanted}, "
@@ -82,8 +89,6 @@ class Rows:
             "reads and writes no others (its step uses who.take, who.put and who.of), or clients "
             "in memory (fljax.problems.Model.from_clients)."
         )
-
-    __jax_array__ = __array__ = _refuse
 
 
 def rows_of(array: Any, clients: Any) -> Array:

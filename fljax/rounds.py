@@ -51,14 +51,12 @@ class Round:
         """
         return self.link.key(purpose)
 
-    def choose(
-        self, selector: Selector, model: Float[Array, "*clients dim"] | None = None
-    ) -> Participants:
+    def choose(self, selector: Selector, model: Any = None) -> Participants:
         """Return the participants, the same for every algorithm under the same seed.
 
         Args:
           selector: the rule.
-          model: the server's model, or one of each client, for a rule that goes by losses
+          model: ``[D]``, the server's, or ``[K, D]``, for a rule that goes by losses
             (:class:`~fljax.participation.ByLoss`). The candidates' losses are counted as messages
             of one number, and a server's model as sent to the candidates that are not chosen; the
             algorithm sends it to those that are.

@@ -151,12 +151,12 @@ class Population:
             raise IndexError(
                 f"clients are numbered from 0 to {len(self) - 1}, got {_check.shown(client)}."
             )
-        size = int(self.sizes[client])
-        pair = tuple(
-            np.empty((size, *part.shape), part.dtype) for part in (self._features, self._targets)
+        features, targets = (
+            np.empty((int(self.sizes[client]), *part.shape), part.dtype)
+            for part in (self._features, self._targets)
         )
-        self._read(int(client), *pair)
-        return pair
+        self._read(int(client), features, targets)
+        return features, targets
 
     def read(self, clients: Sequence[int] | np.ndarray) -> Cohort:
         """The samples of some clients, ``[M, N, ...]``, padded to the population's largest.
@@ -235,7 +235,7 @@ class _Samples:
 
     def into(self, client: int, rows: np.ndarray) -> None:
         """Fill consecutive rows with those of a client."""
-        view = memoryview(rows.reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+        view = _bytes(rows)
         with self._lock:
             self._file.seek(self._begin + self._each * int(self.starts[client]))
             while len(view):
@@ -245,9 +245,13 @@ class _Samples:
                 view = view[got:]
 
 
+def _bytes(rows: np.ndarray) -> memoryview:
+    """Those of consecutive rows, not copied."""
+    return memoryview(rows.reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+
+
 def _checksum(features: np.ndarray, targets: np.ndarray) -> int:
-    whole = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (features, targets)]
-    return zlib.crc32(memoryview(whole[1]), zlib.crc32(memoryview(whole[0])))
+    return zlib.crc32(_bytes(targets), zlib.crc32(_bytes(features)))
 
 
 def _digest(about: Mapping[str, Any], entries: np.ndarray, names: Any) -> str:
@@ -324,7 +328,7 @@ class _Growing:
         np.lib.format.write_array_header_1_0(self.file, about)
 
     def add(self, rows: np.ndarray) -> None:
-        self.file.write(memoryview(rows.reshape(-1).view(np.uint8)))  # pyright: ignore
+        self.file.write(_bytes(rows))
         self.total += len(rows)
 
     def finish(self) -> dict[str, Any]:

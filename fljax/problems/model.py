@@ -312,11 +312,12 @@ class Model(Problem):
 
         :func:`fljax.run` reads the participants of the next round while the device computes this
         one, so that memory holds a few cohorts whatever the number of clients; states that an
-        algorithm keeps of each client stay in the host's memory, or in a file. The numbers are
-        those of a run from memory with the same key. It takes algorithms whose clients learn and
-        speak only when they participate, and selectors that say who does without looking at models
-        (``clients_per_round=``, :class:`~fljax.participation.Drawn`,
-        :class:`~fljax.participation.Cyclic`, :class:`~fljax.participation.Unequal`).
+        algorithm keeps of each client stay in the host's memory, or in a file. All draws are those
+        of a run from memory with the same key, and its numbers but for rounding. It takes
+        algorithms whose clients learn and speak only when they participate, and selectors that say
+        who does without looking at models (``clients_per_round=``,
+        :class:`~fljax.participation.Drawn`, :class:`~fljax.participation.Cyclic`,
+        :class:`~fljax.participation.Unequal`).
 
         Args:
           population: an :class:`fljax.data.Population`.

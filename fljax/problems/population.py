@@ -4,6 +4,7 @@ A round holds its participants' samples alone: :class:`~fljax.participation.Rows
 those by which algorithms read clients' data in memory (``who.take``, ``who.of``, ``problem.take``).
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,21 +117,17 @@ class PopulationModel(Model):
         self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
     ) -> Model:
         """As in :class:`Problem`, of participants of the round."""
-        each = jnp.ndim(self.strength) > 0
-        part = Model(
-            *(rows_of(getattr(self, name), clients) for name in DATA[:2]),
-            self.loss,
-            self.regularizer,
-            rows_of(self.strength, clients)
-            if each
-            else self.strength * (clients.shape[0] / self.clients),
-            weights=rows_of(self.weights, clients),
-            clip=self.clip,
-            architecture=self.architecture,
-            compute=self.compute,
-        )
+        known = {f.name: getattr(self, f.name) for f in dataclasses.fields(Model)}
+        known |= {name: rows_of(known[name], clients) for name in DATA}
+        if jnp.ndim(self.strength):
+            known["strength"] = rows_of(self.strength, clients)
+        else:
+            known["strength"] = self.strength * (clients.shape[0] / self.clients)
         if self.importance is not None:
-            part = replace(part, importance=jnp.asarray(self.importance)[clients])
+            known["importance"] = rows_of(self.importance, clients)
+        part: Any = object.__new__(Model)  # of what was checked
+        for name, value in (known | {"test": None, "initial": None}).items():
+            object.__setattr__(part, name, value)
         if rows is None:
             return part
         return part.take(jnp.arange(len(clients), dtype=jnp.int32), rows)
@@ -173,16 +170,15 @@ def from_population(
             architecture, key, data, loss, regularizer, test=test, compute=compute
         )
     elif test is not None:
-        common = Model.from_clients(
-            architecture, key, [test] if isinstance(test, tuple) else test, loss, compute=compute
-        )
+        pairs: Any = [test] if isinstance(test, tuple) else test
+        common = Model.from_clients(architecture, key, pairs, loss, compute=compute)
         if common.clients > 1:
             raise ValueError(
                 f"test= holds data of {common.clients} clients; say which clients they are of, "
                 "evaluated=[...], or give one pair for all."
             )
         common = replace(common, initial=None)
-    problem = PopulationModel(
+    problem: Any = PopulationModel(
         None,
         None,
         loss,

@@ -16,6 +16,7 @@ import functools
 import io
 import json
 import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -194,7 +195,7 @@ def _round(
     round: Array,
     who: Participants,
     data: Any,
-    rows: list[Array],
+    rows: list[Any],
     known: Bool[Array, " chosen"],
     layout: Layout,
     rounds: int,
@@ -205,7 +206,7 @@ def _round(
     if layout.rows:
         fresh = _first_rows(bare, who.clients, data, layout)
         rows = [
-            Rows("states", who.clients, _where(known, old, new), simulation.problem.clients)  # pyright: ignore[reportArgumentType]
+            Rows("states", who.clients, _where(known, old, new), bare.problem.clients)
             for old, new in zip(rows, fresh, strict=True)
         ]
     carry = carry._replace(state=layout.joined(carry.state, rows))
@@ -223,7 +224,7 @@ def _recorded(
     bare: Simulation,
     carry: Carry,
     round: Array,
-    rows: list[Array],
+    rows: list[Any],
     known: Bool[Array, " evaluated"],
     layout: Layout,
     rounds: int,
@@ -236,7 +237,7 @@ def _recorded(
         fresh = layout.rows_of(bare.algorithm.init(problem.view, None))
         rows = [_where(known, old, new) for old, new in zip(rows, fresh, strict=True)]
     elif layout.rows:
-        rows = [Rows("models", None, row, problem.clients) for row in rows]  # pyright: ignore
+        rows = [Rows("models", None, row, problem.clients) for row in rows]
     if problem.view is not None and simulation.attack is not None:
         liars = jnp.asarray(simulation.attack.attackers)[numbers]
         simulation = replace(simulation, attack=replace(simulation.attack, attackers=liars))
@@ -295,7 +296,7 @@ class ClientStates:
         if self.file is not None:
             self.file.close()
 
-    def read(self, clients: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    def read(self, clients: Any) -> tuple[list[np.ndarray], np.ndarray]:
         """The parts of some clients' records, and which of them were ever written."""
         records = np.zeros((len(clients), self.each), np.uint8)
         for row, client in enumerate(clients.tolist() if self.each else ()):
@@ -316,7 +317,7 @@ class ClientStates:
             return np.frombuffer(_exactly(self.file, self.each), np.uint8)
         return np.frombuffer(self.changed[client], np.uint8)
 
-    def write(self, clients: np.ndarray, here: np.ndarray, parts: list[np.ndarray]) -> None:
+    def write(self, clients: Any, here: Any, parts: list[np.ndarray]) -> None:
         """Replace the records of those who are here."""
         if not self.each:
             return
@@ -377,7 +378,7 @@ class _Folder:
             with np.load(self.path / CHECKPOINT, allow_pickle=False) as file:
                 found = {name: file[name] for name in file.files}
             known = json.loads(str(found.pop("identity")))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise StoreError(
                 f"{self.path / CHECKPOINT} cannot be read ({error}); remove the folder and start "
                 "again."
@@ -558,7 +559,8 @@ def _restored(
     carry = jax.tree.unflatten(tree, [found[f"carry/{i}"] for i in range(len(leaves))])
     names = [n.removeprefix("records/") for n in found if n.startswith("records/")]
     said = {n: found[f"records/{n}"] for n in names}
-    records = [{n: a[i] for n, a in said.items()} for i in range(len(next(iter(said.values()))))]
+    count = len(next(iter(said.values())))
+    records = [{n: np.asarray(a[i]) for n, a in said.items()} for i in range(count)]
     states.known = np.unpackbits(found["known"], count=len(states.known)).astype(bool)
     rows = found["changed_rows"].reshape(len(found["changed"]), states.each)
     states.changed = {int(k): row.tobytes() for k, row in zip(found["changed"], rows, strict=True)}

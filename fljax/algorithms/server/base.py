@@ -160,7 +160,7 @@ class LocalLearning(Algorithm):
     def invite(
         self,
         now: Round,
-        model: Float[Array, "*clients dim"] | None = None,
+        model: Any = None,
         draws: int | None = None,
     ) -> Cohort:
         """Choose the participants of this round and draw the batches of all their steps.
@@ -349,7 +349,7 @@ class Corrected(LocalLearning):
     def invite(
         self,
         now: Round,
-        model: Float[Array, "*clients dim"] | None = None,
+        model: Any = None,
         draws: int | None = None,
     ) -> Cohort:
         return super().invite(now, model, draws)._replace(weights=None)
