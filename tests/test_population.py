@@ -210,10 +210,10 @@ def test_other_numbers_need_no_other_program(population):
 # What goes on, and what is kept -------------------------------------------------------------
 
 
-def kept_run(population, folder, algorithm=None, rounds=8, key=5, **parts):
+def kept_run(population, folder, algorithm=None, rounds=8, key=5, record_every=1, **parts):
     algorithm = algorithm or fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, local_steps=2)
     simulation = fl.Simulation(on_disk(population), algorithm, metrics=["test_error"], **parts)
-    return fl.run(simulation, rounds=rounds, key=key, store=folder)
+    return fl.run(simulation, rounds, key=key, record_every=record_every, store=folder)
 
 
 @pytest.mark.parametrize("stop", [2, 5, 8])
@@ -241,6 +241,24 @@ def test_an_interrupted_run_goes_on(population, tmp_path, monkeypatch, stop, set
     if settled:
         assert called == list(range(stop, 9))
     identical(whole, again)
+
+
+def test_checkpoints_are_between_records_too(population, tmp_path, monkeypatch):
+    whole = kept_run(population, tmp_path / "whole", record_every=4)
+    monkeypatch.setattr(cohorts, "CHECKPOINT_BYTES", 0)
+    part = cohorts._round
+    for stop in (3, 7):
+
+        def one(*args, stop=stop):
+            if args[3] == stop:
+                raise KeyboardInterrupt
+            return part(*args)
+
+        monkeypatch.setattr(cohorts, "_round", one)
+        with pytest.raises(KeyboardInterrupt):
+            kept_run(population, tmp_path / "run", record_every=4)
+    monkeypatch.setattr(cohorts, "_round", part)
+    identical(whole, kept_run(population, tmp_path / "run", record_every=4))
 
 
 def test_a_finished_run_is_not_computed_again(population, tmp_path, monkeypatch):

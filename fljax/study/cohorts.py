@@ -56,8 +56,8 @@ __all__ = ["ClientStates", "check_population", "run_cohorts"]
 #: Rounds whose participants are chosen at a time.
 AHEAD = 64
 
-#: Seconds between two checkpoints; they are after records.
-CHECKPOINT_SECONDS = 5.0
+#: A checkpoint is due after so many seconds, or bytes of clients' rows.
+CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 2**26
 
 CHECKPOINT, CLIENTS = "checkpoint.npz", "clients.bin"
 
@@ -263,13 +263,12 @@ def _ended(bare: Simulation, carry: Carry, layout: Layout, rounds: int) -> dict[
 
 
 class ClientStates:
-    """The rows of all clients, one record of bytes each, in memory or in a file.
+    """The rows that an algorithm keeps of clients, one record of bytes for each that took part.
 
     Args:
       clients: ``K``.
       rows: shape and type of each part of one client's record.
-      path: the file; ``None``: the host's memory, of which only those rows take room that were
-        written once.
+      path: the file that holds them; ``None``: they stay in the host's memory.
 
     Example:
       >>> import numpy as np
@@ -284,38 +283,35 @@ class ClientStates:
         self.rows = [(tuple(shape), np.dtype(dtype)) for shape, dtype in rows]
         self.sizes = [d.itemsize * int(np.prod(s, dtype=np.int64)) for s, d in self.rows]
         self.each = sum(self.sizes)
-        self.known = np.zeros(clients, bool)
-        self.changed: dict[int, bytes] = {}  # since the last checkpoint, if there is a file
+        self.known = np.zeros(clients, bool)  # who took part
+        self.changed: dict[int, bytes] = {}  # what is not in the file
         self.file = None
         if path is not None:
             self.file = open(path, "r+b" if path.exists() else "w+b", buffering=0)  # noqa: SIM115
-        elif self.each:
-            self.memory = np.zeros((clients, self.each), np.uint8)  # pages come when written to
 
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
 
     def read(self, clients: Any) -> tuple[list[np.ndarray], np.ndarray]:
-        """The parts of some clients' records, and which of them were ever written."""
+        """The parts of some clients' records, and who of them took part before."""
+        known = self.known[clients]
         records = np.zeros((len(clients), self.each), np.uint8)
-        for row, client in enumerate(clients.tolist() if self.each else ()):
-            if self.known[client]:
-                records[row] = self._record(client)
+        for row in np.flatnonzero(known).tolist():
+            records[row] = np.frombuffer(self._record(int(clients[row])), np.uint8)
         parts = np.split(records, np.cumsum(self.sizes)[:-1], axis=1) if self.rows else []
         made = [
             np.ascontiguousarray(part).view(dtype).reshape(len(clients), *shape)
             for part, (shape, dtype) in zip(parts, self.rows, strict=True)
         ]
-        return made, self.known[clients]
+        return made, known
 
-    def _record(self, client: int) -> np.ndarray:
-        if self.file is None:
-            return self.memory[client]
-        if client not in self.changed:
-            self.file.seek(client * self.each)
-            return np.frombuffer(_exactly(self.file, self.each), np.uint8)
-        return np.frombuffer(self.changed[client], np.uint8)
+    def _record(self, client: int) -> bytes:
+        if client in self.changed:
+            return self.changed[client]
+        assert self.file is not None
+        self.file.seek(client * self.each)
+        return _exactly(self.file, self.each)
 
     def write(self, clients: Any, here: Any, parts: list[np.ndarray]) -> None:
         """Replace the records of those who are here."""
@@ -326,10 +322,7 @@ class ClientStates:
         for row in np.flatnonzero(here).tolist():
             client = int(clients[row])
             self.known[client] = True
-            if self.file is None:
-                self.memory[client] = records[row]
-            else:
-                self.changed[client] = records[row].tobytes()
+            self.changed[client] = records[row].tobytes()
 
     def settle(self) -> None:
         """Write what changed into the file, after the checkpoint that holds it."""
@@ -391,9 +384,12 @@ class _Folder:
             )
         return found
 
-    def due(self) -> bool:
-        """Whether it is time for another checkpoint."""
-        return self.path is not None and time.monotonic() - self.written >= CHECKPOINT_SECONDS
+    def due(self, waiting: int, last: bool) -> bool:
+        """Whether it is time for another checkpoint: so many bytes wait for it, or it is the
+        last.
+        """
+        late = last or time.monotonic() - self.written >= CHECKPOINT_SECONDS
+        return self.path is not None and (late or waiting >= CHECKPOINT_BYTES)
 
     def save(self, arrays: dict[str, np.ndarray]) -> None:
         assert self.path is not None
@@ -485,10 +481,8 @@ def _run(
     availability: Any = ()
     if pattern is not None:
         availability = pattern.begin(key_of(zeroth, "availability"), problem.clients)
-    who = jax.tree.map(
-        np.asarray,
-        jax.tree.map(lambda a: a[0], _invited(bare, key, availability, np.int32(1), 1)[1]),
-    )
+    _, first = _invited(bare, key, availability, np.int32(1), 1)
+    who = jax.tree.map(lambda a: np.asarray(a[0]), first)
     data = problem.arrays(problem.population.read(who.clients))
     layout = _layout(bare, key, who.clients, data)
     carry = _begun(bare, key, who.clients, data, layout, rounds)
@@ -511,18 +505,16 @@ def _run(
             states.write(who.clients, who.here, [np.asarray(row) for row in rows])
             if number % record_every:
                 jax.block_until_ready(carry.diverged)  # no more cohorts in memory than two
-                continue
-            rows, known = states.read(evaluated)
-            made = _recorded(bare, carry, np.int32(number), rows, known, layout, rounds)
-            record, traffic = jax.tree.map(np.asarray, made)
-            records.append(record | {n: traffic[..., i] for i, n in enumerate(Traffic._fields)})
-            carry = carry._replace(traffic=Traffic.none())
-            if kept.due() and number < rounds:
+            else:
+                rows, known = states.read(evaluated)
+                made = _recorded(bare, carry, np.int32(number), rows, known, layout, rounds)
+                record, traffic = jax.tree.map(np.asarray, made)
+                names = Traffic._fields
+                records.append(record | {n: traffic[..., i] for i, n in enumerate(names)})
+                carry = carry._replace(traffic=Traffic.none())
+            if kept.due(len(states.changed) * states.each, last=number == rounds):
                 kept.save(_checkpoint(carry, records, number, states))
                 states.settle()
-        if kept.path is not None and done < rounds:
-            kept.save(_checkpoint(carry, records, rounds, states))
-            states.settle()
     whole = {name: np.stack([record[name] for record in records]) for name in records[0]}
     check_metrics(replace(bare, problem=problem.view or problem.stored()), whole, len(records))
     ended = jax.tree.map(np.asarray, _ended(bare, carry, layout, rounds))
@@ -539,7 +531,8 @@ def _checkpoint(
 ) -> dict[str, np.ndarray]:
     """All that a run needs to go on, as arrays by name."""
     leaves = {f"carry/{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(carry))}
-    said = {f"records/{n}": np.stack([r[n] for r in records]) for n in records[0]}
+    names = records[0] if records else ()
+    said = {f"records/{name}": np.stack([r[name] for r in records]) for name in names}
     changed = np.frombuffer(b"".join(states.changed.values()), np.uint8)
     return {
         **leaves,
@@ -559,7 +552,7 @@ def _restored(
     carry = jax.tree.unflatten(tree, [found[f"carry/{i}"] for i in range(len(leaves))])
     names = [n.removeprefix("records/") for n in found if n.startswith("records/")]
     said = {n: found[f"records/{n}"] for n in names}
-    count = len(next(iter(said.values())))
+    count = len(next(iter(said.values()))) if said else 0
     records = [{n: np.asarray(a[i]) for n, a in said.items()} for i in range(count)]
     states.known = np.unpackbits(found["known"], count=len(states.known)).astype(bool)
     rows = found["changed_rows"].reshape(len(found["changed"]), states.each)
