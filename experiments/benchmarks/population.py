@@ -114,7 +114,7 @@ def _hdf5(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, 
             data = file.create_dataset("features", features.shape, "f4", chunks=(64, 28, 28, 1))
             for k in range(len(starts) - 1):
                 data[starts[k] : starts[k + 1]] = features[starts[k] : starts[k + 1]]
-    opened = h5py.File(path)["features"]
+    opened: Any = h5py.File(path)["features"]
     return "HDF5, chunks of 64", path.parent, lambda k: opened[starts[k] : starts[k + 1]]
 
 
