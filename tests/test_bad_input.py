@@ -132,6 +132,7 @@ INSIDE = {
     "monitoring.Report",
     "participation.Law",
     "participation.Participants",
+    "participation.distinct",
     "participation.everyone_or",
     "participation.shuffled",
     "participation.subset",
@@ -179,6 +180,7 @@ INSIDE = {
     "theory.zcdp_nfl.TheoremTwo",
     "theory.zcdp_nfl.Transcript",
     # of files and downloads, which tests/data holds
+    "data.Population",
     "data.avazu",
     "data.calcofi",
     "data.cifar10",
@@ -197,6 +199,7 @@ INSIDE = {
     "data.read_cifar",
     "data.read_idx",
     "data.shakespeare",
+    "data.write_population",
 }
 
 BAD = {
@@ -764,6 +767,12 @@ VALID = {
         "table": {"who": [1, 2, 1], "x": [0.1, 0.2, 0.3], "y": [1.0, 2.0, 3.0]},
         "node": "who",
         "features": ["x"],
+        "target": "y",
+    },
+    "data.clients_of_dataset": {
+        "dataset": {"who": ["b", "a"], "x": [[1.0], [2.0]], "y": [0, 1]},
+        "client": "who",
+        "features": "x",
         "target": "y",
     },
     "data.from_huggingface": {"dataset": Columns(), "features": "x", "target": "y"},

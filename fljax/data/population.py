@@ -449,7 +449,8 @@ def clients_of_dataset(
       For :func:`write_population`: clients in the order of their names' first appearance.
 
     Raises:
-      KeyError: no such column; it is said which there are.
+      TypeError: no data set.
+      ValueError: no such column; it is said which there are.
 
     Example:
       >>> table = {"who": ["b", "a", "b"], "x": [[1.0], [2.0], [3.0]], "y": [0, 1, 1]}
@@ -457,22 +458,32 @@ def clients_of_dataset(
       >>> [(x.tolist(), y.tolist(), name) for x, y, name in clients]
       [([[1.0], [3.0]], [0, 1], 'b'), ([[2.0]], [1], 'a')]
     """
-    known = list(getattr(dataset, "column_names", None) or dataset)
+    known = getattr(dataset, "column_names", None)
+    if known is None and isinstance(dataset, Mapping):
+        known = list(dataset)
+    if known is None:
+        raise TypeError(
+            "dataset must be a data set of Hugging Face's datasets or a mapping from names to "
+            f"columns, got {_check.shown(dataset)}."
+        )
     for name in (client, features, target):
         if name not in known:
-            raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, known))}.")
+            raise ValueError(f"no column {name!r}; there are {', '.join(map(repr, known))}.")
+    return _rows_by_client(dataset, client, features, target)
+
+
+def _rows_by_client(
+    dataset: Any, client: str, features: str, target: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     owner = np.asarray(dataset[client])
     _, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
-    order = np.argsort(first[inverse.reshape(-1)], kind="stable")
-    bounds = np.flatnonzero(np.diff(first[inverse.reshape(-1)][order])) + 1
-    # One pass where rows are taken by number, as on disk; a column at a time where it is in memory.
-    whole = None if hasattr(dataset, "select") else {n: dataset[n] for n in (features, target)}
+    place = first[inverse.reshape(-1)]  # where its client appeared first
+    order = np.argsort(place, kind="stable")
+    bounds = np.flatnonzero(np.diff(place[order])) + 1
+    # Rows are taken by number where a table has a way to, as of one on disk.
+    taken = dataset.select if hasattr(dataset, "select") else None
+    whole = None if taken else {name: dataset[name] for name in (features, target)}
     for rows in np.split(order, bounds):
-        part = dataset.select(rows) if whole is None else None
-        x, y = (
-            np.stack([np.asarray(value) for value in part[name]])
-            if part is not None
-            else np.asarray([whole[name][row] for row in rows])  # pyright: ignore
-            for name in (features, target)
-        )
+        part = {n: [a[row] for row in rows] for n, a in whole.items()} if whole else taken(rows)  # pyright: ignore[reportOptionalCall]
+        x, y = (np.asarray([np.asarray(v) for v in part[name]]) for name in (features, target))
         yield x, y, str(owner[rows[0]])

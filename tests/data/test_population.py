@@ -229,8 +229,10 @@ def test_rows_of_a_table_become_clients(tmp_path):
     )
     assert kept.names == ["b", "a", "c"]
     assert [kept[k][1].tolist() for k in range(3)] == [[0, 2], [1, 4], [3]]
-    with pytest.raises(KeyError, match="no column 'user'; there are 'writer', 'image', 'digit'"):
-        next(clients_of_dataset(table, client="user", features="image", target="digit"))
+    with pytest.raises(ValueError, match="no column 'user'; there are 'writer', 'image', 'digit'"):
+        clients_of_dataset(table, client="user", features="image", target="digit")
+    with pytest.raises(TypeError, match="must be a data set"):
+        clients_of_dataset([1, 2], client="user", features="image", target="digit")
 
 
 def test_rows_of_hugging_faces_datasets_become_clients(tmp_path):
