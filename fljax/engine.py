@@ -18,7 +18,7 @@ from fljax.graphs import Graph, Relearned, Varying
 from fljax.link import Link, LocalGraphHomomorphic, Memory, Traffic, receivers_of
 from fljax.link import begin as begin_link
 from fljax.metrics import Metric, Snapshot
-from fljax.participation import Participants
+from fljax.participation import Participants, Selector
 from fljax.privacy import CentralGaussian, Gap, Notion, promises
 from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.notions import is_gaussian
@@ -253,9 +253,9 @@ def passed(
     carry: Carry,
     round: Array,
     rounds: int,
-    invited: Participants | None = None,
+    invited: tuple[Selector, Participants] | None = None,
 ) -> Carry:
-    """The state after another round, in which ``invited`` take part if they were chosen before."""
+    """The state after another round; ``invited`` as in :class:`~fljax.rounds.Round`."""
     algorithm, privacy = simulation.algorithm, simulation.privacy
     now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
     now.invited = invited

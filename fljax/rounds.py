@@ -23,8 +23,8 @@ class Round:
       network: the graph or federation of this round; ``None`` where one server has all clients.
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
-      invited: the participants, where they were chosen before the round, since their data had to be
-        read first.
+      invited: the participants and the rule by which they were chosen, where this was before the
+        round, since their data had to be read first.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Round:
         self.link = link
         self.changing = changing
         self.witnessed: Array | None = None
-        self.invited: Participants | None = None
+        self.invited: tuple[Selector, Participants] | None = None
 
     @property
     def available(self) -> Bool[Array, " clients"]:
@@ -65,7 +65,14 @@ class Round:
           TypeError: a rule that goes by losses, without a model.
         """
         if self.invited is not None:
-            return self.invited
+            rule, who = self.invited
+            if jax.tree.structure(rule) != jax.tree.structure(selector):
+                raise ValueError(
+                    f"the step chooses by {selector!r} besides {rule!r}, by which the participants "
+                    "were chosen whose data were read; take clients in memory "
+                    "(fljax.problems.Model.from_clients)."
+                )
+            return who
         key = self.key("participation")
         if not isinstance(selector, ByLoss):
             return selector.choose(key, self.available, self.network, self.number)

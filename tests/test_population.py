@@ -382,6 +382,30 @@ def test_an_algorithm_that_reads_others_is_refused_with_the_size(population):
         fl.run(simulation, rounds=2)
 
 
+def test_states_that_depend_on_the_number_of_clients_are_refused(population):
+    @fl.module
+    class Shares(fl.algorithms.SCAFFOLD):
+        def init(self, problem, network):
+            state = super().init(problem, network)
+            return state._replace(controls=state.controls + 1 / problem.clients)
+
+    simulation = fl.Simulation(on_disk(population), Shares(0.1, clients_per_round=3))
+    with pytest.raises(ValueError, match="depends on how many clients there are"):
+        fl.run(simulation, rounds=2)
+
+
+def test_a_second_choice_is_refused(population):
+    @fl.module
+    class Twice(fl.algorithms.FedAvg):
+        def step(self, state, now):
+            now.choose(Drawn(2))
+            return super().step(state, now)
+
+    simulation = fl.Simulation(on_disk(population), Twice(0.1, clients_per_round=3))
+    with pytest.raises(ValueError, match=r"chooses by Drawn\(count=2\) besides Drawn\(count=3\)"):
+        fl.run(simulation, rounds=2)
+
+
 @pytest.mark.parametrize("metric", ["train_error", "objective"])
 def test_metrics_of_all_data_need_clients_that_are_evaluated(population, metric):
     with pytest.raises(ValueError, match="say of which clients"):
@@ -438,4 +462,3 @@ def test_rows_say_whose_they_are(population):
     assert known.tolist() == [False, True]
     assert rows.tolist() == [[0, 0], [0, 1]]
     assert numbers.tolist() == [0, 7]
-    assert Drawn(2)  # every selector that names its clients is in the list of the message

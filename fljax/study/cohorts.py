@@ -134,6 +134,15 @@ def _first_rows(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> 
     return layout.rows_of(bare.algorithm.init(part, None))
 
 
+@functools.partial(jax.jit, static_argnames="layout")
+def _begins_alike(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> Array:
+    """Whether clients' rows begin as they do beside one client more."""
+    more = jax.tree.map(lambda a: jnp.concatenate([a, a[:1]]), (numbers, data))
+    some, others = (_first_rows(bare, *given, layout) for given in ((numbers, data), more))
+    alike = [jnp.array_equal(a, b[:-1]) for a, b in zip(some, others, strict=True)]
+    return jnp.all(jnp.array([True, *alike]))
+
+
 def _layout(bare: Simulation, key: Array, numbers: Any, data: Any) -> Layout:
     """The parts of the state whose first axis is as long as there are clients, whatever these."""
     found: list[Any] = []
@@ -210,7 +219,8 @@ def _round(
             for old, new in zip(rows, fresh, strict=True)
         ]
     carry = carry._replace(state=layout.joined(carry.state, rows))
-    carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, who)
+    invited = bare.algorithm.selection, who  # pyright: ignore[reportAttributeAccessIssue]
+    carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, invited)
     rows = [leaf.rows for leaf in layout.rows_of(carry.state)]  # pyright: ignore[reportAttributeAccessIssue]
     return carry._replace(state=layout.shared(carry.state)), rows
 
@@ -486,6 +496,12 @@ def _run(
     data = problem.arrays(problem.population.read(who.clients))
     layout = _layout(bare, key, who.clients, data)
     carry = _begun(bare, key, who.clients, data, layout, rounds)
+    if layout.rows and not _begins_alike(bare, who.clients, data, layout):
+        raise ValueError(
+            f"what {type(bare.algorithm).label} keeps of a client begins with a value that depends "
+            "on how many clients there are, and of a population a round has its participants "
+            "alone; take clients in memory (fljax.problems.Model.from_clients)."
+        )
     del data
     path = None if kept.path is None or not layout.rows else kept.path / CLIENTS
     states = ClientStates(problem.clients, layout.rows, path)
