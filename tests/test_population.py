@@ -108,6 +108,12 @@ def test_it_is_the_run_from_memory(population, algorithm):
     same(*both(population, algorithm))
 
 
+def test_noise_in_gradients_is_that_from_memory(population):
+    privacy = fl.privacy.NoisyGradients(0.8, clip=0.5)
+    algorithm = fl.algorithms.FedDPSGD(0.1, clients_per_round=4)
+    same(*both(population, algorithm, privacy=privacy))
+
+
 def test_optimizers_of_clients_stay_theirs(population):
     optax = pytest.importorskip("optax")
     algorithm = fl.algorithms.FedAvg(
