@@ -114,6 +114,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedROD": ("headline-personal", "fedrod-beats-one-model"),
     "FedPHP": ("headline-personal", "fedphp-beats-one-model"),
     "FedFomo": ("headline-personal", "fedfomo-beats-one-model"),
+    "APPLE": ("headline-personal", "apple-beats-one-model"),
     "FML": ("headline-personal", "fml-beats-one-model"),
     "FedProto": ("headline-personal", "fedproto-beats-learning-alone"),
     "FedDistill": ("headline-personal", "feddistill-beats-learning-alone"),

@@ -326,6 +326,13 @@ def weighed_by_gain(size: Size, private: bool) -> Cost:
     return alone(size, private) + losses + sums
 
 
+def combined(size: Size, private: bool) -> Cost:
+    # Two combinations of all models at every client, and the inner products of all with its slope.
+    # Read, written: core and personal models, known ones, vectors.
+    pairs = Cost(4 * size.models + 2 * size.clients**2, 6 * size.clients * size.models)
+    return pairs + alone(size, private) + Cost(2 * size.models, 8 * size.models)
+
+
 def in_turn(size: Size, private: bool) -> Cost:
     # A gradient for the head, one for the representation.
     return gradient(size, private) + alone(size, private)

@@ -51,6 +51,13 @@ REACHES = Setting(
     (1.0, 10.0, 100.0),
     "squared distances of models are of this order; its steps are as large as keep averages convex",
 )
+RELATING = Setting(
+    "steps of the weights of APPLE",
+    (0.001, 0.01),
+    "the paper's and ten times as long; its pull toward equal weights, of 0.1, is gone after a "
+    "fifth of the rounds, and its other steps are as long in the models that are judged as those "
+    "of the other methods, which divides them by the number of clients",
+)
 SEEDS = Setting("seeds", 20, "at most")
 CONTRASTS = Setting(
     "contrast of a client's images, FedBN",
@@ -91,6 +98,12 @@ def envelope(step_size: float) -> A.Algorithm:
 def attentive(step_size: float, scale: float) -> A.Algorithm:
     pull = scale / CLIENTS.value
     return A.FedAMP(step_size, attraction=pull, attention_step_size=pull, scale=scale, **STEPS)
+
+
+def combined(step_size: float, relationship_step_size: float) -> A.Algorithm:
+    """A client's share of its own model is, at first, that of one among all."""
+    given = {"relationship_step_size": relationship_step_size, "annealing": ROUNDS.value // 5}
+    return A.APPLE(CLIENTS.value * step_size, **given, **STEPS)
 
 
 #: What makes a method of numbers, what is searched, and where it is promised to be better.
@@ -151,6 +164,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         built(A.FedFomo, **STEPS),
         _STEP,
         "Zhang et al. 2021 (FedFomo), abstract",
+    ),
+    "APPLE": (
+        combined,
+        _STEP | {"relationship_step_size": list(RELATING.value)},
+        "Luo and Wu 2022, abstract",
     ),
     "FML": (built(A.FML, **STEPS), _STEP, "Shen et al. 2020, abstract"),
     "FedProto": (
@@ -441,6 +459,6 @@ FIGURE = Figure(
     ],
     settings=[
         *(CLIENTS, SAMPLES, CONCENTRATION, WIDTH, LOCAL, ROUNDS, END, TRIED, PULLS, ENVELOPE),
-        *(REACHES, SEEDS, CONTRASTS, CLUSTERS, SPREAD, FOUND),
+        *(REACHES, RELATING, SEEDS, CONTRASTS, CLUSTERS, SPREAD, FOUND),
     ],
 )

@@ -59,6 +59,7 @@ from fljax.algorithms.peers.wang_elia import WangElia
 from fljax.algorithms.peers.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 from fljax.algorithms.personalized.apfl import APFL
+from fljax.algorithms.personalized.apple import APPLE
 from fljax.algorithms.personalized.ditto import Ditto
 from fljax.algorithms.personalized.fedala import FedALA
 from fljax.algorithms.personalized.fedamp import FedAMP
@@ -112,6 +113,7 @@ from fljax.algorithms.server.staleness import HingeStaleness, PolynomialStalenes
 __all__ = [
     "AFL",
     "APFL",
+    "APPLE",
     "ATC",
     "ATCGTSAGA",
     "CCVR",
