@@ -115,6 +115,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedPHP": ("headline-personal", "fedphp-beats-one-model"),
     "FedFomo": ("headline-personal", "fedfomo-beats-one-model"),
     "APPLE": ("headline-personal", "apple-beats-one-model"),
+    "FedPAC": ("headline-personal", "fedpac-beats-one-model"),
     "FML": ("headline-personal", "fml-beats-one-model"),
     "FedProto": ("headline-personal", "fedproto-beats-learning-alone"),
     "FedDistill": ("headline-personal", "feddistill-beats-learning-alone"),

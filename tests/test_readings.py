@@ -16,6 +16,7 @@ from fljax.algorithms import (
     FedDistill,
     FedLC,
     FedNTD,
+    FedPAC,
     FedPHP,
     FedProto,
     FedROD,
@@ -28,6 +29,7 @@ from fljax.batches import Uniform
 from fljax.participation import Trace
 from fljax.schedules import PowerDecay
 from tests import small_network as small
+from tests import test_server as served
 from tests.cases import ROUNDS, SIZES, make_read, reading
 from tests.reference import readings
 from tests.test_server import THERE, UNLIKE, trajectory, visits_of
@@ -283,6 +285,114 @@ def test_calibration_fits_a_head_to_the_classes_gaussians():
     assert odds[1] < -2
 
 
+TOGETHER = {
+    "fedpac": FedPAC(FALLING, 4, 2, 3, attraction=2.0),
+    "fedpac, unlike": FedPAC(
+        0.5, batches=Uniform(2), local_steps=UNLIKE, weighting="samples", head_epochs=2
+    ),
+    "fedpac, whole": FedPAC(1.0, epochs=3, attraction=0.0),
+}
+
+
+def passes_of(algorithm, problem, available):
+    """Who takes part, and the rows of each step of their heads and of their bodies."""
+    simulation, result = fl.Simulation(problem, algorithm, participation=Trace(available)), []
+    for n in range(1, len(available) + 1):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        cohort = algorithm.invite(now, draws=algorithm.head_epochs + 1)
+        result.append({})
+        for i, k in enumerate(np.asarray(cohort.who.numbers)):
+            if not cohort.here[i]:
+                continue
+            passes = [[None] * int(cohort.counts[i])] * (algorithm.head_epochs + 1)
+            if cohort.batch is not None:
+                most = None if cohort.limit is None else int(cohort.limit[i])
+                passes = [served.own(rows[i][:most], SIZES[k]) for rows in cohort.batch.rows]
+            result[-1][int(k)] = [row for rows in passes[:-1] for row in rows], passes[-1]
+    return result
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", TOGETHER)
+def test_aligned_bodies_and_combined_heads_are_those_of_the_loop(form):
+    algorithm = TOGETHER[form]
+    visits = passes_of(algorithm, make_read(), THERE)
+    expected = reading.collaborating(algorithm, visits=visits)
+    result = personal(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.ptp(expected[-1], axis=0).max() > 1e-2
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+    head = make_read().head_coordinates()
+    assert np.ptp(expected[-1][:, ~head], axis=0).max() == 0
+
+
+@pytest.mark.slow
+def test_of_clients_all_alike_heads_are_averaged():
+    """Nothing is lost by combining all, whose variance is least with equal shares."""
+    data, key = small.samples((8,)) * 4, jax.random.key(0)
+    loss = fl.problems.Softmax(small.CLASSES)
+    it = fl.problems.Model.from_clients(small.HEADED, key, data, loss)
+    rng = np.random.default_rng(1)
+    start, head = np.tile(rng.normal(size=(1, it.dim)), (4, 1)), it.head_coordinates()
+    start[:, head] += rng.normal(size=(4, head.sum()))
+    state = stepped(FedPAC(0.1), it.starting_at(start), 1)
+    fitted = jnp.asarray(start) - 0.1 * jnp.where(head, it.gradient(jnp.asarray(start)), 0)
+    expected = np.mean(np.asarray(fitted)[:, head], axis=0)
+    close(state.model[:, head], np.tile(expected, (4, 1)), rtol=0, atol=1e-10)
+
+
+def test_heads_of_clients_without_a_class_in_common_stay_apart():
+    """Of many samples, so that their variance is small: bias rules."""
+    rng = np.random.default_rng(2)
+    data = [(3 + 0.1 * rng.normal(size=(60, 2)), np.full(60, k // 2)) for k in range(4)]
+    problem = fl.problems.from_clients(data, fl.problems.Softmax(2))
+    models = np.asarray(stepped(FedPAC(0.1), problem, 3).model)
+    assert np.abs(models[0] - models[1]).max() < 1e-2
+    assert np.abs(models[0] - models[2]).max() > 0.1
+
+
+@pytest.mark.slow
+def test_a_class_without_a_centroid_pulls_nobody():
+    """In the first round none has any, and then those of the participants' classes."""
+    there = np.zeros((2, 5), bool)
+    there[:, 2] = True  # of one class
+    first, second = (
+        personal(FedPAC(0.5, attraction=pull), make_read(), 2, participation=Trace(there))
+        for pull in (0.0, 5.0)
+    )
+    np.testing.assert_array_equal(first[0], second[0])
+    assert np.abs(first[1] - second[1]).max() > 1e-3
+    state = stepped(FedPAC(0.5), make_read(), 1)
+    counts = np.asarray(make_read().class_counts())
+    assert state.known.tolist() == (counts.sum(axis=0) > 0).tolist()
+
+
+@pytest.mark.slow
+def test_alignment_costs_moments_and_centroids():
+    """Of three classes and four numbers of a representation, of participants alone."""
+    run = fl.run(fl.Simulation(make_read(), TOGETHER["fedpac"]), rounds=3)
+    assert int(run.bits_up[-1]) == 3 * 4 * (31 + 3 * (2 * 4 + 1) + 1) * 32
+    assert int(run.bits_down[-1]) == 3 * 4 * (31 + 3 * (4 + 1)) * 32
+    assert TOGETHER["fedpac"].message_size_of(make_read()) == 31 + 3 * 9 + 1
+
+
+@pytest.mark.slow
+def test_heads_that_do_not_arrive_are_neither_combined_nor_replaced():
+    """As if those whose messages are lost had not been there, though they were."""
+    algorithm, losses = FedPAC(0.3, local_steps=2), fl.link.Independent(0.4)
+    simulation = fl.Simulation(make_read(), algorithm, losses=losses)
+    state = algorithm.init(simulation.problem.prepare(), None)
+    for n in range(1, 4):
+        now = fl.view(simulation, key=1, round=n)
+        ones, zeros = jnp.ones((5, 1)), jnp.zeros((5, 1))
+        arrives = np.asarray(now.link.known(ones, zeros))[:, 0] > 0
+        heard = fl.Simulation(make_read(), algorithm, participation=Trace(arrives[None]))
+        alone = algorithm.step(state, fl.view(heard, key=1, round=1))
+        state = algorithm.step(state, now)
+        close(state.model, alone.model, rtol=0, atol=1e-13)
+    assert not arrives.all()
+
+
 BATCHES = (FALLING, 4, 2, 3)
 OF_FEDAVG = {
     "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
@@ -358,7 +468,7 @@ def test_missing_classes_have_the_largest_margin_in_single_precision():
     assert np.isfinite(100 * margins.astype(np.float32)).all()
 
 
-ALL = FORMS | MEANS | TWO | CALIBRATED
+ALL = FORMS | MEANS | TWO | CALIBRATED | TOGETHER
 MANY = {
     "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
     "participation": fl.participation.Bernoulli(0.7),
@@ -457,6 +567,22 @@ REFUSED = {
     "less than no supervision": (
         lambda: FML(0.1, shared_supervision=-0.5),
         "shared_supervision must be finite and >= 0 and <= 1, got -0.5",
+    ),
+    "alignment of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedPAC(0.1)),
+        r"FedPAC reads a network's representation .*headed\(body, head\)",
+    ),
+    "alignment without classes": (
+        lambda: fl.Simulation(RIDGE, FedPAC(0.1)),
+        "FedPAC reads the logits of classes",
+    ),
+    "repulsion from centroids": (
+        lambda: FedPAC(0.1, attraction=-1.0),
+        "attraction must be finite and >= 0, got -1",
+    ),
+    "no passes of a head": (
+        lambda: FedPAC(0.1, head_epochs=0),
+        "head_epochs must be >= 1, got 0",
     ),
     "inheritance of nothing": (
         lambda: fl.Simulation(RIDGE, FedPHP(0.1)),

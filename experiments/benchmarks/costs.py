@@ -213,6 +213,16 @@ def read(steps: int, models: int, size: Size, private: bool) -> Cost:
     return times(steps, one) + between + noise
 
 
+def collaborating(steps: int, size: Size, private: bool) -> Cost:
+    """Of two classes and no body: steps of heads, moments of half a model's numbers, their inner
+    products, and one combination of all heads at each client.
+    """
+    samples, width = size.clients * size.samples, size.dim // 2
+    moments = Cost(samples * (width + 3), 6 * samples * width)
+    pairs = Cost(2 * size.clients**2 + 4 * size.models, 4 * size.clients * size.models)
+    return read(steps, 1, size, False) + moments + pairs
+
+
 def calibrated(steps: int, draws: int, size: Size, private: bool) -> Cost:
     """Of two classes: moments of what is read, half a model's numbers, and a head's steps."""
     samples, width = size.clients * size.samples, size.dim // 2

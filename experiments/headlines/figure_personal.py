@@ -39,7 +39,9 @@ TRIED = Setting(
     "on five seeds of their own",
 )
 PULLS = Setting(
-    "attraction of Ditto, FedProto and FedDistill", (0.1, 1.0), "the ends of what their papers try"
+    "attraction of Ditto, FedProto, FedDistill and FedPAC",
+    (0.1, 1.0),
+    "the ends of what their papers try",
 )
 ENVELOPE = Setting(
     "attraction and inner steps of pFedMe",
@@ -169,6 +171,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         combined,
         _STEP | {"relationship_step_size": list(RELATING.value)},
         "Luo and Wu 2022, abstract",
+    ),
+    "FedPAC": (
+        built(A.FedPAC, head_epochs=1, **STEPS),
+        _PULLED,
+        "Xu, Tong and Huang 2023, abstract",
     ),
     "FML": (built(A.FML, **STEPS), _STEP, "Shen et al. 2020, abstract"),
     "FedProto": (

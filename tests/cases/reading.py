@@ -15,6 +15,7 @@ from fljax.algorithms import (
     FedDistill,
     FedLC,
     FedNTD,
+    FedPAC,
     FedPHP,
     FedProto,
     FedROD,
@@ -97,6 +98,14 @@ def inherited(it, net=NET, visits=None):
     return readings.fedphp(*given, *numbers)[0]
 
 
+def collaborating(it, net=NET, visits=None):
+    """``[T, K, D]``; ``visits`` of each participant are of its head, and of its body."""
+    if visits is None:
+        visits = [{k: (it.head_epochs * t, t) for k, t in each.items()} for each in everyone(it)]
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fedpac(*given, float(it.attraction))
+
+
 def calibrated(it, net=NET, visits=None, seed=1):
     """``[T, 1, D]``, of the run's own draws."""
     visits = everyone(it.solver) if visits is None else visits
@@ -138,6 +147,9 @@ CASES = {
         None,
         inherited,
         partial(costs.read, 2, 2),
+    ),
+    "FedPAC": Case(
+        FedPAC(0.3, attraction=0.8, **EQUAL), None, collaborating, partial(costs.collaborating, 2)
     ),
     "CCVR": Case(
         CCVR(FedAvg(0.3, **EQUAL), 0.5, calibration_steps=5, virtual_samples=6),

@@ -3,7 +3,8 @@ by the chain rule.
 
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
 Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
-2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021) and FedPHP (Li et al. 2021).
+2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021), FedPHP (Li et al. 2021) and
+FedPAC (Xu, Tong and Huang 2023).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -308,4 +309,67 @@ def ccvr(net, start, step, weights, visits, rate, turns, draws):
                 slope = slope + np.append(np.outer(r, wrong).ravel(), wrong) / len(virtual)
             model[-length:] -= rate(n) * slope
         history.append(model)
+    return np.array(history)
+
+
+def on_simplex(matrix, linear):
+    """The minimizer of a'Ma / 2 - b'a among shares, of all sets of positive ones."""
+    size, best, value = len(linear), None, np.inf
+    for number in range(1, 2**size):
+        some = [i for i in range(size) if number >> i & 1]
+        system = np.ones((len(some) + 1, len(some) + 1))
+        system[:-1, :-1], system[-1, -1] = matrix[np.ix_(some, some)], 0.0
+        shares = np.linalg.lstsq(system, np.append(linear[some], 1.0), rcond=None)[0][:-1]
+        if shares.min() < 0:
+            continue
+        whole = np.zeros(size)
+        whole[some] = shares
+        here = whole @ matrix @ whole / 2 - linear @ whole
+        if here < value:
+            best, value = whole, here
+    return best
+
+
+def fedpac(net, start, step, weights, visits, attraction):
+    """``visits``: of each participant the steps of its head, those of its body. ``[T, K, D]``."""
+    head = net.hidden * net.classes + net.classes
+    body, heads = start[:-head], [start[-head:]] * net.clients
+    centroids, history = {}, []
+
+    def moved(w, k, turns, part, size, pull):
+        for rows in turns:
+            x, y = net.rows(k, rows)
+            pulls = np.zeros((len(y), net.hidden))
+            for n, (h, target) in enumerate(zip(net.represent(w, x), y, strict=True)):
+                if pull and target in centroids:
+                    pulls[n] = 2 * pull * (h - centroids[target]) / net.hidden
+            slope = net.back(w, x, wrong_by(net.logits(w, x), y), pulls)
+            w = w.copy()
+            w[part] -= size * slope[part]
+        return w
+
+    for n, each in enumerate(visits, 1):
+        bodies, fitted, moments, variances, sums = {}, {}, {}, {}, {}
+        for k, (first, second) in each.items():
+            w, (x, y) = np.concatenate([body, heads[k]]), net.rows(k, None)
+            read = net.represent(w, x)
+            rows = [read[y == c].sum(axis=0) / len(y) for c in range(net.classes)]
+            moments[k] = np.concatenate(rows)
+            spread = np.mean([h @ h for h in read]) - moments[k] @ moments[k]
+            variances[k] = spread / len(y)
+            w = moved(w, k, first, slice(-head, None), step(n), 0.0)
+            w = moved(w, k, second, slice(0, len(start) - head), step(n), attraction)
+            bodies[k], fitted[k] = w[:-head], w[-head:]
+            for h, target in zip(net.represent(w, x), y, strict=True):
+                sums.setdefault(int(target), []).append(h)
+        some = list(each)
+        if some:
+            body = mean_of(weights, bodies)
+            matrix = np.array([[moments[i] @ moments[j] for j in some] for i in some])
+            matrix += np.diag([variances[i] for i in some])
+            for k in some:
+                shares = on_simplex(matrix, np.array([moments[k] @ moments[j] for j in some]))
+                heads[k] = sum(a * fitted[j] for a, j in zip(shares, some, strict=True))
+        centroids = centroids | {c: np.mean(said, axis=0) for c, said in sums.items()}
+        history.append(np.array([np.concatenate([body, own]) for own in heads]))
     return np.array(history)
