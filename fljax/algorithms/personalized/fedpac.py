@@ -182,7 +182,7 @@ class FedPAC(Averaging):
         if draws is not None:
             draws, last = (jax.tree.map(itemgetter(at), draws) for at in (slice(-1), -1))
 
-        def moved(model: Array, places: Array, direction: Direction, batch: Any) -> Array:
+        def moved(model: Array, places: np.ndarray, direction: Direction, batch: Any) -> Array:
             def along(part: Problem, some: Array, model: Array) -> Array:
                 return direction(part, model.at[:, places].set(some), ())[:, places]
 
