@@ -14,6 +14,7 @@ from fljax.algorithms import (
     MOON,
     FedAvg,
     FedDistill,
+    FedKD,
     FedLC,
     FedNTD,
     FedPAC,
@@ -23,6 +24,7 @@ from fljax.algorithms import (
     FedRS,
     LocalOnly,
 )
+from fljax.algorithms.personalized.fedkd import of_low_rank, truncated
 from fljax.algorithms.server.fedntd import not_true
 from fljax.algorithms.server.moon import cosines
 from fljax.batches import Uniform
@@ -137,6 +139,8 @@ TWO = {
     "fedrod, unlike": FedROD(0.3, local_steps=UNLIKE, weighting="samples"),
     "fml": FML(FALLING, 4, 2, 3, supervision=0.7, shared_supervision=0.4),
     "fml, unlike": FML(0.3, batches=Uniform(2), local_steps=UNLIKE, supervision=0.1),
+    "fedkd": FedKD(FALLING, 4, 2, 3, energy=0.4, final_energy=0.9, warmup=8),
+    "fedkd, unlike": FedKD(0.2, local_steps=UNLIKE, weighting="samples", energy=0.8, warmup=1),
     "fedphp": FedPHP(FALLING, 4, 2, 3, supervision=0.4, temperature=2.0, warmup=4),
     "fedphp, unlike": FedPHP(0.3, local_steps=UNLIKE, weighting="samples", supervision=0.8),
 }
@@ -152,6 +156,88 @@ def test_two_models_or_heads_are_those_of_the_loops(form):
     close(result, expected, rtol=0, atol=1e-10)
     assert np.ptp(expected[-1], axis=0).max() > 1e-2
     assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["fedkd", "fedkd, unlike"])
+def test_updates_of_low_rank_cost_their_factors_and_what_was_missed(form):
+    """Those of the loop, which has the mentee beside them."""
+    algorithm = TWO[form]
+    visits = visits_of(algorithm, THERE, SIZES)
+    _, mentees, up, down = reading.distilled(algorithm, visits=visits)
+    simulation = fl.Simulation(make_read(), algorithm, participation=Trace(THERE))
+    run = fl.run(simulation, ROUNDS, key=fl.random_key(1))
+    np.testing.assert_array_equal(run.bits_up, 32 * np.cumsum(up))
+    np.testing.assert_array_equal(run.bits_down, 32 * np.cumsum(down))
+    np.testing.assert_array_equal(run.scalars, np.cumsum(up + down))
+    assert int(run.messages[-1]) == 2 * sum(len(each) for each in visits)
+    models = 31 * sum(len(each) for each in visits)
+    assert 0 < down.sum() < models
+    assert 0 < up.sum() < models
+    state = algorithm.init(simulation.problem.prepare(), None)
+    for n in range(1, 6):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        state = algorithm.step(state, now)
+        close(state.server, mentees[n - 1], rtol=0, atol=1e-10)
+
+
+def test_an_update_keeps_as_many_directions_as_have_its_energy():
+    """Squares 16, 4, 1 and 0 of a matrix that is wider than tall, and of a kernel."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(6, 4)))[0] for _ in range(2))
+    matrix = (left * [4.0, 2.0, 1.0, 0.0]) @ right.T
+    for energy, rank in ((0.5, 1), (0.8, 2), (0.95, 2), (0.97, 3)):
+        expected = (left[:, :rank] * [4.0, 2.0, 1.0][:rank]) @ right.T[:rank]
+        given = jnp.stack([jnp.asarray(matrix), jnp.zeros((6, 6))]), jnp.asarray(energy)
+        result, ranks = truncated(*given)
+        close(result[0], expected, rtol=0, atol=1e-13)
+        assert ranks.tolist() == [rank, 0]
+        assert np.abs(result[1]).max() == 0
+    whole, _ = truncated(jnp.asarray(matrix)[None], jnp.asarray(1.0))
+    close(whole[0], matrix, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_a_kernel_is_a_matrix_of_its_last_axis_and_all_others():
+    key = jax.random.key(0)
+    data, loss = [(np.ones((3, 6, 6, 1)), np.zeros(3))] * 2, fl.problems.Softmax(3)
+    network = fl.models.cnn(3, channels=(4,), hidden=(5,))
+    problem = fl.problems.Model.from_clients(network, key, data, loss)
+    assert max(map(len, problem.layout.shapes)) > 2
+    rows = jax.random.normal(key, (2, problem.dim))
+    result, numbers = of_low_rank(problem, rows, jnp.asarray(0.3))
+    ends, at, expected = np.cumsum(problem.layout.sizes), 0, np.zeros(2, int)
+    for shape, end in zip(problem.layout.shapes, ends, strict=True):
+        for k in range(2):
+            part, kept = (np.asarray(a[k, at:end]).reshape(-1, shape[-1]) for a in (rows, result))
+            if len(shape) < 2:
+                close(kept, part)
+                expected[k] += part.size
+                continue
+            values = np.linalg.svd(part, compute_uv=False) ** 2
+            rank = int(np.sum(np.cumsum(values) <= 0.3 * values.sum())) + 1
+            assert np.linalg.matrix_rank(kept, 1e-6) == rank
+            close(np.sum((part - kept) ** 2), values[rank:].sum(), rtol=1e-6, atol=1e-9)
+            expected[k] += min(rank * (sum(part.shape) + 1), part.size)
+        at = end
+    assert numbers.tolist() == expected.tolist()
+
+
+def test_with_all_of_their_energy_updates_are_whole():
+    """The mentee of equal networks that are taught nothing new is federated averaging's."""
+    it = make_read()
+    result = stepped(FedKD(0.3, 3, energy=1.0, final_energy=1.0), it, 1)
+    close(result.server, stepped(FedAvg(0.3, 3), it, 1).model, rtol=0, atol=1e-13)
+    less = stepped(FedKD(0.3, 3, energy=0.3, final_energy=0.3), it, 1)
+    assert np.abs(np.asarray(less.server - result.server)).max() > 1e-4
+
+
+def test_counts_of_varying_messages_do_not_overflow():
+    link = fl.view(fl.Simulation(RIDGE, FedAvg(0.1)), key=0, round=1).link
+    most, there = np.full(5, 2**31 - 1), np.array([True, True, False, True, True])
+    link.publish(jnp.zeros(3), jnp.asarray(there), size=jnp.asarray(most, jnp.int32))
+    counted = [int(high) * 2**31 + int(low) for high, low in link.traffic]
+    assert counted == [4, 4 * int(most[0]), 0, 32 * 4 * int(most[0])]
 
 
 def stepped(algorithm, problem, rounds=3):
@@ -481,7 +567,9 @@ MANY = {
 @pytest.mark.parametrize("form", [form for form in ALL if "," not in form])
 def test_they_meet_every_stage_at_once(form):
     algorithm = ALL[form]
-    stages = {name: part for name, part in MANY.items() if name != "delays" or algorithm.needs.late}
+    needs = algorithm.needs
+    without = {"delays": not needs.late, "compression": not needs.compressed}
+    stages = {name: part for name, part in MANY.items() if not without.get(name)}
     simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **stages)
     assert np.isfinite(fl.run(simulation, rounds=5).model).all()
     if not algorithm.needs.averages:
@@ -583,6 +671,23 @@ REFUSED = {
     "no passes of a head": (
         lambda: FedPAC(0.1, head_epochs=0),
         "head_epochs must be >= 1, got 0",
+    ),
+    "a mentor of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedKD(0.1)),
+        r"FedKD reads a network's representation .*headed\(body, head\)",
+    ),
+    "no energy": (
+        lambda: FedKD(0.1, energy=0.0),
+        "energy must be finite and > 0 and <= 1, got 0",
+    ),
+    "more than all energy": (
+        lambda: FedKD(0.1, final_energy=1.5),
+        "final_energy must be finite and > 0 and <= 1, got 1.5",
+    ),
+    "no warmup of FedKD": (lambda: FedKD(0.1, warmup=0), "warmup must be >= 1, got 0"),
+    "a compression of what is compressed": (
+        lambda: fl.Simulation(make_read(), FedKD(0.1), compression=fl.link.Sign()),
+        "compresses",
     ),
     "inheritance of nothing": (
         lambda: fl.Simulation(RIDGE, FedPHP(0.1)),

@@ -213,6 +213,14 @@ def read(steps: int, models: int, size: Size, private: bool) -> Cost:
     return times(steps, one) + between + noise
 
 
+def distilled(steps: int, size: Size, private: bool) -> Cost:
+    """Two models and a transform of half a model's numbers squared; products of two classes."""
+    samples, width = size.clients * size.samples, size.dim // 2
+    turned = Cost(2 * size.clients * width**2, 8 * samples * width**2)
+    pairs = Cost(size.models, 6 * size.models)
+    return read(steps, 4, size, False) + times(steps, turned) + pairs
+
+
 def collaborating(steps: int, size: Size, private: bool) -> Cost:
     """Of two classes and no body: steps of heads, moments of half a model's numbers, their inner
     products, and one combination of all heads at each client.

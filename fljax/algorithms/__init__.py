@@ -66,6 +66,7 @@ from fljax.algorithms.personalized.fedamp import FedAMP
 from fljax.algorithms.personalized.fedbabu import FedBABU
 from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedfomo import FedFomo
+from fljax.algorithms.personalized.fedkd import FedKD
 from fljax.algorithms.personalized.fedpac import FedPAC
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
 from fljax.algorithms.personalized.fedphp import FedPHP
@@ -179,6 +180,7 @@ __all__ = [
     "FedExP",
     "FedFomo",
     "FedGD",
+    "FedKD",
     "FedLC",
     "FedLT",
     "FedNTD",

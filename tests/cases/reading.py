@@ -13,6 +13,7 @@ from fljax.algorithms import (
     MOON,
     FedAvg,
     FedDistill,
+    FedKD,
     FedLC,
     FedNTD,
     FedPAC,
@@ -90,6 +91,19 @@ def mutual(it, net=NET, visits=None):
     return readings.fml(*given, float(it.supervision), float(it.shared_supervision))[0]
 
 
+def mentored(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    return distilled(it, net, visits)[0]
+
+
+def distilled(it, net=NET, visits=None):
+    """Mentors, mentees, and numbers up and down."""
+    visits = everyone(it) if visits is None else visits
+    first, last = float(it.energy), float(it.final_energy)
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fedkd(*given, lambda n: first + (last - first) * min(n / it.warmup, 1))
+
+
 def inherited(it, net=NET, visits=None):
     """``[T, K, D]``."""
     visits = everyone(it) if visits is None else visits
@@ -147,6 +161,12 @@ CASES = {
         None,
         inherited,
         partial(costs.read, 2, 2),
+    ),
+    "FedKD": Case(
+        FedKD(0.2, energy=0.5, final_energy=0.9, warmup=8, **EQUAL),
+        None,
+        mentored,
+        partial(costs.distilled, 2),
     ),
     "FedPAC": Case(
         FedPAC(0.3, attraction=0.8, **EQUAL), None, collaborating, partial(costs.collaborating, 2)

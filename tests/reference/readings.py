@@ -3,8 +3,8 @@ by the chain rule.
 
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
 Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
-2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021), FedPHP (Li et al. 2021) and
-FedPAC (Xu, Tong and Huang 2023).
+2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021), FedPHP (Li et al. 2021), FedPAC
+(Xu, Tong and Huang 2023) and FedKD (Wu et al. 2022).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -310,6 +310,66 @@ def ccvr(net, start, step, weights, visits, rate, turns, draws):
             model[-length:] -= rate(n) * slope
         history.append(model)
     return np.array(history)
+
+
+def truncated(net, row, energy):
+    """An update of low rank, matrix by matrix, and how many numbers it has."""
+    result, numbers = [], 0
+    for part in parts(row, net.data[0][0].shape[1], net.hidden, net.classes):
+        if part.ndim < 2:
+            result.append(part)
+            numbers += part.size
+            continue
+        left, values, right = np.linalg.svd(part, full_matrices=False)
+        rank = 0
+        while rank < len(values) and np.sum(values[:rank] ** 2) <= energy * np.sum(values**2):
+            rank += 1
+        rank = min(rank, int(np.sum(values > 0)))
+        result.append((left[:, :rank] * values[:rank] @ right[:rank]).ravel())
+        numbers += min(rank * (sum(part.shape) + 1), part.size)
+    return np.concatenate(result), numbers
+
+
+def fedkd(net, start, step, weights, visits, energy):
+    """``energy(n)``. The mentors ``[T, K, D]``, the mentee ``[T, D]``, and the numbers up and down,
+    ``[T]`` each.
+    """
+    size, width = len(start), net.hidden
+    mentee, mentors, turn = start, [start] * net.clients, [np.eye(width)] * net.clients
+    missed, history = [0] * net.clients, [[], [], [], []]
+
+    def loss(w, x, y):
+        return np.mean([-np.log(softmax(z)[t]) for z, t in zip(net.logits(w, x), y, strict=True)])
+
+    for n, each in enumerate(visits, 1):
+        said, up, down = {}, 0, 0
+        for k, turns in each.items():
+            down += missed[k]
+            missed[k] = 0
+            v, w, a = mentors[k], mentee, turn[k]
+            for rows in turns:
+                x, y = net.rows(k, rows)
+                share = 1 / (loss(v, x, y) + loss(w, x, y))
+                of_v, of_w = net.logits(v, x), net.logits(w, x)
+                p, q = (np.array([softmax(z) for z in of]) for of in (of_v, of_w))
+                h, g = net.represent(v, x), net.represent(w, x)
+                error = np.array([one - a @ other for one, other in zip(h, g, strict=True)])
+                by_a = sum(np.outer(e, other) for e, other in zip(error, g, strict=True))
+                by_h, by_g = 2 * share * error / width, -2 * share * error @ a / width
+                by_v = net.back(v, x, wrong_by(of_v, y) + share * (p - q), by_h)
+                by_w = net.back(w, x, wrong_by(of_w, y) + share * (q - p), by_g)
+                a = a + step(n) * 2 * share * by_a / (width * len(y))
+                v, w = v - step(n) * by_v, w - step(n) * by_w
+            mentors[k], turn[k] = v, a
+            said[k], numbers = truncated(net, w - mentee, energy(n))
+            up += numbers
+        if said:
+            change, numbers = truncated(net, mean_of(weights, said), energy(n))
+            mentee = mentee + change
+            missed = [min(old + numbers, size) for old in missed]
+        for record, now in zip(history, (np.array(mentors), mentee, up, down), strict=True):
+            record.append(now)
+    return [np.array(record) for record in history]
 
 
 def on_simplex(matrix, linear):

@@ -245,6 +245,7 @@ class LocalLearning(Algorithm):
         *,
         weights: Float[Array, " chosen"] | None = None,
         discount: Any = 1.0,
+        numbers: Int[Array, " chosen"] | None = None,
     ) -> Arrived:
         """Return what arrives at the server, weighted as in the cohort unless ``weights`` are
         given.
@@ -257,6 +258,7 @@ class LocalLearning(Algorithm):
             that are not models.
           weights: ``[M]``, other weights than the cohort's.
           discount: the discount of late messages, as in :meth:`~fljax.link.Link.collect`.
+          numbers: ``[M]``, how many each message has, likewise.
         """
         # Weights of unequal probabilities are shares of what all clients say.
         unequal = cohort.weights is not None and cohort.who.weights is not None
@@ -269,6 +271,7 @@ class LocalLearning(Algorithm):
             discount=discount,
             clients=cohort.who.numbers,
             step_size=None if self._optimizes else self.size(now.number),
+            numbers=numbers,
         )
 
     @property
