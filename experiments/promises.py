@@ -116,6 +116,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedFomo": ("headline-personal", "fedfomo-beats-one-model"),
     "APPLE": ("headline-personal", "apple-beats-one-model"),
     "FedPAC": ("headline-personal", "fedpac-beats-one-model"),
+    "FedKD": ("headline-personal", "fedkd-saves-communication"),
     "FML": ("headline-personal", "fml-beats-one-model"),
     "FedProto": ("headline-personal", "fedproto-beats-learning-alone"),
     "FedDistill": ("headline-personal", "feddistill-beats-learning-alone"),
