@@ -73,6 +73,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedNTD": ("headline-skew", "fedntd-beats-fedavg"),
     "MOON": ("headline-skew", "moon-beats-fedavg"),
     "CCVR": ("headline-skew", "ccvr-beats-fedavg"),
+    "FedGen": ("headline-skew", "fedgen-beats-fedavg"),
     "FedSAM": ("headline-skew", "fedsam-beats-fedavg"),
     "FedExP": ("headline-skew", "fedexp-beats-fedavg"),
     "FedOpt": ("headline-skew", "fedopt-beats-fedavg"),

@@ -14,6 +14,7 @@ from fljax.algorithms import (
     MOON,
     FedAvg,
     FedDistill,
+    FedGen,
     FedKD,
     FedLC,
     FedNTD,
@@ -479,6 +480,86 @@ def test_heads_that_do_not_arrive_are_neither_combined_nor_replaced():
     assert not arrives.all()
 
 
+SMALL = {"generator_steps": 3, "virtual_samples": 4, "noise_dim": 2, "hidden": 5}
+GENERATED = {
+    "fedgen": FedGen(FALLING, 4, epochs=2, generator_step_size=FALLING, **SMALL),
+    "fedgen, in batches": FedGen(
+        0.3, 4, batch=3, generator_step_size=0.5, distillation=3.0, **SMALL
+    ),
+    "fedgen, unlike": FedGen(
+        *(0.3, 3),
+        batches=Uniform(2),
+        local_steps=UNLIKE,
+        weighting="samples",
+        **{"generator_step_size": 0.5, "distillation": 2.0} | SMALL,
+    ),
+}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", GENERATED)
+def test_models_taught_by_a_generator_are_those_of_the_loop(form):
+    algorithm = GENERATED[form]
+    visits = visits_of(algorithm, THERE, SIZES)
+    expected, generators = reading.with_generators(algorithm, visits=visits)
+    result = trajectory(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    untaught = dataclasses.replace(algorithm, distillation=0.0)
+    plain = trajectory(untaught, make_read(), participation=Trace(THERE))
+    first = np.flatnonzero(THERE.any(axis=1))[0]
+    close(result[first], plain[first], rtol=0, atol=1e-13)  # nobody has said anything
+    assert np.abs(result[-1] - plain[-1]).max() > 1e-3
+    assert np.abs(np.diff(generators, axis=0)[~THERE.any(axis=1)[1:]]).max() == 0
+
+
+@pytest.mark.slow
+def test_a_generator_is_that_of_the_loop_and_learns_what_heads_take_for_a_class():
+    small_one = reading.CASES["FedGen"].algorithm
+    algorithm = dataclasses.replace(small_one, generator_steps=40, generator_step_size=1.0)
+    _, generators = reading.with_generators(algorithm)
+    simulation, errors = fl.Simulation(make_read(), algorithm), []
+    state = algorithm.init(simulation.problem.prepare(), None)
+    for n in range(1, 5):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        state = algorithm.step(state, now)
+        close(state.generator, generators[n - 1], rtol=0, atol=1e-10)
+        labels = jnp.arange(30, dtype=jnp.int32) % 3
+        noise = jax.random.normal(jax.random.key(n), (30, algorithm.noise_dim))
+        read = algorithm._generated(state.generator, labels, noise, state.frequency)
+        said = now.problem.head(state.model, read)
+        errors.append(np.mean(np.asarray(said).argmax(axis=1) != np.asarray(labels)))
+    assert errors[-1] < 0.2
+    counts = np.asarray(make_read().class_counts()).sum(axis=0)
+    close(state.frequency, counts / counts.sum(), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_without_distillation_a_generator_teaches_nobody():
+    algorithm = FedGen(*BATCHES, generator_step_size=0.5, distillation=0.0, **SMALL)
+    result = trajectory(algorithm, make_read())
+    close(result, trajectory(FedAvg(*BATCHES), make_read()), rtol=0, atol=1e-13)
+
+
+def test_classes_are_drawn_as_often_as_they_are_had():
+    frequency = jnp.asarray([0.2, 0.0, 0.5, 0.3])
+    algorithm = FedGen(0.1, generator_step_size=0.1, virtual_samples=1000)
+    labels, noise = algorithm._draws(jax.random.key(0), frequency, 10)
+    share = np.bincount(np.ravel(labels), minlength=4) / labels.size
+    close(share, frequency, rtol=0, atol=0.02)
+    assert share[1] == 0
+    assert noise.shape == (10, 1000, algorithm.noise_dim)
+
+
+@pytest.mark.slow
+def test_a_generator_costs_its_numbers_down_and_counts_up():
+    """Of two inputs and three classes, five units, and four numbers of a representation."""
+    run = fl.run(fl.Simulation(make_read(), GENERATED["fedgen"]), rounds=3)
+    generator = (2 + 3 + 1) * 5 + (5 + 1) * 4
+    assert int(run.bits_up[-1]) == 3 * 4 * (31 + 3) * 32
+    assert int(run.bits_down[-1]) == 3 * 4 * (31 + generator + 3) * 32
+    assert GENERATED["fedgen"].message_size_of(make_read()) == 31 + 3
+
+
 BATCHES = (FALLING, 4, 2, 3)
 OF_FEDAVG = {
     "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
@@ -554,7 +635,7 @@ def test_missing_classes_have_the_largest_margin_in_single_precision():
     assert np.isfinite(100 * margins.astype(np.float32)).all()
 
 
-ALL = FORMS | MEANS | TWO | CALIBRATED | TOGETHER
+ALL = FORMS | MEANS | TWO | CALIBRATED | TOGETHER | GENERATED
 MANY = {
     "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
     "participation": fl.participation.Bernoulli(0.7),
@@ -688,6 +769,38 @@ REFUSED = {
     "a compression of what is compressed": (
         lambda: fl.Simulation(make_read(), FedKD(0.1), compression=fl.link.Sign()),
         "compresses",
+    ),
+    "a generator of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedGen(0.1, generator_step_size=0.1)),
+        r"FedGen reads a network's representation .*headed\(body, head\)",
+    ),
+    "a generator without classes": (
+        lambda: fl.Simulation(RIDGE, FedGen(0.1, generator_step_size=0.1)),
+        "FedGen reads the logits of classes",
+    ),
+    "teaching the opposite": (
+        lambda: FedGen(0.1, generator_step_size=0.1, distillation=-1.0),
+        "distillation must be finite and >= 0, got -1",
+    ),
+    "a generator that does not move": (
+        lambda: FedGen(0.1, generator_step_size=0.0),
+        "step size must be finite and > 0",
+    ),
+    "a generator without steps": (
+        lambda: FedGen(0.1, generator_step_size=0.1, generator_steps=0),
+        "generator_steps must be >= 1, got 0",
+    ),
+    "no draws of a generator": (
+        lambda: FedGen(0.1, generator_step_size=0.1, virtual_samples=0),
+        "virtual_samples must be >= 1, got 0",
+    ),
+    "a generator without noise": (
+        lambda: FedGen(0.1, generator_step_size=0.1, noise_dim=0),
+        "noise_dim must be >= 1, got 0",
+    ),
+    "a generator without units": (
+        lambda: FedGen(0.1, generator_step_size=0.1, hidden=0),
+        "hidden must be >= 1, got 0",
     ),
     "inheritance of nothing": (
         lambda: fl.Simulation(RIDGE, FedPHP(0.1)),

@@ -221,6 +221,16 @@ def distilled(steps: int, size: Size, private: bool) -> Cost:
     return read(steps, 4, size, False) + times(steps, turned) + pairs
 
 
+def generated(steps: int, turns: int, draws: int, size: Size, private: bool) -> Cost:
+    """Of two classes: clients' steps on draws, too, and a generator's on those of all heads. What
+    a small generator itself costs does not count beside the heads'.
+    """
+    width = size.dim // 2
+    virtual = Cost(0, 4 * size.clients * draws * size.dim, size.clients * draws * width)
+    heads = Cost(size.models, 4 * draws * size.models, draws * width)
+    return read(steps, 1, size, False) + times(steps, virtual) + times(turns, heads)
+
+
 def collaborating(steps: int, size: Size, private: bool) -> Cost:
     """Of two classes and no body: steps of heads, moments of half a model's numbers, their inner
     products, and one combination of all heads at each client.

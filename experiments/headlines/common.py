@@ -138,7 +138,8 @@ def compared(
     """Methods tuned by one rule, then run on other seeds (:func:`fljax.compare`).
 
     Returns:
-      The runs, of them the metric and what is read ``also``; ``chosen``, beside the names of the methods, are the numbers that were chosen.
+      The runs, of them the metric and what is read ``also``; ``chosen``, beside the names of the
+      methods, are the numbers that were chosen.
     """
     found = fl.compare(
         scenario,

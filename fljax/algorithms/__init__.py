@@ -90,6 +90,7 @@ from fljax.algorithms.server.fedbuff import FedBuff
 from fljax.algorithms.server.feddpsgd import FedDPSGD
 from fljax.algorithms.server.feddyn import FedDyn
 from fljax.algorithms.server.fedexp import FedExP
+from fljax.algorithms.server.fedgen import FedGen
 from fljax.algorithms.server.fedlc import FedLC
 from fljax.algorithms.server.fedlt import FedLT
 from fljax.algorithms.server.fednova import FedNova
@@ -180,6 +181,7 @@ __all__ = [
     "FedExP",
     "FedFomo",
     "FedGD",
+    "FedGen",
     "FedKD",
     "FedLC",
     "FedLT",

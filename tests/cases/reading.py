@@ -13,6 +13,7 @@ from fljax.algorithms import (
     MOON,
     FedAvg,
     FedDistill,
+    FedGen,
     FedKD,
     FedLC,
     FedNTD,
@@ -104,6 +105,37 @@ def distilled(it, net=NET, visits=None):
     return readings.fedkd(*given, lambda n: first + (last - first) * min(n / it.warmup, 1))
 
 
+def generated(it, net=NET, visits=None, seed=1):
+    """``[T, 1, D]``, of the run's own draws and its first generator."""
+    return with_generators(it, net, visits, seed)[0][:, None]
+
+
+def with_generators(it, net=NET, visits=None, seed=1):
+    visits = everyone(it) if visits is None else visits
+    longest = max((len(turns) for each in visits for turns in each.values()), default=0)
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, len(visits))]
+    longest = max(longest, it._longest(max(len(y) for _, y in net.data)))
+
+    def drawn(key, steps):
+        first, second = jax.random.split(key)
+        uniform = jax.random.uniform(first, (steps, it.virtual_samples), float)
+        noise = jax.random.normal(second, (steps, it.virtual_samples, it.noise_dim), float)
+        return list(zip(np.asarray(uniform), np.asarray(noise), strict=True))
+
+    def of_round(key):
+        own = [drawn(jax.random.fold_in(key, k + 1), longest) for k in range(net.clients)]
+        return drawn(jax.random.fold_in(key, 0), it.generator_steps), own
+
+    row = np.asarray(it.init(make_read(), None).generator)
+    into, hidden = it.noise_dim + net.classes, it.hidden
+    ends = np.cumsum([into * hidden, hidden, hidden * net.hidden])
+    first, offset, second, last = np.split(row, ends)
+    layers = first.reshape(into, hidden), offset, second.reshape(hidden, net.hidden), last
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    numbers = step_of(it.generator_step_size), float(it.distillation)
+    return readings.fedgen(*given, *numbers, layers, [of_round(key) for key in keys])
+
+
 def inherited(it, net=NET, visits=None):
     """``[T, K, D]``."""
     visits = everyone(it) if visits is None else visits
@@ -161,6 +193,20 @@ CASES = {
         None,
         inherited,
         partial(costs.read, 2, 2),
+    ),
+    "FedGen": Case(
+        FedGen(
+            0.3,
+            generator_step_size=0.3,
+            generator_steps=3,
+            virtual_samples=4,
+            noise_dim=2,
+            hidden=5,
+            **EQUAL,
+        ),
+        None,
+        generated,
+        partial(costs.generated, 2, 3, 4),
     ),
     "FedKD": Case(
         FedKD(0.2, energy=0.5, final_energy=0.9, warmup=8, **EQUAL),

@@ -4,7 +4,7 @@ by the chain rule.
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
 Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
 2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021), FedPHP (Li et al. 2021), FedPAC
-(Xu, Tong and Huang 2023) and FedKD (Wu et al. 2022).
+(Xu, Tong and Huang 2023), FedKD (Wu et al. 2022) and FedGen (Zhu, Hong and Zhou 2021).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -310,6 +310,65 @@ def ccvr(net, start, step, weights, visits, rate, turns, draws):
             model[-length:] -= rate(n) * slope
         history.append(model)
     return np.array(history)
+
+
+def fedgen(net, start, step, weights, visits, rate, distillation, generator, draws):
+    """``generator``: its two layers; ``draws``: of each round the server's steps, and of each
+    client its own, pairs of uniform numbers and noise. Also the generators' numbers, ``[T, G]``.
+    """
+    server, frequency, models, generators = start, np.zeros(net.classes), [], []
+    layers = [layer.copy() for layer in generator]
+
+    def classes_of(uniform):
+        below = np.cumsum(frequency)[:-1]
+        return [int(np.sum(below <= one)) for one in uniform]
+
+    def made(noise, y):
+        a, b, c, d = layers
+        unit = np.concatenate([noise, np.eye(net.classes)[y]])
+        inner = unit @ a + b
+        return unit, inner, np.maximum(inner, 0) @ c + d
+
+    for n, each in enumerate(visits, 1):
+        said, total = {}, np.zeros(net.classes)
+        of_server, of_clients = draws[n - 1]
+        known = frequency.any()
+        for k, turns in each.items():
+            w = server
+            for turn, rows in enumerate(turns):
+                x, y = net.rows(k, rows)
+                slope = net.back(w, x, wrong_by(net.logits(w, x), y))
+                _, _, c, d = net.layers(w, x)
+                by_c, by_d = np.zeros_like(c), np.zeros_like(d)
+                uniform, noise = of_clients[k][turn]
+                for one, target in zip(noise, classes_of(uniform), strict=True):
+                    h = made(one, target)[2]
+                    wrong = softmax(h @ c + d) - np.eye(net.classes)[target]
+                    by_c, by_d = by_c + np.outer(h, wrong), by_d + wrong
+                by_head = np.concatenate([by_c.ravel(), by_d]) * known * distillation / len(noise)
+                slope[-len(by_head) :] += by_head
+                w = w - step(n) * slope
+            said[k], total = w, total + net.counts(k)
+        if said:
+            server, frequency = mean_of(weights, said), total / total.sum()
+            shares = {k: weights[k] / sum(weights[j] for j in said) for k in said}
+            heads = {k: net.layers(w, net.data[k][0])[2:] for k, w in said.items()}
+            for uniform, noise in of_server:
+                slopes = [np.zeros_like(layer) for layer in layers]
+                for one, target in zip(noise, classes_of(uniform), strict=True):
+                    unit, inner, h = made(one, target)
+                    logits = sum(shares[k] * (h @ c + d) for k, (c, d) in heads.items())
+                    wrong = (softmax(logits) - np.eye(net.classes)[target]) / len(noise)
+                    by_h = sum(shares[k] * (c @ wrong) for k, (c, _) in heads.items())
+                    by_inner = (layers[2] @ by_h) * (inner > 0)
+                    slopes[0] += np.outer(unit, by_inner)
+                    slopes[1] += by_inner
+                    slopes[2] += np.outer(np.maximum(inner, 0), by_h)
+                    slopes[3] += by_h
+                layers = [a - rate(n) * slope for a, slope in zip(layers, slopes, strict=True)]
+        models.append(server)
+        generators.append(np.concatenate([layer.ravel() for layer in layers]))
+    return np.array(models), np.array(generators)
 
 
 def truncated(net, row, energy):

@@ -158,8 +158,8 @@ class FedPAC(Averaging):
 
         ends = np.cumsum([dim, classes * (width + 1), classes * width])
         local, sums, moments, variance = jnp.split(said, ends, axis=1)
-        arrived = self._arrived(now, cohort)
-        common = state.body + self._shares(cohort, arrived, local.dtype) @ (
+        arrived = self.heard(now, cohort)
+        common = state.body + self.shares(cohort, arrived, local.dtype) @ (
             local[:, body] - state.body[None]
         )
         heads = _combined(local[:, head], moments, jnp.maximum(variance[:, 0], 0), arrived)
@@ -201,23 +201,6 @@ class FedPAC(Averaging):
 
         model = jax.lax.scan(one, start, draws, length=self.head_epochs)[0]
         return moved(model, body, along_losses(aligned), last)
-
-    def _arrived(self, now: Round, cohort: Cohort) -> Bool[Array, " chosen"]:
-        """Whose message the server has."""
-        nobody = jnp.zeros((now.problem.clients, 1), now.problem.dtype)
-        said = cohort.who.put(nobody, jnp.ones((len(cohort.here), 1), nobody.dtype))
-        return (cohort.who.take(now.link.known(said, nobody))[:, 0] > 0) & cohort.here
-
-    def _shares(
-        self, cohort: Cohort, arrived: Bool[Array, " chosen"], dtype: Any
-    ) -> Float[Array, " chosen"]:
-        """What each body counts in the mean."""
-        weights = arrived.astype(dtype)
-        weights = weights if cohort.weights is None else weights * cohort.weights
-        if cohort.who.weights is not None:  # shares of what all clients say
-            return weights
-        total = jnp.sum(weights)
-        return weights / jnp.where(total > 0, total, 1)
 
 
 def _places(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
