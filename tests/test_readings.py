@@ -766,6 +766,10 @@ REFUSED = {
         "final_energy must be finite and > 0 and <= 1, got 1.5",
     ),
     "no warmup of FedKD": (lambda: FedKD(0.1, warmup=0), "warmup must be >= 1, got 0"),
+    "noise on what is of low rank": (
+        lambda: fl.Simulation(make_read(), FedKD(0.1), upload_noise=fl.link.UploadNoise(0.1)),
+        "FedKD sends nothing to a server that noise may be added to",
+    ),
     "a compression of what is compressed": (
         lambda: fl.Simulation(make_read(), FedKD(0.1), compression=fl.link.Sign()),
         "compresses",

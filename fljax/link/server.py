@@ -538,12 +538,12 @@ class Server(Out):
             the message by default.
         """
         receivers = self.available if receivers is None else receivers
-        if size is None or isinstance(size, int):
-            numbers = message.shape[-1] if size is None else size
-            self._count(jnp.sum(receivers, dtype=jnp.int32), numbers, down=WORD * numbers)
-        else:
+        if isinstance(size, jax.Array):
             size = self._open(size, "how many numbers a server publishes")
             self._count_varying(receivers, size, down=WORD)
+        else:
+            numbers = message.shape[-1] if size is None else size
+            self._count(jnp.sum(receivers, dtype=jnp.int32), numbers, down=WORD * numbers)
         return self._open(message, "what a server publishes")
 
     def tell(
