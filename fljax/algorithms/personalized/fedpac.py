@@ -156,15 +156,13 @@ class FedPAC(Averaging):
         said = jnp.concatenate([piece.reshape(len(local), -1) for piece in pieces], axis=1)
         said = now.link.send(said, clients=who.numbers, sending=cohort.here)
 
-        ends = np.cumsum([dim, classes * (width + 1), classes * width])
+        arrived, ends = self.heard(now, cohort), np.cumsum([dim, sums[0].size, moments[0].size])
+        said = jnp.where(arrived[:, None], said, 0)
         local, sums, moments, variance = jnp.split(said, ends, axis=1)
-        arrived = self.heard(now, cohort)
-        common = state.body + self.shares(cohort, arrived, local.dtype) @ (
-            local[:, body] - state.body[None]
-        )
+        away = local[:, body] - state.body[None]
+        common = state.body + self.shares(cohort, arrived, local.dtype) @ away
         heads = _combined(local[:, head], moments, jnp.maximum(variance[:, 0], 0), arrived)
-        total = arrived.astype(sums.dtype) @ sums
-        total = total.reshape(classes, width + 1)
+        total = jnp.sum(sums, axis=0).reshape(classes, width + 1)
         counts = total[:, -1:]
         heard = counts > 0
         means = jnp.where(heard, total[:, :-1] / jnp.where(heard, counts, 1), state.means)
@@ -237,7 +235,6 @@ def _combined(
     arrived: Bool[Array, " chosen"],
 ) -> Float[Array, "chosen head"]:
     """The combination of the heads for each of those who sent them."""
-    heads, moments = (jnp.where(arrived[:, None], rows, 0) for rows in (heads, moments))
     products = jnp.matmul(moments, moments.T, precision=HIGHEST)
     # Of nobody anything will do: nobody gets it.
     allowed = arrived | ~jnp.any(arrived)

@@ -141,7 +141,7 @@ class FedGen(Averaging):
         server, generator, frequency = jnp.split(told, [dim, len(told) - classes])
 
         local = self._learned(now, cohort, server, generator, frequency)
-        counts = who.take(now.problem.class_counts()).astype(local.dtype)
+        counts = who.of(now.problem).class_counts().astype(local.dtype)
         said = jnp.concatenate([local, counts], axis=1)
         said = now.link.send(said, clients=who.numbers, sending=cohort.here)
         local, counts = said[:, :dim], said[:, dim:]
