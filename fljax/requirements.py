@@ -415,7 +415,9 @@ def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
             True,
         )
     elif not uploads:
-        yield Unmet("sends nothing to a server; leave out upload_noise=.", True)
+        yield Unmet(
+            "sends nothing to a server that noise may be added to; leave out upload_noise=.", True
+        )
     elif noise.on not in uploads:
         yield Unmet(
             f"sends no {noise.on}; pass upload_noise=UploadNoise(..., on={uploads[0]!r}).", True

@@ -1,4 +1,4 @@
-"""Per-FedAvg, APFL, models shared in part, FedALA, FedAMP, FedFomo, SuPerFed: loops, limits."""
+"""Per-FedAvg, APFL, models shared in part, FedALA, FedAMP, FedFomo, APPLE, SuPerFed: loops."""
 
 import dataclasses
 import functools
@@ -7,11 +7,13 @@ from itertools import chain
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fljax as fl
 from fljax.algorithms import (
     APFL,
+    APPLE,
     FedALA,
     FedAMP,
     FedAvg,
@@ -118,6 +120,8 @@ FORMS = {
     "fedala": FedALA(0.1, 4, 2, blend_step_size=LOCAL, blend_steps=3, blended=(0, 2)),
     "fedfomo": FedFomo(LOCAL, 4, 2),
     "fedfomo some": FedFomo(0.1, 4, 2, downloads=2, exploration=0.4),
+    "apple": APPLE(1.5, 4, 2, relationship_step_size=LOCAL, attraction=0.5, annealing=5),
+    "apple samples": APPLE(1.0, epochs=3, relationship_step_size=0.05, weighting="samples"),
     "superfed": SuPerFed(
         LOCAL, 4, 3, attraction=0.3, orthogonality=0.2, warmup=2, interpolation=0.7
     ),
@@ -135,6 +139,8 @@ DRAWN = {
     "fedala": FedALA(0.1, 4, 2, batch=4, weighting="equal"),
     "fedamp": FedAMP(0.1, 4, batch=4, attraction=0.5, attention_step_size=LOCAL, scale=2.0),
     "fedfomo": FedFomo(0.1, 4, batch=4, downloads=3),
+    "apple": APPLE(0.5, 4, batch=4, relationship_step_size=0.05),
+    "apple law": APPLE(0.5, batches=Uniform(3), local_steps=STEPS, relationship_step_size=0.05),
     "superfed": SuPerFed(0.1, 4, batch=4, attraction=0.3, orthogonality=0.2),
     "superfed law": SuPerFed(0.1, batches=Uniform(3), local_steps=STEPS, orthogonality=0.2),
 }
@@ -646,6 +652,10 @@ def test_models_weighed_on_held_out_data_are_those_of_the_loop(downloads):
     assert np.abs(ours - on_samples).max() > 1e-2
 
 
+#: Who is in the first group of six clients, and who is not.
+SIDES = np.arange(6) < 3, np.arange(6) >= 3
+
+
 def groups_of_two(clients=6, samples=4):
     """Clients of the first half and of the second want other models; few samples, more held out."""
     rng = np.random.default_rng(0)
@@ -687,6 +697,70 @@ def test_a_model_that_none_betters_stays():
     problem = make_problem().starting_at(start)
     result = trajectory(fl.Simulation(problem, FedFomo(50.0)), 3)
     np.testing.assert_array_equal(result, np.broadcast_to(start, result.shape))
+
+
+# APPLE -------------------------------------------------------------------------------------------
+
+
+def test_combined_models_and_their_weights_are_those_of_the_loop():
+    """Some take part, some are absent, some messages are lost; starts are each client's own."""
+    algorithm = APPLE(0.5, 4, 2, relationship_step_size=0.02, attraction=0.5, annealing=6)
+    parts, world = some_world(algorithm, True, False, new_key(4))
+    start = np.random.default_rng(6).normal(size=(CLIENTS, DIM))
+    simulation = fl.Simulation(
+        make_problem().starting_at(start), algorithm, losses=fl.link.Independent(0.3), **parts
+    )
+    arrives = arrived(simulation, new_key(4))
+    ours = trajectory(simulation, key=new_key(4))
+    close(ours, theirs(algorithm, "ridge", world, arrives=arrives, start=start), atol=1e-10)
+    at_once = theirs(algorithm, "ridge", world, start=start)
+    assert np.abs(ours - at_once).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_the_weights_of_combined_models_are_those_of_the_loop():
+    algorithm = APPLE(1.0, epochs=2, relationship_step_size=LOCAL, attraction=0.5, annealing=6)
+    state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
+    world = some_world(algorithm, False, False, new_key())[1]
+    given = cases.whole(2, ROUNDS, CLIENTS), np.ones(CLIENTS), np.zeros((CLIENTS, DIM))
+    steps = map(cases.step_of, (algorithm.step_size, algorithm.relationship_step_size))
+    numbers = *steps, 0.5, 6, np.ones((ROUNDS, CLIENTS), bool)
+    _, relations = adapted.apple(cases.sampled(make_objective()), world, *given, *numbers)
+    close(state.relation, relations[-1], rtol=0, atol=1e-10)
+    assert np.abs(relations[-1] - 1 / CLIENTS).max() > 0.1
+
+
+@pytest.mark.slow
+def test_with_weights_that_stay_the_mean_of_core_models_is_federated_averaging_s():
+    """Of one step, as short as a client's own share of its personal model."""
+    algorithm = APPLE(0.6, relationship_step_size=1e-14, attraction=0.0)
+    state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
+    known = state_after(ROUNDS, fl.Simulation(make_problem(), FedAvg(0.6 / CLIENTS)))
+    close(state.known.mean(axis=0), known.model, rtol=0, atol=1e-12)
+    assert np.ptp(state.known, axis=0).max() > 1e-2
+
+
+def test_the_pull_holds_the_weights_until_it_has_gone():
+    """With it they stay nearer to those of equal treatment; without it nothing holds them."""
+
+    def away(**changes):
+        algorithm = APPLE(1.0, epochs=2, relationship_step_size=0.02, **changes)
+        state = state_after(ROUNDS, fl.Simulation(make_problem(), algorithm))
+        return np.abs(np.asarray(state.relation) - 1 / CLIENTS).max()
+
+    free, held = away(attraction=0.0), away(attraction=40.0, annealing=1000)
+    assert held < 0.6 * free
+    close(away(attraction=40.0, annealing=1), free, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_clients_combine_the_models_of_those_who_want_the_same():
+    problem, _ = groups_of_two(samples=40)
+    algorithm = APPLE(0.3, epochs=2, relationship_step_size=0.01, annealing=10)
+    state = state_after(60, fl.Simulation(problem, algorithm))
+    own = np.asarray(state.relation)
+    within, across = (np.concatenate([own[:3, of].ravel(), own[3:, ~of].ravel()]) for of in SIDES)
+    assert within.min() > 2 * np.abs(across).max()
 
 
 # SuPerFed ----------------------------------------------------------------------------------------
@@ -756,6 +830,15 @@ def test_who_weighs_others_models_downloads_them(downloads, models):
     np.testing.assert_array_equal(result["bits_down"], 2 * [2 * REAL * 4 * models * DIM])
     np.testing.assert_array_equal(result["bits_up"], 2 * [2 * REAL * 4 * (DIM + told)])
     np.testing.assert_array_equal(result["messages"], 2 * [2 * 4 * (2 + bool(told))])
+
+
+@pytest.mark.slow
+def test_who_combines_others_models_downloads_all_of_them():
+    algorithm = APPLE(0.1, 4, relationship_step_size=0.1)
+    result = records(fl.Simulation(make_problem(), algorithm), 4, every=2)
+    np.testing.assert_array_equal(result["bits_down"], 2 * [2 * REAL * 4 * (CLIENTS - 1) * DIM])
+    np.testing.assert_array_equal(result["bits_up"], 2 * [2 * REAL * 4 * DIM])
+    np.testing.assert_array_equal(result["messages"], 2 * [2 * 4 * 2])
 
 
 @pytest.mark.thin(1)
@@ -858,6 +941,26 @@ def test_coordinates_are_a_mask():
             ValueError,
             lambda: FedFomo(0.1, exploration=1.5),
             "exploration must be finite and >= 0 and <= 1",
+        ),
+        (
+            ValueError,
+            lambda: APPLE(0.1, relationship_step_size=0.0),
+            "step size must be finite and > 0",
+        ),
+        (
+            ValueError,
+            lambda: APPLE(0.1, relationship_step_size=0.1, attraction=-1.0),
+            "attraction must be finite and >= 0, got -1",
+        ),
+        (
+            ValueError,
+            lambda: APPLE(0.1, relationship_step_size=0.1, annealing=0),
+            "annealing must be >= 1, got 0",
+        ),
+        (
+            ValueError,
+            lambda: APPLE(optax.sgd(0.1), relationship_step_size=0.1),
+            "APPLE needs the size of its clients' steps",
         ),
         (
             ValueError,

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 from fljax import _linalg
+from tests.reference import readings
 
 
 def definite(rng, batch, dim, spread):
@@ -112,3 +114,54 @@ def test_symmetric_eigen_where_eigenvalues_coincide(what):
     }[what]
     matrices = jnp.asarray(matrix)[None]
     check_eigen(matrices, *_linalg.symmetric_eigen(matrices))
+
+
+def quadratics(rng, size, rows, spread, rank):
+    """Definite by a diagonal alone, as those of FedPAC are, and by how much differs."""
+    between = rng.normal(size=(size, rank))
+    matrix = np.diag(spread ** -rng.uniform(0, 1, size)) + between @ between.T
+    return matrix, rng.normal(size=(rows, size))
+
+
+@pytest.mark.parametrize(("size", "rank", "spread"), [(1, 1, 1.0), (3, 1, 10.0), (6, 4, 1e3)])
+def test_minimizers_on_the_simplex_are_those_of_all_supports(size, rank, spread):
+    """Of each set of positive entries the minimizer without bounds; the best within them."""
+    matrix, linear = quadratics(np.random.default_rng(size), size, 7, spread, rank)
+    allowed = np.ones(size, bool)
+    result = _linalg.simplex_minimizers(matrix, linear, allowed)
+    expected = [readings.on_simplex(matrix, row) for row in linear]
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-11)
+    assert size == 1 or (np.asarray(result) == 0).any()
+
+
+def test_minimizers_on_the_simplex_are_scipys_among_those_allowed():
+    rng = np.random.default_rng(3)
+    matrix, linear = quadratics(rng, 12, 3, 30.0, 5)
+    allowed = rng.uniform(size=12) < 0.7
+    result = np.asarray(_linalg.simplex_minimizers(matrix, linear, allowed))
+    assert (result[:, ~allowed] == 0).all()
+    for row, found in zip(linear, result, strict=True):
+        best = scipy.optimize.minimize(
+            lambda a, row=row: a @ matrix @ a / 2 - row @ a,
+            allowed / allowed.sum(),
+            jac=lambda a, row=row: matrix @ a - row,
+            method="SLSQP",
+            bounds=[(0, 1 if one else 0) for one in allowed],
+            constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": np.ones_like},
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
+        np.testing.assert_allclose(found, best.x, rtol=0, atol=1e-6)
+
+
+def test_on_the_simplex_singular_quadratics_have_some_minimizer():
+    """In single precision, too: sums are one, and nothing is better by more than rounding."""
+    rng = np.random.default_rng(4)
+    between = rng.normal(size=(8, 2))
+    matrix, linear = between @ between.T, between @ rng.normal(size=(2, 5))
+    for dtype, near in ((np.float64, 1e-10), (np.float32, 1e-4)):
+        given = matrix.astype(dtype), linear.T.astype(dtype), np.ones(8, bool)
+        result = np.asarray(_linalg.simplex_minimizers(*given), np.float64)
+        np.testing.assert_allclose(result.sum(axis=1), 1, atol=near)
+        slope = result @ matrix - linear.T
+        gap = np.sum(slope * result, axis=1) - slope.min(axis=1)  # to the best, at most
+        assert gap.max() < near * 100

@@ -14,20 +14,25 @@ from fljax.algorithms import (
     MOON,
     FedAvg,
     FedDistill,
+    FedGen,
+    FedKD,
     FedLC,
     FedNTD,
+    FedPAC,
     FedPHP,
     FedProto,
     FedROD,
     FedRS,
     LocalOnly,
 )
+from fljax.algorithms.personalized.fedkd import of_low_rank, truncated
 from fljax.algorithms.server.fedntd import not_true
 from fljax.algorithms.server.moon import cosines
 from fljax.batches import Uniform
 from fljax.participation import Trace
 from fljax.schedules import PowerDecay
 from tests import small_network as small
+from tests import test_server as served
 from tests.cases import ROUNDS, SIZES, make_read, reading
 from tests.reference import readings
 from tests.test_server import THERE, UNLIKE, trajectory, visits_of
@@ -135,6 +140,8 @@ TWO = {
     "fedrod, unlike": FedROD(0.3, local_steps=UNLIKE, weighting="samples"),
     "fml": FML(FALLING, 4, 2, 3, supervision=0.7, shared_supervision=0.4),
     "fml, unlike": FML(0.3, batches=Uniform(2), local_steps=UNLIKE, supervision=0.1),
+    "fedkd": FedKD(FALLING, 4, 2, 3, energy=0.4, final_energy=0.9, warmup=8),
+    "fedkd, unlike": FedKD(0.2, local_steps=UNLIKE, weighting="samples", energy=0.8, warmup=1),
     "fedphp": FedPHP(FALLING, 4, 2, 3, supervision=0.4, temperature=2.0, warmup=4),
     "fedphp, unlike": FedPHP(0.3, local_steps=UNLIKE, weighting="samples", supervision=0.8),
 }
@@ -150,6 +157,88 @@ def test_two_models_or_heads_are_those_of_the_loops(form):
     close(result, expected, rtol=0, atol=1e-10)
     assert np.ptp(expected[-1], axis=0).max() > 1e-2
     assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["fedkd", "fedkd, unlike"])
+def test_updates_of_low_rank_cost_their_factors_and_what_was_missed(form):
+    """Those of the loop, which has the mentee beside them."""
+    algorithm = TWO[form]
+    visits = visits_of(algorithm, THERE, SIZES)
+    _, mentees, up, down = reading.distilled(algorithm, visits=visits)
+    simulation = fl.Simulation(make_read(), algorithm, participation=Trace(THERE))
+    run = fl.run(simulation, ROUNDS, key=fl.random_key(1))
+    np.testing.assert_array_equal(run.bits_up, 32 * np.cumsum(up))
+    np.testing.assert_array_equal(run.bits_down, 32 * np.cumsum(down))
+    np.testing.assert_array_equal(run.scalars, np.cumsum(up + down))
+    assert int(run.messages[-1]) == 2 * sum(len(each) for each in visits)
+    models = 31 * sum(len(each) for each in visits)
+    assert 0 < down.sum() < models
+    assert 0 < up.sum() < models
+    state = algorithm.init(simulation.problem.prepare(), None)
+    for n in range(1, 6):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        state = algorithm.step(state, now)
+        close(state.server, mentees[n - 1], rtol=0, atol=1e-10)
+
+
+def test_an_update_keeps_as_many_directions_as_have_its_energy():
+    """Squares 16, 4, 1 and 0 of a matrix that is wider than tall, and of a kernel."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(6, 4)))[0] for _ in range(2))
+    matrix = (left * [4.0, 2.0, 1.0, 0.0]) @ right.T
+    for energy, rank in ((0.5, 1), (0.8, 2), (0.95, 2), (0.97, 3)):
+        expected = (left[:, :rank] * [4.0, 2.0, 1.0][:rank]) @ right.T[:rank]
+        given = jnp.stack([jnp.asarray(matrix), jnp.zeros((6, 6))]), jnp.asarray(energy)
+        result, ranks = truncated(*given)
+        close(result[0], expected, rtol=0, atol=1e-13)
+        assert ranks.tolist() == [rank, 0]
+        assert np.abs(result[1]).max() == 0
+    whole, _ = truncated(jnp.asarray(matrix)[None], jnp.asarray(1.0))
+    close(whole[0], matrix, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_a_kernel_is_a_matrix_of_its_last_axis_and_all_others():
+    key = jax.random.key(0)
+    data, loss = [(np.ones((3, 6, 6, 1)), np.zeros(3))] * 2, fl.problems.Softmax(3)
+    network = fl.models.cnn(3, channels=(4,), hidden=(5,))
+    problem = fl.problems.Model.from_clients(network, key, data, loss)
+    assert max(map(len, problem.layout.shapes)) > 2
+    rows = jax.random.normal(key, (2, problem.dim))
+    result, numbers = of_low_rank(problem, rows, jnp.asarray(0.3))
+    ends, at, expected = np.cumsum(problem.layout.sizes), 0, np.zeros(2, int)
+    for shape, end in zip(problem.layout.shapes, ends, strict=True):
+        for k in range(2):
+            part, kept = (np.asarray(a[k, at:end]).reshape(-1, shape[-1]) for a in (rows, result))
+            if len(shape) < 2:
+                close(kept, part)
+                expected[k] += part.size
+                continue
+            values = np.linalg.svd(part, compute_uv=False) ** 2
+            rank = int(np.sum(np.cumsum(values) <= 0.3 * values.sum())) + 1
+            assert np.linalg.matrix_rank(kept, 1e-6) == rank
+            close(np.sum((part - kept) ** 2), values[rank:].sum(), rtol=1e-6, atol=1e-9)
+            expected[k] += min(rank * (sum(part.shape) + 1), part.size)
+        at = end
+    assert numbers.tolist() == expected.tolist()
+
+
+def test_with_all_of_their_energy_updates_are_whole():
+    """The mentee of equal networks that are taught nothing new is federated averaging's."""
+    it = make_read()
+    result = stepped(FedKD(0.3, 3, energy=1.0, final_energy=1.0), it, 1)
+    close(result.server, stepped(FedAvg(0.3, 3), it, 1).model, rtol=0, atol=1e-13)
+    less = stepped(FedKD(0.3, 3, energy=0.3, final_energy=0.3), it, 1)
+    assert np.abs(np.asarray(less.server - result.server)).max() > 1e-4
+
+
+def test_counts_of_varying_messages_do_not_overflow():
+    link = fl.view(fl.Simulation(RIDGE, FedAvg(0.1)), key=0, round=1).link
+    most, there = np.full(5, 2**31 - 1), np.array([True, True, False, True, True])
+    link.publish(jnp.zeros(3), jnp.asarray(there), size=jnp.asarray(most, jnp.int32))
+    counted = [int(high) * 2**31 + int(low) for high, low in link.traffic]
+    assert counted == [4, 4 * int(most[0]), 0, 32 * 4 * int(most[0])]
 
 
 def stepped(algorithm, problem, rounds=3):
@@ -283,6 +372,194 @@ def test_calibration_fits_a_head_to_the_classes_gaussians():
     assert odds[1] < -2
 
 
+TOGETHER = {
+    "fedpac": FedPAC(FALLING, 4, 2, 3, attraction=2.0),
+    "fedpac, unlike": FedPAC(
+        0.5, batches=Uniform(2), local_steps=UNLIKE, weighting="samples", head_epochs=2
+    ),
+    "fedpac, whole": FedPAC(1.0, epochs=3, attraction=0.0),
+}
+
+
+def passes_of(algorithm, problem, available):
+    """Who takes part, and the rows of each step of their heads and of their bodies."""
+    simulation, result = fl.Simulation(problem, algorithm, participation=Trace(available)), []
+    for n in range(1, len(available) + 1):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        cohort = algorithm.invite(now, draws=algorithm.head_epochs + 1)
+        result.append({})
+        for i, k in enumerate(np.asarray(cohort.who.numbers)):
+            if not cohort.here[i]:
+                continue
+            passes = [[None] * int(cohort.counts[i])] * (algorithm.head_epochs + 1)
+            if cohort.batch is not None:
+                most = None if cohort.limit is None else int(cohort.limit[i])
+                passes = [served.own(rows[i][:most], SIZES[k]) for rows in cohort.batch.rows]
+            result[-1][int(k)] = [row for rows in passes[:-1] for row in rows], passes[-1]
+    return result
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", TOGETHER)
+def test_aligned_bodies_and_combined_heads_are_those_of_the_loop(form):
+    algorithm = TOGETHER[form]
+    visits = passes_of(algorithm, make_read(), THERE)
+    expected = reading.collaborating(algorithm, visits=visits)
+    result = personal(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.ptp(expected[-1], axis=0).max() > 1e-2
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+    head = make_read().head_coordinates()
+    assert np.ptp(expected[-1][:, ~head], axis=0).max() == 0
+
+
+@pytest.mark.slow
+def test_of_clients_all_alike_heads_are_averaged():
+    """Nothing is lost by combining all, whose variance is least with equal shares."""
+    data, key = small.samples((8,)) * 4, jax.random.key(0)
+    loss = fl.problems.Softmax(small.CLASSES)
+    it = fl.problems.Model.from_clients(small.HEADED, key, data, loss)
+    rng = np.random.default_rng(1)
+    start, head = np.tile(rng.normal(size=(1, it.dim)), (4, 1)), it.head_coordinates()
+    start[:, head] += rng.normal(size=(4, head.sum()))
+    state = stepped(FedPAC(0.1), it.starting_at(start), 1)
+    fitted = jnp.asarray(start) - 0.1 * jnp.where(head, it.gradient(jnp.asarray(start)), 0)
+    expected = np.mean(np.asarray(fitted)[:, head], axis=0)
+    close(state.model[:, head], np.tile(expected, (4, 1)), rtol=0, atol=1e-10)
+
+
+def test_heads_of_clients_without_a_class_in_common_stay_apart():
+    """Of many samples, so that their variance is small: bias rules."""
+    rng = np.random.default_rng(2)
+    data = [(3 + 0.1 * rng.normal(size=(60, 2)), np.full(60, k // 2)) for k in range(4)]
+    problem = fl.problems.from_clients(data, fl.problems.Softmax(2))
+    models = np.asarray(stepped(FedPAC(0.1), problem, 3).model)
+    assert np.abs(models[0] - models[1]).max() < 1e-2
+    assert np.abs(models[0] - models[2]).max() > 0.1
+
+
+@pytest.mark.slow
+def test_a_class_without_a_centroid_pulls_nobody():
+    """In the first round none has any, and then those of the participants' classes."""
+    there = np.zeros((2, 5), bool)
+    there[:, 2] = True  # of one class
+    first, second = (
+        personal(FedPAC(0.5, attraction=pull), make_read(), 2, participation=Trace(there))
+        for pull in (0.0, 5.0)
+    )
+    np.testing.assert_array_equal(first[0], second[0])
+    assert np.abs(first[1] - second[1]).max() > 1e-3
+    state = stepped(FedPAC(0.5), make_read(), 1)
+    counts = np.asarray(make_read().class_counts())
+    assert state.known.tolist() == (counts.sum(axis=0) > 0).tolist()
+
+
+@pytest.mark.slow
+def test_alignment_costs_moments_and_centroids():
+    """Of three classes and four numbers of a representation, of participants alone."""
+    run = fl.run(fl.Simulation(make_read(), TOGETHER["fedpac"]), rounds=3)
+    assert int(run.bits_up[-1]) == 3 * 4 * (31 + 3 * (2 * 4 + 1) + 1) * 32
+    assert int(run.bits_down[-1]) == 3 * 4 * (31 + 3 * (4 + 1)) * 32
+    assert TOGETHER["fedpac"].message_size_of(make_read()) == 31 + 3 * 9 + 1
+
+
+@pytest.mark.slow
+def test_heads_that_do_not_arrive_are_neither_combined_nor_replaced():
+    """As if those whose messages are lost had not been there, though they were."""
+    algorithm, losses = FedPAC(0.3, local_steps=2), fl.link.Independent(0.4)
+    simulation = fl.Simulation(make_read(), algorithm, losses=losses)
+    state = algorithm.init(simulation.problem.prepare(), None)
+    for n in range(1, 4):
+        now = fl.view(simulation, key=1, round=n)
+        ones, zeros = jnp.ones((5, 1)), jnp.zeros((5, 1))
+        arrives = np.asarray(now.link.known(ones, zeros))[:, 0] > 0
+        heard = fl.Simulation(make_read(), algorithm, participation=Trace(arrives[None]))
+        alone = algorithm.step(state, fl.view(heard, key=1, round=1))
+        state = algorithm.step(state, now)
+        close(state.model, alone.model, rtol=0, atol=1e-13)
+    assert not arrives.all()
+
+
+SMALL = {"generator_steps": 3, "virtual_samples": 4, "noise_dim": 2, "hidden": 5}
+GENERATED = {
+    "fedgen": FedGen(FALLING, 4, epochs=2, generator_step_size=FALLING, **SMALL),
+    "fedgen, in batches": FedGen(
+        0.3, 4, batch=3, generator_step_size=0.5, distillation=3.0, **SMALL
+    ),
+    "fedgen, unlike": FedGen(
+        *(0.3, 3),
+        batches=Uniform(2),
+        local_steps=UNLIKE,
+        weighting="samples",
+        **{"generator_step_size": 0.5, "distillation": 2.0} | SMALL,
+    ),
+}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", GENERATED)
+def test_models_taught_by_a_generator_are_those_of_the_loop(form):
+    algorithm = GENERATED[form]
+    visits = visits_of(algorithm, THERE, SIZES)
+    expected, generators = reading.with_generators(algorithm, visits=visits)
+    result = trajectory(algorithm, make_read(), participation=Trace(THERE))
+    close(result, expected, rtol=0, atol=1e-10)
+    untaught = dataclasses.replace(algorithm, distillation=0.0)
+    plain = trajectory(untaught, make_read(), participation=Trace(THERE))
+    first = np.flatnonzero(THERE.any(axis=1))[0]
+    close(result[first], plain[first], rtol=0, atol=1e-13)  # nobody has said anything
+    assert np.abs(result[-1] - plain[-1]).max() > 1e-3
+    assert np.abs(np.diff(generators, axis=0)[~THERE.any(axis=1)[1:]]).max() == 0
+
+
+@pytest.mark.slow
+def test_a_generator_is_that_of_the_loop_and_learns_what_heads_take_for_a_class():
+    small_one = reading.CASES["FedGen"].algorithm
+    algorithm = dataclasses.replace(small_one, generator_steps=40, generator_step_size=1.0)
+    _, generators = reading.with_generators(algorithm)
+    simulation, errors = fl.Simulation(make_read(), algorithm), []
+    state = algorithm.init(simulation.problem.prepare(), None)
+    for n in range(1, 5):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        state = algorithm.step(state, now)
+        close(state.generator, generators[n - 1], rtol=0, atol=1e-10)
+        labels = jnp.arange(30, dtype=jnp.int32) % 3
+        noise = jax.random.normal(jax.random.key(n), (30, algorithm.noise_dim))
+        read = algorithm._generated(state.generator, labels, noise, state.frequency)
+        said = now.problem.head(state.model, read)
+        errors.append(np.mean(np.asarray(said).argmax(axis=1) != np.asarray(labels)))
+    assert errors[-1] < 0.2
+    counts = np.asarray(make_read().class_counts()).sum(axis=0)
+    close(state.frequency, counts / counts.sum(), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_without_distillation_a_generator_teaches_nobody():
+    algorithm = FedGen(*BATCHES, generator_step_size=0.5, distillation=0.0, **SMALL)
+    result = trajectory(algorithm, make_read())
+    close(result, trajectory(FedAvg(*BATCHES), make_read()), rtol=0, atol=1e-13)
+
+
+def test_classes_are_drawn_as_often_as_they_are_had():
+    frequency = jnp.asarray([0.2, 0.0, 0.5, 0.3])
+    algorithm = FedGen(0.1, generator_step_size=0.1, virtual_samples=1000)
+    labels, noise = algorithm._draws(jax.random.key(0), frequency, 10)
+    share = np.bincount(np.ravel(labels), minlength=4) / labels.size
+    close(share, frequency, rtol=0, atol=0.02)
+    assert share[1] == 0
+    assert noise.shape == (10, 1000, algorithm.noise_dim)
+
+
+@pytest.mark.slow
+def test_a_generator_costs_its_numbers_down_and_counts_up():
+    """Of two inputs and three classes, five units, and four numbers of a representation."""
+    run = fl.run(fl.Simulation(make_read(), GENERATED["fedgen"]), rounds=3)
+    generator = (2 + 3 + 1) * 5 + (5 + 1) * 4
+    assert int(run.bits_up[-1]) == 3 * 4 * (31 + 3) * 32
+    assert int(run.bits_down[-1]) == 3 * 4 * (31 + generator + 3) * 32
+    assert GENERATED["fedgen"].message_size_of(make_read()) == 31 + 3
+
+
 BATCHES = (FALLING, 4, 2, 3)
 OF_FEDAVG = {
     "FedLC without calibration": FedLC(*BATCHES, calibration=0.0),
@@ -358,7 +635,7 @@ def test_missing_classes_have_the_largest_margin_in_single_precision():
     assert np.isfinite(100 * margins.astype(np.float32)).all()
 
 
-ALL = FORMS | MEANS | TWO | CALIBRATED
+ALL = FORMS | MEANS | TWO | CALIBRATED | TOGETHER | GENERATED
 MANY = {
     "delays": fl.link.Geometric(0.3, 2, beyond="clip"),
     "participation": fl.participation.Bernoulli(0.7),
@@ -371,7 +648,9 @@ MANY = {
 @pytest.mark.parametrize("form", [form for form in ALL if "," not in form])
 def test_they_meet_every_stage_at_once(form):
     algorithm = ALL[form]
-    stages = {name: part for name, part in MANY.items() if name != "delays" or algorithm.needs.late}
+    needs = algorithm.needs
+    without = {"delays": not needs.late, "compression": not needs.compressed}
+    stages = {name: part for name, part in MANY.items() if not without.get(name)}
     simulation = fl.Simulation(make_read(), algorithm, metrics=["train_error"], **stages)
     assert np.isfinite(fl.run(simulation, rounds=5).model).all()
     if not algorithm.needs.averages:
@@ -457,6 +736,75 @@ REFUSED = {
     "less than no supervision": (
         lambda: FML(0.1, shared_supervision=-0.5),
         "shared_supervision must be finite and >= 0 and <= 1, got -0.5",
+    ),
+    "alignment of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedPAC(0.1)),
+        r"FedPAC reads a network's representation .*headed\(body, head\)",
+    ),
+    "alignment without classes": (
+        lambda: fl.Simulation(RIDGE, FedPAC(0.1)),
+        "FedPAC reads the logits of classes",
+    ),
+    "repulsion from centroids": (
+        lambda: FedPAC(0.1, attraction=-1.0),
+        "attraction must be finite and >= 0, got -1",
+    ),
+    "no passes of a head": (
+        lambda: FedPAC(0.1, head_epochs=0),
+        "head_epochs must be >= 1, got 0",
+    ),
+    "a mentor of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedKD(0.1)),
+        r"FedKD reads a network's representation .*headed\(body, head\)",
+    ),
+    "no energy": (
+        lambda: FedKD(0.1, energy=0.0),
+        "energy must be finite and > 0 and <= 1, got 0",
+    ),
+    "more than all energy": (
+        lambda: FedKD(0.1, final_energy=1.5),
+        "final_energy must be finite and > 0 and <= 1, got 1.5",
+    ),
+    "no warmup of FedKD": (lambda: FedKD(0.1, warmup=0), "warmup must be >= 1, got 0"),
+    "noise on what is of low rank": (
+        lambda: fl.Simulation(make_read(), FedKD(0.1), upload_noise=fl.link.UploadNoise(0.1)),
+        "FedKD sends nothing to a server that noise may be added to",
+    ),
+    "a compression of what is compressed": (
+        lambda: fl.Simulation(make_read(), FedKD(0.1), compression=fl.link.Sign()),
+        "compresses",
+    ),
+    "a generator of nothing": (
+        lambda: fl.Simulation(small.problem(SIZES), FedGen(0.1, generator_step_size=0.1)),
+        r"FedGen reads a network's representation .*headed\(body, head\)",
+    ),
+    "a generator without classes": (
+        lambda: fl.Simulation(RIDGE, FedGen(0.1, generator_step_size=0.1)),
+        "FedGen reads the logits of classes",
+    ),
+    "teaching the opposite": (
+        lambda: FedGen(0.1, generator_step_size=0.1, distillation=-1.0),
+        "distillation must be finite and >= 0, got -1",
+    ),
+    "a generator that does not move": (
+        lambda: FedGen(0.1, generator_step_size=0.0),
+        "step size must be finite and > 0",
+    ),
+    "a generator without steps": (
+        lambda: FedGen(0.1, generator_step_size=0.1, generator_steps=0),
+        "generator_steps must be >= 1, got 0",
+    ),
+    "no draws of a generator": (
+        lambda: FedGen(0.1, generator_step_size=0.1, virtual_samples=0),
+        "virtual_samples must be >= 1, got 0",
+    ),
+    "a generator without noise": (
+        lambda: FedGen(0.1, generator_step_size=0.1, noise_dim=0),
+        "noise_dim must be >= 1, got 0",
+    ),
+    "a generator without units": (
+        lambda: FedGen(0.1, generator_step_size=0.1, hidden=0),
+        "hidden must be >= 1, got 0",
     ),
     "inheritance of nothing": (
         lambda: fl.Simulation(RIDGE, FedPHP(0.1)),

@@ -213,6 +213,34 @@ def read(steps: int, models: int, size: Size, private: bool) -> Cost:
     return times(steps, one) + between + noise
 
 
+def distilled(steps: int, size: Size, private: bool) -> Cost:
+    """Two models and a transform of half a model's numbers squared; products of two classes."""
+    samples, width = size.clients * size.samples, size.dim // 2
+    turned = Cost(2 * size.clients * width**2, 8 * samples * width**2)
+    pairs = Cost(size.models, 6 * size.models)
+    return read(steps, 4, size, False) + times(steps, turned) + pairs
+
+
+def generated(steps: int, turns: int, draws: int, size: Size, private: bool) -> Cost:
+    """Of two classes: clients' steps on draws, too, and a generator's on those of all heads. What
+    a small generator itself costs does not count beside the heads'.
+    """
+    width = size.dim // 2
+    virtual = Cost(0, 4 * size.clients * draws * size.dim, size.clients * draws * width)
+    heads = Cost(size.models, 4 * draws * size.models, draws * width)
+    return read(steps, 1, size, False) + times(steps, virtual) + times(turns, heads)
+
+
+def collaborating(steps: int, size: Size, private: bool) -> Cost:
+    """Of two classes and no body: steps of heads, moments of half a model's numbers, their inner
+    products, and one combination of all heads at each client.
+    """
+    samples, width = size.clients * size.samples, size.dim // 2
+    moments = Cost(samples * (width + 3), 6 * samples * width)
+    pairs = Cost(2 * size.clients**2 + 4 * size.models, 4 * size.clients * size.models)
+    return read(steps, 1, size, False) + moments + pairs
+
+
 def calibrated(steps: int, draws: int, size: Size, private: bool) -> Cost:
     """Of two classes: moments of what is read, half a model's numbers, and a head's steps."""
     samples, width = size.clients * size.samples, size.dim // 2
@@ -324,6 +352,13 @@ def weighed_by_gain(size: Size, private: bool) -> Cost:
     losses = Cost(samples * (size.dim + 2), each * samples * (2 * size.dim + 4))
     sums = Cost(2 * size.models, 6 * size.clients * size.models)
     return alone(size, private) + losses + sums
+
+
+def combined(size: Size, private: bool) -> Cost:
+    # Two combinations of all models at every client, and the inner products of all with its slope.
+    # Read, written: core and personal models, known ones, vectors.
+    pairs = Cost(4 * size.models + 2 * size.clients**2, 6 * size.clients * size.models)
+    return pairs + alone(size, private) + Cost(2 * size.models, 8 * size.models)
 
 
 def in_turn(size: Size, private: bool) -> Cost:

@@ -132,12 +132,14 @@ def compared(
     tuning_seeds: int,
     points: int,
     record_every: int,
+    also: tuple[str, ...] = (),
     **goal: Any,
 ) -> xr.Dataset:
     """Methods tuned by one rule, then run on other seeds (:func:`fljax.compare`).
 
     Returns:
-      The runs; ``chosen``, beside the names of the methods, are the numbers that were chosen.
+      The runs, of them the metric and what is read ``also``; ``chosen``, beside the names of the
+      methods, are the numbers that were chosen.
     """
     found = fl.compare(
         scenario,
@@ -155,7 +157,7 @@ def compared(
     )
     numbers = found.tuned.chosen.values()
     chosen = [", ".join(f"{key} = {value:.3g}" for key, value in of.items()) for of in numbers]
-    return found.results[[metric, "diverged"]].assign_coords(chosen=("algorithm", chosen))
+    return found.results[[metric, "diverged", *also]].assign_coords(chosen=("algorithm", chosen))
 
 
 def chosen(*names: str) -> Callable[[Studies], list[dict[str, Any]]]:

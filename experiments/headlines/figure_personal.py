@@ -15,7 +15,7 @@ import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.headlines.common import built, chosen, compared, fewer_errors, ranked, unlike
-from experiments.measures import estimate, last, samples
+from experiments.measures import estimate, last, of_few, samples
 from experiments.own.figure_models import Size, dealt
 from fljax import algorithms as A
 from fljax import plotting
@@ -39,7 +39,9 @@ TRIED = Setting(
     "on five seeds of their own",
 )
 PULLS = Setting(
-    "attraction of Ditto, FedProto and FedDistill", (0.1, 1.0), "the ends of what their papers try"
+    "attraction of Ditto, FedProto, FedDistill and FedPAC",
+    (0.1, 1.0),
+    "the ends of what their papers try",
 )
 ENVELOPE = Setting(
     "attraction and inner steps of pFedMe",
@@ -50,6 +52,13 @@ REACHES = Setting(
     "scale of FedAMP",
     (1.0, 10.0, 100.0),
     "squared distances of models are of this order; its steps are as large as keep averages convex",
+)
+RELATING = Setting(
+    "steps of the weights of APPLE",
+    (0.001, 0.01),
+    "the paper's and ten times as long; its pull toward equal weights, of 0.1, is gone after a "
+    "fifth of the rounds, and its other steps are as long in the models that are judged as those "
+    "of the other methods, which divides them by the number of clients",
 )
 SEEDS = Setting("seeds", 20, "at most")
 CONTRASTS = Setting(
@@ -63,7 +72,7 @@ FOUND = Setting("rounds of (d)", 60, "clusters no longer change")
 
 PIXELS = 14 * 14
 HEAD, BODY = "layer_1", "layer_0"
-ERROR = "error_rate"
+ERROR, SENT = "error_rate", "bits_up"
 COMMON, TUNED, ALONE = "FedAvg", "FedAvg-FT", "Local only"
 STEPS: dict[str, Any] = {"local_steps": LOCAL.value}
 _STEP: dict[str, Any] = {"step_size": TRIED.value}
@@ -91,6 +100,12 @@ def envelope(step_size: float) -> A.Algorithm:
 def attentive(step_size: float, scale: float) -> A.Algorithm:
     pull = scale / CLIENTS.value
     return A.FedAMP(step_size, attraction=pull, attention_step_size=pull, scale=scale, **STEPS)
+
+
+def combined(step_size: float, relationship_step_size: float) -> A.Algorithm:
+    """A client's share of its own model is, at first, that of one among all."""
+    given = {"relationship_step_size": relationship_step_size, "annealing": ROUNDS.value // 5}
+    return A.APPLE(CLIENTS.value * step_size, **given, **STEPS)
 
 
 #: What makes a method of numbers, what is searched, and where it is promised to be better.
@@ -151,6 +166,21 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         built(A.FedFomo, **STEPS),
         _STEP,
         "Zhang et al. 2021 (FedFomo), abstract",
+    ),
+    "APPLE": (
+        combined,
+        _STEP | {"relationship_step_size": list(RELATING.value)},
+        "Luo and Wu 2022, abstract",
+    ),
+    "FedPAC": (
+        built(A.FedPAC, head_epochs=1, **STEPS),
+        _PULLED,
+        "Xu, Tong and Huang 2023, abstract",
+    ),
+    "FedKD": (
+        built(A.FedKD, warmup=ROUNDS.value, **STEPS),
+        _STEP,
+        "Wu et al. 2022, abstract",
     ),
     "FML": (built(A.FML, **STEPS), _STEP, "Shen et al. 2020, abstract"),
     "FedProto": (
@@ -279,10 +309,12 @@ def study(effort: Effort) -> Studies:
         "record_every": 2,
     }
 
-    def run(name: str, scenario: Any, methods: Any, network: Architecture) -> xr.Dataset:
+    def run(
+        name: str, scenario: Any, methods: Any, network: Architecture, also: tuple[str, ...] = ()
+    ) -> xr.Dataset:
         size = Size(images, clients, clients, SAMPLES.value, rounds, network, 10)
         built = functools.partial(scenario, size=size)
-        return compared(effort, name, built, methods, **given)
+        return compared(effort, name, built, methods, also=also, **given)
 
     found = effort.sweep(
         "clusters",
@@ -292,7 +324,7 @@ def study(effort: Effort) -> Studies:
         grid={"algorithm": {"IFCA": A.IFCA(0.1, clusters=CLUSTERS.value, **STEPS)}},
     )
     return {
-        "digits": run("digits", digits, SEARCHED, fl.models.mlp(10, (width,))),
+        "digits": run("digits", digits, SEARCHED, fl.models.mlp(10, (width,)), (SENT,)),
         "linear": run("linear", softmax, LINEAR, fl.models.mlp(10, (width,))),
         "contrasts": run("contrasts", contrasted, NORMALIZED, normalized(width)),
         "clusters": found,
@@ -331,6 +363,13 @@ fewer = functools.partial(fewer_errors, metric=ERROR, rounds=END.value)
 def found_clusters(studies: Studies) -> dict[str, Estimate]:
     agreement = samples(last(studies["clusters"]), "IFCA", AGREEMENT.name)
     return {"IFCA": estimate(lambda a: a, agreement, unit="")}
+
+
+def communication_saved(studies: Studies) -> dict[str, Estimate]:
+    """How many times the bits that clients send, in as many rounds."""
+    data = last(studies["digits"])
+    sent = [samples(data, name, SENT).astype(float) for name in (COMMON, "FedKD")]
+    return {"FedAvg over FedKD": of_few(lambda a, b: a / b, *sent, unit="times")}
 
 
 PLAIN = (
@@ -380,6 +419,7 @@ FIGURE = Figure(
     study=study,
     plot=plot,
     tuning=chosen("digits", "linear", "contrasts"),
+    keep=(SENT,),
     claims=[
         Claim(
             "fine-tuning-beats-one-model",
@@ -399,6 +439,15 @@ FIGURE = Figure(
             condition=INSTANCE,
         ),
         *promises(),
+        Claim(
+            "fedkd-saves-communication",
+            "FedKD's clients send less than those of federated averaging",
+            "Wu et al. 2022, abstract",
+            communication_saved,
+            (1, INFINITE),
+            condition=f"{INSTANCE}, of which mentor and mentee are, so that only what the "
+            "compression of updates saves is counted",
+        ),
         Claim(
             "pfedme-beats-one-model",
             "pFedMe errs less than one model for all clients",
@@ -441,6 +490,6 @@ FIGURE = Figure(
     ],
     settings=[
         *(CLIENTS, SAMPLES, CONCENTRATION, WIDTH, LOCAL, ROUNDS, END, TRIED, PULLS, ENVELOPE),
-        *(REACHES, SEEDS, CONTRASTS, CLUSTERS, SPREAD, FOUND),
+        *(REACHES, RELATING, SEEDS, CONTRASTS, CLUSTERS, SPREAD, FOUND),
     ],
 )

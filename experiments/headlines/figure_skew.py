@@ -78,6 +78,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         _STEP,
         "Luo et al. 2021, abstract",
     ),
+    "FedGen": (
+        built(A.FedGen, generator_steps=50, **STEPS),
+        _STEP | {"generator_step_size": [0.1], "distillation": [0.3, 1.0]},
+        "Zhu, Hong and Zhou 2021, abstract",
+    ),
     "FedSAM": (
         built(A.FedSAM, **STEPS),
         _STEP | {"radius": [0.01, 0.1]},

@@ -59,12 +59,15 @@ from fljax.algorithms.peers.wang_elia import WangElia
 from fljax.algorithms.peers.zcdp_grad_nfl import ZCDPGradNFL
 from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 from fljax.algorithms.personalized.apfl import APFL
+from fljax.algorithms.personalized.apple import APPLE
 from fljax.algorithms.personalized.ditto import Ditto
 from fljax.algorithms.personalized.fedala import FedALA
 from fljax.algorithms.personalized.fedamp import FedAMP
 from fljax.algorithms.personalized.fedbabu import FedBABU
 from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedfomo import FedFomo
+from fljax.algorithms.personalized.fedkd import FedKD
+from fljax.algorithms.personalized.fedpac import FedPAC
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
 from fljax.algorithms.personalized.fedphp import FedPHP
 from fljax.algorithms.personalized.fedproto import FedProto
@@ -87,6 +90,7 @@ from fljax.algorithms.server.fedbuff import FedBuff
 from fljax.algorithms.server.feddpsgd import FedDPSGD
 from fljax.algorithms.server.feddyn import FedDyn
 from fljax.algorithms.server.fedexp import FedExP
+from fljax.algorithms.server.fedgen import FedGen
 from fljax.algorithms.server.fedlc import FedLC
 from fljax.algorithms.server.fedlt import FedLT
 from fljax.algorithms.server.fednova import FedNova
@@ -112,6 +116,7 @@ from fljax.algorithms.server.staleness import HingeStaleness, PolynomialStalenes
 __all__ = [
     "AFL",
     "APFL",
+    "APPLE",
     "ATC",
     "ATCGTSAGA",
     "CCVR",
@@ -176,11 +181,14 @@ __all__ = [
     "FedExP",
     "FedFomo",
     "FedGD",
+    "FedGen",
+    "FedKD",
     "FedLC",
     "FedLT",
     "FedNTD",
     "FedNova",
     "FedOpt",
+    "FedPAC",
     "FedPD",
     "FedPHP",
     "FedPer",

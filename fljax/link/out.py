@@ -322,6 +322,17 @@ class Out:
         bits = WORD * numbers if compression is None else compression.bits(numbers)
         self._count(messages.astype(jnp.int32), numbers, up=bits)
 
+    def _count_varying(
+        self, sent: Array, numbers: Int[Array, " messages"], up: int = 0, down: int = 0
+    ) -> None:
+        """Count messages of so many numbers each, of so many bits up and down a number."""
+        numbers = jnp.where(sent, numbers, 0)
+        self._count(jnp.sum(sent, dtype=jnp.int32), 0)
+        for times, part in ((1, numbers & 0xFFFF), (2**16, numbers >> 16)):  # no sum overflows
+            total = jnp.sum(part, dtype=jnp.int32)
+            counts = (wide(total, times * many) for many in (0, 1, up, down))
+            self.traffic = self.traffic.plus(Traffic(*counts))
+
     def _count(self, messages: Array, numbers: int, up: int = 0, down: int = 0) -> None:
         new = Traffic(*(wide(messages, times) for times in (1, numbers, up, down)))
         self.traffic = self.traffic.plus(new)

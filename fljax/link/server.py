@@ -139,6 +139,7 @@ class Server(Out):
         compression: Compressor | None = None,
         clients: Int[Array, " senders"] | None = None,
         step_size: Array | float | None = None,
+        numbers: Int[Array, " senders"] | None = None,
     ) -> Arrived:
         r"""Send clients' messages to their server through delays; return what arrives now.
 
@@ -176,6 +177,9 @@ class Server(Out):
             default.
           step_size: :math:`\mu` where a message is :math:`w-\mu\psi` of an update :math:`\psi`, one
             where it is an update itself; used only where noise is on updates.
+          numbers: ``[M]``, how many numbers each message has, where it is said by fewer than there
+            are in its row and their count depends on the data; they are counted in the place of the
+            row's.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
@@ -216,15 +220,19 @@ class Server(Out):
             return self._open(at(rows) if callable(at) else at[rows], "a message to a server")
 
         one = jax.eval_shape(held, everyone[:1])
-        numbers = dim if one is None else one.shape[1]
+        length = dim if one is None else one.shape[1]
         if compression is not None:
-            compression.check(numbers)
+            compression.check(length)
         check_once(clients, senders)
         senders = self._open(senders, "who sends to a server")
         if trusted:
             senders = _once(clients, senders, self._clients)
         weights = None if weights is None else self._open(weights, "weights of messages")
-        self._count_sent(jnp.sum(senders, dtype=jnp.int32), numbers, compression)
+        if numbers is None:
+            self._count_sent(jnp.sum(senders, dtype=jnp.int32), length, compression)
+        else:
+            numbers = self._open(numbers, "how many numbers messages have")
+            self._count_varying(senders, numbers, up=WORD)
         masks = self._masks(clients, senders, dim, around.dtype)
         if masks is not None and weights is not None:
             masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
@@ -516,7 +524,7 @@ class Server(Out):
         self,
         message: Float[Array, "*servers dim"],
         receivers: Bool[Array, "..."] | None = None,
-        size: int | None = None,
+        size: int | Int[Array, " receivers"] | None = None,
     ) -> Float[Array, "*servers dim"]:
         """Count one message of the server to every available client, or to the given ones.
 
@@ -526,11 +534,16 @@ class Server(Out):
         Args:
           message: ``[D]``; of several servers ``[P, D]`` or ``[P, Q, D]``.
           receivers: a mask of the receivers.
-          size: number of its entries that are sent to each; all by default.
+          size: how many numbers are sent to each, or ``[...]``, to each of ``receivers``; all of
+            the message by default.
         """
-        sent = jnp.sum(self.available if receivers is None else receivers, dtype=jnp.int32)
-        numbers = message.shape[-1] if size is None else size
-        self._count(sent, numbers, down=WORD * numbers)
+        receivers = self.available if receivers is None else receivers
+        if isinstance(size, jax.Array):
+            size = self._open(size, "how many numbers a server publishes")
+            self._count_varying(receivers, size, down=WORD)
+        else:
+            numbers = message.shape[-1] if size is None else size
+            self._count(jnp.sum(receivers, dtype=jnp.int32), numbers, down=WORD * numbers)
         return self._open(message, "what a server publishes")
 
     def tell(

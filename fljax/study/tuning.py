@@ -55,6 +55,8 @@ FIRST_SEED = 1_000_000_000
 RANGES: dict[str, tuple] = {
     **dict.fromkeys(("step_size", "mixture_step_size", "personal_step_size"), (1e-3, 1.0)),
     **dict.fromkeys(("tuning_step_size", "attention_step_size"), (1e-3, 1.0)),
+    "relationship_step_size": (1e-4, 1e-1),
+    "generator_step_size": (1e-3, 1.0),
     "server_step_size": (1e-2, 1e1),
     "penalty": (1e-2, 1e2),
     **dict.fromkeys(("coupling", "attraction"), (1e-3, 1e1)),

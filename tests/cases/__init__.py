@@ -124,7 +124,7 @@ SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: The others in test_adapted.
 ADAPTED = [
     *("Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep", "FedBABU"),
-    *("FedALA", "FedAMP", "FedFomo", "SuPerFed"),
+    *("FedALA", "FedAMP", "FedFomo", "APPLE", "SuPerFed"),
 ]
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
 #: That do not wait: more of them in test_asynchronous.

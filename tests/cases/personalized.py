@@ -7,6 +7,7 @@ from experiments.benchmarks import costs
 from fljax._numerics import key_of
 from fljax.algorithms import (
     APFL,
+    APPLE,
     IFCA,
     Ditto,
     FedALA,
@@ -127,6 +128,16 @@ def attentive(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, 
     return adapted.fedamp(sampled(objective), *given, *numbers).personal
 
 
+def related(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None):
+    clients = objective.clients
+    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
+    start = np.zeros((clients, objective.dim)) if start is None else start
+    given = world, work, counts_of(it, objective), start, step_of(it.step_size)
+    numbers = step_of(it.relationship_step_size), float(it.attraction), it.annealing, arrives
+    return adapted.apple(sampled(objective), *given, *numbers)[0].personal
+
+
 def first_order(
     it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None, value=None, seed=1
 ):
@@ -203,6 +214,9 @@ CASES = {
         None,
         attentive,
         costs.attentive,
+    ),
+    "APPLE": Case(
+        APPLE(0.3, relationship_step_size=0.02, annealing=8), None, related, costs.combined
     ),
     "FedFomo": Case(FedFomo(0.05), None, first_order, costs.weighed_by_gain),
     "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, on_a_line, costs.alone),

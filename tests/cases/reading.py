@@ -13,8 +13,11 @@ from fljax.algorithms import (
     MOON,
     FedAvg,
     FedDistill,
+    FedGen,
+    FedKD,
     FedLC,
     FedNTD,
+    FedPAC,
     FedPHP,
     FedProto,
     FedROD,
@@ -89,12 +92,64 @@ def mutual(it, net=NET, visits=None):
     return readings.fml(*given, float(it.supervision), float(it.shared_supervision))[0]
 
 
+def mentored(it, net=NET, visits=None):
+    """``[T, K, D]``."""
+    return distilled(it, net, visits)[0]
+
+
+def distilled(it, net=NET, visits=None):
+    """Mentors, mentees, and numbers up and down."""
+    visits = everyone(it) if visits is None else visits
+    first, last = float(it.energy), float(it.final_energy)
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fedkd(*given, lambda n: first + (last - first) * min(n / it.warmup, 1))
+
+
+def generated(it, net=NET, visits=None, seed=1):
+    """``[T, 1, D]``, of the run's own draws and its first generator."""
+    return with_generators(it, net, visits, seed)[0][:, None]
+
+
+def with_generators(it, net=NET, visits=None, seed=1):
+    visits = everyone(it) if visits is None else visits
+    longest = max((len(turns) for each in visits for turns in each.values()), default=0)
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, len(visits))]
+    longest = max(longest, it._longest(max(len(y) for _, y in net.data)))
+
+    def drawn(key, steps):
+        first, second = jax.random.split(key)
+        uniform = jax.random.uniform(first, (steps, it.virtual_samples), float)
+        noise = jax.random.normal(second, (steps, it.virtual_samples, it.noise_dim), float)
+        return list(zip(np.asarray(uniform), np.asarray(noise), strict=True))
+
+    def of_round(key):
+        own = [drawn(jax.random.fold_in(key, k + 1), longest) for k in range(net.clients)]
+        return drawn(jax.random.fold_in(key, 0), it.generator_steps), own
+
+    row = np.asarray(it.init(make_read(), None).generator)
+    into, hidden = it.noise_dim + net.classes, it.hidden
+    ends = np.cumsum([into * hidden, hidden, hidden * net.hidden])
+    first, offset, second, last = np.split(row, ends)
+    layers = first.reshape(into, hidden), offset, second.reshape(hidden, net.hidden), last
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    numbers = step_of(it.generator_step_size), float(it.distillation)
+    return readings.fedgen(*given, *numbers, layers, [of_round(key) for key in keys])
+
+
 def inherited(it, net=NET, visits=None):
     """``[T, K, D]``."""
     visits = everyone(it) if visits is None else visits
     given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
     numbers = float(it.supervision), float(it.temperature), float(it.inheritance), it.warmup
     return readings.fedphp(*given, *numbers)[0]
+
+
+def collaborating(it, net=NET, visits=None):
+    """``[T, K, D]``; ``visits`` of each participant are of its head, and of its body."""
+    if visits is None:
+        visits = [{k: (it.head_epochs * t, t) for k, t in each.items()} for each in everyone(it)]
+    given = net, np.zeros_like(SHIFT), step_of(it.step_size), weights_of(it, net), visits
+    return readings.fedpac(*given, float(it.attraction))
 
 
 def calibrated(it, net=NET, visits=None, seed=1):
@@ -138,6 +193,29 @@ CASES = {
         None,
         inherited,
         partial(costs.read, 2, 2),
+    ),
+    "FedGen": Case(
+        FedGen(
+            0.3,
+            generator_step_size=0.3,
+            generator_steps=3,
+            virtual_samples=4,
+            noise_dim=2,
+            hidden=5,
+            **EQUAL,
+        ),
+        None,
+        generated,
+        partial(costs.generated, 2, 3, 4),
+    ),
+    "FedKD": Case(
+        FedKD(0.2, energy=0.5, final_energy=0.9, warmup=8, **EQUAL),
+        None,
+        mentored,
+        partial(costs.distilled, 2),
+    ),
+    "FedPAC": Case(
+        FedPAC(0.3, attraction=0.8, **EQUAL), None, collaborating, partial(costs.collaborating, 2)
     ),
     "CCVR": Case(
         CCVR(FedAvg(0.3, **EQUAL), 0.5, calibration_steps=5, virtual_samples=6),

@@ -3,8 +3,8 @@
 Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
 part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
 trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm
-1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021), SuPerFed (Hahn et al. 2022) and
-FedFomo (Zhang et al. 2021).
+1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021), SuPerFed (Hahn et al. 2022),
+FedFomo (Zhang et al. 2021) and APPLE (Luo and Wu 2022).
 
 ``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is of
 `tests.reference.personal`; ``work[n - 1][k]`` lists what client ``k``'s steps of round ``n`` are
@@ -258,3 +258,32 @@ def fedfomo(gradient, value, world, work, start, step, arrives, downloads=None, 
         models.append([row.copy() for row in own])
         sums.append(affinity.copy())
     return Run(np.array(models), np.zeros((world.rounds, start.shape[1]))), np.array(sums)
+
+
+def apple(gradient, world, work, counts, start, step, relating, attraction, annealing, arrives):
+    """``relating``: the step of the relationship vectors. Also these, ``[T, K, K]``."""
+    clients = len(start)
+    even = np.array([count / sum(counts) for count in counts])
+    core, known = [row.copy() for row in start], [row.copy() for row in start]
+    relation = [even.copy() for _ in range(clients)]
+    own = [sum(even[j] * start[j] for j in range(clients)) for _ in range(clients)]
+    models, relations = [], []
+    for n in range(1, world.rounds + 1):
+        pull = attraction * (1 + np.cos(np.pi * n / annealing)) / 2 if n < annealing else 0.0
+        received = [row.copy() for row in known]
+        for k in world.participants(n):
+            c, p = core[k].copy(), relation[k].copy()
+
+            for rows in work[n - 1][k]:
+                cores = [*received[:k], c, *received[k + 1 :]]
+                slope = gradient(k, sum(p[j] * w for j, w in enumerate(cores)), rows)
+                by_p = [slope @ w + pull * (p[j] - even[j]) for j, w in enumerate(cores)]
+                c, p = c - step(n) * p[k] * slope, p - relating(n) * np.array(by_p)
+            core[k], relation[k] = c, p
+            cores = [*received[:k], c, *received[k + 1 :]]
+            own[k] = sum(p[j] * w for j, w in enumerate(cores))
+            if arrives[n - 1][k]:
+                known[k] = c.copy()
+        models.append([row.copy() for row in own])
+        relations.append([row.copy() for row in relation])
+    return Run(np.array(models), np.zeros((world.rounds, start.shape[1]))), np.array(relations)

@@ -3,7 +3,8 @@ by the chain rule.
 
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
 Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
-2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021) and FedPHP (Li et al. 2021).
+2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021), FedPHP (Li et al. 2021), FedPAC
+(Xu, Tong and Huang 2023), FedKD (Wu et al. 2022) and FedGen (Zhu, Hong and Zhou 2021).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -308,4 +309,186 @@ def ccvr(net, start, step, weights, visits, rate, turns, draws):
                 slope = slope + np.append(np.outer(r, wrong).ravel(), wrong) / len(virtual)
             model[-length:] -= rate(n) * slope
         history.append(model)
+    return np.array(history)
+
+
+def fedgen(net, start, step, weights, visits, rate, distillation, generator, draws):
+    """``generator``: its two layers; ``draws``: of each round the server's steps, and of each
+    client its own, pairs of uniform numbers and noise. Also the generators' numbers, ``[T, G]``.
+    """
+    server, frequency, models, generators = start, np.zeros(net.classes), [], []
+    layers = [layer.copy() for layer in generator]
+
+    def classes_of(uniform):
+        below = np.cumsum(frequency)[:-1]
+        return [int(np.sum(below <= one)) for one in uniform]
+
+    def made(noise, y):
+        a, b, c, d = layers
+        unit = np.concatenate([noise, np.eye(net.classes)[y]])
+        inner = unit @ a + b
+        return unit, inner, np.maximum(inner, 0) @ c + d
+
+    for n, each in enumerate(visits, 1):
+        said, total = {}, np.zeros(net.classes)
+        of_server, of_clients = draws[n - 1]
+        known = frequency.any()
+        for k, turns in each.items():
+            w = server
+            for turn, rows in enumerate(turns):
+                x, y = net.rows(k, rows)
+                slope = net.back(w, x, wrong_by(net.logits(w, x), y))
+                _, _, c, d = net.layers(w, x)
+                by_c, by_d = np.zeros_like(c), np.zeros_like(d)
+                uniform, noise = of_clients[k][turn]
+                for one, target in zip(noise, classes_of(uniform), strict=True):
+                    h = made(one, target)[2]
+                    wrong = softmax(h @ c + d) - np.eye(net.classes)[target]
+                    by_c, by_d = by_c + np.outer(h, wrong), by_d + wrong
+                by_head = np.concatenate([by_c.ravel(), by_d]) * known * distillation / len(noise)
+                slope[-len(by_head) :] += by_head
+                w = w - step(n) * slope
+            said[k], total = w, total + net.counts(k)
+        if said:
+            server, frequency = mean_of(weights, said), total / total.sum()
+            shares = {k: weights[k] / sum(weights[j] for j in said) for k in said}
+            heads = {k: net.layers(w, net.data[k][0])[2:] for k, w in said.items()}
+            for uniform, noise in of_server:
+                slopes = [np.zeros_like(layer) for layer in layers]
+                for one, target in zip(noise, classes_of(uniform), strict=True):
+                    unit, inner, h = made(one, target)
+                    logits = sum(shares[k] * (h @ c + d) for k, (c, d) in heads.items())
+                    wrong = (softmax(logits) - np.eye(net.classes)[target]) / len(noise)
+                    by_h = sum(shares[k] * (c @ wrong) for k, (c, _) in heads.items())
+                    by_inner = (layers[2] @ by_h) * (inner > 0)
+                    slopes[0] += np.outer(unit, by_inner)
+                    slopes[1] += by_inner
+                    slopes[2] += np.outer(np.maximum(inner, 0), by_h)
+                    slopes[3] += by_h
+                layers = [a - rate(n) * slope for a, slope in zip(layers, slopes, strict=True)]
+        models.append(server)
+        generators.append(np.concatenate([layer.ravel() for layer in layers]))
+    return np.array(models), np.array(generators)
+
+
+def truncated(net, row, energy):
+    """An update of low rank, matrix by matrix, and how many numbers it has."""
+    result, numbers = [], 0
+    for part in parts(row, net.data[0][0].shape[1], net.hidden, net.classes):
+        if part.ndim < 2:
+            result.append(part)
+            numbers += part.size
+            continue
+        left, values, right = np.linalg.svd(part, full_matrices=False)
+        rank = 0
+        while rank < len(values) and np.sum(values[:rank] ** 2) <= energy * np.sum(values**2):
+            rank += 1
+        rank = min(rank, int(np.sum(values > 0)))
+        result.append((left[:, :rank] * values[:rank] @ right[:rank]).ravel())
+        numbers += min(rank * (sum(part.shape) + 1), part.size)
+    return np.concatenate(result), numbers
+
+
+def fedkd(net, start, step, weights, visits, energy):
+    """``energy(n)``. The mentors ``[T, K, D]``, the mentee ``[T, D]``, and the numbers up and down,
+    ``[T]`` each.
+    """
+    size, width = len(start), net.hidden
+    mentee, mentors, turn = start, [start] * net.clients, [np.eye(width)] * net.clients
+    missed, history = [0] * net.clients, [[], [], [], []]
+
+    def loss(w, x, y):
+        return np.mean([-np.log(softmax(z)[t]) for z, t in zip(net.logits(w, x), y, strict=True)])
+
+    for n, each in enumerate(visits, 1):
+        said, up, down = {}, 0, 0
+        for k, turns in each.items():
+            down += missed[k]
+            missed[k] = 0
+            v, w, a = mentors[k], mentee, turn[k]
+            for rows in turns:
+                x, y = net.rows(k, rows)
+                share = 1 / (loss(v, x, y) + loss(w, x, y))
+                of_v, of_w = net.logits(v, x), net.logits(w, x)
+                p, q = (np.array([softmax(z) for z in of]) for of in (of_v, of_w))
+                h, g = net.represent(v, x), net.represent(w, x)
+                error = np.array([one - a @ other for one, other in zip(h, g, strict=True)])
+                by_a = sum(np.outer(e, other) for e, other in zip(error, g, strict=True))
+                by_h, by_g = 2 * share * error / width, -2 * share * error @ a / width
+                by_v = net.back(v, x, wrong_by(of_v, y) + share * (p - q), by_h)
+                by_w = net.back(w, x, wrong_by(of_w, y) + share * (q - p), by_g)
+                a = a + step(n) * 2 * share * by_a / (width * len(y))
+                v, w = v - step(n) * by_v, w - step(n) * by_w
+            mentors[k], turn[k] = v, a
+            said[k], numbers = truncated(net, w - mentee, energy(n))
+            up += numbers
+        if said:
+            change, numbers = truncated(net, mean_of(weights, said), energy(n))
+            mentee = mentee + change
+            missed = [min(old + numbers, size) for old in missed]
+        for record, now in zip(history, (np.array(mentors), mentee, up, down), strict=True):
+            record.append(now)
+    return [np.array(record) for record in history]
+
+
+def on_simplex(matrix, linear):
+    """The minimizer of a'Ma / 2 - b'a among shares, of all sets of positive ones."""
+    size, best, value = len(linear), None, np.inf
+    for number in range(1, 2**size):
+        some = [i for i in range(size) if number >> i & 1]
+        system = np.ones((len(some) + 1, len(some) + 1))
+        system[:-1, :-1], system[-1, -1] = matrix[np.ix_(some, some)], 0.0
+        shares = np.linalg.lstsq(system, np.append(linear[some], 1.0), rcond=None)[0][:-1]
+        if shares.min() < 0:
+            continue
+        whole = np.zeros(size)
+        whole[some] = shares
+        here = whole @ matrix @ whole / 2 - linear @ whole
+        if here < value:
+            best, value = whole, here
+    return best
+
+
+def fedpac(net, start, step, weights, visits, attraction):
+    """``visits``: of each participant the steps of its head, those of its body. ``[T, K, D]``."""
+    head = net.hidden * net.classes + net.classes
+    body, heads = start[:-head], [start[-head:]] * net.clients
+    centroids, history = {}, []
+
+    def moved(w, k, turns, part, size, pull):
+        for rows in turns:
+            x, y = net.rows(k, rows)
+            pulls = np.zeros((len(y), net.hidden))
+            for n, (h, target) in enumerate(zip(net.represent(w, x), y, strict=True)):
+                if pull and target in centroids:
+                    pulls[n] = 2 * pull * (h - centroids[target]) / net.hidden
+            slope = net.back(w, x, wrong_by(net.logits(w, x), y), pulls)
+            w = w.copy()
+            w[part] -= size * slope[part]
+        return w
+
+    for n, each in enumerate(visits, 1):
+        bodies, fitted, moments, variances, sums = {}, {}, {}, {}, {}
+        for k, (first, second) in each.items():
+            w, (x, y) = np.concatenate([body, heads[k]]), net.rows(k, None)
+            read = net.represent(w, x)
+            rows = [read[y == c].sum(axis=0) / len(y) for c in range(net.classes)]
+            moments[k] = np.concatenate(rows)
+            spread = np.mean([h @ h for h in read]) - moments[k] @ moments[k]
+            variances[k] = spread / len(y)
+            w = moved(w, k, first, slice(-head, None), step(n), 0.0)
+            w = moved(w, k, second, slice(0, len(start) - head), step(n), attraction)
+            bodies[k], fitted[k] = w[:-head], w[-head:]
+            for h, target in zip(net.represent(w, x), y, strict=True):
+                sums.setdefault(int(target), []).append(h)
+        some = list(each)
+        if some:
+            body = mean_of(weights, bodies)
+            matrix = np.array([[moments[i] @ moments[j] for j in some] for i in some])
+            matrix += np.diag([variances[i] for i in some])
+            for k in some:
+                shares = on_simplex(matrix, np.array([moments[k] @ moments[j] for j in some]))
+                heads[k] = sum(a * fitted[j] for a, j in zip(shares, some, strict=True))
+        centroids = centroids | {c: np.mean(said, axis=0) for c, said in sums.items()}
+        history.append(np.array([np.concatenate([body, own]) for own in heads]))
     return np.array(history)

@@ -16,7 +16,7 @@ from fljax.algorithms.server.base import LocalLearning
 from fljax.problems import Problem, Reading, Softmax
 from fljax.rounds import Round
 
-__all__ = ["ClassMeans", "FedProto", "State"]
+__all__ = ["ClassMeans", "FedProto", "State", "class_sums"]
 
 #: Needs of a server that divides one sum over its participants' messages by another.
 OF_MEANS = Needs(None, absent=True, late=True, masked=True, classes=True)
@@ -65,12 +65,7 @@ class ClassMeans(LocalLearning):
         """Return the sums of what is said of each class, and the numbers of its samples beside
         them, ``[K, C, R + 1]``.
         """
-        said, labels = self.said(problem, models), problem.targets.astype(jnp.int32)
-        assert isinstance(problem.loss, Softmax)
-        of_class = jax.nn.one_hot(labels, problem.loss.classes, dtype=said.dtype)
-        of_class = jnp.where(problem.weights[..., None] > 0, of_class, 0)
-        said = jnp.concatenate([said, jnp.ones_like(said[..., :1])], axis=2)
-        return jnp.einsum("knc,knr->kcr", of_class, said, precision=HIGHEST)
+        return class_sums(problem, self.said(problem, models))
 
     def init(self, problem: Problem, network: Any) -> State:
         classes, width = self._size(problem)
@@ -111,6 +106,20 @@ class ClassMeans(LocalLearning):
         heard = counts > 0
         means = jnp.where(heard, total[:, :-1] / jnp.where(heard, counts, 1), state.means)
         return State(cohort.who.put(state.model, local), means, state.known | heard[:, 0])
+
+
+def class_sums(
+    problem: Problem, said: Float[Array, "clients samples width"]
+) -> Float[Array, "clients classes numbers"]:
+    """Return the sums of what is said of clients' samples by class, and the numbers of its samples
+    beside them, ``[K, C, R + 1]``.
+    """
+    assert isinstance(problem.loss, Softmax)
+    labels = problem.targets.astype(jnp.int32)
+    of_class = jax.nn.one_hot(labels, problem.loss.classes, dtype=said.dtype)
+    of_class = jnp.where(problem.weights[..., None] > 0, of_class, 0)
+    said = jnp.concatenate([said, jnp.ones_like(said[..., :1])], axis=2)
+    return jnp.einsum("knc,knr->kcr", of_class, said, precision=HIGHEST)
 
 
 @algorithm("FedProto", "tan2022", dataclasses.replace(OF_MEANS, representation=True))

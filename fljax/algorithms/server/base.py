@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._module import field, module, static
@@ -245,6 +245,7 @@ class LocalLearning(Algorithm):
         *,
         weights: Float[Array, " chosen"] | None = None,
         discount: Any = 1.0,
+        numbers: Int[Array, " chosen"] | None = None,
     ) -> Arrived:
         """Return what arrives at the server, weighted as in the cohort unless ``weights`` are
         given.
@@ -257,6 +258,7 @@ class LocalLearning(Algorithm):
             that are not models.
           weights: ``[M]``, other weights than the cohort's.
           discount: the discount of late messages, as in :meth:`~fljax.link.Link.collect`.
+          numbers: ``[M]``, how many each message has, likewise.
         """
         # Weights of unequal probabilities are shares of what all clients say.
         unequal = cohort.weights is not None and cohort.who.weights is not None
@@ -269,7 +271,16 @@ class LocalLearning(Algorithm):
             discount=discount,
             clients=cohort.who.numbers,
             step_size=None if self._optimizes else self.size(now.number),
+            numbers=numbers,
         )
+
+    def heard(self, now: Round, cohort: Cohort) -> Bool[Array, " chosen"]:
+        """Return of which participants the server has the messages that they sent
+        (:meth:`~fljax.link.Link.send`) in this round, where it needs each for itself.
+        """
+        nobody = jnp.zeros((now.problem.clients, 1), now.problem.dtype)
+        said = cohort.who.put(nobody, jnp.ones((len(cohort.here), 1), nobody.dtype))
+        return (cohort.who.take(now.link.known(said, nobody))[:, 0] > 0) & cohort.here
 
     @property
     def _optimizes(self) -> bool:
@@ -332,6 +343,19 @@ class Averaging(LocalLearning):
 
     def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
         return self.weights(problem)
+
+    def shares(
+        self, cohort: Cohort, heard: Bool[Array, " chosen"], dtype: Any
+    ) -> Float[Array, " chosen"]:
+        """Return what each participant counts in the server's mean: it moves by the sum of their
+        differences from its model, each times its share.
+        """
+        weights = heard.astype(dtype)
+        weights = weights if cohort.weights is None else weights * cohort.weights
+        if cohort.who.weights is not None:  # shares of what all clients say
+            return weights
+        total = jnp.sum(weights)
+        return weights / jnp.where(total > 0, total, 1)
 
 
 @module

@@ -1,0 +1,169 @@
+r"""APPLE: each client learns how much of every other's model it uses (Luo and Wu 2022)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fljax import _check
+from fljax._module import field, module, static
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.server.base import Averaging, check_no_optimizer
+from fljax.problems import Problem
+from fljax.rounds import Round
+from fljax.schedules import Schedule, as_schedule
+
+__all__ = ["APPLE", "State"]
+
+
+class State(NamedTuple):
+    """State of the clients and the server between rounds."""
+
+    model: Array  # [K, D]  the personal models
+    core: Array  # [K, D]  c_k
+    known: Array  # [K, D]  what the server knows of each core model
+    relation: Array  # [K, K]  p_k, a client's in its row
+
+
+@algorithm("APPLE", "luo2022", Needs(None, absent=True))
+@module
+class APPLE(Averaging):
+    r"""Personal models are combinations of all clients' core models, with weights that are learned.
+
+    Client :math:`k` has a core model :math:`c_k`, which it sends, and a directed relationship
+    vector :math:`p_k\in\mathbb R^K`, which it keeps. A participant of round :math:`n` receives what
+    the server knows of the others' core models, and takes steps, on the same batches, on the loss
+    of its personal model :math:`w_k` with a pull toward equal treatment of all,
+
+    .. math::
+
+        w_k=\sum_lp_{k,l}c_l,\qquad
+        F_k(c_k,p_k)=f_k(w_k)+\lambda_n\frac\mu2\|p_k-p_0\|^2
+
+    along its gradients by its own core model and by its vector,
+
+    .. math::
+
+        c_k\leftarrow c_k-\eta_1p_{k,k}f_k'(w_k),\qquad
+        p_{k,l}\leftarrow p_{k,l}-\eta_2\big(\langle f_k'(w_k),c_l\rangle
+            +\lambda_n\mu(p_{k,l}-p_{0,l})\big)
+
+    and sends :math:`c_k`. In :math:`p_0`, with which all begin, clients have the shares of their
+    weights, so that first the personal models are an average of all. The pull is annealed,
+
+    .. math:: \lambda_n=\tfrac12\Big(1+\cos\frac{n\pi}L\Big)\text{ for }n<L,\qquad 0\text{ from }L
+
+    and with it the focus moves from what all have in common to a client's own objective. Metrics
+    evaluate the :math:`w_k` that clients had at the end of their last participation, of the core
+    models that they received then; clients that do not participate keep all that is theirs.
+
+    A participant receives the core models of all others, so that a round costs :math:`K` models for
+    each; the paper also limits how many are downloaded. Individual models are used and stored, so
+    secure summation is not possible. Nothing bounds :math:`p_k`, whose entries may be negative and
+    need not sum to one.
+
+    Sources differ. The gradients are those of the objective, as in the paper. PFLlib takes the mean
+    over parameters in the place of the inner product, and core models take steps :math:`K` times as
+    long, without which their first ones are :math:`p_{0,k}` times as long as federated averaging's.
+
+    Args:
+      step_size: :math:`\eta_1`, a number or a schedule; as in :class:`~fljax.algorithms.FedAvg`,
+        which also has the other arguments. The ``weighting`` is that of :math:`p_0`, the paper's
+        ``"samples"``; what a client minimizes has no weights.
+      relationship_step_size: :math:`\eta_2`, a schedule of the round or a number, > 0.
+      attraction: :math:`\mu\ge0`.
+      annealing: :math:`L\ge1`, the number of rounds until the pull has gone.
+
+    Raises:
+      ValueError: a negative attraction, no annealing, an optimizer as step size (there are two);
+        as for FedAvg.
+
+    Example:
+      Clients find those that are like them:
+
+      >>> import jax, numpy as np, fljax as fl
+      >>> rng = np.random.default_rng(0)
+      >>> X = rng.normal(size=(6, 20, 2))
+      >>> targets = np.stack([X[k] @ ([3, 0] if k < 3 else [0, 3]) for k in range(6)])
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.from_clients(list(zip(X, targets)), fl.problems.LeastSquares()),
+      ...     algorithm=fl.algorithms.APPLE(0.3, relationship_step_size=0.01, annealing=10),
+      ... )
+      >>> results = fl.sweep(lambda key: simulation, seeds=1, rounds=100, keep_models=True)
+      >>> models = results.model[0]
+      >>> [float(abs(models[0] - models[k]).max().round(1)) for k in (1, 3)]
+      [0.0, 3.0]
+
+    Reference:
+      Luo and Wu 2022, Algorithm 1, with the cosine schedule of its loss.
+    """
+
+    relationship_step_size: Schedule = field(converter=as_schedule, kw_only=True)
+    attraction: Float[Array, ""] | float = dataclasses.field(default=0.1, kw_only=True)
+    annealing: int = static(default=100, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        check_no_optimizer(self)
+        _check.nonnegative("attraction", self.attraction)
+        _check.count("annealing", self.annealing)
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start, clients = start_models(problem), problem.clients
+        relation = jnp.broadcast_to(self._even(problem), (clients, clients))
+        return State(jnp.matmul(relation, start, precision=HIGHEST), start, start, relation)
+
+    def step(self, state: State, now: Round) -> State:
+        cohort, dim, clients = self.invite(now, state.model), now.problem.dim, now.problem.clients
+        who, even = cohort.who, self._even(now.problem)[None]
+        core, relation = who.take((state.core, state.relation))
+        cores = now.link.publish(state.known, cohort.here, size=(clients - 1) * dim)
+        itself = who.numbers[:, None] == jnp.arange(clients, dtype=jnp.int32)[None]
+        size, rate = self.size(now.number), self.relationship_step_size(now.number)
+        gone = jnp.minimum(now.number, self.annealing).astype(core.dtype) / self.annealing
+        pull = self.attraction * (1 + jnp.cos(jnp.pi * gone)) / 2
+
+        def along(part: Problem, both: Array, itself: Array) -> Array:
+            core, relation = both[:, :dim], both[:, dim:]
+            slope = part.gradient(_mixed(core, relation, cores, itself))
+            by_core = _at(itself, relation) * slope
+            along_core = jnp.sum(slope * core, axis=1, keepdims=True)
+            along_others = jnp.matmul(slope, cores.T, precision=HIGHEST)
+            by_relation = jnp.where(itself, along_core, along_others) + pull * (relation - even)
+            return jnp.concatenate([size * by_core, rate * by_relation], axis=1)
+
+        start = jnp.concatenate([core, relation], axis=1)
+        one = jnp.ones((), core.dtype)
+        both = self.learn(now, cohort, start, step=one, direction=along, given=itself).model
+        core, relation = both[:, :dim], both[:, dim:]
+        said = now.link.send(core, clients=who.numbers, sending=cohort.here)
+        return State(
+            who.put(state.model, _mixed(core, relation, cores, itself)),
+            who.put(state.core, core),
+            now.link.known(who.put(state.known, said), state.known),
+            who.put(state.relation, relation),
+        )
+
+    def _even(self, problem: Problem) -> Float[Array, " clients"]:
+        r""":math:`p_0`."""
+        weights = self.server_weights(problem)
+        weights = jnp.ones(problem.clients, problem.dtype) if weights is None else weights
+        return weights / jnp.sum(weights)
+
+
+def _at(itself: Bool[Array, "some clients"], relation: Float[Array, "some clients"]) -> Array:
+    """What clients have of their own core models, ``[some, 1]``."""
+    return jnp.sum(jnp.where(itself, relation, 0), axis=1, keepdims=True)
+
+
+def _mixed(
+    core: Float[Array, "some dim"],
+    relation: Float[Array, "some clients"],
+    cores: Float[Array, "clients dim"],
+    itself: Bool[Array, "some clients"],
+) -> Float[Array, "some dim"]:
+    """The personal models, of the clients' own core models and those that they received."""
+    others = jnp.matmul(jnp.where(itself, 0, relation), cores, precision=HIGHEST)
+    return _at(itself, relation) * core + others

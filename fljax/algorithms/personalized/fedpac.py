@@ -1,0 +1,242 @@
+r"""FedPAC: features aligned with global centroids, and heads combined for each client (Xu et al.
+2023).
+"""
+
+import dataclasses
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fljax import _check
+from fljax._linalg import simplex_minimizers
+from fljax._module import module, static
+from fljax._numerics import HIGHEST
+from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax.algorithms.local_steps import Direction, along_gradient, along_losses
+from fljax.algorithms.personalized.fedproto import class_sums
+from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.problems import Problem, Reading
+from fljax.rounds import Round
+
+__all__ = ["FedPAC", "State"]
+
+
+class State(NamedTuple):
+    """State of the clients and the server between rounds."""
+
+    model: Array  # [K, D]  (theta, phi_k): the heads as the server has combined them
+    body: Array  # [body]  theta
+    means: Array  # [C, R]  the centroids of the classes' representations
+    known: Array  # [C]  of which classes there is one
+
+
+@algorithm(
+    "FedPAC",
+    "xu2023",
+    Needs(None, absent=True, classes=True, representation=True),
+)
+@module
+class FedPAC(Averaging):
+    r"""A common body aligned with the centroids of classes, and a head combined for each client.
+
+    With the representation :math:`r_\theta(x)\in\mathbb R^R` of a body :math:`\theta`, a
+    participant of round :math:`n` receives :math:`\theta^{(n-1)}`, its head :math:`\varphi_k` and
+    the centroids :math:`\bar r_c` of the classes. It measures its samples' moments, with
+    :math:`\hat p_k(c)` the share of class :math:`c` among its :math:`D_k` samples,
+
+    .. math::
+
+        h_{k,c}=\frac1{D_k}\sum_{j:y_{k,j}=c}r(x_{k,j}),\qquad
+        V_k=\frac1{D_k}\Big(\frac1{D_k}\sum_j\|r(x_{k,j})\|^2-\sum_c\|h_{k,c}\|^2\Big)
+
+    fits its head to the received body along :math:`\partial_\varphi f_k` for :math:`\tau` passes,
+    then the body to the new head, with a pull of its representations toward the centroids:
+
+    .. math::
+
+        \theta_k\leftarrow\theta_k-\mu\,\partial_\theta\frac1{D_k}\sum_j\Big(
+            \ell(x_{k,j},y_{k,j};\theta_k,\varphi_k)
+            +\frac\lambda R\big\|r_{\theta_k}(x_{k,j})-\bar r_{y_{k,j}}\big\|^2\Big)
+
+    It sends both, its moments, and its sums of representations by class with their counts, of
+    :math:`\theta_k`. The server averages the bodies as in :class:`~fljax.algorithms.FedAvg`, takes
+    the means of each class over all samples as its centroids, and gives each participant the
+    combination of all heads whose expected loss on that client's data it estimates to be least:
+
+    .. math::
+
+        \varphi_k\leftarrow\sum_{l\in S}\alpha_{k,l}\varphi_l,\qquad
+        \alpha_k=\arg\min_{\alpha\ge0,\ \sum_l\alpha_l=1}\sum_{l\in S}\alpha_l^2V_l
+            +\sum_c\Big\|h_{k,c}-\sum_{l\in S}\alpha_lh_{l,c}\Big\|^2
+
+    The first term is the variance of the combination, that of heads fitted to few samples, the
+    second its bias, that of heads of other distributions. It is one quadratic program of all
+    participants with a linear term for each, which the device solves.
+
+    A message up has :math:`D+C(2R+1)+1` numbers and one down :math:`D+C(R+1)`. Metrics evaluate
+    :math:`(\theta^{(n)},\varphi_k)`, and clients that do not participate keep the heads that the
+    server has combined for them last. A class of which the server knows nothing pulls nobody, in
+    the first round none does, and one of which no participant has samples keeps its centroid. The
+    server knows each head and its class distribution, so secure summation is not possible.
+
+    Sources differ. In the paper the pull is the squared distance; divided by :math:`R` it is the
+    mean square, as in the authors' code. In that code a class without centroid pulls toward a
+    client's own mean of before its steps, heads have a step size of their own, weights
+    :math:`\alpha` below 0.001 are zero, and eigenvalues below 0.01 of a quadratic that rounding
+    made indefinite are left out. Here what noise or compression makes of a negative :math:`V_k` is
+    zero.
+
+    Args:
+      step_size: :math:`\mu` of both, as in :class:`~fljax.algorithms.FedAvg`, which also has the
+        other arguments; an optimizer is initialized anew for each. The paper weighs bodies by
+        ``"samples"``.
+      attraction: :math:`\lambda\ge0`.
+      head_epochs: :math:`\tau\ge1`, passes of the head, each of as many steps as the body takes, on
+        batches of its own; the paper's is 1.
+
+    Raises:
+      ValueError: a negative attraction, a loss that is not :class:`~fljax.problems.Softmax`, a
+        network that does not say its representation (:func:`fljax.models.headed`); as for FedAvg.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.softmax(jax.random.key(0), clients=4, samples=20, dim=6, classes=3)
+      >>> network = fl.models.mlp(3, hidden=[16])
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.Model.of(data, network, jax.random.key(1)),
+      ...     algorithm=fl.algorithms.FedPAC(0.1, epochs=5),
+      ...     metrics=["train_error"],
+      ... )
+      >>> error = fl.run(simulation, rounds=20).train_error.mean("client")
+      >>> bool(error[-1] < error[0])
+      True
+
+    Reference:
+      Xu, Tong and Huang 2023, Algorithm 1.
+    """
+
+    attraction: Float[Array, ""] | float = dataclasses.field(default=1.0, kw_only=True)
+    head_epochs: int = static(default=1, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        _check.nonnegative("attraction", self.attraction)
+        _check.count("head_epochs", self.head_epochs)
+
+    def message_size_of(self, problem: Problem) -> int:
+        classes, width = _size(problem)
+        return problem.dim + classes * (2 * width + 1) + 1
+
+    def init(self, problem: Problem, network: Any) -> State:
+        start, (body, _) = start_models(problem), _places(problem)
+        common = jnp.mean(start[:, body], axis=0)
+        means = jnp.zeros(_size(problem), problem.dtype)
+        model = start.at[:, body].set(common[None])
+        return State(model, common, means, jnp.zeros(len(means), bool))
+
+    def step(self, state: State, now: Round) -> State:
+        cohort = self.invite(now, state.model, draws=self.head_epochs + 1)
+        who, (body, head), dim = cohort.who, _places(now.problem), now.problem.dim
+        classes, width = state.means.shape
+        told = jnp.concatenate([state.means, state.known[:, None].astype(state.means.dtype)], 1)
+        told = jnp.concatenate([state.body, told.reshape(-1)])
+        told = now.link.publish(told, cohort.here, size=len(told) + len(head))
+        common, centroids = told[: len(body)], told[len(body) :].reshape(classes, width + 1)
+        start = who.take(state.model).at[:, body].set(common[None])
+
+        part = who.of(now.problem)
+        moments, variance = _moments(part, start)
+        local = self._trained(now, cohort, start, centroids)
+        sums = _sums(part, local)
+        pieces = [local, sums, moments, variance]
+        said = jnp.concatenate([piece.reshape(len(local), -1) for piece in pieces], axis=1)
+        said = now.link.send(said, clients=who.numbers, sending=cohort.here)
+
+        arrived, ends = self.heard(now, cohort), np.cumsum([dim, sums[0].size, moments[0].size])
+        said = jnp.where(arrived[:, None], said, 0)
+        local, sums, moments, variance = jnp.split(said, ends, axis=1)
+        away = local[:, body] - state.body[None]
+        common = state.body + self.shares(cohort, arrived, local.dtype) @ away
+        heads = _combined(local[:, head], moments, jnp.maximum(variance[:, 0], 0), arrived)
+        total = jnp.sum(sums, axis=0).reshape(classes, width + 1)
+        counts = total[:, -1:]
+        heard = counts > 0
+        means = jnp.where(heard, total[:, :-1] / jnp.where(heard, counts, 1), state.means)
+
+        old = who.take(state.model)
+        new = old.at[:, head].set(jnp.where(arrived[:, None], heads, old[:, head]))
+        model = who.put(state.model, new).at[:, body].set(common[None])
+        return State(model, common, means, state.known | heard[:, 0])
+
+    def _trained(
+        self, now: Round, cohort: Cohort, start: Array, centroids: Array
+    ) -> Float[Array, "chosen dim"]:
+        """The participants' models after the steps of their heads, then of their bodies."""
+        (body, head), draws, last = _places(now.problem), cohort.batch, None
+        if draws is not None:
+            draws, last = (jax.tree.map(itemgetter(at), draws) for at in (slice(-1), -1))
+
+        def moved(model: Array, places: np.ndarray, direction: Direction, batch: Any) -> Array:
+            def along(part: Problem, some: Array, model: Array) -> Array:
+                return direction(part, model.at[:, places].set(some), ())[:, places]
+
+            some = self.learn(
+                now, cohort, model[:, places], batch=batch, direction=along, given=model
+            )
+            return model.at[:, places].set(some.model)
+
+        def aligned(own: Reading, model: Array, _: Any) -> Array:
+            read, there = own.representation(model), centroids[own.targets.astype(jnp.int32)]
+            away = jnp.mean((read - there[:, :-1]) ** 2, axis=1)
+            return own.losses(own.head(model, read)) + self.attraction * there[:, -1] * away
+
+        def one(model: Array, batch: Any) -> tuple[Array, None]:
+            return moved(model, head, along_gradient, batch), None
+
+        model = jax.lax.scan(one, start, draws, length=self.head_epochs)[0]
+        return moved(model, body, along_losses(aligned), last)
+
+
+def _places(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
+    """The indices of the body's parameters, and of the head's."""
+    head = problem.head_coordinates()
+    return np.flatnonzero(~head).astype(np.int32), np.flatnonzero(head).astype(np.int32)
+
+
+def _size(problem: Problem) -> tuple[int, int]:
+    """``C`` and ``R``, of a problem or of its shapes alone."""
+    sums = jax.eval_shape(lambda known: _sums(known, start_models(known)), problem)
+    return sums.shape[1], sums.shape[2] - 1
+
+
+def _sums(problem: Problem, models: Array) -> Float[Array, "clients classes numbers"]:
+    """Sums of representations by class, and the counts of its samples."""
+    return class_sums(problem, problem.representations(models))
+
+
+def _moments(problem: Problem, models: Array) -> tuple[Array, Array]:
+    """``h_k``, ``[M, C, R]``, and ``V_k``, ``[M, 1]``."""
+    read = problem.representations(models)
+    real = (problem.weights > 0).astype(read.dtype)
+    count = jnp.sum(real, axis=1, keepdims=True)
+    moments = class_sums(problem, read)[..., :-1] / count[..., None]
+    squares = jnp.sum(real * jnp.sum(read**2, axis=2), axis=1, keepdims=True) / count
+    return moments, (squares - jnp.sum(moments**2, axis=(1, 2))[:, None]) / count
+
+
+def _combined(
+    heads: Float[Array, "chosen head"],
+    moments: Float[Array, "chosen numbers"],
+    variance: Float[Array, " chosen"],
+    arrived: Bool[Array, " chosen"],
+) -> Float[Array, "chosen head"]:
+    """The combination of the heads for each of those who sent them."""
+    products = jnp.matmul(moments, moments.T, precision=HIGHEST)
+    # Of nobody anything will do: nobody gets it.
+    allowed = arrived | ~jnp.any(arrived)
+    shares = simplex_minimizers(jnp.diag(variance) + products, products, allowed)
+    return jnp.matmul(shares, heads, precision=HIGHEST)
