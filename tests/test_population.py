@@ -388,6 +388,25 @@ def test_an_algorithm_that_reads_others_is_refused_with_the_size(population):
         fl.run(simulation, rounds=2)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "error", "words"),
+    [
+        (
+            fl.algorithms.FedAMP(
+                0.1, attraction=0.1, attention_step_size=0.1, scale=1.0, clients_per_round=3
+            ),
+            TypeError,
+            "all clients' .* are asked for",
+        ),
+        (fl.algorithms.FedFomo(0.1, clients_per_round=3), ValueError, "how many clients there are"),
+    ],
+)
+def test_an_algorithm_that_compares_all_clients_is_refused(population, algorithm, error, words):
+    simulation = fl.Simulation(on_disk(population), algorithm)
+    with pytest.raises(error, match=words):
+        fl.run(simulation, rounds=2)
+
+
 def test_states_that_depend_on_the_number_of_clients_are_refused(population):
     @fl.module
     class Shares(fl.algorithms.SCAFFOLD):

@@ -81,7 +81,7 @@ def drop_cache(folder: Path) -> None:
 
 def readers(population: Population, folder: Path) -> dict[str, tuple[Path, Callable[[int], Any]]]:
     """By format: where it is, and what reads one client."""
-    made = {
+    made: dict[str, Any] = {
         "npy and checksums (fljax)": (
             population.folder,
             population.__getitem__,

@@ -137,8 +137,8 @@ def _first_rows(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> 
 @functools.partial(jax.jit, static_argnames="layout")
 def _begins_alike(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> Array:
     """Whether clients' rows begin as they do beside one client more."""
-    more = jax.tree.map(lambda a: jnp.concatenate([a, a[:1]]), (numbers, data))
-    some, others = (_first_rows(bare, *given, layout) for given in ((numbers, data), more))
+    also = jax.tree.map(lambda a: jnp.concatenate([a, a[:1]]), (numbers, data))
+    some, others = (_first_rows(bare, n, d, layout) for n, d in ((numbers, data), also))
     alike = [jnp.array_equal(a, b[:-1]) for a, b in zip(some, others, strict=True)]
     return jnp.all(jnp.array([True, *alike]))
 
@@ -480,7 +480,17 @@ def run_cohorts(
     bare = replace(simulation, problem=problem.bare())
     kept = _Folder(folder, {} if folder is None else _identity(bare, key, rounds, record_every))
     with closing(kept):
-        return _run(bare, key, rounds, record_every, kept)
+        try:
+            return _run(bare, key, rounds, record_every, kept)
+        except TypeError as error:
+            if Rows.__name__ not in str(error):
+                raise
+            raise TypeError(  # JAX met them before they could say what they are
+                f"all clients' data or states are asked for by {type(bare.algorithm).label}, and "
+                "of a population a round has its participants' rows alone; take an algorithm that "
+                "reads and writes no others, or clients in memory "
+                "(fljax.problems.Model.from_clients)."
+            ) from error
 
 
 def _run(
