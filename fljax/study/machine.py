@@ -6,6 +6,7 @@ time, from a few threads. An accelerator gets the largest blocks that fit its me
 device its own blocks, so no device ever waits for another.
 """
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -67,8 +68,13 @@ def default_workers() -> int:
 # What fits ---------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=64)  # asked several times for each block
 def footprint(shown: Simulation) -> tuple[int, int]:
-    """Bytes that a run keeps in use: those shared by all grid points, and those of each."""
+    """Bytes that a run keeps in use: those shared by all grid points, and those of each.
+
+    Args:
+      shown: shapes and structure, of which each object is its own.
+    """
     problem = shown.problem
     rows, number = problem.clients, problem.dim * problem.dtype.itemsize
     if problem.online and on_cpu():  # no more than a state or a group of senders has
