@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fljax import _folders
-from fljax._memory import memory_at_hand, on_cpu
+from fljax._memory import cores, memory_at_hand, on_cpu
 from fljax.link.server import GROUP
 from fljax.records import COUNTS
 from fljax.simulation import Simulation
@@ -48,13 +48,6 @@ CALL_BYTES = 2**33
 #: Points of one structure beyond this go through in several blocks on a CPU: by then what they
 #: share (data, graph, optimum) is a small part of the work.
 POINTS_AT_ONCE = 64
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS and Windows do not tell
 
 
 def default_workers() -> int:
