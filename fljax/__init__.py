@@ -10,6 +10,7 @@ from fljax import (
     attacks,
     batches,
     clustering,
+    data,
     federation,
     graphs,
     link,
@@ -34,7 +35,6 @@ from fljax.simulation import Simulation
 if TYPE_CHECKING:
     from fljax import (
         audit,
-        data,
         descent,
         fairness,
         monitoring,
@@ -115,7 +115,7 @@ __all__ = [
 #: Loaded when they are first used, as simulations are made without them; matplotlib, xarray and
 #: SciPy's statistics, which some of them need, take longer than JAX.
 _ROOMS = (
-    *("audit", "data", "descent", "fairness", "monitoring"),
+    *("audit", "descent", "fairness", "monitoring"),
     *("plotting", "statistics", "study", "theory"),
 )
 

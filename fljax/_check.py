@@ -19,6 +19,8 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from fljax._rows import Rows
+
 F = TypeVar("F", bound=Callable)
 
 
@@ -329,6 +331,7 @@ def lacks(cls: type, name: str, what: str) -> str:
 def registered(name: str, value: Any) -> None:
     """Raise ``TypeError`` if JAX would take an object of a user's own class for a single number."""
     array = isinstance(value, jax.Array | np.ndarray | numbers.Number | jax.ShapeDtypeStruct)
+    array |= isinstance(value, Rows)
     if not array and jax.tree_util.all_leaves((value,)):
         raise TypeError(
             f"{name} is of class {type(value).__name__}, which is no pytree: JAX cannot see the "

@@ -12,11 +12,13 @@ from jaxtyping import Array
 from fljax import _check, requirements, schedules
 from fljax._memory import check_fits
 from fljax._numerics import key_of
+from fljax._rows import Rows
 from fljax.algorithms import Algorithm, start_models
 from fljax.graphs import Graph, Relearned, Varying
 from fljax.link import Link, LocalGraphHomomorphic, Memory, Traffic, receivers_of
 from fljax.link import begin as begin_link
 from fljax.metrics import Metric, Snapshot
+from fljax.participation import Participants
 from fljax.privacy import CentralGaussian, Gap, Notion, promises
 from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.notions import is_gaussian
@@ -34,8 +36,10 @@ __all__ = [
     "final_ledger",
     "final_model",
     "look",
+    "measured",
     "noise_plan",
     "outcome",
+    "passed",
     "prepare",
     "stepped",
     "trace",
@@ -242,6 +246,66 @@ def look(
     return Round(round, problem, network, link, changing), stream, availability
 
 
+def passed(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    round: Array,
+    rounds: int,
+    invited: Participants | None = None,
+) -> Carry:
+    """The state after another round, in which ``invited`` take part if they were chosen before."""
+    algorithm, privacy = simulation.algorithm, simulation.privacy
+    now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
+    now.invited = invited
+    state = stepped(simulation, carry.state, now)
+    now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
+    model = state.model.rows if isinstance(state.model, Rows) else state.model
+    finite = jnp.all(jnp.isfinite(model))
+    first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
+    return Carry(
+        state,
+        {name: _booked(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
+        # Looked at only where a guarantee rests on it: it costs a pass over the samples.
+        carry.gradient_norm
+        if not isinstance(privacy, Notion)
+        else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
+        jnp.maximum(carry.rounding, now.link.rounding),
+        first.astype(jnp.int32),
+        carry.traffic.plus(now.link.traffic),
+        stream,
+        availability,
+        now.link.memory,
+        now.link.signal_to_noise if _asks(simulation, "needs_noise") else None,
+        _drift(simulation, now),
+    )
+
+
+def measured(
+    simulation: Simulation, prepared: Prepared, carry: Carry, round: Array
+) -> dict[str, Array]:
+    """The metrics after a round, and the largest privacy loss of a client in the ledger."""
+    problem = prepared.problem
+    model, _ = _judged(simulation, prepared, carry.state)
+    shared = model if model.ndim == 1 else None
+    model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
+    honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
+    now = Snapshot(
+        problem.at(round) if problem.online else problem,
+        simulation.network,
+        model,
+        prepared.optimum,
+        shared,
+        carry.state,
+        honest,
+        carry.signal_to_noise,
+        carry.drift,
+    )
+    record = {m.name: _measured(m, now) for m in simulation.metrics}
+    return record | {f"privacy_{name}": jnp.max(s) for name, s in _totals(carry).items()}
+
+
 def advance(
     simulation: Simulation,
     prepared: Prepared,
@@ -258,53 +322,16 @@ def advance(
     the ledger, and the traffic since the last record. Round ``n`` draws from ``fold_in(key, n)``,
     so a run in several segments is the same run.
     """
-    problem, algorithm, privacy = prepared.problem, simulation.algorithm, simulation.privacy
 
     def one_round(round: Array, carry: Carry) -> Carry:
-        now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
-        state = stepped(simulation, carry.state, now)
-        now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
-        finite = jnp.all(jnp.isfinite(state.model))
-        first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
-        return Carry(
-            state,
-            {name: _booked(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
-            # Looked at only where a guarantee rests on it: it costs a pass over the samples.
-            carry.gradient_norm
-            if not isinstance(privacy, Notion)
-            else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
-            jnp.maximum(carry.rounding, now.link.rounding),
-            first.astype(jnp.int32),
-            carry.traffic.plus(now.link.traffic),
-            stream,
-            availability,
-            now.link.memory,
-            now.link.signal_to_noise if _asks(simulation, "needs_noise") else None,
-            _drift(simulation, now),
-        )
+        return passed(simulation, prepared, key, carry, round, rounds)
 
     def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
         if record_every == 1:  # what rounds have in common leaves one loop, but not two
             carry = one_round(first, carry)
         else:
             carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
-        model, _ = _judged(simulation, prepared, carry.state)
-        shared = model if model.ndim == 1 else None
-        model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
-        honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
-        now = Snapshot(
-            problem.at(first + (record_every - 1)) if problem.online else problem,
-            simulation.network,
-            model,
-            prepared.optimum,
-            shared,
-            carry.state,
-            honest,
-            carry.signal_to_noise,
-            carry.drift,
-        )
-        record = {m.name: _measured(m, now) for m in simulation.metrics}
-        record |= {f"privacy_{name}": jnp.max(spent) for name, spent in _totals(carry).items()}
+        record = measured(simulation, prepared, carry, first + (record_every - 1))
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
 
     firsts = jnp.asarray(done, jnp.int32) + jnp.arange(

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_array, float_dtype, module, static
+from fljax._rows import Rows, rows_of
 
 __all__ = [
     "PACKED_SIZE",
@@ -43,6 +44,7 @@ __all__ = [
     "TwoStates",
     "Unequal",
     "Until",
+    "distinct",
     "everyone_or",
     "groups",
     "shuffled",
@@ -411,14 +413,19 @@ class Participants(NamedTuple):
 
     def take(self, rows: Any) -> Any:
         """Return the participants' rows of ``[K, ...]`` arrays."""
-        return rows if self.clients is None else jax.tree.map(lambda a: a[self.clients], rows)
+        if self.clients is None:
+            return rows
+        return jax.tree.map(lambda a: rows_of(a, self.clients), rows)
 
     def of(self, problem: Any) -> Any:
         """Return the problem of the participants."""
         return problem if self.clients is None else problem.take(self.clients)
 
-    def put(self, old: Shaped[Array, "clients ..."], new: Array) -> Shaped[Array, "clients ..."]:
+    def put(self, old: Any, new: Array) -> Any:
         """Return ``[K, ...]`` with the participants' rows replaced."""
+        if isinstance(old, Rows):
+            here = self.here.reshape((-1,) + (1,) * (new.ndim - 1))
+            return old.changed(lambda rows: jnp.where(here, new, rows))
         if self.clients is None:
             return jnp.where(self.here.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
         return old.at[jnp.where(self.here, self.clients, len(old))].set(new, mode="drop")
@@ -1037,7 +1044,39 @@ def _running(values: Float[Array, " units"]) -> Float[Array, " units"]:
 
 def subset(key: Array, clients: int, count: int) -> Int[Array, " count"]:
     """Draw ``count`` clients uniformly without replacement, in random order."""
-    return shuffled(key, jnp.ones((1, clients), bool))[0, :count]
+    if clients <= PACKED_SIZE or count**2 > clients:
+        return shuffled(key, jnp.ones((1, clients), bool))[0, :count]
+    # A million numbers take half a second to sort.
+    k_drawn, k_order = jax.random.split(key)
+    everyone, some = (jnp.full(1, n, jnp.int32) for n in (clients, count))
+    drawn = distinct(k_drawn, everyone, some, (1, 1, count), clients)[0, 0]
+    return drawn[shuffled(k_order, jnp.ones(count, bool))]
+
+
+def distinct(
+    key: Array,
+    counts: Int[Array, " chosen"],
+    sizes: Int[Array, " chosen"],
+    shape: tuple[int, int, int],
+    none: int,
+) -> Int[Array, "chosen steps most"]:
+    """Draw ``sizes`` distinct numbers below ``counts`` in each step; remaining places are ``none``.
+
+    Each number is drawn from a range larger by one than the previous; if it was drawn before, the
+    newest number of the range replaces it (Floyd; Bentley 1987). Nothing is sorted: ten of a
+    hundred samples are drawn in a tenth of the time.
+    """
+    counts, sizes = counts[:, None, None], sizes[:, None, None]
+    place = jnp.arange(shape[2], dtype=jnp.int32)[None, None]
+    newest = jnp.broadcast_to(counts - sizes + place, shape)
+    drawn = jax.random.randint(key, shape, 0, newest + 1, jnp.int32)
+
+    def one(i: Array, chosen: Array) -> Array:
+        last, mine = (jax.lax.dynamic_index_in_dim(a, i, axis=2) for a in (newest, drawn))
+        mine = jnp.where(jnp.any(chosen == mine, axis=2, keepdims=True), last, mine)
+        return jnp.where((place == i) & (i < sizes), mine, chosen)
+
+    return jax.lax.fori_loop(0, shape[2], one, jnp.full(shape, none, jnp.int32))
 
 
 def shuffled(key: Array, first: Bool[Array, "*batch size"]) -> Int[Array, "*batch size"]:

@@ -23,6 +23,8 @@ class Round:
       network: the graph or federation of this round; ``None`` where one server has all clients.
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
+      invited: the participants, where they were chosen before the round, since their data had to be
+        read first.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Round:
         self.link = link
         self.changing = changing
         self.witnessed: Array | None = None
+        self.invited: Participants | None = None
 
     @property
     def available(self) -> Bool[Array, " clients"]:
@@ -48,14 +51,12 @@ class Round:
         """
         return self.link.key(purpose)
 
-    def choose(
-        self, selector: Selector, model: Float[Array, "*clients dim"] | None = None
-    ) -> Participants:
+    def choose(self, selector: Selector, model: Any = None) -> Participants:
         """Return the participants, the same for every algorithm under the same seed.
 
         Args:
           selector: the rule.
-          model: the server's model, or one of each client, for a rule that goes by losses
+          model: ``[D]``, the server's, or ``[K, D]``, for a rule that goes by losses
             (:class:`~fljax.participation.ByLoss`). The candidates' losses are counted as messages
             of one number, and a server's model as sent to the candidates that are not chosen; the
             algorithm sends it to those that are.
@@ -63,6 +64,8 @@ class Round:
         Raises:
           TypeError: a rule that goes by losses, without a model.
         """
+        if self.invited is not None:
+            return self.invited
         key = self.key("participation")
         if not isinstance(selector, ByLoss):
             return selector.choose(key, self.available, self.network, self.number)

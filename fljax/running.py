@@ -3,6 +3,7 @@
 """
 
 import functools
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from fljax.engine import (
 from fljax.link.marked import Marked
 from fljax.privacy import promises
 from fljax.problems import Problem
+from fljax.problems.population import PopulationModel
 from fljax.records import COUNTS, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
 from fljax.simulation import Simulation
@@ -50,6 +52,7 @@ def run(
     key: Key[Array, ""] | int = 0,
     record_every: int = 1,
     generator: str | None = None,
+    store: str | os.PathLike | None = None,
 ) -> "xarray.Dataset":
     """Run a simulation once.
 
@@ -63,31 +66,48 @@ def run(
       record_every: number of rounds between records of the metrics; must divide ``rounds``.
       generator: random number generator for an integer key, by default the library's own, as in
         :func:`fljax.sweep`; a key of :func:`jax.random.key` keeps its own.
+      store: for a population on disk, a folder in which the run is kept: run again after it was
+        killed, it goes on from its last checkpoint, seconds before.
 
     Returns:
       A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
-      models as ``model`` over ``client`` and ``parameter``, the privacy loss of each client, and
-      the provenance as attributes.
+      models as ``model`` over ``client`` and ``parameter`` (of a population on disk the server's,
+      over ``parameter``), the privacy loss of each client, and the provenance as attributes.
 
     Raises:
-      TypeError, ValueError: invalid arguments, as documented in their classes.
+      TypeError, ValueError: invalid arguments, as documented in their classes; a store without a
+        population, or of another run.
+      StoreError: a store that is in use or cannot be read.
     """
     check_rounds(rounds, record_every)
     jax.eval_shape(lambda: check_length(simulation, rounds))
     check_perturbed(simulation, rounds)
     key = as_key(key, generator)
-    records, model = _run(
-        simulation,
-        jax.random.key_data(key),
-        generator=jax.random.key_impl(key),
-        rounds=rounds,
-        record_every=record_every,
-    )
+    axes: tuple[str, ...] = ("client", "parameter")
+    if isinstance(simulation.problem, PopulationModel):
+        from fljax.study.cohorts import run_cohorts  # studies are made of runs
+
+        records, model = run_cohorts(simulation, key, rounds, record_every, store)
+        axes = ("parameter",)
+    elif store is not None:
+        raise ValueError(
+            "store= keeps a run over a population on disk; a run from memory is kept by "
+            "fljax.sweep(scenario, seeds=1, store=...)."
+        )
+    else:
+        records, model = _run(
+            simulation,
+            jax.random.key_data(key),
+            generator=jax.random.key_impl(key),
+            rounds=rounds,
+            record_every=record_every,
+        )
     host = {name: np.asarray(value) for name, value in records.items()}
     host |= {name: np.cumsum(joined(host[name])) for name in COUNTS}
     said = describe(simulation.metrics, [simulation.privacy])
     dataset = assemble(host, (), {}, rounds, record_every, said)
-    dataset["model"] = (("client", "parameter"), np.asarray(model))
+    if model is not None:
+        dataset["model"] = (axes, np.asarray(model))
     dataset.attrs |= provenance(
         dtype=str(simulation.problem.dtype),
         prng=name_of(key),

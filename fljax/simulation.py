@@ -246,17 +246,18 @@ class Simulation:
 
     def _validate_metrics(self) -> None:
         stream = self.problem if self.problem.online else None
+        problem = self.problem if stream is not None else self.problem.judged
         for metric in self.metrics:
             assert isinstance(metric, Metric)
             missing = ""
-            tasks = getattr(self.problem, "tasks", None)
+            tasks = getattr(problem, "tasks", None)
             if metric.needs_tasks and getattr(tasks, metric.needs_tasks, None) is None:
                 missing = f"a problem with tasks=fljax.problems.Tasks({metric.needs_tasks}=...)"
             elif metric.needs_noise and self.privacy is None:
                 missing = "private messages; give the simulation privacy="
-            elif (metric.needs_test or metric.needs_labels) and held_out(self.problem) is None:
+            elif (metric.needs_test or metric.needs_labels) and held_out(problem) is None:
                 missing = "held-out data; give the problem or the stream test="
-            elif metric.needs_labels and (loss := type(held_out(self.problem).loss)).correct is (
+            elif metric.needs_labels and (loss := type(held_out(problem).loss)).correct is (
                 Loss.correct
             ):
                 missing = f"labels, and {loss.__name__} is no loss of a classifier"
@@ -266,12 +267,17 @@ class Simulation:
                 missing = "an optimum, which is not known of a network; use train_error"
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
+            elif metric.needs_data and getattr(problem, "population", None) is not None:
+                missing = (
+                    "clients' data, and those of a population are on disk; say of which clients, "
+                    "Model.from_population(evaluated=[...])"
+                )
             elif stream is not None and metric.needs_optimum and stream.truth is None:
                 missing = "an optimum, which is not known of this stream; use test_error"
             if missing:
                 raise ValueError(f"the metric {metric.name!r} needs {missing}.")
             if metric.check is not None:
-                metric.check(self.problem)
+                metric.check(problem)
             own = type(self.algorithm).optimum is not Algorithm.optimum
             if metric is suboptimality and own:
                 raise ValueError(

@@ -90,7 +90,6 @@ def test_simulations_know_nothing_of_studies():
 
 HEAVY = (
     "fljax.audit",
-    "fljax.data",
     "fljax.descent",
     "fljax.fairness",
     "fljax.monitoring",
@@ -154,7 +153,7 @@ def test_parts_made_of_plain_numbers_load_nothing_else():
 def test_rooms_are_loaded_where_they_are_used():
     assert "matplotlib" not in loaded("import fljax as fl; fl.sweep")
     assert "optax" in loaded("import fljax as fl; fl.descent.backtracking()")
-    assert "fljax.data" in loaded("import fljax as fl; fl.data.mnist")
+    assert "fljax.fairness" in loaded("import fljax as fl; fl.fairness")
     assert "matplotlib" in loaded("import fljax as fl; fl.plotting.learning_curves")
     assert "matplotlib" in loaded("from fljax import *; plotting")
     assert "scipy.stats" in loaded("import fljax as fl; fl.audit.two_worlds")

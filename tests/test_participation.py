@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 import fljax as fl
+from fljax import participation
 from fljax._module import module
 from fljax._numerics import key_of
 from fljax.algorithms import (
@@ -692,3 +693,17 @@ def test_one_client_a_round_leads_to_the_optimum_of_all(delays):
     assert abs(means.mean() - 1) < 0.05
     verdict: Any = stats.ttest_1samp(means, 1.0)
     assert verdict.pvalue > LEVEL
+
+
+def test_a_few_of_many_are_drawn_without_sorting_them(monkeypatch):
+    """Every ordered pair of distinct clients is as probable as any other."""
+    monkeypatch.setattr(participation, "PACKED_SIZE", 4)
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    pairs = np.asarray(jax.vmap(lambda key: subset(key, 6, 2))(keys))
+    times = np.zeros((6, 6))
+    np.add.at(times, tuple(pairs.T), 1)
+    assert np.trace(times) == 0
+    expected = len(keys) / 30
+    off = times[~np.eye(6, dtype=bool)]
+    # The sum of squares is chi-squared with 29 degrees of freedom: 58.3 once in a thousand times.
+    assert np.sum((off - expected) ** 2) / expected < 58.3

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fljax._rows import rows_of
 from fljax.batches import Batch, Batches, taken
 from fljax.optimizers import Optimizer
 from fljax.participation import Participants
@@ -44,7 +45,7 @@ def drawn(
     """
     if law is None:
         return None
-    real, key = who.take(jnp.asarray(now.problem.weights)) > 0, now.key("batches")
+    real, key = who.take(now.problem.weights) > 0, now.key("batches")
     if draws is None:
         return law.at(now.number, steps).draw(key, real, who.numbers, steps)
 
@@ -176,10 +177,11 @@ def learn(
         some = None
         if not problem.linear:  # a step of nothing costs a network as much as any other
             first = batch if isinstance(batch, Batch) else batch[0]
-            at = clients[:, None, None], first.rows
             weights = first.weights
             if weights is None:
-                weights = jnp.asarray(problem.weights).at[at].get(mode="fill", fill_value=0)
+                at = jnp.arange(len(clients), dtype=jnp.int32)[:, None, None], first.rows
+                weights = rows_of(problem.weights, clients)
+                weights = weights.at[at].get(mode="fill", fill_value=0)
             some = jnp.any(weights > 0, axis=(0, 2))
             some &= jnp.arange(steps, dtype=jnp.int32) < jnp.max(counts)
 

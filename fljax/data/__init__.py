@@ -29,6 +29,7 @@ from fljax.data.partition import (
     iid,
     power_law,
 )
+from fljax.data.population import Population, clients_of_dataset, write_population
 from fljax.data.ragged import Nodes, from_table
 from fljax.data.random_fourier import RandomFourier, random_fourier
 from fljax.data.randomized import (
@@ -50,6 +51,7 @@ __all__ = [
     "Clicks",
     "Images",
     "Nodes",
+    "Population",
     "RandomFourier",
     "Samples",
     "Table",
@@ -63,6 +65,7 @@ __all__ = [
     "cifar10",
     "cifar100",
     "click_log",
+    "clients_of_dataset",
     "detectors",
     "dirichlet",
     "dirichlet_sizes",
@@ -93,4 +96,5 @@ __all__ = [
     "rotated",
     "shakespeare",
     "subsample",
+    "write_population",
 ]

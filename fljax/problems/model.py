@@ -295,6 +295,80 @@ class Model(Problem):
         return model.initialized(key, own=own)
 
     @classmethod
+    def from_population(
+        cls,
+        population: Any,
+        architecture: Architecture,
+        key: Key[Array, ""],
+        loss: Any,
+        regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
+        strength: Float[Array, "*clients"] | float = 1.0,
+        *,
+        test: Sequence[tuple[Any, Any]] | tuple[Any, Any] | None = None,
+        evaluated: Sequence[int] | None = None,
+        compute: str | None = None,
+    ) -> "Model":
+        """A network's problem whose clients are on disk and are read a cohort at a time.
+
+        :func:`fljax.run` reads the participants of the next round while the device computes this
+        one, so that memory holds a few cohorts whatever the number of clients; states that an
+        algorithm keeps of each client stay in the host's memory, or in a file. All draws are those
+        of a run from memory with the same key, and its numbers but for rounding. It takes
+        algorithms whose clients learn and speak only when they participate, and selectors that say
+        who does without looking at models (``clients_per_round=``,
+        :class:`~fljax.participation.Drawn`, :class:`~fljax.participation.Cyclic`,
+        :class:`~fljax.participation.Unequal`).
+
+        Args:
+          population: an :class:`fljax.data.Population`.
+          architecture: as in :class:`Model`.
+          key: key of the initial parameters, consumed.
+          loss: as in :class:`Model`.
+          regularizer: as in :class:`Model`.
+          strength: as in :class:`Model`.
+          test: held-out data: one ``(features, targets)`` for all, or one for each evaluated
+            client.
+          evaluated: numbers of the clients whose samples, and own models where an algorithm has
+            them, metrics read: they are kept in memory, and the metrics are means over these.
+          compute: as in :class:`Model`.
+
+        Raises:
+          TypeError, ValueError: as :class:`Model`; evaluated clients that are no different clients
+            of the population, held-out data of clients that are not said.
+
+        Example:
+          >>> import pathlib, tempfile, jax, numpy as np, fljax as fl
+          >>> rng = np.random.default_rng(0)
+          >>> clients = [
+          ...     (x, (x[:, 0] > 0).astype("i4")) for x in rng.normal(size=(50, 20, 4)).astype("f4")
+          ... ]
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     problem = fl.problems.Model.from_population(
+          ...         fl.data.write_population(pathlib.Path(folder) / "fifty", clients[1:]),
+          ...         fl.models.mlp(2, hidden=[8]), jax.random.key(0), fl.problems.Softmax(2),
+          ...         test=clients[0],
+          ...     )
+          ...     algorithm = fl.algorithms.FedAvg(0.5, clients_per_round=5, epochs=5, batch=10)
+          ...     simulation = fl.Simulation(problem, algorithm, metrics=["accuracy"])
+          ...     accuracy = fl.run(simulation, rounds=20).accuracy
+          >>> bool(accuracy[-1] > 0.8)
+          True
+        """
+        from fljax.problems.population import from_population  # it is made of this class
+
+        return from_population(
+            population,
+            architecture,
+            key,
+            loss,
+            regularizer,
+            strength,
+            test=test,
+            evaluated=evaluated,
+            compute=compute,
+        )
+
+    @classmethod
     @checked
     def of(
         cls,

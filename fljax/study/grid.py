@@ -19,6 +19,7 @@ from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
 from fljax.decisions import decided
 from fljax.engine import check_length
+from fljax.problems.population import PopulationModel
 from fljax.records import RESERVED
 from fljax.running import check_perturbed
 from fljax.simulation import Simulation
@@ -347,6 +348,11 @@ def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) 
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
+        )
+    if isinstance(simulation.problem, PopulationModel):
+        raise ValueError(
+            "a sweep computes runs side by side with their data in memory, and runs over a "
+            "population on disk are made one by one: fljax.run(simulation, rounds, key=seed)."
         )
     check_length(simulation, rounds)
     return simulation

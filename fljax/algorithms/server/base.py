@@ -160,7 +160,7 @@ class LocalLearning(Algorithm):
     def invite(
         self,
         now: Round,
-        model: Float[Array, "*clients dim"] | None = None,
+        model: Any = None,
         draws: int | None = None,
     ) -> Cohort:
         """Choose the participants of this round and draw the batches of all their steps.
@@ -171,7 +171,7 @@ class LocalLearning(Algorithm):
           draws: the number of sets of batches where a step uses several.
         """
         problem, who = now.problem, now.choose(self.selection, model)
-        counts = self._steps(who, who.take(jnp.asarray(problem.weights) > 0))
+        counts = self._steps(who, who.take(problem.weights) > 0)
         longest, weights = self._longest(problem.samples), self.server_weights(problem)
         if who.weights is not None:
             alike = jnp.ones(problem.clients, problem.dtype)
@@ -324,7 +324,7 @@ class Averaging(LocalLearning):
 
     def weights(self, problem: Any) -> Float[Array, " clients"] | None:
         if self.weighting == "samples":
-            return jnp.sum(jnp.asarray(problem.weights) > 0, axis=1, dtype=problem.dtype)
+            return problem.sample_counts().astype(problem.dtype)
         return None if self.weighting == "equal" else super().weights(problem)
 
     def own(self, problem: Problem) -> Problem:
@@ -349,7 +349,7 @@ class Corrected(LocalLearning):
     def invite(
         self,
         now: Round,
-        model: Float[Array, "*clients dim"] | None = None,
+        model: Any = None,
         draws: int | None = None,
     ) -> Cohort:
         return super().invite(now, model, draws)._replace(weights=None)

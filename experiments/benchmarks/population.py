@@ -1,0 +1,295 @@
+"""Populations on disk: formats by random access, speed against memory, and what memory it takes.
+
+    python -m experiments.benchmarks.population [formats | speed | memory ...] [--folder FOLDER]
+
+``formats`` reads cohorts of ten random clients of 10 to 500 samples from NumPy's files (fljax's
+own), HDF5, Arrow and Zarr, as far as these are installed. ``speed`` runs FedAvg with a small
+convolutional network, 10 of 3,550 clients a round, from memory and from disk, with the page cache
+warm and dropped. ``memory`` runs SCAFFOLD over a million clients with 8 GB of data in a process
+whose memory is limited to 2 GB. Data are drawn, and written to ``--folder`` (10 GB are needed),
+from where they are used again.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import fljax as fl
+from experiments.benchmarks.machine import header
+from fljax.data import Population, write_population
+
+#: Clients, cohort and rounds of ``speed``: FEMNIST's number of writers.
+WRITERS, COHORT, ROUNDS = 3_550, 10, 40
+
+#: Clients, samples, features and cohort of ``memory``: a million clients of 8 kB.
+MANY, FEATURES, MANY_COHORT, MANY_ROUNDS = 1_000_000, 200, 100, 200
+
+LIMIT = 2 * 2**30  # bytes
+
+
+def images(clients: int, least: int, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Clients with images whose labels are where they are bright."""
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(10, 28, 28, 1)).astype("f4")
+    for size in rng.integers(least, most + 1, clients):
+        labels = rng.integers(0, 10, size).astype("i4")
+        yield patterns[labels] + rng.normal(size=(size, 28, 28, 1)).astype("f4"), labels
+
+
+def vectors(clients: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Clients with 5 to 15 samples of ten classes."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(10, FEATURES)).astype("f4")
+    noise = rng.normal(size=(4096, FEATURES)).astype("f4")  # drawing all would take minutes
+    for size in rng.integers(5, 16, clients):
+        labels = rng.integers(0, 10, size).astype("i4")
+        yield means[labels] + noise[rng.integers(0, len(noise), size)], labels
+
+
+def kept(folder: Path, name: str, clients: Callable[[], Iterator[Any]]) -> Population:
+    """The population, written if it is not there yet."""
+    if not (folder / name).exists():
+        began = time.perf_counter()
+        written = write_population(folder / name, clients())
+        size = sum(f.stat().st_size for f in (folder / name).iterdir()) / 1e9
+        took = time.perf_counter() - began
+        print(f"wrote {size:.2f} GB, {len(written):,} clients, in {took:.0f} s")
+    return Population(folder / name)
+
+
+def drop_cache(folder: Path) -> None:
+    """Have the system forget the pages of a population's files."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# Formats ------------------------------------------------------------------------------------
+
+
+def readers(population: Population, folder: Path) -> dict[str, tuple[Path, Callable[[int], Any]]]:
+    """By format: where it is, and what reads one client."""
+    made = {
+        "npy and checksums (fljax)": (
+            population.folder,
+            population.__getitem__,
+        )
+    }
+    starts = np.concatenate([[0], np.cumsum(population.sizes)])
+    features = np.load(population.folder / "features.npy", mmap_mode="r")
+
+    def mapped(k: int) -> np.ndarray:
+        return np.array(features[starts[k] : starts[k + 1]])
+
+    made["npy, memory map"] = population.folder, mapped
+    for write in (_hdf5, _arrow, _zarr):
+        try:
+            name, path, read = write(folder, features, starts)
+        except ImportError as error:
+            print(f"left out: {error.name} is not installed")
+        else:
+            made[name] = path, read
+    return made
+
+
+def _hdf5(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, Path, Any]:
+    import h5py
+
+    path = folder / "formats-hdf5" / "all.h5"
+    if not path.exists():
+        path.parent.mkdir()
+        with h5py.File(path, "w") as file:
+            data = file.create_dataset("features", features.shape, "f4", chunks=(64, 28, 28, 1))
+            for k in range(len(starts) - 1):
+                data[starts[k] : starts[k + 1]] = features[starts[k] : starts[k + 1]]
+    opened: Any = h5py.File(path)["features"]
+    return "HDF5, chunks of 64", path.parent, lambda k: opened[starts[k] : starts[k + 1]]
+
+
+def _arrow(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, Path, Any]:
+    import pyarrow as pa
+
+    path = folder / "formats-arrow" / "all.arrow"
+    if not path.exists():
+        path.parent.mkdir()
+        kind = pa.schema([("features", pa.list_(pa.float32(), 784))])
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, kind) as file:
+            for k in range(len(starts) - 1):
+                flat = pa.array(features[starts[k] : starts[k + 1]].reshape(-1))
+                rows = pa.FixedSizeListArray.from_arrays(flat, 784)
+                file.write_batch(pa.record_batch([rows], schema=kind))
+    file = pa.ipc.open_file(pa.memory_map(str(path)))
+
+    def read(k: int) -> np.ndarray:
+        return np.array(file.get_batch(k).column(0).flatten().to_numpy())
+
+    return "Arrow, one batch a client", path.parent, read
+
+
+def _zarr(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, Path, Any]:
+    import zarr
+
+    path = folder / "formats-zarr"
+    if not path.exists():
+        data = zarr.create_array(
+            path, shape=features.shape, dtype="f4", chunks=(64, 28, 28, 1), compressors=None
+        )
+        for start in range(0, len(features), 64 * 256):
+            data[start : start + 64 * 256] = features[start : start + 64 * 256]
+    opened: Any = zarr.open_array(path, mode="r")
+    return "Zarr, chunks of 64", path, lambda k: opened[starts[k] : starts[k + 1]]
+
+
+def formats(folder: Path) -> None:
+    """Milliseconds for a cohort of ten, each client once."""
+    population = kept(folder, "images-500", lambda: images(400, 10, 500))
+    cohorts = np.random.default_rng(1).permutation(len(population)).reshape(-1, 10)
+    print(f"\n{population}\n\n| format | cold (ms a cohort of 10) | warm |\n|---|---|---|")
+    for name, (path, read) in readers(population, folder).items():
+        times = []
+        for cold in (True, False):
+            if cold:
+                for part in [path, *(p for p in path.rglob("*") if p.is_dir())]:
+                    drop_cache(part) if all(p.is_file() for p in part.iterdir()) else None
+            began = time.perf_counter()
+            for cohort in cohorts:
+                for client in cohort.tolist():
+                    read(client)
+            times.append((time.perf_counter() - began) / len(cohorts) * 1e3)
+        print(f"| {name} | {times[0]:.1f} | {times[1]:.1f} |", flush=True)
+
+
+# Speed --------------------------------------------------------------------------------------
+
+
+def learner() -> fl.algorithms.FedAvg:
+    return fl.algorithms.FedAvg(0.05, clients_per_round=COHORT, epochs=1, batch=20)
+
+
+def speed(folder: Path) -> None:
+    """Seconds for the same rounds, and what they learned."""
+    population = kept(folder, "images-100", lambda: images(WRITERS, 10, 100))
+    network = fl.models.cnn(10, channels=[8, 16], hidden=[64])
+    key, loss, test = jax.random.key(0), fl.problems.Softmax(10), population[0]
+    disk = fl.problems.Model.from_population(population, network, key, loss, test=test)
+    data = [population[k] for k in range(len(population))]
+    memory = fl.problems.Model.from_clients(network, key, data, loss, test=[test])
+    del data
+
+    def run(problem: Any, cold: bool = False) -> tuple[float, float]:
+        simulation = fl.Simulation(problem, learner(), metrics=["accuracy"])
+        if cold:
+            drop_cache(population.folder)
+        began = time.perf_counter()
+        result = fl.run(simulation, rounds=ROUNDS, record_every=ROUNDS)
+        return time.perf_counter() - began, float(result.accuracy[-1])
+
+    ways = {
+        "from memory": lambda: run(memory),
+        "from disk, warm": lambda: run(disk),
+        "from disk, cold": lambda: run(disk, cold=True),
+    }
+    for way in ways.values():
+        way()  # compiled
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    accuracy = {}
+    for _ in range(3):  # in turns: a machine's speed drifts
+        for name, way in ways.items():
+            took, accuracy[name] = way()
+            times[name].append(took)
+    size = sum(f.stat().st_size for f in population.folder.iterdir()) / 1e9
+    print(f"\n{population}, {size:.2f} GB, {COHORT} a round, {ROUNDS} rounds\n")
+    print(
+        "| | seconds, best of 3 | rounds a second | of memory | accuracy |\n|---|---|---|---|---|"
+    )
+    first = min(times["from memory"])
+    for name, took in times.items():
+        best = min(took)
+        print(
+            f"| {name} | {best:.2f} | {ROUNDS / best:.1f} | {first / best:.2f} | "
+            f"{accuracy[name]:.3f} |"
+        )
+
+
+# Memory -------------------------------------------------------------------------------------
+
+
+def limited(folder: Path) -> None:
+    """The run of ``memory``, in a process of its own."""
+    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+    population = Population(folder / "vectors")
+    network = fl.models.mlp(10, hidden=[32])
+    problem = fl.problems.Model.from_population(
+        population, network, jax.random.key(0), fl.problems.Softmax(10), test=population[0]
+    )
+    algorithm = fl.algorithms.SCAFFOLD(0.1, clients_per_round=MANY_COHORT, local_steps=5, batch=5)
+    simulation = fl.Simulation(problem, algorithm, metrics=["accuracy"])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory(dir=folder) as store:
+        fl.run(simulation, rounds=2, record_every=2, store=Path(store) / "first")
+        began = time.perf_counter()
+        result = fl.run(
+            simulation, rounds=MANY_ROUNDS, record_every=MANY_ROUNDS, store=Path(store) / "run"
+        )
+        took = time.perf_counter() - began
+    known = {
+        "clients": len(population),
+        "parameters": problem.dim,
+        "seconds": took,
+        "accuracy": float(result.accuracy[-1]),
+        "before": before * 1024,
+        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    print(json.dumps(known))
+
+
+def memory(folder: Path) -> None:
+    """What a million clients take, of which every process has 2 GB."""
+    population = kept(folder, "vectors", lambda: vectors(MANY))
+    size = sum(f.stat().st_size for f in population.folder.iterdir())
+    command = [sys.executable, "-m", "experiments.benchmarks.population", "limited"]
+    command += ["--folder", str(folder)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"within {LIMIT / 2**30:.0f} GB it failed:\n{run.stderr[-2000:]}")
+    known = json.loads(run.stdout.splitlines()[-1])
+    print(f"\n{population}, {size / 1e9:.2f} GB, {MANY_COHORT} a round, {MANY_ROUNDS} rounds")
+    print(
+        f"SCAFFOLD, {known['parameters']:,} parameters: {known['seconds']:.1f} s "
+        f"({MANY_ROUNDS / known['seconds']:.0f} rounds a second), accuracy "
+        f"{known['accuracy']:.2f}; resident at most {known['resident'] / 1e9:.2f} GB, "
+        f"{known['before'] / 1e9:.2f} GB of it before the run; limit {LIMIT / 1e9:.2f} GB"
+    )
+
+
+PARTS = {"formats": formats, "speed": speed, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "limited", []], metavar="PART")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "populations")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if given.parts == ["limited"]:
+        return limited(given.folder)
+    print(header())
+    for part in given.parts or PARTS:
+        PARTS[part](given.folder)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,561 @@
+"""A run over a population on disk: the participants' samples come to the device, round by round.
+
+Who takes part follows from the run's key alone, so the samples of the next round's participants are
+read by a thread of their own while the device computes this one. One compiled program is every
+round; at any time the samples of three cohorts are in memory: computed, ready, and being read. What
+an algorithm keeps of each client travels with the client: its rows are read before a round and
+written after it, from the host's memory or from a file in the run's folder.
+
+The folder's ``checkpoint.npz`` appears whole or not at all. It holds the state after a record, and
+the clients' rows that changed since the one before; these are copied into ``clients.bin`` after it
+is written, and again when a killed run goes on, so that the file never holds what a lost round
+wrote.
+"""
+
+import functools
+import io
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from filelock import FileLock, Timeout
+from jaxtyping import Array, Bool
+
+from fljax._module import float_dtype, replace
+from fljax._numerics import key_of
+from fljax._rows import Rows
+from fljax._version import __version__
+from fljax.engine import (
+    Carry,
+    begin,
+    check_metrics,
+    final_ledger,
+    measured,
+    outcome,
+    passed,
+    prepare,
+)
+from fljax.link import Traffic
+from fljax.participation import Participants
+from fljax.problems.population import PopulationModel
+from fljax.simulation import Simulation
+from fljax.study.hosted import UnknownError, fingerprint
+from fljax.study.store import StoreError, write_whole
+
+__all__ = ["ClientStates", "check_population", "run_cohorts"]
+
+#: Rounds whose participants are chosen at a time.
+AHEAD = 64
+
+#: A checkpoint is due after so many seconds, or bytes of clients' rows.
+CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 2**26
+
+CHECKPOINT, CLIENTS = "checkpoint.npz", "clients.bin"
+
+
+class Layout(NamedTuple):
+    """Which parts of an algorithm's state are rows of clients."""
+
+    tree: Any  # of the state
+    own: tuple[bool, ...]  # of each leaf
+    rows: tuple[tuple[tuple[int, ...], str], ...]  # shape and type of one client's, of those
+
+    def shared(self, state: Any) -> list[Array]:
+        """The leaves that are no client's."""
+        return [leaf for leaf, own in zip(_leaves(state), self.own, strict=True) if not own]
+
+    def rows_of(self, state: Any) -> list[Any]:
+        """The leaves that are clients', one row each."""
+        return [leaf for leaf, own in zip(_leaves(state), self.own, strict=True) if own]
+
+    def joined(self, shared: list[Any], rows: list[Any]) -> Any:
+        """The state of both."""
+        parts = iter(shared), iter(rows)
+        return jax.tree.unflatten(self.tree, [next(parts[own]) for own in self.own])
+
+
+def _leaves(state: Any) -> list[Any]:
+    return jax.tree.leaves(state)  # rows of a population are leaves as arrays are
+
+
+def check_population(simulation: Simulation) -> int:
+    """The number of a round's participants; raise where a population cannot be learned so."""
+    problem, algorithm = simulation.problem, simulation.algorithm
+    label, selector = type(algorithm).label, getattr(simulation.algorithm, "selection", None)
+    if selector is None or simulation.network is not None:
+        raise ValueError(
+            f"{label} does not learn with some clients of one server in a round, and a population "
+            "on disk is read a cohort at a time; take an algorithm with clients_per_round=, such "
+            "as fljax.algorithms.FedAvg, or clients in memory (fljax.problems.Model.from_clients)."
+        )
+    clients = problem.clients
+    try:
+        who = jax.eval_shape(
+            lambda key: selector.choose(key, jnp.ones(clients, bool), None, jnp.int32(1)),
+            jax.random.key(0),
+        )
+    except TypeError as error:
+        raise ValueError(
+            f"{type(selector).__name__} does not choose by the round's key alone, so whose samples "
+            f"to read is not known before the round; take clients_per_round=. ({error})"
+        ) from error
+    if who.clients is None or len(who.here) >= clients:
+        (x, x_type), size = problem.population.features, problem.clients * problem.samples
+        wanted = size * int(np.prod(x)) * x_type.itemsize / 1e9
+        raise ValueError(
+            f"{type(selector).__name__} may invite all {clients:,} clients of the population at "
+            f"once, {wanted:.3g} GB of samples as they are padded to the largest client; give "
+            f"{label} clients_per_round=, below {clients:,}, or a selector that names as many "
+            "(fljax.participation.Drawn, Cyclic, Unequal)."
+        )
+    return len(who.here)
+
+
+# Programs ------------------------------------------------------------------------------------
+
+
+def _held(bare: Simulation, numbers: Array | None, data: Any) -> Simulation:
+    return replace(bare, problem=bare.problem.holding(numbers, data))
+
+
+def _first_rows(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> list[Array]:
+    """The rows of clients that have not taken part yet."""
+    problem = bare.problem.holding(numbers, data)
+    part = replace(problem.take(numbers), initial=problem.initial)
+    return layout.rows_of(bare.algorithm.init(part, None))
+
+
+def _layout(bare: Simulation, key: Array, numbers: Any, data: Any) -> Layout:
+    """The parts of the state whose first axis is as long as there are clients, whatever these."""
+    found: list[Any] = []
+
+    def both(bare: Simulation, numbers: Array, data: Any) -> list[Array]:
+        problem = bare.problem.holding(numbers, data)
+        part = replace(problem.take(numbers), initial=problem.initial)
+        states = [bare.algorithm.init(known, None) for known in (problem, part)]
+        leaves = [_leaves(state) for state in states]
+        shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in some] for some in leaves]
+        rows = [isinstance(leaf, Rows) for leaf in leaves[0]]
+        found.extend((jax.tree.structure(states[0]), *shapes, rows))
+        return []
+
+    jax.eval_shape(both, bare, numbers, data)
+    tree, whole, part, rows = found
+    own = tuple(
+        row or one[0] != other[0] for row, one, other in zip(rows, whole, part, strict=True)
+    )
+    each = tuple((s[0][1:], s[1]) for s, mine in zip(part, own, strict=True) if mine)
+    return Layout(tree, own, each)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _invited(bare: Simulation, key: Array, availability: Any, first: Array, count: int) -> Any:
+    """The participants of so many rounds from the first on, ``[count, M]``, and what availability
+    is after them.
+    """
+    pattern, clients = bare.participation, bare.problem.clients
+
+    def one(availability: Any, round: Array) -> tuple[Any, Participants]:
+        now, available = jax.random.fold_in(key, round), jnp.ones(clients, bool)
+        if pattern is not None:
+            availability, available = pattern.draw(
+                availability, key_of(now, "availability"), round, clients
+            )
+        selector = bare.algorithm.selection  # pyright: ignore[reportAttributeAccessIssue]
+        return availability, selector.choose(key_of(now, "participation"), available, None, round)
+
+    rounds = jnp.asarray(first, jnp.int32) + jnp.arange(count, dtype=jnp.int32)
+    return jax.lax.scan(one, availability, rounds)
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "rounds"))
+def _begun(
+    bare: Simulation, key: Array, numbers: Array, data: Any, layout: Layout, rounds: int
+) -> Carry:
+    """The state before the first round, without clients' rows."""
+    simulation = _held(bare, numbers, data)
+    carry = begin(simulation, prepare(simulation, rounds), key)
+    return carry._replace(state=layout.shared(carry.state))
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "rounds"), donate_argnames="carry")
+def _round(
+    bare: Simulation,
+    key: Array,
+    carry: Carry,
+    round: Array,
+    who: Participants,
+    data: Any,
+    rows: list[Any],
+    known: Bool[Array, " chosen"],
+    layout: Layout,
+    rounds: int,
+) -> tuple[Carry, list[Array]]:
+    """The state after a round, and the participants' rows."""
+    assert who.clients is not None
+    simulation = _held(bare, who.clients, data)
+    if layout.rows:
+        fresh = _first_rows(bare, who.clients, data, layout)
+        rows = [
+            Rows("states", who.clients, _where(known, old, new), bare.problem.clients)
+            for old, new in zip(rows, fresh, strict=True)
+        ]
+    carry = carry._replace(state=layout.joined(carry.state, rows))
+    carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, who)
+    rows = [leaf.rows for leaf in layout.rows_of(carry.state)]  # pyright: ignore[reportAttributeAccessIssue]
+    return carry._replace(state=layout.shared(carry.state)), rows
+
+
+def _where(known: Array, old: Array, new: Array) -> Array:
+    return jnp.where(known.reshape((-1,) + (1,) * (new.ndim - 1)), old, new)
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "rounds"))
+def _recorded(
+    bare: Simulation,
+    carry: Carry,
+    round: Array,
+    rows: list[Any],
+    known: Bool[Array, " evaluated"],
+    layout: Layout,
+    rounds: int,
+) -> tuple[dict[str, Array], Array]:
+    """The metrics, of the evaluated clients where there are some, and the traffic."""
+    problem = bare.problem
+    numbers = jnp.asarray(problem.evaluated, jnp.int32)
+    simulation = replace(bare, problem=problem.view or problem.stored())
+    if problem.view is not None and layout.rows:
+        fresh = layout.rows_of(bare.algorithm.init(problem.view, None))
+        rows = [_where(known, old, new) for old, new in zip(rows, fresh, strict=True)]
+    elif layout.rows:
+        rows = [Rows("models", None, row, problem.clients) for row in rows]
+    if problem.view is not None and simulation.attack is not None:
+        liars = jnp.asarray(simulation.attack.attackers)[numbers]
+        simulation = replace(simulation, attack=replace(simulation.attack, attackers=liars))
+    carry = carry._replace(state=layout.joined(carry.state, rows))
+    record = measured(simulation, prepare(simulation, rounds), carry, round)
+    return record, jnp.stack(carry.traffic, axis=1)
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "rounds"))
+def _ended(bare: Simulation, carry: Carry, layout: Layout, rounds: int) -> dict[str, Array]:
+    """What is reported once, and the ledger."""
+    simulation = replace(bare, problem=bare.problem.stored())
+    numbers = jnp.zeros(0, jnp.int32)
+    rows = [
+        Rows("models", numbers, jnp.zeros((0, *shape), dtype), simulation.problem.clients)
+        for shape, dtype in layout.rows
+    ]
+    carry = carry._replace(state=layout.joined(carry.state, rows))
+    return outcome(simulation, prepare(simulation, rounds), carry) | final_ledger(carry)
+
+
+# What clients keep ---------------------------------------------------------------------------
+
+
+class ClientStates:
+    """The rows that an algorithm keeps of clients, one record of bytes for each that took part.
+
+    Args:
+      clients: ``K``.
+      rows: shape and type of each part of one client's record.
+      path: the file that holds them; ``None``: they stay in the host's memory.
+
+    Example:
+      >>> import numpy as np
+      >>> states = ClientStates(1_000_000, [((2,), "float32")])
+      >>> states.write(np.array([7, 9]), np.array([True, False]), [np.ones((2, 2), "float32")])
+      >>> (rows,), known = states.read(np.array([9, 7]))
+      >>> rows.tolist(), known.tolist()
+      ([[0.0, 0.0], [1.0, 1.0]], [False, True])
+    """
+
+    def __init__(self, clients: int, rows: Any, path: Path | None = None) -> None:
+        self.rows = [(tuple(shape), np.dtype(dtype)) for shape, dtype in rows]
+        self.sizes = [d.itemsize * int(np.prod(s, dtype=np.int64)) for s, d in self.rows]
+        self.each = sum(self.sizes)
+        self.known = np.zeros(clients, bool)  # who took part
+        self.changed: dict[int, bytes] = {}  # what is not in the file
+        self.file = None
+        if path is not None:
+            self.file = open(path, "r+b" if path.exists() else "w+b", buffering=0)  # noqa: SIM115
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def read(self, clients: Any) -> tuple[list[np.ndarray], np.ndarray]:
+        """The parts of some clients' records, and who of them took part before."""
+        known = self.known[clients]
+        records = np.zeros((len(clients), self.each), np.uint8)
+        for row in np.flatnonzero(known).tolist():
+            records[row] = np.frombuffer(self._record(int(clients[row])), np.uint8)
+        parts = np.split(records, np.cumsum(self.sizes)[:-1], axis=1) if self.rows else []
+        made = [
+            np.ascontiguousarray(part).view(dtype).reshape(len(clients), *shape)
+            for part, (shape, dtype) in zip(parts, self.rows, strict=True)
+        ]
+        return made, known
+
+    def _record(self, client: int) -> bytes:
+        if client in self.changed:
+            return self.changed[client]
+        assert self.file is not None
+        self.file.seek(client * self.each)
+        return _exactly(self.file, self.each)
+
+    def write(self, clients: Any, here: Any, parts: list[np.ndarray]) -> None:
+        """Replace the records of those who are here."""
+        if not self.each:
+            return
+        bits = [np.ascontiguousarray(p).reshape(len(clients), -1).view(np.uint8) for p in parts]
+        records = np.concatenate(bits, axis=1)
+        for row in np.flatnonzero(here).tolist():
+            client = int(clients[row])
+            self.known[client] = True
+            self.changed[client] = records[row].tobytes()
+
+    def settle(self) -> None:
+        """Write what changed into the file, after the checkpoint that holds it."""
+        if self.file is None:
+            return
+        for client, record in self.changed.items():
+            self.file.seek(client * self.each)
+            self.file.write(record)
+        self.changed.clear()
+
+
+def _exactly(file: Any, size: int) -> bytes:
+    content = file.read(size)
+    if len(content) != size:
+        raise StoreError(f"{file.name} is truncated; remove the run's folder and start again.")
+    return content
+
+
+# A run ---------------------------------------------------------------------------------------
+
+
+class _Folder:
+    """The folder of a run: its last checkpoint, for the one process that holds it."""
+
+    def __init__(self, folder: str | PathLike | None, identity: dict[str, Any]) -> None:
+        self.path, self.identity = None if folder is None else Path(folder), identity
+        self.lock, self.written = None, time.monotonic()
+        if self.path is None:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(self.path / "run.lock")
+        try:
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise StoreError(f"{self.path} is in use by another process.") from None
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+    def last(self) -> dict[str, np.ndarray] | None:
+        """The last checkpoint, if there is one."""
+        if self.path is None or not (self.path / CHECKPOINT).exists():
+            return None
+        try:
+            with np.load(self.path / CHECKPOINT, allow_pickle=False) as file:
+                found = {name: file[name] for name in file.files}
+            known = json.loads(str(found.pop("identity")))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise StoreError(
+                f"{self.path / CHECKPOINT} cannot be read ({error}); remove the folder and start "
+                "again."
+            ) from error
+        if known != self.identity:
+            other = [n for n in self.identity if known.get(n) != self.identity[n]]
+            raise ValueError(
+                f"{self.path} holds another run: it differs in {', '.join(other)}. Give this one a "
+                "folder of its own."
+            )
+        return found
+
+    def due(self, waiting: int, last: bool) -> bool:
+        """Whether it is time for another checkpoint: so many bytes wait for it, or it is the
+        last.
+        """
+        late = last or time.monotonic() - self.written >= CHECKPOINT_SECONDS
+        return self.path is not None and (late or waiting >= CHECKPOINT_BYTES)
+
+    def save(self, arrays: dict[str, np.ndarray]) -> None:
+        assert self.path is not None
+        buffer = io.BytesIO()
+        np.savez(buffer, identity=np.array(json.dumps(self.identity)), **arrays)  # pyright: ignore
+        write_whole(self.path / CHECKPOINT, buffer.getvalue())
+        self.written = time.monotonic()
+
+
+def _identity(bare: Simulation, key: Array, rounds: int, record_every: int) -> dict[str, Any]:
+    """Everything that the numbers of a run depend on."""
+    problem = bare.problem
+    known = replace(bare, problem=replace(problem, population=problem.population.digest))
+    try:
+        digest = fingerprint(known)
+    except UnknownError as error:
+        raise ValueError(
+            f"a run with a part that cannot be identified cannot go on: {error}; leave out store=."
+        ) from error
+    return {
+        "the population": problem.population.digest,
+        "the simulation": digest,
+        "the key": fingerprint(key),
+        "rounds": rounds,
+        "record_every": record_every,
+        "precision": str(float_dtype()),
+        "versions": f"fljax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
+    }
+
+
+def _cohorts(
+    bare: Simulation, key: Array, availability: Any, first: int, rounds: int
+) -> Iterator[tuple[Participants, Any]]:
+    """The participants of the rounds from ``first`` on and their data, the next ones being read
+    ahead.
+    """
+    problem = bare.problem
+
+    def read(who: Participants) -> tuple[Participants, Any]:
+        return who, jax.device_put(problem.arrays(problem.population.read(who.clients)))
+
+    def invited() -> Iterator[Participants]:
+        state = availability
+        for start in range(first, rounds + 1, AHEAD):
+            state, who = _invited(bare, key, state, np.int32(start), AHEAD)
+            host = jax.tree.map(np.asarray, who)
+            for row in range(min(AHEAD, rounds + 1 - start)):
+                yield jax.tree.map(lambda a: a[row], host)  # noqa: B023 (used at once)
+
+    with ThreadPoolExecutor(1, "fljax-cohorts") as reader:
+        turns = invited()
+        coming = reader.submit(read, next(turns))
+        for who in turns:
+            ready, coming = coming.result(), reader.submit(read, who)
+            yield ready
+        yield coming.result()
+
+
+def run_cohorts(
+    simulation: Simulation,
+    key: Array,
+    rounds: int,
+    record_every: int,
+    folder: str | PathLike | None = None,
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """The records and outcome by name, and the server's model if all clients share it.
+
+    Args:
+      simulation: of a :class:`~fljax.problems.population.PopulationModel`.
+      key: of the run.
+      rounds: number of rounds.
+      record_every: number of rounds between records.
+      folder: where the run is kept, and goes on if it was interrupted; ``None``: nowhere.
+    """
+    check_population(simulation)
+    problem = simulation.problem
+    assert isinstance(problem, PopulationModel)
+    bare = replace(simulation, problem=problem.bare())
+    kept = _Folder(folder, {} if folder is None else _identity(bare, key, rounds, record_every))
+    with closing(kept):
+        return _run(bare, key, rounds, record_every, kept)
+
+
+def _run(
+    bare: Simulation, key: Array, rounds: int, record_every: int, kept: _Folder
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    problem, found = bare.problem, kept.last()
+    pattern, zeroth = bare.participation, jax.random.fold_in(key, 0)
+    availability: Any = ()
+    if pattern is not None:
+        availability = pattern.begin(key_of(zeroth, "availability"), problem.clients)
+    _, first = _invited(bare, key, availability, np.int32(1), 1)
+    who = jax.tree.map(lambda a: np.asarray(a[0]), first)
+    data = problem.arrays(problem.population.read(who.clients))
+    layout = _layout(bare, key, who.clients, data)
+    carry = _begun(bare, key, who.clients, data, layout, rounds)
+    del data
+    path = None if kept.path is None or not layout.rows else kept.path / CLIENTS
+    states = ClientStates(problem.clients, layout.rows, path)
+    records: list[dict[str, np.ndarray]] = []
+    done = 0
+    if found is not None:
+        carry, records, done = _restored(found, carry, states)
+    evaluated = np.asarray(problem.evaluated, np.int32)
+    with closing(states):
+        cohorts = _cohorts(bare, key, carry.availability, done + 1, rounds) if done < rounds else ()
+        for number, (who, data) in enumerate(cohorts, done + 1):
+            rows, known = states.read(who.clients)
+            carry, rows = _round(
+                bare, key, carry, np.int32(number), who, data, rows, known, layout, rounds
+            )
+            del data
+            states.write(who.clients, who.here, [np.asarray(row) for row in rows])
+            if number % record_every:
+                jax.block_until_ready(carry.diverged)  # no more cohorts in memory than two
+            else:
+                rows, known = states.read(evaluated)
+                made = _recorded(bare, carry, np.int32(number), rows, known, layout, rounds)
+                record, traffic = jax.tree.map(np.asarray, made)
+                names = Traffic._fields
+                records.append(record | {n: traffic[..., i] for i, n in enumerate(names)})
+                carry = carry._replace(traffic=Traffic.none())
+            if kept.due(len(states.changed) * states.each, last=number == rounds):
+                kept.save(_checkpoint(carry, records, number, states))
+                states.settle()
+    whole = {name: np.stack([record[name] for record in records]) for name in records[0]}
+    check_metrics(replace(bare, problem=problem.view or problem.stored()), whole, len(records))
+    ended = jax.tree.map(np.asarray, _ended(bare, carry, layout, rounds))
+    return whole | ended, _shared_model(carry, layout)
+
+
+def _shared_model(carry: Carry, layout: Layout) -> np.ndarray | None:
+    state = layout.joined(carry.state, [None] * len(layout.rows))
+    return None if state.model is None else np.asarray(state.model)
+
+
+def _checkpoint(
+    carry: Carry, records: list[dict[str, np.ndarray]], number: int, states: ClientStates
+) -> dict[str, np.ndarray]:
+    """All that a run needs to go on, as arrays by name."""
+    leaves = {f"carry/{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(carry))}
+    names = records[0] if records else ()
+    said = {f"records/{name}": np.stack([r[name] for r in records]) for name in names}
+    changed = np.frombuffer(b"".join(states.changed.values()), np.uint8)
+    return {
+        **leaves,
+        **said,
+        "number": np.array(number),
+        "known": np.packbits(states.known),
+        "changed": np.fromiter(states.changed, np.int64, len(states.changed)),
+        "changed_rows": changed,
+    }
+
+
+def _restored(
+    found: dict[str, np.ndarray], carry: Carry, states: ClientStates
+) -> tuple[Carry, list[dict[str, np.ndarray]], int]:
+    """The state after a checkpoint; clients' rows are as they were then."""
+    leaves, tree = jax.tree.flatten(carry)
+    carry = jax.tree.unflatten(tree, [found[f"carry/{i}"] for i in range(len(leaves))])
+    names = [n.removeprefix("records/") for n in found if n.startswith("records/")]
+    said = {n: found[f"records/{n}"] for n in names}
+    count = len(next(iter(said.values()))) if said else 0
+    records = [{n: np.asarray(a[i]) for n, a in said.items()} for i in range(count)]
+    states.known = np.unpackbits(found["known"], count=len(states.known)).astype(bool)
+    rows = found["changed_rows"].reshape(len(found["changed"]), states.each)
+    states.changed = {int(k): row.tobytes() for k, row in zip(found["changed"], rows, strict=True)}
+    states.settle()
+    return jax.tree.map(jnp.asarray, carry), records, int(found["number"])

@@ -1,0 +1,260 @@
+"""Populations on disk: what is written is read, and nothing half-written or changed is."""
+
+import errno
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.data import Population, clients_of_dataset, population, write_population
+
+
+def clients(sizes=(3, 1, 4), dim=2):
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=(n, dim)).astype("f4"), rng.integers(0, 9, n)) for n in sizes]
+
+
+@pytest.fixture
+def written(tmp_path):
+    return write_population(
+        tmp_path / "people", [(*c, f"user {k}") for k, c in enumerate(clients())]
+    )
+
+
+def test_what_is_written_is_read(written):
+    assert len(written) == 3
+    assert written.sizes.tolist() == [3, 1, 4]
+    assert written.names == ["user 0", "user 1", "user 2"]
+    for k, (x, y) in enumerate(clients()):
+        got_x, got_y = written[k]
+        np.testing.assert_array_equal(got_x, x)
+        np.testing.assert_array_equal(got_y, y)
+        assert (got_x.dtype, got_y.dtype) == (x.dtype, y.dtype)
+
+
+def test_a_cohort_is_padded_with_its_last_samples(written):
+    cohort = written.read([2, 1])
+    assert cohort.sizes.tolist() == [4, 1]
+    x, y = clients()[1]
+    np.testing.assert_array_equal(cohort.features[1], np.repeat(x, 4, axis=0))
+    np.testing.assert_array_equal(cohort.targets[1], np.repeat(y, 4))
+
+
+def test_files_are_numpys(written):
+    features = np.load(written.folder / "features.npy", mmap_mode="r")
+    np.testing.assert_array_equal(features, np.concatenate([x for x, _ in clients()]))
+
+
+def test_clients_come_one_at_a_time(tmp_path):
+    alive = []
+
+    class Counted(np.ndarray):
+        def __del__(self):
+            alive.remove(1)
+
+    def one(k):
+        alive.append(1)
+        return np.zeros((2, 1), "f4").view(Counted), np.zeros(2, "i4")
+
+    most = []
+
+    def stream():
+        for k in range(20):
+            yield one(k)
+            most.append(len(alive))
+
+    write_population(tmp_path / "p", stream())
+    assert max(most) <= 2
+
+
+def test_a_reopened_population_is_the_same(written, tmp_path):
+    again = pickle.loads(pickle.dumps(Population(written.folder)))
+    assert again == written
+    assert hash(again) == hash(written)
+    other = write_population(tmp_path / "other", clients())
+    assert other != written  # its clients have no names
+    changed = clients()
+    changed[1][0][0, 0] += 1
+    assert write_population(tmp_path / "changed", changed) != other
+
+
+def test_images_of_bytes_stay_bytes(tmp_path):
+    images = [(np.full((2, 3, 3, 1), k, np.uint8), np.arange(2)) for k in range(2)]
+    kept = write_population(tmp_path / "images", images)
+    assert kept.features == ((3, 3, 1), np.dtype("u1"))
+    assert kept[1][0].dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ([], ValueError, "at least one client"),
+        ([clients()[0], (np.zeros((0, 2), "f4"), np.zeros(0))], ValueError, "client 1 has no samp"),
+        ([clients()[0], (np.zeros((2, 3), "f4"), np.zeros(2, int))], ValueError, "client 1 must"),
+        ([clients()[0], (np.zeros((2, 2), "f4"), np.zeros(3, int))], ValueError, "one target of"),
+        ([clients()[0], (np.zeros((2, 2), "f4"), np.zeros(2))], ValueError, "of type int64"),
+        ([(np.full((1, 2), np.nan, "f4"), np.zeros(1, int))], ValueError, "features of client 0"),
+        ([(np.zeros((1, 2)),)], TypeError, "client 0 must be"),
+        ([np.zeros((2, 2))], TypeError, "client 0 must be"),
+        ([(np.array([["a"]]), np.zeros(1))], TypeError, "features of client 0"),
+        ([(*clients()[0], "ada"), (*clients()[1], "ada")], ValueError, "two clients are called"),
+        ([(*clients()[0], "ada"), clients()[1]], ValueError, "client 1 has no name"),
+        (
+            [
+                (np.zeros((1, 1), "i2"), np.zeros(1, "u1")),
+                (np.full((1, 1), 2**20), np.zeros(1, "u1")),
+            ],
+            ValueError,
+            "int16, the first client's type, cannot hold",
+        ),
+        (
+            [(np.zeros((1, 1), "f4"), np.zeros(1)), (np.full((1, 1), 1e300), np.zeros(1))],
+            ValueError,
+            "features of client 1",
+        ),
+    ],
+)
+def test_what_is_no_client_is_refused_and_nothing_is_left(given, error, words, tmp_path):
+    with np.errstate(over="ignore"), pytest.raises(error, match=words):
+        write_population(tmp_path / "p", given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_that_is_wrong_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"client 1 \('eve'\) has no samples"):
+        write_population(
+            tmp_path / "p", [(*clients()[0], "ada"), (np.zeros((0, 2)), np.zeros(0), "eve")]
+        )
+
+
+def test_a_population_is_written_once(written):
+    with pytest.raises(FileExistsError, match="written once"):
+        write_population(written.folder, clients())
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(self, rows):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(population._Growing, "add", full)
+    with pytest.raises(OSError, match=r"population in .*/p' could not be written: No space left"):
+        write_population(tmp_path / "p", clients())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_interrupted_is_no_population(tmp_path):
+    def stream():
+        yield clients()[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_population(tmp_path / "p", stream())
+    assert not (tmp_path / "p").exists()
+    with pytest.raises(FileNotFoundError, match="no population in"):
+        Population(tmp_path / "p")
+
+
+@pytest.mark.parametrize("name", ["features.npy", "targets.npy"])
+@pytest.mark.parametrize("cut", [1, 40, 10_000])
+def test_a_truncated_file_is_known_for_it(written, name, cut):
+    path = written.folder / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut] if cut < len(content) else b"")
+    with pytest.raises(ValueError, match=f"{name} (is truncated|is not NumPy|must hold)"):
+        Population(written.folder)
+
+
+@pytest.mark.parametrize("client", range(3))
+@pytest.mark.parametrize("name", ["features.npy", "targets.npy"])
+def test_changed_samples_are_found_when_they_are_read(written, name, client):
+    path, at = written.folder / name, int(written.sizes[:client].sum())
+    content = bytearray(path.read_bytes())
+    each = {"features.npy": 8, "targets.npy": 8}[name]
+    content[len(content) - each * (int(written.sizes.sum()) - at)] ^= 1
+    path.write_bytes(content)
+    opened = Population(written.folder)
+    with pytest.raises(ValueError, match=rf"client {client} \('user {client}'\).*were changed"):
+        opened.read([client])
+    for other in {0, 1, 2} - {client}:
+        opened.read([other])
+
+
+@pytest.mark.parametrize("name", ["clients.npy", "names.json", "population.json"])
+def test_changed_descriptions_are_found(written, name):
+    path = written.folder / name
+    if name == "clients.npy":
+        table = np.load(path)
+        table["samples"][:2] = table["samples"][1::-1]
+        np.save(path, table)
+    else:
+        path.write_text(path.read_text().replace("user 1", "user 7").replace("<f4", "<i4"))
+    with pytest.raises(ValueError, match=r"was changed since|must hold"):
+        Population(written.folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("{", "is not JSON"), ("[]", "format 1"), ('{"format": 9}', "format 1")]
+)
+def test_another_folder_is_no_population(tmp_path, content, words):
+    (tmp_path / "population.json").write_text(content)
+    with pytest.raises(ValueError, match=words):
+        Population(tmp_path)
+
+
+@pytest.mark.parametrize("ask", [3, -1, 1.5, "a", True])
+def test_who_is_no_client_is_refused(written, ask):
+    with pytest.raises(IndexError, match="numbered from 0 to 2"):
+        written[ask]
+
+
+def test_cohorts_of_no_clients_are_refused(written):
+    with pytest.raises(IndexError, match="numbered from 0 to 2"):
+        written.read([0, 3])
+    with pytest.raises(TypeError, match="list of numbers"):
+        written.read([0.5])
+
+
+def test_rows_of_a_table_become_clients(tmp_path):
+    table = {
+        "writer": np.array(["b", "a", "b", "c", "a"]),
+        "image": np.arange(10).reshape(5, 2).astype("f4"),
+        "digit": np.arange(5),
+    }
+    kept = write_population(
+        tmp_path / "p",
+        clients_of_dataset(table, client="writer", features="image", target="digit"),
+    )
+    assert kept.names == ["b", "a", "c"]
+    assert [kept[k][1].tolist() for k in range(3)] == [[0, 2], [1, 4], [3]]
+    with pytest.raises(KeyError, match="no column 'user'; there are 'writer', 'image', 'digit'"):
+        next(clients_of_dataset(table, client="user", features="image", target="digit"))
+
+
+def test_rows_of_hugging_faces_datasets_become_clients(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict(
+        {"who": [2, 1, 2], "x": [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], "y": [0, 1, 1]}
+    )
+    kept = write_population(
+        tmp_path / "p", clients_of_dataset(table, client="who", features="x", target="y")
+    )
+    assert kept.names == ["2", "1"]
+    np.testing.assert_array_equal(kept[0][0], [[1, 0], [3, 0]])
+
+
+def test_users_of_leaf_become_a_population(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        users = {"users": ["ada", "bob"], "num_samples": [1, 2], "user_data": {}}
+        for user, n in zip(users["users"], users["num_samples"], strict=True):
+            users["user_data"][user] = {"x": [[0.5] * 784] * n, "y": [3] * n}
+        (tmp_path / part / "all.json").write_text(json.dumps(users))
+    read = fl.data.femnist(tmp_path)
+    kept = write_population(
+        tmp_path / "p", ((*c, n) for c, n in zip(read.clients, read.names, strict=True))
+    )
+    assert (kept.names, kept.sizes.tolist()) == (["ada", "bob"], [1, 2])
+    assert kept.features[0] == (28, 28, 1)

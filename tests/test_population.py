@@ -1,0 +1,441 @@
+"""A run over a population on disk is the run from memory but for rounding; resumed, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+import fljax as fl
+from fljax.participation import Cyclic, Drawn, Fraction, Markov, PowerOfChoice, Unequal
+from fljax.study import cohorts
+
+NETWORK, LOSS = fl.models.mlp(2, hidden=[4]), fl.problems.Softmax(2)
+KEY = jax.random.key(3)
+EVALUATED = (1, 4, 9)
+
+
+def made(count=12):
+    rng = np.random.default_rng(0)
+    for n in rng.integers(3, 12, count):
+        x = rng.normal(size=(n, 3)).astype("f4")
+        yield x, (x[:, 0] > 0).astype("i4")
+
+
+CLIENTS = list(made())
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory):
+    return fl.data.write_population(tmp_path_factory.mktemp("on") / "disk", CLIENTS)
+
+
+def in_memory(evaluated=False, **settings):
+    test = CLIENTS if evaluated else CLIENTS[:1]
+    return fl.problems.Model.from_clients(NETWORK, KEY, CLIENTS, LOSS, test=test, **settings)
+
+
+def on_disk(population, evaluated=False, **settings):
+    test = [CLIENTS[k] for k in EVALUATED] if evaluated else CLIENTS[0]
+    return fl.problems.Model.from_population(
+        population,
+        NETWORK,
+        KEY,
+        LOSS,
+        test=test,
+        evaluated=EVALUATED if evaluated else None,
+        **settings,
+    )
+
+
+def both(population, algorithm, rounds=7, record_every=1, evaluated=False, metrics=None, **parts):
+    """The run from memory and the run from disk."""
+    metrics = ["test_error", "accuracy"] if metrics is None else metrics
+    problems = in_memory(evaluated), on_disk(population, evaluated)
+    return [
+        fl.run(
+            fl.Simulation(problem, algorithm, metrics=metrics, **parts),
+            rounds=rounds,
+            record_every=record_every,
+            key=5,
+        )
+        for problem in problems
+    ]
+
+
+#: Another program may round otherwise; every draw is the same.
+ROUNDING = {"rtol": 1e-11, "atol": 1e-15}
+
+
+def same(memory, disk):
+    np.testing.assert_allclose(memory.model[0], disk.model, **ROUNDING)
+    for name in set(disk) - {"model"}:
+        if disk[name].dtype.kind in "iub":
+            np.testing.assert_array_equal(memory[name], disk[name], err_msg=name)
+        else:
+            np.testing.assert_allclose(memory[name], disk[name], err_msg=name, **ROUNDING)
+    assert not np.isnan(disk.test_error).any()
+
+
+def identical(one, other):
+    for name in {*one, *other}:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fl.algorithms.FedAvg(0.3, clients_per_round=4, epochs=2, batch=4),
+        fl.algorithms.FedAvg(0.3, clients_per_round=4, epochs=2, batch=4, weighting="samples"),
+        fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=tuple(range(1, 13)), batch=2),
+        fl.algorithms.FedAvg(0.3, selector=Cyclic(5), local_steps=2),
+        fl.algorithms.FedAvg(0.1, selector=Unequal(3, np.arange(1, 13) / 78), batch=4),
+        fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, epochs=2, batch=4),
+        fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, local_steps=3, variate="gradient"),
+        fl.algorithms.FedDyn(0.1, attraction=0.1, clients_per_round=4, local_steps=3, batch=4),
+        fl.algorithms.FedAdam(
+            0.1, server_step_size=0.1, clients_per_round=4, local_steps=3, batch=4
+        ),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+@pytest.mark.thin(5, every=1)
+def test_it_is_the_run_from_memory(population, algorithm):
+    same(*both(population, algorithm))
+
+
+def test_optimizers_of_clients_stay_theirs(population):
+    optax = pytest.importorskip("optax")
+    algorithm = fl.algorithms.FedAvg(
+        optax.adam(0.05), clients_per_round=4, local_steps=3, batch=4, keeps_optimizer=True
+    )
+    same(*both(population, algorithm))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"participation": Markov(0.4, 0.5)},
+        {"delays": fl.link.Geometric(0.5, 3)},
+        {"compression": fl.link.TopK(5)},
+        {"losses": fl.link.Independent(0.3)},
+        {"upload_noise": fl.link.UploadNoise(0.1)},
+        {"aggregation": fl.aggregation.Median()},
+        {"masks": fl.link.SecureAggregation(1.0)},
+        {"privacy": fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5)},
+        {"attack": fl.attacks.SignFlip(fl.attacks.first(3, 12))},
+    ],
+    ids=lambda parts: next(iter(parts)),
+)
+@pytest.mark.thin(4, every=1)
+def test_stages_and_privacy_are_those_from_memory(population, parts):
+    algorithm = fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2, batch=4)
+    same(*both(population, algorithm, **parts))
+
+
+def test_states_travel_with_their_clients(population):
+    """A client's control is what its last participation left, whoever took part in between."""
+    algorithm = fl.algorithms.SCAFFOLD(0.1, selector=Cyclic(4), local_steps=2)
+    same(*both(population, algorithm, rounds=11, participation=Markov(0.4, 0.5)))
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_records_are_of_every_so_many_rounds(population, evaluated):
+    algorithm = fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2)
+    memory, disk = both(population, algorithm, rounds=6, record_every=3)
+    same(memory, disk)
+    assert disk["round"].values.tolist() == [3, 6]
+
+
+def test_own_models_are_judged_of_the_evaluated_clients(population):
+    solver = fl.algorithms.FedAvg(0.2, clients_per_round=4, local_steps=3, batch=4)
+    algorithm = fl.algorithms.Ditto(solver, 0.1, attraction=0.5)
+    metrics = ["client_accuracy", "validation_error", "train_error"]
+    memory, disk = both(population, algorithm, rounds=9, evaluated=True, metrics=metrics)
+    assert "model" not in disk
+    for name in ("client_accuracy", "validation_error"):
+        np.testing.assert_allclose(memory[name][:, list(EVALUATED)], disk[name], **ROUNDING)
+    assert float(disk.train_error.mean()) == pytest.approx(
+        float(memory.train_error[:, list(EVALUATED)].mean())
+    )
+
+
+def test_the_server_s_model_is_judged_of_the_evaluated_clients(population):
+    algorithm = fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2)
+    metrics = ["client_accuracy", "train_error"]
+    memory, disk = both(population, algorithm, evaluated=True, metrics=metrics)
+    for name in metrics:
+        np.testing.assert_allclose(memory[name][:, list(EVALUATED)], disk[name], **ROUNDING)
+
+
+def test_cohorts_are_read_ahead_and_no_further(population, monkeypatch):
+    """Of twenty cohorts no more than three are in memory at a time."""
+    read, at_work = [], []
+
+    def one(self, clients):
+        read.append(len(at_work))
+        return whole(self, clients)
+
+    def counted(*args, **settings):
+        at_work.append(len(read))
+        return step(*args, **settings)
+
+    whole, step = fl.data.Population.read, cohorts._round
+    monkeypatch.setattr(fl.data.Population, "read", one)
+    monkeypatch.setattr(cohorts, "_round", counted)
+    simulation = fl.Simulation(
+        on_disk(population), fl.algorithms.FedAvg(0.3, clients_per_round=4), metrics=["accuracy"]
+    )
+    fl.run(simulation, rounds=20)
+    assert len(read) == 1 + 20  # one for the layout
+    assert max(read_so_far - 1 - n for n, read_so_far in enumerate(at_work)) <= 2
+
+
+def test_other_numbers_need_no_other_program(population):
+    def one(step, key):
+        algorithm = fl.algorithms.FedAvg(step, clients_per_round=4, local_steps=2)
+        simulation = fl.Simulation(on_disk(population), algorithm, metrics=["accuracy"])
+        fl.run(simulation, rounds=3, key=key)
+
+    one(0.1, 0)
+    before = cohorts._round._cache_size()
+    one(0.2, 7)
+    assert cohorts._round._cache_size() == before
+
+
+# What goes on, and what is kept -------------------------------------------------------------
+
+
+def kept_run(population, folder, algorithm=None, rounds=8, key=5, record_every=1, **parts):
+    algorithm = algorithm or fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, local_steps=2)
+    simulation = fl.Simulation(on_disk(population), algorithm, metrics=["test_error"], **parts)
+    return fl.run(simulation, rounds, key=key, record_every=record_every, store=folder)
+
+
+@pytest.mark.parametrize("stop", [2, 5, 8])
+@pytest.mark.parametrize("settled", [True, False])
+def test_an_interrupted_run_goes_on(population, tmp_path, monkeypatch, stop, settled):
+    """Whether it stopped between rounds or between a checkpoint and the clients' file."""
+    whole = kept_run(population, tmp_path / "whole")
+    monkeypatch.setattr(cohorts, "CHECKPOINT_SECONDS", 0)
+    part, settle = cohorts._round, cohorts.ClientStates.settle
+
+    def one(bare, key, carry, number, *rest):
+        if number == stop:
+            raise KeyboardInterrupt
+        return part(bare, key, carry, number, *rest)
+
+    monkeypatch.setattr(cohorts, "_round", one)
+    if not settled:
+        monkeypatch.setattr(cohorts.ClientStates, "settle", lambda self: None)
+    with pytest.raises(KeyboardInterrupt):
+        kept_run(population, tmp_path / "run", participation=None)
+    monkeypatch.setattr(cohorts.ClientStates, "settle", settle)
+    called = []
+    monkeypatch.setattr(cohorts, "_round", lambda *a: called.append(int(a[3])) or part(*a))
+    again = kept_run(population, tmp_path / "run")
+    if settled:
+        assert called == list(range(stop, 9))
+    identical(whole, again)
+
+
+def test_checkpoints_are_between_records_too(population, tmp_path, monkeypatch):
+    whole = kept_run(population, tmp_path / "whole", record_every=4)
+    monkeypatch.setattr(cohorts, "CHECKPOINT_BYTES", 0)
+    part = cohorts._round
+    for stop in (3, 7):
+
+        def one(*args, stop=stop):
+            if args[3] == stop:
+                raise KeyboardInterrupt
+            return part(*args)
+
+        monkeypatch.setattr(cohorts, "_round", one)
+        with pytest.raises(KeyboardInterrupt):
+            kept_run(population, tmp_path / "run", record_every=4)
+    monkeypatch.setattr(cohorts, "_round", part)
+    identical(whole, kept_run(population, tmp_path / "run", record_every=4))
+
+
+def test_a_finished_run_is_not_computed_again(population, tmp_path, monkeypatch):
+    first = kept_run(population, tmp_path / "run")
+    monkeypatch.setattr(cohorts, "_round", None)
+    identical(first, kept_run(population, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"key": 6}, "the key"),
+        ({"rounds": 9}, "rounds"),
+        ({"algorithm": fl.algorithms.FedAvg(0.1, clients_per_round=4)}, "the simulation"),
+        ({"participation": Markov(0.1, 0.5)}, "the simulation"),
+    ],
+)
+def test_a_folder_is_of_one_run(population, tmp_path, change, words):
+    kept_run(population, tmp_path / "run", rounds=2)
+    with pytest.raises(ValueError, match=f"holds another run: it differs in .*{words}"):
+        kept_run(population, tmp_path / "run", **{"rounds": 2, **change})
+
+
+def test_a_folder_in_use_is_refused(population, tmp_path):
+    folder = cohorts._Folder(tmp_path / "run", {})
+    with pytest.raises(fl.StoreError, match="in use by another process"):
+        kept_run(population, tmp_path / "run")
+    folder.close()
+
+
+def test_a_checkpoint_that_was_cut_is_refused(population, tmp_path):
+    kept_run(population, tmp_path / "run", rounds=2)
+    path = tmp_path / "run" / "checkpoint.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(fl.StoreError, match="cannot be read"):
+        kept_run(population, tmp_path / "run", rounds=2)
+
+
+def test_a_population_may_move(population, tmp_path):
+    first = kept_run(population, tmp_path / "run", rounds=2)
+    moved = fl.data.write_population(tmp_path / "elsewhere", CLIENTS)
+    identical(first, kept_run(moved, tmp_path / "run", rounds=2))
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on(population, tmp_path):
+    """Killed again and again, wherever it is."""
+    program = textwrap.dedent(
+        """
+        import sys, jax, fljax as fl
+        from fljax.study import cohorts
+        cohorts.CHECKPOINT_SECONDS = 0
+        population = fl.data.Population(sys.argv[1])
+        problem = fl.problems.Model.from_population(
+            population, fl.models.mlp(2, hidden=[4]), jax.random.key(3), fl.problems.Softmax(2),
+            test=population[0],
+        )
+        algorithm = fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, local_steps=2)
+        simulation = fl.Simulation(problem, algorithm, metrics=["test_error"])
+        run = fl.run(simulation, rounds=400, key=5, store=sys.argv[2])
+        print(repr(run.test_error.values.tolist()))
+        """
+    )
+
+    def start(folder):
+        return subprocess.Popen(
+            [sys.executable, "-c", program, str(population.folder), str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    whole = start(tmp_path / "whole").communicate()[0]
+    kills = 0
+    for seconds in np.random.default_rng(0).uniform(6, 12, 6):
+        process = start(tmp_path / "run")
+        try:
+            text, _ = process.communicate(timeout=seconds)
+            break
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+            kills += 1
+    else:
+        text = start(tmp_path / "run").communicate()[0]
+    assert kills
+    assert text == whole
+    assert len(text) > 1000
+
+
+# What cannot be had -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        (fl.algorithms.FedAvg(0.1), "Everyone may invite all 12 clients .* GB of samples"),
+        (fl.algorithms.FedAvg(0.1, clients_per_round=12), "may invite all 12 clients"),
+        (fl.algorithms.FedAvg(0.1, selector=Fraction(0.5)), "Fraction may invite all"),
+        (
+            fl.algorithms.FedAvg(0.1, selector=PowerOfChoice(2, candidates=4)),
+            "PowerOfChoice does not choose by the round's key alone",
+        ),
+        (fl.algorithms.ConventionalFL(0.1), "does not learn with some clients"),
+    ],
+)
+def test_what_needs_all_clients_is_refused(population, algorithm, words):
+    simulation = fl.Simulation(on_disk(population), algorithm, metrics=["accuracy"])
+    with pytest.raises(ValueError, match=words):
+        fl.run(simulation, rounds=2)
+
+
+def test_an_algorithm_that_reads_others_is_refused_with_the_size(population):
+    @fl.module
+    class Nosy(fl.algorithms.FedAvg):
+        def step(self, state, now):
+            state = super().step(state, now)
+            return state._replace(model=state.model + now.problem.features[0, 0].sum())
+
+    simulation = fl.Simulation(on_disk(population), Nosy(0.1, clients_per_round=3))
+    with pytest.raises(TypeError, match=r"all clients' features are asked for.*GB"):
+        fl.run(simulation, rounds=2)
+
+
+@pytest.mark.parametrize("metric", ["train_error", "objective"])
+def test_metrics_of_all_data_need_clients_that_are_evaluated(population, metric):
+    with pytest.raises(ValueError, match="say of which clients"):
+        fl.Simulation(
+            on_disk(population), fl.algorithms.FedAvg(0.1, clients_per_round=3), metrics=[metric]
+        )
+
+
+@pytest.mark.parametrize("evaluated", [[], [0, 0], [12], [-1], [0.5]])
+def test_clients_that_are_evaluated_are_different_ones(population, evaluated):
+    with pytest.raises(ValueError, match="evaluated must be"):
+        fl.problems.Model.from_population(population, NETWORK, KEY, LOSS, evaluated=evaluated)
+
+
+def test_held_out_data_are_of_clients_that_are_said(population):
+    with pytest.raises(ValueError, match="say which clients they are of"):
+        fl.problems.Model.from_population(population, NETWORK, KEY, LOSS, test=CLIENTS[:2])
+
+
+def test_a_store_is_of_a_population(tmp_path):
+    simulation = fl.Simulation(in_memory(), fl.algorithms.FedAvg(0.1, clients_per_round=3))
+    with pytest.raises(ValueError, match="a run from memory is kept by"):
+        fl.run(simulation, rounds=2, store=tmp_path / "run")
+
+
+def test_a_sweep_of_a_population_is_refused(population):
+    def scenario(key):
+        algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=3)
+        return fl.Simulation(on_disk(population), algorithm, metrics=["accuracy"])
+
+    with pytest.raises(ValueError, match="one by one"):
+        fl.sweep(scenario, rounds=2)
+
+
+def test_a_changed_client_stops_the_run(tmp_path):
+    kept = fl.data.write_population(tmp_path / "p", CLIENTS)
+    problem = on_disk(kept)
+    path = kept.folder / "features.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    simulation = fl.Simulation(
+        problem, fl.algorithms.FedAvg(0.1, selector=Cyclic(4)), metrics=["accuracy"]
+    )
+    with pytest.raises(ValueError, match=r"samples of client 11 .* were changed"):
+        fl.run(simulation, rounds=8)
+
+
+def test_rows_say_whose_they_are(population):
+    states = cohorts.ClientStates(5, [((2,), "float32"), ((), "int32")])
+    parts = [np.arange(4, dtype="f4").reshape(2, 2), np.array([7, 8], "i4")]
+    states.write(np.array([3, 1]), np.array([True, False]), parts)
+    (rows, numbers), known = states.read(np.array([1, 3]))
+    assert known.tolist() == [False, True]
+    assert rows.tolist() == [[0, 0], [0, 1]]
+    assert numbers.tolist() == [0, 7]
+    assert Drawn(2)  # every selector that names its clients is in the list of the message
