@@ -11,14 +11,11 @@ from fljax import (
     batches,
     clustering,
     data,
-    descent,
-    fairness,
     federation,
     graphs,
     link,
     metrics,
     models,
-    monitoring,
     optimizers,
     participation,
     privacy,
@@ -36,7 +33,15 @@ from fljax.running import run, view
 from fljax.simulation import Simulation
 
 if TYPE_CHECKING:
-    from fljax import audit, plotting, statistics, theory
+    from fljax import (
+        audit,
+        descent,
+        fairness,
+        monitoring,
+        plotting,
+        statistics,
+        theory,
+    )
     from fljax.statistics import best
     from fljax.study import (
         DamageWarning,
@@ -107,8 +112,12 @@ __all__ = [
     "view",
 ]
 
-#: Loaded when they are first used: matplotlib, xarray and SciPy's statistics take longer than JAX.
-_ROOMS = ("audit", "plotting", "statistics", "study", "theory")
+#: Loaded when they are first used, as simulations are made without them; matplotlib, xarray and
+#: SciPy's statistics, which some of them need, take longer than JAX.
+_ROOMS = (
+    *("audit", "descent", "fairness", "monitoring"),
+    *("plotting", "statistics", "study", "theory"),
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -243,15 +243,20 @@ def checked(function: F) -> F:
 
     The name of a class, ``"module.Class"``, stands for it and does not load its module.
     """
-    hints = function.__annotations__.items()
-    rules = {name: _named(hint) if isinstance(hint, str) else rule(hint) for name, hint in hints}
-    rules = {
-        name: annotation for name, annotation in rules.items() if annotation and name != "return"
-    }
-    signature = inspect.signature(function)
+
+    @functools.cache  # read at the first call: most functions are never called
+    def read() -> tuple[inspect.Signature, dict[str, Rule | None]]:
+        hints = function.__annotations__.items()
+        rules = {
+            name: _named(hint) if isinstance(hint, str) else rule(hint)
+            for name, hint in hints
+            if name != "return"
+        }
+        return inspect.signature(function), rules
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        signature, rules = read()
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # too many or too few: Python's own words

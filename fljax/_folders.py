@@ -1,13 +1,14 @@
-"""Where a user's files are kept: what was downloaded, compiled or measured once."""
+"""Where a user's files are kept: what was downloaded, compiled or measured once; and by whom."""
 
 import contextlib
 import functools
 import os
+import platform
 import stat
 import tempfile
 from pathlib import Path
 
-__all__ = ["cache", "home_cache"]
+__all__ = ["alive", "cache", "home_cache", "host"]
 
 
 def cache() -> Path:
@@ -37,3 +38,19 @@ def _without_home() -> Path:
         ):
             return folder
     return Path(tempfile.mkdtemp(prefix="fljax-"))  # anyone could have made the other
+
+
+def host() -> str:
+    """Name of the machine, as part of a file's."""
+    return platform.node().replace(".", "-") or "host"
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this machine is running."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

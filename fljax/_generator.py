@@ -38,6 +38,7 @@ __all__ = [
     "private_normal",
     "random_key",
     "threefry",
+    "uniform_of_pairs",
     "words",
 ]
 
@@ -280,6 +281,34 @@ def words(key: Array, shape: tuple[int, ...], count: int) -> list[Array]:
         return [jax.random.bits(part, shape, np.uint32) for part in jax.random.split(key, count)]
     keys = jax.random.key_data(jax.random.split(key, -(-count // 2)))
     return [word for part in keys for word in threefry(part, *_places(shape))][:count]
+
+
+def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Array:
+    """One number in [0, 1) for each pair of whole numbers, which depends on the pair and the key
+    alone, wherever the pair stands.
+
+    With the house's generator it takes one block; others fold both numbers into the key.
+
+    Args:
+      key: consumed.
+      first: of the pairs, from 0 to 2**30 - 1.
+      second: of the pairs, of the same shape.
+      dtype: of the numbers.
+    """
+    width = np.dtype(dtype)
+    if not _is_house(key) or width not in (np.float32, np.float64):
+
+        def one(first: Array, second: Array) -> Array:
+            pair = jax.random.fold_in(jax.random.fold_in(key, first), second)
+            return jax.random.uniform(pair, (), dtype)
+
+        return jax.vmap(one)(first.reshape(-1), second.reshape(-1)).reshape(first.shape)
+    high, low = (number.astype(np.uint32) for number in (first, second))
+    high, low = threefry(jax.random.key_data(key), high, low)
+    if width == np.float32:
+        return (high >> np.uint32(8)).astype(dtype) * np.float32(2.0**-24)
+    high, low = (high >> np.uint32(5)).astype(dtype), (low >> np.uint32(6)).astype(dtype)
+    return (high * 2.0**26 + low) * 2.0**-53
 
 
 def _is_house(key: Array) -> bool:

@@ -13,6 +13,7 @@ import jax
 
 __all__ = [
     "check_fits",
+    "cores",
     "host_memory",
     "human",
     "memory_at_hand",
@@ -37,6 +38,13 @@ _TARGET: ContextVar[str | None] = ContextVar("_TARGET", default=None)
 def on_cpu() -> bool:
     """Whether what computes here, or what is traced for, is a CPU."""
     return (_TARGET.get() or jax.local_devices()[0].platform) == "cpu"
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows do not tell
 
 
 @contextlib.contextmanager

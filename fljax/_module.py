@@ -359,8 +359,13 @@ def module(cls: type[T]) -> type[T]:
     cls.__post_init__ = post_init  # pyright: ignore[reportAttributeAccessIssue]
     if "__repr__" not in vars(cls):
         cls.__repr__ = _called  # pyright: ignore[reportAttributeAccessIssue]
-    new = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-    _name_renamed(new)
+    own = vars(cls).keys() & {"__setattr__", "__delattr__"}
+    frozen = _is_frozen_by_python(cls) or bool(own)  # it raises where they are the class's own
+    init = vars(cls).get("__init__")
+    new = dataclasses.dataclass(frozen=frozen, init=False, eq=False, repr=False)(cls)
+    if not frozen:
+        new.__setattr__, new.__delattr__ = _assign, _delete  # pyright: ignore[reportAttributeAccessIssue]
+    new.__init__ = _constructor(new) if init is None else _name_renamed(init, new)  # pyright: ignore[reportAttributeAccessIssue]
     names = [f.name for f in dataclasses.fields(new)]  # pyright: ignore[reportArgumentType]
     is_static = {f.name: bool(f.metadata.get("static")) for f in dataclasses.fields(new)}  # pyright: ignore[reportArgumentType]
     leaves = tuple(name for name in names if not is_static[name])
@@ -386,9 +391,90 @@ def module(cls: type[T]) -> type[T]:
     return new
 
 
-def _name_renamed(cls: type) -> None:
-    """Have its constructor say what an argument is called now."""
-    init = cls.__init__
+# Python writes a constructor and the methods that freeze a dataclass, and compiles them, anew for
+# each class: a third of the time that importing the library takes. Those of parts are functions.
+
+
+def _is_frozen_by_python(cls: type) -> bool:
+    """Whether a base is a dataclass that Python has frozen, beside which it freezes this one."""
+    bases = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
+    return any(base is not None and base.frozen for base in bases)
+
+
+def _assign(part: Any, name: str, value: Any) -> None:
+    _check_free(part, name, "assign to")
+    object.__setattr__(part, name, value)
+
+
+def _delete(part: Any, name: str) -> None:
+    _check_free(part, name, "delete")
+    object.__delattr__(part, name)
+
+
+def _check_free(part: Any, name: str, what: str) -> None:
+    """Raise but for further attributes of a subclass that is no part itself."""
+    cls = type(part)
+    if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
+        raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
+
+
+class _Factory:
+    """Stands in a signature for what a default factory makes."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _constructor(cls: type) -> Callable[..., None]:
+    """What takes the fields as arguments; it says what an argument is called now."""
+    fields = [f for f in dataclasses.fields(cls) if f.init]  # pyright: ignore[reportArgumentType]
+    fields.sort(key=lambda field: field.kw_only is True)
+    made = {
+        f.name: f.default_factory
+        for f in dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+        if f.default_factory is not dataclasses.MISSING
+    }
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    optional = False
+    for field in fields:
+        default = _FACTORY if field.name in made else field.default
+        default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if field.kw_only:
+            kind = inspect.Parameter.KEYWORD_ONLY
+        elif default is inspect.Parameter.empty and optional:
+            raise TypeError(f"non-default argument {field.name!r} follows default argument")
+        optional = default is not inspect.Parameter.empty
+        parameters.append(
+            inspect.Parameter(field.name, kind, default=default, annotation=field.type)
+        )
+    signature = inspect.Signature(parameters, return_annotation=None)
+
+    def construct(*args: Any, **kwargs: Any) -> None:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            text = _renamed.argument(kwargs, signature.parameters) or str(error)
+            raise TypeError(f"{cls.__name__}() {text}") from None
+        bound.apply_defaults()
+        part = bound.arguments.pop("self")
+        given = {name: bound.arguments.get(name, _FACTORY) for name in made} | bound.arguments
+        for name, value in given.items():
+            object.__setattr__(part, name, made[name]() if value is _FACTORY else value)
+        part.__post_init__()
+
+    construct.__name__, construct.__qualname__ = "__init__", f"{cls.__qualname__}.__init__"
+    construct.__module__ = cls.__module__
+    construct.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
+    construct.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    return construct
+
+
+def _name_renamed(init: Callable[..., None], cls: type) -> Callable[..., None]:
+    """A constructor of its class's own, which says what an argument is called now."""
 
     @functools.wraps(init)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -400,7 +486,7 @@ def _name_renamed(cls: type) -> None:
                 raise TypeError(f"{cls.__name__}() {text}") from None
             raise
 
-    cls.__init__ = construct
+    return construct
 
 
 def _convert(part: Any) -> None:

@@ -10,18 +10,21 @@ can be compiled and mapped over starts, objectives and steps.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_dtype
+from fljax._optax import is_transformation
 from fljax.schedules import StepSize, as_schedule
+
+if TYPE_CHECKING:
+    import optax
 
 __all__ = ["Descent", "Extremes", "backtracking", "minimize", "optimal_step", "rounds_needed"]
 
@@ -158,8 +161,10 @@ def _check_alike(name: str, value: Any, start: Array) -> None:
         )
 
 
-def _rule(step: Any) -> optax.GradientTransformationExtraArgs:
-    if isinstance(step, optax.GradientTransformation):
+def _rule(step: Any) -> "optax.GradientTransformationExtraArgs":
+    import optax
+
+    if is_transformation(step):
         return optax.with_extra_args_support(step)
     schedule = as_schedule(step)
     return optax.with_extra_args_support(optax.sgd(lambda count: schedule(count + 1)))  # pyright: ignore[reportArgumentType]
@@ -171,7 +176,7 @@ def backtracking(
     shrink: Float[Array, ""] | float = 0.5,
     sufficient: Float[Array, ""] | float = 1e-4,
     trials: int = 40,
-) -> optax.GradientTransformationExtraArgs:
+) -> "optax.GradientTransformationExtraArgs":
     r"""The backtracking step rule: in every round, ``largest`` is multiplied by ``shrink`` until
     :math:`f(w-\eta f'(w))\le f(w)-c\,\eta\|f'(w)\|^2` (Armijo), as optax searches.
 
@@ -198,6 +203,8 @@ def backtracking(
     for name, value in (("shrink", shrink), ("sufficient", sufficient)):
         _check.interval(name, value, above=0, below=1)
     _check.count("trials", trials)
+    import optax
+
     search = optax.scale_by_backtracking_linesearch(
         trials,
         slope_rtol=sufficient,

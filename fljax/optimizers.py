@@ -1,20 +1,22 @@
 """Optimizers of optax, at clients or at a server, whose numbers can be swept."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
 from fljax._numerics import foreign
-from fljax._optax import split
+from fljax._optax import is_transformation, split
 from fljax.schedules import Schedule, StepSize, as_schedule
+
+if TYPE_CHECKING:
+    import optax
 
 __all__ = ["Optimizer", "as_optimizer", "as_step", "from_optax"]
 
@@ -27,7 +29,7 @@ class Optimizer:
     """An optimizer with its state; made by :func:`from_optax`."""
 
     @_check.required
-    def transformation(self) -> optax.GradientTransformationExtraArgs:
+    def transformation(self) -> "optax.GradientTransformationExtraArgs":
         """The optimizer as an optax transformation."""
         raise NotImplementedError
 
@@ -58,11 +60,13 @@ class Optimizer:
 class _Optax(Optimizer):
     """Of numbers that are leaves; :func:`from_optax` makes it."""
 
-    make: Callable[..., optax.GradientTransformation] = static()
+    make: Callable[..., "optax.GradientTransformation"] = static()
     structure: tuple[tuple[str, Any], ...] = static()
     numbers: Mapping[str, Any]
 
-    def transformation(self) -> optax.GradientTransformationExtraArgs:
+    def transformation(self) -> "optax.GradientTransformationExtraArgs":
+        import optax
+
         given = {name: _counted(number) for name, number in self.numbers.items()}
         return optax.with_extra_args_support(self.make(**dict(self.structure), **given))
 
@@ -73,7 +77,9 @@ class _Given(Optimizer):
 
     given: Any = static()
 
-    def transformation(self) -> optax.GradientTransformationExtraArgs:
+    def transformation(self) -> "optax.GradientTransformationExtraArgs":
+        import optax
+
         return optax.with_extra_args_support(self.given)
 
 
@@ -83,7 +89,7 @@ def _counted(number: Any) -> Any:
 
 
 @checked
-def from_optax(make: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
+def from_optax(make: Callable[..., "optax.GradientTransformation"], **arguments: Any) -> Optimizer:
     """An optimizer of optax whose numbers can be swept like those of any other part.
 
     Optax returns a closure with its numbers compiled in, so each value would need its own program.
@@ -155,13 +161,13 @@ def as_optimizer(value: Any) -> Optimizer:
     return optimizer
 
 
-def as_step(value: StepSize | Optimizer | optax.GradientTransformation) -> Schedule | Optimizer:
+def as_step(value: "StepSize | Optimizer | optax.GradientTransformation") -> Schedule | Optimizer:
     """Convert a client's step size to a schedule, or its optimizer to an optimizer.
 
     Raises:
       TypeError, ValueError: as :func:`~fljax.schedules.as_schedule` and :func:`as_optimizer`.
     """
-    if isinstance(value, Optimizer | optax.GradientTransformation):
+    if isinstance(value, Optimizer) or is_transformation(value):
         return as_optimizer(value)
     try:
         return as_schedule(value)
@@ -176,7 +182,7 @@ def as_step(value: StepSize | Optimizer | optax.GradientTransformation) -> Sched
 
 
 def _check_transformation(value: Any) -> None:
-    if not isinstance(value, optax.GradientTransformation):
+    if not is_transformation(value):
         raise TypeError(
             "an optimizer must be an optax.GradientTransformation, such as optax.adam(0.01), or "
             f"fljax.optimizers.from_optax(optax.adam, learning_rate=0.01), got "
@@ -185,6 +191,8 @@ def _check_transformation(value: Any) -> None:
 
 
 def _step(transformation: Any, slope: Array | None = None) -> Any:
+    import optax
+
     start = jnp.zeros(2, float_dtype())
     slope = start if slope is None else slope
     update = optax.with_extra_args_support(transformation).update

@@ -265,9 +265,9 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             if not (metric.needs_noise or metric.needs_drift):  # NaN where nobody takes part
                 finite = np.isfinite(dataset[metric.name]).all(("round", *metric.dims))
                 bad[metric] += among_whole(~finite, where)
-        if simulation.algorithm.message_size_of(simulation.problem):
-            heard = dataset["messages"].isel(round=-1) > 0
-            silent += 0 if heard.values.all() else among_whole(~heard, where)
+        speaks = simulation.algorithm.message_size_of(simulation.problem)
+        if speaks and not (dataset["messages"].values[..., -1] > 0).all():
+            silent += among_whole(dataset["messages"].isel(round=-1) == 0, where)
     if names := [metric for metric, count in bad.items() if count]:
         optimum = (
             "A centralized optimum that is zero, or that does not exist (separable data without "

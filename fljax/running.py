@@ -17,6 +17,7 @@ from fljax._arguments import checked
 from fljax._evaluations import Evaluations
 from fljax._generator import as_key, name_of
 from fljax._module import replace
+from fljax._programs import Kept
 from fljax.algorithms import Algorithm
 from fljax.decisions import decided, recorded
 from fljax.engine import (
@@ -94,7 +95,13 @@ def run(
             "fljax.sweep(scenario, seeds=1, store=...)."
         )
     else:
-        records, model = _run(simulation, key, rounds, record_every)
+        records, model = _run(
+            simulation,
+            jax.random.key_data(key),
+            generator=jax.random.key_impl(key),
+            rounds=rounds,
+            record_every=record_every,
+        )
     host = {name: np.asarray(value) for name, value in records.items()}
     host |= {name: np.cumsum(joined(host[name])) for name in COUNTS}
     said = describe(simulation.metrics, [simulation.privacy])
@@ -112,9 +119,20 @@ def run(
     return dataset
 
 
-@functools.partial(jax.jit, static_argnames=("rounds", "record_every"))
-def _run(simulation: Simulation, key: Array, rounds: int, record_every: int) -> Any:
-    """:func:`trace`, with the metrics checked before anything is compiled."""
+@functools.partial(Kept, static=("generator", "rounds", "record_every"))
+def _run(
+    simulation: Simulation, key: Array, *, generator: Any, rounds: int, record_every: int
+) -> Any:
+    """:func:`trace`, with the metrics checked before anything is compiled.
+
+    Args:
+      simulation: the simulation.
+      key: data of the key.
+      generator: that the key is of.
+      rounds: number of rounds.
+      record_every: rounds between records.
+    """
+    key = jax.random.wrap_key_data(key, impl=generator)
     records, model = trace(simulation, key, rounds, record_every)
     check_metrics(simulation, records, rounds // record_every)
     return records, model

@@ -879,7 +879,7 @@ def scaled(node, factor):
 @pytest.mark.parametrize("label", STEPS)
 def test_new_numbers_do_not_compile_again(label):
     """New key, data, network, penalty, step and budget: one program."""
-    before, programs = _run._cache_size(), []
+    before, programs = _run.jitted._cache_size(), []
     metric = "consensus_error" if label in (*STREAMED, *READING) else "normalized_error"
     for seed, factor in enumerate((1.0, 0.9, 0.8)):  # some are at most one
         simulation = simulate(
@@ -894,7 +894,7 @@ def test_new_numbers_do_not_compile_again(label):
             privacy=scaled(simulation.privacy, factor),
         )
         fl.run(simulation, ROUNDS, key=seed if seed else as_key(9))
-        programs.append(_run._cache_size())
+        programs.append(_run.jitted._cache_size())
     assert programs[0] == programs[1] == programs[2] > before
 
 

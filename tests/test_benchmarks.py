@@ -24,6 +24,7 @@ from experiments.benchmarks import (
 from experiments.gauthier import chapter5 as ch5
 from fljax.study.engine import configured
 from tests.cases import CASES
+from tests.marks import quiet
 
 FEW_SAMPLES = costs.Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
 MANY_SAMPLES = costs.Size(clients=40, samples=24, dim=16, mean_degree=4, seeds=1)
@@ -82,7 +83,20 @@ def test_a_point_of_the_scaling_study_is_measured():
     assert all(np.isfinite(value) for value in result.values())
     assert result["rounds"] == 1001
     assert result["peak"] > 2**20
+    assert result["error"] < 0.01
     assert scaling.slope([{"k": 1}, {"k": 10}], [{"round": 2.0}, {"round": 20.0}], "k") == 1.0
+
+
+@quiet
+@pytest.mark.filterwarnings("ignore::fljax.DivergenceWarning")
+@pytest.mark.slow
+def test_a_scaling_study_converges_with_more_parameters_than_samples(monkeypatch):
+    """Rows of 128 and 512 parameters once ended with an infinite error."""
+    point = scaling.POINT | {"clients": 20, "dim": 128}
+    assert scaling.measure(point)["error"] < 0.1
+    monkeypatch.setattr(fl.algorithms.DLM, "step_bound", lambda *given: np.float32(100.0))
+    with pytest.raises(RuntimeError, match=r"'dim': 128.* diverge: their error is (inf|nan)"):
+        scaling.measure(point)
 
 
 @pytest.mark.slow

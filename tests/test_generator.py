@@ -27,6 +27,7 @@ from fljax._generator import (
     private_laplace,
     private_normal,
     threefry,
+    uniform_of_pairs,
 )
 from fljax._generator import words as words_of
 
@@ -252,6 +253,38 @@ def test_no_key_comes_twice_and_none_is_among_its_parents_numbers():
     rows = np.concatenate([split, folded, grand.reshape(-1, 2)]).astype(np.uint64)
     result = np.concatenate([rows[:, 0] << np.uint64(32) | rows[:, 1], drawn])
     assert len(np.unique(result)) == 4 * some
+
+
+def test_the_number_of_a_pair_is_that_of_its_block():
+    key, pairs = root(3), [(0, 5), (7, 1), (2**29, 9)]
+    blocks = [in_integers(data(key).tolist(), pair) for pair in pairs]
+    first, second = jnp.asarray(pairs, np.int32).T
+    single = uniform_of_pairs(key, first, second, np.float32)
+    assert single.dtype == np.float32
+    assert single.tolist() == [(high >> 8) / 2**24 for high, _ in blocks]
+    double = uniform_of_pairs(key, first, second, np.float64)
+    assert double.tolist() == [((high >> 5) * 2**26 + (low >> 6)) / 2**53 for high, low in blocks]
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16])
+def test_numbers_of_pairs_are_uniform_and_the_same_wherever_the_pairs_stand(generator, dtype):
+    key, some = fl.random_key(11, generator), 300
+    first, second = np.mgrid[:some, :some].astype(np.int32)
+    drawn = uniform_of_pairs(key, jnp.asarray(first), jnp.asarray(second), dtype)
+    assert drawn.dtype == dtype
+    moved = uniform_of_pairs(key, jnp.asarray(first[7, 3:9]), jnp.asarray(second[7, 3:9]), dtype)
+    np.testing.assert_array_equal(moved, drawn[7, 3:9])
+    values = np.asarray(drawn, np.float64)
+    assert ((values >= 0) & (values < 1)).all()
+    if dtype is not jnp.bfloat16:
+        assert stats.kstest(values.ravel(), "uniform").pvalue > 1e-6
+        assert len(np.unique(values)) > 0.99 * values.size
+    # Rows, columns and the two orders of a pair are independent.
+    for one, other in ((values[1:], values[:-1]), (values[:, 1:], values[:, :-1])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / some
+    upper = np.triu_indices(some, 1)
+    assert abs(np.corrcoef(values[upper], values.T[upper])[0, 1]) < 8 / some
 
 
 def independent_streams(some):

@@ -481,7 +481,7 @@ def test_new_numbers_do_not_compile_again(name):
             problem, scaled(ALL[name], factor), make_network(), metrics=["consensus_error"]
         )
         fl.run(simulation, 3, key=seed)
-        programs.append(_run._cache_size())
+        programs.append(_run.jitted._cache_size())
     assert programs[0] == programs[1] == programs[2]
 
 

@@ -15,12 +15,13 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import fljax as fl
-from fljax import _folders
-from fljax.study import programs
+from fljax import _folders, running
+from fljax import _programs as programs
+from fljax._folders import host
 from fljax.study.engine import configured
-from fljax.study.store import host
 
 ROOT = Path(__file__).parents[1]
+STATIC = ("generator", "rounds", "record_every")
 
 pytestmark = pytest.mark.core
 
@@ -69,6 +70,102 @@ def test_what_changes_the_machine_code_is_another_program(folder, monkeypatch):
     monkeypatch.setattr(programs, "_processor", lambda: "another")
     assert ready()[1]
     assert len(files(folder)) == 6
+
+
+# Of single runs ----------------------------------------------------------------------------------
+
+
+def scaled(tree, *, times, by=1.0):
+    return {"out": times * by * tree["in"][0]}
+
+
+def kept():
+    """As in a process that has not run it yet."""
+    return programs.Kept(scaled, ("times", "by"))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The programs that are compiled, one by one."""
+    real, seen = jax.stages.Lowered.compile, []
+    monkeypatch.setattr(
+        jax.stages.Lowered, "compile", lambda *given: seen.append(given) or real(*given)
+    )
+    return seen
+
+
+def given(*numbers, dtype=float):
+    return {"in": (jnp.asarray(numbers, dtype), np.float64(3.0))}
+
+
+def test_a_function_is_compiled_once_for_all_processes(folder, compiled):
+    first = kept()
+    assert first(given(1, 2), times=3)["out"].tolist() == [3, 6]
+    assert first(given(4, 5), times=3)["out"].tolist() == [12, 15]
+    assert kept()(given(1, 2), times=3)["out"].tolist() == [3, 6]
+    assert len(compiled) == len(files(folder)) == 1
+    assert first.jitted._cache_size() == 0
+    for other in (
+        lambda: first(given(1, 2, 3), times=3),
+        lambda: first(given(1, 2, dtype=np.float32), times=3),
+        lambda: first(given(1, 2), times=4),
+        lambda: first(given(1, 2), times=3, by=2.0),
+    ):
+        before = len(compiled)
+        other()
+        other()
+        assert len(compiled) == before + 1
+    with configured("jax_default_matmul_precision", "float32"):
+        first(given(1, 2), times=3)
+    assert len(compiled) == 6
+
+
+def test_only_the_last_programs_are_remembered(folder, compiled, monkeypatch):
+    monkeypatch.setattr(programs, "REMEMBERED", 2)
+    some = kept()
+    for times in (1, 2, 1, 3, 1):  # the second is forgotten
+        some(given(1), times=times)
+    assert {dict(form[2])["times"] for form in some._known} == {1, 3}
+    some(given(1), times=2)
+    assert len(compiled) == 3  # it is found on disk
+
+
+def test_what_is_for_jax_to_say_is_left_to_it(folder, compiled):
+    some = kept()
+    mapped = jax.vmap(lambda x: some({"in": (x,)}, times=2)["out"])(jnp.arange(3.0))
+    assert mapped.tolist() == [0, 2, 4]
+    of_key = programs.Kept(jax.random.key_data, ())
+    assert of_key(jax.random.key(5)).tolist() == [0, 5]
+    for option, value in (("jax_disable_jit", True), ("jax_enable_compilation_cache", False)):
+        with configured(option, value):
+            assert some(given(1, 2), times=3)["out"].tolist() == [3, 6]
+    with jax.default_device(jax.local_devices()[0]):
+        some(given(1, 2), times=3)
+    assert compiled == []
+    assert not folder.exists()
+
+
+def test_a_run_is_found_on_disk_and_is_the_same(folder, compiled, monkeypatch):
+    def result(penalty, key=0):
+        problem = fl.problems.ridge(fl.random_key(1), clients=4, samples=6, dim=2)
+        algorithm = fl.algorithms.NetworkedADMM(penalty)
+        simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(4), metrics=["objective"])
+        return fl.run(simulation, 3, key).objective.values.tolist()
+
+    monkeypatch.setattr(running, "_run", programs.Kept(running._run.jitted.__wrapped__, STATIC))
+    found = result(1.0)
+    assert len(compiled) == 1
+    assert result(2.0) != found
+    monkeypatch.setattr(running, "_run", programs.Kept(running._run.jitted.__wrapped__, STATIC))
+    assert result(1.0) == found
+    assert len(compiled) == 1
+    result(1.0, jax.random.key(0))
+    assert len(compiled) == 2  # for another generator
+    with configured("jax_enable_compilation_cache", False):
+        assert result(1.0) == found
+
+
+# Of studies --------------------------------------------------------------------------------------
 
 
 def scenario(metric):

@@ -18,10 +18,11 @@ import pytest
 import xarray as xr
 
 import fljax as fl
+from fljax._folders import host
 from fljax.study import machine
 from fljax.study import running as sweeping
 from fljax.study.results import checksum
-from fljax.study.store import Store, _attributes, host
+from fljax.study.store import Store, _attributes
 
 pytestmark = pytest.mark.core
 

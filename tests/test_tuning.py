@@ -17,8 +17,9 @@ import pytest
 import xarray as xr
 
 import fljax as fl
+from fljax import _programs as programs
 from fljax.algorithms.base import REGISTRY
-from fljax.study import programs, tuning
+from fljax.study import tuning
 from fljax.study.store import Store
 from fljax.study.tuning import (
     FIRST_SEED,

@@ -437,7 +437,8 @@ def overheard_upload(
       which reveals less (``mu``), though the pure epsilon of Laplace noise is still that of one.
 
       >>> import fljax as fl
-      >>> masks, noise = fl.link.SecureAggregation(100.0), fl.link.UploadNoise(2.0)
+      >>> masks = fl.link.SecureAggregation(100.0, law="laplace")
+      >>> noise = fl.link.UploadNoise(2.0)
       >>> overheard = [
       ...     overheard_upload(8, 0, upload_noise=noise),
       ...     overheard_upload(8, 0, masks=masks),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from fljax import _check
 from fljax._arguments import checked
@@ -49,7 +49,7 @@ class Table(NamedTuple):
 @checked
 def libsvm(
     path: str | Path, features: int | None = None, rows: int | None = None
-) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+) -> tuple["scipy.sparse.csr_array", np.ndarray]:
     r"""The samples of a file in the LIBSVM format.
 
     Args:

@@ -7,11 +7,11 @@ privacy cost is spent.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fljax import _check
+from fljax._generator import uniform_of_pairs
 from fljax._module import module, static
 from fljax.participation import TwoStates
 
@@ -126,10 +126,4 @@ def of_edges(
     first, second = receivers, senders
     if symmetric:
         first, second = jnp.minimum(receivers, senders), jnp.maximum(receivers, senders)
-
-    def one(first: Array, second: Array) -> Array:
-        pair = jax.random.fold_in(jax.random.fold_in(key, first), second)
-        return jax.random.uniform(pair, (), dtype)
-
-    flat = jax.vmap(one)(first.reshape(-1), second.reshape(-1))
-    return flat.reshape(receivers.shape)
+    return uniform_of_pairs(key, first, second, dtype)

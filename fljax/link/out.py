@@ -280,12 +280,12 @@ class Out:
         if masks is None:
             return None
         self._used.add("masks")
-        server, most = jnp.zeros_like(clients), len(clients)
+        server, servers, most = jnp.zeros_like(clients), 1, len(clients)
         if isinstance(network, Federation):
             server = jnp.asarray(network.server, jnp.int32)[clients]
-            most = min(most, int(network.sizes.max()))
+            servers, most = len(network.sizes), min(most, int(network.sizes.max()))
         key = jax.random.fold_in(self.key("masks"), self._sent)
-        return masks.masks(key, clients, server, sending, most, dim, dtype)
+        return masks.masks(key, clients, server, sending, servers, most, dim, dtype)
 
     def _attacked(
         self, message: Array, clients: Array, sending: Array, around: Array

@@ -103,11 +103,20 @@ class SecureAggregation(Perturbation):
     participant that is alone at its server in a round sends in the clear. The messages by which
     pairs agree are not counted.
 
-    A round draws :math:`L(L-1)/2` vectors for each server, some of them at a time.
+    Gaussian masks are drawn at once, :math:`m_k=\sqrt L\,(g_k-\tfrac1L\sum_lg_l)` of one draw
+    :math:`g_k` a participant. They sum to zero, and have jointly the law of the sums of pairs: both
+    are Gaussian, of mean zero, with the covariances
+    :math:`\sigma^2L\,(\delta_{kl}-\tfrac1L)`, since a message's own mask has the variance of
+    :math:`L-1` draws and two messages share one, of opposite signs. So whoever hears the messages
+    hears the same; what a client among the listeners knows besides, the draws of its own pairs, is
+    never part of a run, and :func:`fljax.audit.overheard_upload` counts it. The joint law of sums
+    of Laplace draws is not one of their covariances alone: for these a round draws the
+    :math:`L(L-1)/2` vectors of all pairs, some of them at a time.
 
     Args:
-      variance: of each draw.
-      law: as in :class:`UploadNoise`.
+      variance: :math:`\sigma^2`, of each pair's draw.
+      law: of each pair's draw, as in :class:`UploadNoise`; Gaussian by default, which takes
+        :math:`(L-1)/2` times fewer draws.
       per: as in :class:`UploadNoise`.
 
     Raises:
@@ -129,12 +138,15 @@ class SecureAggregation(Perturbation):
       True
     """
 
+    law: str = static(default="gaussian")
+
     def masks(
         self,
         key: Array,
         clients: Int[Array, " senders"],
         server: Int[Array, " senders"],
         sending: Bool[Array, " senders"],
+        servers: int,
         most: int,
         dim: int,
         dtype: Any,
@@ -146,10 +158,52 @@ class SecureAggregation(Perturbation):
           clients: ``[M]``, the clients of the rows.
           server: ``[M]``, the server that each sends to.
           sending: ``[M]``, which rows are sent.
+          servers: number of servers.
           most: the largest number of senders at one server.
           dim: numbers in a message.
           dtype: of them.
         """
+        if self.law == "gaussian":
+            return self._at_once(key, clients, server, sending, servers, dim, dtype)
+        return self._of_pairs(key, clients, server, sending, most, dim, dtype)
+
+    def _at_once(
+        self,
+        key: Array,
+        clients: Int[Array, " senders"],
+        server: Int[Array, " senders"],
+        sending: Bool[Array, " senders"],
+        servers: int,
+        dim: int,
+        dtype: Any,
+    ) -> Float[Array, "senders dim"]:
+        """One draw a sender, less their mean."""
+
+        def draw(client: Array) -> Array:
+            return self.draw(jax.random.fold_in(key, client), (dim,), dtype)
+
+        def at_home(rows: Array) -> Array:
+            """The sum of the rows of a sender's server, for each sender."""
+            if servers == 1:
+                return jnp.sum(rows, axis=0, keepdims=True)
+            return jax.ops.segment_sum(rows, server, servers)[server]
+
+        on = sending[:, None].astype(dtype)
+        drawn = on * jax.vmap(draw)(clients)
+        size = jnp.maximum(at_home(on), 1)
+        return on * jnp.sqrt(size) * (drawn - at_home(drawn) / size)
+
+    def _of_pairs(
+        self,
+        key: Array,
+        clients: Int[Array, " senders"],
+        server: Int[Array, " senders"],
+        sending: Bool[Array, " senders"],
+        most: int,
+        dim: int,
+        dtype: Any,
+    ) -> Float[Array, "senders dim"]:
+        """One draw for each two senders."""
         # Servers' senders side by side, in the order of their numbers; the others behind them.
         cells = jnp.max(server) + 1
         home = jnp.where(sending, server, cells)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _check
+from fljax import _programs as programs
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
 from fljax.decisions import decided
@@ -22,7 +23,6 @@ from fljax.problems.population import PopulationModel
 from fljax.records import RESERVED
 from fljax.running import check_perturbed
 from fljax.simulation import Simulation
-from fljax.study import programs
 
 __all__ = [
     "NOISE",

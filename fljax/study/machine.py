@@ -6,6 +6,7 @@ time, from a few threads. An accelerator gets the largest blocks that fit its me
 device its own blocks, so no device ever waits for another.
 """
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 
 from fljax import _folders
-from fljax._memory import memory_at_hand, on_cpu
+from fljax._memory import cores, memory_at_hand, on_cpu
 from fljax.link.server import GROUP
 from fljax.records import COUNTS
 from fljax.simulation import Simulation
@@ -49,13 +50,6 @@ CALL_BYTES = 2**33
 POINTS_AT_ONCE = 64
 
 
-def cores() -> int:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS and Windows do not tell
-
-
 def default_workers() -> int:
     """Number of blocks computed concurrently: one per device, or one per core if all cores are one
     device.
@@ -67,8 +61,13 @@ def default_workers() -> int:
 # What fits ---------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=64)  # asked several times for each block
 def footprint(shown: Simulation) -> tuple[int, int]:
-    """Bytes that a run keeps in use: those shared by all grid points, and those of each."""
+    """Bytes that a run keeps in use: those shared by all grid points, and those of each.
+
+    Args:
+      shown: shapes and structure, of which each object is its own.
+    """
     problem = shown.problem
     rows, number = problem.clients, problem.dim * problem.dtype.itemsize
     if problem.online and on_cpu():  # no more than a state or a group of senders has

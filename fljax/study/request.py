@@ -182,7 +182,7 @@ class Study:
     @functools.cached_property
     def root_key(self) -> np.ndarray:
         """Data of the key that is folded with a run's seed: it depends on nothing else."""
-        return np.asarray(jax.random.key_data(random_key(self.asked.root, self.asked.generator)))
+        return _root_key(self.asked.root, self.asked.generator, float_dtype())
 
     def description(self) -> dict[str, Any]:
         """The description of the study for a store."""
@@ -214,6 +214,15 @@ class Study:
             "rounds": asked.rounds,
             "metrics": self.metrics,
         }
+
+
+@functools.lru_cache(maxsize=64)
+def _root_key(root: int, generator: str, precision: np.dtype) -> np.ndarray:
+    """Data of the key of an integer, which JAX makes of more bits in double precision."""
+    del precision
+    data = np.array(jax.random.key_data(random_key(root, generator)))
+    data.flags.writeable = False  # it is the next study's too
+    return data
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:

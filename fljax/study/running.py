@@ -606,7 +606,7 @@ class _Run:
         dataset = self.collection.dataset(axes, asked.record_every, study.metrics)
         for axis in study.axes:
             new = {n: (axis.name, v) for n, v in axis.beside.items() if n not in dataset.variables}
-            dataset = dataset.assign_coords(new)
+            dataset = dataset.assign_coords(new) if new else dataset
         dataset.attrs |= self._attributes()
         promises.state(dataset)
         return dataset

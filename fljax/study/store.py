@@ -15,7 +15,6 @@ import io
 import itertools
 import json
 import os
-import platform
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,15 +25,14 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fljax._arguments import check, rule
+from fljax._folders import alive, host
 
 __all__ = [
     "Block",
     "DamageWarning",
     "Store",
     "StoreError",
-    "alive",
     "difference",
-    "host",
     "merge",
     "pack",
     "unpack",
@@ -476,24 +474,8 @@ def unpack(content: bytes) -> list[Block]:
     return blocks
 
 
-def host() -> str:
-    """Name of the machine, as part of a file's."""
-    return platform.node().replace(".", "-") or "host"
-
-
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:24]
-
-
-def alive(process: int) -> bool:
-    """Whether a process of this machine is running."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 @contextlib.contextmanager

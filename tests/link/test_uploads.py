@@ -1,5 +1,7 @@
 """Noise and masks of clients on what they send to a server: loops, and what cancels."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -206,17 +208,30 @@ def shared(masks, clients, key):
     return total
 
 
+def centered(masks, clients, key):
+    """``[K, D]``: each client's draw less the mean of all, of the size of a sum of pairs."""
+    total, many = np.zeros((CLIENTS, DIM)), len(clients)
+    for k in clients:
+        total[k] = np.sqrt(many) * np.asarray(masks.draw(jax.random.fold_in(key, k), (DIM,), float))
+    total[clients] -= total.sum(axis=0) / max(many, 1)
+    return total
+
+
+LOOPS = {"gaussian": centered, "laplace": shared}
+
+
+@pytest.mark.parametrize("law", LOOPS)
 @pytest.mark.parametrize("sending", [(1, 1, 1, 1, 1), (1, 0, 1, 1, 0), (0, 0, 1, 0, 0)])
-def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending):
-    masks, on = SecureAggregation(0.3), np.array(sending, bool)
+def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending, law):
+    masks, on = SecureAggregation(0.3, law), np.array(sending, bool)
     order, home = np.array([3, 0, 4, 1, 2]), np.array(SERVER)
     result = np.zeros((CLIENTS, DIM))
     result[order] = masks.masks(
         as_key(2), jnp.asarray(order, jnp.int32), jnp.asarray(home[order], jnp.int32),
-        jnp.asarray(on[order]), 3, DIM, float,
+        jnp.asarray(on[order]), 2, 3, DIM, float,
     )  # fmt: skip
     expected = sum(
-        shared(masks, [k for k in range(CLIENTS) if on[k] and home[k] == p], as_key(2))
+        LOOPS[law](masks, [k for k in range(CLIENTS) if on[k] and home[k] == p], as_key(2))
         for p in range(2)
     )
     np.testing.assert_allclose(result, expected, atol=1e-12)
@@ -224,19 +239,55 @@ def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending):
         np.testing.assert_allclose(result[home == p].sum(axis=0), 0, atol=1e-12)
     lone = [k for k in range(CLIENTS) if (on & (home == home[k])).sum() < 2 or not on[k]]
     assert (np.abs(result).max(axis=1) > 1e-3).tolist() == [k not in lone for k in range(CLIENTS)]
+    assert not result[lone].any()
 
 
-def test_even_numbers_of_participants_share_each_mask_once():
-    masks, four = SecureAggregation(0.3), jnp.arange(4, dtype=jnp.int32)
-    result = masks.masks(as_key(2), four, four * 0, four >= 0, 4, DIM, float)
-    np.testing.assert_allclose(result, shared(masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
+@pytest.mark.parametrize("law", LOOPS)
+def test_even_numbers_of_participants_share_each_mask_once(law):
+    masks, four = SecureAggregation(0.3, law), jnp.arange(4, dtype=jnp.int32)
+    result = masks.masks(as_key(2), four, four * 0, four >= 0, 1, 4, DIM, float)
+    np.testing.assert_allclose(result, LOOPS[law](masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
 
 
-def test_a_mask_has_the_variance_of_its_draws():
+@pytest.mark.parametrize("many", [1, 2, 3, 8])
+def test_gaussian_masks_drawn_at_once_have_the_law_of_all_pairs(many):
+    """Both are linear in standard normal draws: their law is the square of the matrix."""
+    masks, dim = SecureAggregation(1.0), many
+    clients = jnp.arange(many, dtype=jnp.int32)
+    pairs = [(k, l) for k in range(many) for l in range(k)]  # noqa: E741
+    of_pairs = np.zeros((many, len(pairs)))
+    for column, (k, l) in enumerate(pairs):  # noqa: E741
+        of_pairs[k, column], of_pairs[l, column] = 1, -1
+    ones = jnp.ones(many, bool)
+    drawn = np.asarray(
+        jax.vmap(lambda k: masks.draw(jax.random.fold_in(as_key(5), k), (dim,), float))(clients)
+    )
+    result = np.asarray(masks.masks(as_key(5), clients, clients * 0, ones, 1, many, dim, float))
+    at_once = result @ np.linalg.inv(drawn)  # what multiplies the draws
+    np.testing.assert_allclose(at_once @ at_once.T, of_pairs @ of_pairs.T, atol=1e-9)
+
+
+def test_a_round_of_gaussian_masks_has_one_draw_a_participant():
+    """And not one of each two, of which 100 participants have 4,950."""
+    clients = jnp.arange(100, dtype=jnp.int32)
+
+    def loops(law):
+        def drawn(key):
+            masks = SecureAggregation(1.0, law)
+            return masks.masks(key, clients, clients * 0, clients >= 0, 1, 100, 8, np.float32)
+
+        return re.search(r"\b(scan|while)\[", str(jax.make_jaxpr(drawn)(as_key(0))))
+
+    assert loops("laplace")
+    assert not loops("gaussian")
+
+
+@pytest.mark.parametrize("law", LOOPS)
+def test_a_mask_has_the_variance_of_its_draws(law):
     four = jnp.arange(4, dtype=jnp.int32)
     for per, each in (("coordinate", 0.3), ("vector", 0.3 / 20_000)):
-        masks = SecureAggregation(0.3, per=per)
-        result = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 4, 20_000, float))
+        masks = SecureAggregation(0.3, law, per=per)
+        result = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 1, 4, 20_000, float))
         np.testing.assert_allclose(result.var(axis=1), 3 * each, rtol=0.06)
 
 

@@ -268,13 +268,14 @@ def sum_of_both(clients):
 
 
 @pytest.mark.slow
-def test_masks_are_those_of_the_link():
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_masks_are_those_of_the_link(law):
     """Their covariance, between all pairs of those who send."""
-    masks, sending = SecureAggregation(2.0), np.array([True, True, False, True, True])
+    masks, sending = SecureAggregation(2.0, law), np.array([True, True, False, True, True])
     everyone, server = jnp.arange(5, dtype=jnp.int32), jnp.zeros(5, jnp.int32)
     keys = jax.random.split(as_key(4), 4000)
     drawn = jax.vmap(
-        lambda key: masks.masks(key, everyone, server, jnp.asarray(sending), 5, 3, jnp.float64)
+        lambda key: masks.masks(key, everyone, server, jnp.asarray(sending), 1, 5, 3, jnp.float64)
     )(keys)
     flat = np.moveaxis(np.asarray(drawn), 1, 2).reshape(-1, 5)
     expected = 2.0 * (4 * np.diag(sending) - np.outer(sending, sending))

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from fljax import _check
@@ -98,6 +97,8 @@ class FedNova(ReleasesModel, Averaging):
 
         def attracted(part: Problem, model: Array, given: Any) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
+
+        import optax
 
         heavy = from_optax(optax.sgd, learning_rate=size, momentum=self.momentum)
         learned = self.learn(now, cohort, server, step=heavy, direction=attracted)

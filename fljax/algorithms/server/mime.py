@@ -1,11 +1,10 @@
 r"""MIME: local steps that mimic a centralized optimizer (Karimireddy et al. 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from fljax import _check
@@ -16,6 +15,9 @@ from fljax.algorithms.server.base import SUMMED, Averaging, Cohort
 from fljax.optimizers import Optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
+
+if TYPE_CHECKING:
+    import optax
 
 __all__ = ["MIME", "MIMELite", "State"]
 
@@ -34,7 +36,9 @@ class _Momentum(Optimizer):
     rate: Any
     decay: Float[Array, ""] | float
 
-    def transformation(self) -> optax.GradientTransformationExtraArgs:
+    def transformation(self) -> "optax.GradientTransformationExtraArgs":
+        import optax
+
         new, decay = optax.scale(1 - self.decay), jnp.asarray(self.decay)
         return optax.chain(new, optax.trace(decay), optax.scale(-self.rate))  # pyright: ignore[reportArgumentType]
 
@@ -45,7 +49,7 @@ class _Frozen(Optimizer):
     def __init__(self, rule: Optimizer, memory: Any) -> None:
         self.rule, self.memory = rule, memory
 
-    def transformation(self) -> optax.GradientTransformationExtraArgs:
+    def transformation(self) -> "optax.GradientTransformationExtraArgs":
         return self.rule.transformation()
 
     def init(self, model: Float[Array, "*batch dim"]) -> Any:

@@ -3,7 +3,7 @@
 A program is kept by everything that its machine code depends on: its StableHLO text, the versions
 of JAX and jaxlib, their options, the kind of processor and its features. A file is either complete
 or absent, and its digest is checked before it is loaded; if anything is wrong with it, the program
-is compiled again and the study runs. The least recently used programs are deleted.
+is compiled again and runs. The least recently used programs are deleted.
 
 What is loaded is executed. The folder and every file in it must therefore belong to the user, with
 nobody else allowed to write; otherwise nothing is loaded or written and a warning says why. A
@@ -31,25 +31,30 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.core
+import jax.numpy as jnp
 import jaxlib.version
 from jax.experimental import serialize_executable
 
 from fljax import _folders
-from fljax.study import machine
-from fljax.study.store import alive, host
+from fljax._folders import alive, host
+from fljax._memory import cores, on_cpu
 
-__all__ = ["compile_or_load"]
+__all__ = ["Kept", "compile_or_load"]
 
 log = logging.getLogger("fljax")
 
 #: Size beyond which programs are deleted, the least recently used first.
 KEPT_BYTES = 2**29
 
+
+#: Programs of a function that are remembered in this process.
+REMEMBERED = 64
 
 #: Names of programs' files; no others are touched.
 _PROGRAM = re.compile(r"[0-9a-f]{64}\.program")
@@ -82,6 +87,61 @@ def compile_or_load(lowered: jax.stages.Lowered, text: str, device: jax.Device) 
         executable = lowered.compile()
         _keep(folder, name, executable)
         return executable
+
+
+class Kept:
+    """A function as :func:`jax.jit` makes it, whose programs are found on disk, too.
+
+    It is :func:`jax.jit` wherever programs are not kept, and for arguments that no program on the
+    first device takes: traced ones, random keys, arrays that are elsewhere.
+
+    Args:
+      function: of trees of arrays, and of static arguments by name.
+      static: names of these; their values can be hashed.
+
+    Attributes:
+      jitted: the function as :func:`jax.jit` makes it.
+    """
+
+    def __init__(self, function: Callable[..., Any], static: Sequence[str]) -> None:
+        # Unused arguments, too, tell a program on disk from others.
+        self.jitted = jax.jit(function, static_argnames=tuple(static), keep_unused=True)
+        self._known: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *given: Any, **static: Any) -> Any:
+        form = self._form(given, static)
+        if form is None:
+            return self.jitted(*given, **static)
+        with self._lock:
+            program = self._known.pop(form, None)
+        if program is None:
+            lowered = self.jitted.lower(*given, **static)
+            program = compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
+        with self._lock:  # the last is the last used
+            self._known[form] = program
+            while len(self._known) > REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+        return program(*given)
+
+    def _form(self, given: Any, static: Mapping[str, Any]) -> Any:
+        """What programs are told apart by, or ``None`` where it is for JAX to say."""
+        config: Any = jax.config
+        own = config.jax_default_device is None and not config.jax_disable_jit
+        if not (own and _is_on()) or jax.process_count() > 1:
+            return None
+        leaves, structure = jax.tree.flatten(given)
+        here = {jax.local_devices()[0]}
+        for leaf in leaves:
+            if isinstance(leaf, jax.core.Tracer):
+                return None
+            if isinstance(leaf, jax.Array):
+                key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+                if key or leaf.sharding.device_set != here:
+                    return None
+        shapes = tuple(map(jax.typeof, leaves))
+        options = tuple((name, repr(value)) for name, value in config.values.items())
+        return structure, shapes, tuple(sorted(static.items())), options, on_cpu()
 
 
 def _is_on() -> bool:
@@ -143,7 +203,7 @@ def _name(text: str, device: jax.Device) -> str:
     digest = hashlib.sha256(text.encode())
     about = (
         (jax.__version__, jaxlib.version.__version__, device.client.platform_version),
-        (device.platform, device.device_kind, device.id, machine.cores(), _processor()),
+        (device.platform, device.device_kind, device.id, cores(), _processor()),
         sorted((name, repr(value)) for name, value in config.values.items()),
         sorted((k, v) for k, v in os.environ.items() if k.startswith(("XLA_", "LIBTPU_"))),
     )
