@@ -1,4 +1,6 @@
-"""Where a user's files are kept: what was downloaded, compiled or measured once; and by whom."""
+"""Where a user's files are kept and how they are written; what was downloaded, compiled or measured
+once; and by whom.
+"""
 
 import contextlib
 import functools
@@ -6,9 +8,10 @@ import os
 import platform
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
-__all__ = ["alive", "cache", "home_cache", "host"]
+__all__ = ["StoreError", "alive", "cache", "home_cache", "host", "write_whole"]
 
 
 def cache() -> Path:
@@ -54,3 +57,23 @@ def alive(process: int) -> bool:
     except OSError:
         return True
     return True
+
+
+class StoreError(OSError):
+    """A store cannot be written, or is invalid; its contents are unharmed."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    process = f"{host()}.{os.getpid()}.{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}.{process}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

@@ -13,7 +13,7 @@ __all__ = ["Rows", "rows_of"]
 class Rows:
     """An array ``[K, ...]`` of which a round holds its participants' rows alone.
 
-    So are data and states of a population on disk (:mod:`fljax.problems.population`). The methods
+    So are data and states of a population on disk (``Model.from_population``). The methods
     ``take`` and ``put`` of :class:`~fljax.participation.Participants` are its doors; whoever reads
     all of it gets an error. It lives within one traced round.
 

@@ -19,6 +19,7 @@ from fljax._generator import as_key, name_of
 from fljax._module import replace
 from fljax._programs import Kept
 from fljax.algorithms import Algorithm
+from fljax.cohorts import run_cohorts
 from fljax.decisions import decided, recorded
 from fljax.engine import (
     Carry,
@@ -34,7 +35,7 @@ from fljax.engine import (
 from fljax.link.marked import Marked
 from fljax.privacy import promises
 from fljax.problems import Problem
-from fljax.problems.population import PopulationModel
+from fljax.problems.model import PopulationModel
 from fljax.records import COUNTS, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
 from fljax.simulation import Simulation
@@ -85,8 +86,6 @@ def run(
     key = as_key(key, generator)
     axes: tuple[str, ...] = ("client", "parameter")
     if isinstance(simulation.problem, PopulationModel):
-        from fljax.study.cohorts import run_cohorts  # studies are made of runs
-
         records, model = run_cohorts(simulation, key, rounds, record_every, store)
         axes = ("parameter",)
     elif store is not None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.study.hosted import UnknownError, fingerprint
+from fljax._hosted import UnknownError, fingerprint
 
 ROOT = Path(__file__).parents[1]
 

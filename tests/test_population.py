@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax import cohorts
 from fljax.participation import Cyclic, Drawn, Fraction, Markov, PowerOfChoice, Unequal
-from fljax.study import cohorts
 
 NETWORK, LOSS = fl.models.mlp(2, hidden=[4]), fl.problems.Softmax(2)
 KEY = jax.random.key(3)
@@ -178,6 +178,20 @@ def test_the_server_s_model_is_judged_of_the_evaluated_clients(population):
         np.testing.assert_allclose(memory[name][:, list(EVALUATED)], disk[name], **ROUNDING)
 
 
+@pytest.mark.parametrize("strength", [0.3, np.linspace(0.1, 0.2, 12)])
+def test_each_client_keeps_its_share_of_the_regularizer(population, strength):
+    penalty = fl.problems.SquaredL2()
+    disk = on_disk(population, evaluated=True, regularizer=penalty, strength=strength)
+    whole = in_memory(regularizer=penalty, strength=strength)
+    np.testing.assert_allclose(disk.judged.share, np.broadcast_to(whole.share, 12)[list(EVALUATED)])
+    algorithm = fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2)
+    runs = [
+        fl.run(fl.Simulation(p, algorithm, metrics=["test_error"]), rounds=5)
+        for p in (whole, on_disk(population, regularizer=penalty, strength=strength))
+    ]
+    same(*runs)
+
+
 def test_cohorts_are_read_ahead_and_no_further(population, monkeypatch):
     """Of twenty cohorts no more than three are in memory at a time."""
     read, at_work = [], []
@@ -315,7 +329,7 @@ def test_a_killed_run_goes_on(population, tmp_path):
     program = textwrap.dedent(
         """
         import sys, jax, fljax as fl
-        from fljax.study import cohorts
+        from fljax import cohorts
         cohorts.CHECKPOINT_SECONDS = 0
         population = fl.data.Population(sys.argv[1])
         problem = fl.problems.Model.from_population(

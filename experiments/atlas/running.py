@@ -20,9 +20,9 @@ from experiments.atlas.methods import Method, methods
 from experiments.atlas.scenario import Scenario
 from experiments.errors import UsageError
 from fljax import _folders, statistics
+from fljax._folders import write_whole
 from fljax.records import code_version
 from fljax.study.engine import program
-from fljax.study.store import write_whole
 from fljax.study.tuning import COUNTED, evaluated_until, unwarned
 
 #: Digits of stored numbers, and of the values at which they were computed.

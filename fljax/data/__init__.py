@@ -29,7 +29,6 @@ from fljax.data.partition import (
     iid,
     power_law,
 )
-from fljax.data.population import Population, clients_of_dataset, write_population
 from fljax.data.ragged import Nodes, from_table
 from fljax.data.random_fourier import RandomFourier, random_fourier
 from fljax.data.randomized import (
@@ -40,6 +39,7 @@ from fljax.data.randomized import (
 )
 from fljax.data.samples import Samples, from_huggingface, from_sklearn
 from fljax.data.shift import noisy, rotated
+from fljax.populations import Population, clients_of_dataset, write_population
 
 __all__ = [
     "DISSIMILAR_ORGANS",

@@ -17,11 +17,11 @@ from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from fljax import _hosted as hosted
 from fljax import _programs as programs
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Itself
 from fljax.engine import advance, begin, check_metrics, final_ledger, final_model, outcome, prepare
-from fljax.study import hosted
 from fljax.study.grid import (
     NOISE,
     Axis,

@@ -19,7 +19,7 @@ from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
 from fljax.decisions import decided
 from fljax.engine import check_length
-from fljax.problems.population import PopulationModel
+from fljax.problems.model import PopulationModel
 from fljax.records import RESERVED
 from fljax.running import check_perturbed
 from fljax.simulation import Simulation

@@ -12,8 +12,8 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from fljax._arguments import checked
+from fljax._folders import write_whole
 from fljax.study.collection import read
-from fljax.study.store import write_whole
 
 __all__ = ["checksum", "load", "save"]
 

@@ -15,7 +15,6 @@ import io
 import itertools
 import json
 import os
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fljax._arguments import check, rule
-from fljax._folders import alive, host
+from fljax._folders import StoreError, alive, host, write_whole
 
 __all__ = [
     "Block",
@@ -36,15 +35,10 @@ __all__ = [
     "merge",
     "pack",
     "unpack",
-    "write_whole",
 ]
 
 FORMAT = 3
 MANIFEST = "study.json"
-
-
-class StoreError(OSError):
-    """A store cannot be written, or is invalid; its contents are unharmed."""
 
 
 class DamageWarning(UserWarning):
@@ -395,22 +389,6 @@ class Store:
                 f"{path.name} in {self.folder} is of another study:{text}\n"
                 "Take it out of the folder; fljax.merge joins stores of one study."
             )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
-    process = f"{host()}.{os.getpid()}.{threading.get_ident()}"
-    temporary = path.with_name(f".{path.name}.{process}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def pack(blocks: Sequence[Block], study: Mapping[str, Any] | None = None) -> bytes:

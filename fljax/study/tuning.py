@@ -24,6 +24,7 @@ from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
+from fljax._folders import write_whole
 from fljax.algorithms.base import REGISTRY, SYNONYMS, Algorithm
 from fljax.metrics import Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
@@ -32,7 +33,6 @@ from fljax.running import evaluations
 from fljax.study.grid import Labeled, Scenario
 from fljax.study.request import Request, Study
 from fljax.study.running import sweep
-from fljax.study.store import write_whole
 
 __all__ = [
     "COUNTED",

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.data import Population, clients_of_dataset, population, write_population
+from fljax import populations
+from fljax.data import Population, clients_of_dataset, write_population
 
 
 def clients(sizes=(3, 1, 4), dim=2):
@@ -139,7 +140,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(self, rows):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(population._Growing, "add", full)
+    monkeypatch.setattr(populations._Growing, "add", full)
     with pytest.raises(OSError, match=r"population in .*/p' could not be written: No space left"):
         write_population(tmp_path / "p", clients())
     assert list(tmp_path.iterdir()) == []

@@ -30,6 +30,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from jaxtyping import Array, Bool
 
+from fljax._folders import StoreError, write_whole
+from fljax._hosted import UnknownError, fingerprint
 from fljax._module import float_dtype, replace
 from fljax._numerics import key_of
 from fljax._rows import Rows
@@ -46,10 +48,8 @@ from fljax.engine import (
 )
 from fljax.link import Traffic
 from fljax.participation import Participants
-from fljax.problems.population import PopulationModel
+from fljax.problems.model import PopulationModel
 from fljax.simulation import Simulation
-from fljax.study.hosted import UnknownError, fingerprint
-from fljax.study.store import StoreError, write_whole
 
 __all__ = ["ClientStates", "check_population", "run_cohorts"]
 
@@ -468,7 +468,7 @@ def run_cohorts(
     """The records and outcome by name, and the server's model if all clients share it.
 
     Args:
-      simulation: of a :class:`~fljax.problems.population.PopulationModel`.
+      simulation: of a :class:`~fljax.problems.model.PopulationModel`.
       key: of the run.
       rounds: number of rounds.
       record_every: number of rounds between records.
