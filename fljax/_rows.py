@@ -74,6 +74,10 @@ class Rows:
             return self.rows
         return self._refuse()
 
+    @property
+    def at(self) -> Any:
+        return self._refuse()
+
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self._refuse()
 

@@ -412,6 +412,11 @@ def test_an_algorithm_that_reads_others_is_refused_with_the_size(population):
             TypeError,
             "all clients' .* are asked for",
         ),
+        (
+            fl.algorithms.FedPer(0.1, personal=[0, 1], clients_per_round=3),
+            TypeError,
+            "all clients' states are asked for",
+        ),
         (fl.algorithms.FedFomo(0.1, clients_per_round=3), ValueError, "how many clients there are"),
     ],
 )
