@@ -134,6 +134,14 @@ def _first_rows(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> 
     return layout.rows_of(bare.algorithm.init(part, None))
 
 
+def _depends(bare: Simulation) -> ValueError:
+    return ValueError(
+        f"what {type(bare.algorithm).label} keeps of a client depends from the start on how many "
+        "clients there are, and of a population a round has its participants alone; take clients "
+        "in memory (fljax.problems.Model.from_clients)."
+    )
+
+
 @functools.partial(jax.jit, static_argnames="layout")
 def _begins_alike(bare: Simulation, numbers: Array, data: Any, layout: Layout) -> Array:
     """Whether clients' rows begin as they do beside one client more, but for rounding."""
@@ -163,6 +171,8 @@ def _layout(bare: Simulation, key: Array, numbers: Any, data: Any) -> Layout:
         row or one[0] != other[0] for row, one, other in zip(rows, whole, part, strict=True)
     )
     each = tuple((s[0][1:], s[1]) for s, mine in zip(part, own, strict=True) if mine)
+    if each != tuple((s[0][1:], s[1]) for s, mine in zip(whole, own, strict=True) if mine):
+        raise _depends(bare)
     return Layout(tree, own, each)
 
 
@@ -507,11 +517,7 @@ def _run(
     layout = _layout(bare, key, who.clients, data)
     carry = _begun(bare, key, who.clients, data, layout, rounds)
     if layout.rows and not _begins_alike(bare, who.clients, data, layout):
-        raise ValueError(
-            f"what {type(bare.algorithm).label} keeps of a client begins with a value that depends "
-            "on how many clients there are, and of a population a round has its participants "
-            "alone; take clients in memory (fljax.problems.Model.from_clients)."
-        )
+        raise _depends(bare)
     del data
     path = None if kept.path is None or not layout.rows else kept.path / CLIENTS
     states = ClientStates(problem.clients, layout.rows, path)

@@ -417,7 +417,11 @@ def test_an_algorithm_that_reads_others_is_refused_with_the_size(population):
             TypeError,
             "all clients' states are asked for",
         ),
-        (fl.algorithms.FedFomo(0.1, clients_per_round=3), ValueError, "how many clients there are"),
+        (
+            fl.algorithms.FedFomo(0.1, clients_per_round=3),
+            ValueError,
+            "on how many clients there are",
+        ),
     ],
 )
 def test_an_algorithm_that_compares_all_clients_is_refused(population, algorithm, error, words):
@@ -434,7 +438,7 @@ def test_states_that_depend_on_the_number_of_clients_are_refused(population):
             return state._replace(controls=state.controls + 1 / problem.clients)
 
     simulation = fl.Simulation(on_disk(population), Shares(0.1, clients_per_round=3))
-    with pytest.raises(ValueError, match="depends on how many clients there are"):
+    with pytest.raises(ValueError, match="depends from the start on how many clients"):
         fl.run(simulation, rounds=2)
 
 
