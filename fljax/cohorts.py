@@ -6,7 +6,7 @@ round; at any time the samples of three cohorts are in memory: computed, ready, 
 an algorithm keeps of each client travels with the client: its rows are read before a round and
 written after it, from the host's memory or from a file in the run's folder.
 
-The folder's ``checkpoint.npz`` appears whole or not at all. It holds the state after a record, and
+The folder's ``checkpoint.npz`` appears whole or not at all. It holds the state after a round, and
 the clients' rows that changed since the one before; these are copied into ``clients.bin`` after it
 is written, and again when a killed run goes on, so that the file never holds what a lost round
 wrote.
@@ -15,6 +15,7 @@ wrote.
 import functools
 import io
 import json
+import os
 import time
 import zipfile
 from collections.abc import Iterator
@@ -87,8 +88,8 @@ def _leaves(state: Any) -> list[Any]:
     return jax.tree.leaves(state)  # rows of a population are leaves as arrays are
 
 
-def check_population(simulation: Simulation) -> int:
-    """The number of a round's participants; raise where a population cannot be learned so."""
+def check_population(simulation: Simulation) -> None:
+    """Raise ``ValueError`` where a population cannot be learned from a cohort at a time."""
     problem, algorithm = simulation.problem, simulation.algorithm
     label, selector = type(algorithm).label, getattr(simulation.algorithm, "selection", None)
     if selector is None or simulation.network is not None:
@@ -117,13 +118,12 @@ def check_population(simulation: Simulation) -> int:
             f"{label} clients_per_round=, below {clients:,}, or a selector that names as many "
             "(fljax.participation.Drawn, Cyclic, Unequal)."
         )
-    return len(who.here)
 
 
 # Programs ------------------------------------------------------------------------------------
 
 
-def _held(bare: Simulation, numbers: Array | None, data: Any) -> Simulation:
+def _held(bare: Simulation, numbers: Array, data: Any) -> Simulation:
     return replace(bare, problem=bare.problem.holding(numbers, data))
 
 
@@ -151,7 +151,7 @@ def _begins_alike(bare: Simulation, numbers: Array, data: Any, layout: Layout) -
     return jnp.all(jnp.array([True, *alike]))
 
 
-def _layout(bare: Simulation, key: Array, numbers: Any, data: Any) -> Layout:
+def _layout(bare: Simulation, numbers: Any, data: Any) -> Layout:
     """The parts of the state whose first axis is as long as there are clients, whatever these."""
     found: list[Any] = []
 
@@ -254,7 +254,8 @@ def _recorded(
     numbers = jnp.asarray(problem.evaluated, jnp.int32)
     simulation = replace(bare, problem=problem.view or problem.stored())
     if problem.view is not None and layout.rows:
-        fresh = layout.rows_of(bare.algorithm.init(problem.view, None))
+        begun = replace(problem.view, initial=problem.initial)
+        fresh = layout.rows_of(bare.algorithm.init(begun, None))
         rows = [_where(known, old, new) for old, new in zip(rows, fresh, strict=True)]
     elif layout.rows:
         rows = [Rows("models", None, row, problem.clients) for row in rows]
@@ -307,7 +308,7 @@ class ClientStates:
         self.changed: dict[int, bytes] = {}  # what is not in the file
         self.file = None
         if path is not None:
-            self.file = open(path, "r+b" if path.exists() else "w+b", buffering=0)  # noqa: SIM115
+            self.file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
 
     def close(self) -> None:
         if self.file is not None:
@@ -351,6 +352,8 @@ class ClientStates:
         for client, record in self.changed.items():
             self.file.seek(client * self.each)
             self.file.write(record)
+        self.file.flush()
+        os.fsync(self.file.fileno())
         self.changed.clear()
 
 
@@ -514,7 +517,7 @@ def _run(
     _, first = _invited(bare, key, availability, np.int32(1), 1)
     who = jax.tree.map(lambda a: np.asarray(a[0]), first)
     data = problem.arrays(problem.population.read(who.clients))
-    layout = _layout(bare, key, who.clients, data)
+    layout = _layout(bare, who.clients, data)
     carry = _begun(bare, key, who.clients, data, layout, rounds)
     if layout.rows and not _begins_alike(bare, who.clients, data, layout):
         raise _depends(bare)

@@ -170,6 +170,22 @@ def test_own_models_are_judged_of_the_evaluated_clients(population):
     )
 
 
+def test_other_initial_models_are_those_of_evaluated_clients_too(population):
+    start = np.random.default_rng(1).normal(size=in_memory().dim)
+    solver = fl.algorithms.FedAvg(0.2, clients_per_round=1)
+    algorithm = fl.algorithms.Ditto(solver, 0.1, attraction=0.5)
+    memory, disk = (
+        fl.run(
+            fl.Simulation(problem.starting_at(start), algorithm, metrics=["validation_error"]),
+            rounds=1,
+        )
+        for problem in (in_memory(evaluated=True), on_disk(population, evaluated=True))
+    )
+    np.testing.assert_allclose(
+        memory.validation_error[:, list(EVALUATED)], disk.validation_error, **ROUNDING
+    )
+
+
 def test_the_server_s_model_is_judged_of_the_evaluated_clients(population):
     algorithm = fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2)
     metrics = ["client_accuracy", "train_error"]
