@@ -292,7 +292,7 @@ class Problem:
 
     @property
     def judged(self) -> "Problem":
-        """The problem of the clients whose models and data metrics read: all of them."""
+        """The problem of the clients whose models and data metrics read, here all."""
         return self
 
     @property
