@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 import fljax as fl
-from fljax.study import store
+from fljax import _folders
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_hdf5_never_meets_a_full_disk(study, tmp_path, monkeypatch):
     def full(file, mode):
         return open("/dev/full", mode)
 
-    monkeypatch.setattr(store, "open", full, raising=False)
+    monkeypatch.setattr(_folders, "open", full, raising=False)
     with pytest.raises(OSError, match="No space left"):
         fl.save(study, tmp_path / "study.nc")
     assert not list(tmp_path.iterdir())
