@@ -54,10 +54,9 @@ class Rows:
             return self.rows
         return self.rows[jnp.argmax(self.numbers[None] == clients[:, None], axis=1)]
 
-    def changed(self, function: Callable[..., Array], *others: Any) -> "Rows":
-        """Return what a function of single rows makes of them, of rows of others too."""
-        given = [other.rows if isinstance(other, Rows) else other for other in others]
-        return Rows(self.what, self.numbers, function(self.rows, *given), self.clients)
+    def changed(self, function: Callable[[Array], Array]) -> "Rows":
+        """Return what a function of rows makes of them."""
+        return Rows(self.what, self.numbers, function(self.rows), self.clients)
 
     def astype(self, dtype: Any) -> "Rows":
         return self.changed(lambda rows: rows.astype(dtype))
@@ -70,8 +69,6 @@ class Rows:
         return self.changed(lambda rows: rows * factor)
 
     def __getitem__(self, clients: Any) -> Array:
-        if clients is self.numbers:
-            return self.rows
         return self._refuse()
 
     @property

@@ -64,7 +64,7 @@ CHECKPOINT, CLIENTS = "checkpoint.npz", "clients.bin"
 
 
 class Layout(NamedTuple):
-    """Which parts of an algorithm's state are rows of clients."""
+    """Which parts of an algorithm's state are rows of clients; :class:`Rows` are leaves of it."""
 
     tree: Any  # of the state
     own: tuple[bool, ...]  # of each leaf
@@ -72,20 +72,16 @@ class Layout(NamedTuple):
 
     def shared(self, state: Any) -> list[Array]:
         """The leaves that are no client's."""
-        return [leaf for leaf, own in zip(_leaves(state), self.own, strict=True) if not own]
+        return [leaf for leaf, own in zip(jax.tree.leaves(state), self.own, strict=True) if not own]
 
     def rows_of(self, state: Any) -> list[Any]:
         """The leaves that are clients', one row each."""
-        return [leaf for leaf, own in zip(_leaves(state), self.own, strict=True) if own]
+        return [leaf for leaf, own in zip(jax.tree.leaves(state), self.own, strict=True) if own]
 
     def joined(self, shared: list[Any], rows: list[Any]) -> Any:
         """The state of both."""
         parts = iter(shared), iter(rows)
         return jax.tree.unflatten(self.tree, [next(parts[own]) for own in self.own])
-
-
-def _leaves(state: Any) -> list[Any]:
-    return jax.tree.leaves(state)  # rows of a population are leaves as arrays are
 
 
 def check_population(simulation: Simulation) -> None:
@@ -159,7 +155,7 @@ def _layout(bare: Simulation, numbers: Any, data: Any) -> Layout:
         problem = bare.problem.holding(numbers, data)
         part = replace(problem.take(numbers), initial=problem.initial)
         states = [bare.algorithm.init(known, None) for known in (problem, part)]
-        leaves = [_leaves(state) for state in states]
+        leaves = [jax.tree.leaves(state) for state in states]
         shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in some] for some in leaves]
         rows = [isinstance(leaf, Rows) for leaf in leaves[0]]
         found.extend((jax.tree.structure(states[0]), *shapes, rows))
@@ -514,7 +510,7 @@ def _run(
     availability: Any = ()
     if pattern is not None:
         availability = pattern.begin(key_of(zeroth, "availability"), problem.clients)
-    _, first = _invited(bare, key, availability, np.int32(1), 1)
+    _, first = _invited(bare, key, availability, np.int32(1), AHEAD)  # as the next ones
     who = jax.tree.map(lambda a: np.asarray(a[0]), first)
     data = problem.arrays(problem.population.read(who.clients))
     layout = _layout(bare, who.clients, data)

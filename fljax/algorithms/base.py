@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -27,6 +28,7 @@ __all__ = [
     "ReleasesModel",
     "Synonym",
     "algorithm",
+    "representation_width",
     "server_start",
     "start_models",
 ]
@@ -334,3 +336,12 @@ def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
     """
     start, given = start_models(problem), problem.initial
     return start[0] if given is None or np.ndim(given) == 1 else jnp.mean(start, axis=0)
+
+
+def representation_width(problem: Problem) -> int:
+    """Return how many numbers a model's head reads of a sample, for a problem or its shapes."""
+
+    def read(known: Problem) -> Array:
+        return known.representations(start_models(known))
+
+    return jax.eval_shape(read, problem).shape[2]

@@ -12,7 +12,7 @@ from fljax import _check
 from fljax._linalg import symmetric_eigen
 from fljax._module import module, static
 from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import Needs, algorithm, representation_width, server_start, start_models
 from fljax.algorithms.server.base import Averaging
 from fljax.problems import Model, Problem, Reading, Softmax
 from fljax.rounds import Round
@@ -133,7 +133,7 @@ class FedKD(Averaging):
         _check.count("warmup", self.warmup)
 
     def init(self, problem: Problem, network: Any) -> State:
-        start, width = start_models(problem), _width(problem)
+        start, width = start_models(problem), representation_width(problem)
         same = jnp.tile(jnp.eye(width, dtype=problem.dtype).reshape(1, -1), (problem.clients, 1))
         return State(start, same, server_start(problem), jnp.zeros(problem.clients, jnp.int32))
 
@@ -208,11 +208,6 @@ def _apart(
     read, there = own.representation(mentor), own.representation(mentee)
     matrix = transform.reshape(read.shape[1], read.shape[1])
     return jnp.mean((read - jnp.matmul(there, matrix.T, precision=HIGHEST)) ** 2, axis=1)
-
-
-def _width(problem: Problem) -> int:
-    """``R``."""
-    return jax.eval_shape(lambda: problem.representations(start_models(problem))).shape[2]
 
 
 def _shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._module import field, module, static
 from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, server_start, start_models
+from fljax.algorithms.base import Needs, algorithm, representation_width, server_start
 from fljax.algorithms.server.base import Averaging, Cohort
 from fljax.problems import Problem, Softmax
 from fljax.rounds import Round
@@ -229,8 +229,4 @@ class FedGen(Averaging):
 def _sizes(problem: Problem) -> tuple[int, int]:
     """``C`` and ``R``, of a problem or of its shapes alone."""
     assert isinstance(problem.loss, Softmax)
-
-    def read(known: Problem) -> Array:
-        return known.representations(start_models(known))
-
-    return problem.loss.classes, jax.eval_shape(read, problem).shape[2]
+    return problem.loss.classes, representation_width(problem)
