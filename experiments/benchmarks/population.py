@@ -119,7 +119,7 @@ def _hdf5(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, 
 
 
 def _arrow(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, Path, Any]:
-    import pyarrow as pa
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     path = folder / "formats-arrow" / "all.arrow"
     if not path.exists():
@@ -139,7 +139,7 @@ def _arrow(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str,
 
 
 def _zarr(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, Path, Any]:
-    import zarr
+    import zarr  # pyright: ignore[reportMissingImports]
 
     path = folder / "formats-zarr"
     if not path.exists():
