@@ -10,10 +10,15 @@ The folder's ``checkpoint.npz`` appears whole or not at all. It holds the state 
 the clients' rows that changed since the one before; these are copied into ``clients.bin`` after it
 is written, and again when a killed run goes on, so that the file never holds what a lost round
 wrote.
+
+Shared over devices, each has its share of a round's participants, and each process reads the
+samples of its own devices' alone; models and clients' rows are copied to all.
 """
 
+import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import time
@@ -31,7 +36,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 from jaxtyping import Array, Bool
 
+from fljax._devices import everywhere, gathered, put, split, without_shardy
 from fljax._folders import StoreError, write_whole
+from fljax._generator import name_of
 from fljax._hosted import UnknownError, fingerprint
 from fljax._module import float_dtype, replace
 from fljax._numerics import key_of
@@ -43,6 +50,7 @@ from fljax.engine import (
     check_metrics,
     final_ledger,
     measured,
+    noiseless,
     outcome,
     passed,
     prepare,
@@ -84,8 +92,10 @@ class Layout(NamedTuple):
         return jax.tree.unflatten(self.tree, [next(parts[own]) for own in self.own])
 
 
-def check_population(simulation: Simulation) -> None:
-    """Raise ``ValueError`` where a population cannot be learned from a cohort at a time."""
+def check_population(simulation: Simulation) -> Participants:
+    """Return the shapes of a round's participants; raise ``ValueError`` where a population cannot
+    be learned from a cohort at a time.
+    """
     problem, algorithm = simulation.problem, simulation.algorithm
     label, selector = type(algorithm).label, getattr(simulation.algorithm, "selection", None)
     if selector is None or simulation.network is not None:
@@ -114,9 +124,29 @@ def check_population(simulation: Simulation) -> None:
             f"{label} clients_per_round=, below {clients:,}, or a selector that names as many "
             "(fljax.participation.Drawn, Cyclic, Unequal)."
         )
+    return who
+
+
+def _check_shared(who: Participants, folder: str | PathLike | None) -> None:
+    chosen, devices = len(who.here), jax.device_count()
+    if chosen % devices:
+        raise ValueError(
+            f"{chosen} participants of a round cannot be shared out evenly over {devices} devices; "
+            "take a multiple, or leave out shard_over=."
+        )
+    if folder is not None and jax.process_count() > 1:
+        raise ValueError(
+            "a store cannot keep a run that several processes share; leave store out, or use one "
+            "process."
+        )
 
 
 # Programs ------------------------------------------------------------------------------------
+
+
+def _copied(tree: Any, shared: bool) -> Any:
+    """On every device, where a round is shared out over several."""
+    return jax.lax.with_sharding_constraint(tree, everywhere()) if shared else tree
 
 
 def _held(bare: Simulation, numbers: Array, data: Any) -> Simulation:
@@ -147,8 +177,9 @@ def _begins_alike(bare: Simulation, numbers: Array, data: Any, layout: Layout) -
     return jnp.all(jnp.array([True, *alike]))
 
 
-def _layout(bare: Simulation, numbers: Any, data: Any) -> Layout:
+def _layout(bare: Simulation, who: Participants) -> Layout:
     """The parts of the state whose first axis is as long as there are clients, whatever these."""
+    numbers, data = who.clients, bare.problem.shapes(len(who.here))
     found: list[Any] = []
 
     def both(bare: Simulation, numbers: Array, data: Any) -> list[Array]:
@@ -192,17 +223,23 @@ def _invited(bare: Simulation, key: Array, availability: Any, first: Array, coun
     return jax.lax.scan(one, availability, rounds)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "rounds"))
+@functools.partial(jax.jit, static_argnames=("layout", "rounds", "shared"))
 def _begun(
-    bare: Simulation, key: Array, numbers: Array, data: Any, layout: Layout, rounds: int
+    bare: Simulation,
+    key: Array,
+    numbers: Array,
+    data: Any,
+    layout: Layout,
+    rounds: int,
+    shared: bool,
 ) -> Carry:
     """The state before the first round, without clients' rows."""
     simulation = _held(bare, numbers, data)
     carry = begin(simulation, prepare(simulation, rounds), key)
-    return carry._replace(state=layout.shared(carry.state))
+    return _copied(carry._replace(state=layout.shared(carry.state)), shared)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "rounds"), donate_argnames="carry")
+@functools.partial(jax.jit, static_argnames=("layout", "rounds", "shared"), donate_argnames="carry")
 def _round(
     bare: Simulation,
     key: Array,
@@ -214,6 +251,7 @@ def _round(
     known: Bool[Array, " chosen"],
     layout: Layout,
     rounds: int,
+    shared: bool,
 ) -> tuple[Carry, list[Array]]:
     """The state after a round, and the participants' rows."""
     assert who.clients is not None
@@ -228,14 +266,14 @@ def _round(
     invited = bare.algorithm.selection, who  # pyright: ignore[reportAttributeAccessIssue]
     carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, invited)
     rows = [leaf.rows for leaf in layout.rows_of(carry.state)]  # pyright: ignore[reportAttributeAccessIssue]
-    return carry._replace(state=layout.shared(carry.state)), rows
+    return _copied((carry._replace(state=layout.shared(carry.state)), rows), shared)
 
 
 def _where(known: Array, old: Array, new: Array) -> Array:
     return jnp.where(known.reshape((-1,) + (1,) * (new.ndim - 1)), old, new)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "rounds"))
+@functools.partial(jax.jit, static_argnames=("layout", "shared"))
 def _recorded(
     bare: Simulation,
     carry: Carry,
@@ -243,11 +281,13 @@ def _recorded(
     rows: list[Any],
     known: Bool[Array, " evaluated"],
     layout: Layout,
-    rounds: int,
+    shared: bool,
 ) -> tuple[dict[str, Array], Array]:
     """The metrics, of the evaluated clients where there are some, and the traffic."""
     problem = bare.problem
     numbers = jnp.asarray(problem.evaluated, jnp.int32)
+    if shared and problem.view is not None and len(numbers) % jax.device_count() == 0:
+        problem = replace(problem, view=split(problem.view, len(numbers)))
     simulation = replace(bare, problem=problem.view or problem.stored())
     if problem.view is not None and layout.rows:
         begun = replace(problem.view, initial=problem.initial)
@@ -259,12 +299,14 @@ def _recorded(
         liars = jnp.asarray(simulation.attack.attackers)[numbers]
         simulation = replace(simulation, attack=replace(simulation.attack, attackers=liars))
     carry = carry._replace(state=layout.joined(carry.state, rows))
-    record = measured(simulation, prepare(simulation, rounds), carry, round)
-    return record, jnp.stack(carry.traffic, axis=1)
+    record = measured(simulation, noiseless(simulation), carry, round)
+    return _copied((record, jnp.stack(carry.traffic, axis=1)), shared)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "rounds"))
-def _ended(bare: Simulation, carry: Carry, layout: Layout, rounds: int) -> dict[str, Array]:
+@functools.partial(jax.jit, static_argnames=("layout", "rounds", "shared"))
+def _ended(
+    bare: Simulation, carry: Carry, layout: Layout, rounds: int, shared: bool
+) -> dict[str, Array]:
     """What is reported once, and the ledger."""
     simulation = replace(bare, problem=bare.problem.stored())
     numbers = jnp.zeros(0, jnp.int32)
@@ -273,7 +315,9 @@ def _ended(bare: Simulation, carry: Carry, layout: Layout, rounds: int) -> dict[
         for shape, dtype in layout.rows
     ]
     carry = carry._replace(state=layout.joined(carry.state, rows))
-    return outcome(simulation, prepare(simulation, rounds), carry) | final_ledger(carry)
+    return _copied(
+        outcome(simulation, prepare(simulation, rounds), carry) | final_ledger(carry), shared
+    )
 
 
 # What clients keep ---------------------------------------------------------------------------
@@ -418,7 +462,9 @@ class _Folder:
         self.written = time.monotonic()
 
 
-def _identity(bare: Simulation, key: Array, rounds: int, record_every: int) -> dict[str, Any]:
+def _identity(
+    bare: Simulation, key: Array, rounds: int, record_every: int, shared: bool
+) -> dict[str, Any]:
     """Everything that the numbers of a run depend on."""
     problem = bare.problem
     known = replace(bare, problem=replace(problem, population=problem.population.digest))
@@ -435,12 +481,13 @@ def _identity(bare: Simulation, key: Array, rounds: int, record_every: int) -> d
         "rounds": rounds,
         "record_every": record_every,
         "precision": str(float_dtype()),
+        "devices": jax.device_count() if shared else 1,
         "versions": f"fljax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
     }
 
 
 def _cohorts(
-    bare: Simulation, key: Array, availability: Any, first: int, rounds: int
+    bare: Simulation, key: Array, availability: Any, first: int, rounds: int, shared: bool
 ) -> Iterator[tuple[Participants, Any]]:
     """The participants of the rounds from ``first`` on and their data, the next ones being read
     ahead.
@@ -448,7 +495,10 @@ def _cohorts(
     problem = bare.problem
 
     def read(who: Participants) -> tuple[Participants, Any]:
-        return who, jax.device_put(problem.arrays(problem.population.read(who.clients)))
+        def of(some: slice) -> dict[str, np.ndarray]:
+            return problem.arrays(problem.population.read(who.clients[some]))
+
+        return who, gathered(len(who.here), of) if shared else jax.device_put(of(slice(None)))
 
     def invited() -> Iterator[Participants]:
         state = availability
@@ -473,6 +523,7 @@ def run_cohorts(
     rounds: int,
     record_every: int,
     folder: str | PathLike | None = None,
+    shared: bool = False,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """The records and outcome by name, and the server's model if all clients share it.
 
@@ -482,15 +533,21 @@ def run_cohorts(
       rounds: number of rounds.
       record_every: number of rounds between records.
       folder: where the run is kept, and goes on if it was interrupted; ``None``: nowhere.
+      shared: whether a round's participants are shared out over all devices.
     """
-    check_population(simulation)
+    who = check_population(simulation)
+    if shared:
+        _check_shared(who, folder)
     problem = simulation.problem
     assert isinstance(problem, PopulationModel)
-    bare = replace(simulation, problem=problem.bare())
-    kept = _Folder(folder, {} if folder is None else _identity(bare, key, rounds, record_every))
-    with closing(kept):
+    bare, identity = replace(simulation, problem=problem.bare()), {}
+    if folder is not None:
+        identity = _identity(bare, key, rounds, record_every, shared)
+    wide = shared and name_of(key) == "philox4x32"
+    with closing(_Folder(folder, identity)) as kept:
         try:
-            return _run(bare, key, rounds, record_every, kept)
+            with without_shardy() if wide else contextlib.nullcontext():
+                return _run(bare, key, rounds, record_every, kept, who, shared)
         except TypeError as error:
             if Rows.__name__ not in str(error):
                 raise
@@ -503,53 +560,80 @@ def run_cohorts(
 
 
 def _run(
-    bare: Simulation, key: Array, rounds: int, record_every: int, kept: _Folder
+    bare: Simulation,
+    key: Array,
+    rounds: int,
+    record_every: int,
+    kept: _Folder,
+    shapes: Participants,
+    shared: bool,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     problem, found = bare.problem, kept.last()
-    pattern, zeroth = bare.participation, jax.random.fold_in(key, 0)
-    availability: Any = ()
-    if pattern is not None:
-        availability = pattern.begin(key_of(zeroth, "availability"), problem.clients)
-    _, first = _invited(bare, key, availability, np.int32(1), AHEAD)  # as the next ones
-    who = jax.tree.map(lambda a: np.asarray(a[0]), first)
-    data = problem.arrays(problem.population.read(who.clients))
-    layout = _layout(bare, who.clients, data)
-    carry = _begun(bare, key, who.clients, data, layout, rounds)
-    if layout.rows and not _begins_alike(bare, who.clients, data, layout):
-        raise _depends(bare)
-    del data
+
+    def whole(tree: Any) -> Any:
+        return put(tree, everywhere()) if shared else tree
+
+    held, held_key = whole((bare, key))
+    layout = _layout(bare, shapes)
+    alike = {"layout": layout, "rounds": rounds, "shared": shared}
     path = None if kept.path is None or not layout.rows else kept.path / CLIENTS
     states = ClientStates(problem.clients, layout.rows, path)
     records: list[dict[str, np.ndarray]] = []
-    done = 0
-    if found is not None:
-        carry, records, done = _restored(found, carry, states)
+    done, cohorts = 0, iter(())
     evaluated = np.asarray(problem.evaluated, np.int32)
     with closing(states):
-        cohorts = _cohorts(bare, key, carry.availability, done + 1, rounds) if done < rounds else ()
+        if found is None:
+            availability: Any = ()
+            if bare.participation is not None:
+                zeroth = key_of(jax.random.fold_in(key, 0), "availability")
+                availability = bare.participation.begin(zeroth, problem.clients)
+            coming = _cohorts(bare, key, availability, 1, rounds, shared)
+            who, data = next(coming)
+            numbers = whole(who.clients)
+            carry = _begun(held, held_key, numbers, data, **alike)
+            if layout.rows and not _begins_alike(held, numbers, data, layout):
+                raise _depends(bare)
+            cohorts = itertools.chain([(who, data)], coming)
+            del data
+        else:
+            begun = functools.partial(_begun, **alike)
+            data = problem.shapes(len(shapes.here))
+            like = jax.eval_shape(begun, bare, key, shapes.clients, data)
+            carry, records, done = _restored(found, like, states)
+            if done < rounds:
+                cohorts = _cohorts(bare, key, carry.availability, done + 1, rounds, shared)
+            carry = whole(carry)
         for number, (who, data) in enumerate(cohorts, done + 1):
             rows, known = states.read(who.clients)
-            carry, rows = _round(
-                bare, key, carry, np.int32(number), who, data, rows, known, layout, rounds
-            )
-            del data
+            rows = _shares(rows) if shared else rows
+            given = held_key, carry, np.int32(number), whole(who), data, rows, whole(known)
+            carry, rows = _round(held, *given, **alike)
+            del data, given
             states.write(who.clients, who.here, [np.asarray(row) for row in rows])
             if number % record_every:
                 jax.block_until_ready(carry.diverged)  # no more cohorts in memory than two
             else:
-                rows, known = states.read(evaluated)
-                made = _recorded(bare, carry, np.int32(number), rows, known, layout, rounds)
+                rows, known = whole(states.read(evaluated))
+                made = _recorded(held, carry, np.int32(number), rows, known, layout, shared)
                 record, traffic = jax.tree.map(np.asarray, made)
                 names = Traffic._fields
                 records.append(record | {n: traffic[..., i] for i, n in enumerate(names)})
-                carry = carry._replace(traffic=Traffic.none())
+                carry = carry._replace(traffic=whole(Traffic.none()))
             if kept.due(len(states.changed) * states.each, last=number == rounds):
                 kept.save(_checkpoint(carry, records, number, states))
                 states.settle()
-    whole = {name: np.stack([record[name] for record in records]) for name in records[0]}
-    check_metrics(replace(bare, problem=problem.view or problem.stored()), whole, len(records))
-    ended = jax.tree.map(np.asarray, _ended(bare, carry, layout, rounds))
-    return whole | ended, _shared_model(carry, layout)
+    made = {name: np.stack([record[name] for record in records]) for name in records[0]}
+    check_metrics(replace(bare, problem=problem.view or problem.stored()), made, len(records))
+    ended = jax.tree.map(np.asarray, _ended(held, carry, **alike))
+    return made | ended, _shared_model(carry, layout)
+
+
+def _shares(rows: list[np.ndarray]) -> list[Array]:
+    """Clients' rows, shared out over the devices."""
+    if not rows:
+        return []
+    named = gathered(len(rows[0]), lambda some: {str(i): row[some] for i, row in enumerate(rows)})
+    return list(named.values())
 
 
 def _shared_model(carry: Carry, layout: Layout) -> np.ndarray | None:
@@ -576,10 +660,10 @@ def _checkpoint(
 
 
 def _restored(
-    found: dict[str, np.ndarray], carry: Carry, states: ClientStates
+    found: dict[str, np.ndarray], like: Any, states: ClientStates
 ) -> tuple[Carry, list[dict[str, np.ndarray]], int]:
-    """The state after a checkpoint; clients' rows are as they were then."""
-    leaves, tree = jax.tree.flatten(carry)
+    """The state after a checkpoint, in its structure; clients' rows are as they were then."""
+    leaves, tree = jax.tree.flatten(like)
     carry = jax.tree.unflatten(tree, [found[f"carry/{i}"] for i in range(len(leaves))])
     names = [n.removeprefix("records/") for n in found if n.startswith("records/")]
     said = {n: found[f"records/{n}"] for n in names}

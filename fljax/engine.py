@@ -38,6 +38,7 @@ __all__ = [
     "look",
     "measured",
     "noise_plan",
+    "noiseless",
     "outcome",
     "passed",
     "prepare",
@@ -76,6 +77,11 @@ class Prepared(NamedTuple):
 
 def prepare(simulation: Simulation, rounds: int) -> Prepared:
     """Compute the statistics of the data, the optimum if a metric needs it, and the noise plan."""
+    return noiseless(simulation)._replace(plan=noise_plan(simulation, rounds))
+
+
+def noiseless(simulation: Simulation) -> Prepared:
+    """The same without the noise plan: all that metrics read."""
     problem, network = simulation.problem, simulation.network
     if simulation.privacy is not None:
         problem = problem.usable()
@@ -95,7 +101,7 @@ def prepare(simulation: Simulation, rounds: int) -> Prepared:
         problem,
         network,
         best,
-        noise_plan(simulation, rounds),
+        None,
         None if changing else receivers_of(network, problem.clients),
         problem.curvature(),
     )

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 import uuid
@@ -34,6 +35,9 @@ FORMAT = 1
 MANIFEST = "population.json"
 
 #: A client's entry in ``clients.npy``.
+#: Types of samples: bytes of a file become numbers, and nothing else.
+TYPES = r"<(f[248]|[iu][248])|\|[iu]1"
+
 ENTRY = np.dtype([("samples", "<i8"), ("checksum", "<u4")])
 
 
@@ -75,15 +79,13 @@ class Population:
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
         try:
-            about = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            about = self._json(MANIFEST)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"no population in {str(self.folder)!r}: it has no {MANIFEST}; write one with "
                 "fljax.data.write_population."
             ) from None
-        except ValueError as error:
-            raise ValueError(f"{self.folder / MANIFEST} is not JSON: {error}.") from None
-        if not isinstance(about, dict) or about.get("format") != FORMAT:
+        if not _described(about):
             raise ValueError(
                 f"{self.folder / MANIFEST} is not of a population of format {FORMAT}; write it "
                 "again with this version of fljax."
@@ -91,10 +93,9 @@ class Population:
         entries = self._whole("clients.npy", ENTRY)
         self.sizes = np.ascontiguousarray(entries["samples"])
         self._checksums = np.ascontiguousarray(entries["checksum"])
-        names = self.folder / "names.json"
-        self.names = json.loads(names.read_text(encoding="utf-8")) if about["named"] else None
+        self.names = self._json("names.json") if about["named"] else None
         self.digest = about["digest"]
-        if self.digest != _digest(about, entries, self.names):
+        if self.digest != _digest(about, entries, self.names) or not self.sizes.all():
             raise ValueError(
                 f"the population in {str(self.folder)!r} was changed since it was written: "
                 f"{MANIFEST}, clients.npy or names.json are not what they were; write it again."
@@ -102,6 +103,12 @@ class Population:
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
         self._features = _Samples(self.folder / "features.npy", about["features"], self._starts)
         self._targets = _Samples(self.folder / "targets.npy", about["targets"], self._starts)
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self.folder / name} is not JSON: {error}.") from None
 
     def _whole(self, name: str, dtype: np.dtype) -> np.ndarray:
         try:
@@ -201,6 +208,21 @@ class Population:
     def _called(self, client: int) -> str:
         name = "" if self.names is None else f" ({self.names[client]!r})"
         return f"client {client}{name}"
+
+
+def _described(about: Any) -> bool:
+    """Whether a manifest says of its samples what :func:`write_population` does."""
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        return False
+    for name in ("features", "targets"):
+        part = about.get(name)
+        if not isinstance(part, dict) or not isinstance(part.get("shape"), list):
+            return False
+        if not re.fullmatch(TYPES, str(part.get("dtype"))):
+            return False
+        if not all(_check.is_whole(size) and size > 0 for size in part["shape"]):
+            return False
+    return isinstance(about.get("named"), bool) and isinstance(about.get("digest"), str)
 
 
 class _Samples:
@@ -371,6 +393,16 @@ def _write(folder: Path, clients: Iterable[Any]) -> None:
     (folder / MANIFEST).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 
+def _kept(dtype: np.dtype) -> np.dtype:
+    """The type that numbers are written in: their own, where NumPy's files have it everywhere."""
+    if dtype == np.bool_:
+        return np.dtype(np.int32)
+    if re.fullmatch(TYPES, dtype.newbyteorder("<").str):
+        return dtype.newbyteorder("<")
+    # JAX's small types fit into single precision; an extended one is no machine's but its own.
+    return np.dtype("<f4" if dtype.itemsize < 4 else "<f8")
+
+
 def _client(
     number: int, client: Any, parts: Sequence[_Growing]
 ) -> tuple[np.ndarray, np.ndarray, str | None]:
@@ -385,8 +417,7 @@ def _client(
     arrays = []
     for part, values in zip(("features", "targets"), client[:2], strict=True):
         rows = np.asarray(_check.array(f"{part} of {called}", values))
-        rows = rows.astype(np.int32) if rows.dtype == np.bool_ else rows
-        rows = rows.astype(rows.dtype.newbyteorder("<"))
+        rows = rows.astype(_kept(rows.dtype))
         if rows.ndim < 1 or 0 in rows.shape:
             what = "has no samples" if rows.shape[:1] == (0,) else f"has {part} of an empty shape"
             raise ValueError(f"{called} {what}; leave it out of the population.")

@@ -141,6 +141,8 @@ def assemble(
     import xarray as xr  # a third of a second: where a dataset is made
 
     variables, records = {}, dict(records)
+    # Metrics may be of some clients alone, which are named then.
+    all_clients = "population" if "client" in coords else "client"
     spent = [value[..., -1] for name, value in records.items() if name.startswith("privacy_")]
     for name in {"nominal", "exact_model", "gaussian_noise"} & records.keys():
         # Of runs without privacy none of them, nor of those that are not there yet.
@@ -150,7 +152,7 @@ def assemble(
     for name, value in records.items():
         attrs = dict(metrics.get(name, labeled(name)))
         axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
-        axes = (*dims, "client") if name in PER_CLIENT else axes
+        axes = (*dims, all_clients) if name in PER_CLIENT else axes
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})

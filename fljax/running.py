@@ -54,6 +54,7 @@ def run(
     record_every: int = 1,
     generator: str | None = None,
     store: str | os.PathLike | None = None,
+    shard_over: str | None = None,
 ) -> "xarray.Dataset":
     """Run a simulation once.
 
@@ -69,29 +70,43 @@ def run(
         :func:`fljax.sweep`; a key of :func:`jax.random.key` keeps its own.
       store: for a population on disk, a folder in which the run is kept: run again after it was
         killed, it goes on from its last checkpoint, seconds before.
+      shard_over: for a population on disk, ``"clients"``: each round's participants are shared out
+        over all devices of all processes of ``jax.distributed``, as many on each, and a process
+        reads the samples of its own. By default one device computes all of them.
 
     Returns:
       A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
       models as ``model`` over ``client`` and ``parameter`` (of a population on disk the server's,
-      over ``parameter``), the privacy loss of each client, and the provenance as attributes.
+      over ``parameter``), the privacy loss of each client, and the provenance as attributes. Of a
+      population's evaluated clients metrics are over ``client``, their numbers, and the privacy
+      loss of all clients is over ``population``.
 
     Raises:
       TypeError, ValueError: invalid arguments, as documented in their classes; a store without a
-        population, or of another run.
+        population, or of another run; participants that cannot be shared out evenly, or by several
+        processes that are to keep a store.
       StoreError: a store that is in use or cannot be read.
     """
     check_rounds(rounds, record_every)
+    if shard_over is not None:
+        _check.choice("shard_over", shard_over, ("clients",))
     jax.eval_shape(lambda: check_length(simulation, rounds))
     check_perturbed(simulation, rounds)
     key = as_key(key, generator)
     axes: tuple[str, ...] = ("client", "parameter")
     if isinstance(simulation.problem, PopulationModel):
-        records, model = run_cohorts(simulation, key, rounds, record_every, store)
+        shared = shard_over is not None
+        records, model = run_cohorts(simulation, key, rounds, record_every, store, shared)
         axes = ("parameter",)
     elif store is not None:
         raise ValueError(
             "store= keeps a run over a population on disk; a run from memory is kept by "
             "fljax.sweep(scenario, seeds=1, store=...)."
+        )
+    elif shard_over is not None:
+        raise ValueError(
+            "shard_over= shares out the participants of a population on disk; the clients of a run "
+            'from memory are shared out by fljax.sweep(scenario, seeds=1, shard_over="clients").'
         )
     else:
         records, model = _run(
@@ -104,7 +119,10 @@ def run(
     host = {name: np.asarray(value) for name, value in records.items()}
     host |= {name: np.cumsum(joined(host[name])) for name in COUNTS}
     said = describe(simulation.metrics, [simulation.privacy])
-    dataset = assemble(host, (), {}, rounds, record_every, said)
+    coordinates = {}
+    if isinstance(simulation.problem, PopulationModel) and simulation.problem.evaluated:
+        coordinates = {"client": list(simulation.problem.evaluated)}
+    dataset = assemble(host, (), coordinates, rounds, record_every, said)
     if model is not None:
         dataset["model"] = (axes, np.asarray(model))
     dataset.attrs |= provenance(

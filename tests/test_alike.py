@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._devices import configured
 from fljax._module import Alike, Static
 from fljax.study import engine
 
@@ -230,7 +231,7 @@ def test_options_that_changed_are_another_program(option, own):
         return drawn
 
     def told(value, scenario):
-        with context(value) if own else engine.configured(option, value):
+        with context(value) if own else configured(option, value):
             return sweep(scenario)
 
     alone = [told(value, draws()) for value in values]

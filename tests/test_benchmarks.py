@@ -22,7 +22,7 @@ from experiments.benchmarks import (
     tuning,
 )
 from experiments.gauthier import chapter5 as ch5
-from fljax.study.engine import configured
+from fljax._devices import configured
 from tests.cases import CASES
 from tests.marks import quiet
 

@@ -14,6 +14,7 @@ import pytest
 import fljax as fl
 from fljax.study.results import checksum
 from tests.guides import ROOT, text
+from tests.test_population import CLIENTS
 from tests.test_store import STUDY, WIDE, child, compiled_once, steps, wide  # noqa: F401
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
@@ -103,7 +104,8 @@ def test_eight_devices_share_a_study(tmp_path):
 def test_the_clients_of_a_network_lie_on_different_devices(tmp_path):
     """Each holds its share of the rows, through the whole run and not only at its start."""
     code = """
-from fljax.study.engine import Program, everywhere
+from fljax._devices import everywhere
+from fljax.study.engine import Program
 from fljax.study.grid import axes_of, groups_of
 
 program = Program(wide, T, 1, False, "clients")
@@ -192,6 +194,132 @@ def test_processes_that_were_killed_go_on_together(tmp_path, whole):
     for number in (0, 1):
         assert same(tmp_path / f"whole-{number}.nc", whole)
     assert not list(store.glob(".*.tmp"))
+
+
+# Populations -------------------------------------------------------------------------------------
+
+COHORTS = """
+import pathlib
+from fljax import cohorts
+from fljax.data import Population
+from fljax.participation import Markov
+from tests.test_population import CLIENTS, KEY, LOSS, NETWORK
+
+read, compiled = [], []
+def noted(self, clients, function=Population.read):
+    read.append(len(clients))
+    return function(self, clients)
+Population.read = noted
+
+def looked(*given, function=cohorts._round, **static):
+    if not compiled:
+        compiled.append(function.lower(*given, **static).compile())
+    return function(*given, **static)
+cohorts._round = looked
+
+def flops():
+    return compiled.pop().cost_analysis()["flops"]
+
+population = Population(pathlib.Path(folder) / "population")
+test, evaluated = [CLIENTS[k] for k in (1, 4, 9, 11)], (1, 4, 9, 11)
+problem = fl.problems.Model.from_population(
+    population, NETWORK, KEY, LOSS, test=test, evaluated=evaluated
+)
+runs = {
+    "averaging": (fl.algorithms.FedAvg(0.3, clients_per_round=4, batch=4), {}),
+    "controls": (fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, local_steps=3, batch=4), {}),
+    "own": (
+        fl.algorithms.FedDyn(0.1, attraction=0.1, clients_per_round=4, local_steps=3, batch=4),
+        {"participation": Markov(0.4, 0.5), "losses": fl.link.Independent(0.3)},
+    ),
+    "private": (
+        fl.algorithms.FedAvg(0.3, clients_per_round=4, batch=4),
+        {"privacy": fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5)},
+    ),
+    "median": (
+        fl.algorithms.FedAvg(0.3, clients_per_round=4, batch=4),
+        {"aggregation": fl.aggregation.Median(), "compression": fl.link.TopK(5)},
+    ),
+}
+def simulation(name):
+    algorithm, parts = runs[name]
+    return fl.Simulation(problem, algorithm, metrics=["client_accuracy", "test_error"], **parts)
+
+def share(name, **options):
+    found = fl.run(simulation(name), 6, key=5, record_every=2, shard_over="clients", **options)
+    fl.save(found, f"{folder}/{name}-{number}.nc")
+"""
+
+
+@pytest.fixture(scope="module")
+def cohorts_alone(tmp_path_factory):
+    """A population, and its runs on one device."""
+    folder = tmp_path_factory.mktemp("cohorts")
+    fl.data.write_population(folder / "population", CLIENTS)
+    code = """
+for name in runs:
+    fl.save(fl.run(simulation(name), 6, key=5, record_every=2), f"{folder}/{name}-alone.nc")
+    (pathlib.Path(folder) / f"{name}-flops").write_text(str(flops()))
+"""
+    codes, errors = ended([child(START + COHORTS + code, folder, "", 0, 0)])
+    assert codes == [0], errors
+    return folder
+
+
+RUNS = ("averaging", "controls", "own", "private", "median")
+
+
+def alike(folder, number=0):
+    for name in RUNS:
+        alone, shared = (fl.load(folder / f"{name}-{which}.nc") for which in ("alone", number))
+        for part in {*alone, *shared}:
+            np.testing.assert_allclose(
+                shared[part], alone[part], rtol=1e-10, atol=1e-13, err_msg=f"{name}: {part}"
+            )
+
+
+def test_four_devices_share_the_participants_of_a_population(cohorts_alone):
+    """Each reads and computes a quarter; the numbers are those of one device."""
+    code = """
+assert jax.local_device_count() == 4
+for name in runs:
+    read.clear()
+    share(name)
+    assert read == 6 * 4 * [1], read  # rounds times devices, of one participant each
+    alone = float((pathlib.Path(folder) / f"{name}-flops").read_text())
+    each = flops() / alone
+    # A quarter, and what all of them compute: the server's noise, say.
+    assert each < (0.9 if name == "private" else 0.6), (name, each)
+kept = fl.run(simulation("controls"), 6, key=5, shard_over="clients", store=folder + "/kept")
+again = fl.run(simulation("controls"), 6, key=5, shard_over="clients", store=folder + "/kept")
+np.testing.assert_array_equal(kept.model, again.model)
+with pytest.raises(ValueError, match="it differs in devices"):
+    fl.run(simulation("controls"), 6, key=5, store=folder + "/kept")
+few = fl.Simulation(problem, fl.algorithms.FedAvg(0.1, clients_per_round=3), metrics=["accuracy"])
+with pytest.raises(ValueError, match="3 participants .* cannot be shared out evenly over 4"):
+    fl.run(few, 2, shard_over="clients")
+"""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+    given = child(START + COHORTS + code, cohorts_alone, "", 0, 0, XLA_FLAGS=flags)
+    codes, errors = ended([given])
+    assert codes == [0], errors
+    alike(cohorts_alone)
+
+
+def test_two_processes_share_the_participants_of_a_population(cohorts_alone):
+    code = """
+assert jax.process_count() == 2
+for name in runs:
+    read.clear()
+    share(name)
+    assert read == 6 * [2], read
+with pytest.raises(ValueError, match="a store cannot keep a run that several processes share"):
+    fl.run(simulation("controls"), 6, shard_over="clients", store=folder + "/two")
+"""
+    codes, errors = ended(pair(COHORTS + code, cohorts_alone))
+    assert codes == [0, 0], errors
+    for number in (0, 1):
+        alike(cohorts_alone, number)
 
 
 # SLURM -------------------------------------------------------------------------------------------

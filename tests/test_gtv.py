@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._devices import configured
 from fljax.problems import (
     Absolute,
     Blocks,
@@ -25,7 +26,6 @@ from fljax.problems import (
     SquaredNorm,
     from_clients,
 )
-from fljax.study.engine import configured
 from tests.reference import gtv
 
 close = np.testing.assert_allclose

@@ -20,7 +20,7 @@ from experiments.benchmarks.peers.workloads import (
     Network,
     cross_entropy,
 )
-from fljax.study.engine import configured
+from fljax._devices import configured
 
 SMALL = Classification(clients=6, per_round=3, samples=12, features=5, classes=3, batch=4, rounds=3)
 

@@ -170,6 +170,24 @@ def test_own_models_are_judged_of_the_evaluated_clients(population):
     )
 
 
+def test_what_is_spent_is_of_all_clients_and_metrics_of_the_evaluated(population):
+    """The numbers of clients say whose metrics these are."""
+    memory, disk = both(
+        population,
+        fl.algorithms.FedAvg(0.3, clients_per_round=4, batch=4),
+        privacy=fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5),
+        evaluated=True,
+        metrics=["client_accuracy"],
+    )
+    assert disk.client_releases.dims == ("population",)
+    np.testing.assert_array_equal(disk.client_releases, memory.client_releases)
+    assert disk.client.values.tolist() == list(EVALUATED)
+    for client in EVALUATED:
+        np.testing.assert_array_equal(
+            disk.client_accuracy.sel(client=client), memory.client_accuracy[:, client]
+        )
+
+
 def test_other_initial_models_are_those_of_evaluated_clients_too(population):
     start = np.random.default_rng(1).normal(size=in_memory().dim)
     solver = fl.algorithms.FedAvg(0.2, clients_per_round=1)
@@ -227,8 +245,22 @@ def test_cohorts_are_read_ahead_and_no_further(population, monkeypatch):
         on_disk(population), fl.algorithms.FedAvg(0.3, clients_per_round=4), metrics=["accuracy"]
     )
     fl.run(simulation, rounds=20)
-    assert len(read) == 1 + 20  # one for the layout
-    assert max(read_so_far - 1 - n for n, read_so_far in enumerate(at_work)) <= 2
+    assert len(read) == 20
+    assert max(read_so_far - n for n, read_so_far in enumerate(at_work)) <= 2
+
+
+def test_every_cohort_is_read_once(population, monkeypatch):
+    read, asked = type(population).read, []
+
+    def noted(self, clients):
+        asked.append(clients.tolist())
+        return read(self, clients)
+
+    monkeypatch.setattr(type(population), "read", noted)
+    algorithm = fl.algorithms.SCAFFOLD(0.1, selector=Cyclic(4), batch=2)
+    simulation = fl.Simulation(on_disk(population), algorithm, metrics=["test_error"])
+    fl.run(simulation, rounds=3)
+    assert asked == [[0, 4, 8], [1, 5, 9], [2, 6, 10]]
 
 
 def test_other_numbers_need_no_other_program(population):
@@ -260,10 +292,10 @@ def test_an_interrupted_run_goes_on(population, tmp_path, monkeypatch, stop, set
     monkeypatch.setattr(cohorts, "CHECKPOINT_SECONDS", 0)
     part, settle = cohorts._round, cohorts.ClientStates.settle
 
-    def one(bare, key, carry, number, *rest):
+    def one(bare, key, carry, number, *rest, **static):
         if number == stop:
             raise KeyboardInterrupt
-        return part(bare, key, carry, number, *rest)
+        return part(bare, key, carry, number, *rest, **static)
 
     monkeypatch.setattr(cohorts, "_round", one)
     if not settled:
@@ -272,7 +304,9 @@ def test_an_interrupted_run_goes_on(population, tmp_path, monkeypatch, stop, set
         kept_run(population, tmp_path / "run", participation=None)
     monkeypatch.setattr(cohorts.ClientStates, "settle", settle)
     called = []
-    monkeypatch.setattr(cohorts, "_round", lambda *a: called.append(int(a[3])) or part(*a))
+    monkeypatch.setattr(
+        cohorts, "_round", lambda *a, **static: called.append(int(a[3])) or part(*a, **static)
+    )
     again = kept_run(population, tmp_path / "run")
     if settled:
         assert called == list(range(stop, 9))
@@ -285,10 +319,10 @@ def test_checkpoints_are_between_records_too(population, tmp_path, monkeypatch):
     part = cohorts._round
     for stop in (3, 7):
 
-        def one(*args, stop=stop):
+        def one(*args, stop=stop, **static):
             if args[3] == stop:
                 raise KeyboardInterrupt
-            return part(*args)
+            return part(*args, **static)
 
         monkeypatch.setattr(cohorts, "_round", one)
         with pytest.raises(KeyboardInterrupt):
@@ -300,6 +334,7 @@ def test_checkpoints_are_between_records_too(population, tmp_path, monkeypatch):
 def test_a_finished_run_is_not_computed_again(population, tmp_path, monkeypatch):
     first = kept_run(population, tmp_path / "run")
     monkeypatch.setattr(cohorts, "_round", None)
+    monkeypatch.setattr(type(population), "read", None)  # nor read
     identical(first, kept_run(population, tmp_path / "run"))
 
 
@@ -493,6 +528,15 @@ def test_a_store_is_of_a_population(tmp_path):
     simulation = fl.Simulation(in_memory(), fl.algorithms.FedAvg(0.1, clients_per_round=3))
     with pytest.raises(ValueError, match="a run from memory is kept by"):
         fl.run(simulation, rounds=2, store=tmp_path / "run")
+
+
+def test_the_clients_of_a_run_from_memory_are_shared_out_by_a_sweep(population):
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=3)
+    with pytest.raises(ValueError, match=r"fljax.sweep\(scenario, seeds=1, shard_over"):
+        fl.run(fl.Simulation(in_memory(), algorithm), rounds=2, shard_over="clients")
+    simulation = fl.Simulation(on_disk(population), algorithm, metrics=["accuracy"])
+    with pytest.raises(ValueError, match="unknown shard_over 'seeds'; known: clients"):
+        fl.run(simulation, rounds=2, shard_over="seeds")
 
 
 def test_a_sweep_of_a_population_is_refused(population):

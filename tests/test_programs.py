@@ -17,8 +17,8 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 import fljax as fl
 from fljax import _folders, running
 from fljax import _programs as programs
+from fljax._devices import configured
 from fljax._folders import host
-from fljax.study.engine import configured
 
 ROOT = Path(__file__).parents[1]
 STATIC = ("generator", "rounds", "record_every")

@@ -749,14 +749,16 @@ class PopulationModel(Model):
 
     def _on_disk(self) -> dict[str, Rows]:
         """The data as long as nobody takes part."""
+        return {n: Rows(n, None, rows, self.clients) for n, rows in self.shapes(0).items()}
+
+    def shapes(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and types of :meth:`arrays` of so many clients."""
         (x, x_type), (y, y_type) = self.population.features, self.population.targets
         features = x, self._type("features", x_type)
         kinds = features, (y, self._type("targets", y_type)), ((), float_dtype())
-        rows = [
-            jax.ShapeDtypeStruct((0, self.population.largest, *shape), dtype)
-            for shape, dtype in kinds
-        ]
-        return {n: Rows(n, None, r, self.clients) for n, r in zip(DATA, rows, strict=True)}
+        each = count, self.population.largest
+        rows = [jax.ShapeDtypeStruct((*each, *shape), dtype) for shape, dtype in kinds]
+        return dict(zip(DATA, rows, strict=True))
 
     def _type(self, name: str, dtype: np.dtype) -> Any:
         """The type of data in a round: whole numbers stay whole where the network or the loss takes

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 from jaxtyping import Array
 
 from fljax import _hosted as hosted
 from fljax import _programs as programs
+from fljax._devices import everywhere, put, split, without_shardy
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Itself
 from fljax.engine import advance, begin, check_metrics, final_ledger, final_model, outcome, prepare
@@ -40,12 +41,8 @@ __all__ = [
     "Output",
     "Program",
     "Same",
-    "configured",
-    "everywhere",
     "hint_at_static",
     "program",
-    "split",
-    "without_shardy",
 ]
 
 #: Closed-over arrays of at least this size are passed to the program: XLA would spend seconds on
@@ -338,11 +335,11 @@ def _compile(
     options: Options,
 ) -> Compiled:
     lifted, large, shape = _lift(function, given)
-    large = _put(large, device)
+    large = put(large, device)
     # The state that a run goes on from is not needed again. The text says which argument is which
     # only if those that are not used are kept: so it tells the programs of two axes apart.
     donated = jax.jit(lifted, donate_argnums=3, keep_unused=True)
-    lowered = donated.lower(*_put(given, device), *large)
+    lowered = donated.lower(*put(given, device), *large)
     # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg. What
     # calls the host gains nothing by company, and waits for it.
     text = lowered.as_text()
@@ -359,7 +356,7 @@ def _compile(
 
     def call(*given: Any) -> Output:
         with options.here():
-            return executable(*_put(given, device), *large)
+            return executable(*put(given, device), *large)
 
     return Compiled(call, alone, taken, shape)
 
@@ -425,58 +422,3 @@ def hint_at_static(axes: list[Axis]) -> Iterator[None]:
             "(a size, a branch). Wrap that axis in fljax.static([...])."
         )
         raise
-
-
-# One network over several devices -----------------------------------------------------------------
-
-
-@functools.cache
-def everywhere() -> NamedSharding:
-    """A copy on every device of every process."""
-    devices = jax.devices()
-    mesh = jax.make_mesh((len(devices),), ("clients",), (AxisType.Auto,), devices=devices)
-    return NamedSharding(mesh, PartitionSpec())
-
-
-def split(tree: Any, clients: int) -> Any:
-    """Arrays with one row per client, distributed over all devices; the partitioner does
-    the rest.
-    """
-    rows = NamedSharding(everywhere().mesh, PartitionSpec("clients"))
-
-    def place(leaf: Any) -> Any:
-        mine = jnp.ndim(leaf) > 0 and jnp.shape(leaf)[0] == clients
-        return jax.lax.with_sharding_constraint(leaf, rows) if mine else leaf
-
-    return jax.tree.map(place, tree)
-
-
-def _put(tree: Any, where: jax.Device | NamedSharding) -> Any:
-    """Arrays on a device, or copied to all devices of all processes."""
-    if isinstance(where, jax.Device) or where.is_fully_addressable:
-        return jax.device_put(tree, where)
-
-    def share(leaf: Any) -> Array:
-        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            return leaf  # a state that is there already
-        return jax.make_array_from_process_local_data(where, np.asarray(leaf))
-
-    return jax.tree.map(share, tree)
-
-
-@contextlib.contextmanager
-def configured(option: str, value: Any) -> Iterator[None]:
-    """One of JAX's options set temporarily in all threads, unlike by JAX's own context managers."""
-    before = getattr(jax.config, option)
-    jax.config.update(option, value)
-    try:
-        yield
-    finally:
-        jax.config.update(option, before)
-
-
-def without_shardy() -> contextlib.AbstractContextManager[None]:
-    """Compile with XLA's older partitioner: Shardy (jaxlib 0.10 to 0.12) cannot take the wide
-    multiplications of ``philox4x32``, which the house's generator does without.
-    """
-    return configured("jax_use_shardy_partitioner", False)

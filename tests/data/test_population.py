@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -203,6 +204,50 @@ def test_another_folder_is_no_population(tmp_path, content, words):
     (tmp_path / "population.json").write_text(content)
     with pytest.raises(ValueError, match=words):
         Population(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["format", "features", "targets", "named", "digest"])
+@pytest.mark.parametrize(
+    "value",
+    [None, "|O", {"shape": [2], "dtype": "|O"}, {"shape": "2", "dtype": "<f4"}, {"dtype": "<f4"}]
+    + [{"shape": [size], "dtype": "<f4"} for size in (-2, 0, 2.0, "2")],
+)
+def test_a_planted_description_is_refused(written, name, value):
+    """Whatever it says, its digest right: bytes never become objects."""
+    path = written.folder / "population.json"
+    about = json.loads(path.read_text()) | {name: value}
+    if value is None:
+        del about[name]
+    elif name != "digest":
+        entries = np.load(written.folder / "clients.npy")
+        about["digest"] = populations._digest(about, entries, written.names)
+    path.write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"format 1; write it again|was changed since"):
+        Population(written.folder)
+
+
+def test_names_that_are_no_names_are_refused(written):
+    (written.folder / "names.json").write_text("{")
+    with pytest.raises(ValueError, match=r"names\.json is not JSON"):
+        Population(written.folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("bfloat16", "f4"),
+        ("float8_e4m3fn", "f4"),
+        (np.longdouble, "f8"),
+        (bool, "i4"),
+        (">f4", "f4"),
+    ],
+)
+def test_types_are_those_of_every_machine(tmp_path, given, kept):
+    """What NumPy's files have no name for would come back as bytes."""
+    rows = np.array([[0.5, 1.0], [0.0, 2.0]]).astype(jnp.dtype(given))
+    population = write_population(tmp_path / "p", [(rows, np.arange(2))])
+    assert population.features[1] == kept
+    np.testing.assert_array_equal(population[0][0], rows.astype(kept))
 
 
 @pytest.mark.parametrize("ask", [3, -1, 1.5, "a", True])

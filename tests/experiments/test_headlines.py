@@ -34,9 +34,9 @@ from experiments.headlines.common import (
 )
 from experiments.promises import HEADLINES
 from fljax import algorithms as A
+from fljax._devices import configured
 from fljax.algorithms import REGISTRY as ALGORITHMS
 from fljax.privacy import accounting
-from fljax.study.engine import configured
 
 
 def test_every_algorithm_has_a_headline():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._devices import configured
 from fljax._generator import as_key
 from fljax.algorithms import GFL, PADMM, PGFL, ZCDPNFL, ClusterFL, ConventionalFL, ZCDPGradNFL
 from fljax.engine import _booked
@@ -29,7 +30,6 @@ from fljax.problems import (
     prox,
 )
 from fljax.problems.solvers import strong_convexity
-from fljax.study.engine import configured
 from tests.cases import CLIENTS, gap_of, make_data, make_network, make_problem
 from tests.marks import quiet
 

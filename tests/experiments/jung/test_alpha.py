@@ -10,8 +10,8 @@ import fljax as fl
 from experiments.jung import figure_alpha as figure
 from experiments.jung import solutions
 from experiments.jung.figure_alpha import NORM, SQUARED
+from fljax._devices import configured
 from fljax.problems import GTVMin, Norm, Problem
-from fljax.study.engine import configured
 
 SEEDS = 6
 AT = [1e-4, 1e-2, 1.0, 100.0, 1000.0]

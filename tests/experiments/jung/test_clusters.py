@@ -18,7 +18,7 @@ from experiments.jung.figure_clusters import (
     LEARNED,
     PARAMETERS,
 )
-from fljax.study.engine import configured
+from fljax._devices import configured
 
 SEEDS = 5
 AT = np.array([0.1, 1.0, 10.0, 100.0, 1000.0])

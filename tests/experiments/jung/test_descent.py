@@ -30,7 +30,7 @@ from experiments.jung.figure_descent import (
     STEPS,
     SWEPT,
 )
-from fljax.study.engine import configured
+from fljax._devices import configured
 
 SEEDS = 4
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}

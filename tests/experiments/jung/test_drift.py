@@ -8,7 +8,7 @@ import fljax as fl
 from experiments import picture
 from experiments.jung import figure_drift as figure
 from experiments.jung.figure_drift import ALL, ERROR, PROX, STEPS, SUBSET, SUBSETS
-from fljax.study.engine import configured
+from fljax._devices import configured
 
 SEEDS = 6
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
