@@ -57,7 +57,7 @@ from fljax.engine import (
 )
 from fljax.link import Traffic
 from fljax.participation import Participants
-from fljax.problems.model import PopulationModel
+from fljax.problems.population import OnDisk
 from fljax.simulation import Simulation
 
 __all__ = ["ClientStates", "check_population", "run_cohorts"]
@@ -528,7 +528,7 @@ def run_cohorts(
     """The records and outcome by name, and the server's model if all clients share it.
 
     Args:
-      simulation: of a :class:`~fljax.problems.model.PopulationModel`.
+      simulation: of a :class:`~fljax.problems.population.OnDisk`.
       key: of the run.
       rounds: number of rounds.
       record_every: number of rounds between records.
@@ -539,7 +539,7 @@ def run_cohorts(
     if shared:
         _check_shared(who, folder)
     problem = simulation.problem
-    assert isinstance(problem, PopulationModel)
+    assert isinstance(problem, OnDisk)
     bare, identity = replace(simulation, problem=problem.bare()), {}
     if folder is not None:
         identity = _identity(bare, key, rounds, record_every, shared)

@@ -456,7 +456,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         known["update_clip"] = carry.memory.mechanism.clip
     network = None if isinstance(prepared.network, Varying) else prepared.network
     bound, size = None, simulation.algorithm.step_size
-    if prepared.problem.linear and size is not None:
+    if prepared.problem.linear and not prepared.problem.on_disk and size is not None:
         bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
     if bound is not None:
         first = size(jnp.ones((), jnp.int32)) if callable(size) else size

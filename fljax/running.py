@@ -35,7 +35,7 @@ from fljax.engine import (
 from fljax.link.marked import Marked
 from fljax.privacy import promises
 from fljax.problems import Problem
-from fljax.problems.model import PopulationModel
+from fljax.problems.population import OnDisk
 from fljax.records import COUNTS, assemble, describe, joined, provenance, warn
 from fljax.rounds import Round
 from fljax.simulation import Simulation
@@ -94,7 +94,7 @@ def run(
     check_perturbed(simulation, rounds)
     key = as_key(key, generator)
     axes: tuple[str, ...] = ("client", "parameter")
-    if isinstance(simulation.problem, PopulationModel):
+    if isinstance(simulation.problem, OnDisk):
         shared = shard_over is not None
         records, model = run_cohorts(simulation, key, rounds, record_every, store, shared)
         axes = ("parameter",)
@@ -120,7 +120,7 @@ def run(
     host |= {name: np.cumsum(joined(host[name])) for name in COUNTS}
     said = describe(simulation.metrics, [simulation.privacy])
     coordinates = {}
-    if isinstance(simulation.problem, PopulationModel) and simulation.problem.evaluated:
+    if isinstance(simulation.problem, OnDisk) and simulation.problem.evaluated:
         coordinates = {"client": list(simulation.problem.evaluated)}
     dataset = assemble(host, (), coordinates, rounds, record_every, said)
     if model is not None:

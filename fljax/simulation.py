@@ -267,10 +267,15 @@ class Simulation:
                 missing = "an optimum, which is not known of a network; use train_error"
             elif stream is not None and metric.needs_data:
                 missing = "all data at once, which a stream does not hold; use test_error"
-            elif metric.needs_data and getattr(problem, "population", None) is not None:
+            elif metric.needs_optimum and self.problem.on_disk:
+                missing = (
+                    "the optimum, which is that of all clients' data, and those of a population "
+                    "are on disk; use train_error or test_error"
+                )
+            elif metric.needs_data and problem.on_disk:
                 missing = (
                     "clients' data, and those of a population are on disk; say of which clients, "
-                    "Model.from_population(evaluated=[...])"
+                    "from_population(evaluated=[...])"
                 )
             elif stream is not None and metric.needs_optimum and stream.truth is None:
                 missing = "an optimum, which is not known of this stream; use test_error"

@@ -65,6 +65,7 @@ class Stream:
     initial: Any = None
     online: ClassVar[bool] = True
     linear: ClassVar[bool] = True
+    on_disk: ClassVar[bool] = False
     importance: ClassVar[None] = None  # clients count alike
 
     @property

@@ -7,6 +7,7 @@ parameter; or be listed below as accepted. A public callable or parameter withou
 import dataclasses
 import functools
 import inspect
+import tempfile
 import traceback
 import types
 from pathlib import Path
@@ -222,6 +223,7 @@ BAD = {
 
 K = 4
 KEY = jax.random.key(0)
+FOLDER = tempfile.TemporaryDirectory()  # removed at the end of the process
 MASK = np.array([True, False, False, False])
 CLUSTER = np.array([0, 1, 0, 1])
 IMAGES = fl.data.Images(
@@ -1051,6 +1053,12 @@ VALID = {
     "problems.elastic_net": DRAWN,
     "problems.from_clients": {
         "data": [(np.ones((n, 2)), np.ones(n)) for n in (2, 3, 2)],
+        "loss": fl.problems.LeastSquares(),
+    },
+    "problems.from_population": {
+        "population": fl.data.write_population(
+            f"{FOLDER.name}/p", [(np.ones((n, 2)), np.ones(n)) for n in (2, 3, 2)]
+        ),
         "loss": fl.problems.LeastSquares(),
     },
     "problems.group_share": {"strength": 1.0, "index": CLUSTER, "groups": 2},

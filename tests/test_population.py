@@ -1,5 +1,6 @@
 """A run over a population on disk is the run from memory but for rounding; resumed, bit for bit."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 import fljax as fl
 from fljax import cohorts
+from fljax._devices import configured
 from fljax.participation import Cyclic, Drawn, Fraction, Markov, PowerOfChoice, Unequal
 
 NETWORK, LOSS = fl.models.mlp(2, hidden=[4]), fl.problems.Softmax(2)
@@ -263,6 +265,50 @@ def test_every_cohort_is_read_once(population, monkeypatch):
     assert asked == [[0, 4, 8], [1, 5, 9], [2, 6, 10]]
 
 
+@pytest.mark.parametrize("loss", ["LeastSquares", "Logistic", "Softmax"])
+@pytest.mark.parametrize(
+    ("algorithm", "parts"),
+    [
+        (fl.algorithms.FedAvg(0.1, clients_per_round=4, epochs=2, batch=4), {}),
+        (fl.algorithms.SCAFFOLD(0.1, clients_per_round=4, local_steps=3), {}),
+        (fl.algorithms.QFedAvg(0.1, fairness=1.0, clients_per_round=4, local_steps=2), {}),
+        (
+            fl.algorithms.FedDPSGD(0.1, clients_per_round=4),
+            {"privacy": fl.privacy.NoisyGradients(0.8, clip=0.5)},
+        ),
+        (
+            fl.algorithms.FedProx(0.1, attraction=0.1, clients_per_round=4, local_steps=3),
+            {"privacy": fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5)},
+        ),
+    ],
+    ids=["steps", "controls", "fair", "sampled", "private"],
+)
+@pytest.mark.thin(6, every=1)
+def test_linear_predictions_are_those_from_memory(tmp_path, loss, algorithm, parts):
+    labels = {"LeastSquares": lambda y: y + 0.5, "Logistic": lambda y: 2 * y - 1}
+    data = [(x, labels.get(loss, lambda y: y)(y)) for x, y in CLIENTS]
+    kept = fl.data.write_population(tmp_path / "p", data)
+    kind = fl.problems.Softmax(2) if loss == "Softmax" else getattr(fl.problems, loss)()
+    ridge = fl.problems.SquaredL2(), 0.3
+    memory = fl.problems.from_clients(data, kind, *ridge, test=data)
+    disk = fl.problems.from_population(
+        kept, kind, *ridge, test=[data[k] for k in EVALUATED], evaluated=EVALUATED
+    )
+    if "privacy" not in parts:
+        memory, disk = memory.clipped(0.7), disk.clipped(0.7)
+    metrics = ["train_error", "test_error"]
+    one, other = (
+        fl.run(fl.Simulation(problem, algorithm, metrics=metrics, **parts), 6, key=5)
+        for problem in (memory, disk)
+    )
+    np.testing.assert_allclose(one.model[0], other.model, **ROUNDING)
+    for name in set(other) - {"model", "test_error"}:
+        value = one[name].sel(client=list(EVALUATED)) if name == "train_error" else one[name]
+        np.testing.assert_allclose(value, other[name], err_msg=name, **ROUNDING)
+    # What a run from memory knows of all data beside.
+    assert set(one) - set(other) <= {"step_bound", "first_step"}
+
+
 def test_other_numbers_need_no_other_program(population):
     def one(step, key):
         algorithm = fl.algorithms.FedAvg(step, clients_per_round=4, local_steps=2)
@@ -381,6 +427,7 @@ def test_a_killed_run_goes_on(population, tmp_path):
         """
         import sys, jax, fljax as fl
         from fljax import cohorts
+from fljax._devices import configured
         cohorts.CHECKPOINT_SECONDS = 0
         population = fl.data.Population(sys.argv[1])
         problem = fl.problems.Model.from_population(
@@ -560,6 +607,54 @@ def test_a_changed_client_stops_the_run(tmp_path):
     )
     with pytest.raises(ValueError, match=r"samples of client 11 .* were changed"):
         fl.run(simulation, rounds=8)
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ([(np.ones((3, 2, 2)), np.ones(3))], r"got features \[2, 2\] and targets \[\]"),
+        ([(np.ones((3, 2)), np.ones((3, 1)))], r"got features \[2\] and targets \[1\]"),
+    ],
+)
+def test_linear_predictions_are_of_rows(tmp_path, clients, words):
+    kept = fl.data.write_population(tmp_path / "p", clients)
+    with pytest.raises(ValueError, match=words):
+        fl.problems.from_population(kept, fl.problems.LeastSquares())
+
+
+def test_what_linear_predictions_need_of_all_data_is_refused(population):
+    problem = fl.problems.from_population(population, fl.problems.Softmax(2))
+    with pytest.raises(ValueError, match="feature_bound is for data in memory"):
+        dataclasses.replace(problem, feature_bound=1.0)
+    evaluated = fl.problems.from_population(population, fl.problems.Softmax(2), evaluated=[1])
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=4)
+    for metric in ("normalized_error", "suboptimality"):
+        with pytest.raises(ValueError, match="the optimum, which is that of all clients' data"):
+            fl.Simulation(evaluated, algorithm, metrics=[metric])
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_labels_are_those_of_the_loss(tmp_path, linear):
+    """A population's targets are seen when they are read."""
+    wrong = [(x, 5 * y) for x, y in CLIENTS]
+    kept = fl.data.write_population(tmp_path / "p", wrong)
+    problem = (
+        fl.problems.from_population(kept, LOSS)
+        if linear
+        else fl.problems.Model.from_population(kept, NETWORK, KEY, LOSS)
+    )
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=4)
+    with pytest.raises(ValueError, match="labels among 0, 1 for the softmax loss, got 5"):
+        fl.run(fl.Simulation(problem, algorithm), rounds=2)
+
+
+def test_numbers_beyond_the_precision_are_refused(tmp_path):
+    kept = fl.data.write_population(tmp_path / "p", [(np.full((3, 2), 1e300), np.ones(3))] * 5)
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=4)
+    with configured("jax_enable_x64", False):
+        problem = fl.problems.from_population(kept, fl.problems.LeastSquares())
+        with pytest.raises(ValueError, match="features of the population"):
+            fl.run(fl.Simulation(problem, algorithm), rounds=2)
 
 
 def test_rows_say_whose_they_are(population):

@@ -25,6 +25,7 @@ from fljax.problems.objectives import (
     Softmax,
     SquaredL2,
 )
+from fljax.problems.population import from_population
 from fljax.problems.problem import Problem, Reading, from_clients
 from fljax.problems.solvers import factorize, optimum, prox
 from fljax.problems.synthetic import (
@@ -106,6 +107,7 @@ __all__ = [
     "explanation_error",
     "factorize",
     "from_clients",
+    "from_population",
     "group_share",
     "heterogeneous_softmax",
     "huber",

@@ -8,7 +8,6 @@ and one group of clients at a time, whatever their total number. Of a population
 (``who.take``, ``who.of``, ``problem.take``).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
@@ -24,15 +23,14 @@ from fljax._linalg import norm
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
-from fljax._rows import Rows, rows_of
 from fljax.models import Architecture, Layout, layout_of
-from fljax.populations import Cohort, Population
+from fljax.populations import Population
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
+from fljax.problems.population import OnDisk, evaluation_of
 from fljax.problems.problem import (
     CACHE_BYTES,
     Problem,
     as_floats,
-    check_test,
     present,
     stacked,
     value_of,
@@ -51,9 +49,6 @@ NO_REPRESENTATION = (
     "the network does not say its own; make it of two parts with fljax.models.headed(body, head), "
     "or take fljax.models.mlp or cnn"
 )
-
-#: The data of a problem, in a population on disk.
-DATA = ("features", "targets", "weights")
 
 #: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
@@ -371,37 +366,21 @@ class Model(Problem):
           >>> bool(accuracy[-1] > 0.8)
           True
         """
-        settings: dict[str, Any] = {"architecture": architecture, "compute": compute}
-        numbers: tuple[int, ...] = ()
-        view = common = None
-        if evaluated is not None:
-            numbers = _numbers(evaluated, len(population))
-            data = [population[k] for k in numbers]
-            each: Any = np.asarray(strength)  # a client's share of the regularizer stays its own
-            each = each[list(numbers)] if each.ndim else np.full(len(data), each / len(population))
-            view = cls.from_clients(
-                architecture, key, data, loss, regularizer, each, test=test, compute=compute
-            )
-        elif test is not None:
-            pairs: Any = [test] if isinstance(test, tuple) else test
-            common = cls.from_clients(architecture, key, pairs, loss, compute=compute)
-            if common.clients > 1:
-                raise ValueError(
-                    f"test= holds data of {common.clients} clients; say which clients they are of, "
-                    "evaluated=[...], or give one pair for all."
-                )
-            common = replace(common, initial=None)
+
+        def made(pairs: Any, **settings: Any) -> Model:
+            return cls.from_clients(architecture, key, pairs, loss, compute=compute, **settings)
+
+        evaluation = evaluation_of(population, regularizer, strength, test, evaluated, made)
         problem: Any = PopulationModel(
             None,
             None,
             loss,
             regularizer,
             strength,
-            test=common,
+            architecture=architecture,
+            compute=compute,
             population=population,
-            evaluated=numbers,
-            view=view,
-            **settings,
+            **evaluation,
         )
         return problem.initialized(key)
 
@@ -719,7 +698,7 @@ class Model(Problem):
 
 
 @module
-class PopulationModel(Model):
+class PopulationModel(OnDisk, Model):
     """A :class:`Model` of which a round holds the participants' samples alone; made by
     :meth:`Model.from_population`.
 
@@ -733,108 +712,13 @@ class PopulationModel(Model):
     evaluated: tuple[int, ...] = static(default=(), kw_only=True)
     view: Model | None = None
 
+    made: ClassVar[type[Problem]] = Model
+
     def validate(self) -> None:
         if not isinstance(self.loss, Loss):
             object.__setattr__(self, "loss", FunctionLoss(self.loss))
-        _check.registered("loss", self.loss)
-        _check.registered("regularizer", self.regularizer)
-        for name, rows in self._on_disk().items():
-            object.__setattr__(self, name, rows)
-        _check.strength(self.strength, self.clients)
-        _check.start(self.initial, self.clients, self.dim)
-        check_test(self.test, self.clients, self.dim)
-        if self.clip is not None:
-            _check.positive("clip", self.clip)
+        super().validate()
         self._check_network()
-
-    def _on_disk(self) -> dict[str, Rows]:
-        """The data as long as nobody takes part."""
-        return {n: Rows(n, None, rows, self.clients) for n, rows in self.shapes(0).items()}
-
-    def shapes(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes and types of :meth:`arrays` of so many clients."""
-        (x, x_type), (y, y_type) = self.population.features, self.population.targets
-        features = x, self._type("features", x_type)
-        kinds = features, (y, self._type("targets", y_type)), ((), float_dtype())
-        each = count, self.population.largest
-        rows = [jax.ShapeDtypeStruct((*each, *shape), dtype) for shape, dtype in kinds]
-        return dict(zip(DATA, rows, strict=True))
-
-    def _type(self, name: str, dtype: np.dtype) -> Any:
-        """The type of data in a round: whole numbers stay whole where the network or the loss takes
-        them, as in memory.
-        """
-        floating = jnp.issubdtype(dtype, jnp.floating) or name not in self._whole()
-        return float_dtype() if floating else jax.dtypes.canonicalize_dtype(dtype)
-
-    @property
-    def clients(self) -> int:
-        return len(self.population)
-
-    @property
-    def samples(self) -> int:
-        return self.population.largest
-
-    def arrays(self, cohort: Cohort) -> dict[str, np.ndarray]:
-        """The data of some clients as a round gets them: features, targets and weights."""
-        real = np.arange(self.samples) < cohort.sizes[:, None]
-        weights = np.where(real, 1 / cohort.sizes[:, None], 0).astype(float_dtype())
-        data = {"features": cohort.features, "targets": cohort.targets}
-        made = {n: a.astype(self._type(n, a.dtype), copy=False) for n, a in data.items()}
-        return made | {"weights": weights}
-
-    def bare(self) -> "PopulationModel":
-        """The same problem without its data, as an argument of a compiled program."""
-        return replace(self, **dict.fromkeys(DATA))
-
-    def stored(self) -> "PopulationModel":
-        """The same problem where nobody takes part."""
-        return replace(self, **self._on_disk())
-
-    @property
-    def judged(self) -> Model:
-        return self if self.view is None else self.view
-
-    def holding(self, numbers: Int[Array, " chosen"], data: Any) -> "PopulationModel":
-        """The same problem in a round whose participants' data are these."""
-        rows = {name: Rows(name, numbers, data[name], self.clients) for name in DATA}
-        return replace(self, **rows)
-
-    def prepare(self) -> "PopulationModel":
-        """The problem itself."""
-        return self
-
-    def take(
-        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
-    ) -> Model:
-        """As in :class:`Problem`, of participants of the round."""
-        known = {f.name: getattr(self, f.name) for f in dataclasses.fields(Model)}
-        known |= {name: rows_of(known[name], clients) for name in DATA}
-        if jnp.ndim(self.strength):
-            known["strength"] = rows_of(self.strength, clients)
-        else:
-            known["strength"] = self.strength * (clients.shape[0] / self.clients)
-        if self.importance is not None:
-            known["importance"] = rows_of(self.importance, clients)
-        part: Any = object.__new__(Model)  # of what was checked
-        for name, value in (known | {"test": None, "initial": None}).items():
-            object.__setattr__(part, name, value)
-        if rows is None:
-            return part
-        return part.take(jnp.arange(len(clients), dtype=jnp.int32), rows)
-
-    @property
-    def influence(self) -> Float[Array, " clients"]:
-        share = (1 / self.population.sizes).astype(float_dtype())
-        return jnp.asarray(share if self.importance is None else share * self.importance)
-
-    def sample_counts(self) -> Int[Array, " clients"]:
-        return jnp.asarray(self.population.sizes, jnp.int32)
-
-    def class_counts(self) -> Any:
-        numbers = self.targets.numbers
-        counts = self.take(numbers).class_counts()
-        return Rows("numbers of each class", numbers, counts, self.clients)
 
 
 @functools.lru_cache(maxsize=64)
@@ -854,17 +738,3 @@ def _activations(architecture: Architecture, sample: tuple[int, ...], dtype: Any
         return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
     return max(1, (kept(3) - kept(2)) // float_dtype().itemsize)
-
-
-def _numbers(evaluated: Any, clients: int) -> tuple[int, ...]:
-    numbers = np.asarray(evaluated)
-    if numbers.ndim != 1 or not numbers.size or not np.issubdtype(numbers.dtype, np.integer):
-        raise ValueError(
-            f"evaluated must be a list of clients' numbers, got {_check.shown(evaluated)}."
-        )
-    if numbers.min() < 0 or numbers.max() >= clients or len(np.unique(numbers)) < numbers.size:
-        raise ValueError(
-            f"evaluated must be different clients from 0 to {clients - 1}, got "
-            f"{_check.shown(evaluated)}."
-        )
-    return tuple(numbers.tolist())

@@ -389,6 +389,9 @@ class Problem:
     #: Whether predictions are linear in the model, on which closed forms and step bounds rest.
     linear: ClassVar[bool] = True
 
+    #: Whether a round holds its participants' data alone.
+    on_disk: ClassVar[bool] = False
+
     def check(self, rounds: int) -> None:
         """A fixed data set fits a run of any length."""
 

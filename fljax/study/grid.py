@@ -19,7 +19,7 @@ from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
 from fljax.decisions import decided
 from fljax.engine import check_length
-from fljax.problems.model import PopulationModel
+from fljax.problems.population import OnDisk
 from fljax.records import RESERVED
 from fljax.running import check_perturbed
 from fljax.simulation import Simulation
@@ -349,7 +349,7 @@ def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) 
         raise TypeError(
             f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
         )
-    if isinstance(simulation.problem, PopulationModel):
+    if isinstance(simulation.problem, OnDisk):
         raise ValueError(
             "a sweep computes runs side by side with their data in memory, and runs over a "
             "population on disk are made one by one: fljax.run(simulation, rounds, key=seed)."
