@@ -192,6 +192,7 @@ INSIDE = {
     "data.femnist",
     "data.ijcnn1",
     "data.leaf",
+    "data.clients_of_leaf",
     "data.libsvm",
     "data.locate",
     "data.mnist",

@@ -16,7 +16,7 @@ from fljax.data.images import (
     organamnist,
     read_idx,
 )
-from fljax.data.leaf import LETTERS, Users, femnist, leaf, shakespeare
+from fljax.data.leaf import LETTERS, Users, clients_of_leaf, femnist, leaf, shakespeare
 from fljax.data.libsvm import Table, ijcnn1, libsvm
 from fljax.data.partition import (
     binary_tasks,
@@ -66,6 +66,7 @@ __all__ = [
     "cifar100",
     "click_log",
     "clients_of_dataset",
+    "clients_of_leaf",
     "detectors",
     "dirichlet",
     "dirichlet_sizes",

@@ -12,7 +12,7 @@ every machine.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_dtype
 
-__all__ = ["LETTERS", "Users", "femnist", "leaf", "shakespeare"]
+__all__ = ["LETTERS", "Users", "clients_of_leaf", "femnist", "leaf", "shakespeare"]
 
 #: The characters of Shakespeare in LEAF, in the order of their numbers.
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -120,6 +120,40 @@ def leaf(folder: str | Path) -> Users:
     return _read(folder, _as_they_are, "")
 
 
+@checked
+def clients_of_leaf(
+    folder: str | Path, data: str = "numbers"
+) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """The clients of a folder in LEAF's format, one file in memory at a time.
+
+    Args:
+      folder: of the files themselves, such as ``train`` in LEAF's folder.
+      data: ``"femnist"``, ``"shakespeare"`` or ``"numbers"``, read as by :func:`femnist`,
+        :func:`shakespeare` or :func:`leaf`.
+
+    Returns:
+      For :func:`write_population`: features, targets and name of each user, in the files' order.
+
+    Raises:
+      FileNotFoundError, ValueError: as :func:`femnist`, when what is wrong is reached.
+
+    Example:
+      >>> import json, pathlib, tempfile
+      >>> from fljax.data import clients_of_leaf, write_population
+      >>> one = {"users": ["ada"], "num_samples": [2]}
+      >>> one["user_data"] = {"ada": {"x": [[0.5], [1.0]], "y": [0, 1]}}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = (pathlib.Path(folder) / "all.json").write_text(json.dumps(one))
+      ...     population = write_population(
+      ...         pathlib.Path(folder) / "population", clients_of_leaf(folder)
+      ...     )
+      >>> population.names, population.sizes.tolist()
+      (['ada'], [2])
+    """
+    _check.choice("data", data, READERS)
+    return _each(Path(folder), READERS[data])
+
+
 def _read(folder: str | Path, reader: Reader, classes: str) -> Users:
     clients, test = (_users(Path(folder) / part, reader) for part in ("train", "test"))
     names = tuple(clients)
@@ -140,22 +174,28 @@ def _read(folder: str | Path, reader: Reader, classes: str) -> Users:
 
 def _users(folder: Path, reader: Reader) -> dict[str, Pair]:
     """The samples of the users of all files of a folder."""
+    return {name: (features, targets) for features, targets, name in _each(folder, reader)}
+
+
+def _each(folder: Path, reader: Reader) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """The samples and the name of each user, file by file."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise FileNotFoundError(
             f"no file {folder}/*.json; LEAF's preprocess.sh with -t sample makes folders train and "
             "test of them."
         )
-    users, places = {}, {}
+    places: dict[str, Path] = {}
     for path in paths:
         for name, samples in _of_file(path).items():
-            if name in users:
+            if name in places:
                 raise ValueError(f"user {name!r} is in {places[name]} and in {path}.")
+            places[name] = path
             try:
-                users[name], places[name] = reader(samples["x"], samples["y"]), path
+                features, targets = reader(samples["x"], samples["y"])
             except ValueError as error:
                 raise ValueError(f"user {name!r} of {path}: {error}") from None
-    return users
+            yield features, targets, name
 
 
 def _of_file(path: Path) -> dict[str, dict[str, list]]:
@@ -269,3 +309,11 @@ def _letters(texts: list[str]) -> np.ndarray:
             "the files from LEAF's edition of the text, or replace it."
         )
     return letters
+
+
+#: By what the files hold.
+READERS: dict[str, Reader] = {
+    "numbers": _as_they_are,
+    "femnist": _handwriting,
+    "shakespeare": _text,
+}

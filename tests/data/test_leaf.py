@@ -1,11 +1,15 @@
 """LEAF's JSON: users of several files as clients, encodings by hand, what is wrong by name."""
 
+import importlib
 import json
 
 import numpy as np
 import pytest
 
-from fljax.data import LETTERS, femnist, leaf, shakespeare
+from fljax.data import LETTERS, clients_of_leaf, femnist, leaf, shakespeare, write_population
+
+#: The module, whose name is that of a function of the room.
+leaf_files = importlib.import_module("fljax.data.leaf")
 
 
 def file(**users):
@@ -104,6 +108,41 @@ GOOD = file(ada=(images(0.5), [1]))
 
 def changed(**change):
     return GOOD | change
+
+
+@pytest.mark.parametrize("kind", ["femnist", "shakespeare", "numbers"])
+def test_clients_of_a_folder_come_a_file_at_a_time(tmp_path, monkeypatch, kind):
+    """As a population on disk they are what the reader of the whole folder makes of them."""
+    users = {
+        "femnist": [(images(0.5, 1.0), [3, 61]), (images(0.25), [9]), (images(0.0), [0])],
+        "shakespeare": [tuple(map(list, zip(text(k), text(k + 1), strict=True))) for k in range(3)],
+        "numbers": [([[1, 2]], [3]), ([[4, 5]], [6]), ([[7, 8]], [9])],
+    }[kind]
+    files = {f"{k}.json": file(**{f"user {k}": pair}) for k, pair in enumerate(users)}
+    write(tmp_path, files, files)
+    read, whole = [], leaf_files._of_file
+    monkeypatch.setattr(leaf_files, "_of_file", lambda path: read.append(path) or whole(path))
+    coming = clients_of_leaf(tmp_path / "train", kind)
+    assert next(coming)[2] == "user 0"
+    assert len(read) == 1
+    population = write_population(tmp_path / "p", clients_of_leaf(tmp_path / "train", kind))
+    known = {"femnist": femnist, "shakespeare": shakespeare, "numbers": leaf}[kind](tmp_path)
+    assert population.names == list(known.names)
+    for k, (x, y) in enumerate(known.clients):
+        np.testing.assert_array_equal(population[k][0], x)
+        np.testing.assert_array_equal(population[k][1], y)
+
+
+def test_what_is_wrong_with_a_client_leaves_no_population(tmp_path):
+    one = file(ada=([[1.0]], [1]))
+    write(tmp_path, {"a.json": one, "b.json": one}, {})
+    with pytest.raises(ValueError, match=r"user 'ada' is in .*a\.json and in .*b\.json"):
+        write_population(tmp_path / "p", clients_of_leaf(tmp_path / "train"))
+    assert not (tmp_path / "p").exists()
+    with pytest.raises(FileNotFoundError, match=r"no file .*json"):
+        next(clients_of_leaf(tmp_path / "none"))
+    with pytest.raises(ValueError, match="unknown data 'mnist'"):
+        clients_of_leaf(tmp_path / "train", "mnist")
 
 
 @pytest.mark.parametrize(
