@@ -494,6 +494,10 @@ class Model(Problem):
         """The number of parameters ``D``."""
         return self.layout.dim
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return self.layout.sizes
+
     def coordinates(self, chosen: Any) -> np.ndarray:
         """As in :class:`Problem`, or the parameters whose path matches a regular expression."""
         if isinstance(chosen, str):

@@ -309,6 +309,11 @@ class Problem:
         width = self.features.shape[2] if self.feature_map is None else self.feature_map.dim
         return width * self.loss.outputs
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Numbers of the parts that a model is joined of, ``D`` together."""
+        return (self.dim,)
+
     def together(self, samples: int) -> int:
         """Number of clients whose gradient steps are best computed side by side for this number of
         samples: on a CPU as many as fit in the cache, otherwise all.

@@ -268,6 +268,10 @@ class Program:
             def one(key: Array, point: dict[str, Any], carry: Any) -> Output:
                 return self.one(key, point, carry, done, records)
 
+            if MODE["single"] and len(keys) == 1 and count == 1:
+                first = lambda t: jax.tree.map(lambda a: a[0], t)
+                out = one(keys[0], first(points), first(first(carry)))
+                return jax.tree.map(lambda a: a[None, None], out)
             over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
             return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
 
@@ -291,6 +295,9 @@ class Program:
             return output
 
         return call
+
+
+MODE = {'single': False}
 
 
 class Same:
