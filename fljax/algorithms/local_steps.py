@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax._parts import cut, in_parts, joined
+from fljax._pieces import cut, in_pieces, joined
 from fljax._rows import rows_of
 from fljax.batches import Batch, Batches, taken
 from fljax.optimizers import Optimizer
@@ -140,7 +140,7 @@ def learn(
     ) -> Learned:
         given, each = given
 
-        def taken_step(own: Learned, step: Array) -> Learned:
+        def one(own: Learned, step: Array) -> Learned:
             known = given
             if each is not None:
                 known = given, jax.tree.map(lambda a: jnp.take(a, step, axis=1), each)
@@ -163,16 +163,14 @@ def learn(
             return new if some is not None and len(own.model) == 1 else kept(busy, new, own)
 
         # Only at the ends of a round is a network's model one row.
-        cuts = problem.parts
-        one = in_parts(taken_step, cuts)
-        own = cut(own, cuts)
+        moved, own = in_pieces(one, problem.pieces), cut(own, problem.pieces)
         if some is None:
             turns = jnp.arange(steps, dtype=jnp.int32)
-            own = jax.lax.scan(lambda own, turn: (one(own, turn), None), own, turns)[0]
+            own = jax.lax.scan(lambda own, turn: (moved(own, turn), None), own, turns)[0]
         else:
             order = jnp.argsort(~some, stable=True).astype(jnp.int32)
             many = jnp.sum(some, dtype=jnp.int32)
-            own = jax.lax.fori_loop(0, many, lambda turn, own: one(own, order[turn]), own)
+            own = jax.lax.fori_loop(0, many, lambda turn, own: moved(own, order[turn]), own)
         return joined(own)
 
     if batch is None:

@@ -495,7 +495,8 @@ class Model(Problem):
         return self.layout.dim
 
     @property
-    def parts(self) -> tuple[int, ...]:
+    def pieces(self) -> tuple[int, ...]:
+        """As in :class:`Problem`, those of the network's parameters."""
         return self.layout.sizes
 
     def coordinates(self, chosen: Any) -> np.ndarray:

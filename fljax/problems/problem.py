@@ -310,8 +310,8 @@ class Problem:
         return width * self.loss.outputs
 
     @property
-    def parts(self) -> tuple[int, ...]:
-        """Numbers of the parts that a model is joined of, ``D`` together."""
+    def pieces(self) -> tuple[int, ...]:
+        """The numbers of parameters in each of the pieces that a model's row is joined of."""
         return (self.dim,)
 
     def together(self, samples: int) -> int:

@@ -268,10 +268,11 @@ class Program:
             def one(key: Array, point: dict[str, Any], carry: Any) -> Output:
                 return self.one(key, point, carry, done, records)
 
-            if MODE["single"] and len(keys) == 1 and count == 1:
-                first = lambda t: jax.tree.map(lambda a: a[0], t)
-                out = one(keys[0], first(points), first(first(carry)))
-                return jax.tree.map(lambda a: a[None, None], out)
+            if len(keys) == count == 1:
+                # Axes of one turn products of networks into others, half as fast on a CPU.
+                first = jax.tree.map(lambda leaf: leaf[0], (keys, points))
+                before = jax.tree.map(lambda leaf: leaf[0, 0], carry)
+                return jax.tree.map(lambda leaf: leaf[None, None], one(*first, before))
             over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
             return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
 
@@ -295,9 +296,6 @@ class Program:
             return output
 
         return call
-
-
-MODE = {'single': False}
 
 
 class Same:

@@ -1,12 +1,12 @@
-"""Rows of numbers in the parts that they are joined of, such as the layers of a network: the steps
-of a loop as if they were written for each part.
+"""Rows of numbers in the pieces that they are joined of, such as a network's parameters: the steps
+of a loop as if they were written for each piece.
 
-A model is a row ``[D]`` everywhere, and a network's gradient cuts it into layers and joins those of
-the gradient. XLA does not take a cut through the operations on whole rows that stand between the
-two: it copies all of a model at each, or asks of every number which layer it belongs to, which took
-as long as the rest of a step. So the program of a step is evaluated here with rows in parts.
-Operations on each number are done part by part, cuts and joints between the parts are nothing, and
-what needs a whole row gets it joined. Numbers are the same, whatever the step does.
+A model is a row ``[D]`` everywhere; a network's gradient cuts it into the network's parameters, and
+joins theirs to a row. XLA takes no cut through the operations on whole rows that stand between the
+two: it copies a model for each, or asks of every number which piece it belongs to, which took half
+of a step's time on a CPU. So the program of a step is evaluated here with rows in pieces:
+operations on each number are done piece by piece, cuts and joints between pieces are nothing, and
+what needs a whole row gets it joined. Whatever the step does, it computes the same numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,31 +21,30 @@ from jaxtyping import Array
 
 from fljax._evaluations import is_count
 
-__all__ = ["cut", "in_parts", "joined"]
+__all__ = ["cut", "in_pieces", "joined"]
 
 #: Operations on each number by itself, in JAX's names.
 _EACH = frozenset(
-    """
-    abs add add_any and cbrt ceil clamp convert_element_type copy div eq erf exp exp2 expm1 floor ge
-    gt integer_pow is_finite le log log1p logistic lt max min mul ne neg nextafter not or pow rem
-    round rsqrt select_n sign sin sqrt square stop_gradient sub tanh xor
-    """.split()
+    {"abs", "add", "add_any", "copy", "div", "max", "min", "mul", "neg", "rem", "sign", "sub"}
+    | {"cbrt", "exp", "exp2", "expm1", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt"}
+    | {"and", "eq", "ge", "gt", "is_finite", "le", "lt", "ne", "not", "or", "select_n", "xor"}
+    | {"clamp", "convert_element_type", "erf", "logistic", "round", "square", "tanh"}
 )
 
 
-class Parts(NamedTuple):
+class Pieces(NamedTuple):
     """Rows ``[..., D]``, cut along their last axis."""
 
-    parts: tuple[Array, ...]
+    pieces: tuple[Array, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first = self.parts[0].shape
-        return *first[:-1], sum(part.shape[-1] for part in self.parts)
+        first = self.pieces[0].shape
+        return *first[:-1], sum(piece.shape[-1] for piece in self.pieces)
 
 
 def cut(tree: Any, sizes: Sequence[int]) -> Any:
-    """Return the tree with its rows ``[..., D]`` in parts of these sizes."""
+    """Return the tree with its rows ``[..., D]`` in pieces of these sizes."""
     whole = sum(sizes)
     if len(sizes) == 1:
         return tree
@@ -56,11 +55,11 @@ def cut(tree: Any, sizes: Sequence[int]) -> Any:
 
 def joined(tree: Any) -> Any:
     """Return the tree with whole rows, the inverse of :func:`cut`."""
-    return jax.tree.map(_whole, tree, is_leaf=_in_parts)
+    return jax.tree.map(_whole, tree, is_leaf=_is_cut)
 
 
-def in_parts(function: Callable[..., Any], sizes: Sequence[int]) -> Callable[..., Any]:
-    """Return the function ``(carry, *given) -> carry`` with the rows of the carry in parts."""
+def in_pieces(function: Callable[..., Any], sizes: Sequence[int]) -> Callable[..., Any]:
+    """Return the function ``(carry, *given) -> carry`` with the rows of the carry in pieces."""
     sizes = tuple(sizes)
     if len(sizes) == 1:
         return function
@@ -68,36 +67,35 @@ def in_parts(function: Callable[..., Any], sizes: Sequence[int]) -> Callable[...
     def one(carry: Any, *given: Any) -> Any:
         like = jax.eval_shape(joined, carry)
         closed, shape = jax.make_jaxpr(function, return_shape=True)(like, *given)
-        known = [*jax.tree.leaves(carry, is_leaf=_in_parts), *jax.tree.leaves(given)]
+        known = [*jax.tree.leaves(carry, is_leaf=_is_cut), *jax.tree.leaves(given)]
         out = jax.tree.unflatten(jax.tree.structure(shape), _evaluated(closed, known, sizes))
 
         def as_before(old: Any, new: Any) -> Any:
-            return _cut(new, sizes) if _in_parts(old) else _whole(new)
+            return _cut(new, sizes) if _is_cut(old) else _whole(new)
 
-        return jax.tree.map(as_before, carry, out, is_leaf=_in_parts)
+        return jax.tree.map(as_before, carry, out, is_leaf=_is_cut)
 
     return one
 
 
-def _in_parts(value: Any) -> bool:
-    return isinstance(value, Parts)
+def _is_cut(value: Any) -> bool:
+    return isinstance(value, Pieces)
 
 
-def _cut(value: Any, sizes: Sequence[int]) -> Parts:
-    if _in_parts(value):
+def _cut(value: Any, sizes: Sequence[int]) -> Pieces:
+    if _is_cut(value):
         return value
     ends = np.cumsum(sizes).tolist()
-    starts = [0, *ends[:-1]]
-    cuts = zip(starts, ends, strict=True)
-    return Parts(tuple(lax.slice_in_dim(value, *ends, axis=-1) for ends in cuts))
+    cuts = zip([0, *ends], ends, strict=False)
+    return Pieces(tuple(lax.slice_in_dim(value, *both, axis=-1) for both in cuts))
 
 
 def _whole(value: Any) -> Array:
-    return jnp.concatenate(value.parts, axis=-1) if _in_parts(value) else value
+    return jnp.concatenate(value.pieces, axis=-1) if _is_cut(value) else value
 
 
 def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], sizes: tuple[int, ...]) -> list[Any]:
-    """What a program returns, each value an array or in parts."""
+    """What a program returns, each value an array or in pieces."""
     program = closed.jaxpr
     known = dict(zip(program.constvars, closed.consts, strict=True))
     known |= dict(zip(program.invars, given, strict=True))
@@ -110,7 +108,7 @@ def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], sizes: tuple[int,
         name = equation.primitive.name
         rule = _each if name in _EACH else _RULES.get(name)
         out = None
-        if rule is _joint or (rule and any(map(_in_parts, values))):
+        if rule is _joint or (rule and any(map(_is_cut, values))):
             out = rule(equation, values, sizes)
         if out is None:
             known |= _whole_rows(equation, known)
@@ -127,18 +125,18 @@ def _whole_rows(equation: Any, known: dict[Any, Any]) -> dict[Any, Any]:
     return dict(zip(equation.outvars, values, strict=True))
 
 
-# By operation, what it makes of values of which some are in parts; None where rows must be whole
+# By operation, what it makes of values of which some are in pieces; None where rows must be whole
 
 
 def _each(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
     """Of other operands rows are cut, and what is the same for all numbers of a row is not."""
     whole = (sum(sizes),)
     cuts = [
-        _cut(value, sizes).parts if np.shape(value)[-1:] == whole else (value,) * len(sizes)
+        _cut(value, sizes).pieces if np.shape(value)[-1:] == whole else (value,) * len(sizes)
         for value in values
     ]
     made = (equation.primitive.bind(*some, **equation.params) for some in zip(*cuts, strict=True))
-    return [Parts(tuple(made))]
+    return [Pieces(tuple(made))]
 
 
 def _broadcast(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
@@ -147,7 +145,9 @@ def _broadcast(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list
     if axes[-1] != len(shape) - 1 or last != sum(sizes):
         return None
     return [
-        Parts(tuple(lax.broadcast_in_dim(p, (*outer, p.shape[-1]), axes) for p in values[0].parts))
+        Pieces(
+            tuple(lax.broadcast_in_dim(p, (*outer, p.shape[-1]), axes) for p in values[0].pieces)
+        )
     ]
 
 
@@ -155,26 +155,26 @@ def _squeeze(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[A
     axes = equation.params["dimensions"]
     if len(values[0].shape) - 1 in axes:
         return None
-    return [Parts(tuple(lax.squeeze(part, axes) for part in values[0].parts))]
+    return [Pieces(tuple(lax.squeeze(piece, axes) for piece in values[0].pieces))]
 
 
 def _split(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
     last = equation.params["axis"] == len(values[0].shape) - 1
-    return list(values[0].parts) if last and tuple(equation.params["sizes"]) == sizes else None
+    return list(values[0].pieces) if last and tuple(equation.params["sizes"]) == sizes else None
 
 
 def _joint(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
     last = equation.params["dimension"] == len(np.shape(values[0])) - 1
     fits = last and tuple(np.shape(value)[-1] for value in values) == sizes
-    return [Parts(tuple(map(_whole, values)))] if fits else None
+    return [Pieces(tuple(map(_whole, values)))] if fits else None
 
 
 def _name(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
     """A mark that is counted is set once."""
-    first, *others = values[0].parts
+    first, *others = values[0].pieces
     if not is_count(equation.params["name"]):
         return None
-    return [Parts((equation.primitive.bind(first, **equation.params), *others))]
+    return [Pieces((equation.primitive.bind(first, **equation.params), *others))]
 
 
 def _call(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
@@ -186,7 +186,6 @@ _RULES: dict[str, Callable[..., list[Any] | None]] = {
     "concatenate": _joint,
     "jit": _call,
     "name": _name,
-    "pjit": _call,
     "split": _split,
     "squeeze": _squeeze,
 }
