@@ -111,18 +111,15 @@ def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], sizes: tuple[int,
         if rule is _joint or (rule and any(map(_is_cut, values))):
             out = rule(equation, values, sizes)
         if out is None:
-            known |= _whole_rows(equation, known)
-        else:
-            known |= dict(zip(equation.outvars, out, strict=True))
+            out = _of_whole_rows(equation, values)
+        known |= dict(zip(equation.outvars, out, strict=True))
     return [of(atom) for atom in program.outvars]
 
 
-def _whole_rows(equation: Any, known: dict[Any, Any]) -> dict[Any, Any]:
-    """What an operation makes of arrays as they are."""
-    read = list(dict.fromkeys(a for a in equation.invars if not isinstance(a, core.Literal)))
-    alone = core.Jaxpr((), read, equation.outvars, [equation], equation.effects)
-    values = core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*(_whole(known[a]) for a in read))
-    return dict(zip(equation.outvars, values, strict=True))
+def _of_whole_rows(equation: Any, values: list[Any]) -> list[Any]:
+    primitive = equation.primitive
+    out = primitive.bind(*map(_whole, values), **primitive.get_bind_params(equation.params))
+    return out if primitive.multiple_results else [out]
 
 
 # By operation, what it makes of values of which some are in pieces; None where rows must be whole

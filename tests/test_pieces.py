@@ -109,7 +109,7 @@ def test_no_row_is_joined_in_a_step_of_a_network(name, rule):
             problem, who, start, step, 4, batch, direction=DIRECTIONS[name], given=given
         ).model
 
-    start = jnp.zeros((3, problem.dim)) + problem.initial
+    start = jnp.broadcast_to(problem.initial, (3, problem.dim))
     program = jax.make_jaxpr(steps)(start, start / 2)
     assert whole_rows(program.jaxpr, problem.dim) == []
 
