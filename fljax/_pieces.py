@@ -90,7 +90,7 @@ def _cut(value: Any, sizes: Sequence[int]) -> Pieces:
     return Pieces(tuple(lax.slice_in_dim(value, *both, axis=-1) for both in cuts))
 
 
-def _whole(value: Any) -> Array:
+def _whole(value: Any) -> Any:
     return jnp.concatenate(value.pieces, axis=-1) if _is_cut(value) else value
 
 
@@ -104,19 +104,18 @@ def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], sizes: tuple[int,
         return atom.val if isinstance(atom, core.Literal) else known[atom]
 
     for equation in program.eqns:
-        values = [of(atom) for atom in equation.invars]
-        name = equation.primitive.name
-        rule = _each if name in _EACH else _RULES.get(name)
+        values, name = [of(atom) for atom in equation.invars], equation.primitive.name
         out = None
-        if rule is _joint or (rule and any(map(_is_cut, values))):
+        if name == "concatenate" or any(map(_is_cut, values)):
+            rule = _each if name in _EACH else _RULES.get(name, _by_whole_rows)
             out = rule(equation, values, sizes)
         if out is None:
-            out = _of_whole_rows(equation, values)
+            out = _by_whole_rows(equation, values, sizes)
         known |= dict(zip(equation.outvars, out, strict=True))
     return [of(atom) for atom in program.outvars]
 
 
-def _of_whole_rows(equation: Any, values: list[Any]) -> list[Any]:
+def _by_whole_rows(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any]:
     primitive = equation.primitive
     out = primitive.bind(*map(_whole, values), **primitive.get_bind_params(equation.params))
     return out if primitive.multiple_results else [out]
@@ -160,7 +159,7 @@ def _split(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any
     return list(values[0].pieces) if last and tuple(equation.params["sizes"]) == sizes else None
 
 
-def _joint(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
+def _joined(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any] | None:
     last = equation.params["dimension"] == len(np.shape(values[0])) - 1
     fits = last and tuple(np.shape(value)[-1] for value in values) == sizes
     return [Pieces(tuple(map(_whole, values)))] if fits else None
@@ -180,7 +179,7 @@ def _call(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any]
 
 _RULES: dict[str, Callable[..., list[Any] | None]] = {
     "broadcast_in_dim": _broadcast,
-    "concatenate": _joint,
+    "concatenate": _joined,
     "jit": _call,
     "name": _name,
     "split": _split,

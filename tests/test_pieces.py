@@ -100,7 +100,11 @@ DIRECTIONS = {
 def test_no_row_is_joined_in_a_step_of_a_network(name, rule):
     problem = small.problem()
     who = Participants(jnp.arange(3, dtype=jnp.int32), jnp.ones(3, bool))
-    step = 0.1 if rule == "size" else fl.optimizers.from_optax(optax.adam, learning_rate=0.1)
+    step = (
+        jnp.asarray(0.1)
+        if rule == "size"
+        else fl.optimizers.from_optax(optax.adam, learning_rate=0.1)
+    )
 
     def steps(start, given):
         real = problem.weights > 0
@@ -109,7 +113,7 @@ def test_no_row_is_joined_in_a_step_of_a_network(name, rule):
             problem, who, start, step, 4, batch, direction=DIRECTIONS[name], given=given
         ).model
 
-    start = jnp.broadcast_to(problem.initial, (3, problem.dim))
+    start = jnp.linspace(0, 1, 3 * problem.dim).reshape(3, -1)
     program = jax.make_jaxpr(steps)(start, start / 2)
     assert whole_rows(program.jaxpr, problem.dim) == []
 
