@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 from jaxtyping import Array
 
-__all__ = ["Evaluations", "evaluated", "evaluations", "minimized"]
+__all__ = ["Evaluations", "evaluated", "evaluations", "is_count", "minimized"]
 
 _MARKS = ("fljax gradient of samples: ", "fljax proximal steps of clients: ")
 
@@ -33,6 +33,11 @@ def evaluated(gradient: Array, samples: int) -> Array:
 def minimized(models: Array) -> Array:
     """Mark the results of proximal steps, ``[..., dim]``."""
     return checkpoint_name(models, f"{_MARKS[1]}1")
+
+
+def is_count(name: str) -> bool:
+    """Whether a value's name is such a mark."""
+    return name.startswith(_MARKS)
 
 
 def evaluations(function: Callable[..., Any], *given: Any) -> Evaluations:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fljax._pieces import cut, in_pieces, joined
 from fljax._rows import rows_of
 from fljax.batches import Batch, Batches, taken
 from fljax.optimizers import Optimizer
@@ -161,12 +162,16 @@ def learn(
             # Of one client only the steps that it takes are visited.
             return new if some is not None and len(own.model) == 1 else kept(busy, new, own)
 
+        # Only at the ends of a round is a network's model one row.
+        moved, own = in_pieces(one, problem.pieces), cut(own, problem.pieces)
         if some is None:
             turns = jnp.arange(steps, dtype=jnp.int32)
-            return jax.lax.scan(lambda own, step: (one(own, step), None), own, turns)[0]
-        order = jnp.argsort(~some, stable=True).astype(jnp.int32)
-        many = jnp.sum(some, dtype=jnp.int32)
-        return jax.lax.fori_loop(0, many, lambda turn, own: one(own, order[turn]), own)
+            own = jax.lax.scan(lambda own, turn: (moved(own, turn), None), own, turns)[0]
+        else:
+            order = jnp.argsort(~some, stable=True).astype(jnp.int32)
+            many = jnp.sum(some, dtype=jnp.int32)
+            own = jax.lax.fori_loop(0, many, lambda turn, own: moved(own, order[turn]), own)
+        return joined(own)
 
     if batch is None:
         whole = who.of(problem)

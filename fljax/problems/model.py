@@ -473,6 +473,11 @@ class Model(Problem):
         """The number of parameters ``D``."""
         return self.layout.dim
 
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """As in :class:`Problem`, those of the network's parameters."""
+        return self.layout.sizes
+
     def coordinates(self, chosen: Any) -> np.ndarray:
         """As in :class:`Problem`, or the parameters whose path matches a regular expression."""
         if isinstance(chosen, str):

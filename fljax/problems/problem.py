@@ -309,6 +309,11 @@ class Problem:
         width = self.features.shape[2] if self.feature_map is None else self.feature_map.dim
         return width * self.loss.outputs
 
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """The numbers of parameters in each of the pieces that a model's row is joined of."""
+        return (self.dim,)
+
     def together(self, samples: int) -> int:
         """Number of clients whose gradient steps are best computed side by side for this number of
         samples: on a CPU as many as fit in the cache, otherwise all.

@@ -265,6 +265,12 @@ class Program:
             def one(key: Array, point: dict[str, Any], carry: Any) -> Output:
                 return self.one(key, point, carry, done, records)
 
+            if len(keys) == count == 1:
+                # Axes of one turn products of networks into others, half as fast on a CPU.
+                point = jax.tree.map(lambda leaf: leaf[0], points)
+                before = jax.tree.map(lambda leaf: leaf[0, 0], carry)
+                output = one(keys[0], point, before)
+                return jax.tree.map(lambda leaf: leaf[None, None], output)
             over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
             return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
 
