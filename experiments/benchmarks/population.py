@@ -1,24 +1,29 @@
 """Populations on disk: formats by random access, speed against memory, and what memory it takes.
 
-    python -m experiments.benchmarks.population [formats | speed | memory ...] [--folder FOLDER]
+    python -m experiments.benchmarks.population [formats | speed | memory | peers ...]
+        [--folder FOLDER]
 
 ``formats`` reads cohorts of ten random clients of 10 to 500 samples from NumPy's files (fljax's
 own), HDF5, Arrow and Zarr, as far as these are installed. ``speed`` runs FedAvg with a small
 convolutional network, 10 of 3,550 clients a round, from memory and from disk, with the page cache
 warm and dropped. ``memory`` runs SCAFFOLD over a million clients with 8 GB of data in a process
-whose memory is limited to 2 GB. Data are drawn, and written to ``--folder`` (10 GB are needed),
-from where they are used again.
+whose memory is limited to 2 GB. ``peers`` runs federated averaging with a small convolutional
+network over 3,550 clients of 10 to 500 images in fljax, pfl-research and FedJAX, each in an
+environment of its own (``peers/turns.py``), in turns. Data are drawn, and written to ``--folder``
+(17 GB are needed), from where they are used again. Without a name all are run but ``peers``.
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,7 @@ import numpy as np
 
 import fljax as fl
 from experiments.benchmarks.machine import header
+from experiments.benchmarks.peers import on_disk, turns
 from fljax.data import Population, write_population
 
 #: Clients, cohort and rounds of ``speed``: FEMNIST's number of writers.
@@ -35,15 +41,21 @@ WRITERS, COHORT, ROUNDS = 3_550, 10, 40
 #: Clients, samples, features and cohort of ``memory``: a million clients of 8 kB.
 MANY, FEATURES, MANY_COHORT, MANY_ROUNDS = 1_000_000, 200, 100, 200
 
+#: Writers of ``peers`` who are held out, and how bright its images are beside their noise: what
+#: makes a model of fifty rounds good, and not perfect.
+OTHERS, CONTRAST = 20, 0.6
+
 LIMIT = 2 * 2**30  # bytes
 
 
-def images(clients: int, least: int, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def images(
+    clients: int, least: int, most: int, classes: int = 10, contrast: float = 1.0
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Clients with images whose labels are where they are bright."""
     rng = np.random.default_rng(0)
-    patterns = rng.normal(size=(10, 28, 28, 1)).astype("f4")
+    patterns = np.float32(contrast) * rng.normal(size=(classes, 28, 28, 1)).astype("f4")
     for size in rng.integers(least, most + 1, clients):
-        labels = rng.integers(0, 10, size).astype("i4")
+        labels = rng.integers(0, classes, size).astype("i4")
         yield patterns[labels] + rng.normal(size=(size, 28, 28, 1)).astype("f4"), labels
 
 
@@ -274,20 +286,56 @@ def memory(folder: Path) -> None:
     )
 
 
+# Other simulators ---------------------------------------------------------------------------
+
+
+def writers(folder: Path) -> Population:
+    """The clients that all simulators learn from; images of others are written beside them."""
+    held_out = folder / on_disk.HELD_OUT
+    drawn = images(WRITERS + OTHERS, 10, 500, on_disk.OnDisk().classes, CONTRAST)
+    if not held_out.exists():  # they come last
+        shutil.rmtree(folder / "writers", ignore_errors=True)
+    population = kept(folder, "writers", lambda: itertools.islice(drawn, WRITERS))
+    if not held_out.exists():
+        features, targets = (np.concatenate(part) for part in zip(*drawn, strict=True))
+        partial = folder / f"partial-{on_disk.HELD_OUT}"
+        np.savez(partial, features=features, targets=targets)
+        os.rename(partial, held_out)
+    return population
+
+
+def peers(folder: Path, only: Sequence[str], repeats: int, environments: Path) -> None:
+    """Federated averaging over the same files in other simulators."""
+    population = writers(folder)
+    print(f"\n{population}, {COHORT} a round, batches of {on_disk.OnDisk.batch}\n", flush=True)
+    rows = turns.measured(population.folder, only, repeats, environments=environments)
+    (folder / "peers.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(turns.table(rows))
+
+
 PARTS = {"formats": formats, "speed": speed, "memory": memory}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "limited", []], metavar="PART")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "peers", "limited", []], metavar="PART")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "populations")
+    others = [name for name in turns.SIDES if name != turns.OWN]
+    parser.add_argument("--only", nargs="+", choices=others, default=others, help="of the peers")
+    parser.add_argument("--turns", type=int, default=7, help="runs of each peer")
+    parser.add_argument("--environments", type=Path, default=turns.ENVIRONMENTS)
     given = parser.parse_args()
+    if given.turns < 1:
+        parser.error(f"argument --turns: at least one, got {given.turns}")
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.parts == ["limited"]:
         return limited(given.folder)
     print(header())
     for part in given.parts or PARTS:
-        PARTS[part](given.folder)
+        if part == "peers":
+            peers(given.folder, given.only, given.turns, given.environments)
+        else:
+            PARTS[part](given.folder)
     return None
 
 

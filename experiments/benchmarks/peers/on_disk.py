@@ -1,0 +1,104 @@
+"""The same clients on disk for every side: who reads them, and one side measured on request.
+
+Like ``workloads.py`` this runs in each peer's environment and needs NumPy only. A population is the
+folder that ``fljax.data.write_population`` writes, whose files are NumPy's; beside it are images of
+writers who are no clients, on which every final model is judged.
+"""
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmarks.peers.measure import Stopwatch
+from experiments.benchmarks.peers.workloads import Layers, Network
+
+#: Held-out images, in the population's folder's parent.
+HELD_OUT = "held-out.npz"
+
+
+@dataclass(frozen=True)
+class OnDisk(Network):
+    """Federated averaging of a small convolutional network over a population.
+
+    Attributes:
+      folder: the population's, without which nothing is read.
+    """
+
+    name: str = "writers"
+    clients: int = 3_550
+    per_round: int = 10
+    rounds: int = 50
+    step: float = 0.1
+    channels: tuple[int, ...] = (8, 16)
+    hidden: int = 64
+    folder: str = ""
+
+    @property
+    def classes(self) -> int:
+        return 62
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """``[K]``, how many images each client has."""
+        return np.load(Path(self.folder) / "clients.npy")["samples"]
+
+    @cached_property
+    def _files(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        features, targets = (
+            np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r")
+            for name in ("features", "targets")
+        )
+        return np.concatenate([[0], np.cumsum(self.sizes)]), features, targets
+
+    def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features ``[N_k, 784]`` and labels ``[N_k]`` of one client, read from the files."""
+        starts, features, targets = self._files
+        rows = slice(starts[number], starts[number + 1])
+        return np.array(features[rows]).reshape(-1, 784), targets[rows].astype(np.int64)
+
+    def data(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [self.client(k) for k in range(self.clients)]
+
+    def test(self) -> tuple[np.ndarray, np.ndarray]:
+        with np.load(Path(self.folder).parent / HELD_OUT) as held:
+            return held["features"].reshape(-1, 784), held["targets"]
+
+
+#: ``(workload, seed, watch) -> final model``: the rounds are inside ``watch.run()``.
+Rounds = Callable[[OnDisk, int, Stopwatch], Layers]
+
+
+def main(package: str, prepared: Callable[[OnDisk], Rounds], name: str | None = None) -> None:
+    """Prepare a side, then run it once for each seed that is read, printing a line of JSON.
+
+    Args:
+      package: distribution whose version is reported.
+      prepared: makes what is there before the first round of any run, and returns a run.
+      name: of the side, the package by default.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--rounds", type=int, default=OnDisk.rounds)
+    given = parser.parse_args()
+    workload = OnDisk(folder=given.folder, rounds=given.rounds)
+    run = prepared(workload)
+    said: dict[str, Any] = {"peer": name or package, "version": version(package)}
+    print(json.dumps(said), flush=True)
+    for line in sys.stdin:
+        watch = Stopwatch()
+        model = run(workload, int(line), watch)
+        said |= {
+            "seconds": watch.seconds / workload.rounds,
+            "accuracy": 1 - workload.error(model),
+            "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        print(json.dumps(said), flush=True)
