@@ -3,13 +3,12 @@
 ``SQLiteFederatedDataBuilder`` writes the population once, beside it, in FedJAX's default form
 (compressed), and ``SQLiteFederatedData`` reads the clients that ``UniformGetClientSampler`` draws.
 The default backend calls a compiled step for each batch; the one for several devices wants batches
-of one size, and a client's last is smaller. With ``memory`` as the first argument the clients are in
-an ``InMemoryFederatedData``.
+of one size, and a client's last is smaller. In the other way all clients are in an
+``InMemoryFederatedData``.
 """
 # pyright: reportMissingImports=false
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,11 @@ def held(workload: OnDisk) -> Any:
     return fedjax.InMemoryFederatedData(clients)
 
 
-def prepared(workload: OnDisk, memory: bool) -> Rounds:
-    data = (held if memory else written)(workload)
+WAYS = {"sqlite": written, "memory": held}
+
+
+def prepared(workload: OnDisk, way: str) -> Rounds:
+    data = WAYS[way](workload)
     algorithm = fedjax_peer.averaging(workload)
     largest = examples(workload, int(workload.sizes.argmax()))
     state = algorithm.init(fedjax_peer.parameters(workload, 0))
@@ -70,6 +72,4 @@ def prepared(workload: OnDisk, memory: bool) -> Rounds:
 
 
 if __name__ == "__main__":
-    in_memory = sys.argv[1:2] == ["memory"]
-    del sys.argv[1 : 1 + in_memory]
-    main("fedjax", lambda workload: prepared(workload, in_memory))
+    main("fedjax", prepared, list(WAYS), ["jax", "dm-haiku"])

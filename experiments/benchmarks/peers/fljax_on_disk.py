@@ -11,7 +11,7 @@ from experiments.benchmarks.peers.on_disk import OnDisk, Rounds, main
 from experiments.benchmarks.peers.workloads import Layers
 
 
-def prepared(workload: OnDisk) -> Rounds:
+def prepared(workload: OnDisk, way: str = "") -> Rounds:
     problem = fl.problems.Model.from_population(
         fl.data.Population(workload.folder),
         fl.models.cnn(workload.classes, channels=workload.channels, hidden=(workload.hidden,)),
@@ -33,4 +33,4 @@ def prepared(workload: OnDisk) -> Rounds:
 
 
 if __name__ == "__main__":
-    main("fljax", prepared)
+    main("fljax", prepared, beside=["jax"])

@@ -9,12 +9,11 @@ import argparse
 import json
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -77,26 +76,35 @@ class OnDisk(Network):
 Rounds = Callable[[OnDisk, int, Stopwatch], Layers]
 
 
-def main(package: str, prepared: Callable[[OnDisk], Rounds], name: str | None = None) -> None:
+def main(
+    package: str,
+    prepared: Callable[[OnDisk, str], Rounds],
+    ways: Sequence[str] = ("",),
+    beside: Sequence[str] = (),
+) -> None:
     """Prepare a side, then run it once for each seed that is read, printing a line of JSON.
 
     Args:
       package: distribution whose version is reported.
-      prepared: makes what is there before the first round of any run, and returns a run.
-      name: of the side, the package by default.
+      prepared: makes what is there before the first round of any run, in one of the ways, and
+        returns a run.
+      ways: in which the side can be run; the first by default.
+      beside: further distributions whose versions matter.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
+    parser.add_argument("--way", choices=ways, default=ways[0])
     parser.add_argument("--rounds", type=int, default=OnDisk.rounds)
     given = parser.parse_args()
     workload = OnDisk(folder=given.folder, rounds=given.rounds)
-    run = prepared(workload)
-    said: dict[str, Any] = {"peer": name or package, "version": version(package)}
-    print(json.dumps(said), flush=True)
+    run = prepared(workload, given.way)
+    versions = ", ".join([version(package), *(f"{name} {version(name)}" for name in beside)])
+    print(json.dumps({"version": versions}), flush=True)
     for line in sys.stdin:
         watch = Stopwatch()
         model = run(workload, int(line), watch)
-        said |= {
+        said = {
+            "version": versions,
             "seconds": watch.seconds / workload.rounds,
             "accuracy": 1 - workload.error(model),
             "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -1,9 +1,9 @@
 """A population on disk in pfl-research: a user's arrays are read when the user is drawn.
 
 pfl's ``FederatedDataset`` calls a function of ours for each user of a round, which reads the memory
-map of the population's files; users are drawn and shuffled as in ``pfl_peer.py``. One process, and
-PyTorch with all cores. pfl's first round also measures the loss of every user, before and after
-its training; it is not counted.
+map of the population's files; users are drawn and shuffled as in ``pfl_peer.py``. One process, of
+which PyTorch has as many threads as there are cores, or one. pfl's first round also measures the
+loss of every user, before and after its training; it is not counted.
 """
 # pyright: reportMissingImports=false
 
@@ -36,8 +36,11 @@ class Ends(TrainingProcessCallback):
         return False, Metrics()
 
 
-def prepared(workload: OnDisk) -> Rounds:
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+WAYS = ("cores", "thread")
+
+
+def prepared(workload: OnDisk, way: str) -> Rounds:
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if way == "cores" else 1)
 
     def user(number: int) -> PyTorchTensorDataset:
         features, targets = (torch.from_numpy(part) for part in workload.client(number))
@@ -57,4 +60,4 @@ def prepared(workload: OnDisk) -> Rounds:
 
 
 if __name__ == "__main__":
-    main("pfl", prepared)
+    main("pfl", prepared, WAYS, ["torch"])

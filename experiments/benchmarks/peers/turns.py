@@ -26,10 +26,12 @@ OWN = "fljax"
 SIDES = {
     OWN: Side("fljax_on_disk"),
     "pfl": Side("pfl_on_disk", "pfl"),
+    "pfl-thread": Side("pfl_on_disk", "pfl", arguments=("--way", "thread")),
     "fedjax": Side("fedjax_on_disk", "fedjax"),
-    "fedjax-memory": Side("fedjax_on_disk", "fedjax", arguments=("memory",)),
+    "fedjax-memory": Side("fedjax_on_disk", "fedjax", arguments=("--way", "memory")),
 }
 
+PYTHONS = {"3.11": shutil.which("python3.11") or ""}
 ENVIRONMENTS = Path.home() / ".cache" / "fljax" / "peers"
 
 
@@ -62,8 +64,12 @@ class Worker:
             text=True,
             start_new_session=True,
         )
-        self._line()
-        self.run(0)  # the first run compiles, and fills the page cache
+        try:
+            self._line()
+            self.run(0)  # the first run compiles, and fills the page cache
+        except BaseException:
+            self.stop()
+            raise
 
     def run(self, seed: int) -> dict[str, Any]:
         """One run of all rounds.
@@ -131,9 +137,7 @@ def measured(
     try:
         for name, row in rows.items():
             try:
-                python = interpreter(
-                    SIDES[name], environments, {"3.11": shutil.which("python3.11")}
-                )
+                python = interpreter(SIDES[name], environments, PYTHONS)
                 workers.append(Worker(name, python, folder, rounds, limit))
             except RuntimeError as error:
                 if name == OWN:
@@ -173,10 +177,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             runs = row["runs"]
             times = _spread([run["seconds"] * 1e3 for run in runs])
             ratios = _spread([run["ratio"] for run in runs]) if "ratio" in runs[0] else "1"
-            accuracy = statistics.mean(run["accuracy"] for run in runs)
+            accuracy = _spread([run["accuracy"] for run in runs])
             resident = max(run["resident"] for run in runs) / 1e9
             named = label(runs[0])
-            lines.append(f"| {named} | {times} | {ratios} | {accuracy:.3f} | {resident:.2f} GB |")
+            lines.append(f"| {named} | {times} | {ratios} | {accuracy} | {resident:.2f} GB |")
         if "note" in row:
             notes.append(f"- {row['peer']}: {row['note']}.")
     return "\n".join([*lines, *([""] if notes else []), *notes])
