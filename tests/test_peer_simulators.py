@@ -308,7 +308,7 @@ def test_every_side_reads_what_was_written(tmp_path):
 @pytest.mark.slow
 def test_a_population_is_learned_as_from_memory(tmp_path):
     """All clients are alike and have one batch: it does not matter who takes part."""
-    folder, settings = written(tmp_path, pixels((5,)) * 4), {"batch": 8, "rounds": 2, "step": 0.3}
+    folder, settings = written(tmp_path, pixels((5,)) * 4), {"batch": 5, "rounds": 2, "step": 0.3}
     small = {"channels": (2, 3), "hidden": 4, "clients": 4, "per_round": 2}
     workload = on_disk.OnDisk(folder=str(folder), **settings, **small)
     watch = Stopwatch()

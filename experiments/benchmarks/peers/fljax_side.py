@@ -100,7 +100,7 @@ def row(problem: fl.problems.Model, layers: Layers) -> jax.Array:
 
 def layers(problem: fl.problems.Model, row: np.ndarray) -> Layers:
     """A network's numbers as the workload has them."""
-    result = problem.parameters(row)
+    result = problem.parameters(jnp.asarray(row))
     return [np.asarray(result[p][name]) for p in sorted(result) for name in ("kernel", "bias")]
 
 

@@ -64,10 +64,10 @@ class OnDisk(Network):
         rows = slice(starts[number], starts[number + 1])
         return np.array(features[rows]).reshape(-1, 784), targets[rows].astype(np.int64)
 
-    def data(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def data(self) -> list[tuple[np.ndarray, np.ndarray]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return [self.client(k) for k in range(self.clients)]
 
-    def test(self) -> tuple[np.ndarray, np.ndarray]:
+    def test(self) -> tuple[np.ndarray, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
         with np.load(Path(self.folder).parent / HELD_OUT) as held:
             return held["features"].reshape(-1, 784), held["targets"]
 
