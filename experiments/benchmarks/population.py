@@ -414,11 +414,11 @@ def _save(path: Path, clients: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
     os.rename(partial, path)
 
 
-def peers(folder: Path, only: Sequence[str], repeats: int, environments: Path) -> None:
+def peers(folder: Path, only: Sequence[str], repeats: int, rounds: int, environments: Path) -> None:
     """Federated averaging over the same files in other simulators."""
     population = writers(folder)
     print(f"\n{population}, {COHORT} a round, batches of {on_disk.OnDisk.batch}\n", flush=True)
-    rows = turns.measured(population.folder, only, repeats, environments=environments)
+    rows = turns.measured(population.folder, only, repeats, rounds, environments)
     (folder / "peers.json").write_text(json.dumps(rows, indent=1) + "\n")
     print(turns.table(rows))
 
@@ -435,17 +435,22 @@ def main() -> None:
     others = [name for name in turns.SIDES if name != turns.OWN]
     parser.add_argument("--only", nargs="+", choices=others, default=others, help="of the peers")
     parser.add_argument("--turns", type=int, default=7, help="runs of each peer")
+    parser.add_argument("--rounds", type=int, default=on_disk.OnDisk.rounds, help="of a run")
     parser.add_argument("--environments", type=Path, default=turns.ENVIRONMENTS)
     given = parser.parse_args()
     if given.turns < 1:
         parser.error(f"argument --turns: at least one, got {given.turns}")
+    if given.rounds < 2:
+        parser.error(
+            f"argument --rounds: at least two (pfl's first is not counted), got {given.rounds}"
+        )
     given.folder.mkdir(parents=True, exist_ok=True)
     if len(given.parts) == 1 and (inner := INNER.get(given.parts[0])):
         return inner(given.folder)
     print(header())
     for part in given.parts or PARTS:
         if part == "peers":
-            peers(given.folder, given.only, given.turns, given.environments)
+            peers(given.folder, given.only, given.turns, given.rounds, given.environments)
         else:
             PARTS[part](given.folder)
     return None

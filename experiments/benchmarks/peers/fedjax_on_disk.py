@@ -17,8 +17,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.peers import fedjax_peer
-from experiments.benchmarks.peers.measure import Stopwatch
-from experiments.benchmarks.peers.on_disk import OnDisk, Rounds, main
+from experiments.benchmarks.peers.on_disk import OnDisk, Rounds, Watch, main
 from experiments.benchmarks.peers.workloads import Layers
 
 
@@ -59,7 +58,7 @@ def prepared(workload: OnDisk, way: str) -> Rounds:
         few = fedjax.ClientDataset({name: part[:size] for name, part in largest.items()})
         algorithm.apply(state, [(b"0", few, jax.random.PRNGKey(0))])
 
-    def run(workload: OnDisk, seed: int, watch: Stopwatch) -> Layers:
+    def run(workload: OnDisk, seed: int, watch: Watch) -> Layers:
         sampler = fedjax.client_samplers.UniformGetClientSampler(data, workload.per_round, seed)
         state = algorithm.init(fedjax_peer.parameters(workload, seed))
         with watch.run():

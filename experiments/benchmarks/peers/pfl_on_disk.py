@@ -11,6 +11,7 @@ import os
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
@@ -19,7 +20,7 @@ from pfl.metrics import Metrics
 
 from experiments.benchmarks.peers import pfl_peer
 from experiments.benchmarks.peers.measure import Stopwatch
-from experiments.benchmarks.peers.on_disk import OnDisk, Rounds, main
+from experiments.benchmarks.peers.on_disk import OnDisk, Rounds, Watch, main
 from experiments.benchmarks.peers.workloads import Layers
 
 
@@ -27,12 +28,12 @@ class Ends(TrainingProcessCallback):
     """When each round ended."""
 
     def __init__(self) -> None:
-        self.times: list[float] = []
+        self.times: list[tuple[float, float]] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        self.times.append(time.perf_counter())
+        self.times.append((time.perf_counter(), time.process_time()))
         return False, Metrics()
 
 
@@ -47,13 +48,14 @@ def prepared(workload: OnDisk, way: str) -> Rounds:
         order = torch.randperm(len(targets))
         return PyTorchTensorDataset([features[order], targets[order]])
 
-    def run(workload: OnDisk, seed: int, watch: Stopwatch) -> Layers:
+    def run(workload: OnDisk, seed: int, watch: Watch) -> Layers:
         data = FederatedDataset(user, pfl_peer.without_replacement(workload, seed))
         ends = Ends()
         model: Any = pfl_peer.run(
             workload, data, workload.per_round, workload.batch, seed, Stopwatch(), [ends]
         )
-        watch.seconds = (ends.times[-1] - ends.times[0]) / (workload.rounds - 1) * workload.rounds
+        took = np.subtract(ends.times[-1], ends.times[0]) / (workload.rounds - 1)
+        watch.seconds, watch.processor_seconds = (took * workload.rounds).tolist()
         return model
 
     return run

@@ -1,9 +1,10 @@
 """Sides that learn from the same population on disk, measured in turns.
 
-Every side is a process that stays, prepares itself (reads, compiles, runs once), and then runs when
-it is asked, while the others wait. Each peer runs right after fljax, several times, so that a
+Every side is a process that stays, prepares itself (reads, compiles), and then runs when it is
+asked, while the others wait. Each peer runs right after fljax, several times, so that a
 machine whose speed drifts is as fast for both: what is reported of a peer is the median of those
-pairs' ratios. A peer that has no environment or fails costs its row only.
+pairs' ratios. Beside the time is that of all processors, which other work on the machine stretches
+less. All files are in the page cache. A peer that has no environment or fails costs its row only.
 """
 
 import json
@@ -66,7 +67,6 @@ class Worker:
         )
         try:
             self._line()
-            self.run(0)  # the first run compiles, and fills the page cache
         except BaseException:
             self.stop()
             raise
@@ -145,42 +145,56 @@ def measured(
                 row["note"] = str(error)
             print(f"{name}: {row.get('note', 'ready')}", file=sys.stderr, flush=True)
         own, others = workers[0], workers[1:]
+        in_cache(folder.parent)
         for seed in range(1, turns + 1):
             for peer in others or [None]:
                 first = own.run(seed)
                 rows[OWN]["runs"].append(first)
+                print(json.dumps(first), file=sys.stderr, flush=True)
                 if peer is None or "note" in rows[peer.name]:
                     continue
                 try:
                     second = peer.run(seed)
+                    print(json.dumps(second), file=sys.stderr, flush=True)
                 except RuntimeError as error:
                     rows[peer.name]["note"] = str(error)
                     continue
-                rows[peer.name]["runs"].append(
-                    second | {"ratio": second["seconds"] / first["seconds"]}
-                )
+                for kind in ("seconds", "processor"):
+                    second[f"{kind} ratio"] = second[kind] / first[kind]
+                rows[peer.name]["runs"].append(second)
     finally:
         for worker in workers:
             worker.stop()
     return list(rows.values())
 
 
+def in_cache(folder: Path) -> None:
+    """Read all files of a folder, so that none of them comes from the disk later."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb", buffering=0) as file:
+                while file.read(2**24):
+                    pass
+
+
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown: medians, and the range of all runs."""
     lines = [
-        "| | ms a round | of fljax's | accuracy | at most resident |",
-        "|---|---|---|---|---|",
+        "| | ms a round | of fljax's | processor ms a round | of fljax's | accuracy | resident |",
+        "|---|---|---|---|---|---|---|",
     ]
     notes = []
     for row in rows:
         if row["runs"]:
             runs = row["runs"]
-            times = _spread([run["seconds"] * 1e3 for run in runs])
-            ratios = _spread([run["ratio"] for run in runs]) if "ratio" in runs[0] else "1"
-            accuracy = _spread([run["accuracy"] for run in runs])
-            resident = max(run["resident"] for run in runs) / 1e9
-            named = label(runs[0])
-            lines.append(f"| {named} | {times} | {ratios} | {accuracy} | {resident:.2f} GB |")
+            cells = [label(runs[0])]
+            for kind in ("seconds", "processor"):
+                cells.append(_spread([run[kind] * 1e3 for run in runs]))
+                ratio = f"{kind} ratio"
+                cells.append(_spread([run[ratio] for run in runs]) if ratio in runs[0] else "1")
+            cells.append(_spread([run["accuracy"] for run in runs]))
+            cells.append(f"{max(run['resident'] for run in runs) / 1e9:.2f} GB")
+            lines.append(f"| {' | '.join(cells)} |")
         if "note" in row:
             notes.append(f"- {row['peer']}: {row['note']}.")
     return "\n".join([*lines, *([""] if notes else []), *notes])
