@@ -269,4 +269,4 @@ def test_sentences_have_something_to_learn():
         after = np.bincount(following[words == word])
         assert 0.5 < after.max() / after.sum() < 0.65
     layout = fl.models.layout_of(population.next_word(), (20,), "int16")
-    assert layout.dim == 988_784
+    assert layout.dim == 988_688
