@@ -10,8 +10,8 @@ warm and dropped. ``memory`` runs SCAFFOLD over a million clients with 8 GB of d
 whose memory is limited to 2 GB. ``words`` runs FedAvg with a recurrent network of flax's over as
 many users as Stack Overflow's data set has. ``peers`` runs FedAvg with a small convolutional
 network over 3,550 clients of 10 to 500 images in fljax, pfl-research and FedJAX, each in an
-environment of its own, in turns (``peers/turns.py``); it is not run unless it is named. Data are
-drawn, and written to ``--folder`` (19 GB are needed), from where they are used again.
+environment of its own, in turns (``peers/turns.py``). The last two are run when they are named.
+Data are drawn, and written to ``--folder`` (19 GB are needed), from where they are used again.
 """
 
 import argparse
@@ -448,7 +448,7 @@ def main() -> None:
     if len(given.parts) == 1 and (inner := INNER.get(given.parts[0])):
         return inner(given.folder)
     print(header())
-    for part in given.parts or PARTS:
+    for part in given.parts or ["formats", "speed", "memory"]:
         if part == "peers":
             peers(given.folder, given.only, given.turns, given.rounds, given.environments)
         else:
