@@ -17,6 +17,7 @@ from experiments.benchmarks import (
     networks,
     personalized,
     platforms,
+    population,
     roofline,
     scaling,
     tuning,
@@ -252,3 +253,20 @@ def test_a_study_that_is_not_known_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         platforms.main()
     assert "unknown study adm; known: admm" in capsys.readouterr().err
+
+
+def test_sentences_have_something_to_learn():
+    users = list(population.sentences(1100))  # more than are drawn at once
+    assert len(users) == 1100
+    assert {len(words) for words, _ in users} <= set(range(16, 129))
+    words, following = (np.concatenate(part) for part in zip(*users, strict=True))
+    assert words.dtype == np.int16
+    assert words.shape[1] == 20
+    np.testing.assert_array_equal(words[:, 1:], following[:, :-1])
+    assert words.min() == 0
+    assert words.max() < population.VOCABULARY
+    for word in range(3):  # any follows half of the time, among them the one that likes to
+        after = np.bincount(following[words == word])
+        assert 0.5 < after.max() / after.sum() < 0.65
+    layout = fl.models.layout_of(population.next_word(), (20,), "int16")
+    assert layout.dim == 988_688

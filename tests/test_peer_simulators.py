@@ -2,12 +2,22 @@
 
 import json
 import os
+import sys
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarks.peers import bare_side, fljax_side, numpy_side, run
+from experiments.benchmarks import population
+from experiments.benchmarks.peers import (
+    bare_side,
+    fljax_on_disk,
+    fljax_side,
+    numpy_side,
+    on_disk,
+    run,
+    turns,
+)
 from experiments.benchmarks.peers.measure import Stopwatch, main
 from experiments.benchmarks.peers.workloads import (
     ATC,
@@ -21,6 +31,7 @@ from experiments.benchmarks.peers.workloads import (
     cross_entropy,
 )
 from fljax._devices import configured
+from fljax.data import write_population
 
 SMALL = Classification(clients=6, per_round=3, samples=12, features=5, classes=3, batch=4, rounds=3)
 
@@ -257,7 +268,7 @@ def test_a_python_that_is_missing_is_named(tmp_path):
 
 
 def test_every_peer_has_its_module_and_requirements():
-    for side in run.SIDES.values():
+    for side in [*run.SIDES.values(), *turns.SIDES.values()]:
         assert (run.HERE / f"{side.module}.py").is_file()
         if side.requirements:
             pins = (run.HERE / "requirements" / f"{side.requirements}.txt").read_text()
@@ -267,3 +278,125 @@ def test_every_peer_has_its_module_and_requirements():
 @pytest.mark.slow
 def test_softmax_seeds_share_the_data():
     assert SMALL.error(np.zeros((5, 3)), 0) == SMALL.error(np.zeros((5, 3)), 7)
+
+
+def written(folder, clients):
+    """A population, and the images on which models are judged."""
+    images = [(x.reshape(-1, 28, 28, 1), y.astype("i4")) for x, y in clients]
+    features, targets = images[0]
+    np.savez(folder / on_disk.HELD_OUT, features=features, targets=targets)
+    return write_population(folder / "writers", images).folder
+
+
+def pixels(sizes):
+    rng = np.random.default_rng(1)
+    return [(rng.random((n, 784), np.float32), rng.integers(62, size=n)) for n in sizes]
+
+
+def test_every_side_reads_what_was_written(tmp_path):
+    clients = pixels((3, 1, 4))
+    workload = on_disk.OnDisk(folder=str(written(tmp_path, clients)), clients=3)
+    assert workload.sizes.tolist() == [3, 1, 4]
+    for (x, y), given in zip(workload.data(), clients, strict=True):
+        assert y.dtype == np.int64  # as PyTorch wants labels
+        np.testing.assert_array_equal(x, given[0])
+        np.testing.assert_array_equal(y, given[1])
+    np.testing.assert_array_equal(workload.test()[0], clients[0][0])
+    assert workload.error(workload.start(0)) <= 1
+
+
+@pytest.mark.slow
+def test_a_population_is_learned_as_from_memory(tmp_path):
+    """All clients are alike and have one batch: it does not matter who takes part."""
+    folder, settings = written(tmp_path, pixels((5,)) * 4), {"batch": 5, "rounds": 2, "step": 0.3}
+    small = {"channels": (2, 3), "hidden": 4, "clients": 4, "per_round": 2}
+    workload = on_disk.OnDisk(folder=str(folder), **settings, **small)
+    watch = on_disk.Watch()
+    with (
+        configured("jax_enable_x64", False),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        ours = fljax_on_disk.prepared(workload)(workload, 1, watch)
+        bare = bare_side.averaged(workload, 1, Stopwatch())
+    assert watch.seconds > 0
+    for a, b, start in zip(ours, bare, workload.start(1), strict=True):
+        assert abs(a - start).max() > 1e-4
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_sides_take_turns_and_one_that_fails_costs_its_row_only(tmp_path, monkeypatch):
+    folder = written(tmp_path, pixels((5, 30, 12)) * 4)
+    peers = {
+        "alike": run.Side("fljax_on_disk"),
+        "broken": run.Side("no_such_module"),
+        "absent": run.Side("pfl_on_disk", "pfl", python="2.7"),
+    }
+    for name, side in peers.items():
+        monkeypatch.setitem(turns.SIDES, name, side)
+    rows = turns.measured(folder, list(peers), turns=2, rounds=1, environments=tmp_path)
+    own, alike, broken, absent = rows
+    assert [len(row["runs"]) for row in rows] == [2, 2, 0, 0]
+    for first, second in zip(own["runs"], alike["runs"], strict=True):
+        assert first["accuracy"] == second["accuracy"]  # the same seed
+        assert second["seconds ratio"] == second["seconds"] / first["seconds"]
+        assert second["processor ratio"] == second["processor"] / first["processor"] > 0
+    assert "no_such_module" in broken["note"]
+    assert absent["note"] == "needs Python 2.7, not found on PATH"
+    text = turns.table(rows)
+    assert "| alike 0.1.0" in text
+    assert f"- broken: {broken['note']}." in text.splitlines()
+
+
+def test_a_side_that_hangs_is_ended(tmp_path):
+    with pytest.raises(RuntimeError, match="stopped after 0 s"):
+        turns.Worker("fljax", sys.executable, tmp_path, rounds=1, limit=0.2)
+
+
+def test_a_side_without_a_population_says_so(tmp_path):
+    with pytest.raises(RuntimeError, match="failed: FileNotFoundError: no population in"):
+        turns.Worker("fljax", sys.executable, tmp_path, rounds=1, limit=60)
+
+
+def test_table_of_turns():
+    def made(seconds, **more):
+        known = {"processor": 2 * seconds, "accuracy": 0.9, "resident": 5e8}
+        return {"seconds": seconds} | known | more
+
+    def beside(seconds):
+        ratios = {"seconds ratio": 10 * seconds, "processor ratio": 9.0}
+        return made(seconds, peer="pfl", version="2") | ratios
+
+    text = turns.table(
+        [
+            {"peer": "fljax", "runs": [made(0.1, peer="fljax", version="1")] * 3},
+            {"peer": "pfl", "runs": [beside(s) for s in (0.2, 0.4, 0.3)]},
+            {"peer": "fedjax", "runs": [], "note": "did not install: why"},
+        ]
+    )
+    lines = text.splitlines()
+    own, other = (line.strip("| ").split(" | ") for line in lines[2:4])
+    assert own[:4] == ["fljax 1", "100 (100 to 100)", "1", "200 (200 to 200)"]
+    assert own[4:] == ["1", "0.9 (0.9 to 0.9)", "0.50 GB"]
+    assert other[:3] == ["pfl 2", "300 (200 to 400)", "3 (2 to 4)"]
+    assert other[4] == "9 (9 to 9)"
+    assert lines[-1] == "- fedjax: did not install: why."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["peers", "--only", "tff"], "invalid choice: 'tff'"),
+        (["peers", "--turns", "0"], "--turns: at least one, got 0"),
+        (["peer"], "invalid choice: 'peer'"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(monkeypatch, capsys, tmp_path, arguments, words):
+    command = ["population", *arguments, "--folder", str(tmp_path / "none")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        population.main()
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

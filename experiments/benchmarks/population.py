@@ -1,32 +1,40 @@
 """Populations on disk: formats by random access, speed against memory, and what memory it takes.
 
-    python -m experiments.benchmarks.population [formats | speed | memory ...] [--folder FOLDER]
+    python -m experiments.benchmarks.population
+        [formats | speed | memory | words | peers ...] [--folder FOLDER]
 
 ``formats`` reads cohorts of ten random clients of 10 to 500 samples from NumPy's files (fljax's
 own), HDF5, Arrow and Zarr, as far as these are installed. ``speed`` runs FedAvg with a small
 convolutional network, 10 of 3,550 clients a round, from memory and from disk, with the page cache
 warm and dropped. ``memory`` runs SCAFFOLD over a million clients with 8 GB of data in a process
-whose memory is limited to 2 GB. Data are drawn, and written to ``--folder`` (10 GB are needed),
-from where they are used again.
+whose memory is limited to 2 GB. ``words`` runs FedAvg with a recurrent network of flax's over as
+many users as Stack Overflow's data set has. ``peers`` runs FedAvg with a small convolutional
+network over 3,550 clients of 10 to 500 images in fljax, pfl-research and FedJAX, each in an
+environment of its own, in turns (``peers/turns.py``). The last two are run when they are named.
+Data are drawn, and written to ``--folder`` (19 GB are needed), from where they are used again.
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 import fljax as fl
 from experiments.benchmarks.machine import header
+from experiments.benchmarks.peers import on_disk, turns
 from fljax.data import Population, write_population
 
 #: Clients, cohort and rounds of ``speed``: FEMNIST's number of writers.
@@ -35,15 +43,25 @@ WRITERS, COHORT, ROUNDS = 3_550, 10, 40
 #: Clients, samples, features and cohort of ``memory``: a million clients of 8 kB.
 MANY, FEATURES, MANY_COHORT, MANY_ROUNDS = 1_000_000, 200, 100, 200
 
+#: Writers of ``peers`` who are held out, and how bright its images are beside their noise: what
+#: makes a model of fifty rounds good, and not perfect.
+OTHERS, CONTRAST = 20, 0.6
+
+#: Users of ``words``, as many as Stack Overflow's data set has, those held out, words, words of a
+#: sentence, sentences of a user at most, and rounds.
+USERS, OTHER_USERS, VOCABULARY, LENGTH, LONGEST, WORD_ROUNDS = 342_477, 8, 10_000, 20, 128, 10
+
 LIMIT = 2 * 2**30  # bytes
 
 
-def images(clients: int, least: int, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def images(
+    clients: int, least: int, most: int, classes: int = 10, contrast: float = 1.0
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Clients with images whose labels are where they are bright."""
     rng = np.random.default_rng(0)
-    patterns = rng.normal(size=(10, 28, 28, 1)).astype("f4")
+    patterns = np.float32(contrast) * rng.normal(size=(classes, 28, 28, 1)).astype("f4")
     for size in rng.integers(least, most + 1, clients):
-        labels = rng.integers(0, 10, size).astype("i4")
+        labels = rng.integers(0, classes, size).astype("i4")
         yield patterns[labels] + rng.normal(size=(size, 28, 28, 1)).astype("f4"), labels
 
 
@@ -255,16 +273,21 @@ def limited(folder: Path) -> None:
     print(json.dumps(known))
 
 
+def in_a_process(part: str, folder: Path) -> dict[str, Any]:
+    """What a part prints that is run in a process of its own."""
+    command = [sys.executable, "-m", "experiments.benchmarks.population", part]
+    command += ["--folder", str(folder)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{part} failed:\n{run.stderr[-2000:]}")
+    return json.loads(run.stdout.splitlines()[-1])
+
+
 def memory(folder: Path) -> None:
     """What a million clients take, of which every process has 2 GB."""
     population = kept(folder, "vectors", lambda: vectors(MANY))
     size = sum(f.stat().st_size for f in population.folder.iterdir())
-    command = [sys.executable, "-m", "experiments.benchmarks.population", "limited"]
-    command += ["--folder", str(folder)]
-    run = subprocess.run(command, check=False, capture_output=True, text=True)
-    if run.returncode:
-        sys.exit(f"within {LIMIT / 2**30:.0f} GB it failed:\n{run.stderr[-2000:]}")
-    known = json.loads(run.stdout.splitlines()[-1])
+    known = in_a_process("limited", folder)
     print(f"\n{population}, {size / 1e9:.2f} GB, {MANY_COHORT} a round, {MANY_ROUNDS} rounds")
     print(
         f"SCAFFOLD, {known['parameters']:,} parameters: {known['seconds']:.1f} s "
@@ -274,20 +297,162 @@ def memory(folder: Path) -> None:
     )
 
 
-PARTS = {"formats": formats, "speed": speed, "memory": memory}
+# Words --------------------------------------------------------------------------------------
+
+
+def sentences(users: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Users with 16 to 128 sentences, and each word's next one: half of the time the one word that
+    likes to follow it, otherwise any, frequent ones more often.
+    """
+    rng = np.random.default_rng(0)
+    frequency = 1 / np.arange(1, VOCABULARY + 1)
+    drawn = rng.choice(VOCABULARY, 2**22, p=frequency / frequency.sum()).astype("i2")
+    follower = rng.choice(drawn, VOCABULARY)
+    sizes = rng.integers(16, LONGEST + 1, users)
+    for first in range(0, users, 1000):  # word by word, of many users at once
+        ends = np.cumsum(sizes[first : first + 1000])
+        words = drawn[rng.integers(0, len(drawn), (ends[-1], LENGTH + 1), np.int32)]
+        follows = rng.integers(0, 2, (ends[-1], LENGTH), np.int8) == 1
+        for place in range(LENGTH):
+            likely = follower[words[:, place]]
+            words[:, place + 1] = np.where(follows[:, place], likely, words[:, place + 1])
+        for user in np.split(words, ends[:-1]):
+            yield user[:, :-1], user[:, 1:]
+
+
+def next_word() -> Any:
+    """A small embedding, a recurrent layer, and a score for every word at every place."""
+    from flax import linen as nn
+
+    class NextWord(nn.Module):
+        @nn.compact
+        def __call__(self, words: jax.Array) -> jax.Array:
+            embedded = nn.Embed(VOCABULARY, 32)(words)
+            return nn.Dense(VOCABULARY)(nn.RNN(nn.GRUCell(64))(embedded))
+
+    return fl.models.linen(NextWord())
+
+
+def likeliest(scores: jax.Array, words: jax.Array) -> jax.Array:
+    """Whether the best score is the word's."""
+    return scores.argmax(-1) == words
+
+
+def alone(folder: Path) -> None:
+    """The run of ``words``, in a process of its own."""
+    population = Population(folder / "words")
+    held_out = np.load(folder / "words.npz")
+    loss = fl.problems.FunctionLoss(
+        optax.softmax_cross_entropy_with_integer_labels, right=likeliest
+    )
+    problem = fl.problems.Model.from_population(
+        population,
+        next_word(),
+        jax.random.key(0),
+        loss,
+        test=(held_out["features"], held_out["targets"]),
+    )
+    algorithm = fl.algorithms.FedAvg(0.5, clients_per_round=50, batch=16, weighting="samples")
+    simulation = fl.Simulation(problem, algorithm, metrics=["accuracy"])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    took: list[float] = []
+    for key in range(2):  # the first compiles
+        began = time.perf_counter()
+        result = fl.run(simulation, rounds=WORD_ROUNDS, key=key, record_every=WORD_ROUNDS // 2)
+        took.append(time.perf_counter() - began)
+    known = {
+        "parameters": problem.dim,
+        "seconds": took[1] / WORD_ROUNDS,
+        "compiled": took[0] - took[1],
+        "accuracy": result.accuracy.values.tolist(),
+        "before": before * 1024,
+        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    print(json.dumps(known))
+
+
+def words(folder: Path) -> None:
+    """Next words over as many users as Stack Overflow's data set has."""
+    drawn = sentences(USERS + OTHER_USERS)
+    held_out = folder / "words.npz"
+    if not held_out.exists():
+        shutil.rmtree(folder / "words", ignore_errors=True)
+    population = kept(folder, "words", lambda: itertools.islice(drawn, USERS))
+    if not held_out.exists():
+        _save(held_out, drawn)
+    size = sum(f.stat().st_size for f in population.folder.iterdir())
+    known = in_a_process("alone", folder)
+    accuracy = " and ".join(f"{a:.3f}" for a in known["accuracy"])
+    print(
+        f"\n{population}, {size / 1e9:.2f} GB\nFedAvg, {known['parameters']:,} parameters, 50 a "
+        f"round: {known['seconds']:.2f} s a round, accuracy {accuracy} after {WORD_ROUNDS // 2} "
+        f"and {WORD_ROUNDS} rounds; resident at most {known['resident'] / 1e9:.2f} GB, "
+        f"{known['before'] / 1e9:.2f} GB of it before the run"
+    )
+
+
+# Other simulators ---------------------------------------------------------------------------
+
+
+def writers(folder: Path) -> Population:
+    """The clients that all simulators learn from; images of others are written beside them."""
+    held_out = folder / on_disk.HELD_OUT
+    drawn = images(WRITERS + OTHERS, 10, 500, on_disk.OnDisk().classes, CONTRAST)
+    if not held_out.exists():  # they come last
+        shutil.rmtree(folder / "writers", ignore_errors=True)
+    population = kept(folder, "writers", lambda: itertools.islice(drawn, WRITERS))
+    if not held_out.exists():
+        _save(held_out, drawn)
+    return population
+
+
+def _save(path: Path, clients: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
+    """The samples of clients in one file, which appears under its name when it is whole."""
+    features, targets = (np.concatenate(part) for part in zip(*clients, strict=True))
+    partial = path.with_name(f"partial-{path.name}")
+    np.savez(partial, features=features, targets=targets)
+    os.rename(partial, path)
+
+
+def peers(folder: Path, only: Sequence[str], repeats: int, rounds: int, environments: Path) -> None:
+    """Federated averaging over the same files in other simulators."""
+    population = writers(folder)
+    print(f"\n{population}, {COHORT} a round, batches of {on_disk.OnDisk.batch}\n", flush=True)
+    rows = turns.measured(population.folder, only, repeats, rounds, environments)
+    (folder / "peers.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(turns.table(rows))
+
+
+PARTS = {"formats": formats, "speed": speed, "memory": memory, "words": words}
+INNER = {"limited": limited, "alone": alone}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "limited", []], metavar="PART")
+    names = [*PARTS, "peers", *INNER]
+    parser.add_argument("parts", nargs="*", choices=[*names, []], metavar="PART")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "populations")
+    others = [name for name in turns.SIDES if name != turns.OWN]
+    parser.add_argument("--only", nargs="+", choices=others, default=others, help="of the peers")
+    parser.add_argument("--turns", type=int, default=7, help="runs of each peer")
+    parser.add_argument("--rounds", type=int, default=on_disk.OnDisk.rounds, help="of a run")
+    parser.add_argument("--environments", type=Path, default=turns.ENVIRONMENTS)
     given = parser.parse_args()
+    if given.turns < 1:
+        parser.error(f"argument --turns: at least one, got {given.turns}")
+    if given.rounds < 2:
+        parser.error(
+            f"argument --rounds: at least two (pfl's first is not counted), got {given.rounds}"
+        )
     given.folder.mkdir(parents=True, exist_ok=True)
-    if given.parts == ["limited"]:
-        return limited(given.folder)
+    if len(given.parts) == 1 and (inner := INNER.get(given.parts[0])):
+        return inner(given.folder)
     print(header())
-    for part in given.parts or PARTS:
-        PARTS[part](given.folder)
+    for part in given.parts or ["formats", "speed", "memory"]:
+        if part == "peers":
+            peers(given.folder, given.only, given.turns, given.rounds, given.environments)
+        else:
+            PARTS[part](given.folder)
     return None
 
 

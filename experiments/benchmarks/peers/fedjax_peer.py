@@ -105,12 +105,17 @@ def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.n
         for _ in range(workload.rounds):
             state, _ = algorithm.apply(state, sampler.sample())
         jax.block_until_ready(state.params)
-    result = [
+    result = layers(state)
+    return result if isinstance(workload, Network) else result[0].squeeze()
+
+
+def layers(state: Any) -> Layers:
+    """The model's numbers, kernels and biases in turn."""
+    return [
         np.asarray(layer[kind])
         for layer in state.params.values()
         for kind in ("w", "b")[: len(layer)]
     ]
-    return result if isinstance(workload, Network) else result[0].squeeze()
 
 
 if __name__ == "__main__":

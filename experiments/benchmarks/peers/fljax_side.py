@@ -82,15 +82,26 @@ def softmax(workload: Classification, seed: int, watch: Stopwatch) -> np.ndarray
 def network(workload: Network, seed: int, watch: Stopwatch) -> Layers:
     """Federated averaging of a network; the seed draws its start, clients and batches."""
     problem = images(workload)
-    layers = iter(map(np.asarray, workload.start(seed)))
+    start = row(problem, workload.start(seed))
+    return layers(problem, once(workload.rounds, seed, watch, learning(workload), start=start)[0])
+
+
+def row(problem: fl.problems.Model, layers: Layers) -> jax.Array:
+    """A network's numbers as fljax has them."""
+    given = iter(map(np.asarray, layers))
     # Convolutions come before layers, in their order, as sorted names do.
-    start = {
-        part: {"kernel": next(layers), "bias": next(layers)}
-        for part in sorted(problem.parameters(jnp.zeros(problem.dim)))
-    }
-    row = once(workload.rounds, seed, watch, learning(workload), start=problem.layout.row(start))[0]
-    result = problem.parameters(row)
-    return [np.asarray(result[part][name]) for part in start for name in ("kernel", "bias")]
+    return problem.layout.row(
+        {
+            part: {"kernel": next(given), "bias": next(given)}
+            for part in sorted(problem.parameters(jnp.zeros(problem.dim)))
+        }
+    )
+
+
+def layers(problem: fl.problems.Model, row: np.ndarray) -> Layers:
+    """A network's numbers as the workload has them."""
+    result = problem.parameters(jnp.asarray(row))
+    return [np.asarray(result[p][name]) for p in sorted(result) for name in ("kernel", "bias")]
 
 
 @functools.cache

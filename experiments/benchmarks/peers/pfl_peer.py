@@ -6,7 +6,8 @@ with replacement; the sampler below draws the ten users of a round without.
 """
 # pyright: reportMissingImports=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,6 +87,7 @@ def run(
     batch: int | None,
     seed: int,
     watch: Stopwatch,
+    callbacks: Sequence[Any] = (),
 ) -> np.ndarray | Layers:
     np.random.seed(seed)  # noqa: NPY002 (pfl draws from NumPy's global generator)
     torch.manual_seed(seed)
@@ -111,6 +113,7 @@ def run(
             NNTrainHyperParams(
                 local_num_epochs=1, local_learning_rate=workload.step, local_batch_size=batch
             ),
+            callbacks=list(callbacks),
         )
     return torch_parts.weights(workload, module)
 
