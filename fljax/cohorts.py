@@ -486,6 +486,15 @@ def _identity(
     }
 
 
+@functools.lru_cache(maxsize=1)
+def _reader(process: int) -> ThreadPoolExecutor:
+    """The thread that reads, of all runs of a process: each thread has memory of its own, which
+    grew by a cohort or more with every run.
+    """
+    del process
+    return ThreadPoolExecutor(1, "fljax-cohorts")
+
+
 def _cohorts(
     bare: Simulation, key: Array, availability: Any, first: int, rounds: int, shared: bool
 ) -> Iterator[tuple[Participants, Any]]:
@@ -508,13 +517,12 @@ def _cohorts(
             for row in range(min(AHEAD, rounds + 1 - start)):
                 yield jax.tree.map(lambda a: a[row], host)  # noqa: B023 (used at once)
 
-    with ThreadPoolExecutor(1, "fljax-cohorts") as reader:
-        turns = invited()
-        coming = reader.submit(read, next(turns))
-        for who in turns:
-            ready, coming = coming.result(), reader.submit(read, who)
-            yield ready
-        yield coming.result()
+    reader, turns = _reader(os.getpid()), invited()
+    coming = reader.submit(read, next(turns))
+    for who in turns:
+        ready, coming = coming.result(), reader.submit(read, who)
+        yield ready
+    yield coming.result()
 
 
 def run_cohorts(
