@@ -62,9 +62,9 @@ def parser() -> Parser:
 
 
 def lean() -> None:
-    """Leave out what makes XLA slow to compile and the programs no faster, before JAX is imported."""
+    """Leave out what makes compiling slow and programs no faster, before JAX is imported."""
     flags = os.environ.get("XLA_FLAGS", "")
-    # These emitters take a third longer; later versions compile as fast with their own.
+    # A third of the time is in these emitters; later versions compile as fast with their own.
     if version("jaxlib").startswith("0.10.") and "xla_cpu_use" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
 

@@ -442,18 +442,20 @@ def _check_values(
     seeds = [
         np.asarray(jax.random.key_data(random_key(s, generator))) for s in range(CHECKED_SEEDS)
     ]
+    # Unused arguments, too, tell a program on disk from others.
     points = group.pick(np.arange(size))
-    jax.eval_shape(values, seeds[0], points)
+    traced = jax.jit(values, keep_unused=True).trace(seeds[0], points)
     if not each:
         # Without the points, so that other structures and numbers of points find it on disk.
-        compute = _compiled(lambda seed: values(seed, points)[0], seeds[0])
+        without = jax.jit(lambda seed: values(seed, points)[0]).trace(seeds[0])
+        compute = _compiled(without.lower())
         for seed in seeds:
             alike = jax.tree.map(np.asarray, compute(seed))
             with _named(axes, group.positions[0]):
                 for later, checks in zip(one, alike, strict=True):
                     later.check(*checks)
         return False
-    compute = _compiled(values, seeds[0], points)
+    compute = _compiled(traced.lower())
     for seed in seeds:
         for start in range(0, count, CHECKED_POINTS):
             rows = np.arange(start, start + size)
@@ -468,10 +470,7 @@ def _check_values(
     return True
 
 
-def _compiled(function: Callable[..., Any], *given: Any) -> Any:
-    """The program of a function for arguments like these."""
-    # Unused arguments, too, tell a program on disk from others.
-    lowered = jax.jit(function, keep_unused=True).lower(*given)
+def _compiled(lowered: jax.stages.Lowered) -> Any:
     return programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
 
 
