@@ -133,10 +133,8 @@ def _computed(scenario: Scenario, effort: Effort, own: Path, say: Any) -> dict[s
         for label in some:
             write_whole(path(label), json.dumps(found[label]).encode())
         numbers |= found
-        say(
-            f"  {', '.join(some)}: {sum(one['seconds'] for one in found.values()):.0f} s",
-            flush=True,
-        )
+        seconds = sum(one["seconds"] for one in found.values())
+        say(f"  {', '.join(some)}: {seconds:.0f} s", flush=True)
     numbers = {label: numbers[label] for label in labels}
     # Machine code of all methods together does not fit a process.
     program.cache_clear()
