@@ -157,7 +157,7 @@ def evaluated(
     for both. Their time is shared out evenly.
     """
     began = time.perf_counter()
-    settings = {"rounds": scenario.rounds, "record_every": scenario.record_every}
+    settings: dict[str, Any] = {"rounds": scenario.rounds, "record_every": scenario.record_every}
     try:
         with unwarned(), warnings.catch_warnings():
             warnings.simplefilter("ignore", fl.DamageWarning)
