@@ -29,6 +29,7 @@ import fljax as fl
 from fljax import _memory
 from fljax.privacy import ZCDP
 from fljax.study import engine, grid
+from fljax.study.request import Request, Study
 from tests.cases import CASES
 
 HERE = Path(fl.__file__).parent
@@ -1731,6 +1732,41 @@ def test_good_draws_cost_no_program(monkeypatch):
     monkeypatch.setattr(grid, "_check_values", None)
     groups = grid.groups_of(simulation, grid.axes_of({"penalty": [1.0, 2.0]}), 2)
     assert len(groups) == 1
+
+
+def test_what_is_drawn_whatever_the_numbers_is_checked_once(monkeypatch):
+    """In a process and for one length of runs; a store needs certainty, and checks it again."""
+    checked = []
+    check = grid._check_values
+
+    def counted(*given):
+        checked.append(check(*given))
+        return checked[-1]
+
+    monkeypatch.setattr(grid, "_check_values", counted)
+
+    def scenario(key, algorithm, scale):
+        drawn = fl.problems.Problem(
+            scale * jax.random.normal(key, (K, 3, 2)), np.ones((K, 3)), fl.problems.LeastSquares()
+        )
+        return simulation(key, algorithm=algorithm, problem=drawn)
+
+    def of(*penalties, scale, fresh=False):
+        algorithms = {str(penalty): fl.algorithms.ZCDPNFL(penalty, 0.1) for penalty in penalties}
+        grid = {"algorithm": algorithms, "scale": scale}
+        Study.of(Request(scenario=scenario, rounds=2, grid=grid, fresh=fresh))
+
+    one = fl.static([1.0])
+    of(1.0, scale=one)
+    of(2.0, 3.0, scale=one)
+    assert checked == [False]
+    of(4.0, scale=one, fresh=True)
+    assert checked == [False] * 2
+    for last in (2.0, 3.0):  # another structure, whose numbers are in what is drawn
+        of(5.0, scale=[1.0, last])
+    assert checked == [False] * 2 + [True] * 2
+    with pytest.raises(ValueError, match=r"features holds .* NaN or infinite entries"):
+        of(6.0, scale=[1.0, np.inf])
 
 
 def private_point(key, penalty=1.0, budget=1.0, clip=1.0):

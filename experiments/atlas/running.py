@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import filelock
 import jax
 import numpy as np
+import xarray as xr
 
 import fljax as fl
 from experiments.atlas.methods import Method, methods
@@ -24,6 +25,10 @@ from fljax._folders import write_whole
 from fljax.records import code_version
 from fljax.study.engine import program
 from fljax.study.tuning import COUNTED, evaluated_until, unwarned
+
+#: Methods that are tuned together: their programs are compiled side by side. A grid of more than a
+#: hundred candidates would be checked by programs of its own.
+TOGETHER = 4
 
 #: Digits of stored numbers, and of the values at which they were computed.
 DIGITS = 5
@@ -113,15 +118,24 @@ def _computed(scenario: Scenario, effort: Effort, own: Path, say: Any) -> dict[s
     admitted, refused = methods(scenario)
     labels = list(admitted)[: effort.methods]
     numbers = {}
+
+    def path(label: str) -> Path:
+        return own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
+
+    missing = []
     for label in labels:
-        path = own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
-        if path.exists():
-            numbers[label] = json.loads(path.read_text(encoding="utf-8"))
-            continue
-        numbers[label] = evaluated(scenario, label, admitted[label], effort, path.with_suffix(""))
-        write_whole(path, json.dumps(numbers[label]).encode())
-        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-        say(f"  {label}: {numbers[label]['seconds']:.0f} s", flush=True)
+        if path(label).exists():
+            numbers[label] = json.loads(path(label).read_text(encoding="utf-8"))
+        else:
+            missing.append(label)
+    for some in pieces(missing, TOGETHER):
+        found = evaluated(scenario, {label: admitted[label] for label in some}, effort)
+        for label in some:
+            write_whole(path(label), json.dumps(found[label]).encode())
+        numbers |= found
+        seconds = sum(one["seconds"] for one in found.values())
+        say(f"  {', '.join(some)}: {seconds:.0f} s", flush=True)
+    numbers = {label: numbers[label] for label in labels}
     # Machine code of all methods together does not fit a process.
     program.cache_clear()
     jax.clear_caches()
@@ -137,17 +151,19 @@ def _computed(scenario: Scenario, effort: Effort, own: Path, say: Any) -> dict[s
 
 
 def evaluated(
-    scenario: Scenario, label: str, made: Method, effort: Effort, store: Path
-) -> dict[str, Any]:
-    """One method tuned, and run on fresh seeds: what :func:`fljax.compare` does for several."""
+    scenario: Scenario, made: Mapping[str, Method], effort: Effort
+) -> dict[str, dict[str, Any]]:
+    """Some methods tuned, and run on fresh seeds: what :func:`fljax.compare` does, with one program
+    for both. Their time is shared out evenly.
+    """
     began = time.perf_counter()
-    settings = {"rounds": scenario.rounds, "record_every": scenario.record_every, "store": store}
+    settings: dict[str, Any] = {"rounds": scenario.rounds, "record_every": scenario.record_every}
     try:
         with unwarned(), warnings.catch_warnings():
             warnings.simplefilter("ignore", fl.DamageWarning)
             tuned = fl.tune(
                 scenario.build,
-                {label: (made.build, made.space)},
+                {label: tuple(one) for label, one in made.items()},
                 metric=scenario.metric,
                 seeds=effort.tuning_seeds,
                 points=effort.points,
@@ -155,17 +171,46 @@ def evaluated(
                 refinements=effort.refinements,
                 **settings,
             )
-            results = fl.sweep(
-                scenario.build,
-                grid={"algorithm": tuned.methods},
-                seeds=effort.seeds,
-                progress=False,
-                **settings,
-            )
+            results = _run(scenario, tuned, effort, settings)
     except ValueError as error:
         if "every candidate had runs that diverged" not in str(error):
             raise
-        return {"lost": str(error), "seconds": time.perf_counter() - began}
+        if len(made) > 1:  # the others are tuned again, by programs that are compiled
+            each = (evaluated(scenario, {label: one}, effort) for label, one in made.items())
+            return {label: one for found in each for label, one in found.items()}
+        found = {label: {"lost": str(error)} for label in made}
+    else:
+        found = {label: _stored(scenario, label, tuned, results[label]) for label in made}
+    seconds = (time.perf_counter() - began) / len(made)
+    return {label: one | {"seconds": seconds} for label, one in found.items()}
+
+
+def _run(
+    scenario: Scenario, tuned: fl.Tuned, effort: Effort, settings: dict[str, Any]
+) -> dict[str, xr.Dataset]:
+    """The runs of the chosen algorithms, by the programs of the tuning.
+
+    A program of fewer points would do with less work, and take longer to compile than all of it:
+    every algorithm is run as often as a batch of its tuning had candidates, and one is kept.
+    """
+    copies = {
+        label: [f"{label} {i}" for i in range(effort.points * len(tuned.interior[label]) or 1)]
+        for label in tuned.methods
+    }
+    grid = {name: tuned.methods[label] for label, names in copies.items() for name in names}
+    parts = [
+        fl.sweep(scenario.build, grid={"algorithm": grid}, seeds=seeds, progress=False, **settings)
+        for seeds in pieces(range(effort.seeds), effort.tuning_seeds)
+    ]
+    whole = xr.concat(parts, "seed", combine_attrs="override")
+    return {
+        label: whole.sel(algorithm=[names[0]]).assign_coords(algorithm=[label])
+        for label, names in copies.items()
+    }
+
+
+def _stored(scenario: Scenario, label: str, tuned: fl.Tuned, results: xr.Dataset) -> dict[str, Any]:
+    """What is kept of a method."""
     counted = evaluated_until(scenario.build, tuned.methods[label], results["round"].values)
     gradients = counted["gradients"]
     gradients = np.where(gradients[-1] > 0, gradients, np.nan)  # none is no cost
@@ -184,8 +229,11 @@ def evaluated(
         "interior": tuned.interior[label],
         "width": {k: [sized(v) for v in ends] for k, ends in tuned.width[label].items()},
         "tried": response.sizes["candidate"],
-        "seconds": time.perf_counter() - began,
     }
+
+
+def pieces(whole: Sequence, size: int) -> list[Sequence]:
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 def sized(value: float) -> float:

@@ -124,6 +124,7 @@ class Program:
     identities: dict[Any, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     grids: dict[Any, list[Group]] = field(default_factory=dict)
+    settled: set[Any] = field(default_factory=set)
 
     def one(
         self, key: Array, point: dict[str, Any], carry: Any, done: Array | int, records: int
@@ -160,7 +161,8 @@ class Program:
         """
 
         def made() -> list[Group]:
-            return groups_of(self.scenario, axes, self.rounds, self.generator)
+            settled = None if fresh else self.settled
+            return groups_of(self.scenario, axes, self.rounds, self.generator, settled)
 
         leaves = jax.tree.leaves([axis.trees for axis in axes])
         if sum(leaf.nbytes for leaf in leaves) > REMEMBERED_BYTES:

@@ -245,8 +245,17 @@ def groups_of(
     axes: list[Axis],
     rounds: int,
     generator: str = GENERATOR,
+    settled: set[Any] | None = None,
 ) -> list[Group]:
     """All grid points grouped by structure, each checked with concrete values first.
+
+    Args:
+      scenario: as in :func:`~fljax.sweep`, like the others.
+      axes: the axes of the grid.
+      rounds: number of rounds of every run.
+      generator: generator of all random numbers.
+      settled: signatures of points that need no check of what is drawn, since it was made and does
+        not depend on their numbers; those of this grid are added.
 
     Raises:
       TypeError, ValueError: invalid parts of a simulation that the scenario builds, with the point
@@ -266,10 +275,14 @@ def groups_of(
         for points, simulation, text in zip(members, shown, texts, strict=True)
     ]
     if waits or _is_large(axes):
+        settled = set() if settled is None else settled
         for group in groups:
+            if (form := signature(group.first)) in settled:
+                continue
             # A number used as structure is said where the program is traced, with what to do.
             with contextlib.suppress(jax.errors.JAXTypeError):
-                _check_values(scenario, axes, rounds, group, generator)
+                if not _check_values(scenario, axes, rounds, group, generator):
+                    settled.add(form)
     return groups
 
 
@@ -396,15 +409,20 @@ def _check_points(
 
 def _check_values(
     scenario: Scenario, axes: list[Axis], rounds: int, group: Group, generator: str
-) -> None:
+) -> bool:
     """Make the checks of what depends on grid points and keys, at all points of a group.
 
     One program computes what is checked, and nothing else of the scenario.
+
+    Returns:
+      Whether anything that is checked depends on the points' numbers.
     """
     one: list[_check.Later] = []  # the same at all points
     each: list[_check.Later] = []
 
     def values(seed: jax.Array, points: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        one.clear()
+        each.clear()
         key = jax.random.wrap_key_data(seed, impl=GENERATORS[generator])
 
         def at(point: dict[str, Any]) -> list[Any]:
@@ -425,8 +443,19 @@ def _check_values(
         np.asarray(jax.random.key_data(random_key(s, generator))) for s in range(CHECKED_SEEDS)
     ]
     # Unused arguments, too, tell a program on disk from others.
-    lowered = jax.jit(values, keep_unused=True).lower(seeds[0], group.pick(np.arange(size)))
-    compute = programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
+    points = group.pick(np.arange(size))
+    traced = jax.jit(values, keep_unused=True).trace(seeds[0], points)
+    if not each:
+        # Without the points, so that other structures and numbers of points find it on disk.
+        without = jax.jit(lambda seed: values(seed, points)[0]).trace(seeds[0])
+        compute = _compiled(without.lower())
+        for seed in seeds:
+            alike = jax.tree.map(np.asarray, compute(seed))
+            with _named(axes, group.positions[0]):
+                for later, checks in zip(one, alike, strict=True):
+                    later.check(*checks)
+        return False
+    compute = _compiled(traced.lower())
     for seed in seeds:
         for start in range(0, count, CHECKED_POINTS):
             rows = np.arange(start, start + size)
@@ -438,6 +467,11 @@ def _check_values(
                     later.check(*checks)
             for later, checks in zip(each, stacked, strict=True):
                 _check_each(later, checks, axes, [group.positions[i] for i in rows[rows < count]])
+    return True
+
+
+def _compiled(lowered: jax.stages.Lowered) -> Any:
+    return programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
 
 
 def _check_each(

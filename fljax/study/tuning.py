@@ -432,7 +432,13 @@ def tune(
         f"{name} {i}": one.build(**one.values(search.low))
         for i, ((name, one), search) in enumerate(zip(rows, searches, strict=True))
     }
-    request = Request(scenario=scenario, rounds=rounds, grid={"algorithm": first}, seeds=seeds)
+    request = Request(
+        scenario=scenario,
+        rounds=rounds,
+        grid={"algorithm": first},
+        seeds=seeds,
+        record_every=record_every,
+    )
     tuned_on = request.seed_list
     if min(tuned_on) < FIRST_SEED:
         raise ValueError(
