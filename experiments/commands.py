@@ -33,8 +33,9 @@ from experiments.records import Broken
 from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
 from experiments.thinning import thinned
 from fljax import _check, _folders
+from fljax._devices import configured
 from fljax.records import code_version
-from fljax.study.engine import configured, program
+from fljax.study.engine import program
 
 
 def figure_modules() -> list[str]:

@@ -23,8 +23,8 @@ from scipy.sparse import linalg
 
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header, update_bandwidth
+from fljax._devices import configured
 from fljax.problems import GTVMin, LeastSquares, Norm, Problem, SquaredNorm
-from fljax.study.engine import configured
 
 SAMPLES, DIM, CLUSTERS = 20, 10, 5
 WORD = 8  # bytes of a number
