@@ -238,7 +238,7 @@ runs = {
     ),
     "median": (
         fl.algorithms.FedAvg(0.3, clients_per_round=4, batch=4),
-        {"aggregation": fl.aggregation.Median(), "compression": fl.link.TopK(5)},
+        {"aggregation": fl.aggregation.Median()},
     ),
 }
 def simulation(name):
