@@ -427,7 +427,6 @@ def test_a_killed_run_goes_on(population, tmp_path):
         """
         import sys, jax, fljax as fl
         from fljax import cohorts
-from fljax._devices import configured
         cohorts.CHECKPOINT_SECONDS = 0
         population = fl.data.Population(sys.argv[1])
         problem = fl.problems.Model.from_population(
