@@ -34,10 +34,10 @@ __all__ = ["Cohort", "Population", "clients_of_dataset", "write_population"]
 FORMAT = 1
 MANIFEST = "population.json"
 
-#: A client's entry in ``clients.npy``.
 #: Types of samples: bytes of a file become numbers, and nothing else.
 TYPES = r"<(f[248]|[iu][248])|\|[iu]1"
 
+#: A client's entry in ``clients.npy``.
 ENTRY = np.dtype([("samples", "<i8"), ("checksum", "<u4")])
 
 
