@@ -1207,7 +1207,7 @@ def test_new_numbers_clusters_and_graphs_reuse_the_program():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fl.AssumptionWarning)
         fl.run(private(PAIRS.problem()), rounds=ROUNDS)
-        compiled = running._run._cache_size()
+        compiled = running._run.jitted._cache_size()
         graph = fl.graphs.from_edges(4, [(0, 1), (1, 2), (2, 3)], form="dense")
         for penalty, mixing, first in ((2, 0, 0.1), (3.0, GeometricDecay(0.2, 0.5), 2.0)):
             other = dataclasses.replace(
@@ -1218,7 +1218,7 @@ def test_new_numbers_clusters_and_graphs_reuse_the_program():
             algorithm, network = PGFL(penalty, mixing), Federation(PAIRS.server, graph)
             privacy = ZCDP.from_initial(first, 0.95, ROUNDS)
             fl.run(private(other, algorithm, network, privacy), rounds=ROUNDS, key=3)
-    assert running._run._cache_size() == compiled
+    assert running._run.jitted._cache_size() == compiled
 
 
 # What does not fit -------------------------------------------------------------------------------

@@ -58,11 +58,11 @@ def test_metrics_are_what_they_say():
 @pytest.mark.slow
 def test_new_numbers_keys_and_data_reuse_the_program():
     fl.run(make(1.0, privacy=fl.privacy.ZCDP(1.0)), rounds=4)
-    before = running._run._cache_size()
+    before = running._run.jitted._cache_size()
     for penalty, seed, budget in ((2.0, 1, 3.0), (5, 2, 7)):
         made = make(penalty, seed, privacy=fl.privacy.ZCDP(budget))
         fl.run(made, rounds=4, key=seed)
-    assert running._run._cache_size() == before
+    assert running._run.jitted._cache_size() == before
 
 
 @pytest.mark.slow
