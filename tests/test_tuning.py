@@ -97,7 +97,8 @@ def test_a_structure_is_compiled_once(methods, monkeypatch):
     compiled = traces(monkeypatch)
     tuned = fl.tune(fresh(), methods, **METRIC)
     assert all(one.sizes["candidate"] > 8 for one in tuned.response.values())  # several batches
-    assert tuned.compilations == len(compiled) == len(methods)
+    assert tuned.compilations == len(methods)
+    assert len(compiled) == len(methods) + (len(methods) > 1)  # what several draw is compiled once
 
 
 @pytest.mark.thin(1)
@@ -202,7 +203,8 @@ def served(key, algorithm):
 def test_several_numbers_and_categories_are_chosen_together(monkeypatch, tmp_path):
     compiled = traces(monkeypatch)
     tuned = fl.tune(served, SPACE, points=4, **METRIC)
-    assert tuned.compilations == len(compiled) == 2  # of one step and of three
+    assert tuned.compilations == 2  # of one step and of three
+    assert len(compiled) == 3  # and what both draw
     response, chosen = tuned.response["heavy"], tuned.chosen["heavy"]
     best = response.isel(candidate=int(response["mean"].values.argmin()))
     assert {n: best[n].item() for n in chosen} == {

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +22,18 @@ from fljax import _programs as programs
 from fljax._devices import everywhere, put, split, without_shardy
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Itself
-from fljax.engine import advance, begin, check_metrics, final_ledger, final_model, outcome, prepare
+from fljax.engine import (
+    Prepared,
+    advance,
+    begin,
+    check_metrics,
+    final_ledger,
+    final_model,
+    outcome,
+    prepare,
+)
+from fljax.simulation import Simulation
+from fljax.study.drawing import Drawing, drawing_of, needed
 from fljax.study.grid import (
     NOISE,
     Axis,
@@ -97,6 +108,16 @@ class Output(NamedTuple):
     carry: Any  # the whole state, to go on from
 
 
+class Draws(NamedTuple):
+    """The compiled form of a drawing, for so many seeds and one device."""
+
+    drawing: Drawing
+    call: Callable[[np.ndarray, np.ndarray], list[Array]]  # (seeds, root) -> [S, ...] each
+    alone: bool  # must not run beside another
+    memory: int  # bytes it takes while it runs
+    shapes: list[Any]  # what it returns, as shapes
+
+
 class Compiled(NamedTuple):
     """One compiled form of a program."""
 
@@ -125,20 +146,37 @@ class Program:
     unknown: dict[str, str] = field(default_factory=dict)
     grids: dict[Any, list[Group]] = field(default_factory=dict)
     settled: set[Any] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
+    drawings: dict[str, Drawing | None] = field(default_factory=dict)
+    draws: dict[tuple[str, int], Any] = field(default_factory=dict)
+
+    def built(self, key: Array, point: dict[str, Any]) -> tuple[Simulation, Prepared]:
+        """What a run computes before its first round."""
+        simulation = self.scenario(jax.random.split(key)[0], **arguments(point))
+        if self.shard_over == "clients":
+            simulation = split(simulation, simulation.problem.clients)
+        return simulation, prepare(simulation, self.rounds)
 
     def one(
-        self, key: Array, point: dict[str, Any], carry: Any, done: Array | int, records: int
+        self,
+        key: Array,
+        point: dict[str, Any],
+        carry: Any,
+        done: Array | int,
+        records: int,
+        drawing: Drawing | None = None,
+        drawn: Sequence[Array] = (),
     ) -> Output:
-        """A segment of one run, from the start if there is no ``carry``."""
-        k_scenario, k_run = jax.random.split(key)
+        """A segment of one run, from the start if there is no ``carry``; ``drawn`` are the values
+        of its ``drawing``.
+        """
+        built = self.built(key, point)
+        simulation, prepared = built if drawing is None else drawing.put(built, drawn)
+        clients = simulation.problem.clients
+        k_run = jax.random.split(key)[1]
         if NOISE in point:
             for word in point[NOISE]:
                 k_run = jax.random.fold_in(k_run, word)
-        simulation = self.scenario(k_scenario, **arguments(point))
-        clients = simulation.problem.clients
-        if self.shard_over == "clients":
-            simulation = split(simulation, clients)
-        prepared = prepare(simulation, self.rounds)
         if carry is None:
             carry = begin(simulation, prepared, k_run)
         if self.shard_over == "clients":
@@ -204,6 +242,18 @@ class Program:
         self.identities[signature(noisy.first)] = f"{identity}, with noise of its own"
         return noisy
 
+    def share(self, groups: list[Group]) -> None:
+        """Let the groups of a study that have a problem in common draw it in one program.
+
+        They go on doing so in other studies of this program, whichever of them these have.
+        """
+        if self.shard_over == "clients":
+            return
+        forms = [signature((group.shown.problem, group.first.get(NOISE))) for group in groups]
+        for group, form in zip(groups, forms, strict=True):
+            if forms.count(form) > 1:
+                self.shared.add(self.identities[signature(group.first)])
+
     def shapes(self, group: Group) -> Output:
         """The outputs of one run after a record, as shapes."""
         return jax.eval_shape(self._record(group), random_key(0, self.generator), group.first)
@@ -250,44 +300,98 @@ class Program:
             if form in self.forms:
                 return self.forms[form], 0.0
             given = (seeds, root, points, carry, np.int32(0))
-            shared = self.shard_over == "clients"
-            wide = shared and self.generator == "philox4x32"
+            together = self.shard_over == "clients"
+            wide = together and self.generator == "philox4x32"
             with without_shardy() if wide else contextlib.nullcontext():
-                where = everywhere() if shared else device
+                where = everywhere() if together else device
                 with self.options.here():
-                    self.forms[form] = _compile(
-                        self._call(*size, records), given, where, self.options
-                    )
+                    draws = self._draws(identity, seeds, root, points, device)
+                    drawing = None if draws is None else draws.drawing
+                    call = self._call(*size, records, drawing)
+                    self.forms[form] = _compile(call, given, where, self.options, draws)
             return self.forms[form], time.perf_counter() - began
 
-    def _call(self, count: int, turns: int, records: int) -> Callable[..., Output]:
+    def _keys(self, seeds: Array, root: Array) -> Array:
+        """The runs' keys ``[S]``."""
+        key = jax.random.wrap_key_data(root, impl=GENERATORS[self.generator])
+        return jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
+
+    def _draws(
+        self,
+        identity: str,
+        seeds: np.ndarray,
+        root: np.ndarray,
+        points: dict[str, Any],
+        device: jax.Device,
+    ) -> Draws | None:
+        """The compiled form of what a group that shares its problem draws, which the first of
+        these groups compiles.
+        """
+        if identity not in self.shared:
+            return None
+        if identity not in self.drawings:
+            point = jax.tree.map(lambda leaf: leaf[0], points)
+            key = random_key(0, self.generator)
+            self.drawings[identity] = drawing_of(self.built, key, point)
+        if (drawing := self.drawings[identity]) is None:
+            return None
+
+        def draw(seeds: Array, root: Array) -> list[Array]:
+            return jax.vmap(drawing.draw)(self._keys(seeds, root))
+
+        lifted, large, shapes = _lift(draw, (seeds, root))
+        large = put(large, device)
+        lowered = jax.jit(lifted, keep_unused=True).lower(*put((seeds, root), device), *large)
+        text = lowered.as_text()
+        with self.locks.setdefault((text, device.id), threading.Lock()):
+            if (text, device.id) not in self.draws:
+                executable = programs.compile_or_load(lowered, text, device)
+                self.draws[text, device.id] = executable
+            executable = self.draws[text, device.id]
+
+        def call(seeds: np.ndarray, root: np.ndarray) -> list[Array]:
+            return executable(*put((seeds, root), device), *large)
+
+        return Draws(drawing, call, _is_alone(text), _memory(executable), shapes)
+
+    def _call(
+        self, count: int, turns: int, records: int, drawing: Drawing | None
+    ) -> Callable[..., Output]:
         """Seeds times points of :meth:`one`, in so many turns."""
 
-        def block(keys: Array, points: dict[str, Any], carry: Any, done: Array) -> Output:
-            def one(key: Array, point: dict[str, Any], carry: Any) -> Output:
-                return self.one(key, point, carry, done, records)
+        def block(
+            keys: Array, points: dict[str, Any], carry: Any, done: Array, drawn: list[Array]
+        ) -> Output:
+            def one(key: Array, drawn: list[Array], point: dict[str, Any], carry: Any) -> Output:
+                return self.one(key, point, carry, done, records, drawing, drawn)
 
             if len(keys) == count == 1:
                 # Axes of one turn products of networks into others, half as fast on a CPU.
                 point = jax.tree.map(lambda leaf: leaf[0], points)
                 before = jax.tree.map(lambda leaf: leaf[0, 0], carry)
-                output = one(keys[0], point, before)
+                output = one(keys[0], [value[0] for value in drawn], point, before)
                 return jax.tree.map(lambda leaf: leaf[None, None], output)
-            over_points = jax.vmap(one, (None, 0, 0), axis_size=count)
-            return jax.vmap(over_points, (0, None, 0))(keys, points, carry)
+            over_points = jax.vmap(one, (None, None, 0, 0), axis_size=count)
+            return jax.vmap(over_points, (0, 0, None, 0))(keys, drawn, points, carry)
 
         def call(
-            seeds: Array, root: Array, points: dict[str, Any], carry: Any, done: Array
+            seeds: Array,
+            root: Array,
+            points: dict[str, Any],
+            carry: Any,
+            done: Array,
+            drawn: list[Array],
         ) -> Output:
-            key = jax.random.wrap_key_data(root, impl=GENERATORS[self.generator])
-            keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
+            keys = self._keys(seeds, root)
             if turns == 1:
-                output = block(keys, points, carry, done)
+                output = block(keys, points, carry, done, drawn)
             else:
                 # A state may have no numbers, and -1 cannot be told from the size of nothing.
-                each = len(seeds) // turns
-                cut = jax.tree.map(lambda x: x.reshape(turns, each, *x.shape[1:]), (keys, carry))
-                output = jax.lax.map(lambda part: block(part[0], points, part[1], done), cut)
+                each, own = len(seeds) // turns, (keys, carry, drawn)
+                cut = jax.tree.map(lambda x: x.reshape(turns, each, *x.shape[1:]), own)
+                output = jax.lax.map(
+                    lambda part: block(part[0], points, part[1], done, part[2]), cut
+                )
                 output = jax.tree.map(lambda x: x.reshape(len(seeds), *x.shape[2:]), output)
             if self.shard_over == "clients":
                 known = output._replace(carry=None)
@@ -341,42 +445,60 @@ def _compile(
     given: tuple,
     device: jax.Device | NamedSharding,
     options: Options,
+    draws: Draws | None,
 ) -> Compiled:
-    lifted, large, shape = _lift(function, given)
+    drawn = [] if draws is None else draws.shapes
+    lifted, large, shape = _lift(function, (*given, drawn), without_dead=draws is not None)
     large = put(large, device)
     # The state that a run goes on from is not needed again. The text says which argument is which
     # only if those that are not used are kept: so it tells the programs of two axes apart.
     donated = jax.jit(lifted, donate_argnums=3, keep_unused=True)
-    lowered = donated.lower(*put(given, device), *large)
-    # Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg. What
-    # calls the host gains nothing by company, and waits for it.
+    lowered = donated.lower(*put(given, device), drawn, *large)
     text = lowered.as_text()
-    alone = "lapack" in text or "callback" in text
+    alone = _is_alone(text) or (draws is not None and draws.alone)
     if isinstance(device, jax.Device):
         executable = programs.compile_or_load(lowered, text, device)
     else:
         executable = lowered.compile()
-    memory = executable.memory_analysis()
-    taken = 0
-    if memory is not None:
-        taken = memory.temp_size_in_bytes + memory.output_size_in_bytes
-        taken += memory.argument_size_in_bytes
 
-    def call(*given: Any) -> Output:
+    def call(seeds: np.ndarray, root: np.ndarray, *given: Any) -> Output:
         with options.here():
-            return executable(*put(given, device), *large)
+            drawn = [] if draws is None else draws.call(seeds, root)
+            return executable(*put((seeds, root, *given), device), drawn, *large)
 
-    return Compiled(call, alone, taken, shape)
+    memory = max(_memory(executable), 0 if draws is None else draws.memory)
+    return Compiled(call, alone, memory, shape)
 
 
-def _lift(function: Callable, given: tuple) -> tuple[Callable, tuple[Array, ...], Any]:
+def _is_alone(text: str) -> bool:
+    """Whether a program must not run beside another.
+
+    Concurrent programs with LAPACK calls can block each other for ever: see fljax._linalg. What
+    calls the host gains nothing by company, and waits for it.
+    """
+    return "lapack" in text or "callback" in text
+
+
+def _memory(executable: Any) -> int:
+    """Bytes that a program takes while it runs, as far as they are known."""
+    known = executable.memory_analysis()
+    if known is None:
+        return 0
+    return known.temp_size_in_bytes + known.output_size_in_bytes + known.argument_size_in_bytes
+
+
+def _lift(
+    function: Callable, given: tuple, without_dead: bool = False
+) -> tuple[Callable, tuple[Array, ...], Any]:
     """The function with its large closed-over arrays as further arguments, these arrays, and its
-    outputs as shapes.
+    outputs as shapes; if so asked, without what it computes for nothing.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
+    if without_dead:
+        closed = needed(closed, [True] * len(closed.jaxpr.outvars))
     lift = [np.size(c) * c.dtype.itemsize >= HOISTED_BYTES for c in closed.consts]
     large = tuple(c for c, out in zip(closed.consts, lift, strict=True) if out)
-    if not large:
+    if not (large or without_dead):
         return function, large, shape  # already traced: nothing is to be traced again
 
     def lifted(*given: Any) -> Any:

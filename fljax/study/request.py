@@ -146,6 +146,7 @@ class Study:
             _check_axes(program, groups)
         if asked.independent_noise:
             groups = [program.with_noise(group, axes) for group in groups]
+        program.share(groups)
         workers = machine.default_workers() if workers is None else workers
         return cls(asked, axes, groups, program, identities, block, workers, until)
 

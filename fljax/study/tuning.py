@@ -192,7 +192,8 @@ class Tuned:
         candidate was eliminated after fewer rounds than the others.
       goal: the criterion that was minimized.
       seeds: the seeds used, which must not be used in an evaluation.
-      compilations: number of programs that were compiled.
+      compilations: number of the methods' programs that were compiled. What several of them draw
+        from a seed (the data, the network) is one program more.
     """
 
     methods: dict[str, Algorithm]
