@@ -510,3 +510,23 @@ def test_metrics_of_variation_and_objective():
         jax.jit(fl.metrics.gtv_objective)(0.5)
     with pytest.raises(ValueError, match="'total_variation' needs a graph that is the same"):
         fl.Simulation(problem, fl.algorithms.FedAvg(0.1), metrics=["total_variation"])
+
+
+@pytest.mark.parametrize("penalty", [SquaredNorm(), Norm()])
+@pytest.mark.parametrize("nodes", [3, 90])
+def test_couplings_are_solved_one_after_the_other_unless_they_are_small(nodes, penalty):
+    graph = fl.graphs.ring(nodes)
+    problem = fl.problems.least_squares(jax.random.key(0), clients=nodes, samples=6, dim=3)
+    couplings = jnp.array([0.05, 0.2, 1.0])
+
+    def solve(problem, coupling):
+        return GTVMin(problem, graph, coupling, penalty).solution(1e-9, 500)
+
+    over = jax.vmap(solve, (None, 0))
+    together = over(problem, couplings)
+    apart = [solve(problem, coupling) for coupling in couplings]
+    for row, one in enumerate(apart):
+        np.testing.assert_allclose(together.models[row], one.models, atol=1e-10)
+        assert together.iterations[row] == one.iterations
+    program = str(jax.make_jaxpr(over)(problem, couplings))
+    assert ("length=3" in program) == (nodes == 90)  # a loop over the couplings
