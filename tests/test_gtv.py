@@ -517,7 +517,7 @@ def test_metrics_of_variation_and_objective():
 def test_couplings_are_solved_one_after_the_other_unless_they_are_small(nodes, penalty):
     graph = fl.graphs.ring(nodes)
     problem = fl.problems.least_squares(jax.random.key(0), clients=nodes, samples=6, dim=3)
-    couplings = jnp.array([0.05, 0.2, 1.0])
+    couplings = jnp.geomspace(0.05, 1.0, 7)
 
     def solve(problem, coupling):
         return GTVMin(problem, graph, coupling, penalty).solution(1e-9, 500)
@@ -529,4 +529,4 @@ def test_couplings_are_solved_one_after_the_other_unless_they_are_small(nodes, p
         np.testing.assert_allclose(together.models[row], one.models, atol=1e-10)
         assert together.iterations[row] == one.iterations
     program = str(jax.make_jaxpr(over)(problem, couplings))
-    assert ("length=3" in program) == (nodes == 90)  # a loop over the couplings
+    assert ("length=7" in program) == (nodes == 90)  # a loop over the couplings
