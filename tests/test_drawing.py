@@ -177,6 +177,27 @@ def test_large_closed_over_data_are_inputs_of_the_drawing():
         np.testing.assert_allclose(study.objective.sel(algorithm=name), alone.objective, rtol=1e-10)
 
 
+def test_data_that_the_host_makes_are_those_of_each_group():
+    """Two functions on the host are the same in a program's text."""
+
+    def scenario(key, level):
+        def made(given):
+            return np.full((3, 4, 2), level == "high", given.dtype) + given
+
+        shape = jax.ShapeDtypeStruct((3, 4, 2), float)
+        features = jax.pure_callback(
+            made, shape, jax.random.normal(key, (3, 4, 2)), vmap_method="sequential"
+        )
+        problem = Problem(features, features.sum(2), LeastSquares())
+        return fl.Simulation(problem, fl.algorithms.FedAvg(1e-3), metrics=["objective"])
+
+    study = fl.sweep(scenario, rounds=3, seeds=2, grid={"level": ["low", "high"]})
+    for level in ("low", "high"):
+        alone = fl.sweep(lambda key, one=level: scenario(key, one), rounds=3, seeds=2)
+        np.testing.assert_allclose(study.objective.sel(level=level), alone.objective, rtol=1e-10)
+    assert not np.allclose(*(study.objective.sel(level=one) for one in ("low", "high")))
+
+
 @pytest.mark.slow
 def test_a_stored_study_of_several_methods_goes_on_bit_for_bit(tmp_path):
     def scenario(key, algorithm):

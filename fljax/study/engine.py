@@ -148,7 +148,7 @@ class Program:
     settled: set[Any] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
     drawings: dict[str, Drawing | None] = field(default_factory=dict)
-    draws: dict[tuple[str, int], Any] = field(default_factory=dict)
+    draws: dict[tuple[str, int, str], Any] = field(default_factory=dict)
 
     def built(self, key: Array, point: dict[str, Any]) -> tuple[Simulation, Prepared]:
         """What a run computes before its first round."""
@@ -343,11 +343,12 @@ class Program:
         large = put(large, device)
         lowered = jax.jit(lifted, keep_unused=True).lower(*put((seeds, root), device), *large)
         text = lowered.as_text()
-        with self.locks.setdefault((text, device.id), threading.Lock()):
-            if (text, device.id) not in self.draws:
-                executable = programs.compile_or_load(lowered, text, device)
-                self.draws[text, device.id] = executable
-            executable = self.draws[text, device.id]
+        # Of what is called on the host a text says no more than that it is called.
+        form = (text, device.id, identity if "callback" in text else "")
+        with self.locks.setdefault(form, threading.Lock()):
+            if form not in self.draws:
+                self.draws[form] = programs.compile_or_load(lowered, text, device)
+            executable = self.draws[form]
 
         def call(seeds: np.ndarray, root: np.ndarray) -> list[Array]:
             return executable(*put((seeds, root), device), *large)
