@@ -131,11 +131,20 @@ def _seed(seed: Array) -> Array:
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     place = _places(tuple(shape))
-    return jnp.stack(threefry(key, place.high | _SPLIT, place.low), axis=-1)
+    return _apart(jnp.stack(threefry(key, place.high | _SPLIT, place.low), axis=-1))
 
 
 def _fold_in(key: Array, number: Array) -> Array:
-    return jnp.stack(threefry(key, jnp.full_like(number, _FOLDED), number))
+    return _apart(jnp.stack(threefry(key, jnp.full_like(number, _FOLDED), number)))
+
+
+def _apart(keys: Array) -> Array:
+    """Derived keys, which no loop that draws from them computes anew.
+
+    XLA would fuse their blocks into it, and LLVM (of JAX 0.12) follows both users of each of their
+    20 rounds, 2**20 ways, and does not end.
+    """
+    return lax.optimization_barrier(keys)
 
 
 def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:

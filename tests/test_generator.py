@@ -171,6 +171,22 @@ def test_a_number_depends_on_the_key_and_its_place_alone():
         np.testing.assert_allclose(few.ravel(), long[: few.size], rtol=5e-7)
 
 
+@pytest.mark.core
+def test_a_network_drawn_from_a_derived_key_compiles_with_all_passes():
+    """LLVM of JAX 0.12 did not end: it followed the blocks of keys into the loops that draw."""
+    code = """
+import jax, fljax as fl
+keys = jax.random.split(fl.random_key(0), 8)
+def draw(keys):
+    return jax.tree.leaves(fl.graphs.random_connected(keys[0], nodes=8, mean_degree=3))
+jax.jit(draw).lower(keys).compile()
+"""
+    passes = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_ENABLE_COMPILATION_CACHE": "0"}
+    environment = os.environ | passes | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("XLA_FLAGS", None)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+
+
 @pytest.mark.slow
 def test_devices_share_a_draw():
     """Every part is drawn where it lies, by the newer partitioner too, in sharded maps as well."""
