@@ -684,6 +684,7 @@ def test_clients_weigh_those_who_want_the_same():
     assert errors[0] < 0.5 * errors[1]
 
 
+@pytest.mark.slow
 def test_of_clients_all_alike_each_learns_as_if_alone():
     X, y = make_data()[1]
     problem = fl.problems.from_clients([(X, y)] * 4, fl.problems.LeastSquares())
@@ -702,6 +703,7 @@ def test_a_model_that_none_betters_stays():
 # APPLE -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_combined_models_and_their_weights_are_those_of_the_loop():
     """Some take part, some are absent, some messages are lost; starts are each client's own."""
     algorithm = APPLE(0.5, 4, 2, relationship_step_size=0.02, attraction=0.5, annealing=6)
@@ -740,6 +742,7 @@ def test_with_weights_that_stay_the_mean_of_core_models_is_federated_averaging_s
     assert np.ptp(state.known, axis=0).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_the_pull_holds_the_weights_until_it_has_gone():
     """With it they stay nearer to those of equal treatment; without it nothing holds them."""
 

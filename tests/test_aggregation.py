@@ -556,6 +556,7 @@ def test_a_server_that_trusts_nobody_stays():
     np.testing.assert_array_equal(result, around)
 
 
+@pytest.mark.slow
 def test_trust_is_put_where_it_can_be():
     problem = fl.problems.least_squares(jax.random.key(1), clients=6, samples=9, dim=DIM)
     peers = {"algorithm": fl.algorithms.FedRelax(0.5), "network": fl.graphs.complete(6)}
@@ -618,6 +619,7 @@ def test_twelve_nodes_three_of_which_lie():
         assert np.mean([error(aggregator, seed) for seed in range(3)]) < 0.2
 
 
+@pytest.mark.slow
 def test_more_attackers_than_it_withstands_are_warned_of():
     problem = fl.problems.least_squares(jax.random.key(1), clients=12, samples=9, dim=2)
     relax, fedavg = fl.algorithms.FedRelax(0.5), fl.algorithms.FedAvg(0.01)

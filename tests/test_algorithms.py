@@ -841,6 +841,7 @@ def test_a_step_tells_the_gradients_of_its_participants():
     assert changed == set(np.asarray(chosen).tolist())
 
 
+@pytest.mark.slow
 def test_one_exact_local_step_needs_no_models_but_counts_them():
     """The mean gradient of all data at once, told apart by nothing but rounding."""
     problem = make_problem()
@@ -956,6 +957,7 @@ def test_compressing_a_private_message_keeps_its_noise_and_its_cost():
         collecting.collect(jnp.ones((2, 3)), jnp.ones(2, bool), jnp.zeros(3))
 
 
+@pytest.mark.slow
 def test_a_run_returns_its_last_models():
     simulation, key = simulate("zCDP-NFL"), as_key(11)
     with pytest.warns(fl.AssumptionWarning, match=r"bound 1\. The data at hand .* above it"):

@@ -287,6 +287,7 @@ def test_labels_that_the_loss_does_not_know_are_refused():
 # Features and triggers --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_attackers_features_move_and_their_labels_stay():
     clean = labeled(fl.problems.LeastSquares(), REAL)
     bad = np.array([False, True, True])
@@ -375,6 +376,7 @@ def test_images_are_stamped_by_their_flat_pixels():
     assert corner.sum() == 2 * 3 * 2
 
 
+@pytest.mark.slow
 def test_triggers_that_cannot_be_are_refused():
     clean = labeled(fl.problems.Logistic(), BINARY)
     key, bad = jax.random.key(0), first(1, 3)
@@ -516,6 +518,7 @@ def test_differences_from_neighbors_are_those_over_attacked_links():
     np.testing.assert_allclose(end(from_two)[others], end(~others)[others], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_lie_over_a_lost_link_is_not_heard():
     lossy = coupled(SignFlip(LINKS, 2.5), losses=fl.link.Independent(1.0))
     silent = fl.run(lossy, rounds=4).model.values

@@ -243,6 +243,7 @@ def test_a_study_is_measured_where_it_is():
     np.testing.assert_allclose(result["errors"], last, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_platform_that_is_not_here_measures_nothing():
     with pytest.raises(SystemExit, match="nothing was measured on 'abacus'"):
         platforms.on("abacus", ["admm"], 1.0)

@@ -148,6 +148,7 @@ def test_a_run_is_the_same_in_every_form_of_the_graph():
     close(*(run(algorithm, 5, problem=problem, network=g) for g in (dense, padded)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_node_without_neighbors_learns_alone():
     graph = fl.graphs.from_edges(K, [(0, 1), (1, 2)], allow_disconnected=True)
     results = run(FedRelax(0.5, penalty=Norm()), 3, network=graph, allow_disconnected=True)
@@ -196,6 +197,7 @@ def test_breakdown_is_at_half_of_the_neighbors():
     assert center(SquaredNorm(), 1) > 1e5
 
 
+@pytest.mark.slow
 def test_the_objective_falls_with_the_penalty_that_is_asked_for():
     graph = fl.graphs.path(K)
     coupled = fl.problems.GTVMin(PROBLEM, graph, 0.3, Norm())

@@ -27,6 +27,7 @@ def clustered(seed, clusters=3, members=8, samples=10, dim=2):
     return fl.problems.Problem(features, labels, fl.problems.LeastSquares()), truth, models
 
 
+@pytest.mark.slow
 def test_kmeans_finds_separated_clusters_for_each_seed():
     find = jax.jit(jax.vmap(lambda key: clustering.kmeans(key, jnp.asarray(POINTS), 3)))
     result = find(jax.random.split(jax.random.key(0), 2))
@@ -186,6 +187,7 @@ def test_the_quality_of_a_cluster_is_its_connectivity_and_boundary():
             )
 
 
+@pytest.mark.slow
 def test_a_pendant_node_lowers_the_connectivity_of_a_cluster():
     """T21: a complete cluster of ``n`` nodes has ``n``; with a node at one of them one at most."""
     network = graphs.from_edges(9, [*graphs.complete(8).edge_list(), (0, 8)])
@@ -261,6 +263,7 @@ def test_scaled_unit_vectors_make_predictions_as_far_as_models():
     np.testing.assert_allclose(result, graphs.distances(models) ** 2, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_codes_are_means_of_what_the_encoder_says_of_real_samples():
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(n, 3)), np.zeros(n)) for n in (4, 7)]

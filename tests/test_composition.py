@@ -609,6 +609,7 @@ def test_a_key_of_an_unknown_purpose_is_refused_and_algorithms_have_one():
         now.key("mine")
 
 
+@pytest.mark.slow
 def test_metrics_under_an_attack_are_of_the_honest_clients():
     mask = np.arange(5) == 2
     attack = fl.attacks.SignFlip(mask, 3.0)
@@ -728,6 +729,7 @@ def test_laplacian_weights_have_a_step_of_their_own(step):
     np.testing.assert_allclose(run.model, w, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_grid_of_mixing_steps_is_one_program():
     def scenario(key, step):
         return dataclasses.replace(

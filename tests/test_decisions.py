@@ -21,6 +21,7 @@ def chosen(trace):
     return dict(zip(trace["choice"], trace["value"], strict=True))
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_was():
     results = fl.run(scenario(jax.random.key(0), 0.5, probability=0.25), rounds=3)
     trace = fl.decisions(results)
@@ -37,6 +38,7 @@ def test_a_run_says_what_it_was():
     assert "allow_disconnected" not in said
 
 
+@pytest.mark.slow
 def test_a_trace_has_what_changed_and_when(tmp_path):
     runs = [
         fl.run(scenario(jax.random.key(0), coupling, probability=probability), rounds=rounds)
@@ -58,6 +60,7 @@ def test_a_trace_has_what_changed_and_when(tmp_path):
     assert kept.attrs["decisions"] == runs[0].attrs["decisions"]
 
 
+@pytest.mark.slow
 def test_a_sweep_says_its_grid_and_each_structure_once(tmp_path):
     grid = {"coupling": [0.5, 2.0], "kind": fl.static(["FedRelax", "FedGD"])}
     results = fl.sweep(scenario, grid=grid, seeds=3, rounds=2, store=tmp_path / "kept")

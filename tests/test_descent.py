@@ -113,6 +113,7 @@ def test_a_bounded_gradient_is_asked_for_with_reason():
     assert minimize(quartic, start, backtracking(), 200).value < 1e-6
 
 
+@pytest.mark.slow
 def test_consensus_is_reached_by_descent_on_the_laplacian():
     """Exercise 4.4: the limit is the mean, at the best rate by the factor that is known."""
     graph = fl.graphs.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)])

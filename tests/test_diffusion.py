@@ -185,6 +185,7 @@ def test_many_units_are_searched_as_few_are_compared(monkeypatch):
     assert result.tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_draw_is_that_of_the_line():
     key, probabilities = as_key(8), jnp.asarray([15, 81, 26, 42, 20, 16]) / 200
     order, start = jax.random.split(key)
@@ -278,6 +279,7 @@ def test_clients_that_take_unequal_steps_are_the_loops(law, normalized):
     np.testing.assert_allclose(results[0] if results.ndim > 1 else results, server, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_consensus_has_the_names_of_optimization():
     """D-PSGD (Lian et al. 2017, Algorithm 1) by its lines, on the run's own samples."""
     assert fl.algorithms.DGD is Consensus
@@ -311,6 +313,7 @@ def test_quasi_global_momentum_of_zero_is_adapt_then_combine():
     assert np.abs(ending(QGDSGDm(0.05, momentum=0.9)) - known).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_quasi_global_momentum_is_faster_where_curvatures_are_unlike():
     """Curvatures of 1 and 0.02, to half of the distance: momentum's usual gain."""
     rng = np.random.default_rng(2)

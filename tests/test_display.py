@@ -65,6 +65,7 @@ def test_traced_and_batched_graphs_are_left_to_their_text():
     assert batch._repr_html_() is None
 
 
+@pytest.mark.slow
 def test_a_plan_is_a_table_with_a_row_for_each_structure():
     def scenario(key, clients):
         return fl.Simulation(

@@ -22,6 +22,7 @@ def problem(**kwargs):
     return fl.problems.from_clients(DATA, LeastSquares(), **kwargs)
 
 
+@pytest.mark.slow
 def test_the_objective_is_the_printed_one():
     """Of ragged clients, a regularizer and importance; for signals of each client and of all."""
     before = problem(regularizer=SquaredL2(), strength=0.3).weighing([1.0, 0.0, 2.0, 0.5])
@@ -35,6 +36,7 @@ def test_the_objective_is_the_printed_one():
         close(after.gradient(MODELS), slope, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_an_augmented_weighted_least_squares():
     """The NumPy loop, with Q and q of both parts."""
     adjacency = np.asarray(fl.graphs.ring(K).dense())

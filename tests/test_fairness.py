@@ -49,6 +49,7 @@ def labeled(form="each", dim=3, seed=0, classes=None):
 # Clients -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_spread_and_worst_are_those_of_the_values():
     values = np.array([0.3, 0.9, 0.5, 0.8, 0.6])
     bounded = each(values, bounds=(0.0, 1.0))
@@ -116,6 +117,7 @@ def test_axes_of_their_own_stay():
     close(result.given_deviation, values.std(axis=0))
 
 
+@pytest.mark.slow
 def test_fair_algorithms_are_fairer_to_the_worst_off():
     """By the metrics, of one client that is unlike the others."""
     rng = np.random.default_rng(3)
@@ -139,6 +141,7 @@ def test_fair_algorithms_are_fairer_to_the_worst_off():
         assert result.validation_error_deviation < 0.7 * plain.validation_error_deviation
 
 
+@pytest.mark.slow
 def test_the_same_metric_twice_is_not_traced_twice():
     compiled = []
 
@@ -283,6 +286,7 @@ def test_a_network_s_predictions_change_as_its_samples_do():
     close(result.flip_effect, np.mean(apart), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_flipped_copies_make_the_feature_say_nothing():
     """Of no label, and of no other feature: its coefficient in least squares is zero."""
     rng = np.random.default_rng(1)
@@ -321,6 +325,7 @@ def test_drawn_copies_have_the_column_s_values_and_nothing_else_changes():
         assert 0.35 < small < 0.65  # clients count alike, whatever their sizes
 
 
+@pytest.mark.slow
 def test_it_is_part_of_a_scenario():
     def scenario(key):
         problem = fl.problems.logistic(key, 4, 12, 3)
@@ -442,6 +447,7 @@ def test_what_does_not_fit_is_refused(what):
         make()
 
 
+@pytest.mark.slow
 def test_images_have_no_column():
     problem = Problem(np.ones((2, 3, 1)), np.ones((2, 3)), LeastSquares())
     images = fl.problems.Model.from_clients(

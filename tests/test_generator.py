@@ -259,6 +259,7 @@ def test_the_laws_of_jax_take_its_keys(draw):
 # Bits ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_key_comes_twice_and_none_is_among_its_parents_numbers():
     """One to one: the words of a key's children and its own blocks are all different."""
     key, some = root(4), 2**15

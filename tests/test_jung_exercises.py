@@ -38,6 +38,7 @@ def test_interpolation_does_not_raise_the_training_error_of_linear_models(sample
         assert training_error(*interpolated(x, y)) <= training_error(x, y) + 1e-12
 
 
+@pytest.mark.slow
 def test_but_it_does_of_a_model_that_is_not_linear():
     """Labels that are a square are fitted by squares, until points between them are added."""
     x, y = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0])

@@ -48,6 +48,7 @@ def test_linear_models_are_those_of_the_loop(own):
     assert int(ours.scalars[0]) == 8 * len(points[0] if own else points)
 
 
+@pytest.mark.slow
 def test_rounds_end_where_their_quadratic_is_least():
     """(66) with (65): to 1e-10, which is also what errors are measured from."""
     points = [TEST_SET] * 4
@@ -218,6 +219,7 @@ def test_of_squared_errors_labels_of_each_neighbor_are_their_mean():
     np.testing.assert_allclose(*ends, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_labels_of_each_neighbor_meet_every_stage():
     """What is late, lost, absent, noisy or an attacker's: a client that hears nobody is alone."""
     algorithm = ModelAgnosticFedRelax(COUPLING, TEST_SET, Ridge(0.3), pooled=False)

@@ -151,6 +151,7 @@ def test_a_client_with_fewer_batches_takes_fewer_steps(monkeypatch):
     np.testing.assert_allclose(result.model, np.tile(0.5 * (1 - np.array(left))[:, None], 2))
 
 
+@pytest.mark.slow
 def test_a_model_is_its_parameters_in_a_row():
     problem = small.problem()
     drawn = small.start(jax.random.key(0))
@@ -210,6 +211,7 @@ def test_a_function_of_optax_is_a_loss():
     np.testing.assert_allclose(theirs.gradient(w), ours.gradient(w), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_metrics_are_of_held_out_data_of_each_or_of_all():
     data, held = small.samples(SIZES), small.samples((3, 6, 2), seed=9)
     pooled = [tuple(map(np.concatenate, zip(*held, strict=True)))]
@@ -318,6 +320,7 @@ def test_half_precision_computes_and_full_precision_remembers():
     assert "bf16" not in str(jax.make_jaxpr(exact.gradient)(jnp.asarray(w)))
 
 
+@pytest.mark.slow
 def test_no_program_is_larger_with_more_clients():
     def size(clients):
         problem = small.problem((4,) * clients)

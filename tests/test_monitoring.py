@@ -90,6 +90,7 @@ def test_held_out_data_drift_along(clients, every):
         close(results.test_error[row], np.mean(expected), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_feature_map_sees_what_has_drifted():
     feature_map = fl.data.random_fourier(fl.random_key(0), 4, 6)
     ones = np.ones(CLIENTS)
@@ -106,6 +107,7 @@ def test_a_feature_map_sees_what_has_drifted():
         close(results.validation_error[n - 1], ((values @ models.T) ** 2).mean(axis=0), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_who_gets_samples_and_where_models_start_are_the_stream_s():
     base = linear(arrivals=Bernoulli(0.3)).starting_at(TRUTH)
     stream = Drifting(base, 0, SHIFT)
@@ -130,6 +132,7 @@ def test_replayed_data_drift_by_the_round_and_not_by_the_sample():
     close(y[20], real[:, 10] + x[20] @ CHANGE, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_onsets_and_durations_are_swept_as_numbers():
     def scenario(key, onset, duration):
         stream = Drifting(linear(test=held_out()), onset, labels=CHANGE, duration=duration)
@@ -236,6 +239,7 @@ def test_the_test_is_its_loop(burn_in):
     assert several > 3
 
 
+@pytest.mark.slow
 def test_thresholds_and_runs_are_watched_together():
     errors = jax.random.normal(fl.random_key(0), (5, 40, 3)) ** 2
     thresholds = jnp.array([1.0, 2.0, 4.0])
@@ -255,6 +259,7 @@ def test_falling_errors_raise_no_alarm():
     assert not monitoring.page_hinkley(errors, 0.0, 1e-9).raised.any()
 
 
+@pytest.mark.slow
 def test_delays_and_false_alarms_are_counted_from_the_onset():
     raised = np.zeros((6, 5), bool)
     raised[1, 0] = raised[4, 0] = True  # a false alarm, then the drift
@@ -271,6 +276,7 @@ def test_delays_and_false_alarms_are_counted_from_the_onset():
     assert both.shape == (2, 5)
 
 
+@pytest.mark.slow
 def test_a_threshold_is_exceeded_as_often_as_asked():
     errors = jax.random.gamma(fl.random_key(1), 2.0, (150, 4000))
     threshold = monitoring.calibrated_threshold(errors[:, :2000], 0.1, 0.1)
@@ -281,6 +287,7 @@ def test_a_threshold_is_exceeded_as_often_as_asked():
     close(same.any(axis=0).mean(), 0.1, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_report_names_node_and_round():
     """Of a run whose node 2 drifts in round 80 and, by 100, node 0, far beyond what noise does."""
     onset = [100, 0, 80, 0]

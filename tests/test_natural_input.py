@@ -71,6 +71,7 @@ class TestLink:
         run = fl.run(make(losses=fl.link.Independent(1)), 3)
         assert np.isfinite(run.objective).all()
 
+    @pytest.mark.slow
     def test_long_delays_take_no_list_of_all(self):
         law = fl.link.Uniform(10**6)
         assert isinstance(law.lags, range)
@@ -254,6 +255,7 @@ class TestNumbers:
 class TestTraced:
     """What a scenario draws may stand in lists, as it may in a run of its own."""
 
+    @pytest.mark.slow
     def test_clients_drawn_one_by_one_are_a_stack(self):
         def listed(key):
             features = [jax.random.normal(k, (5, 3)) for k in jax.random.split(key, K)]
@@ -295,6 +297,7 @@ class TestTraced:
         with pytest.raises(TypeError, match="features must be an array of real numbers"):
             fl.sweep(ragged, rounds=2, seeds=2)
 
+    @pytest.mark.slow
     def test_a_drawn_network_may_be_a_table_with_hubs(self):
         """A part with a tuple of drawn arrays is described like any other."""
 

@@ -621,6 +621,7 @@ def probes_of_neighbors(policy, neighbors, weights):
     return table
 
 
+@pytest.mark.slow
 def test_with_no_threshold_within_reach_nobody_is_alike():
     """Then the parameters of neighbors are the only tie, and they are as heavy as one of all."""
     still = DeterministicPolicyGradient(1e-300)

@@ -252,6 +252,7 @@ def by_loss(count=2, candidates=3):
     return PowerOfChoice(count, candidates=candidates)
 
 
+@pytest.mark.slow
 def test_candidates_are_drawn_by_their_samples_without_replacement():
     samples = jnp.asarray([1, 2, 0, 4, 8, 3])
     keys = jax.random.split(jax.random.key(0), 20_000)
@@ -341,6 +342,7 @@ def test_active_sampling_takes_who_is_there():
     assert (hits.tolist(), set(sizes)) == ([0, 0, 0, 50], {1})
 
 
+@pytest.mark.slow
 def test_shares_of_active_sampling_are_not_rounded_down():
     """In floating point 0.29 times 100 is below 29."""
     losses, samples = np.arange(100.0), np.full(100, 4)
@@ -356,6 +358,7 @@ def test_shares_of_active_sampling_are_not_rounded_down():
     assert len({*who.numbers.tolist()}) == 100
 
 
+@pytest.mark.slow
 def test_active_sampling_is_the_loop():
     problem, objective = cases.make_problem(), cases.OBJECTIVE
     selector = ActiveSampling(2, sharpness=0.7, dropped=0.4, uniform=0.5)
@@ -420,6 +423,7 @@ def test_the_choice_is_faster_and_ends_beside_the_minimizer():
     assert gap(choice, 600) > gap(drawn, 600)
 
 
+@pytest.mark.slow
 def test_models_of_ones_own_are_judged_by_their_own_losses():
     simulation = fl.Simulation(cases.make_problem(), FedAvg(0.05))
     now, model = fl.view(simulation), jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
@@ -695,6 +699,7 @@ def test_one_client_a_round_leads_to_the_optimum_of_all(delays):
     assert verdict.pvalue > LEVEL
 
 
+@pytest.mark.slow
 def test_a_few_of_many_are_drawn_without_sorting_them(monkeypatch):
     """Every ordered pair of distinct clients is as probable as any other."""
     monkeypatch.setattr(participation, "PACKED_SIZE", 4)

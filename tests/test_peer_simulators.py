@@ -354,6 +354,7 @@ def test_a_side_that_hangs_is_ended(tmp_path):
         turns.Worker("fljax", sys.executable, tmp_path, rounds=1, limit=0.2)
 
 
+@pytest.mark.slow
 def test_a_side_without_a_population_says_so(tmp_path):
     with pytest.raises(RuntimeError, match="failed: FileNotFoundError: no population in"):
         turns.Worker("fljax", sys.executable, tmp_path, rounds=1, limit=60)

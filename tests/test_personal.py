@@ -202,6 +202,7 @@ def test_training_alone_ends_at_each_client_s_own_minimizer(name):
     close(last, expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_with_few_samples_training_alone_ends_nearest_to_zero():
     """As its docstring says: at the minimizer of least norm."""
     problem = make_problem(strength=0.0)

@@ -1430,6 +1430,7 @@ def test_clusters_discovered_among_absent_clients_are_those_of_the_loops(by, emp
     assert (ours.cluster[2] == 0).all()
 
 
+@pytest.mark.slow
 def test_one_discovered_cluster_is_gfl():
     ours = follow(simulate(FULL, PGFLByGradient(RHO, clusters=1, warmup=2, step_size=0.5)))[0]
     theirs = follow(simulate(FULL, GFL(RHO)))[0]
@@ -1445,6 +1446,7 @@ def test_choices_by_loss_have_no_private_form_and_those_by_gradient_leak_nothing
     assert running.unperturbed(private) == []
 
 
+@pytest.mark.slow
 def test_a_participant_by_loss_gets_all_models_of_its_server():
     numbers = []
     for algorithm in (PGFL(RHO), PGFLByLoss(RHO, **FIND)):

@@ -707,6 +707,7 @@ def test_cells_that_lack_runs_are_marked_and_empty_ones_hatched(grid):
     ]
 
 
+@pytest.mark.slow
 def test_letters_are_as_small_as_cells_need_or_left_out_but_for_marks():
     shape = (40, 45)
     attrs = {"long_name": "error", "units": "m", "decibel": 0}

@@ -110,12 +110,14 @@ def test_it_is_the_run_from_memory(population, algorithm):
     same(*both(population, algorithm))
 
 
+@pytest.mark.slow
 def test_noise_in_gradients_is_that_from_memory(population):
     privacy = fl.privacy.NoisyGradients(0.8, clip=0.5)
     algorithm = fl.algorithms.FedDPSGD(0.1, clients_per_round=4)
     same(*both(population, algorithm, privacy=privacy))
 
 
+@pytest.mark.slow
 def test_optimizers_of_clients_stay_theirs(population):
     optax = pytest.importorskip("optax")
     algorithm = fl.algorithms.FedAvg(
@@ -145,6 +147,7 @@ def test_stages_and_privacy_are_those_from_memory(population, parts):
     same(*both(population, algorithm, **parts))
 
 
+@pytest.mark.slow
 def test_states_travel_with_their_clients(population):
     """A client's control is what its last participation left, whoever took part in between."""
     algorithm = fl.algorithms.SCAFFOLD(0.1, selector=Cyclic(4), local_steps=2)
@@ -159,6 +162,7 @@ def test_records_are_of_every_so_many_rounds(population, evaluated):
     assert disk["round"].values.tolist() == [3, 6]
 
 
+@pytest.mark.slow
 def test_own_models_are_judged_of_the_evaluated_clients(population):
     solver = fl.algorithms.FedAvg(0.2, clients_per_round=4, local_steps=3, batch=4)
     algorithm = fl.algorithms.Ditto(solver, 0.1, attraction=0.5)
@@ -172,6 +176,7 @@ def test_own_models_are_judged_of_the_evaluated_clients(population):
     )
 
 
+@pytest.mark.slow
 def test_what_is_spent_is_of_all_clients_and_metrics_of_the_evaluated(population):
     """The numbers of clients say whose metrics these are."""
     memory, disk = both(
@@ -190,6 +195,7 @@ def test_what_is_spent_is_of_all_clients_and_metrics_of_the_evaluated(population
         )
 
 
+@pytest.mark.slow
 def test_other_initial_models_are_those_of_evaluated_clients_too(population):
     start = np.random.default_rng(1).normal(size=in_memory().dim)
     solver = fl.algorithms.FedAvg(0.2, clients_per_round=1)
@@ -206,6 +212,7 @@ def test_other_initial_models_are_those_of_evaluated_clients_too(population):
     )
 
 
+@pytest.mark.slow
 def test_the_server_s_model_is_judged_of_the_evaluated_clients(population):
     algorithm = fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2)
     metrics = ["client_accuracy", "train_error"]
@@ -228,6 +235,7 @@ def test_each_client_keeps_its_share_of_the_regularizer(population, strength):
     same(*runs)
 
 
+@pytest.mark.slow
 def test_cohorts_are_read_ahead_and_no_further(population, monkeypatch):
     """Of twenty cohorts no more than three are in memory at a time."""
     read, at_work = [], []
@@ -251,6 +259,7 @@ def test_cohorts_are_read_ahead_and_no_further(population, monkeypatch):
     assert max(read_so_far - n for n, read_so_far in enumerate(at_work)) <= 2
 
 
+@pytest.mark.slow
 def test_every_cohort_is_read_once(population, monkeypatch):
     read, asked = type(population).read, []
 
@@ -309,6 +318,7 @@ def test_linear_predictions_are_those_from_memory(tmp_path, loss, algorithm, par
     assert set(one) - set(other) <= {"step_bound", "first_step"}
 
 
+@pytest.mark.slow
 def test_other_numbers_need_no_other_program(population):
     def one(step, key):
         algorithm = fl.algorithms.FedAvg(step, clients_per_round=4, local_steps=2)
@@ -359,6 +369,7 @@ def test_an_interrupted_run_goes_on(population, tmp_path, monkeypatch, stop, set
     identical(whole, again)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_between_records_too(population, tmp_path, monkeypatch):
     whole = kept_run(population, tmp_path / "whole", record_every=4)
     monkeypatch.setattr(cohorts, "CHECKPOINT_BYTES", 0)

@@ -794,6 +794,7 @@ def test_heterogeneous_softmax_is_the_papers_loop(key, monkeypatch, identical):
     assert made.dim == 18
 
 
+@pytest.mark.slow
 def test_heterogeneous_softmax_follows_its_laws(key):
     beta = 2.0
     make = problems.heterogeneous_softmax
@@ -815,6 +816,7 @@ def test_heterogeneous_softmax_follows_its_laws(key):
     close(correlation, beta**2 / (1 + beta**2), atol=0.06)
 
 
+@pytest.mark.slow
 def test_no_label_depends_on_alpha(key):
     make = problems.heterogeneous_softmax
     same, other = (make(key, 6, (9, 40), a, 1.0, dim=5, classes=4) for a in (0.0, 1.0))
@@ -822,6 +824,7 @@ def test_no_label_depends_on_alpha(key):
     assert len(np.unique(same.targets)) == 4
 
 
+@pytest.mark.slow
 def test_heterogeneous_softmax_is_pure_in_its_key(key):
     def make(key, spread):
         made = problems.heterogeneous_softmax(key, 3, (4, 9), spread, spread, dim=2, classes=3)

@@ -182,6 +182,7 @@ def test_updates_of_low_rank_cost_their_factors_and_what_was_missed(form):
         close(state.server, mentees[n - 1], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_an_update_keeps_as_many_directions_as_have_its_energy():
     """Squares 16, 4, 1 and 0 of a matrix that is wider than tall, and of a kernel."""
     rng = np.random.default_rng(0)
@@ -224,6 +225,7 @@ def test_a_kernel_is_a_matrix_of_its_last_axis_and_all_others():
     assert numbers.tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_with_all_of_their_energy_updates_are_whole():
     """The mentee of equal networks that are taught nothing new is federated averaging's."""
     it = make_read()
@@ -233,6 +235,7 @@ def test_with_all_of_their_energy_updates_are_whole():
     assert np.abs(np.asarray(less.server - result.server)).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_counts_of_varying_messages_do_not_overflow():
     link = fl.view(fl.Simulation(RIDGE, FedAvg(0.1)), key=0, round=1).link
     most, there = np.full(5, 2**31 - 1), np.array([True, True, False, True, True])
@@ -262,6 +265,7 @@ def test_mutual_learning_without_teaching_is_both_of_its_parts():
     assert np.abs(np.asarray(result.model - taught.model)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_private_models_that_inherit_nothing_are_what_federated_averaging_trained_last():
     """Of labels alone; the server's model is federated averaging's whatever they inherit."""
     it = make_read()
@@ -279,6 +283,7 @@ def test_private_models_that_inherit_nothing_are_what_federated_averaging_traine
     assert np.abs(np.asarray(kept.model - last.model)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_private_model_changes_ever_more_slowly_until_it_is_inherited_in_full():
     """Of all rounds since, by hand: weights of a past that grows."""
     it = make_read()
@@ -308,6 +313,7 @@ def test_of_equally_frequent_classes_fedrod_s_server_is_federated_averaging_s():
     assert np.abs(np.asarray(state.server - plain.model)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_what_a_personal_head_learns_moves_nothing_else():
     """The server's model does not know of the heads: with others it is the same."""
     it = make_read()
@@ -428,6 +434,7 @@ def test_of_clients_all_alike_heads_are_averaged():
     close(state.model[:, head], np.tile(expected, (4, 1)), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_heads_of_clients_without_a_class_in_common_stay_apart():
     """Of many samples, so that their variance is small: bias rules."""
     rng = np.random.default_rng(2)
@@ -609,6 +616,7 @@ def test_missing_classes_keep_their_part_of_the_head_where_nothing_moves_it():
         assert (still == 0) == (not isinstance(algorithm, FedAvg))
 
 
+@pytest.mark.slow
 def test_a_divergence_and_a_cosine_are_those_of_their_definitions():
     rng = np.random.default_rng(0)
     z, taught, y = rng.normal(size=(6, 4)), rng.normal(size=(6, 4)), rng.integers(0, 4, 6)

@@ -40,6 +40,7 @@ def test_predictions_are_the_heads_of_representations(network):
             close(one.head(parameters, read), one.apply(parameters, x), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_two_parts_are_the_network():
     whole, parts = problem(small.NETWORK), problem()
     assert parts.layout.paths == ("body/a", "body/b", "head/c", "head/d")
@@ -57,6 +58,7 @@ def test_two_parts_are_the_network():
     assert not whole.represents
 
 
+@pytest.mark.slow
 def test_two_parts_may_be_of_any_library():
     nn = pytest.importorskip("flax.linen")
     body, head = (
@@ -169,6 +171,7 @@ def test_the_gradient_of_the_problem_s_own_loss_is_its_gradient(linear, clip):
     close(it.gradient_of(own_loss, w), it.gradient(w), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_another_loss_has_the_gradient_of_differences(monkeypatch):
     """Whole, and in chunks of samples and groups of clients."""
     it = problem()

@@ -53,6 +53,7 @@ def test_a_schedule_of_optax_starts_in_round_one_and_keeps_its_numbers_free(make
     assert as_schedule(ours) is ours
 
 
+@pytest.mark.slow
 def test_numbers_of_optax_are_swept_in_one_program():
     @chex.assert_max_traces(n=1)
     def first(schedule, number):
@@ -81,6 +82,7 @@ def test_the_first_step_is_no_step_uphill(make, value):
         fl.algorithms.FedAvg(make(value))
 
 
+@pytest.mark.slow
 def test_no_step_of_a_run_is_one_uphill():
     """Nor is one that a swept number makes so."""
 
@@ -107,6 +109,7 @@ def test_no_step_of_a_run_is_one_uphill():
         fl.run(fl.Simulation(make_problem(), falling), 4)
 
 
+@pytest.mark.slow
 def test_a_warm_up_may_begin_at_zero():
     rising = from_optax(optax.linear_schedule, init_value=0.0, end_value=0.1, transition_steps=5)
     fl.run(fl.Simulation(make_problem(), fl.algorithms.FedAvg(rising)), 3)

@@ -105,6 +105,7 @@ def test_reptile_is_fedopt_that_steps_towards_the_mean():
 # DANE --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_dane_of_clients_that_are_alike_is_newtons_step():
     """One round leaves of the error the share mu / (h + mu) in each direction; of others, more."""
     alike = make_problem(data=tuple(make_data()[:1] * CLIENTS))
@@ -119,6 +120,7 @@ def test_dane_of_clients_that_are_alike_is_newtons_step():
     assert falls.max() < 1.5 * falls.min()
 
 
+@pytest.mark.slow
 def test_dane_goes_by_the_participants_alone():
     chosen = DANE(1.0, clients_per_round=2)
     objective, x, theirs = make_objective(), np.zeros(DIM), []
@@ -397,6 +399,7 @@ def fixed_point(algorithm):
     return np.linalg.solve(np.eye(DIM) - linear, shift)
 
 
+@pytest.mark.slow
 def test_fednova_is_consistent_where_clients_take_unlike_numbers_of_steps():
     r"""As :math:`\mu\to0` it ends at the minimizer of the mean, FedAvg at that of
     :math:`\sum_kE_kf_k`.
@@ -442,6 +445,7 @@ def test_q_fedavg_ends_where_the_fair_objective_is_least():
     assert spread[1] < 0.95 * spread[0]
 
 
+@pytest.mark.slow
 def test_agnostic_learning_ends_at_the_minimax_model():
     """Where no model has a smaller largest loss, found by a solver of the epigraph's form."""
     objective = make_objective()
@@ -468,6 +472,7 @@ def test_agnostic_learning_ends_at_the_minimax_model():
     assert (mixture[losses(last) < 0.98 * best.fun] < 1e-3).all()  # complementary slackness
 
 
+@pytest.mark.slow
 def test_the_mean_of_agnostic_models_is_kept():
     """Of all rounds; as is the mixture of who was lost on the way."""
     parts = {"losses": fl.link.Independent(0.5), "rounds": 6}
@@ -484,6 +489,7 @@ def test_a_point_goes_to_the_nearest_of_the_simplex(seed):
     close(onto_simplex(result), result, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_clients_drawn_with_unequal_probabilities_ascend_in_the_mean_as_all_would():
     """A client that is drawn half as often counts twice when it is."""
     probability = np.array([0.1, 0.3, 0.15, 0.25, 0.2])

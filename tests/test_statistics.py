@@ -149,6 +149,7 @@ def chi_squares(rng, shape):
     return rng.chisquare(4, shape) / rng.chisquare(10, shape)
 
 
+@pytest.mark.slow
 def test_all_intervals_together_cover():
     """At 95 %, of 30 studies more than 5 miss once in 300 times."""
     assert max(missed(gamma, 20, 5, 30, seed=3)) <= 5 / 30
@@ -326,6 +327,7 @@ def test_accuracies_are_at_most_one_apart():
     assert float(result["difference"].item()) == pytest.approx(0.8 / 3)
 
 
+@pytest.mark.slow
 def test_a_metric_says_its_bounds_in_the_results(key):
     def share(now):
         return jnp.mean(now.model > 0, dtype=now.model.dtype)

@@ -154,6 +154,7 @@ def test_both_readings_of_the_target(target, bracket):
         is_normal(targets[:, k] - clean[:, k], 0.0, NOISE[k])
 
 
+@pytest.mark.slow
 def test_the_processes_move_on_whether_samples_arrive_or_not():
     here = np.random.default_rng(1).uniform(size=(25, 3)) < 0.3
     always, sometimes = play(process(), 25), play(process(arrivals=Trace(here)), 25)
@@ -583,6 +584,7 @@ def test_the_optimum_of_a_mapped_problem_is_that_of_its_features():
     np.testing.assert_allclose(optimum(problem), optimum(mapped), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_some_clients_of_a_mapped_problem_are_mapped_alike():
     problem, mapped = with_map()
     who = jnp.array([2, 0], jnp.int32)

@@ -85,6 +85,7 @@ def test_it_goes_past_a_bad_range():
     assert low / 1.5 < step(far) < 1.5 * high
 
 
+@pytest.mark.slow
 def test_a_range_that_is_not_left_is_said_not_to_hold_the_best():
     stuck = fl.tune(scenario, candidates(1e-5, 1e-4), extensions=0, **METRIC)
     assert not stuck.interior["CTA"]["step_size"]
@@ -169,6 +170,7 @@ def test_no_key_of_an_evaluation_is_drawn():
     assert not tuned_on & seen
 
 
+@pytest.mark.slow
 def test_the_picture_shows_what_was_chosen_in_decibels():
     tuned = fl.tune(scenario, ["CTA", "EXTRA"], **METRIC)
     (ax,) = tuned.plot()
@@ -200,6 +202,7 @@ def served(key, algorithm):
     )
 
 
+@pytest.mark.slow
 def test_several_numbers_and_categories_are_chosen_together(monkeypatch, tmp_path):
     compiled = traces(monkeypatch)
     tuned = fl.tune(served, SPACE, points=4, **METRIC)
@@ -405,6 +408,7 @@ def test_gradients_are_a_goal_of_those_that_count_them():
         )
 
 
+@pytest.mark.slow
 def test_diverged_candidates_count_as_infinite():
     tuned = fl.tune(scenario, candidates(1e-2, 1e40), points=5, **METRIC)
     response = tuned.response["CTA"]
@@ -421,6 +425,7 @@ def test_runs_that_never_get_to_the_target_are_counted():
     assert (response["mean"].where(never & (response["diverged"] == 0), 20) == 20).all()
 
 
+@pytest.mark.slow
 def test_a_target_that_no_candidate_reaches_is_counted_and_said():
     asked = {"goal": "rounds", "target": 1e-30, "points": 3, "extensions": 0, "refinements": 0}
     with pytest.warns(fl.MetricWarning, match=r"no run of CTA reached the target 1e-30"):
@@ -524,6 +529,7 @@ def test_halving_for_a_target_goes_by_the_error_first():
     assert step(tuned) == step(fl.tune(scenario, candidates(0.01, 0.3), **given))
 
 
+@pytest.mark.slow
 def test_what_is_better_the_larger_it_is_is_not_minimized():
     def classified(key, algorithm):
         problem = fl.problems.logistic(key, clients=5, samples=20, dim=2).split(key, test=0.5)
@@ -535,6 +541,7 @@ def test_what_is_better_the_larger_it_is_is_not_minimized():
     np.testing.assert_allclose(run.error_rate, 1 - run.accuracy)
 
 
+@pytest.mark.slow
 def test_a_method_that_always_diverges_says_so():
     with pytest.raises(ValueError, match=r"every candidate .* down to step_size 1e\+30"):
         fl.tune(

@@ -80,6 +80,7 @@ def test_intervals_cover_what_they_say(coupling):
     close(np.mean(np.square(result.noise)), 0.49, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_bad_input():
     coupled = GTVMin(PROBLEM, RING, 1.0)
     with pytest.raises(ValueError, match=r"features must be \[points, 3\], or of each client"):

@@ -57,6 +57,7 @@ def test_metrics_of_each_client_are_its_own_errors():
     np.testing.assert_allclose(run.test_error, run.validation_error.mean("client"), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_books_small_regressions():
     """Exercises 1.3 and 1.4."""
     x, y = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), np.array([7.0, 8.0, 9.0])
@@ -109,6 +110,7 @@ def test_noise_on_features_is_ridge_in_the_mean():
     assert np.linalg.norm(result - ridge) < 0.05 * np.linalg.norm(plain - ridge)
 
 
+@pytest.mark.slow
 def test_diagnosis_by_the_books_table():
     trained = np.array([1.0, 0.1, 9.0, 5.0, 1.0])
     judged = np.array([1.1, 1.0, 9.5, 1.0, 1.49])

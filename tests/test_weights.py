@@ -127,6 +127,7 @@ def test_a_problem_by_samples_is_averaged_by_samples(algorithm):
     assert np.abs(equal - asked).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_what_one_client_minimizes_is_its_mean_loss():
     plain = make_problem()
     factors = np.array([0.3, 2.0, 1.0, 1.2, 0.5])
@@ -156,6 +157,7 @@ def test_weights_of_another_objective_are_said(axis):
     assert results.normalized_error.isel(round=-1).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_weights_that_change_nothing_are_not_said():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -228,6 +228,7 @@ def test_the_sample_is_the_first_of_each_digit():
         np.testing.assert_array_equal(getattr(sample, f"{part}_labels"), labels[first])
 
 
+@pytest.mark.slow
 def test_organamnist_is_what_is_published():
     data = real(organamnist)
     assert data.train_images.shape == (34_561, 28, 28)

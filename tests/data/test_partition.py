@@ -195,6 +195,7 @@ def test_gradients_are_bounded_by_one(key, pool, problem):
     assert np.all(np.asarray(draw(key, black).features) == 0)
 
 
+@pytest.mark.slow
 def test_the_objective_is_passed_on(key, pool):
     problem = draw(key, pool, regularizer=SquaredL2(), strength=np.full(7, 0.5))
     assert isinstance(problem.loss, Logistic)

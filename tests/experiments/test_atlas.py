@@ -256,6 +256,7 @@ def stored(outcomes, name="peers-ring", refused=None):
     }
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
     small, outcome, tmp_path, monkeypatch
 ):
@@ -318,6 +319,7 @@ def test_a_method_is_tuned_and_run_on_fresh_seeds(small):
     assert got["until"]["rounds"] == [n if ok else -1 for n, ok in zip(first, reached, strict=True)]
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_always_diverges_is_kept_with_the_reason(small):
     build, space = method(small, "FedAvg")
     fast = running.Method(build, {"step_size": (1e30, 1e35)})
@@ -327,6 +329,7 @@ def test_an_algorithm_that_always_diverges_is_kept_with_the_reason(small):
     assert got["slow"]["tried"] == 3
 
 
+@pytest.mark.slow
 def test_tuning_and_evaluation_of_a_method_are_one_program(small, monkeypatch):
     compiled = []
     compile_ = engine._compile
@@ -511,6 +514,7 @@ def test_list_names_every_scenario_with_its_reason(capsys):
     assert all(name in said and one.reason in said for name, one in SCENARIOS.items())
 
 
+@pytest.mark.slow
 def test_stored_results_are_of_declared_scenarios():
     for path in (Path(__file__).parents[2] / "figures" / "atlas").glob("*.json"):
         result = running.read(path.stem, path.parent)

@@ -70,6 +70,7 @@ def minimizers(problem):
     return np.stack([np.linalg.lstsq(x, y)[0] for x, y in rows])
 
 
+@pytest.mark.slow
 def test_clients_are_as_far_apart_as_they_should_be():
     with configured("jax_enable_x64", True):
         far = unlike(jax.random.key(0), 200, 30, 3, spread=2.0)
@@ -234,6 +235,7 @@ def test_strong_composition_is_its_formula(rate):
     assert figure_private.strong_composition(4.0, rate, steps, delta) == pytest.approx(least)
 
 
+@pytest.mark.slow
 def test_a_budget_is_what_the_runs_spend():
     pytest.importorskip("dp_accounting")
     algorithm = figure_private.Budgeted(0.5, sampling_rate=0.01, multiplier=1.3, private=True)

@@ -59,6 +59,7 @@ def said(figure, studies):
     return report.page(records.plain(records.record(figure, studies, EFFORT, 0)))
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_judged_as_the_whole(figure, tmp_path):
     made, whole = figure(), {"a": runs(), "b": runs(seeds=3)}
     written = records.store(made, thinning.thinned(made, whole, EFFORT), tmp_path, EFFORT, 0.0)
@@ -94,6 +95,7 @@ def test_counts_are_kept_where_a_figure_says_so(figure):
     np.testing.assert_array_equal(result["bits"], many["bits"])
 
 
+@pytest.mark.slow
 def test_a_figure_that_reads_what_it_does_not_keep_is_told(figure, tmp_path, capsys):
     kept = figure(keep=("bits",))
     records.store(kept, {"a": runs()[["error"]]}, tmp_path, EFFORT, 0.0)

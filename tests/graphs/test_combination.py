@@ -125,6 +125,7 @@ def test_rate_is_the_second_largest_eigenvalue(rule, form):
     np.testing.assert_allclose(limit, np.asarray(mixing.stationary) @ x, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_mixing_refuses_bad_rules_and_steps():
     graph = graphs.ring(6)  # lambda_max = 4
     with pytest.raises(ValueError, match="Did you mean 'metropolis'"):

@@ -72,6 +72,7 @@ def test_failures_are_as_likely_as_they_are_said_to_be():
     close(np.stack(nobody[:3]), 0)
 
 
+@pytest.mark.slow
 def test_probabilities_are_swept_and_traced():
     def of(key, probability):
         result = graphs.random_failures(key, graphs.ring(6), 50, edge_probability=probability)

@@ -90,6 +90,7 @@ def test_random_connected_has_exactly_the_edges_asked_for(nodes, mean_degree, ed
     assert jax.vmap(lambda graph: graph.connected())(batch).all()
 
 
+@pytest.mark.slow
 def test_spanning_tree_is_uniform_over_labeled_trees():
     # 125 trees on five nodes (Cayley); chi-squared at level 1e-3, fixed key.
     draws = 10_000

@@ -234,6 +234,7 @@ def test_a_compressor_must_fit_the_portion(kind):
         fl.run(simulation, 3)
 
 
+@pytest.mark.slow
 def test_portions_are_compressed_as_messages_of_their_size():
     simulation = fl.Simulation(noiseless(), PAOFed(0.1, Circular(2)), compression=Quantize(4))
     run = fl.run(simulation, 3)

@@ -343,6 +343,7 @@ def test_the_server_pays_for_whom_it_tells_and_how_much():
     assert traffic(compressed) == (4, 24, 0, 24 * 32)
 
 
+@pytest.mark.slow
 def test_messages_to_neighbors_count_once_a_receiver():
     link = plain()
     message = jnp.asarray(np.random.default_rng(2).normal(size=(4, 6)))
@@ -403,6 +404,7 @@ def test_products_are_those_of_whole_numbers(count, times):
     assert whole(wide(jnp.asarray(count, jnp.int32), times)) == count * times
 
 
+@pytest.mark.slow
 def test_products_at_all_edges():
     left = jnp.asarray(EDGES, jnp.int32)
     for times in EDGES:

@@ -100,6 +100,7 @@ def test_over_a_cycle_every_parameter_is_shared_equally_often(dim, size):
     np.testing.assert_array_equal(shared, size * cycle // dim)
 
 
+@pytest.mark.slow
 def test_coordinated_clients_share_one_portion_and_others_do_not():
     for sharing in (Circular(3, coordinated=True), Random(3, coordinated=True)):
         for n in (1, 8):

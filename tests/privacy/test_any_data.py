@@ -137,6 +137,7 @@ def test_nor_where_the_budget_alone_clips(kind, budget):
     assert run.attrs["privacy"].count("1 samples not finite, which count as zero") == 1
 
 
+@pytest.mark.slow
 def test_such_a_sample_counts_as_one_of_zero():
     """Prepared or not, with a clip or with a bound; without a promise it stays as it is."""
     features = np.random.default_rng(1).normal(size=(2, 4, DIM))
@@ -172,6 +173,7 @@ def test_features_that_are_drawn_count_too():
     assert np.abs(problem.features[1:]).min() > 0
 
 
+@pytest.mark.slow
 def test_a_network_of_neurons_clips_whatever_its_samples_are():
     """Images whose normalization divides by zero."""
 
@@ -219,6 +221,7 @@ def test_a_message_that_is_not_finite_makes_the_run_nominal(worst):
     assert np.isfinite(run.model).all() == (worst == "nan")
 
 
+@pytest.mark.slow
 def test_what_overflows_keeps_its_distance():
     """Two numbers near the largest are as far apart as they were, or nearer."""
     now = fl.view(studied(ZCDP(1.0)))
@@ -274,6 +277,7 @@ def test_rounding_is_the_gap_that_it_makes():
 
 
 @quiet
+@pytest.mark.slow
 def test_the_precision_of_every_round_and_mechanism_is_looked_at():
     """What is said last may be largest; sums of a server and gradients of clients count too."""
 
@@ -383,6 +387,7 @@ def test_secret_arrivals_cost_every_round(neighbors):
         np.testing.assert_allclose(run.client_rho, cost * rounds, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_secret_arrivals_that_decide_who_is_drawn_are_refused():
     everyone = np.ones((3, 4), bool)
     budget = CentralGaussian(1.0, neighbors="replace", arrivals="secret")

@@ -182,6 +182,7 @@ def test_what_a_central_relation_samples_is_amplified_for_its_own_relation_alone
 
 
 @quiet
+@pytest.mark.slow
 def test_held_out_data_of_private_clients_change_nothing_that_is_said():
     """Metrics look at them, and are no part of the promise; what leaves does not depend on them."""
     rng = np.random.default_rng(1)

@@ -120,6 +120,7 @@ def test_what_is_drawn_has_its_law(draw, steps, generator):
     assert (~np.isin(drawn, x)).sum() == 0
 
 
+@pytest.mark.slow
 def test_large_scales_have_the_laplace_law_and_all_low_bits():
     steps = 2**22
     drawn = np.asarray(discrete_laplace(as_key(5), (400_000,), steps))
@@ -130,6 +131,7 @@ def test_large_scales_have_the_laplace_law_and_all_low_bits():
     assert len(np.unique(drawn)) > 0.96 * len(drawn)
 
 
+@pytest.mark.slow
 def test_every_entry_s_draws_depend_on_its_place_alone():
     for draw in (discrete_gaussian, discrete_laplace):
         keys = jax.random.split(as_key(2), 3)
@@ -256,6 +258,7 @@ def test_two_worlds_messages_lie_on_one_grid(notion):
         np.testing.assert_array_equal(whole[near], expected[near])
 
 
+@pytest.mark.slow
 def test_whole_steps_are_added_exactly_however_far():
     """Up to 2^50 steps from zero, in two integers."""
     rng = np.random.default_rng(0)

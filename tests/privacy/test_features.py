@@ -89,6 +89,7 @@ def test_what_is_not_linear_is_not_protected():
     assert explained(np.column_stack([z, z[:, 0] ** 2, z[:, 1] ** 2]), s) > 0.3
 
 
+@pytest.mark.slow
 def test_under_jit_and_in_single_precision():
     x, s = instance(5)
     wanted = private_map(x, s)

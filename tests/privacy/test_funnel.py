@@ -103,6 +103,7 @@ def test_the_curve_is_that_of_a_linear_program_over_posteriors(seed):
         assert program.fun - 2e-4 <= curve.at(level).private <= program.fun + 5e-5
 
 
+@pytest.mark.slow
 def test_of_a_coin_in_y_nothing_private_is_needed():
     # x = (s, y), apart: y alone tells nothing of s.
     table = np.zeros((2, 4, 2))
@@ -113,6 +114,7 @@ def test_of_a_coin_in_y_nothing_private_is_needed():
     assert curve.private[-1] == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_useful_and_private_costs_all_of_it():
     table = np.zeros((2, 2, 2))
     table[0, 0, 0] = table[1, 1, 1] = 0.5  # s = x = y
@@ -141,6 +143,7 @@ def test_of_maps_that_are_as_useful_but_for_rounding_the_one_that_tells_less_is_
     assert [one[1] for one in funnel._lower_hull(ends)] == [0.0, 0.1]
 
 
+@pytest.mark.slow
 def test_exchanged_the_curve_bounds_what_is_attained_from_above():
     table = table_of(1, 4)
     other = privacy_funnel(table.transpose(2, 1, 0))
@@ -149,6 +152,7 @@ def test_exchanged_the_curve_bounds_what_is_attained_from_above():
             assert other.at(private).private <= useful + 1e-6
 
 
+@pytest.mark.slow
 def test_more_slopes_and_restarts_compile_once_each():
     funnel._descended.clear_cache()
     for seed in range(3):
@@ -237,6 +241,7 @@ def test_a_sweep_of_directions_finds_the_closed_form():
         assert FIGURE.at(level).private <= best + 1e-12
 
 
+@pytest.mark.slow
 def test_without_leak_it_is_the_map_of_184():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 2))

@@ -130,6 +130,7 @@ def test_of_several_samples_known_labels_are_kept_and_images_are_smoothed():
     assert variation(smooth.features) < 0.5 * variation(rough.features)
 
 
+@pytest.mark.slow
 def test_impossible_inversions_are_refused():
     problem = network(1)
     given = problem, problem.initial, gradient_of(problem), jax.random.key(0)

@@ -169,6 +169,7 @@ def test_a_batch_that_is_gathered_is_the_batch(mechanism):
     close(one, other, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_batch_without_room_is_empty(monkeypatch):
     """For one drawn at random among the full ones a sample could push out another."""
     monkeypatch.setattr(feddpsgd, "OVERFLOW", 0.6)
@@ -199,6 +200,7 @@ def test_room_is_left_for_all_but_the_rarest_batches():
     assert FedDPSGD.room(10, 1.0) == 10
 
 
+@pytest.mark.slow
 def test_without_clip_or_noise_to_speak_of_private_averaging_is_averaging():
     algorithm = FedAvg(0.05, epochs=2, weighting="equal")
     plain, _ = trajectory(simulate(algorithm, None))

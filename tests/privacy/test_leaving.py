@@ -327,6 +327,7 @@ def test_every_noisy_gradient_is_booked(times, steps):
     np.testing.assert_allclose(run.client_rho, 5 * times * steps / 8, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_weight_above_its_share_is_cut_to_it():
     """A batch that weighs a sample more than it says moves the gradient no further than it says."""
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=4, dim=2)
@@ -348,6 +349,7 @@ class Repeats(Own):
         return State(arrived.move(state.model), own)
 
 
+@pytest.mark.slow
 def test_a_trusted_server_takes_one_row_of_a_client():
     budget = CentralGaussian(1e-9, clip=1.0)
     simulation = simulated(Repeats, budget)
@@ -364,6 +366,7 @@ class SendsRows(Own):
         return State(jnp.mean(said, axis=0), own)
 
 
+@pytest.mark.slow
 def test_a_second_row_of_a_client_is_booked():
     run = fl.run(simulated(SendsRows, ZCDP(1.0)), rounds=2)
     np.testing.assert_allclose(run.client_rho, [2.0, 1.0, 0.0, 0.0], rtol=1e-12)
@@ -382,6 +385,7 @@ def test_rows_known_to_repeat_a_client_are_refused():
     fl.view(simulated(Own, ZCDP(1.0))).link.send(jnp.zeros((4, 2)), clients=twice, sending=absent)
 
 
+@pytest.mark.slow
 def test_participants_twice_pay_twice():
     """Who draws participants with replacement has two noisy gradients of some of them."""
     simulation = simulated(Own, NoisyGradients(1.0))

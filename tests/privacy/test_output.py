@@ -33,6 +33,7 @@ def test_laplace_noise_is_of_the_scale_of_its_theorem():
     assert stats.kstest(result.ravel() / 4.0, "laplace").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_a_sensitivity_of_the_data_may_be_traced():
     problem = fl.problems.least_squares(jax.random.key(0), 3, 5, 2)
     graph = fl.graphs.ring(3)
@@ -90,6 +91,7 @@ def test_labels_without_chance_stay():
     np.testing.assert_array_equal(randomized_labels(0, labels, np.array([-1, 1]), 0.0), labels)
 
 
+@pytest.mark.slow
 def test_noisy_inputs():
     x, y = np.ones((3000, 2)), np.zeros(3000)
     features, targets = noisy_inputs(0, x, y, 0.5, 2.0)

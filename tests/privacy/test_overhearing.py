@@ -220,6 +220,7 @@ def test_the_simulator_sends_what_the_analysis_assumes(kind):
     np.testing.assert_allclose(np.cov(flat.T) / spread, expected / spread, atol=0.03)
 
 
+@pytest.mark.slow
 def test_the_table_says_who_is_protected_from_whom():
     result = protection(STAR, 0, variance=2.0, rounds=(1, 2))
     verdicts = {(it.scheme, kind, it.rounds): it.verdict for kind, it in result.rows}

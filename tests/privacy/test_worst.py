@@ -140,6 +140,7 @@ def test_features_are_searched_behind_their_map(neighbors):
     assert (result.neighbor.feature_map is None) == (neighbors == "add-or-remove")
 
 
+@pytest.mark.slow
 def test_labels_stay_labels():
     """And a bound of the slope is reached in the limit only."""
     problem = make_problem("logistic")
@@ -151,6 +152,7 @@ def test_labels_stay_labels():
     assert set(np.unique(result.neighbor.targets[CLIENT, :6])) <= {-1.0, 1.0}
 
 
+@pytest.mark.slow
 def test_where_nothing_bounds_gradients_those_within_count():
     """Of an exact minimizer of least squares, whose claim is nominal."""
     label = "P-ADMM"
@@ -275,6 +277,7 @@ def test_a_sensitivity_that_is_too_small_is_found(name):
         assert result.round == 3
 
 
+@pytest.mark.slow
 def test_a_clip_that_is_not_applied_is_found():
     network = make_network()
     simulation = fl.Simulation(
@@ -299,6 +302,7 @@ def test_what_is_found_can_be_audited():
         audit.two_worlds(*result.pair, rounds=2, seeds=200, delta=0.1)
 
 
+@pytest.mark.slow
 def test_the_search_can_be_repeated():
     simulation = one_server(ZCDP(1.0))
     first, again = (audit.worst_neighbors(simulation, evaluations=64, key=3) for _ in range(2))

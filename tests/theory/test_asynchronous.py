@@ -209,6 +209,7 @@ def server_round(clients, w):
             yield chance * np.prod([p for p, _ in outcome]), mean
 
 
+@pytest.mark.slow
 def test_federated_averaging_of_those_that_are_there_is_all_of_its_outcomes():
     start = np.array([0.5, -1.0])
     problem = make_problem(PLANE, start)

@@ -106,6 +106,7 @@ def test_the_noise_spends_the_budget_exactly(keeps):
     np.testing.assert_allclose(accounting.zcdp_epsilon(rho, 1e-6, "gaussian"), 2.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_more_rounds_need_more_noise_and_coupling_less_if_a_model_is_kept():
     problem, graph, _ = instance(4)
 

@@ -113,6 +113,7 @@ def test_server_models_are_those_of_the_loops():
     close(ours, theirs.mixed, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_runs_of_one_key_have_the_same_noise_whatever_the_mixing():
     privacy = fl.privacy.ZCDP(total_rho=1.0)
     plain, mixed = (
@@ -172,6 +173,7 @@ def test_fixed_point_is_where_the_model_is_its_neighbors_mean_of_steps():
             close(rest[s, q], np.mean(steps, axis=0), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_convergence_is_to_a_neighborhood_of_order_one_over_the_penalty():
     """The theorem's optimum is not reached by any penalty, another one is approached."""
     biases = [theory.bias(simulation(PGFL(10.0**i))) for i in range(1, 6)]

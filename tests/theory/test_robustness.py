@@ -47,6 +47,7 @@ def test_the_ratio_is_below_its_bound_and_reaches_it():
     close(tight[0, 0], most[0, 0])
 
 
+@pytest.mark.slow
 def test_a_norm_bounds_what_one_neighbor_does():
     X, y, _, coupling, _, _ = instance(1)
     problem, network = Problem(X, y, LeastSquares()), fl.graphs.complete(K)
@@ -62,6 +63,7 @@ def test_a_norm_bounds_what_one_neighbor_does():
     assert ratio(1e6) > 0.1
 
 
+@pytest.mark.slow
 def test_who_hears_nothing_new_has_no_ratio():
     problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2)
     simulation = fl.Simulation(problem, FedRelax(0.5), fl.graphs.ring(5))
@@ -69,6 +71,7 @@ def test_who_hears_nothing_new_has_no_ratio():
     assert np.isnan(result).tolist() == [False, False, False, True, False]
 
 
+@pytest.mark.slow
 def test_the_residual_is_the_slope_of_the_distance():
     messages, weights = RNG.normal(size=(8, 3)), RNG.uniform(0.5, 2, 8)
 

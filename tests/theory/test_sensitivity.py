@@ -90,6 +90,7 @@ def test_no_instance_violates_a_bound(instances):
     assert worst["8.1 printed"] < 0.1  # proves, and predicts nothing
 
 
+@pytest.mark.slow
 def test_padding_regularizers_and_couplings_of_each_parameter():
     rng = np.random.default_rng(3)
     sizes = [4, 7, 5]
@@ -147,6 +148,7 @@ def test_bad_input():
         theory.common_error(problem, truth, np.ones((K, 3)))
 
 
+@pytest.mark.slow
 def test_it_goes_into_a_sweep():
     """A change of labels that grows moves the solution in proportion."""
     X, y, A, coupling, _, _ = instance(0)

@@ -694,6 +694,7 @@ def test_trade_off_covers_the_printed_noise_term(schedule):
     assert np.mean(terms) < bound * ROUNDS / (ROUNDS - 1) < 3 * np.mean(terms)
 
 
+@pytest.mark.slow
 def test_more_privacy_costs_accuracy_in_simulation():
     loss = "lad"
 

@@ -82,6 +82,7 @@ def test_claims_fail_of_anything_else(name, study, metric, where, factor):
     assert verdict.decided
 
 
+@pytest.mark.slow
 def test_who_is_late_does_the_first_epochs_only(key):
     real = np.arange(7)[None] < np.array([7, 3, 7, 7])[:, None]
     law = fedprox.Unfinished(2, late=2, epochs=5)
@@ -99,6 +100,7 @@ def test_who_is_late_does_the_first_epochs_only(key):
     assert found == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.slow
 def test_metrics_are_of_all_samples(key):
     problem = fl.problems.heterogeneous_softmax(
         *(key, 4, (3, 9), 1.0, 1.0), dim=3, classes=3, test_samples=5

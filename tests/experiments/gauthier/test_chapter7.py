@@ -16,6 +16,7 @@ from experiments.gauthier import figure_7_servers as servers
 SEEDS = 5
 
 
+@pytest.mark.slow
 def test_graphs_have_the_links_that_they_are_named_by():
     degrees = {
         name: np.asarray(servers.graph_of(jax.random.key(0), 16, float(number)).degree)
@@ -27,6 +28,7 @@ def test_graphs_have_the_links_that_they_are_named_by():
     assert degrees["random"].sum() == 16 * 3
 
 
+@pytest.mark.slow
 def test_servers_have_clients_of_all_groups():
     simulation = servers.scenario(jax.random.key(0), servers.pao(16, servers.RING))
     home = np.asarray(simulation.network.server)

@@ -26,6 +26,7 @@ def test_kappa_over_all_pairs_is_the_adjusted_rand_index():
     assert float(figure.kappa(together[1], together[1], some)) == 1
 
 
+@pytest.mark.slow
 def test_parameters_tell_links_apart_by_their_order():
     """Of two links within and two between, three of four pairs are in order; a tie is a half."""
     network = fl.graphs.from_edges(4, [(0, 1), (2, 3), (0, 2), (1, 3)])
@@ -43,6 +44,7 @@ def test_parameters_tell_links_apart_by_their_order():
     close(figure._told_apart(now), 0.875)
 
 
+@pytest.mark.slow
 def test_who_moves_observes_the_next_cluster_with_the_noise_that_it_had():
     key = fl.random_key(0)
     cluster = fl.problems.random_clusters(key, 12, 3)

@@ -102,6 +102,7 @@ def test_mechanisms_have_the_noise_of_their_claims():
         assert figure.mechanism(GAUSSIAN, epsilon, 1.0)[1] == pytest.approx(sigma)
 
 
+@pytest.mark.slow
 def test_exercise_9_1_finds_the_station():
     result = figure.queried(3)
     four = figure.EXCHANGES.value.index(4)

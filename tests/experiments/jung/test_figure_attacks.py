@@ -75,6 +75,7 @@ def made():
     }
 
 
+@pytest.mark.slow
 def test_claims_hold_of_what_they_say():
     studies = made()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []

@@ -61,6 +61,7 @@ def test_noise_has_the_agents_own_variance():
     np.testing.assert_allclose(np.sort(np.log(uneven / 0.04)) / 2, quantiles(), atol=0.1)
 
 
+@pytest.mark.slow
 def test_sizes_are_ragged_and_padding_is_nothing():
     problem = drawn(samples=(3, 9))
     counts = np.asarray(problem.sample_counts())
