@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
-from experiments import picture
+from experiments import picture, tuning
 from experiments.conventions import BETTER, CLOSE, LITTLE, SIGNIFICANTLY
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.headlines.common import LINEAR, first_below
+from experiments.headlines.common import first_below
 from experiments.measures import exponent, joined, of_few
 from experiments.pixels import halved
 from fljax import plotting, statistics
@@ -39,32 +40,34 @@ from fljax.rounds import Round
 
 DATA = Setting(
     "data",
-    "MNIST's first 14,400 images",
-    "not epsilon and rcv1, which are not at hand: 196 of 2,000 features, and 14,400 of 400,000 "
-    "samples, so many that 9, 25 and 64 workers have equally many",
+    "MNIST's first 3600 images",
+    "not epsilon and rcv1, which are not at hand: 196 features of 2000, 3600 samples of 400,000",
 )
 HALVED = Setting("pixels", "14 x 14, of length one", "means of 2 x 2; epsilon's rows have length 1")
 LABELS = Setting(
     "labels", "digits from five on", "of MNIST, the program of Koloskova et al.", given=True
 )
-REGULARIZER = Setting("regularizer", "‖w‖²/(2m)", "Koloskova et al., section 5.3", given=True)
-BATCH = Setting("samples of a gradient", 1, "Lian et al., Algorithm 1; Koloskova et al.", given=True)
+REGULARIZER = Setting("regularizer", "|w|² / (2 m)", "Koloskova et al., section 5.3", given=True)
+BATCH = Setting(
+    "samples of a gradient", 1, "Lian et al., Algorithm 1; Koloskova et al.", given=True
+)
 WORKERS = Setting("workers n", (9, 25, 64), "Koloskova et al., section 5.1", given=True)
 GRAPHS = Setting(
     "networks",
     ("ring", "torus", "complete"),
-    "Koloskova et al., section 5.1; equal weights of a node and its neighbors",
+    "Koloskova et al., section 5.1; a node and its neighbors have equal weights",
     given=True,
 )
 PASSES = Setting(
-    "passes of (a) and (b)",
-    (1, 4, 16),
+    "passes of (a) to (c)",
+    (2, 8, 32),
     "so many gradients in all, shared equally: n workers take 1/n of the rounds",
 )
 CONSTANT = Setting(
-    "step of (a) and (b)",
-    "1/(2L + σ√(K/n))",
-    "Lian et al., Corollary 2, of K rounds; L = λ_max/4 of the second moments, σ at the start",
+    "step of (a) to (c)",
+    "1 / (2 L + sigma √(K / n))",
+    "Lian et al., Corollary 2, of K rounds; L = a fourth of the second moments' largest "
+    "eigenvalue, and sigma at the start",
     given=True,
 )
 DEAL = Setting(
@@ -73,54 +76,53 @@ DEAL = Setting(
     "random, or sorted by label and consecutive: on a ring the labels are two arcs, as in "
     "Koloskova et al.; seeds draw the samples of gradients and what compression drops",
 )
-EPOCHS = Setting("passes of (g) to (i)", 5, "the program of Koloskova et al. has 10")
+EPOCHS = Setting("passes of (g) to (i)", 10, "the program of Koloskova et al.", given=True)
 DELAY = Setting(
     "b of the step a/(t + b), (g) to (i)", 196, "the number of features, as in their program"
 )
-STARTS = Setting("a/b: first and last candidate", (1.0, 32.0), "and beyond, where the end is best")
+STARTS = Setting("a/b: candidates", (1.0, 2.0, 4.0, 8.0, 16.0, 32.0), "of (g) to (i)")
 NODES = Setting("nodes of (d) to (f)", 25, "a ring, Koloskova et al., section 5.2", given=True)
 KEPT = Setting("numbers that are kept", 2, "of 196: 1 %, Koloskova et al., section 5", given=True)
 LEVELS = Setting("levels of qsgd", (256, 16), "averaging and learning, section 5", given=True)
 CONSENSUS = Setting(
-    "consensus step γ: candidates",
-    {"qsgd": (0.1, 1.0), "top 1 %": (0.01, 0.32), "random 1 %": (0.0025, 0.08)},
-    "around 0.34, 0.04 and 0.01 in their program",
+    "consensus step gamma of (h), (i)",
+    {"qsgd": 0.34, "top 1 %": 0.04, "random 1 %": 0.01},
+    "the program of Koloskova et al., on a ring of nine, of as large a part of the numbers",
+    given=True,
 )
-TUNED = Setting(
-    "tuning",
-    "a, and γ where there is one, by the last record",
-    "on up to 3 seeds of their own, by fl.tune, of each cell",
+TRIED = Setting(
+    "gamma of (d) to (f): candidates",
+    {"qsgd": (0.25, 0.5, 1.0), "top 1 %": (0.02, 0.04, 0.08), "random 1 %": (0.01, 0.02, 0.04)},
+    "around those of (h)",
 )
-QUANTIZED = Setting("rounds of (d)", 1500, "the exact scheme ends at the rounding")
-SPARSE = Setting("rounds of (e)", 15000, "the slowest scheme falls by 30 dB and more")
-CUT = Setting("largest error of (d) and (e)", 1e3, "of the first one; what diverges has it too")
-LINE = Setting("levels of a linear rate", (-10.0, -20.0, -30.0), "dB of the first error")
-REACHED = Setting("level to which bits of (f) are counted", -30.0, "dB of the first error")
+TUNED = Setting("tuning", "the least error at the end", "of each curve, on two seeds of their own")
+QUANTIZED = Setting("rounds of (d)", 1000, "the exact scheme ends at the rounding")
+SPARSE = Setting("rounds of (e)", 8000, "the slowest scheme falls by 20 dB and more")
+CUT = Setting("largest error of (d) to (f)", 1e3, "of the first; what diverges has it too")
+LINE = Setting("levels of a linear rate", (-5.0, -12.5, -20.0), "dB of the first error")
+REACHED = Setting("level of the counts of (d) and (f)", -20.0, "dB of the first error")
 GOAL = Setting(
     "level to which bits of (i) are counted",
     1.25,
-    "times where plain messages end, on average over seeds",
+    "times where whole messages end, in the mean over seeds",
 )
-RECORDS = Setting("records", (25, 50), "of a run, in (a) and (b) and elsewhere, at equal distances")
-SEEDS = Setting(
-    "seeds at most",
-    6,
-    "Intervals are Student's t of the jackknife over paired seeds",
-)
+RECORDS = Setting("records", (160, 50, 100), "of a run, in (a) to (c), (g) to (i), and (d) to (f)")
+END = Setting("share that is the end", 10, "the mean over the last tenth of the records")
+SEEDS = Setting("seeds at most", 5, "intervals are Student's t of the jackknife over paired seeds")
 
-GAP, NORM, APART, ERROR = "gap", "norm", "apart", "error"
+GAP, NORM, APART, ERROR, CHOSEN = "gap", "norm", "apart", "error", "chosen"
 SERVER = "C-PSGD"
 RING, TORUS, COMPLETE = GRAPHS.value
 SORTED, SHUFFLED = "sorted", "shuffled"
 ORDERS = (SORTED, SHUFFLED)
-PLAIN, TOP, RANDOM, COARSE = "plain", "top 1 %", "random 1 %", "qsgd"
+WHOLE, TOP, RANDOM, COARSE = "whole", "top 1 %", "random 1 %", "qsgd"
 COMPRESSED = (TOP, RANDOM, COARSE)
-EXACT, Q1, Q2, CHOCO = "exact", "Q1-G", "Q2-G", "Choco"
+EXACT, Q1, Q2 = "exact", "Q1-G", "Q2-G"
 FEWEST, MOST = WORKERS.value[0], WORKERS.value[-1]
 
 
-def named(where: str, workers: int) -> str:
-    return f"{where}, n = {workers}"
+def named(where: str, workers: int, order: str = "") -> str:
+    return ", ".join(filter(None, (where, f"n = {workers}", order)))
 
 
 # --------------------------------------------------------------------------- compression
@@ -197,15 +199,12 @@ class Size(NamedTuple):
     workers: Sequence[int]
     passes: Sequence[int]
     epochs: int
-    shorten: int  # by which (d) and (e) are shorter
-    points: int  # candidates of each number
+    shorten: int  # by which (d) to (f) are shorter
 
 
-FULL = Size(fl.data.mnist, 14400, WORKERS.value, PASSES.value, EPOCHS.value, 1, 6)
+FULL = Size(fl.data.mnist, 3600, WORKERS.value, PASSES.value, EPOCHS.value, 1)
 #: What a test can wait for: the package's own sample.
-TINY = Size(
-    fl.data.mnist_sample, 576, (FEWEST, MOST), (PASSES.value[0], PASSES.value[-1]), 2, 30, 3
-)
+TINY = Size(fl.data.mnist_sample, 320, (FEWEST, MOST), PASSES.value, 4, 40)
 
 
 @functools.cache
@@ -324,14 +323,18 @@ class Decay:
         return self.first * DELAY.value / (DELAY.value + passed)
 
 
+def compressor(kind: str, levels: int) -> Compressor:
+    return {TOP: TopK(KEPT.value), RANDOM: Some(KEPT.value), COARSE: QSGD(levels)}[kind]
+
+
 @functools.cache
 def parallel(where: str, workers: int, size: Size) -> Callable[..., fl.Simulation]:
     """A server, or peers, with a constant step."""
     known = dealt(size, workers, SHUFFLED)
-    single = Uniform(BATCH.value)
 
     def build(key: Array, step: Array) -> fl.Simulation:
-        metrics = [above(known.least), SLOPE, DISTANCE]
+        del key  # all that is random is the batches
+        metrics, single = [above(known.least), SLOPE, DISTANCE], Uniform(BATCH.value)
         if where == SERVER:
             served = FedAvg(step, local_steps=1, batches=single)
             return fl.Simulation(known.problem, served, metrics=metrics)
@@ -344,32 +347,53 @@ def parallel(where: str, workers: int, size: Size) -> Callable[..., fl.Simulatio
 
 @functools.cache
 def learning(
-    graph: str, workers: int, order: str, size: Size
+    graph: str, workers: int, order: str, kind: str, size: Size
 ) -> Callable[..., fl.Simulation]:
+    """Peers with a falling step; messages are whole, or compressed by Choco-SGD."""
     known = dealt(size, workers, order)
 
-    def build(key: Array, algorithm: fl.algorithms.Algorithm) -> fl.Simulation:
+    def build(key: Array, first: Array) -> fl.Simulation:
+        del key
+        step, single = Decay(first), Uniform(BATCH.value)
+        if kind == WHOLE:
+            method = Consensus(step, batches=single)
+        else:
+            method = ChocoSGD(
+                step,
+                compression=compressor(kind, LEVELS.value[1]),
+                consensus_step_size=CONSENSUS.value[kind],
+                batches=single,
+            )
         place = network(graph, workers)
-        return fl.Simulation(known.problem, algorithm, place, metrics=[above(known.least)])
+        return fl.Simulation(known.problem, method, place, metrics=[above(known.least)])
 
-    build.__qualname__ = f"learning({graph}, {workers}, {order}, {size.samples})"
+    build.__qualname__ = f"learning({graph}, {workers}, {order}, {kind}, {size.samples})"
     return build
 
 
 @functools.cache
-def averaging(size: Size) -> Callable[..., fl.Simulation]:
-    """Images at random, one a node; nothing is learned."""
+def averaging(scheme: str, kind: str, size: Size) -> Callable[..., fl.Simulation]:
+    """Images at random, one a node; nothing is learned. Naive schemes send unbiased messages."""
     features, _ = rows_of(size)
     nothing = np.zeros((NODES.value, 1, features.shape[1]), np.float32)
     problem = Problem(nothing, nothing[:, :, 0], LeastSquares())
+    fine = LEVELS.value[0]
 
-    def build(key: Array, algorithm: fl.algorithms.Algorithm) -> fl.Simulation:
+    def build(key: Array, gamma: Array) -> fl.Simulation:
         drawn = jax.random.choice(key, len(features), (NODES.value,), replace=False)
-        place = network(RING, NODES.value)
-        start = jnp.asarray(features)[drawn]
-        return fl.Simulation(problem.starting_at(start), algorithm, place, metrics=[FROM_MEAN])
+        start = problem.starting_at(jnp.asarray(features)[drawn])
+        if scheme == EXACT:
+            method = Consensus(1.0)
+        elif scheme in (Q1, Q2):
+            unbiased = QSGD(fine, shrunk=False) if kind == COARSE else RandomK(KEPT.value)
+            method = Naive(
+                1.0, compression=unbiased, consensus_step_size=gamma, balanced=scheme == Q2
+            )
+        else:
+            method = ChocoSGD(1.0, compression=compressor(kind, fine), consensus_step_size=gamma)
+        return fl.Simulation(start, method, network(RING, NODES.value), metrics=[FROM_MEAN])
 
-    build.__qualname__ = f"averaging({size.samples})"
+    build.__qualname__ = f"averaging({scheme}, {kind}, {size.samples})"
     return build
 
 
@@ -382,170 +406,113 @@ def spaced(rounds: int, records: int) -> dict[str, int]:
     return {"rounds": every * records, "record_every": every}
 
 
-Methods = Mapping[str, tuple[Callable[..., Any], Mapping[str, tuple]]]
-
-
 def tuned(
     effort: Effort,
     name: str,
     scenario: Callable[..., fl.Simulation],
-    methods: Methods,
+    candidates: Mapping[str, Sequence[float]],
     metric: str,
-    size: Size,
     length: Mapping[str, int],
 ) -> xr.Dataset:
-    """Methods with the numbers whose last record is best on other seeds, and these numbers."""
-    searched = {method: of for method, of in methods.items() if of[1]}
-    found, numbers = {method: build() for method, (build, given) in methods.items() if not given}, {}
-    if searched:
-        best = fl.tune(
-            scenario,
-            searched,
-            metric=metric,
-            seeds=min(effort.tuning_seeds, 3),
-            points=size.points,
-            extensions=0 if effort.quick else 1,
-            refinements=0,
-            store=None if effort.store is None else effort.store / f"tuning-{name}",
-            **length,
-        )
-        found, numbers = found | dict(best.methods), best.chosen
-    result = effort.sweep(
-        name,
-        scenario,
-        grid={"algorithm": {method: found[method] for method in methods}},
-        seeds=min(effort.seeds, SEEDS.value),
-        **length,
-    )
-    said = [
-        ", ".join(f"{key} = {value:.3g}" for key, value in numbers.get(method, {}).items())
-        for method in methods
-    ]
-    return result[[metric, "diverged", "bits"]].assign_coords(chosen=("algorithm", said))
+    """Runs with the candidate that is best on other seeds. One program has all seeds of all."""
+    ((number, values),) = candidates.items()
+    others = [*tuning.seeds(min(effort.tuning_seeds, 2))]
+    seeds = [*range(min(effort.seeds, SEEDS.value))]
+    values = effort.thin(values, 2)
+    found = effort.sweep(name, scenario, grid={number: values}, seeds=[*seeds, *others], **length)
+    score = late(tuning.means(found.sel(seed=others), metric)).values
+    best = values[int(np.argmin(score))]
+    edge = " (an end)" if len(values) > 1 and best in (values[0], values[-1]) else ""
+    said = f"{number} = {best:g} of {len(values)}{edge}" if len(values) > 1 else ""
+    result = found[[metric, "diverged", "bits"]].sel({number: best, "seed": seeds})
+    return result.drop_vars(number).assign_coords({CHOSEN: said})
 
 
-def by_record(result: xr.Dataset) -> xr.Dataset:
-    """Rounds as the number of their record: runs of unlike length have as many."""
-    return result.assign_coords(round=1 + np.arange(result.sizes["round"]))
+def late(curves: xr.DataArray) -> xr.DataArray:
+    """The mean over the end."""
+    few = max(1, curves.sizes["round"] // END.value)
+    return curves.isel(round=slice(-few, None)).mean("round")
 
 
 def speeding(effort: Effort, size: Size) -> xr.Dataset:
-    """All of a run's squared gradients and distances as their means."""
+    """Runs with the steps of few and many rounds, all as long as the longest. Of each its own part
+    is read.
+    """
     cells = [(SERVER, 1), *((SERVER, n) for n in size.workers), *((RING, n) for n in size.workers)]
     cells += [(graph, MOST) for graph in (TORUS, COMPLETE)]
 
-    def run(where: str, workers: int, passes: int) -> xr.Dataset:
-        length = spaced(passes * size.samples // workers, RECORDS.value[0])
-        known, rounds = dealt(size, workers, SHUFFLED), length["rounds"]
-        step = 1 / (2 * known.curvature + known.noise * (rounds / workers) ** 0.5)
-        result = effort.sweep(
-            f"parallel-{where}-{workers}-{passes}",
+    def run(where: str, workers: int) -> xr.Dataset:
+        length = spaced(size.passes[-1] * size.samples // workers, RECORDS.value[0])
+        known = dealt(size, workers, SHUFFLED)
+        shares = [of / size.passes[-1] for of in size.passes]
+        rounds = [length["rounds"] * share for share in shares]
+        steps = [1 / (2 * known.curvature + known.noise * (k / workers) ** 0.5) for k in rounds]
+        found = effort.sweep(
+            f"parallel-{where}-{workers}",
             parallel(where, workers, size),
-            grid={"step": [step]},
+            grid={"step": steps},
             seeds=min(effort.seeds, SEEDS.value),
             **length,
-        ).isel(step=0, drop=True)
+        ).rename(step="passes")
+        found = found.assign_coords(passes=[*size.passes], round=range(1, RECORDS.value[0] + 1))
+        own = xr.DataArray(np.array(shares), {"passes": [*size.passes]}) * RECORDS.value[0]
+        means = {
+            name: found[name].where(found["round"] <= own).mean("round", keep_attrs=True)
+            for name in (NORM, APART)
+        }
         # The busiest is the server, or any peer: all have as many neighbors. Models in and out.
-        models = result["bits"].isel(round=-1) / (WORD * known.problem.dim * rounds)
-        share = 1 if where == SERVER else 2 / workers
-        means = {name: result[name].mean("round") for name in (NORM, APART)}
-        result = by_record(result[[GAP]]).assign(means)
-        return result.assign(busiest=share * models, rounds=rounds)
+        models = found["bits"].isel(round=-1, seed=0, passes=0, drop=True) / WORD
+        part = (1 if where == SERVER else 2 / workers) / known.problem.dim / length["rounds"]
+        longest = found[[GAP]].sel(passes=size.passes[-1], drop=True)
+        taken = ("passes", np.array(rounds))
+        return longest.assign(means).assign(busiest=part * models, taken=taken)
 
-    names = [named(where, workers) for where, workers in cells]
-    parts = [
-        joined(*(run(*cell, passes) for cell in cells)).assign_coords(algorithm=names)
-        for passes in size.passes
-    ]
-    return joined(*parts, axis="passes").assign_coords(passes=[*size.passes])
-
-
-def first_step(cls: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    def build(first: float, **numbers: float) -> Any:
-        return cls(Decay(first), batches=Uniform(BATCH.value), **fixed, **numbers)
-
-    return build
-
-
-def gamma(kind: str) -> tuple:
-    """The candidates; quantization has its best near one, which is the end."""
-    found = CONSENSUS.value[kind]
-    return (*found, "linear") if kind == COARSE else found
-
-
-def compressors(levels: int) -> dict[str, Compressor]:
-    return {TOP: TopK(KEPT.value), RANDOM: Some(KEPT.value), COARSE: QSGD(levels)}
+    parts = joined(*(run(*cell) for cell in cells))
+    return parts.assign_coords(algorithm=[named(*cell) for cell in cells])
 
 
 def gossiping(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
-    def naive(compression: Compressor) -> Methods:
-        return {
-            name: (
-                functools.partial(
-                    *(Naive, 1.0),
-                    compression=compression,
-                    consensus_step_size=1.0,
-                    balanced=name == Q2,
-                ),
-                {},
-            )
-            for name in (Q1, Q2)
-        }
+    def run(rounds: int, *schemes: tuple[str, str]) -> xr.Dataset:
+        parts = []
+        for scheme, kind in schemes:
+            free = scheme in COMPRESSED
+            candidates = {"gamma": TRIED.value[kind] if free else (1.0,)}
+            length = spaced(rounds // size.shorten, RECORDS.value[2])
+            name, scenario = f"{scheme}-{kind}-{rounds}", averaging(scheme, kind, size)
+            found = tuned(effort, name, scenario, candidates, ERROR, length)
+            # What diverges is as bad as can be.
+            error = found[ERROR].where(found["diverged"] == 0).fillna(CUT.value)
+            error = error.clip(max=CUT.value).assign_attrs(found[ERROR].attrs)
+            parts.append(found.assign({ERROR: error}).drop_vars("diverged"))
+        return joined(*parts).assign_coords(algorithm=[scheme for scheme, _ in schemes])
 
-    def choco(compression: Compressor, kind: str) -> tuple:
-        def build(consensus_step_size: float) -> ChocoSGD:
-            return ChocoSGD(1.0, compression=compression, consensus_step_size=consensus_step_size)
-
-        return build, {"consensus_step_size": gamma(kind)}
-
-    def run(name: str, methods: Methods, rounds: int) -> xr.Dataset:
-        length = spaced(rounds // size.shorten, 3 * RECORDS.value[1])
-        found = tuned(effort, name, averaging(size), methods, ERROR, size, length)
-        # What diverges is as bad as can be.
-        error = found[ERROR].where(found["diverged"] == 0, CUT.value)
-        clipped = error.fillna(CUT.value).clip(max=CUT.value).assign_attrs(found[ERROR].attrs)
-        return found.assign({ERROR: clipped}).drop_vars("diverged")
-
-    exact = {EXACT: (functools.partial(Consensus, 1.0), {})}
-    fine, kinds = LEVELS.value[0], compressors(LEVELS.value[0])
-    dense = exact | {CHOCO: choco(kinds[COARSE], COARSE)} | naive(QSGD(fine, shrunk=False))
-    sparse = exact | {kind: choco(kinds[kind], kind) for kind in (TOP, RANDOM)}
-    return {
-        "quantized": run("quantized", dense, QUANTIZED.value),
-        "sparse": run("sparse", sparse | naive(RandomK(KEPT.value)), SPARSE.value),
-    }
+    dense = [(scheme, COARSE) for scheme in (EXACT, COARSE, Q1, Q2)]
+    sparse = [(EXACT, TOP), (TOP, TOP), (RANDOM, RANDOM), (Q1, RANDOM), (Q2, RANDOM)]
+    return {"quantized": run(QUANTIZED.value, *dense), "sparse": run(SPARSE.value, *sparse)}
 
 
 def over_networks(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
-    step = {"first": STARTS.value}
-    kinds = compressors(LEVELS.value[1])
-
-    def run(graph: str, workers: int, order: str, methods: Methods) -> xr.Dataset:
+    def run(graph: str, workers: int, order: str, kind: str = WHOLE) -> xr.Dataset:
         length = spaced(size.epochs * size.samples // workers, RECORDS.value[1])
-        name = f"{graph}-{workers}-{order}-{len(methods)}"
-        scenario = learning(graph, workers, order, size)
-        return by_record(tuned(effort, name, scenario, methods, GAP, size, length))
+        scenario = learning(graph, workers, order, kind, size)
+        name = f"{graph}-{workers}-{order}-{kind}"
+        return tuned(effort, name, scenario, {"first": STARTS.value}, GAP, length)
 
-    plain = {PLAIN: (first_step(Consensus), step)}
-    compressed = {
-        kind: (
-            first_step(ChocoSGD, compression=kinds[kind]),
-            step | {"consensus_step_size": gamma(kind)},
-        )
-        for kind in COMPRESSED
-    }
-    cells = [(graph, workers) for workers in size.workers for graph in GRAPHS.value]
-    networks, messages = [], []
-    for order in ORDERS:
-        parts = [run(*cell, order, plain) for cell in cells]
-        names = [named(*cell) for cell in cells]
-        networks.append(joined(*parts).assign_coords(algorithm=names))
-        least = parts[cells.index((RING, FEWEST))]
-        messages.append(joined(least, run(RING, FEWEST, order, compressed)))
-    both = {"networks": networks, "messages": messages}
+    cells = [(graph, n, SORTED) for n in size.workers for graph in GRAPHS.value]
+    cells += [(RING, n, SHUFFLED) for n in size.workers]
+    networks = {cell: run(*cell) for cell in cells}
+    messages = [
+        joined(
+            networks[RING, FEWEST, order],
+            *(run(RING, FEWEST, order, kind) for kind in COMPRESSED),
+        ).assign_coords(algorithm=[WHOLE, *COMPRESSED])
+        for order in ORDERS
+    ]
+    # Runs of unlike length have as many records.
+    alike = [of.assign_coords(round=range(1, RECORDS.value[1] + 1)) for of in networks.values()]
     return {
-        name: joined(*parts, axis="order").assign_coords(order=[*ORDERS])
-        for name, parts in both.items()
+        "networks": joined(*alike).assign_coords(algorithm=[named(*cell) for cell in cells]),
+        "messages": joined(*messages, axis="order").assign_coords(order=[*ORDERS]),
     }
 
 
@@ -556,3 +523,526 @@ def study(effort: Effort) -> Studies:
         **gossiping(effort, size),
         **over_networks(effort, size),
     }
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def plot(studies: Studies) -> Picture:
+    titles = (
+        *("one server or a ring", "linear speed-up", "the busiest node"),
+        *("agreeing, quantized", "agreeing, 1 % is sent", "agreeing, by bits"),
+        *("networks", "Choco-SGD, sorted", "Choco-SGD by bits, sorted"),
+    )
+    drawing, axes = picture.panels(titles, columns=3, height=2.15)
+    speed(studies["parallel"], axes[:3])
+    for ax, name in zip(axes[3:5], ("quantized", "sparse"), strict=True):
+        plotting.learning_curves(studies[name], ERROR, ax=ax)
+        picture.fade(ax)
+        ax.set_ylim(-72, 32)
+    bits(studies, axes[5])
+    ends(studies["networks"], axes[6])
+    some = studies["messages"].sel(order=SORTED)
+    for ax, x in zip(axes[7:], ("round", "bits"), strict=True):
+        plotting.learning_curves(some, GAP, x=x, ax=ax)
+        picture.fade(ax)
+    return picture.finish(drawing)
+
+
+def speed(data: xr.Dataset, axes: Sequence[Axes]) -> None:
+    """Losses along the longest runs, gradients by the rounds of a run, and who says how much."""
+    workers = present(data)
+    shown = [named(SERVER, 1), named(SERVER, MOST), *(named(RING, n) for n in workers)]
+    looks = {name: plotting.LOOKS[place] for place, name in enumerate(shown)}
+    passed = data.assign_coords(round=data["round"] * PASSES.value[-1] / data.sizes["round"])
+    plotting.learning_curves(passed.sel(algorithm=shown), GAP, ax=axes[0])
+    for line in axes[0].lines:
+        line.set_marker("")
+    picture.fade(axes[0])
+    axes[0].set_xlabel("passes over the data")
+    for name in shown:
+        of = data.sel(algorithm=name)
+        mean = of[NORM].mean("seed").transpose("passes")
+        axes[1].loglog(of["taken"].values, mean.values, **looks[name], label=name)
+    axes[1].set(xlabel="rounds of a run", ylabel="mean squared gradient")
+    for place, where in enumerate((SERVER, *GRAPHS.value)):
+        at = [n for n in (1, *workers) if named(where, n) in data["algorithm"].values]
+        models = [float(data["busiest"].sel(algorithm=named(where, n))) for n in at]
+        axes[2].loglog(at, models, **plotting.LOOKS[place], label=where)
+    axes[2].set(xlabel="workers n", ylabel="models a round, in and out")
+    axes[2].set_xticks([1, *workers], [str(n) for n in (1, *workers)])
+    axes[2].minorticks_off()
+    for ax in axes[1:]:
+        ax.legend()
+
+
+def bits(studies: Studies, ax: Axes) -> None:
+    shown = {"quantized": (EXACT, COARSE), "sparse": (TOP, RANDOM)}
+    names = [(study, name) for study, several in shown.items() for name in several]
+    for place, (study, name) in enumerate(names):
+        of = studies[study].sel(algorithm=name)
+        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+        error = statistics.decibels(of[ERROR].mean("seed").values)
+        ax.plot(spent(of), error, **look, label=name)
+    label = "squared distance from the mean [dB]"
+    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent so far", ylabel=label)
+    ax.legend()
+
+
+def ends(data: xr.Dataset, ax: Axes) -> None:
+    """Where runs end, by their network."""
+    cells = [(graph, SORTED) for graph in GRAPHS.value] + [(RING, SHUFFLED)]
+    workers = present(data)
+    for place, (graph, order) in enumerate(cells):
+        found = [end(data, named(graph, n, order)) for n in workers]
+        numbers = [of_few(statistics.decibels, one, unit="dB") for one in found]
+        bars = np.abs([[e.value - e.low, e.high - e.value] for e in numbers]).T
+        values = [e.value for e in numbers]
+        look = plotting.LOOKS[place]
+        ax.errorbar(workers, values, bars, capsize=2, **look, label=f"{graph}, {order}")
+    ax.set(xscale="log", xlabel="workers n", ylabel="loss above the least at the end [dB]")
+    ax.set_xticks(workers, [str(n) for n in workers])
+    ax.minorticks_off()
+    ax.legend()
+
+
+# --------------------------------------------------------------------------- the claims
+
+
+def present(data: xr.Dataset) -> list[int]:
+    """Of how many workers there are runs: a quick study has fewer."""
+    names = data["algorithm"].values.tolist()
+    return [n for n in WORKERS.value if any(f"{RING}, n = {n}" in name for name in names)]
+
+
+def end(data: xr.Dataset, name: str, metric: str = GAP) -> np.ndarray:
+    """``[S]``."""
+    return late(data[metric].sel(algorithm=name)).transpose("seed").values.astype(float)
+
+
+def spent(data: xr.Dataset) -> np.ndarray:
+    """``[rounds]``: bits until each record."""
+    return data["bits"].mean("seed").transpose("round").values.astype(float)
+
+
+def apart_by(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """How far one mean is above another, dB."""
+    return of_few(lambda a, b: statistics.decibels(a / b), over, under, unit="dB")
+
+
+def times(over: np.ndarray, under: np.ndarray) -> Estimate:
+    return of_few(lambda a, b: a / b, over, under, unit="times")
+
+
+def of_run(data: xr.Dataset, name: str, passes: int, metric: str = NORM) -> np.ndarray:
+    """``[S]``: a run's mean over its rounds."""
+    return data[metric].sel(algorithm=name, passes=passes).transpose("seed").values.astype(float)
+
+
+def as_server(studies: Studies) -> dict[str, Estimate]:
+    data = studies["parallel"]
+    return {
+        f"n = {n}": apart_by(end(data, named(RING, n)), end(data, named(SERVER, n)))
+        for n in present(data)
+    }
+
+
+def speed_up(studies: Studies) -> dict[str, Estimate]:
+    """How far gradients of many workers are above those of one, of as many samples."""
+    data, most = studies["parallel"], PASSES.value[-1]
+    one = of_run(data, named(SERVER, 1), most)
+    return {
+        f"n = {n} above one": apart_by(of_run(data, named(RING, n), most), one)
+        for n in present(data)
+    }
+
+
+def falling(over: str, under: str) -> Measure:
+    """How much farther one is above another in short runs than in long ones, dB."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["parallel"]
+        samples = [
+            of_run(data, name, passes)
+            for passes in (PASSES.value[0], PASSES.value[-1])
+            for name in (over, under)
+        ]
+        found = of_few(
+            lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
+            *samples,
+            unit="dB",
+        )
+        return {f"{over} above {under}, short runs less long ones": found}
+
+    return measure
+
+
+def no_network(studies: Studies) -> dict[str, Estimate]:
+    data, most = studies["parallel"], PASSES.value[-1]
+    server = of_run(data, named(SERVER, MOST), most)
+    return {
+        f"{graph} above {SERVER}, n = {MOST}": apart_by(
+            of_run(data, named(graph, MOST), most), server
+        )
+        for graph in GRAPHS.value
+    }
+
+
+def agreement(studies: Studies) -> dict[str, Estimate]:
+    """The exponent of the models' mean squared distance in the number of rounds."""
+    data = studies["parallel"]
+
+    def found(n: int) -> Estimate:
+        name = named(RING, n)
+        samples = [of_run(data, name, passes, APART) for passes in PASSES.value]
+        rounds = data["taken"].sel(algorithm=name).values
+        return of_few(lambda *means: exponent(np.array([means]), rounds)[0], *samples, unit="")
+
+    return {f"n = {n}": found(n) for n in present(data)}
+
+
+def busiest(studies: Studies) -> dict[str, Estimate]:
+    of = studies["parallel"]["busiest"]
+
+    def ratio(n: int) -> float:
+        server, peer = (float(of.sel(algorithm=named(x, n))) for x in (SERVER, RING))
+        return server / peer / (n / 2)
+
+    return {f"n = {n}": Estimate.exact(ratio(n), "times") for n in present(studies["parallel"])}
+
+
+def reach(data: xr.Dataset, name: str, level: float, at: np.ndarray) -> np.ndarray:
+    """``[S]``: where on an axis an averaging comes to a level, dB."""
+    curves = data[ERROR].sel(algorithm=name).transpose("seed", "round").values.astype(float)
+    return first_below(statistics.decibels(np.maximum(curves, 1e-30)), level, at)
+
+
+#: Schemes of Choco-Gossip, and where they are.
+CHOCO = {COARSE: "quantized", TOP: "sparse", RANDOM: "sparse"}
+
+
+def straight(studies: Studies) -> dict[str, Estimate]:
+    """Rounds of a second stretch of a fall over those of a first that is as deep."""
+
+    def ratio(name: str, study: str) -> Estimate:
+        data = studies[study]
+        start, middle, stop = (
+            reach(data, name, level, data["round"].values) for level in LINE.value
+        )
+        return times(stop - middle, middle - start)
+
+    return {name: ratio(name, study) for name, study in CHOCO.items()}
+
+
+def as_exact(studies: Studies) -> dict[str, Estimate]:
+    data = studies["quantized"]
+    rounds = [reach(data, x, REACHED.value, data["round"].values) for x in (COARSE, EXACT)]
+    return {f"rounds of {COARSE} over {EXACT}": times(*rounds)}
+
+
+def stalls(studies: Studies) -> dict[str, Estimate]:
+    return {
+        f"{naive} above Choco-Gossip, {name}": apart_by(
+            end(studies[study], naive, ERROR), end(studies[study], name, ERROR)
+        )
+        for name, study in CHOCO.items()
+        for naive in (Q1, Q2)
+    }
+
+
+def fewer_bits_to_agree(studies: Studies) -> dict[str, Estimate]:
+    data = studies["quantized"]
+    bits = [reach(data, x, REACHED.value, spent(data.sel(algorithm=x))) for x in (EXACT, COARSE)]
+    return {f"bits of {EXACT} over {COARSE}": times(*bits)}
+
+
+def by_network(*pairs: tuple[tuple[str, str], tuple[str, str]]) -> Measure:
+    """How far one network and order ends above another, of every number of workers."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["networks"]
+        return {
+            f"{a}, {p} above {b}, {q}, n = {n}": apart_by(
+                end(data, named(a, n, p)), end(data, named(b, n, q))
+            )
+            for n in present(data)
+            for (a, p), (b, q) in pairs
+        }
+
+    return measure
+
+
+def compressed_above(studies: Studies) -> dict[str, Estimate]:
+    def found(order: str, kind: str) -> Estimate:
+        data = studies["messages"].sel(order=order)
+        return apart_by(end(data, kind), end(data, WHOLE))
+
+    return {f"{kind}, {order}": found(order, kind) for order in ORDERS for kind in COMPRESSED}
+
+
+def saved(*kinds: str) -> Measure:
+    """Bits of whole messages over those of compressed ones, until about where the former end."""
+
+    def found(data: xr.Dataset, kind: str) -> Estimate:
+        level = float(statistics.decibels(GOAL.value * end(data, WHOLE).mean()))
+
+        def needed(name: str) -> np.ndarray:
+            of = data.sel(algorithm=name)
+            curves = of[GAP].transpose("seed", "round").values.astype(float)
+            return first_below(statistics.decibels(curves), level, spent(of))
+
+        return times(needed(WHOLE), needed(kind))
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["messages"]
+        return {
+            f"{kind}, {order}": found(data.sel(order=order), kind)
+            for order in ORDERS
+            for kind in kinds
+        }
+
+    return measure
+
+
+def rows(studies: Studies) -> list[dict[str, Any]]:
+    """What was chosen of each curve."""
+    result = []
+    for name in ("quantized", "sparse", "networks", "messages"):
+        data = studies[name]
+        groups = [""] if "order" not in data.dims else data["order"].values.tolist()
+        for order in groups:
+            chosen = data[CHOSEN].sel(order=order) if order else data[CHOSEN]
+            result += [
+                {"method": ", ".join(filter(None, (name, method, order))), "numbers": said}
+                | {"chosen": True}
+                for method, said in zip(
+                    data["algorithm"].values.tolist(), chosen.values.tolist(), strict=True
+                )
+                if said
+            ]
+    return result
+
+
+LIAN, KOLOSKOVA = "Lian et al. 2017", "Koloskova et al. 2019"
+CONDITION = "ours: logistic regression of MNIST's digits, all workers' in random order"
+CONVEX = "ours: MNIST in the place of epsilon and rcv1"
+VECTORS = "ours: the vectors are images of MNIST, of 196 numbers"
+LONGEST = f"of {PASSES.value[-1]} passes"
+
+
+def mean_gradients(studies: Studies) -> str:
+    data = studies["parallel"]
+    names = [named(SERVER, 1), named(SERVER, MOST), *(named(g, MOST) for g in GRAPHS.value)]
+    said = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{1e4 * of_run(data, name, passes).mean():.3g}" for passes in PASSES.value)
+        for name in names
+    )
+    return f"Mean squared gradients, times 10⁴, in runs of {PASSES.value} passes: {said}."
+
+
+def where_networks_end(studies: Studies) -> str:
+    data = studies["networks"]
+    said = ", ".join(
+        f"{name} {end(data, name).mean():.4f}" for name in data["algorithm"].values.tolist()
+    )
+    return f"Losses above the least at the end: {said}."
+
+
+def where_messages_end(studies: Studies) -> str:
+    data = studies["messages"]
+    said = ", ".join(
+        f"{kind}, {order} {end(data.sel(order=order), kind).mean():.4f}"
+        for order in ORDERS
+        for kind in (WHOLE, *COMPRESSED)
+    )
+    return f"Losses above the least at the end: {said}."
+
+
+def at_most(studies: Studies) -> str:
+    """What a message saves, whatever a run needs."""
+    data = studies["messages"].isel(order=0)
+    whole = spent(data.sel(algorithm=WHOLE))[-1]
+    said = ", ".join(
+        f"{whole / spent(data.sel(algorithm=kind))[-1]:.3g} times for {kind}" for kind in COMPRESSED
+    )
+    return f"A message has fewer bits by {said}, places of numbers counted; no run saves more."
+
+
+FIGURE = Figure(
+    name="field-topology",
+    title="D-PSGD and Choco: what a network costs, and how little messages need to say",
+    source="Lian et al. 2017; Koloskova et al. 2019, figures 2 to 6",
+    caption="(a) Loss of the mean model above the least with one server (C-PSGD) and on a ring "
+    "(D-PSGD), with the step of Lian et al. for the longest run. (b) The mean squared gradient "
+    "over a run by its length: with linear speed-up n workers are n times to the left. (c) Models "
+    "that the busiest node sends and receives in a round. (d), (e) Agreement on a mean by "
+    "Choco-Gossip (qsgd, top and random 1 %) and by models that are compressed themselves (Q1-G, "
+    "Q2-G; in (e) to random 1 %), (f) by bits. (g) Where SGD on networks ends, labels sorted or "
+    "shuffled among workers; (h), (i) Choco-SGD on a ring of nine. Steps of (g) to (i) are tuned for each curve. "
+    f"Means of {SEEDS.value} seeds with 95 % bands.",
+    study=study,
+    plot=plot,
+    tuning=rows,
+    claims=[
+        Claim(
+            "decentralized-is-as-fast",
+            "in as many rounds D-PSGD on a ring comes as far as with a server",
+            f"{LIAN}, section 5",
+            as_server,
+            *CLOSE.db.when(f"loss above the least at the end {LONGEST}"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "linear-speed-up",
+            "n workers need an n-th of the rounds, after enough of them",
+            f"{LIAN}, Corollary 2",
+            speed_up,
+            *CLOSE.db.when(f"mean squared gradient {LONGEST}"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "speed-up-needs-rounds",
+            "the more rounds, the nearer to it",
+            f"{LIAN}, Corollary 2",
+            falling(named(RING, MOST), named(SERVER, 1)),
+            *BETTER.db.when("mean squared gradients of the shortest and the longest runs"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "network-vanishes",
+            "after enough rounds the network does not matter",
+            f"{LIAN}, Corollary 2",
+            no_network,
+            *CLOSE.db.when(f"mean squared gradient {LONGEST}"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "network-matters-early",
+            "and before that it does",
+            f"{LIAN}, Corollary 2",
+            falling(named(RING, MOST), named(SERVER, MOST)),
+            *BETTER.db.when("mean squared gradients of the shortest and the longest runs"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "models-agree",
+            "models come together at O(1/K)",
+            f"{LIAN}, Theorem 3",
+            agreement,
+            (-INFINITE, -0.8),
+            "exponent of the mean squared distance in K: -1 or less, up to 0.2",
+            CONDITION,
+        ),
+        Claim(
+            "busiest-node",
+            "the busiest node's traffic is O(n) with a server, and that of its neighbors in a "
+            "network",
+            f"{LIAN}, table 1",
+            busiest,
+            (0.99, 1.01),
+            "their ratio over n / 2",
+            construction="a server hears from and tells n workers, a peer on a ring two",
+        ),
+        Claim(
+            "choco-gossip-is-linear",
+            "Choco-Gossip converges linearly, however messages are compressed",
+            f"{KOLOSKOVA}, Theorem 2 and section 5.2",
+            straight,
+            (0, 1.5),
+            f"from {LINE.value[1]:g} to {LINE.value[2]:g} dB it takes at most one and a half "
+            f"times the rounds of {LINE.value[0]:g} to {LINE.value[1]:g} dB",
+            VECTORS,
+        ),
+        Claim(
+            "quantized-is-as-fast",
+            "with 256 levels it takes as many rounds as exact messages",
+            f"{KOLOSKOVA}, section 5.2",
+            as_exact,
+            *CLOSE.factor.when(f"rounds to {REACHED.value:g} dB"),
+            VECTORS,
+        ),
+        Claim(
+            "naive-gossip-stalls",
+            "where models are compressed themselves, nodes do not agree on the mean",
+            f"{KOLOSKOVA}, section 5.2",
+            stalls,
+            *SIGNIFICANTLY.db.when("at the end, above Choco-Gossip"),
+            VECTORS,
+        ),
+        Claim(
+            "quantized-saves-bits",
+            "and Choco-Gossip has sent fewer bits",
+            f"{KOLOSKOVA}, section 5.2",
+            fewer_bits_to_agree,
+            *BETTER.factor.when(f"bits to {REACHED.value:g} dB"),
+            VECTORS,
+        ),
+        Claim(
+            "better-connected-is-faster",
+            "on sorted data a torus is better than a ring, and a complete graph than a torus",
+            f"{KOLOSKOVA}, section 5.3",
+            by_network(((RING, SORTED), (TORUS, SORTED)), ((TORUS, SORTED), (COMPLETE, SORTED))),
+            *BETTER.db.when("loss above the least at the end"),
+            CONVEX,
+            note=where_networks_end,
+        ),
+        Claim(
+            "networks-differ-little",
+            "the network affects higher-order terms only",
+            f"{KOLOSKOVA}, abstract",
+            by_network(((RING, SORTED), (COMPLETE, SORTED))),
+            *LITTLE.db.when("loss above the least at the end, on sorted data"),
+            CONVEX,
+            note=where_networks_end,
+        ),
+        Claim(
+            "sorted-is-harder",
+            "sorted data are harder than shuffled ones",
+            f"{KOLOSKOVA}, section 5.3",
+            by_network(((RING, SORTED), (RING, SHUFFLED))),
+            *BETTER.db.when("loss above the least at the end, on a ring"),
+            CONVEX,
+            note=where_networks_end,
+        ),
+        Claim(
+            "compressed-is-as-good",
+            "in as many rounds Choco-SGD comes almost as far as with whole messages",
+            f"{KOLOSKOVA}, section 5.3",
+            compressed_above,
+            *LITTLE.db.when("loss above the least at the end"),
+            CONVEX,
+            note=where_messages_end,
+        ),
+        Claim(
+            "saves-two-orders",
+            "with 1 % of the numbers it communicates two orders of magnitude less",
+            f"{KOLOSKOVA}, abstract",
+            saved(TOP, RANDOM),
+            (100, INFINITE),
+            f"bits until {GOAL.value:g} times where whole messages end",
+            CONVEX,
+            note=at_most,
+        ),
+        Claim(
+            "saves-bits",
+            "it comes as far with fewer bits",
+            f"{KOLOSKOVA}, abstract",
+            saved(*COMPRESSED),
+            *BETTER.factor.when(f"bits until {GOAL.value:g} times where whole messages end"),
+            CONVEX,
+            note=where_messages_end,
+        ),
+    ],
+    settings=(
+        *(DATA, HALVED, LABELS, REGULARIZER, BATCH, WORKERS, GRAPHS, PASSES, CONSTANT, DEAL),
+        *(EPOCHS, DELAY, STARTS, NODES, KEPT, LEVELS, CONSENSUS, TRIED, TUNED, tuning.SEEDS),
+        *(QUANTIZED, SPARSE, CUT, LINE, REACHED, GOAL, RECORDS, END, SEEDS),
+    ),
+    keep=("bits",),
+)
