@@ -879,7 +879,8 @@ FIGURE = Figure(
     "that the busiest node sends and receives in a round. (d), (e) Agreement on a mean by "
     "Choco-Gossip (qsgd, top and random 1 %) and by models that are compressed themselves (Q1-G, "
     "Q2-G; in (e) to random 1 %), (f) by bits. (g) Where SGD on networks ends, labels sorted or "
-    "shuffled among workers; (h), (i) Choco-SGD on a ring of nine. Steps of (g) to (i) are tuned for each curve. "
+    "shuffled among workers; (h), (i) Choco-SGD on a ring of nine. Steps of (g) to (i) are tuned "
+    "for each curve. "
     f"Means of {SEEDS.value} seeds with 95 % bands.",
     study=study,
     plot=plot,
