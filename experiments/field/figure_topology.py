@@ -428,6 +428,13 @@ def tuned(
     return result.drop_vars(number).assign_coords({CHOSEN: said})
 
 
+def beside(parts: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Methods by name, each with what was chosen for it."""
+    said = [str(of[CHOSEN].values) for of in parts.values()]
+    result = joined(*(of.drop_vars(CHOSEN) for of in parts.values()))
+    return result.assign_coords({"algorithm": [*parts], CHOSEN: ("algorithm", said)})
+
+
 def late(curves: xr.DataArray) -> xr.DataArray:
     """The mean over the end."""
     few = max(1, curves.sizes["round"] // END.value)
@@ -473,7 +480,7 @@ def speeding(effort: Effort, size: Size) -> xr.Dataset:
 
 def gossiping(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
     def run(rounds: int, *schemes: tuple[str, str]) -> xr.Dataset:
-        parts = []
+        parts = {}
         for scheme, kind in schemes:
             free = scheme in COMPRESSED
             candidates = {"gamma": TRIED.value[kind] if free else (1.0,)}
@@ -483,8 +490,8 @@ def gossiping(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
             # What diverges is as bad as can be.
             error = found[ERROR].where(found["diverged"] == 0).fillna(CUT.value)
             error = error.clip(max=CUT.value).assign_attrs(found[ERROR].attrs)
-            parts.append(found.assign({ERROR: error}).drop_vars("diverged"))
-        return joined(*parts).assign_coords(algorithm=[scheme for scheme, _ in schemes])
+            parts[scheme] = found.assign({ERROR: error}).drop_vars("diverged")
+        return beside(parts)
 
     dense = [(scheme, COARSE) for scheme in (EXACT, COARSE, Q1, Q2)]
     sparse = [(EXACT, TOP), (TOP, TOP), (RANDOM, RANDOM), (Q1, RANDOM), (Q2, RANDOM)]
@@ -502,16 +509,17 @@ def over_networks(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
     cells += [(RING, n, SHUFFLED) for n in size.workers]
     networks = {cell: run(*cell) for cell in cells}
     messages = [
-        joined(
-            networks[RING, FEWEST, order],
-            *(run(RING, FEWEST, order, kind) for kind in COMPRESSED),
-        ).assign_coords(algorithm=[WHOLE, *COMPRESSED])
+        beside(
+            {WHOLE: networks[RING, FEWEST, order]}
+            | {kind: run(RING, FEWEST, order, kind) for kind in COMPRESSED}
+        )
         for order in ORDERS
     ]
     # Runs of unlike length have as many records.
-    alike = [of.assign_coords(round=range(1, RECORDS.value[1] + 1)) for of in networks.values()]
+    records = range(1, RECORDS.value[1] + 1)
+    alike = {named(*cell): of.assign_coords(round=records) for cell, of in networks.items()}
     return {
-        "networks": joined(*alike).assign_coords(algorithm=[named(*cell) for cell in cells]),
+        "networks": beside(alike),
         "messages": joined(*messages, axis="order").assign_coords(order=[*ORDERS]),
     }
 
@@ -811,7 +819,8 @@ def rows(studies: Studies) -> list[dict[str, Any]]:
         data = studies[name]
         groups = [""] if "order" not in data.dims else data["order"].values.tolist()
         for order in groups:
-            chosen = data[CHOSEN].sel(order=order) if order else data[CHOSEN]
+            chosen = data[CHOSEN]
+            chosen = chosen.sel(order=order) if "order" in chosen.dims else chosen
             result += [
                 {"method": ", ".join(filter(None, (name, method, order))), "numbers": said}
                 | {"chosen": True}
