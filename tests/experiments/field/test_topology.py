@@ -152,7 +152,6 @@ LAST = PASSES.value[-1]
         ("linear-speed-up", at("parallel", NORM, 2, algorithm=named(RING, 25), passes=LAST)),
         ("speed-up-needs-rounds", at("parallel", NORM, 3, algorithm=named(RING, 64), passes=LAST)),
         ("network-vanishes", at("parallel", NORM, 2, algorithm=named(TORUS, 64), passes=LAST)),
-        ("network-matters-early", at("parallel", NORM, 2, algorithm=named(RING, 64), passes=LAST)),
         ("models-agree", at("parallel", APART, 9, algorithm=named(RING, 9), passes=LAST)),
         ("busiest-node", at("parallel", "busiest", 2, algorithm=named(RING, 9))),
         ("choco-gossip-is-linear", at("sparse", ERROR, 20, algorithm=TOP, round=slice(32, None))),
@@ -181,14 +180,14 @@ def test_every_claim_is_harmed():
 
 
 def test_compression_is_a_contraction_where_choco_needs_it(key):
-    message = np.asarray(jax.random.normal(key, (1, 50)))
+    message = jax.random.normal(key, (1, 50))
     keys = jax.random.split(jax.random.key(1), 2000)
 
     def sent(compressor):
         one = jax.vmap(lambda k: compressor.compress(k[None], message)[0])
         return np.asarray(one(keys))
 
-    length = np.sum(message**2)
+    length = float(np.sum(np.asarray(message) ** 2))
     some = sent(topology.Some(5))
     assert np.all((some == 0) | np.isclose(some, message))
     np.testing.assert_array_equal((some != 0).sum(axis=1), 5)
@@ -210,7 +209,7 @@ def test_compression_is_a_contraction_where_choco_needs_it(key):
 def test_naive_gossip_in_a_loop(key):
     """A round of each scheme, whatever is said."""
     compression = topology.TopK(2)
-    start = np.asarray(jax.random.normal(key, (5, 6)))
+    start = jax.random.normal(key, (5, 6))
     problem = topology.Problem(
         np.zeros((5, 1, 6)), np.zeros((5, 1)), topology.LeastSquares()
     ).starting_at(start)
