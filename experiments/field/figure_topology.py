@@ -249,7 +249,7 @@ def dealt(size: Size, workers: int, order: str) -> Learned:
 
 def known_of(features: np.ndarray, labels: np.ndarray, shares: np.ndarray) -> tuple[float, ...]:
     """The least loss, by Newton's method, its smoothness, and the gradients' deviation at zero."""
-    signed = np.float64(labels)[:, None] * features
+    signed = labels.astype(np.float64)[:, None] * features
     strength = 1 / len(labels)
     model = np.zeros(features.shape[1])
     for _ in range(20):
