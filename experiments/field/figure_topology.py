@@ -884,6 +884,17 @@ def where_networks_end(studies: Studies) -> str:
     return f"Losses above the least at the end: {said}."
 
 
+def short_runs(studies: Studies) -> str:
+    """How long the runs are beside the source's."""
+    least, most = (EPOCHS.value * FULL.samples // n for n in (MOST, FEWEST))
+    there = [EPOCHS.value * 400_000 // n for n in (MOST, FEWEST)]
+    return (
+        f"Terms of higher order fall faster, but as many passes over fewer images are {least} to "
+        f"{most} rounds here, and {there[0]} to {there[1]} over epsilon; shuffled labels leave "
+        f"little of them. {where_networks_end(studies)}"
+    )
+
+
 def where_messages_end(studies: Studies) -> str:
     data = studies["messages"]
     said = ", ".join(
@@ -1027,7 +1038,7 @@ FIGURE = Figure(
             by_network(((RING, SORTED), (COMPLETE, SORTED))),
             *LITTLE.db.when("loss above the least at the end, on sorted data"),
             CONVEX,
-            note=where_networks_end,
+            note=short_runs,
         ),
         Claim(
             "sorted-is-harder",
