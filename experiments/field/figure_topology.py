@@ -902,11 +902,7 @@ def where_messages_end(studies: Studies) -> str:
         for order in ORDERS
         for kind in (WHOLE, *COMPRESSED)
     )
-    return (
-        f"Losses above the least at the end: {said}. On sorted data runs of "
-        f"{EPOCHS.value * FULL.samples // FEWEST} rounds are short beside the time in which small "
-        "consensus steps mix."
-    )
+    return f"Losses above the least at the end: {said}."
 
 
 def at_most(studies: Studies) -> str:
