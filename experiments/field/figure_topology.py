@@ -1,0 +1,1087 @@
+"""Lian et al. 2017 (D-PSGD) and Koloskova et al. 2019 (Choco): what a network costs, and how little
+its messages need to say.
+
+Workers with rows of MNIST learn which digits are below five, by gradients of single images. A
+server averages their models, or neighbors on a ring, a torus or a complete graph do; and neighbors
+agree on the mean of their vectors by messages that are compressed.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+import fljax as fl
+from experiments import picture, tuning
+from experiments.conventions import BETTER, CLOSE, LITTLE, SIGNIFICANTLY
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.headlines.common import first_below
+from experiments.measures import exponent, joined, of_few
+from experiments.pixels import halved
+from fljax import plotting, statistics
+from fljax.algorithms import ChocoSGD, Consensus, FedAvg
+from fljax.batches import Uniform
+from fljax.data import partition
+from fljax.data.images import Images
+from fljax.link import Compressor, RandomK, TopK
+from fljax.link.compression import WORD
+from fljax.metrics import Metric, Snapshot
+from fljax.problems import LeastSquares, Logistic, Problem, SquaredL2
+from fljax.rounds import Round
+
+#: What messages say.
+WHOLE, TOP, RANDOM, COARSE = "whole", "top 1 %", "random 1 %", "qsgd"
+
+# --------------------------------------------------------------------------- settings
+
+DATA = Setting(
+    "data",
+    "MNIST's first 3600 images",
+    "not epsilon and rcv1, which are not at hand: 196 features of 2000, 3600 samples of 400,000",
+)
+HALVED = Setting("pixels", "14 x 14, of length one", "means of 2 x 2; epsilon's rows have length 1")
+LABELS = Setting(
+    "labels", "digits from five on", "of MNIST, the program of Koloskova et al.", given=True
+)
+REGULARIZER = Setting("regularizer", "|w|² / (2 m)", "Koloskova et al., section 5.3", given=True)
+BATCH = Setting(
+    "samples of a gradient", 1, "Lian et al., Algorithm 1; Koloskova et al.", given=True
+)
+WORKERS = Setting("workers n", (9, 25, 64), "Koloskova et al., section 5.1", given=True)
+GRAPHS = Setting(
+    "networks",
+    ("ring", "torus", "complete"),
+    "Koloskova et al., section 5.1; a node and its neighbors have equal weights",
+    given=True,
+)
+PASSES = Setting(
+    "passes of (a) to (c)",
+    (2, 8, 32),
+    "so many gradients in all, shared equally: n workers take 1/n of the rounds",
+)
+CONSTANT = Setting(
+    "step of (a) to (c)",
+    "1 / (2 L + sigma √(K / n))",
+    "Lian et al., Corollary 2, of K rounds; L = a fourth of the second moments' largest "
+    "eigenvalue, and sigma at the start",
+    given=True,
+)
+DEAL = Setting(
+    "who has which images",
+    "one deal for all seeds",
+    "random, or sorted by label and consecutive: on a ring the labels are two arcs, as in "
+    "Koloskova et al.; seeds draw the samples of gradients and what compression drops",
+)
+EPOCHS = Setting("passes of (g) to (i)", 10, "the program of Koloskova et al.", given=True)
+DELAY = Setting(
+    "b of the step a/(t + b), (g) to (i)", 196, "the number of features, as in their program"
+)
+STARTS = Setting("a/b: candidates", (1.0, 2.0, 4.0, 8.0, 16.0, 32.0), "of (g) to (i)")
+NODES = Setting("nodes of (d) to (f)", 25, "a ring, Koloskova et al., section 5.2", given=True)
+KEPT = Setting("numbers that are kept", 2, "of 196: 1 %, Koloskova et al., section 5", given=True)
+LEVELS = Setting("levels of qsgd", (256, 16), "averaging and learning, section 5", given=True)
+CONSENSUS = Setting(
+    "consensus step gamma of Choco",
+    {COARSE: 0.34, TOP: 0.04, RANDOM: 0.01},
+    "the program of Koloskova et al., of Choco-SGD on a ring of nine, of 16 levels and 1 % of the "
+    "numbers. In (e) random 1 % diverges with 0.02, and top 1 % with 0.08 in one run of seven",
+    given=True,
+)
+FINE = Setting("gamma of (d)", 1.0, "as of exact messages: 256 levels change little")
+TUNED = Setting("tuning", "the least error at the end", "of each curve, on two seeds of their own")
+QUANTIZED = Setting("rounds of (d)", 300, "Choco-Gossip is not yet at the rounding of floats")
+SPARSE = Setting("rounds of (e)", 8000, "the slowest scheme falls by 20 dB and more")
+CUT = Setting("largest error of (d) to (f)", 1e3, "of the first; what diverges has it too")
+LINE = Setting(
+    "levels of a linear rate",
+    (-15.0, -19.5, -24.0),
+    "dB of the first error: below the -11 dB that the slowest two modes of a ring of 25 have of it",
+)
+REACHED = Setting("level of the counts of (d) and (f)", -20.0, "dB of the first error")
+GOAL = Setting(
+    "level to which bits of (i) are counted",
+    1.25,
+    "times where whole messages end, in the mean over seeds",
+)
+RECORDS = Setting("records", (160, 50, 100), "of a run, in (a) to (c), (g) to (i), and (d) to (f)")
+END = Setting("share that is the end", 10, "the mean over the last tenth of the records")
+SEEDS = Setting("seeds at most", 5, "intervals are Student's t of the jackknife over paired seeds")
+
+GAP, NORM, APART, ERROR, CHOSEN = "gap", "norm", "apart", "error", "chosen"
+SERVER = "C-PSGD"
+RING, TORUS, COMPLETE = GRAPHS.value
+SORTED, SHUFFLED = "sorted", "shuffled"
+ORDERS = (SORTED, SHUFFLED)
+COMPRESSED = (TOP, RANDOM, COARSE)
+EXACT, Q1, Q2 = "exact", "Q1-G", "Q2-G"
+FEWEST, MOST = WORKERS.value[0], WORKERS.value[-1]
+
+
+def named(where: str, workers: int, order: str = "") -> str:
+    return ", ".join(filter(None, (where, f"n = {workers}", order)))
+
+
+# --------------------------------------------------------------------------- compression
+
+
+@fl.module
+class Some(RandomK):
+    """Random entries as they are: a contraction, as Choco needs it."""
+
+    def compress(
+        self, keys: Array, message: Float[Array, "senders dim"]
+    ) -> Float[Array, "senders dim"]:
+        return self.count / message.shape[1] * super().compress(keys, message)
+
+
+@fl.module
+class QSGD(Compressor):
+    """Magnitudes in whole steps of the Euclidean norm over ``levels``, rounded at random.
+
+    Args:
+      levels: a power of two. The last one is that of a vector of a single number.
+      shrunk: whether divided by the bound of its second moment, which makes it a contraction.
+    """
+
+    levels: int = fl.static()
+    shrunk: bool = fl.static(default=True)
+
+    def bits(self, dim: int) -> int:
+        return dim * self.levels.bit_length() + WORD  # a sign each, and the norm
+
+    def compress(
+        self, keys: Array, message: Float[Array, "senders dim"]
+    ) -> Float[Array, "senders dim"]:
+        dim = message.shape[1]
+        norm = jnp.sqrt(jnp.sum(message**2, axis=1, keepdims=True))
+        draw = jax.vmap(lambda key: jax.random.uniform(key, (dim,), message.dtype))
+        exact = self.levels * jnp.abs(message) / jnp.where(norm > 0, norm, 1)
+        rounded = jnp.sign(message) * norm * jnp.floor(exact + draw(keys)) / self.levels
+        bound = 1 + min(dim / self.levels**2, dim**0.5 / self.levels)
+        return rounded / bound if self.shrunk else rounded
+
+
+@fl.module
+class Naive(ChocoSGD):
+    """Gossip of compressed models themselves, without gradients (Q1-G and Q2-G).
+
+    Args:
+      balanced: whether a node compares what it hears with what it said, which keeps the mean
+        (Q2-G), or with what it has (Q1-G).
+    """
+
+    balanced: bool = fl.static(default=True)
+
+    def step(self, state: Any, now: Round) -> Any:
+        model = state.model
+        said, inbox = now.link.exchange(model, compression=self.compression)
+        heard = inbox.mean(state.mixing)
+        if self.balanced:
+            model = model + heard - said
+        else:
+            own = state.mixing.self_weight[:, None]
+            model = own * model + heard - own * said
+        return state._replace(model=model)
+
+
+# --------------------------------------------------------------------------- what is learned
+
+
+class Size(NamedTuple):
+    """What is learned, how long."""
+
+    images: Callable[[], Images]
+    samples: int
+    workers: Sequence[int]
+    passes: Sequence[int]
+    epochs: int
+    shorten: int  # by which (d) to (f) are shorter
+
+
+FULL = Size(fl.data.mnist, 3600, WORKERS.value, PASSES.value, EPOCHS.value, 1)
+#: What a test can wait for: the package's own sample.
+TINY = Size(fl.data.mnist_sample, 320, (FEWEST, MOST), PASSES.value, 4, 40)
+
+
+@functools.cache
+def rows_of(size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """Images of length one, ``[m, D]``, and labels ±1, ``[m]``."""
+    known = size.images()
+    flat = halved(known.train_images[: size.samples]).reshape(size.samples, -1)
+    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
+    return flat, np.where(known.train_labels[: size.samples] < 5, -1, 1).astype(np.float32)
+
+
+class Learned(NamedTuple):
+    """A problem of the mean of its clients' objectives, and what is known of it."""
+
+    problem: Problem
+    least: float
+    curvature: float
+    noise: float
+
+
+@functools.cache
+def dealt(size: Size, workers: int, order: str) -> Learned:
+    features, labels = rows_of(size)
+    whole = np.argsort(labels, kind="stable")
+    parts = np.array_split(whole, workers)
+    if order == SHUFFLED:
+        parts = partition.iid(len(labels), workers, 0)
+    problem = fl.problems.from_clients(
+        [(features[rows], labels[rows]) for rows in parts],
+        Logistic(),
+        SquaredL2(),
+        # All clients share it, and their objectives are added.
+        strength=workers / (2 * size.samples),
+    )
+    shares = np.concatenate([np.full(len(rows), 1 / (workers * len(rows))) for rows in parts])
+    every = np.concatenate(parts)
+    return Learned(problem, *known_of(features[every], labels[every], shares))
+
+
+def known_of(features: np.ndarray, labels: np.ndarray, shares: np.ndarray) -> tuple[float, ...]:
+    """The least loss, by Newton's method, its smoothness, and the gradients' deviation at zero."""
+    signed = labels.astype(np.float64)[:, None] * features
+    strength = 1 / len(labels)
+    model = np.zeros(features.shape[1])
+    for _ in range(20):
+        off = 1 / (1 + np.exp(signed @ model))
+        slope = strength * model - signed.T @ (shares * off)
+        bend = signed.T @ (signed * (shares * off * (1 - off))[:, None])
+        model = model - np.linalg.solve(bend + strength * np.eye(len(bend)), slope)
+    least = shares @ np.logaddexp(0, -signed @ model) + strength / 2 * model @ model
+    moments = signed.T @ (signed * shares[:, None])
+    curvature = np.linalg.eigvalsh(moments)[-1] / 4 + strength
+    lengths = shares @ np.sum(signed**2, axis=1)
+    mean = shares @ signed
+    return float(least), float(curvature), float(np.sqrt(lengths - mean @ mean) / 2)
+
+
+def mean_loss(now: Snapshot, model: Array) -> Array:
+    everywhere = jnp.broadcast_to(model[None], now.model.shape)
+    return jnp.mean(now.problem.objective(everywhere))
+
+
+def slope(now: Snapshot) -> Array:
+    gradient = jax.grad(functools.partial(mean_loss, now))(jnp.mean(now.model, axis=0))
+    return jnp.sum(gradient**2)
+
+
+def apart(now: Snapshot) -> Array:
+    return jnp.mean(jnp.sum((now.model - jnp.mean(now.model, axis=0)[None]) ** 2, axis=1))
+
+
+def above(least: float) -> Metric:
+    """Of the mean model's loss above the least."""
+
+    def gap(now: Snapshot) -> Array:
+        return mean_loss(now, jnp.mean(now.model, axis=0)) - least
+
+    return Metric(GAP, gap, "loss above the least", decibel=True, needs_data=True)
+
+
+SLOPE = Metric(NORM, slope, "squared gradient", decibel=True, needs_data=True)
+DISTANCE = Metric(APART, apart, "squared distance from the mean model", decibel=True)
+
+
+def of_start(now: Snapshot) -> Array:
+    """The squared distance from the mean of the first vectors, over that of the first ones."""
+    start = now.problem.initial
+    mean = jnp.mean(start, axis=0)[None]
+    return jnp.sum((now.model - mean) ** 2) / jnp.sum((start - mean) ** 2)
+
+
+FROM_MEAN = Metric(ERROR, of_start, "squared distance from the mean", decibel=True)
+
+
+@functools.cache
+def network(graph: str, workers: int) -> fl.graphs.Graph:
+    side = round(workers**0.5)
+    return {
+        RING: lambda: fl.graphs.ring(workers),
+        TORUS: lambda: fl.graphs.grid(side, side, torus=True),
+        COMPLETE: lambda: fl.graphs.complete(workers),
+    }[graph]()
+
+
+# --------------------------------------------------------------------------- scenarios
+
+
+@fl.module
+class Decay:
+    """The step ``a/(t + b)``, of which ``a/b`` is the first."""
+
+    first: Any
+
+    def __call__(self, round: Array) -> Array:
+        passed = round.astype(jnp.result_type(self.first)) - 1
+        return self.first * DELAY.value / (DELAY.value + passed)
+
+
+def compressor(kind: str, levels: int) -> Compressor:
+    return {TOP: TopK(KEPT.value), RANDOM: Some(KEPT.value), COARSE: QSGD(levels)}[kind]
+
+
+@functools.cache
+def parallel(where: str, workers: int, size: Size) -> Callable[..., fl.Simulation]:
+    """A server, or peers, with a constant step."""
+    known = dealt(size, workers, SHUFFLED)
+
+    def build(key: Array, step: Array) -> fl.Simulation:
+        del key  # all that is random is the batches
+        metrics, single = [above(known.least), SLOPE, DISTANCE], Uniform(BATCH.value)
+        if where == SERVER:
+            served = FedAvg(step, local_steps=1, batches=single)
+            return fl.Simulation(known.problem, served, metrics=metrics)
+        peers = Consensus(step, batches=single)
+        return fl.Simulation(known.problem, peers, network(where, workers), metrics=metrics)
+
+    build.__qualname__ = f"parallel({where}, {workers}, {size.samples})"
+    return build
+
+
+@functools.cache
+def learning(
+    graph: str, workers: int, order: str, kind: str, size: Size
+) -> Callable[..., fl.Simulation]:
+    """Peers with a falling step; messages are whole, or compressed by Choco-SGD."""
+    known = dealt(size, workers, order)
+
+    def build(key: Array, first: Array) -> fl.Simulation:
+        del key
+        step, single = Decay(first), Uniform(BATCH.value)
+        if kind == WHOLE:
+            method = Consensus(step, batches=single)
+        else:
+            method = ChocoSGD(
+                step,
+                compression=compressor(kind, LEVELS.value[1]),
+                consensus_step_size=CONSENSUS.value[kind],
+                batches=single,
+            )
+        place = network(graph, workers)
+        return fl.Simulation(known.problem, method, place, metrics=[above(known.least)])
+
+    build.__qualname__ = f"learning({graph}, {workers}, {order}, {kind}, {size.samples})"
+    return build
+
+
+@functools.cache
+def averaging(scheme: str, kind: str, size: Size) -> Callable[..., fl.Simulation]:
+    """Images at random, one a node; nothing is learned. Naive schemes send unbiased messages."""
+    features, _ = rows_of(size)
+    nothing = np.zeros((NODES.value, 1, features.shape[1]), np.float32)
+    problem = Problem(nothing, nothing[:, :, 0], LeastSquares())
+    fine = LEVELS.value[0]
+
+    def build(key: Array, gamma: Array) -> fl.Simulation:
+        drawn = jax.random.choice(key, len(features), (NODES.value,), replace=False)
+        start = problem.starting_at(jnp.asarray(features)[drawn])
+        if scheme == EXACT:
+            method = Consensus(1.0)
+        elif scheme in (Q1, Q2):
+            unbiased = QSGD(fine, shrunk=False) if kind == COARSE else RandomK(KEPT.value)
+            method = Naive(
+                1.0, compression=unbiased, consensus_step_size=gamma, balanced=scheme == Q2
+            )
+        else:
+            method = ChocoSGD(1.0, compression=compressor(kind, fine), consensus_step_size=gamma)
+        return fl.Simulation(start, method, network(RING, NODES.value), metrics=[FROM_MEAN])
+
+    build.__qualname__ = f"averaging({scheme}, {kind}, {size.samples})"
+    return build
+
+
+# --------------------------------------------------------------------------- study
+
+
+def spaced(rounds: int, records: int) -> dict[str, int]:
+    """As many records at equal distances, and about as many rounds."""
+    every = max(1, rounds // records)
+    return {"rounds": every * records, "record_every": every}
+
+
+def tuned(
+    effort: Effort,
+    name: str,
+    scenario: Callable[..., fl.Simulation],
+    candidates: Mapping[str, Sequence[float]],
+    metric: str,
+    length: Mapping[str, int],
+) -> xr.Dataset:
+    """Runs with the candidate that is best on other seeds. One program has all seeds of all."""
+    ((number, values),) = candidates.items()
+    others = [*tuning.seeds(min(effort.tuning_seeds, 2))]
+    seeds = [*range(min(effort.seeds, SEEDS.value))]
+    values = effort.thin(values, 2)
+    if len(values) == 1:
+        others = []
+    found = effort.sweep(name, scenario, grid={number: values}, seeds=[*seeds, *others], **length)
+    best, said = values[0], ""
+    if others:
+        score = late(tuning.means(found.sel(seed=others), metric)).values
+        best = values[int(np.argmin(score))]
+        edge = " (an end)" if best in (values[0], values[-1]) else ""
+        said = f"{number} = {best:g} of {len(values)}{edge}"
+    result = found[[metric, "diverged", "bits"]].sel({number: best, "seed": seeds})
+    return result.drop_vars(number).assign_coords({CHOSEN: said})
+
+
+def beside(parts: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Methods by name, each with what was chosen for it."""
+    said = [str(of[CHOSEN].values) for of in parts.values()]
+    result = joined(*(of.drop_vars(CHOSEN) for of in parts.values()))
+    return result.assign_coords({"algorithm": [*parts], CHOSEN: ("algorithm", said)})
+
+
+def late(curves: xr.DataArray) -> xr.DataArray:
+    """The mean over the end."""
+    few = max(1, curves.sizes["round"] // END.value)
+    return curves.isel(round=slice(-few, None)).mean("round")
+
+
+def speeding(effort: Effort, size: Size) -> xr.Dataset:
+    """Runs with the steps of few and many rounds, all as long as the longest. Of each its own part
+    is read.
+    """
+    cells = [(SERVER, 1), *((SERVER, n) for n in size.workers), *((RING, n) for n in size.workers)]
+    cells += [(graph, MOST) for graph in (TORUS, COMPLETE)]
+
+    def run(where: str, workers: int) -> xr.Dataset:
+        length = spaced(size.passes[-1] * size.samples // workers, RECORDS.value[0])
+        known = dealt(size, workers, SHUFFLED)
+        shares = [of / size.passes[-1] for of in size.passes]
+        rounds = [length["rounds"] * share for share in shares]
+        steps = [1 / (2 * known.curvature + known.noise * (k / workers) ** 0.5) for k in rounds]
+        found = effort.sweep(
+            f"parallel-{where}-{workers}",
+            parallel(where, workers, size),
+            grid={"step": steps},
+            seeds=min(effort.seeds, SEEDS.value),
+            **length,
+        ).rename(step="passes")
+        found = found.assign_coords(passes=[*size.passes], round=range(1, RECORDS.value[0] + 1))
+        own = xr.DataArray(np.array(shares), {"passes": [*size.passes]}) * RECORDS.value[0]
+        means = {
+            name: found[name].where(found["round"] <= own).mean("round", keep_attrs=True)
+            for name in (NORM, APART)
+        }
+        # The busiest is the server, or any peer: all have as many neighbors. Models in and out.
+        models = found["bits"].isel(round=-1, seed=0, passes=0, drop=True) / WORD
+        part = (1 if where == SERVER else 2 / workers) / known.problem.dim / length["rounds"]
+        longest = found[[GAP]].sel(passes=size.passes[-1], drop=True)
+        taken = ("passes", np.array(rounds))
+        return longest.assign(means).assign(busiest=part * models, taken=taken)
+
+    parts = joined(*(run(*cell) for cell in cells))
+    return parts.assign_coords(algorithm=[named(*cell) for cell in cells])
+
+
+def gossiping(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
+    def run(rounds: int, *schemes: tuple[str, str]) -> xr.Dataset:
+        parts = {}
+        for scheme, kind in schemes:
+            # Schemes that do not compress differences have a step of one.
+            gamma = FINE.value
+            if scheme in (TOP, RANDOM):
+                gamma = CONSENSUS.value[scheme]
+            length = spaced(rounds // size.shorten, RECORDS.value[2])
+            name, scenario = f"{scheme}-{kind}-{rounds}", averaging(scheme, kind, size)
+            found = tuned(effort, name, scenario, {"gamma": (gamma,)}, ERROR, length)
+            # What diverges is as bad as can be.
+            error = found[ERROR].where(found["diverged"] == 0).fillna(CUT.value)
+            error = error.clip(max=CUT.value).assign_attrs(found[ERROR].attrs)
+            parts[scheme] = found.assign({ERROR: error}).drop_vars("diverged")
+        return beside(parts)
+
+    dense = [(scheme, COARSE) for scheme in (EXACT, COARSE, Q1, Q2)]
+    sparse = [(EXACT, TOP), (TOP, TOP), (RANDOM, RANDOM), (Q1, RANDOM), (Q2, RANDOM)]
+    return {"quantized": run(QUANTIZED.value, *dense), "sparse": run(SPARSE.value, *sparse)}
+
+
+def over_networks(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
+    def run(graph: str, workers: int, order: str, kind: str = WHOLE) -> xr.Dataset:
+        length = spaced(size.epochs * size.samples // workers, RECORDS.value[1])
+        scenario = learning(graph, workers, order, kind, size)
+        name = f"{graph}-{workers}-{order}-{kind}"
+        return tuned(effort, name, scenario, {"first": STARTS.value}, GAP, length)
+
+    cells = [(graph, n, SORTED) for n in size.workers for graph in GRAPHS.value]
+    cells += [(RING, n, SHUFFLED) for n in size.workers]
+    networks = {cell: run(*cell) for cell in cells}
+    messages = [
+        beside(
+            {WHOLE: networks[RING, FEWEST, order]}
+            | {kind: run(RING, FEWEST, order, kind) for kind in COMPRESSED}
+        )
+        for order in ORDERS
+    ]
+    # Runs of unlike length have as many records.
+    records = range(1, RECORDS.value[1] + 1)
+    alike = {named(*cell): of.assign_coords(round=records) for cell, of in networks.items()}
+    return {
+        "networks": beside(alike),
+        "messages": joined(*messages, axis="order").assign_coords(order=[*ORDERS]),
+    }
+
+
+def study(effort: Effort) -> Studies:
+    size = TINY if effort.quick else FULL
+    return {
+        "parallel": speeding(effort, size),
+        **gossiping(effort, size),
+        **over_networks(effort, size),
+    }
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def plot(studies: Studies) -> Picture:
+    titles = (
+        *("one server or a ring", "linear speed-up", "the busiest node"),
+        *("agreeing, quantized", "agreeing, 1 % is sent", "agreeing, by bits"),
+        *("networks", "Choco-SGD, sorted", "Choco-SGD by bits, sorted"),
+    )
+    drawing, axes = picture.panels(titles, columns=3, height=2.15)
+    speed(studies["parallel"], axes[:3])
+    for ax, name in zip(axes[3:5], ("quantized", "sparse"), strict=True):
+        plotting.learning_curves(studies[name], ERROR, ax=ax)
+        picture.fade(ax)
+        ax.set_ylim(-72, 32)
+    bits(studies, axes[5])
+    ends(studies["networks"], axes[6])
+    some = studies["messages"].sel(order=SORTED)
+    for ax, x in zip(axes[7:], ("round", "bits"), strict=True):
+        plotting.learning_curves(some, GAP, x=x, ax=ax)
+        picture.fade(ax)
+    return picture.finish(drawing)
+
+
+def speed(data: xr.Dataset, axes: Sequence[Axes]) -> None:
+    """Losses along the longest runs, gradients by the rounds of a run, and who says how much."""
+    workers = present(data)
+    shown = [named(SERVER, 1), named(SERVER, MOST), *(named(RING, n) for n in workers)]
+    looks = {name: plotting.LOOKS[place] for place, name in enumerate(shown)}
+    passed = data.assign_coords(round=data["round"] * PASSES.value[-1] / data.sizes["round"])
+    plotting.learning_curves(passed.sel(algorithm=shown), GAP, ax=axes[0])
+    for line in axes[0].lines:
+        line.set_marker("")
+    picture.fade(axes[0])
+    axes[0].set_xlabel("passes over the data")
+    for name in shown:
+        of = data.sel(algorithm=name)
+        mean = of[NORM].mean("seed").transpose("passes")
+        axes[1].loglog(of["taken"].values, mean.values, **looks[name], label=name)
+    axes[1].set(xlabel="rounds of a run", ylabel="mean squared gradient")
+    for place, where in enumerate((SERVER, *GRAPHS.value)):
+        at = [n for n in (1, *workers) if named(where, n) in data["algorithm"].values]
+        models = [float(data["busiest"].sel(algorithm=named(where, n))) for n in at]
+        axes[2].loglog(at, models, **plotting.LOOKS[place], label=where)
+    axes[2].set(xlabel="workers n", ylabel="models a round, in and out")
+    axes[2].set_xticks([1, *workers], [str(n) for n in (1, *workers)])
+    axes[2].minorticks_off()
+    for ax in axes[1:]:
+        ax.legend()
+
+
+def bits(studies: Studies, ax: Axes) -> None:
+    shown = {"quantized": (EXACT, COARSE), "sparse": (TOP, RANDOM)}
+    names = [(study, name) for study, several in shown.items() for name in several]
+    for place, (study, name) in enumerate(names):
+        of = studies[study].sel(algorithm=name)
+        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+        error = statistics.decibels(of[ERROR].mean("seed").values)
+        ax.plot(spent(of), error, **look, label=name)
+    label = "squared distance from the mean [dB]"
+    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent so far", ylabel=label)
+    ax.legend()
+
+
+def ends(data: xr.Dataset, ax: Axes) -> None:
+    """Where runs end, by their network."""
+    cells = [(graph, SORTED) for graph in GRAPHS.value] + [(RING, SHUFFLED)]
+    workers = present(data)
+    for place, (graph, order) in enumerate(cells):
+        found = [end(data, named(graph, n, order)) for n in workers]
+        numbers = [of_few(statistics.decibels, one, unit="dB") for one in found]
+        bars = np.abs([[e.value - e.low, e.high - e.value] for e in numbers]).T
+        values = [e.value for e in numbers]
+        look = plotting.LOOKS[place]
+        ax.errorbar(workers, values, bars, capsize=2, **look, label=f"{graph}, {order}")
+    ax.set(xscale="log", xlabel="workers n", ylabel="loss above the least at the end [dB]")
+    ax.set_xticks(workers, [str(n) for n in workers])
+    ax.minorticks_off()
+    ax.legend()
+
+
+# --------------------------------------------------------------------------- the claims
+
+
+def present(data: xr.Dataset) -> list[int]:
+    """Of how many workers there are runs: a quick study has fewer."""
+    names = data["algorithm"].values.tolist()
+    return [n for n in WORKERS.value if any(f"{RING}, n = {n}" in name for name in names)]
+
+
+def end(data: xr.Dataset, name: str, metric: str = GAP) -> np.ndarray:
+    """``[S]``."""
+    return late(data[metric].sel(algorithm=name)).transpose("seed").values.astype(float)
+
+
+def spent(data: xr.Dataset) -> np.ndarray:
+    """``[rounds]``: bits until each record."""
+    return data["bits"].mean("seed").transpose("round").values.astype(float)
+
+
+def apart_by(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """How far one mean is above another, dB."""
+    return of_few(lambda a, b: statistics.decibels(a / b), over, under, unit="dB")
+
+
+def times(over: np.ndarray, under: np.ndarray) -> Estimate:
+    return of_few(lambda a, b: a / b, over, under, unit="times")
+
+
+def of_run(data: xr.Dataset, name: str, passes: int, metric: str = NORM) -> np.ndarray:
+    """``[S]``: a run's mean over its rounds."""
+    return data[metric].sel(algorithm=name, passes=passes).transpose("seed").values.astype(float)
+
+
+def as_server(studies: Studies) -> dict[str, Estimate]:
+    data = studies["parallel"]
+    return {
+        f"n = {n}": apart_by(end(data, named(RING, n)), end(data, named(SERVER, n)))
+        for n in present(data)
+    }
+
+
+def speed_up(studies: Studies) -> dict[str, Estimate]:
+    """How far gradients of many workers are above those of one, of as many samples."""
+    data, most = studies["parallel"], PASSES.value[-1]
+    one = of_run(data, named(SERVER, 1), most)
+    return {
+        f"n = {n} above one": apart_by(of_run(data, named(RING, n), most), one)
+        for n in present(data)
+    }
+
+
+def falling(over: str, under: str) -> Measure:
+    """How much farther one is above another in short runs than in long ones, dB."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["parallel"]
+        samples = [
+            of_run(data, name, passes)
+            for passes in (PASSES.value[0], PASSES.value[-1])
+            for name in (over, under)
+        ]
+        found = of_few(
+            lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
+            *samples,
+            unit="dB",
+        )
+        return {f"{over} above {under}, short runs less long ones": found}
+
+    return measure
+
+
+def no_network(studies: Studies) -> dict[str, Estimate]:
+    data, most = studies["parallel"], PASSES.value[-1]
+    server = of_run(data, named(SERVER, MOST), most)
+    return {
+        f"{graph} above {SERVER}, n = {MOST}": apart_by(
+            of_run(data, named(graph, MOST), most), server
+        )
+        for graph in GRAPHS.value
+    }
+
+
+def agreement(studies: Studies) -> dict[str, Estimate]:
+    """The exponent of the models' mean squared distance in the number of rounds."""
+    data = studies["parallel"]
+
+    def found(n: int) -> Estimate:
+        name = named(RING, n)
+        samples = [of_run(data, name, passes, APART) for passes in PASSES.value]
+        rounds = data["taken"].sel(algorithm=name).values
+        return of_few(lambda *means: exponent(np.array([means]), rounds)[0], *samples, unit="")
+
+    return {f"n = {n}": found(n) for n in present(data)}
+
+
+def busiest(studies: Studies) -> dict[str, Estimate]:
+    of = studies["parallel"]["busiest"]
+
+    def ratio(n: int) -> float:
+        server, peer = (float(of.sel(algorithm=named(x, n))) for x in (SERVER, RING))
+        return server / peer / (n / 2)
+
+    return {f"n = {n}": Estimate.exact(ratio(n), "times") for n in present(studies["parallel"])}
+
+
+def reach(data: xr.Dataset, name: str, level: float, at: np.ndarray) -> np.ndarray:
+    """``[S]``: where on an axis an averaging comes to a level, dB."""
+    curves = data[ERROR].sel(algorithm=name).transpose("seed", "round").values.astype(float)
+    return first_below(statistics.decibels(np.maximum(curves, 1e-30)), level, at)
+
+
+#: Schemes of Choco-Gossip, and where they are.
+CHOCO = {COARSE: "quantized", TOP: "sparse", RANDOM: "sparse"}
+
+
+def straight(studies: Studies) -> dict[str, Estimate]:
+    """Rounds of a second stretch of a fall over those of a first that is as deep."""
+
+    def ratio(name: str, study: str) -> Estimate:
+        data = studies[study]
+        start, middle, stop = (
+            reach(data, name, level, data["round"].values) for level in LINE.value
+        )
+        return times(stop - middle, middle - start)
+
+    return {name: ratio(name, study) for name, study in CHOCO.items()}
+
+
+def as_exact(studies: Studies) -> dict[str, Estimate]:
+    data = studies["quantized"]
+    rounds = [reach(data, x, REACHED.value, data["round"].values) for x in (COARSE, EXACT)]
+    return {f"rounds of {COARSE} over {EXACT}": times(*rounds)}
+
+
+def stalls(studies: Studies) -> dict[str, Estimate]:
+    return {
+        f"{naive} above Choco-Gossip, {name}": apart_by(
+            end(studies[study], naive, ERROR), end(studies[study], name, ERROR)
+        )
+        for name, study in CHOCO.items()
+        for naive in (Q1, Q2)
+    }
+
+
+def fewer_bits_to_agree(studies: Studies) -> dict[str, Estimate]:
+    data = studies["quantized"]
+    bits = [reach(data, x, REACHED.value, spent(data.sel(algorithm=x))) for x in (EXACT, COARSE)]
+    return {f"bits of {EXACT} over {COARSE}": times(*bits)}
+
+
+def by_network(*pairs: tuple[tuple[str, str], tuple[str, str]]) -> Measure:
+    """How far one network and order ends above another, of every number of workers."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["networks"]
+        return {
+            f"{a}, {p} above {b}, {q}, n = {n}": apart_by(
+                end(data, named(a, n, p)), end(data, named(b, n, q))
+            )
+            for n in present(data)
+            for (a, p), (b, q) in pairs
+        }
+
+    return measure
+
+
+def compressed_above(studies: Studies) -> dict[str, Estimate]:
+    def found(order: str, kind: str) -> Estimate:
+        data = studies["messages"].sel(order=order)
+        return apart_by(end(data, kind), end(data, WHOLE))
+
+    return {f"{kind}, {order}": found(order, kind) for order in ORDERS for kind in COMPRESSED}
+
+
+def saved(*kinds: str) -> Measure:
+    """Bits of whole messages over those of compressed ones, until about where the former end."""
+
+    def found(data: xr.Dataset, kind: str) -> Estimate:
+        level = float(statistics.decibels(GOAL.value * end(data, WHOLE).mean()))
+
+        def needed(name: str) -> np.ndarray:
+            of = data.sel(algorithm=name)
+            curves = of[GAP].transpose("seed", "round").values.astype(float)
+            return first_below(statistics.decibels(curves), level, spent(of))
+
+        return times(needed(WHOLE), needed(kind))
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        data = studies["messages"]
+        return {
+            f"{kind}, {order}": found(data.sel(order=order), kind)
+            for order in ORDERS
+            for kind in kinds
+        }
+
+    return measure
+
+
+def chosen_of(studies: Studies) -> list[dict[str, Any]]:
+    """What was chosen of each curve."""
+    result = []
+    for name in ("quantized", "sparse", "networks", "messages"):
+        data = studies[name]
+        groups = [""] if "order" not in data.dims else data["order"].values.tolist()
+        for order in groups:
+            chosen = data[CHOSEN]
+            chosen = chosen.sel(order=order) if "order" in chosen.dims else chosen
+            result += [
+                {"method": ", ".join(filter(None, (name, method, order))), "numbers": said}
+                | {"chosen": True}
+                for method, said in zip(
+                    data["algorithm"].values.tolist(), chosen.values.tolist(), strict=True
+                )
+                if said
+            ]
+    return result
+
+
+LIAN, KOLOSKOVA = "Lian et al. 2017", "Koloskova et al. 2019"
+CONDITION = "ours: logistic regression of MNIST's digits, all workers' in random order"
+CONVEX = "ours: MNIST in the place of epsilon and rcv1"
+VECTORS = "ours: the vectors are images of MNIST, of 196 numbers"
+LONGEST = f"of {PASSES.value[-1]} passes"
+
+
+def mean_gradients(studies: Studies) -> str:
+    data = studies["parallel"]
+    names = [named(SERVER, 1), named(SERVER, MOST), *(named(g, MOST) for g in GRAPHS.value)]
+    said = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{1e4 * of_run(data, name, passes).mean():.3g}" for passes in PASSES.value)
+        for name in names
+    )
+    return f"Mean squared gradients, times 10⁴, in runs of {PASSES.value} passes: {said}."
+
+
+def slow_to_mix(studies: Studies) -> str:
+    """Rounds of runs beside those in which networks mix."""
+    data = studies["parallel"]
+
+    def said(graph: str, workers: int) -> str:
+        rounds = data["taken"].sel(algorithm=named(graph, workers)).values
+        left = 1 - float(network(graph, workers).mixing().rate())
+        return (
+            f"{named(graph, workers)} divides differences by e in {1 / left:.3g} rounds, its runs "
+            f"have {rounds[0]:.0f} to {rounds[-1]:.0f}"
+        )
+
+    cells = [(RING, n) for n in present(data)] + [(TORUS, MOST), (COMPLETE, MOST)]
+    rows = "; ".join(said(*cell) for cell in cells)
+    return f"The theorem is of runs that are long beside that: {rows}."
+
+
+def where_networks_end(studies: Studies) -> str:
+    data = studies["networks"]
+    said = ", ".join(
+        f"{name} {end(data, name).mean():.4f}" for name in data["algorithm"].values.tolist()
+    )
+    return f"Losses above the least at the end: {said}."
+
+
+def short_runs(studies: Studies) -> str:
+    """How long the runs are beside the source's."""
+    least, most = (EPOCHS.value * FULL.samples // n for n in (MOST, FEWEST))
+    there = [EPOCHS.value * 400_000 // n for n in (MOST, FEWEST)]
+    return (
+        f"Terms of higher order fall faster, but as many passes over fewer images are {least} to "
+        f"{most} rounds here, and {there[0]} to {there[1]} over epsilon; shuffled labels leave "
+        f"little of them. {where_networks_end(studies)}"
+    )
+
+
+def where_messages_end(studies: Studies) -> str:
+    data = studies["messages"]
+    said = ", ".join(
+        f"{kind}, {order} {end(data.sel(order=order), kind).mean():.4f}"
+        for order in ORDERS
+        for kind in (WHOLE, *COMPRESSED)
+    )
+    return f"Losses above the least at the end: {said}."
+
+
+def at_most(studies: Studies) -> str:
+    """What a message saves, whatever a run needs."""
+    data = studies["messages"].isel(order=0)
+    whole = spent(data.sel(algorithm=WHOLE))[-1]
+    said = ", ".join(
+        f"{whole / spent(data.sel(algorithm=kind))[-1]:.3g} times for {kind}" for kind in COMPRESSED
+    )
+    return f"A message has fewer bits by {said}, places of numbers counted; no run saves more."
+
+
+FIGURE = Figure(
+    name="field-topology",
+    title="D-PSGD and Choco: what a network costs, and how little messages need to say",
+    source="Lian et al. 2017; Koloskova et al. 2019, figures 2 to 6",
+    caption="(a) Loss of the mean model above the least with one server (C-PSGD) and on a ring "
+    "(D-PSGD), with the step of Lian et al. for the longest run. (b) The mean squared gradient "
+    "over a run by its length: with linear speed-up n workers are n times to the left. (c) Models "
+    "that the busiest node sends and receives in a round. (d), (e) Agreement on a mean by "
+    "Choco-Gossip (qsgd, top and random 1 %) and by models that are compressed themselves (Q1-G, "
+    "Q2-G; in (e) to random 1 %), (f) by bits. (g) Where SGD on networks ends, labels sorted or "
+    "shuffled among workers; (h), (i) Choco-SGD on a ring of nine. Steps of (g) to (i) are tuned "
+    "for each curve. "
+    f"Means of {SEEDS.value} seeds with 95 % bands.",
+    study=study,
+    plot=plot,
+    tuning=chosen_of,
+    claims=[
+        Claim(
+            "decentralized-is-as-fast",
+            "in as many rounds D-PSGD on a ring comes as far as with a server",
+            f"{LIAN}, section 5",
+            as_server,
+            *CLOSE.db.when(f"loss above the least at the end {LONGEST}"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "linear-speed-up",
+            "n workers need an n-th of the rounds, after enough of them",
+            f"{LIAN}, Corollary 2",
+            speed_up,
+            *CLOSE.db.when(f"mean squared gradient {LONGEST}"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "speed-up-needs-rounds",
+            "the more rounds, the nearer to it",
+            f"{LIAN}, Corollary 2",
+            falling(named(RING, MOST), named(SERVER, 1)),
+            *BETTER.db.when("mean squared gradients of the shortest and the longest runs"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "network-vanishes",
+            "after enough rounds the network does not matter",
+            f"{LIAN}, Corollary 2",
+            no_network,
+            *CLOSE.db.when(f"mean squared gradient {LONGEST}"),
+            CONDITION,
+            note=mean_gradients,
+        ),
+        Claim(
+            "models-agree",
+            "models come together at O(1/K)",
+            f"{LIAN}, Theorem 3",
+            agreement,
+            (-INFINITE, -0.8),
+            "exponent of the mean squared distance in K: -1 or less, up to 0.2",
+            CONDITION,
+            note=slow_to_mix,
+        ),
+        Claim(
+            "busiest-node",
+            "the busiest node's traffic is O(n) with a server, and that of its neighbors in a "
+            "network",
+            f"{LIAN}, table 1",
+            busiest,
+            (0.99, 1.01),
+            "their ratio over n / 2",
+            construction="a server hears from and tells n workers, a peer on a ring two",
+        ),
+        Claim(
+            "choco-gossip-is-linear",
+            "Choco-Gossip converges linearly, however messages are compressed",
+            f"{KOLOSKOVA}, Theorem 2 and section 5.2",
+            straight,
+            (0, 1.5),
+            f"from {LINE.value[1]:g} to {LINE.value[2]:g} dB it takes at most one and a half "
+            f"times the rounds of {LINE.value[0]:g} to {LINE.value[1]:g} dB",
+            VECTORS,
+        ),
+        Claim(
+            "quantized-is-as-fast",
+            "with 256 levels it takes as many rounds as exact messages",
+            f"{KOLOSKOVA}, section 5.2",
+            as_exact,
+            *CLOSE.factor.when(f"rounds to {REACHED.value:g} dB"),
+            VECTORS,
+        ),
+        Claim(
+            "naive-gossip-stalls",
+            "where models are compressed themselves, nodes do not agree on the mean",
+            f"{KOLOSKOVA}, section 5.2",
+            stalls,
+            *SIGNIFICANTLY.db.when("at the end, above Choco-Gossip"),
+            VECTORS,
+        ),
+        Claim(
+            "quantized-saves-bits",
+            "and Choco-Gossip has sent fewer bits",
+            f"{KOLOSKOVA}, section 5.2",
+            fewer_bits_to_agree,
+            *BETTER.factor.when(f"bits to {REACHED.value:g} dB"),
+            VECTORS,
+        ),
+        Claim(
+            "better-connected-is-faster",
+            "on sorted data a torus is better than a ring, and a complete graph than a torus",
+            f"{KOLOSKOVA}, section 5.3",
+            by_network(((RING, SORTED), (TORUS, SORTED)), ((TORUS, SORTED), (COMPLETE, SORTED))),
+            *BETTER.db.when("loss above the least at the end"),
+            CONVEX,
+            note=where_networks_end,
+        ),
+        Claim(
+            "networks-differ-little",
+            "the network affects higher-order terms only",
+            f"{KOLOSKOVA}, abstract",
+            by_network(((RING, SORTED), (COMPLETE, SORTED))),
+            *LITTLE.db.when("loss above the least at the end, on sorted data"),
+            CONVEX,
+            note=short_runs,
+        ),
+        Claim(
+            "sorted-is-harder",
+            "sorted data are harder than shuffled ones",
+            f"{KOLOSKOVA}, section 5.3",
+            by_network(((RING, SORTED), (RING, SHUFFLED))),
+            *BETTER.db.when("loss above the least at the end, on a ring"),
+            CONVEX,
+            note=where_networks_end,
+        ),
+        Claim(
+            "compressed-is-as-good",
+            "in as many rounds Choco-SGD comes almost as far as with whole messages",
+            f"{KOLOSKOVA}, section 5.3",
+            compressed_above,
+            *LITTLE.db.when("loss above the least at the end"),
+            CONVEX,
+            note=where_messages_end,
+        ),
+        Claim(
+            "saves-two-orders",
+            "with 1 % of the numbers it communicates two orders of magnitude less",
+            f"{KOLOSKOVA}, abstract",
+            saved(TOP, RANDOM),
+            (100, INFINITE),
+            f"bits until {GOAL.value:g} times where whole messages end",
+            CONVEX,
+            note=at_most,
+        ),
+        Claim(
+            "saves-bits",
+            "it comes as far with fewer bits",
+            f"{KOLOSKOVA}, abstract",
+            saved(*COMPRESSED),
+            *BETTER.factor.when(f"bits until {GOAL.value:g} times where whole messages end"),
+            CONVEX,
+            note=where_messages_end,
+        ),
+    ],
+    settings=(
+        *(DATA, HALVED, LABELS, REGULARIZER, BATCH, WORKERS, GRAPHS, PASSES, CONSTANT, DEAL),
+        *(EPOCHS, DELAY, STARTS, NODES, KEPT, LEVELS, CONSENSUS, FINE, TUNED, tuning.SEEDS),
+        *(QUANTIZED, SPARSE, CUT, LINE, REACHED, GOAL, RECORDS, END, SEEDS),
+    ),
+    keep=("bits",),
+)

@@ -1,0 +1,269 @@
+"""D-PSGD's and Choco's figure: what is compressed and learned, and claims that notice other
+results.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import xarray as xr
+from matplotlib import pyplot as plt
+
+import fljax as fl
+from experiments import picture
+from experiments.field import figure_topology as topology
+from experiments.field.figure_topology import (
+    APART,
+    CHOSEN,
+    COARSE,
+    COMPLETE,
+    COMPRESSED,
+    ERROR,
+    EXACT,
+    GAP,
+    GRAPHS,
+    MOST,
+    NORM,
+    ORDERS,
+    PASSES,
+    Q1,
+    Q2,
+    RANDOM,
+    RING,
+    SERVER,
+    SHUFFLED,
+    SORTED,
+    TOP,
+    TORUS,
+    WHOLE,
+    WORKERS,
+    named,
+)
+from experiments.figure import Effort
+
+CLAIMS = {claim.name: claim for claim in topology.FIGURE.claims}
+SEEDS = 1 + 0.001 * np.array([-1.0, 0.0, 1.0])
+ROUNDS = np.arange(1, 101)
+
+
+def curves(decibels):
+    """Of three seeds, ``[seed, round]``."""
+    return SEEDS[:, None] * 10 ** (np.asarray(decibels) / 10)
+
+
+def linear(slope):
+    return curves(np.maximum(slope * ROUNDS, -60))
+
+
+def dataset(metric, names, found, message, **more):
+    """Curves by name, with bits of ``message`` a round."""
+    bits = np.array([np.outer(np.ones(3), size * ROUNDS) for size in message])
+    dims = ("algorithm", "seed", "round")
+    return xr.Dataset(
+        {metric: (dims, np.stack(found), {"decibel": 1}), "bits": (dims, bits), **more},
+        {
+            "algorithm": names,
+            "seed": range(3),
+            "round": ROUNDS,
+            CHOSEN: ("algorithm", ["" for _ in names]),
+        },
+    )
+
+
+def parallel():
+    cells = [(SERVER, 1), *((where, n) for where in (SERVER, RING) for n in WORKERS.value)]
+    cells += [(TORUS, MOST), (COMPLETE, MOST)]
+    names = [named(*cell) for cell in cells]
+    passes = np.array(PASSES.value)
+    taken = np.array([[3600 * p / n for p in passes] for _, n in cells])
+    late = np.array([0.0 if where == SERVER else 0.4 * n / 64 for where, n in cells])
+    norms = 10 ** ((np.log10(1 / passes)[None] * 5 + late[:, None] * 2 / passes) / 10)
+    busiest = [2.0 * n if where == SERVER else 4.0 for where, n in cells]
+    dims = ("passes", "algorithm", "seed")
+    gaps = [curves(-0.1 * ROUNDS + (0.2 if where == RING else 0)) for where, _ in cells]
+    result = dataset(GAP, names, gaps, np.ones(len(names)))
+    return result.assign(
+        {
+            NORM: (dims, norms.T[..., None] * SEEDS),
+            APART: (dims, (1 / taken).T[..., None] * SEEDS),
+            "taken": (("passes", "algorithm"), taken.T),
+            "busiest": ("algorithm", busiest),
+        },
+    ).assign_coords(passes=[*PASSES.value])
+
+
+def made():
+    """Studies of which every claim holds."""
+    quantized = dataset(
+        *(ERROR, [EXACT, COARSE, Q1, Q2]),
+        [linear(-1), linear(-0.95), curves(-20 + 0 * ROUNDS), curves(-15 + 0 * ROUNDS)],
+        (32, 9, 9, 9),
+    )
+    sparse = dataset(
+        *(ERROR, [EXACT, TOP, RANDOM, Q1, Q2]),
+        [linear(-1), linear(-0.5), linear(-0.3), curves(30 + 0 * ROUNDS), curves(30 + 0 * ROUNDS)],
+        (32, 0.4, 0.3, 0.3, 0.3),
+    )
+    worse = {RING: 0.6, TORUS: 0.3, COMPLETE: 0.0}
+    cells = [(graph, n, SORTED) for n in WORKERS.value for graph in GRAPHS.value]
+    cells += [(RING, n, SHUFFLED) for n in WORKERS.value]
+    levels = [worse[graph] if order == SORTED else 0.2 for graph, _, order in cells]
+    networks = dataset(
+        *(GAP, [named(*cell) for cell in cells]),
+        [curves(level - 0.1 * ROUNDS) for level in levels],
+        np.ones(len(cells)),
+    )
+    messages = dataset(
+        *(GAP, [WHOLE, *COMPRESSED]),
+        [curves(level - 0.1 * ROUNDS) for level in (0, 0.3, 0.4, 0.1)],
+        (32, 0.2, 0.2, 5),
+    )
+    both = xr.concat([messages, messages], "order").assign_coords(order=[*ORDERS])
+    return {
+        "parallel": parallel(),
+        "quantized": quantized,
+        "sparse": sparse,
+        "networks": networks,
+        "messages": both,
+    }
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claims_hold_of_what_they_say(name):
+    assert CLAIMS[name].judge(made()).holds
+
+
+def at(study, metric, factor, **where):
+    """Multiplies what is there, so that a claim is wrong."""
+
+    def harm(studies):
+        studies[study][metric].loc[where] *= factor
+
+    return harm
+
+
+LAST = PASSES.value[-1]
+
+
+HARMED = [
+    ("decentralized-is-as-fast", at("parallel", GAP, 2, algorithm=named(RING, 9))),
+    ("linear-speed-up", at("parallel", NORM, 2, algorithm=named(RING, 25), passes=LAST)),
+    ("speed-up-needs-rounds", at("parallel", NORM, 3, algorithm=named(RING, 64), passes=LAST)),
+    ("network-vanishes", at("parallel", NORM, 2, algorithm=named(TORUS, 64), passes=LAST)),
+    ("models-agree", at("parallel", APART, 9, algorithm=named(RING, 9), passes=LAST)),
+    ("busiest-node", at("parallel", "busiest", 2, algorithm=named(RING, 9))),
+    ("choco-gossip-is-linear", at("sparse", ERROR, 20, algorithm=TOP, round=slice(41, None))),
+    ("quantized-is-as-fast", at("quantized", ERROR, 100, algorithm=COARSE)),
+    ("naive-gossip-stalls", at("quantized", ERROR, 1e-5, algorithm=Q2)),
+    ("quantized-saves-bits", at("quantized", "bits", 9, algorithm=COARSE)),
+    ("better-connected-is-faster", at("networks", GAP, 2, algorithm="torus, n = 25, sorted")),
+    ("networks-differ-little", at("networks", GAP, 2, algorithm="ring, n = 64, sorted")),
+    ("sorted-is-harder", at("networks", GAP, 2, algorithm="ring, n = 9, shuffled")),
+    ("compressed-is-as-good", at("messages", GAP, 2, algorithm=RANDOM, order=SORTED)),
+    ("saves-two-orders", at("messages", "bits", 2, algorithm=TOP, order=SHUFFLED)),
+    ("saves-bits", at("messages", "bits", 9, algorithm=COARSE, order=SORTED)),
+]
+
+
+@pytest.mark.parametrize(("name", "harm"), HARMED)
+def test_claims_fail_of_anything_else(name, harm):
+    studies = made()
+    harm(studies)
+    verdict = CLAIMS[name].judge(studies)
+    assert not verdict.holds
+    assert verdict.decided
+
+
+def test_every_claim_is_harmed():
+    assert {name for name, _ in HARMED} == {*CLAIMS}
+
+
+def test_compression_is_a_contraction_where_choco_needs_it(key):
+    message = jax.random.normal(key, (1, 50))
+    keys = jax.random.split(jax.random.key(1), 2000)
+
+    def sent(compressor):
+        one = jax.vmap(lambda k: compressor.compress(k[None], message)[0])
+        return np.asarray(one(keys))
+
+    length = float(np.sum(np.asarray(message) ** 2))
+    some = sent(topology.Some(5))
+    assert np.all((some == 0) | np.isclose(some, message))
+    np.testing.assert_array_equal((some != 0).sum(axis=1), 5)
+    left = np.sum((some - message) ** 2, axis=1).mean()
+    np.testing.assert_allclose(left, 0.9 * length, rtol=0.02)
+
+    exact = sent(topology.QSGD(4, shrunk=False))
+    np.testing.assert_allclose(exact.mean(axis=0), message[0], atol=0.25)
+    steps = np.abs(exact) / np.sqrt(length) * 4
+    np.testing.assert_allclose(steps, steps.round(), atol=1e-9)
+    bound = 1 + min(50 / 16, 50**0.5 / 4)
+    assert np.sum(exact**2, axis=1).mean() <= bound * length
+    shrunk = sent(topology.QSGD(4))
+    np.testing.assert_allclose(shrunk * bound, exact, rtol=1e-9)
+    assert np.sum((shrunk - message) ** 2, axis=1).mean() <= (1 - 1 / bound) * length
+    assert topology.QSGD(16).bits(196) == 5 * 196 + 32
+
+
+def test_naive_gossip_in_a_loop(key):
+    """A round of each scheme, whatever is said."""
+    compression = topology.TopK(2)
+    start = jax.random.normal(key, (5, 6))
+    problem = topology.Problem(
+        np.zeros((5, 1, 6)), np.zeros((5, 1)), topology.LeastSquares()
+    ).starting_at(start)
+    said = np.asarray(compression.compress(jax.random.split(key, 5), start))
+    for balanced in (True, False):
+        method = topology.Naive(
+            1.0, compression=compression, consensus_step_size=1.0, balanced=balanced
+        )
+        simulation = fl.Simulation(problem, method, fl.graphs.ring(5))
+        now = fl.view(simulation, key=0, round=1)
+        state = method.step(method.init(now.problem, now.network), now)
+        for k in range(5):
+            own = said[k] if balanced else start[k]
+            heard = sum(said[j] - own for j in ((k - 1) % 5, (k + 1) % 5)) / 3
+            np.testing.assert_allclose(state.model[k], start[k] + heard, atol=1e-9)
+
+
+def test_the_least_loss_and_who_has_what():
+    size = topology.TINY
+    for order in ORDERS:
+        known = topology.dealt(size, 9, order)
+        problem = known.problem
+        labels, real = np.asarray(problem.targets), np.asarray(problem.weights) > 0
+        mixed = [len(np.unique(row[keep])) for row, keep in zip(labels, real, strict=True)]
+        # Sorted, one client at most has both labels.
+        assert sum(n > 1 for n in mixed) == (9 if order == SHUFFLED else 1)
+
+        def mean(model, problem=problem):
+            everywhere = jnp.broadcast_to(jnp.asarray(model)[None], (9, problem.dim))
+            slope = np.asarray(problem.gradient(everywhere)).mean(axis=0)
+            return float(np.mean(problem.objective(everywhere))), slope
+
+        assert mean(np.zeros(problem.dim))[0] == pytest.approx(np.log(2))
+        found = scipy.optimize.minimize(mean, np.zeros(problem.dim), jac=True, tol=1e-9)
+        assert known.least == pytest.approx(found.fun, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_quick_run_is_judged_and_drawn():
+    studies = topology.study(Effort(seeds=2, tuning_seeds=1, quick=True, progress=False))
+    assert studies["messages"].sizes["order"] == 2
+    for claim in CLAIMS.values():
+        assert claim.judge(studies).cases
+    with picture.print_style():
+        drawn = topology.plot(studies)
+    assert picture.faults(drawn) == []
+    assert len(drawn.axes) == 9
+    plt.close(drawn)
+
+
+@pytest.mark.slow
+def test_every_claim_can_be_judged_on_the_stored_results(stored):
+    studies = stored(topology.FIGURE)
+    assert all(claim.judge(studies).cases for claim in CLAIMS.values())
+    with picture.print_style():
+        assert picture.faults(topology.plot(studies)) == []
