@@ -294,7 +294,7 @@ DISTANCE = Metric(APART, apart, "squared distance from the mean model", decibel=
 
 def of_start(now: Snapshot) -> Array:
     """The squared distance from the mean of the first vectors, over that of the first ones."""
-    start = now.problem.initial
+    start = now.problem.initial.astype(now.model.dtype)
     mean = jnp.mean(start, axis=0)[None]
     return jnp.sum((now.model - mean) ** 2) / jnp.sum((start - mean) ** 2)
 
