@@ -19,7 +19,9 @@ beside it, by an argument of theirs where there is one:
   more are clipped, the smaller it gets.
 """
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fljax as fl
@@ -41,9 +43,9 @@ theirs = pytest.importorskip("flwr.serverapp.strategy")  # on messages, since 1.
 krum = pytest.importorskip("flwr.serverapp.strategy.multikrum")
 trimmed = pytest.importorskip("flwr.serverapp.strategy.fedtrimmedavg")
 private = pytest.importorskip("flwr.supercore.differential_privacy")
-optax = pytest.importorskip("optax")
+identity = pytest.importorskip("flwr.supercore.task_identity")
 
-K, DIM, ROUNDS = 11, 6, (1, 2, 12)
+K, DIM, ROUNDS = 11, 6, 8
 STEP, STEPS, TAU = 0.05, 3, 0.02
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.integers(8, 20, size=K)
@@ -128,7 +130,8 @@ ADAPTIVE = {"server_step_size": 0.1, "adaptivity": TAU} | LOCAL
 
 
 def corrected(n):
-    return 0.1 * (1 - 0.95 ** (n + 1.0)) ** 0.5 / (1 - 0.8 ** (n + 1.0))
+    n = n.astype(float)
+    return 0.1 * (1 - 0.95 ** (n + 1)) ** 0.5 / (1 - 0.8 ** (n + 1))
 
 
 #: Ours, with other parts of its simulation, and theirs.
@@ -203,9 +206,38 @@ SERVERS = {
 }
 
 
+@pytest.fixture
+def running(monkeypatch):
+    """Their messages name the run and the node that they come from."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(identity.TaskIdentity, name, 1)
+
+
+@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("name", SERVERS)
 def test_servers_are_theirs(name):
-    ours, parts, make = SERVERS[name]
-    for rounds in ROUNDS:
-        model = fl.run(fl.Simulation(PROBLEM, ours, **parts), rounds).model.values[0]
-        np.testing.assert_allclose(model, served(make(), rounds), rtol=0, atol=1e-12)
+    ours, parts, strategy = SERVERS[name]
+    model = fl.run(fl.Simulation(PROBLEM, ours, **parts), ROUNDS).model.values[0]
+    np.testing.assert_allclose(model, served(strategy(), ROUNDS), rtol=0, atol=1e-12)
+
+
+def test_noise_is_theirs():
+    """Of a mean over so many, with a fixed clip and with one that adapts."""
+    everyone, clip, multiplier = fl.participation.Everyone(), 0.3, 1.2
+    plan = CentralGaussian(multiplier, clip).plan(everyone, K)
+    ours = plan.update_noise * clip / plan.expected
+    np.testing.assert_allclose(ours, private.compute_stdv(multiplier, clip, K), rtol=1e-14)
+
+    adaptive = CentralGaussian(multiplier, AdaptiveClip(share_noise=0.2)).plan(everyone, K)
+    of_count, of_updates = private.compute_adaptive_noise_params(multiplier, K, 0.2 * K)
+    np.testing.assert_allclose(adaptive.share_noise, of_count, rtol=1e-14)
+    np.testing.assert_allclose(adaptive.update_noise, of_updates, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("share", "cut"), [(0.2, 0.2), (0.29, 0.28)])
+def test_a_share_of_messages_is_theirs_but_for_its_rounding(share, cut):
+    """Ours takes 29 of 100 for a share of 0.29, theirs 28."""
+    messages = np.random.default_rng(0).normal(size=(100, DIM))
+    heard, around = np.ones((1, 100)), np.zeros((1, DIM))
+    ours = TrimmedMean(cut).combine(*map(jnp.asarray, (messages[None], heard, around)))[0]
+    np.testing.assert_allclose(ours, trimmed.trim_mean(messages, share), rtol=0, atol=1e-14)
