@@ -7,16 +7,18 @@ beside it, by an argument of theirs where there is one:
 
 - Second moments of their adaptive servers begin at zero, in the paper at the square of the
   adaptivity at least; here they are given that.
-- Their FedAdam corrects the bias of its moments, which the paper's does not, and as if one round
-  had been before: with exponents of n + 1 in round n. Ours gets their step sizes as a schedule.
+- Their FedAdam corrects the bias of its moments, which the paper's does not, and does it as if one
+  round had been before: with exponents of n + 1 in round n. Ours gets their step sizes as a
+  schedule.
 - Their q-FedAvg adds 1e-10 to a loss.
 - Their multi-Krum averages by numbers of samples, which a sender may invent. Ours counts messages
-  alike, as the paper does; so do their nodes here.
+  alike, as the paper does; so do the nodes here.
 - Their Bulyan selects all messages by one set of scores. In the paper they are selected one after
-  the other by scores among those that are left; so does the rule that it is given.
+  the other, by scores among those that are left; so does the rule that it is given.
 - Their trimmed mean rounds a share of messages down as it comes: 0.29 of 100 is 28.
 - Their clip that adapts counts the updates that it clips, where the paper counts the others: the
   more are clipped, the smaller it gets.
+- Their noise on a mean is that of equal weights, whatever the weights are. Ours refuses others.
 """
 
 import jax.numpy as jnp
