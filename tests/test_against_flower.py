@@ -21,6 +21,8 @@ beside it, by an argument of theirs where there is one:
 - Their noise on a mean is that of equal weights, whatever the weights are. Ours refuses others.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -127,8 +129,8 @@ class Unclipped(theirs.DifferentialPrivacyServerSideAdaptiveClipping):
         super()._geometric_update(1 - clipped_fraction)
 
 
-LOCAL = {"step_size": STEP, "local_steps": STEPS, "weighting": "equal"}
-ADAPTIVE = {"server_step_size": 0.1, "adaptivity": TAU} | LOCAL
+LOCAL: dict[str, Any] = {"step_size": STEP, "local_steps": STEPS, "weighting": "equal"}
+ADAPTIVE: dict[str, Any] = {"server_step_size": 0.1, "adaptivity": TAU} | LOCAL
 
 
 def corrected(n):
