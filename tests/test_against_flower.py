@@ -130,7 +130,7 @@ class Unclipped(theirs.DifferentialPrivacyServerSideAdaptiveClipping):
 
 
 LOCAL: dict[str, Any] = {"step_size": STEP, "local_steps": STEPS, "weighting": "equal"}
-ADAPTIVE: dict[str, Any] = {"server_step_size": 0.1, "adaptivity": TAU} | LOCAL
+ADAPTIVE: dict[str, Any] = {"adaptivity": TAU, **LOCAL}
 
 
 def corrected(n):
@@ -160,14 +160,18 @@ SERVERS = {
         {},
         lambda: make("FedAvgM", server_momentum=0.7, server_learning_rate=0.6),
     ),
-    "FedAdagrad": (FedAdagrad(**ADAPTIVE), {}, lambda: adaptive("FedAdagrad")),
+    "FedAdagrad": (
+        FedAdagrad(**ADAPTIVE, server_step_size=0.1),
+        {},
+        lambda: adaptive("FedAdagrad"),
+    ),
     "FedAdam": (
-        FedAdam(**(ADAPTIVE | {"server_step_size": corrected}), momentum=0.8, decay=0.95),
+        FedAdam(**ADAPTIVE, server_step_size=corrected, momentum=0.8, decay=0.95),
         {},
         lambda: adaptive("FedAdam", beta_1=0.8, beta_2=0.95),
     ),
     "FedYogi": (
-        FedYogi(**ADAPTIVE, momentum=0.8, decay=0.95),
+        FedYogi(**ADAPTIVE, server_step_size=0.1, momentum=0.8, decay=0.95),
         {},
         lambda: adaptive("FedYogi", beta_1=0.8, beta_2=0.95),
     ),
