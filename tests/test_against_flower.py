@@ -229,6 +229,19 @@ def test_servers_are_theirs(name):
     np.testing.assert_allclose(model, served(strategy(), ROUNDS), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("attackers", "select"), [(2, 1), (3, 4)])
+def test_krum_selects_theirs(attackers, select):
+    """Among messages that are drawn, where the number of neighbors decides."""
+    drawn = np.random.default_rng(1).normal(size=(60, K, DIM))
+    heard, around = jnp.ones((60, K)), jnp.zeros((60, DIM))
+    ours = Krum(attackers, select).combine(jnp.asarray(drawn), heard, around)
+    for mean, messages in zip(ours, drawn, strict=True):
+        contents = [app.RecordDict({"arrays": record(message)}) for message in messages]
+        best = krum.select_multikrum(contents, attackers, select)
+        known = np.mean([row(content["arrays"]) for content in best], axis=0)
+        np.testing.assert_allclose(mean, known, rtol=0, atol=1e-14)
+
+
 def test_noise_is_theirs():
     """Of a mean over so many, with a fixed clip and with one that adapts."""
     everyone, clip, multiplier = fl.participation.Everyone(), 0.3, 1.2
