@@ -13,6 +13,7 @@ from fljax.algorithms import CTA, EXTRA, NIDS
 from fljax.privacy import ZCDP
 from fljax.problems import LeastSquares, Problem
 from fljax.study.drawing import drawing_of
+from fljax.study.engine import Program
 
 T, K = 12, 6
 METHODS = {"CTA": CTA(0.1), "EXTRA": EXTRA(0.1), "NIDS": NIDS(0.05)}
@@ -115,6 +116,20 @@ def test_methods_draw_their_problem_once_and_get_the_numbers_of_each_alone(cut, 
             found = study[metric].sel(algorithm=name)
             np.testing.assert_allclose(found, alone[metric], rtol=1e-10)
     assert not drawn(compiled)  # of a single method they are part of its program
+
+
+def test_the_forms_of_a_method_have_their_drawing_in_common(monkeypatch):
+    made, compiled_draws = [], Program._compiled_draws
+
+    def counted(self, identity, *given):
+        made.append(identity)
+        return compiled_draws(self, identity, *given)
+
+    monkeypatch.setattr(Program, "_compiled_draws", counted)
+    methods = {name: METHODS[name] for name in ("CTA", "EXTRA")}
+    study = fl.sweep(simulation, grid={"algorithm": methods}, rounds=4, seeds=2, segment=2)
+    assert study.attrs["compilations"] == 4  # each begins, and goes on
+    assert len(made) == len(set(made)) == 2
 
 
 @pytest.mark.slow

@@ -148,7 +148,8 @@ class Program:
     settled: set[Any] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
     drawings: dict[str, Drawing | None] = field(default_factory=dict)
-    draws: dict[tuple[str, int, str], Any] = field(default_factory=dict)
+    draws: dict[tuple[str, int, int], Draws | None] = field(default_factory=dict)
+    drawers: dict[tuple[str, int, str], Any] = field(default_factory=dict)
 
     def built(self, key: Array, point: dict[str, Any]) -> tuple[Simulation, Prepared]:
         """What a run computes before its first round."""
@@ -249,7 +250,7 @@ class Program:
         """
         if self.shard_over == "clients":
             return
-        forms = [signature((group.shown.problem, group.first.get(NOISE))) for group in groups]
+        forms = [signature(group.shown.problem) for group in groups]
         for group, form in zip(groups, forms, strict=True):
             if forms.count(form) > 1:
                 self.shared.add(self.identities[signature(group.first)])
@@ -329,6 +330,21 @@ class Program:
         """
         if identity not in self.shared:
             return None
+        form = (identity, len(seeds), device.id)
+        with self.locks.setdefault(form, threading.Lock()):
+            if form not in self.draws:
+                self.draws[form] = self._compiled_draws(identity, seeds, root, points, device)
+            return self.draws[form]
+
+    def _compiled_draws(
+        self,
+        identity: str,
+        seeds: np.ndarray,
+        root: np.ndarray,
+        points: dict[str, Any],
+        device: jax.Device,
+    ) -> Draws | None:
+        """As :meth:`_draws`, anew; the executable is that of all groups whose text is the same."""
         if identity not in self.drawings:
             point = jax.tree.map(lambda leaf: leaf[0], points)
             key = random_key(0, self.generator)
@@ -346,9 +362,9 @@ class Program:
         # Of what is called on the host a text says no more than that it is called.
         form = (text, device.id, identity if "callback" in text else "")
         with self.locks.setdefault(form, threading.Lock()):
-            if form not in self.draws:
-                self.draws[form] = programs.compile_or_load(lowered, text, device)
-            executable = self.draws[form]
+            if form not in self.drawers:
+                self.drawers[form] = programs.compile_or_load(lowered, text, device)
+            executable = self.drawers[form]
 
         def call(seeds: np.ndarray, root: np.ndarray) -> list[Array]:
             return executable(*put((seeds, root), device), *large)
