@@ -107,7 +107,7 @@ def weights(workload: Workload, model: torch.nn.Module) -> np.ndarray | Layers:
     if isinstance(workload, Network):
         return layers(workload, model)
     (weight,) = model.parameters()
-    return weight.detach().numpy().T.squeeze()
+    return weight.detach().cpu().numpy().T.squeeze()
 
 
 def layers(workload: Network, model: torch.nn.Module) -> Layers:
@@ -116,6 +116,6 @@ def layers(workload: Network, model: torch.nn.Module) -> Layers:
     for parameter, start, (shape, order) in zip(
         model.parameters(), workload.start(0), orders(workload), strict=True
     ):
-        moved = parameter.detach().reshape([shape[axis] for axis in order])
+        moved = parameter.detach().cpu().reshape([shape[axis] for axis in order])
         result.append(moved.permute(np.argsort(order).tolist()).reshape(start.shape).numpy())
     return result
