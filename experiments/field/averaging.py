@@ -1,0 +1,296 @@
+"""Cells of the tables of McMahan et al. 2017: how many rounds FedAvg needs to an accuracy on MNIST.
+
+All 60,000 images at 100 clients, in random order or in two shards of one digit each. Runs end where
+they have reached what is asked, so that a cell takes as long as it needs.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+import fljax as fl
+from experiments.figure import Effort, Estimate, Measure, Setting, Studies
+from experiments.measures import joined, of_few
+from fljax._module import float_dtype
+from fljax.algorithms import FedAvg
+from fljax.data import partition
+from fljax.data.images import Images
+from fljax.problems import Model, Softmax
+
+SOURCE = "McMahan et al. 2017"
+ERROR = "error_rate"
+
+# --------------------------------------------------------------------------- settings
+
+CLIENTS = Setting("clients", 100, "section 3, of 600 images each", given=True)
+COUNT = Setting(
+    "rounds until then",
+    "best so far, interpolated",
+    "the curve of the best accuracy so far, linear between records (section 3)",
+    given=True,
+)
+START = Setting(
+    "initial weights",
+    (1.0, 0.1),
+    "not given: He's law (variance 2/n of n inputs), and weights of a tenth of its size beside it",
+)
+LONGEST = Setting(
+    "rounds after which a run is given up",
+    1.3,
+    "in multiples of the published ones; it is counted as if it were there by then",
+)
+SEEDS = Setting(
+    "seeds at most",
+    3,
+    "start, participants and batches anew for each; the partition is one, as in the source. "
+    "Intervals are Student's t of the jackknife over paired seeds",
+)
+
+# --------------------------------------------------------------------------- cells
+
+
+class Tried(NamedTuple):
+    """A step size and the size of the initial weights, as part of He's."""
+
+    step: Any
+    scale: Any
+
+    def __str__(self) -> str:
+        small = "" if self.scale == 1 else f", start x {self.scale:g}"
+        return f"step {self.step:g}{small}"
+
+
+class Cell(NamedTuple):
+    """One cell of a table.
+
+    Attributes:
+      chosen: clients a round.
+      epochs: E.
+      batch: B, or ``None`` for all of a client's images.
+      shards: whether a client has two shards of one digit each.
+      published: rounds, in the source.
+      steps: that are tried.
+      every: how many rounds are between two records.
+    """
+
+    chosen: int
+    epochs: int
+    batch: int | None
+    shards: bool
+    published: int
+    steps: tuple[float, ...]
+    every: int
+
+    @property
+    def rounds(self) -> int:
+        """After which a run is given up."""
+        look = LOOK * self.every
+        return -(-round(LONGEST.value * self.published) // look) * look
+
+
+#: Records between two looks at whether a run is at an end.
+LOOK = 10
+
+
+class Size(NamedTuple):
+    """What is learned, by whom."""
+
+    images: Callable[[], Images]
+    clients: int
+    network: Any
+    target: float  # accuracy
+    longest: int | None = None  # rounds, of all cells
+
+
+class Table(NamedTuple):
+    """Cells by name, and what they are about.
+
+    Attributes:
+      name: of its stores.
+      cells: by name.
+      first: the cell in which small initial weights are tried beside He's, with this step.
+    """
+
+    name: str
+    cells: Mapping[str, Cell]
+    full: Size
+    tiny: Size  # what a test can wait for
+    first: str
+    small: Tried
+
+    def tries(self, name: str) -> list[Tried]:
+        """What is run of a cell."""
+        steps = [Tried(step, START.value[0]) for step in self.cells[name].steps]
+        return [*steps, self.small] if name == self.first else steps
+
+    def study(self, effort: Effort) -> Studies:
+        size = self.tiny if effort.quick else self.full
+        return {name: self._cell(name, size, effort) for name in self.cells}
+
+    def _cell(self, name: str, size: Size, effort: Effort) -> Any:
+        cell, dtype = self.cells[name], float_dtype()
+        every = 1 if size.longest else cell.every
+        found = [
+            effort.sweep(
+                f"{self.name}, {name}, {one}".replace(" = ", "").replace(", ", "-"),
+                scenario(cell, size),
+                rounds=size.longest or cell.rounds,
+                record_every=every,
+                segment=LOOK * every,
+                # An accelerator has time for all seeds at once; a core for those not at an end.
+                block=1 if jax.default_backend() == "cpu" else None,
+                until={ERROR: 1 - size.target},
+                seeds=min(effort.seeds, SEEDS.value),
+                grid={"tried": {str(one): Tried(*np.asarray(one, dtype))}},
+            )
+            for one in self.tries(name)
+        ]
+        return joined(*found, axis="tried").assign_attrs(target=1 - size.target)
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def rounds_to(self, studies: Studies, name: str, tried: Tried) -> np.ndarray:
+        """``[S]``: rounds until what is asked; where it is never reached, of all."""
+        data = studies[name]
+        errors = data[ERROR].sel(tried=str(tried)).transpose("seed", "round").values.astype(float)
+        best = np.minimum.accumulate(np.where(np.isfinite(errors), errors, 1), axis=1)
+        return np.asarray(
+            [until(data["round"].values.astype(float), row, data.attrs["target"]) for row in best]
+        )
+
+    def best(self, studies: Studies, name: str) -> Tried:
+        """What needs the fewest rounds, among He's initial weights."""
+        options = [one for one in self.tries(name) if one.scale == START.value[0]]
+        return min(options, key=lambda one: self.rounds_to(studies, name, one).mean())
+
+    def needed(self, studies: Studies, name: str) -> np.ndarray:
+        """``[S]``: rounds of a cell, with its best step."""
+        return self.rounds_to(studies, name, self.best(studies, name))
+
+    def of_published(self, *names: str) -> Measure:
+        """The rounds of cells, in those of the source."""
+        return lambda studies: {
+            name: self._of_published(name, self.needed(studies, name)) for name in names
+        }
+
+    def saved(self, *pairs: tuple[str, str]) -> Measure:
+        """How many times the rounds of the second of each pair the first needs."""
+        return lambda studies: {
+            f"{more} over {fewer}": self._ratio(
+                self.needed(studies, more), self.needed(studies, fewer)
+            )
+            for more, fewer in pairs
+        }
+
+    def of_first(self, one: Tried) -> Measure:
+        """The rounds of the first cell with a step and a start, in those of the source."""
+        return lambda studies: {
+            str(one): self._of_published(self.first, self.rounds_to(studies, self.first, one))
+        }
+
+    def with_small_start(self, studies: Studies) -> dict[str, Estimate]:
+        like = Tried(self.small.step, START.value[0])
+        rounds = [self.rounds_to(studies, self.first, one) for one in (self.small, like)]
+        return {f"{self.small} over {like}": self._ratio(*rounds)}
+
+    def counts(self, *names: str) -> Callable[[Studies], str]:
+        """What each cell took with each step, as a note."""
+
+        def note(studies: Studies) -> str:
+            return (
+                "Here it takes "
+                + "; ".join(
+                    f"{name}: "
+                    + ", ".join(
+                        f"{self.rounds_to(studies, name, one).mean():.0f} with {one}"
+                        for one in self.tries(name)
+                    )
+                    + f" (published {self.cells[name].published})"
+                    for name in names
+                )
+                + f". A run is given up after {LONGEST.value:g} times the published."
+            )
+
+        return note
+
+    def table(self, studies: Studies) -> list[dict[str, Any]]:
+        """Every step with its rounds, for the record."""
+        return [
+            {
+                "method": name,
+                "parameter": "step size",
+                "value": float(one.step),
+                "rule": "final",
+                "score": float(self.rounds_to(studies, name, one).mean()),
+                "final_error": float(self.rounds_to(studies, name, one).mean()),
+                "chosen": one == self.best(studies, name),
+            }
+            for name in self.cells
+            for one in self.tries(name)
+            if one.scale == START.value[0]
+        ]
+
+    def _of_published(self, name: str, rounds: np.ndarray) -> Estimate:
+        published = self.cells[name].published
+        return of_few(lambda mean: mean / published, rounds, unit="times the published")
+
+    @staticmethod
+    def _ratio(one: np.ndarray, other: np.ndarray) -> Estimate:
+        return of_few(lambda a, b: a / b, one, other, unit="times")
+
+
+def until(rounds: np.ndarray, best: np.ndarray, target: float) -> float:
+    """The round in which a falling curve is at a target, linear between records; the last record
+    where it never is.
+    """
+    reached = best <= target
+    if not reached.any():
+        return float(rounds[-1])
+    after = int(np.argmax(reached))
+    if not after:
+        return float(rounds[0])
+    share = (best[after - 1] - target) / (best[after - 1] - best[after])
+    return float(rounds[after - 1] + share * (rounds[after] - rounds[after - 1]))
+
+
+# --------------------------------------------------------------------------- runs
+
+
+@functools.cache
+def dealt(size: Size, shards: bool) -> Model:
+    """All images, at clients."""
+    known = size.images()
+    if shards:
+        rows = partition.by_label(known.train_labels, size.clients, 2, 0)
+    else:
+        rows = partition.iid(len(known.train_labels), size.clients, 0)
+    rows = np.stack([r[: min(map(len, rows))] for r in rows])
+
+    def problem(images: np.ndarray, labels: np.ndarray, **rest: Any) -> Model:
+        scaled = (images / np.float32(255)).astype(np.float32)
+        return Model(
+            *(scaled, labels.astype(np.float32), Softmax(10)), architecture=size.network, **rest
+        )
+
+    test = problem(known.test_images[None], known.test_labels[None])
+    return problem(known.train_images[rows], known.train_labels[rows], test=test)
+
+
+@functools.cache
+def scenario(cell: Cell, size: Size) -> Callable[..., fl.Simulation]:
+    def build(key: Array, tried: Tried) -> fl.Simulation:
+        problem = dealt(size, cell.shards).initialized(key)
+        algorithm = FedAvg(
+            tried.step,
+            clients_per_round=min(cell.chosen, size.clients),
+            epochs=cell.epochs,
+            batch=cell.batch,
+        )
+        started = problem.starting_at(tried.scale * problem.initial)
+        return fl.Simulation(started, algorithm, metrics=[ERROR])
+
+    return build
