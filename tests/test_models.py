@@ -14,6 +14,7 @@ from fljax._generator import as_key
 from fljax.algorithms import REGISTRY
 from fljax.algorithms.local_steps import learn
 from fljax.batches import Shuffled
+from fljax.models import networks
 from fljax.participation import Participants
 from fljax.problems import model as models_room
 from tests import cases
@@ -409,17 +410,26 @@ def test_coordinates_of_parameters_are_found_by_their_paths():
         layout.coordinates("(")
 
 
-def test_convolutions_are_those_of_jax():
-    x = jax.random.normal(jax.random.key(0), (2, 7, 6, 3))
-    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
-    from fljax.models import networks
+@pytest.mark.parametrize("pooled", [networks._pooled_at_once, networks._pooled_in_turn])
+@pytest.mark.parametrize(("size", "shape"), [(1, (4, 4, 1)), (3, (7, 6, 3)), (5, (9, 5, 2))])
+def test_pooled_convolutions_are_those_of_jax(pooled, size, shape):
+    def expected(x, kernel):
+        form = ("NHWC", "HWIO", "NHWC")
+        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=form)
+        square = (1, 2, 2, 1)
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, square, square, "VALID")
 
-    expected = jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    keys = jax.random.split(jax.random.key(size), 3)
+    x = jax.random.normal(keys[0], (2, *shape))
+    kernel = jax.random.normal(keys[1], (size, size, shape[2], 4))
+    np.testing.assert_allclose(pooled(x, kernel), expected(x, kernel), atol=1e-12)
+    weights = jax.random.normal(keys[2], expected(x, kernel).shape)
+    found, wanted = (
+        jax.grad(lambda x, kernel, f=f: jnp.sum(weights * f(x, kernel)), (0, 1))(x, kernel)
+        for f in (pooled, expected)
     )
-    np.testing.assert_allclose(networks._convolved(x, kernel), expected, atol=1e-12)
-    most = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    np.testing.assert_allclose(networks._halved(x), most)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
 
 
 def model(outputs=small.outputs, start=small.start, data=None, loss=None, **settings):

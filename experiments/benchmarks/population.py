@@ -254,7 +254,7 @@ def limited(folder: Path) -> None:
     )
     algorithm = fl.algorithms.SCAFFOLD(0.1, clients_per_round=MANY_COHORT, local_steps=5, batch=5)
     simulation = fl.Simulation(problem, algorithm, metrics=["accuracy"])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = on_disk.resident()
     with tempfile.TemporaryDirectory(dir=folder) as store:
         fl.run(simulation, rounds=2, record_every=2, store=Path(store) / "first")
         began = time.perf_counter()
@@ -267,8 +267,8 @@ def limited(folder: Path) -> None:
         "parameters": problem.dim,
         "seconds": took,
         "accuracy": float(result.accuracy[-1]),
-        "before": before * 1024,
-        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "before": before,
+        "resident": on_disk.resident(),
     }
     print(json.dumps(known))
 
@@ -354,7 +354,7 @@ def alone(folder: Path) -> None:
     )
     algorithm = fl.algorithms.FedAvg(0.5, clients_per_round=50, batch=16, weighting="samples")
     simulation = fl.Simulation(problem, algorithm, metrics=["accuracy"])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = on_disk.resident()
     took: list[float] = []
     for key in range(2):  # the first compiles
         began = time.perf_counter()
@@ -365,8 +365,8 @@ def alone(folder: Path) -> None:
         "seconds": took[1] / WORD_ROUNDS,
         "compiled": took[0] - took[1],
         "accuracy": result.accuracy.values.tolist(),
-        "before": before * 1024,
-        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "before": before,
+        "resident": on_disk.resident(),
     }
     print(json.dumps(known))
 
