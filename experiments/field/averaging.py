@@ -163,9 +163,11 @@ class Table(NamedTuple):
         )
 
     def best(self, studies: Studies, name: str) -> Tried:
-        """What needs the fewest rounds, among He's initial weights."""
+        """What needs the fewest rounds in its slowest seed, among He's initial weights: a step that
+        is fast where it does not fail is not the best.
+        """
         options = [one for one in self.tries(name) if one.scale == START.value[0]]
-        return min(options, key=lambda one: self.rounds_to(studies, name, one).mean())
+        return min(options, key=lambda one: self.rounds_to(studies, name, one).max())
 
     def needed(self, studies: Studies, name: str) -> np.ndarray:
         """``[S]``: rounds of a cell, with its best step."""
@@ -218,20 +220,15 @@ class Table(NamedTuple):
         return note
 
     def table(self, studies: Studies) -> list[dict[str, Any]]:
-        """Every step with its rounds, for the record."""
+        """The step that each cell has, for the record."""
         return [
             {
                 "method": name,
-                "parameter": "step size",
-                "value": float(one.step),
-                "rule": "final",
-                "score": float(self.rounds_to(studies, name, one).mean()),
-                "final_error": float(self.rounds_to(studies, name, one).mean()),
-                "chosen": one == self.best(studies, name),
+                "numbers": f"{best}, {self.needed(studies, name).max():.0f} rounds at most",
+                "chosen": True,
             }
             for name in self.cells
-            for one in self.tries(name)
-            if one.scale == START.value[0]
+            for best in [self.best(studies, name)]
         ]
 
     def _of_published(self, name: str, rounds: np.ndarray) -> Estimate:

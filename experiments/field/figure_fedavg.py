@@ -34,8 +34,8 @@ PASSES = Setting("local passes E", 1, "table 1", given=True)
 STEPS = Setting(
     "step sizes that are tried",
     "up to four of a cell, each twice the one before",
-    "the source tries eleven to thirteen of each cell and does not name them. A cell has its best; "
-    "with more clients than a tenth it is the one that is best with a tenth",
+    "the source tries eleven to thirteen of each cell and does not name them. A cell has the one "
+    "whose slowest seed is fastest; with more clients than a tenth that one alone is run",
 )
 
 RANDOM, SHARDS = "random", "shards"

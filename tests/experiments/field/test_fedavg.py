@@ -96,9 +96,14 @@ def test_rounds_are_those_of_the_best_curve_so_far():
     np.testing.assert_allclose(TABLE.rounds_to({FIRST: data}, FIRST, SMALLEST), [7, 2, 10])
 
 
-def test_the_best_step_is_of_usual_starts():
-    fastest = {str(TABLE.small): 10, "step 0.2": 40}
-    assert TABLE.best({FIRST: cell(FIRST, **fastest)}, FIRST) == Tried(0.2, 1.0)
+def test_the_best_step_is_of_usual_starts_and_fails_in_no_seed():
+    fastest = {str(TABLE.small): 10, "step 0.2": 40, "step 0.4": 20}
+    data = cell(FIRST, **fastest)
+    assert TABLE.best({FIRST: data}, FIRST) == Tried(0.4, 1.0)
+    data[ERROR].loc[{"tried": "step 0.4", "seed": 1}] = 0.5
+    assert TABLE.best({FIRST: data}, FIRST) == Tried(0.2, 1.0)
+    (row,) = (row for row in TABLE.table(made() | {FIRST: data}) if row["method"] == FIRST)
+    assert row["numbers"] == "step 0.2, 40 rounds at most"
 
 
 def test_a_run_is_given_up_after_what_decides_a_verdict():
