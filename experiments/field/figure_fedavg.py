@@ -91,7 +91,7 @@ def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(titles, height=2.4)
     data = studies[FIRST]
     for place, one in enumerate(TABLE.tries(FIRST)):
-        curve = 100 * (1 - data[ERROR].sel(tried=str(one)).mean("seed"))
+        curve = 100 * (1 - data[ERROR].sel(tried=str(one)).mean("seed", skipna=False))
         axes[0].plot(data["round"], curve, label=str(one), **picture.look(place))
     axes[0].axhline(100 * (1 - data.attrs["target"]), **picture.THIN)
     published = CELLS[FIRST].published
