@@ -127,6 +127,26 @@ def run(
     return 0
 
 
+class Clock:
+    """The seconds that a figure took, those of earlier parts in its store included."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with contextlib.suppress(OSError, ValueError):
+            self.before = float(path.read_text())
+
+    before, seconds = 0.0, 0.0
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = self.before + time.perf_counter() - self.began
+        with contextlib.suppress(OSError):  # a full disk is no reason to lose the results
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(f"{self.seconds}\n")
+
+
 def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
     figure = REGISTRY[name]
     mpl.use("Agg")
@@ -136,8 +156,8 @@ def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
     tuned = f"{effort.tuning_seeds} other seeds for tuning"
     print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
     known = (kept / figure.name).is_dir()
-    began = time.perf_counter()
-    with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
+    clock = Clock(kept / figure.name / "seconds")
+    with clock, configured("jax_enable_x64", figure.double), warnings.catch_warnings():
         # Broken bounds and diverged runs are part of what is printed and stored below.
         warnings.simplefilter("ignore", fl.AssumptionWarning)
         warnings.simplefilter("ignore", fl.DivergenceWarning)
@@ -146,17 +166,16 @@ def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
             studies = thinned(figure, results, effort)
         except (fl.StoreError, Broken) as error:
             raise UsageError(str(error)) from None
-    seconds = time.perf_counter() - began
     if known:
-        print(f"  went on from what {kept} held: the time is of the rest alone")
+        print(f"  went on from what {kept} held: the time counts earlier parts, killed ones aside")
     try:
-        written = records.store(figure, studies, folder, effort, seconds)
+        written = records.store(figure, studies, folder, effort, clock.seconds)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
     except Broken as error:
         raise UsageError(str(error)) from None
     show(written)
-    print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({seconds:.0f} s of computing)\n")
+    print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({clock.seconds:.0f} s of computing)\n")
     # Machine code of all figures together does not fit a process.
     program.cache_clear()
     jax.clear_caches()

@@ -91,8 +91,10 @@ def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(titles, height=2.4)
     data = studies[FIRST]
     for place, one in enumerate(TABLE.tries(FIRST)):
-        curve = 100 * (1 - data[ERROR].sel(tried=str(one)).mean("seed", skipna=False))
-        axes[0].plot(data["round"], curve, label=str(one), **picture.look(place))
+        runs = data.sel(tried=str(one))
+        runs = runs.sel(round=slice(None, int(runs["stopped"].min())))
+        curve = 100 * (1 - runs[ERROR].mean("seed"))
+        axes[0].plot(runs["round"], curve, label=str(one), **picture.look(place))
     axes[0].axhline(100 * (1 - data.attrs["target"]), **picture.THIN)
     published = CELLS[FIRST].published
     axes[0].axvline(published, label=f"published: {published} rounds", **picture.THIN)
@@ -103,6 +105,7 @@ def plot(studies: Studies) -> Picture:
         for place, order in enumerate((RANDOM, SHARDS)):
             _line(ax, (order, batch), place, studies)
         ax.set(yscale="log", xlabel="share C of the clients in a round", ylabel="rounds")
+    picture.share_legend(axes[1:])
     return picture.finish(drawing)
 
 

@@ -218,8 +218,12 @@ def test_a_run_that_was_killed_goes_on_from_the_cache(small, tmp_path, monkeypat
     capsys.readouterr()
     kept = commands.unfinished(Effort(3, 3, True))
     (kept / "other").mkdir()  # what a run of another figure, at work beside this one, keeps there
+    spent = kept / "small" / "seconds"
+    assert float(spent.read_text()) > 0
+    spent.write_text("1000\n")
     assert main(ask) == 0
     assert "went on from what" in capsys.readouterr().out
+    assert 1000 < json.loads(Path("made/small.json").read_text())["seconds"] < 1500
     assert [p.name for p in kept.iterdir()] == ["other"]
 
 
