@@ -105,7 +105,6 @@ def plot(studies: Studies) -> Picture:
         for place, order in enumerate((RANDOM, SHARDS)):
             _line(ax, (order, batch), place, studies)
         ax.set(yscale="log", xlabel="share C of the clients in a round", ylabel="rounds")
-    picture.share_legend(axes[1:])
     return picture.finish(drawing)
 
 
