@@ -502,6 +502,7 @@ def test_all_links_of_a_client_are_that_client():
         np.testing.assert_allclose(over, lying, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_differences_from_neighbors_are_those_over_attacked_links():
     """A method that sums disagreements: NIDS without its own step is gossip with these weights."""
     problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)

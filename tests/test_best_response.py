@@ -61,6 +61,7 @@ def minimized(problem, penalty, k, start):
     ],
     ids=lambda penalty: f"{type(penalty).__name__}{getattr(penalty, 'p', '')}",
 )
+@pytest.mark.thin(1, every=1)
 def test_it_minimizes_whatever_the_penalty(penalty):
     result = np.asarray(best_response(PROBLEM, penalty, MESSAGES, STRENGTHS, 400))
     for k in range(2):
@@ -91,6 +92,7 @@ def test_the_squared_norm_is_the_closed_form():
         close(result[k], np.linalg.solve(left, right), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_without_a_loss_it_is_a_median():
     """(175), (176): of one mechanism with the aggregators."""
     result = best_response(UNLABELED, Norm(), MESSAGES, STRENGTHS, 300)
@@ -177,6 +179,7 @@ def test_lost_messages_are_as_they_are_of_the_mean(more):
     close(run(FedRelax(0.4, 400, Mixture([1.0], (SquaredNorm(),))), 6, **parts), closed, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_breakdown_is_at_half_of_the_neighbors():
     """T28: bounded for 5 of 11 corrupted, taken over by 6; the mean is by one."""
     points = RNG.normal(size=(12, 2))

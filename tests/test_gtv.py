@@ -514,6 +514,7 @@ def test_metrics_of_variation_and_objective():
 
 @pytest.mark.parametrize("penalty", [SquaredNorm(), Norm()])
 @pytest.mark.parametrize("nodes", [3, 90])
+@pytest.mark.thin(1, every=1)
 def test_couplings_are_solved_one_after_the_other_unless_they_are_small(nodes, penalty):
     graph = fl.graphs.ring(nodes)
     problem = fl.problems.least_squares(jax.random.key(0), clients=nodes, samples=6, dim=3)

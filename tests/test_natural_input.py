@@ -278,6 +278,7 @@ class TestTraced:
 
         assert fl.sweep(drawn, rounds=2, seeds=2).sizes["seed"] == 2
 
+    @pytest.mark.slow
     def test_weights_of_edges_may_be_drawn(self):
         def drawn(key):
             weight = jax.random.uniform(key)

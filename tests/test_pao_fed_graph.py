@@ -75,6 +75,7 @@ def test_servers_that_do_not_talk_are_several_of_one_server():
         close(state.server[:, p], alone.server, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_whole_models_on_a_complete_graph_are_those_of_one_server():
     """With all clients there, as many at each server, it is Online-FedSGD."""
     data = fl.problems.from_clients(make_data(sizes=[12] * 6), fl.problems.LeastSquares())
@@ -135,6 +136,7 @@ def test_an_aggregator_combines_all_that_arrives(variant, name):
     compare(case.simulate(algorithm, aggregation=ours), expected)
 
 
+@pytest.mark.slow
 def test_servers_aggregate_their_own_clients():
     case, algorithm = world(), on_graph(4, 2, discount=0.2)
     ours, theirs = AGGREGATORS["median"]

@@ -479,6 +479,7 @@ def test_a_model_carries_its_own_last_noise(name):
     close(state.model[1:], follows, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_duals_average_to_zero_in_a_cell_under_the_literal_reading():
     world, made, _, _ = experiment("skip, aggregate")
     state, _, _ = follow(replace(made, participation=Trace(np.ones((ROUNDS, 13), bool))))
@@ -619,6 +620,7 @@ def near_the_loops(state, world, signs):
         agree(getattr(state, name)[:ROUNDS], getattr(theirs, name))
 
 
+@pytest.mark.slow
 def test_the_signs_of_the_single_step_as_printed_diverge():
     world = FULL._replace(loss="logistic")
     algorithm = PGFLSingleStep(1.0, TAU, "printed", inner_iterations=100)
@@ -919,6 +921,7 @@ def private(problem, algorithm=PGFL(RHO, 0.4), network=None, privacy=None):  # n
     return fl.Simulation(problem, algorithm, network, privacy or budget())
 
 
+@pytest.mark.slow
 def test_drawing_three_of_fifteen_sends_a_fifth():
     rng = np.random.default_rng(0)
     problem = Problem(rng.normal(size=(30, 2, 3)), rng.normal(size=(30, 2)), LeastSquares())

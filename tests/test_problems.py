@@ -511,6 +511,7 @@ def test_optimum_ignores_clipping():
     close(optimum(problem.clipped(1e-3)), optimum(problem))
 
 
+@pytest.mark.slow
 def test_optimum_may_be_batched_and_compiled():
     strengths = jnp.asarray([0.1, 1.0])
     data = ragged(21)

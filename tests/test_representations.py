@@ -110,6 +110,7 @@ class Bare(fl.models.Architecture):
         return small.start(key)
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_says_its_parts():
     w = models(problem())
     close(problem(Own()).gradient(w), problem().gradient(w), rtol=0, atol=1e-15)

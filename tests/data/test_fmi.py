@@ -192,6 +192,7 @@ def test_a_missing_file_says_what_it_is(tmp_path, monkeypatch):
 
 
 @real
+@pytest.mark.slow
 def test_the_real_records_are_as_described():
     daily, hourly = fl.data.fmi_records("daily"), fl.data.fmi_records("hourly")
     assert len(np.unique(daily["station"])) == 194

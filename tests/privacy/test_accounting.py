@@ -146,6 +146,7 @@ def test_general_conversion_is_the_best_over_all_orders(rho, delta):
 
 @few
 @given(rhos, deltas)
+@pytest.mark.slow
 def test_conversions_are_ordered(rho, delta):
     proposition, general, gaussian = (acc.zcdp_epsilon(rho, delta, c) for c in acc.CONVERSIONS)
     assert 0 <= gaussian <= general < proposition

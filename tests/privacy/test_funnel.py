@@ -218,6 +218,7 @@ def random_funnel(seed, dim, attributes):
 
 
 @pytest.mark.parametrize(("dim", "attributes"), [(2, 1), (4, 1), (5, 2), (3, 4)])
+@pytest.mark.thin(1, every=1)
 def test_no_direction_and_no_subspace_is_better(dim, attributes):
     rng = np.random.default_rng(dim)
     for seed in range(5):

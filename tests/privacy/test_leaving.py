@@ -283,6 +283,7 @@ def test_of_one_grid_point_too():
     assert "'leaks': True" in caught.value.__notes__[-1]
 
 
+@pytest.mark.slow
 def test_an_honest_algorithm_runs():
     assert float(fl.run(simulated(Own, ZCDP(1.0)), rounds=3).privacy_rho[-1]) == pytest.approx(1.0)
 
@@ -318,6 +319,7 @@ class Descends(Own):
 
 
 @pytest.mark.parametrize(("times", "steps"), [(1, 1), (3, 1), (1, 4), (2, 3)])
+@pytest.mark.thin(1, every=1)
 def test_every_noisy_gradient_is_booked(times, steps):
     simulation = simulated(Own, NoisyGradients(2.0))
     own = Descends(times=times, steps=steps)

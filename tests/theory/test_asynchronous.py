@@ -220,6 +220,7 @@ def test_federated_averaging_of_those_that_are_there_is_all_of_its_outcomes():
     close(theory.learning_curve(simulation, 1).centroid[0], expected)
 
 
+@pytest.mark.slow
 def test_a_draw_by_chance_is_participation():
     problem = make_problem(PLANE)
     algorithm = FedAvg(STEP, batches=Uniform(1), local_steps=STEPS)
@@ -249,6 +250,7 @@ def test_servers_whose_clients_are_there_or_not_are_all_of_their_outcomes():
     close([result.centroid[0], result.individual[0]], total)
 
 
+@pytest.mark.slow
 def test_everybody_there_is_the_theory_without_participation():
     """Also with noise on uploads, and of many clients, whose rule has many points."""
     problem = make_problem(make_data((3,) * 40, 2))

@@ -179,6 +179,7 @@ def test_every_claim_is_harmed():
     assert {name for name, _ in HARMED} == {*CLAIMS}
 
 
+@pytest.mark.slow
 def test_compression_is_a_contraction_where_choco_needs_it(key):
     message = jax.random.normal(key, (1, 50))
     keys = jax.random.split(jax.random.key(1), 2000)
@@ -206,6 +207,7 @@ def test_compression_is_a_contraction_where_choco_needs_it(key):
     assert topology.QSGD(16).bits(196) == 5 * 196 + 32
 
 
+@pytest.mark.slow
 def test_naive_gossip_in_a_loop(key):
     """A round of each scheme, whatever is said."""
     compression = topology.TopK(2)
@@ -227,6 +229,7 @@ def test_naive_gossip_in_a_loop(key):
             np.testing.assert_allclose(state.model[k], start[k] + heard, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_least_loss_and_who_has_what():
     size = topology.TINY
     for order in ORDERS:

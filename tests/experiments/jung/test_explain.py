@@ -59,6 +59,7 @@ def test_claims_notice_what_is_wrong(claim, name, value, where):
         assert "rho" in verdict.note
 
 
+@pytest.mark.slow
 def test_one_ring_is_as_the_exercise_has_it():
     result = jax.jit(figure.measured)(jax.random.key(0), jnp.asarray([1e-6, 1e6]))
     assert np.shape(result["instance"]) == (len(SHIFTS.value), len(INSTANCE))

@@ -52,6 +52,7 @@ def test_past_decisions_have_the_bias_and_those_that_judge_have_not():
         assert abs(gap - expected) < 0.1
 
 
+@pytest.mark.slow
 def test_a_minority_has_another_truth():
     problem = figure.unlike(jax.random.key(0))
     data = problem.features, problem.targets, problem.loss

@@ -94,6 +94,7 @@ def test_the_most_critical_peer_fails_and_others_go_on():
     np.testing.assert_array_equal(before.dense(), graph.dense())
 
 
+@pytest.mark.slow
 def test_learning_ends_with_the_server():
     run = fl.run(figure.simulation(jax.random.key(1), SERVER, True), rounds=8)
     error = run[ERROR].values

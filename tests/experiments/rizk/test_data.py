@@ -74,6 +74,7 @@ def test_sizes_are_ragged_and_padding_is_nothing():
     np.testing.assert_allclose(problem.share, 0.1, rtol=1e-6)  # rho of each agent
 
 
+@pytest.mark.slow
 def test_features_get_noise_of_the_agents_own_deviation():
     clean = drawn(samples=(100, 4000)).with_test(np.eye(2), np.zeros(2))
     noisy = data.with_feature_noise(KEY, clean, jnp.arange(6.0))
