@@ -131,11 +131,9 @@ class Clock:
     """The seconds that a figure took, those of earlier parts in its store included."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.before, self.seconds = path, 0.0, 0.0
         with contextlib.suppress(OSError, ValueError):
             self.before = float(path.read_text())
-
-    before, seconds = 0.0, 0.0
 
     def __enter__(self) -> None:
         self.began = time.perf_counter()

@@ -159,7 +159,10 @@ class Table(NamedTuple):
         errors = data[ERROR].sel(tried=str(tried)).transpose("seed", "round").values.astype(float)
         best = np.minimum.accumulate(np.where(np.isfinite(errors), errors, 1), axis=1)
         return np.asarray(
-            [until(data["round"].values.astype(float), row, data.attrs["target"]) for row in best]
+            [
+                crossing(data["round"].values.astype(float), row, data.attrs["target"])
+                for row in best
+            ]
         )
 
     def best(self, studies: Studies, name: str) -> Tried:
@@ -240,7 +243,7 @@ class Table(NamedTuple):
         return of_few(lambda a, b: a / b, one, other, unit="times")
 
 
-def until(rounds: np.ndarray, best: np.ndarray, target: float) -> float:
+def crossing(rounds: np.ndarray, best: np.ndarray, target: float) -> float:
     """The round in which a falling curve is at a target, linear between records; the last record
     where it never is.
     """
