@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fljax import _check, _renamed
 from fljax._linalg import norm
 from fljax._module import module, static
+from fljax._sorting import in_order
 from fljax.problems import Problem
 
 __all__ = [
@@ -148,7 +149,7 @@ def _weighted_median(
     """The smallest value of each coordinate with half of the weight at or below it."""
     values = _usable(messages, weights > 0)
     carried = jnp.broadcast_to(weights[:, :, None], values.shape)
-    values, carried = jax.lax.sort((values, carried), dimension=1, num_keys=1)
+    values, carried = in_order(values, carried)
     below = jnp.cumsum(carried, axis=1)
     place = jnp.sum(below < below[:, -1:] / 2, axis=1, keepdims=True, dtype=jnp.int32)
     return jnp.sum(jnp.where(_ranks(values.shape[1]) == place, values, 0), axis=1)
@@ -240,8 +241,8 @@ class Median(Aggregator):
         around: Float[Array, "receivers dim"],
     ) -> Float[Array, "receivers dim"]:
         heard, count = _heard(weights)
-        ordered = jnp.sort(_usable(messages, heard), axis=1)
-        return _where_heard(count, _median(ordered, count), around)
+        (values,) = in_order(_usable(messages, heard))
+        return _where_heard(count, _median(values, count), around)
 
 
 @module
@@ -366,11 +367,11 @@ class TrimmedMean(_OrderStatistics):
     ) -> Float[Array, "receivers dim"]:
         heard, count = _heard(weights)
         cut = self._each_end(count)
-        ordered = jnp.sort(_usable(messages, heard), axis=1)
+        (values,) = in_order(_usable(messages, heard))
         if self.weighted:
-            mean = self._weighed(messages, weights, ordered, cut, pulled_in=False)
+            mean = self._weighed(messages, weights, values, cut, pulled_in=False)
         else:
-            mean = _mean_of_ranks(ordered, cut, count - 1 - cut)
+            mean = _mean_of_ranks(values, cut, count - 1 - cut)
         return _where_heard(count, mean, around)
 
 
@@ -414,13 +415,13 @@ class WinsorizedMean(_OrderStatistics):
     ) -> Float[Array, "receivers dim"]:
         heard, count = _heard(weights)
         cut = self._each_end(count)
-        ordered = jnp.sort(_usable(messages, heard), axis=1)
+        (values,) = in_order(_usable(messages, heard))
         if self.weighted:
-            mean = self._weighed(messages, weights, ordered, cut, pulled_in=True)
+            mean = self._weighed(messages, weights, values, cut, pulled_in=True)
             return _where_heard(count, mean, around)
-        low = _mean_of_ranks(ordered, cut, cut)
-        high = _mean_of_ranks(ordered, count - 1 - cut, count - 1 - cut)
-        clipped = jnp.clip(ordered, low[:, None], high[:, None])
+        low = _mean_of_ranks(values, cut, cut)
+        high = _mean_of_ranks(values, count - 1 - cut, count - 1 - cut)
+        clipped = jnp.clip(values, low[:, None], high[:, None])
         mean = _mean_of_ranks(clipped, jnp.zeros_like(count), count - 1)
         return _where_heard(count, mean, around)
 
@@ -627,9 +628,9 @@ class Krum(Aggregator):
         senders = messages.shape[1]
         distances = _squared_distances(messages, heard, count)
         nearest = jnp.maximum(count - self.attackers - 2, jnp.minimum(count - 1, 1))
-        ranks = jnp.arange(senders, dtype=jnp.int32)[None, None]
-        inside = ranks < nearest[:, None, None]
-        score = jnp.sum(jnp.where(inside, jnp.sort(distances, axis=2), 0), axis=2)
+        inside = _ranks(senders) < nearest[:, None, None]
+        (distances,) = in_order(distances)  # which are symmetric
+        score = jnp.sum(jnp.where(inside, distances, 0), axis=1)
         # A message at infinity still goes before none.
         score = jnp.where(heard, jnp.minimum(score, jnp.finfo(score.dtype).max), jnp.inf)
         best = jax.lax.top_k(-score, min(self.select, senders))[1]
@@ -691,10 +692,10 @@ class Bulyan(Aggregator):
         chosen = jnp.maximum(count - 2 * self.attackers, 1)
         averaged = jnp.maximum(chosen - 2 * self.attackers, 1)
         values = _usable(messages, self._chosen(messages, heard, count, chosen))
-        median = _median(jnp.sort(values, axis=1), chosen)
+        median = _median(in_order(values)[0], chosen)
         # Two messages at infinity are no distance apart; what was not chosen stays last.
         distance = jnp.where(jnp.isfinite(values), jnp.abs(values - median[:, None]), jnp.inf)
-        _, values = jax.lax.sort((distance, values), dimension=1, num_keys=2)
+        _, values = in_order(distance, values, keys=2)
         mean = _mean_of_ranks(values, jnp.zeros_like(count), averaged - 1)
         return _where_heard(count, mean, around)
 
@@ -708,8 +709,10 @@ class Bulyan(Aggregator):
         """Which messages are selected, one after the other."""
         distances = _squared_distances(messages, heard, count)
         senders = jnp.arange(messages.shape[1], dtype=jnp.int32)
-        order = jnp.broadcast_to(senders[None, None], distances.shape)
-        distances, order = jax.lax.sort((distances, order), dimension=2, num_keys=1)
+        order = jnp.broadcast_to(senders[None, :, None], distances.shape)
+        distances, order = (  # they are symmetric
+            jnp.swapaxes(array, 1, 2) for array in in_order(distances, order, keys=2)
+        )
 
         def take(taken: Int[Array, ""], left: Array) -> Array:
             there = jax.vmap(lambda left, order: left[order])(left, order)
@@ -738,7 +741,7 @@ def _squared_distances(
     distances. So the origin is moved to the coordinate-wise median, which is among the honest
     messages however far the others are.
     """
-    center = _median(jnp.sort(_usable(messages, heard), axis=1), count)
+    center = _median(in_order(_usable(messages, heard))[0], count)
     finite = heard & jnp.all(jnp.isfinite(messages), axis=2)
     differences = jnp.where(finite[:, :, None], messages - center[:, None], 0)
     gram = jnp.einsum("rid,rjd->rij", differences, differences, precision=HIGHEST)

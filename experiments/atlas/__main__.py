@@ -1,10 +1,8 @@
 """Run and report the atlas: ``python -m experiments.atlas {list,run,report}``."""
 
 import functools
-import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser, add_command
@@ -61,14 +59,6 @@ def parser() -> Parser:
     return whole
 
 
-def lean() -> None:
-    """Leave out what makes compiling slow and programs no faster, before JAX is imported."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    # A third of the time is in these emitters; later versions compile as fast with their own.
-    if version("jaxlib").startswith("0.10.") and "xla_cpu_use" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 if the request was wrong."""
     return exit_code(functools.partial(answer, argv))
@@ -77,8 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def answer(argv: Sequence[str] | None) -> int:
     """Do what is asked for."""
     asked = parser().parse_args(argv)
-    if asked.command == "run":
-        lean()
     from experiments.atlas import commands  # JAX and all scenarios, for more than --help
 
     if asked.command == "list":

@@ -440,7 +440,6 @@ def test_every_kind_of_problem_of_the_summary_has_scenarios():
 
 @pytest.mark.slow
 def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(__main__, "lean", lambda: None)
     out = ["--out", str(tmp_path), "--store", str(tmp_path / "store")]
     assert main(["run", "private-peers-1", "--quick", *out]) == 0
     assert main(["run", "private-peers-1", "--quick", *out]) == 0
@@ -467,7 +466,6 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
 )
 def test_a_wrong_request_gets_one_line(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "unfinished", lambda _: tmp_path)
-    monkeypatch.setattr(__main__, "lean", lambda: None)
     assert main(words) == 2
     answer = capsys.readouterr().err
     assert message in answer
@@ -486,23 +484,11 @@ def test_a_folder_without_results_or_with_a_damaged_one_is_named(tmp_path, capsy
         running.read("peers-ring", tmp_path)
 
 
-@pytest.mark.parametrize("installed", ["0.10.2", "0.11.0"])
-def test_programs_are_compiled_without_costly_passes(installed, monkeypatch):
-    monkeypatch.setattr(__main__, "version", lambda _: installed)
-    monkeypatch.setenv("XLA_FLAGS", "--other")
-    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
-    __main__.lean()
-    assert "JAX_DISABLE_MOST_OPTIMIZATIONS" not in __main__.os.environ  # they run slowly
-    emitters = "--xla_cpu_use_fusion_emitters=false" in __main__.os.environ["XLA_FLAGS"]
-    assert emitters == (installed < "0.11")
-
-
 def test_a_scenario_without_its_data_is_not_run_and_said(tmp_path, capsys, monkeypatch):
     def absent(*_, **__):
         raise FileNotFoundError("MNIST is not there; set FLJAX_DATA.")
 
     monkeypatch.setattr(commands, "compute", absent)
-    monkeypatch.setattr(__main__, "lean", lambda: None)
     out = ["--out", str(tmp_path), "--store", str(tmp_path / "store")]
     assert main(["run", "mnist-softmax-1", *out]) == 0
     assert "not run: MNIST is not there" in capsys.readouterr().out

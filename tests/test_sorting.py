@@ -1,0 +1,68 @@
+"""Sorting by a network of exchanges, against NumPy's sorting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import _sorting
+from fljax._sorting import in_order
+
+SIZES = [*range(1, 10), 13, 16, 17, 33, 100]
+
+
+def drawn(size, inner=_sorting.WIDE, values=None):
+    """Numbers with many ties, unless there are as many values as is wanted."""
+    draw = np.random.default_rng(size).integers(0, values or max(size // 2, 2), (2, size, inner))
+    return draw.astype(np.float32)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_is_sorted(size):
+    array = drawn(size)
+    array[:, :: max(size // 3, 1)] = np.inf
+    (found,) = in_order(jnp.asarray(array))
+    np.testing.assert_array_equal(found, np.sort(array, axis=1))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ties_go_by_the_next_key(size):
+    first, second = drawn(size), drawn(size + 1)[:, :size]
+    third = np.broadcast_to(np.arange(size, dtype=np.int32)[None, :, None], first.shape)
+    found = in_order(*map(jnp.asarray, (first, second, third)), keys=3)
+    order = np.lexsort((third, second, first), axis=1)
+    for array, one in zip((first, second, third), found, strict=True):
+        np.testing.assert_array_equal(one, np.take_along_axis(array, order, 1))
+
+
+def test_what_is_carried_stays_with_its_key():
+    keys = drawn(21)
+    found, places = in_order(
+        jnp.asarray(keys),
+        jnp.broadcast_to(jnp.arange(21, dtype=jnp.int32)[None, :, None], keys.shape),
+    )
+    np.testing.assert_array_equal(np.sort(places, axis=1)[..., 0], [np.arange(21)] * 2)
+    np.testing.assert_array_equal(np.take_along_axis(keys, np.asarray(places), 1), found)
+
+
+def test_side_by_side_as_one_by_one():
+    array = jnp.asarray(np.stack([drawn(13, values=1000), -drawn(13, values=1000)]))
+    found = jax.jit(jax.vmap(lambda one: in_order(one)[0]))(array)
+    np.testing.assert_array_equal(found, np.sort(array, axis=2))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="others sort by their own functions")
+def test_few_numbers_in_a_row_are_sorted_by_the_function_of_the_library():
+    def program(inner):
+        array = jnp.asarray(drawn(9, inner))
+        return jax.jit(in_order).lower(array).compile().as_text()
+
+    assert "sort(" in program(_sorting.WIDE - 1)
+    assert "sort(" not in program(_sorting.WIDE)
+
+
+def test_a_gradient_goes_to_the_place_of_each_number():
+    array = jnp.asarray(drawn(10, values=10**6))
+    weights = jnp.arange(10.0, dtype=array.dtype)[None, :, None]
+    gradient = jax.grad(lambda x: jnp.sum(weights * in_order(x)[0]))(array)
+    np.testing.assert_array_equal(gradient, np.argsort(np.argsort(array, axis=1), axis=1))
