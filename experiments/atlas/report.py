@@ -22,11 +22,12 @@ from fljax.plotting.house import look_of
 #: How many algorithms a sentence names, and how many a picture draws.
 NAMED, DRAWN = 6, 8
 
-#: Whose results one profile is over, by the title of its panel.
+#: Whose results one profile is over, by the title of its panel. What is of no kind has no profile:
+#: clusters of peers, and of servers' clients, are one scenario each.
 KINDS = {
     "server": "one server, one model",
     "peers": "peers, one model",
-    "personal": "models of clients' own",
+    "personal server": "one server, models of clients' own",
 }
 
 TITLE = "# Which algorithm, for which problem?"
@@ -104,7 +105,8 @@ PROBLEMS: dict[str, Callable[[Scenario], bool]] = {
         one.talks == "peers" and {*one.axes} == {"graph", "dissimilarity"}
     ),
     "peers with lossy, late or sleeping neighbors": lambda one: "link" in one.axes,
-    "clusters, a model for each": lambda one: one.personal,
+    "clusters, a model for each": lambda one: "clusters" in one.axes,
+    "models around a common one, each client's own": lambda one: "own share" in one.axes,
     "streams": lambda one: one.axes.get("data") == "a stream",
 }
 
@@ -123,7 +125,7 @@ class Pages(NamedTuple):
 
 
 def kind_of(scenario: Scenario) -> str:
-    return "personal" if scenario.personal else scenario.talks
+    return f"personal {scenario.talks}" if scenario.personal else scenario.talks
 
 
 def read_all(results: Mapping[str, Result | None]) -> list[Pages]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from experiments.atlas import __main__, analysis, commands, labels, report, running, scenario
+from experiments.atlas import analysis, commands, labels, report, running, scenario
 from experiments.atlas.__main__ import main
 from experiments.atlas.links import UNEQUAL
 from experiments.atlas.methods import Refused, method, methods
