@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
-#: So many numbers in a row fill what a CPU exchanges at once.
-WIDE = 8
+#: Fewer rows than these are not worth the exchanges' loop.
+FEW = 8
+#: So many numbers side by side fill what a CPU exchanges at once.
+WIDE = 32
 
 
 def in_order(*arrays: Shaped[Array, "outer size inner"], keys: int = 1) -> list[Array]:
@@ -29,15 +31,20 @@ def in_order(*arrays: Shaped[Array, "outer size inner"], keys: int = 1) -> list[
     def exchange(*arrays: Array) -> list[Array]:
         return _exchanged(arrays, keys)
 
-    if arrays[0].shape[2] < WIDE:
+    outer, _, inner = arrays[0].shape
+    if outer * inner < FEW:
         return sort(*arrays)
     return jax.lax.platform_dependent(*arrays, cpu=exchange, default=sort)
 
 
 def _exchanged(arrays: tuple[Array, ...], keys: int) -> list[Array]:
-    size = arrays[0].shape[1]
+    outer, size, inner = arrays[0].shape
     if size < 2:
         return list(arrays)
+    if outer > 1 and inner < WIDE:
+        wide = (jnp.swapaxes(array, 0, 1).reshape(1, size, outer * inner) for array in arrays)
+        found = _exchanged(tuple(wide), keys)
+        return [jnp.swapaxes(array.reshape(size, outer, inner), 0, 1) for array in found]
     place = jnp.arange(size, dtype=jnp.int32)
     steps = jnp.asarray(_steps(size))
 

@@ -11,15 +11,18 @@ from fljax._sorting import in_order
 SIZES = [*range(1, 10), 13, 16, 17, 33, 100]
 
 
-def drawn(size, inner=_sorting.WIDE, values=None):
+def drawn(size, inner=_sorting.WIDE, values=None, outer=2):
     """Numbers with many ties, unless there are as many values as is wanted."""
-    draw = np.random.default_rng(size).integers(0, values or max(size // 2, 2), (2, size, inner))
+    draw = np.random.default_rng(size).integers(
+        0, values or max(size // 2, 2), (outer, size, inner)
+    )
     return draw.astype(np.float32)
 
 
+@pytest.mark.parametrize("inner", [3, _sorting.WIDE])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_is_sorted(size):
-    array = drawn(size)
+def test_every_size_is_sorted(size, inner):
+    array = drawn(size, inner, outer=5)
     array[:, :: max(size // 3, 1)] = np.inf
     (found,) = in_order(jnp.asarray(array))
     np.testing.assert_array_equal(found, np.sort(array, axis=1))
@@ -52,13 +55,13 @@ def test_side_by_side_as_one_by_one():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="others sort by their own functions")
-def test_few_numbers_in_a_row_are_sorted_by_the_function_of_the_library():
-    def program(inner):
-        array = jnp.asarray(drawn(9, inner))
+def test_few_rows_are_sorted_by_the_function_of_the_library():
+    def program(rows):
+        array = jnp.asarray(drawn(9, rows, outer=1))
         return jax.jit(in_order).lower(array).compile().as_text()
 
-    assert "sort(" in program(_sorting.WIDE - 1)
-    assert "sort(" not in program(_sorting.WIDE)
+    assert "sort(" in program(_sorting.FEW - 1)
+    assert "sort(" not in program(_sorting.FEW)
 
 
 def test_a_gradient_goes_to_the_place_of_each_number():
