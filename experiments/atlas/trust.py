@@ -43,7 +43,7 @@ ATTACKS: dict[str, tuple[str, Mapping[str, Any], str]] = {
 def crowd(_: jax.Array) -> fl.graphs.Graph:
     """A ring on which everyone hears those at most so far away."""
     pairs = [(k, (k + far) % CLIENTS) for k in range(CLIENTS) for far in range(1, REACH + 1)]
-    return fl.graphs.from_edges(CLIENTS, pairs)
+    return fl.graphs.from_edges(CLIENTS, pairs, form="padded")  # of 13 messages each, not of 50
 
 
 for _name, (_words, _more, _reason) in ATTACKS.items():
