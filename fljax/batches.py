@@ -266,7 +266,7 @@ class Uniform(Batches):
         else:
             most = min(most, samples)
             everyone = jnp.broadcast_to(real[:, None], (chosen, steps, samples))
-            rows = shuffled(key, everyone)[..., :most]
+            rows = shuffled(key, everyone, most)
         return Batch(_cut(rows, self.size, clients, samples))
 
 

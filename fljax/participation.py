@@ -55,6 +55,9 @@ __all__ = [
 #: Largest number of indices that are sorted packed with random numbers of 20 bits or more.
 PACKED_SIZE = 2**11
 
+#: The first of so many times as many indices are selected; for more of them all are sorted.
+SELECTED_BELOW = 10
+
 #: Among more units the unit of a point is found by binary search; among fewer the point is compared
 #: with all, which XLA does in the same pass over them (a quarter of the time for a hundred).
 SEARCHED_BEYOND = 2**9
@@ -607,7 +610,7 @@ class Subset(_Counted):
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
-        chosen = shuffled(key, available[None])[0, : self.count]
+        chosen = shuffled(key, available[None], self.count)[0]
         return Participants(None, available & jnp.zeros_like(available).at[chosen].set(True))
 
 
@@ -962,7 +965,7 @@ class PerServer(_Counted):
     ) -> Participants:
         members, real = network.members
         here = jnp.asarray(real) & available[members]
-        order = shuffled(key, here)[:, : self.count]
+        order = shuffled(key, here, self.count)
         clients, here = (
             jnp.take_along_axis(a, order, axis=1) for a in (jnp.asarray(members), here)
         )
@@ -1045,7 +1048,7 @@ def _running(values: Float[Array, " units"]) -> Float[Array, " units"]:
 def subset(key: Array, clients: int, count: int) -> Int[Array, " count"]:
     """Draw ``count`` clients uniformly without replacement, in random order."""
     if clients <= PACKED_SIZE or count**2 > clients:
-        return shuffled(key, jnp.ones((1, clients), bool))[0, :count]
+        return shuffled(key, jnp.ones((1, clients), bool), count)[0]
     # A million numbers take half a second to sort.
     k_drawn, k_order = jax.random.split(key)
     everyone, some = (jnp.full(1, n, jnp.int32) for n in (clients, count))
@@ -1079,18 +1082,33 @@ def distinct(
     return jax.lax.fori_loop(0, shape[2], one, jnp.full(shape, none, jnp.int32))
 
 
-def shuffled(key: Array, first: Bool[Array, "*batch size"]) -> Int[Array, "*batch size"]:
+def shuffled(
+    key: Array, first: Bool[Array, "*batch size"], most: int | None = None
+) -> Int[Array, "*batch most"]:
     """Return indices of the last axis in random order, those marked ``first`` before the others.
 
     While both fit, one integer holds a random number and, in its last bits, the index: XLA sorts
     single numbers five times faster than pairs. For equal random numbers the smaller index is
     first, which matters where many indices leave few bits for the random numbers.
+
+    Args:
+      key: consumed.
+      first: ``[..., n]``.
+      most: how many indices of each row are wanted, default all. They are the same ones, found in
+        an eighth of the time if they are few of 300, since the others are not sorted.
     """
     size = first.shape[-1]
+    most = size if most is None else most
     bits = jax.random.bits(key, first.shape, jnp.uint32) >> 1
     bits = jnp.where(first, jnp.uint32(0), jnp.uint32(2**31)) | bits
     index = jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), first.shape)
     if size > PACKED_SIZE:
-        return jax.lax.sort((bits, index), num_keys=1)[1].astype(jnp.int32)
-    low = jnp.uint32(2 ** (size - 1).bit_length() - 1)
-    return (jax.lax.sort((bits & ~low) | index, is_stable=False) & low).astype(jnp.int32)
+        return jax.lax.sort((bits, index), num_keys=1)[1][..., :most].astype(jnp.int32)
+    width = (size - 1).bit_length()
+    # XLA selects single precision, which holds what is left beside an index of eight bits or more.
+    if SELECTED_BELOW * most <= size and 32 - width <= jnp.finfo(jnp.float32).nmant + 1:
+        score = -(bits >> width).astype(jnp.int32).astype(jnp.float32)
+        return jax.lax.top_k(score, most)[1].astype(jnp.int32)
+    low = jnp.uint32(2**width - 1)
+    order = jax.lax.sort((bits & ~low) | index, is_stable=False) & low
+    return order[..., :most].astype(jnp.int32)

@@ -32,6 +32,7 @@ from fljax.algorithms import (
 from fljax.link import Circular, Uniform
 from fljax.participation import (
     PACKED_SIZE,
+    SELECTED_BELOW,
     ActiveSampling,
     Always,
     Bernoulli,
@@ -576,6 +577,26 @@ def test_a_shuffle_holds_every_index_once_the_first_ones_first(size):
     for row, ahead in zip(order, first, strict=True):
         np.testing.assert_array_equal(np.sort(row), np.arange(size))
         assert ahead[row[: ahead.sum()]].all()
+
+
+@pytest.mark.parametrize("size", [30, 129, 300, PACKED_SIZE, PACKED_SIZE + 1])
+@pytest.mark.parametrize("marked", [0, 0.01, 1])
+def test_the_first_of_a_shuffle_are_those_of_the_whole(size, marked):
+    """Also where two random numbers are equal: 21 bits are for the last size but one."""
+    first = jnp.asarray(np.random.default_rng(size).uniform(size=(2000, size)) < marked)
+    whole = shuffled(jax.random.key(size), first)
+    for most in (1, size // SELECTED_BELOW, size // 3, size + 1):
+        found = shuffled(jax.random.key(size), first, most)
+        np.testing.assert_array_equal(found, whole[:, :most])
+
+
+@pytest.mark.parametrize("size", [128, 129])
+def test_few_of_many_are_selected_where_the_random_bits_fit_single_precision(size):
+    def first(key, mask):
+        return shuffled(key, mask, 5)
+
+    text = jax.jit(first).lower(jax.random.key(0), jnp.ones((1, size), bool)).as_text()
+    assert ("top_k" in text) == (size > 128)
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ def _draw(key: Array, rows: list[np.ndarray], count: int) -> Int[Array, "sets co
     longest = max(len(r) for r in rows)
     table = np.stack([np.pad(r, (0, longest - len(r))) for r in rows]).astype(np.int32)
     real = np.stack([np.arange(longest) < len(r) for r in rows])
-    order = shuffled(key, jnp.asarray(real))[:, :count]
+    order = shuffled(key, jnp.asarray(real), count)
     return jnp.take_along_axis(jnp.asarray(table), order, axis=1)
 
 

@@ -212,7 +212,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
                 weights = jnp.where(chosen, weights, 0) / rate
             return replace(data, weights=weights, statistics=known), data.influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
-        rows = shuffled(key, weights > 0)[:, : self.batch]
+        rows = shuffled(key, weights > 0, self.batch)
         everyone = jnp.arange(data.clients, dtype=jnp.int32)
         batch = data.take(everyone, rows)
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
