@@ -11,6 +11,10 @@ absent, or the slot in a table of neighbors is empty. Values in such places are 
 included. A receiver without messages keeps its own vector. A message that *was* received and is not
 finite counts as infinitely far away in robust aggregators, and makes the means not finite.
 
+Among peers a receiver sorts all slots of its neighbor table: of a network in dense form these are
+all nodes, also where few of them are neighbors. In padded form (``form="padded"`` of the functions
+that make networks) they are as many as the largest degree, which takes that much less time.
+
 Written with sorts, sums and products alone (see :mod:`fljax._linalg`).
 """
 

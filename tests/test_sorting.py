@@ -11,7 +11,7 @@ from fljax._sorting import in_order
 SIZES = [*range(1, 10), 13, 16, 17, 33, 100]
 
 
-def drawn(size, inner=_sorting.WIDE, values=None, outer=2):
+def drawn(size, inner=32, values=None, outer=2):
     """Numbers with many ties, unless there are as many values as is wanted."""
     draw = np.random.default_rng(size).integers(
         0, values or max(size // 2, 2), (outer, size, inner)
@@ -19,7 +19,7 @@ def drawn(size, inner=_sorting.WIDE, values=None, outer=2):
     return draw.astype(np.float32)
 
 
-@pytest.mark.parametrize("inner", [3, _sorting.WIDE])
+@pytest.mark.parametrize("inner", [3, 32])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size_is_sorted(size, inner):
     array = drawn(size, inner, outer=5)
@@ -46,6 +46,16 @@ def test_what_is_carried_stays_with_its_key():
     )
     np.testing.assert_array_equal(np.sort(places, axis=1)[..., 0], [np.arange(21)] * 2)
     np.testing.assert_array_equal(np.take_along_axis(keys, np.asarray(places), 1), found)
+
+
+@pytest.mark.parametrize("columns", [_sorting.LEAST, _sorting.LEAST + 1, 3 * _sorting.LEAST - 1])
+def test_blocks_of_columns_are_sorted_one_after_the_other(columns, monkeypatch):
+    monkeypatch.setattr(_sorting, "BLOCK_BYTES", 1)
+    keys, others = drawn(7, columns, outer=1), drawn(8, columns, outer=1)[:, :7]
+    found = in_order(jnp.asarray(keys), jnp.asarray(others), keys=2)
+    order = np.lexsort((others, keys), axis=1)
+    np.testing.assert_array_equal(found[0], np.take_along_axis(keys, order, 1))
+    np.testing.assert_array_equal(found[1], np.take_along_axis(others, order, 1))
 
 
 def test_side_by_side_as_one_by_one():
