@@ -8,6 +8,7 @@ import pytest
 
 import fljax as fl
 from experiments.benchmarks import (
+    aggregation,
     costs,
     generators,
     lowering,
@@ -113,6 +114,13 @@ def test_both_sides_of_a_comparison_simulate_the_same():
         error = np.sqrt((ours.var(0) + theirs.var(0)) / seeds)
         assert (abs(gap) < 5 * error).all(), name
         assert ours.mean(0)[-1] < ours.mean(0)[0]
+
+
+@pytest.mark.slow
+def test_both_sides_of_an_aggregation_say_the_same():
+    lines = aggregation.compare((2, 9, 40))
+    assert [line[:18].strip() for line in lines] == [*aggregation.RULES]
+    assert all(float(line.split()[-1]) < 1e-5 for line in lines)
 
 
 @pytest.mark.long
