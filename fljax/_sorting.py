@@ -78,7 +78,7 @@ def _network(arrays: list[Array], keys: int) -> list[Array]:
         first = ((place & bit) == value) & (place < size - distance)
         last = ((place - distance & bit) == value) & (place >= distance)
         partner = place + jnp.where(first, distance, 0) - jnp.where(last, distance, 0)
-        other = [array[partner] for array in now]
+        other = [array.at[partner].get(mode="promise_in_bounds") for array in now]
         first, last = first[:, None], last[:, None]
         if len(now) == 1:
             (mine,), (its,) = now, other
