@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -18,7 +20,7 @@ from fljax._generator import GENERATOR
 from fljax.engine import trace
 from fljax.link import wide, wide_sum
 from fljax.records import joined
-from fljax.study import engine, machine
+from fljax.study import engine, machine, running
 from fljax.study.engine import Options, Program, Same, program
 from fljax.study.grid import axes_of, groups_of
 from fljax.study.request import Request, Study
@@ -440,6 +442,52 @@ def test_a_number_used_in_a_branch_points_to_static():
 def test_a_scenario_must_return_a_simulation():
     with pytest.raises(TypeError, match=r"must return an fljax.Simulation, got NoneType"):
         fl.sweep(lambda key: None, rounds=T)
+
+
+# Threads -----------------------------------------------------------------------------------------
+
+
+def study_threads():
+    return {one for one in threading.enumerate() if one.name.startswith("fljax-study")}
+
+
+def test_a_study_takes_the_threads_of_the_one_before():
+    fl.sweep(penalties, rounds=T, seeds=2, grid={"penalty": [1.0, 2.0]})
+    before = study_threads()
+    for seeds in (2, 3):
+        fl.sweep(penalties, rounds=T, seeds=seeds, grid={"penalty": [1.0, 2.0]})
+    assert before
+    # Of two workers the second starts where a block comes while the first is busy.
+    assert len(study_threads() - before) <= machine.cores()
+
+
+def test_threads_that_are_taken_are_nobody_elses(monkeypatch):
+    monkeypatch.setattr(running, "_IDLE", [])
+    first, second = running._threads(2), running._threads(2)
+    assert first is not second
+    running._IDLE += [first, second]
+    assert running._threads(3) not in (first, second)
+    assert {running._threads(2), running._threads(2)} == {first, second}
+    assert running._IDLE == []
+
+
+def test_threads_of_a_study_that_failed_are_not_taken_again(monkeypatch):
+    monkeypatch.setattr(running, "_IDLE", [])
+    monkeypatch.setattr(running._Run, "_keep", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fl.sweep(penalties, rounds=T, seeds=2, grid={"penalty": [1.0, 2.0]})
+    assert running._IDLE == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_forked_child_has_threads_of_its_own(monkeypatch):
+    fl.sweep(penalties, rounds=T, seeds=2, grid={"penalty": [1.0, 2.0]})
+    assert running._IDLE
+    if (child := os.fork()) == 0:
+        os._exit(len(running._IDLE))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # Segments and early stops ------------------------------------------------------------------------

@@ -8,12 +8,13 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -226,6 +227,29 @@ def _libraries(modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that outlive a study: starting three takes as long as a small study computes."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, "fljax-study")
+        self.count = count
+
+
+#: Threads of finished studies. A child that was forked has none of them.
+_IDLE: list[_Threads] = []
+os.register_at_fork(after_in_child=_IDLE.clear)
+
+
+def _threads(count: int) -> _Threads:
+    """So many threads that nobody else uses."""
+    for threads in list(_IDLE):
+        if threads.count == count:
+            with contextlib.suppress(ValueError):  # another study was faster
+                _IDLE.remove(threads)
+                return threads
+    return _Threads(count)
+
+
 def _once(counts: np.ndarray) -> np.ndarray:
     """Counts of many runs, ``[S, C, R, 2]``, stored only once if all runs have the same."""
     one = counts[:1, :1]
@@ -378,8 +402,8 @@ class _Run:
         """Compute the missing runs; blocks are kept as they finish."""
         pending = [g for g in range(len(self.study.groups)) if (self._missing(g) >= 0).any()]
         # In order where processes compute together.
-        compilers = ThreadPoolExecutor(1 if self.together else machine.cores())
-        workers = ThreadPoolExecutor(self.study.workers)
+        compilers = _threads(1 if self.together else machine.cores())
+        workers = _threads(self.study.workers)
         # Small factorizations reach LAPACK, whose own threads would only fight over the cores.
         with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
             jobs: list[Future] = []
@@ -410,11 +434,17 @@ class _Run:
                     self.store.flush()
                 if isinstance(error, KeyboardInterrupt):
                     raise self._interrupted() from None
-                raise
-            finally:
-                # All is done, or what a thread still does is of no use to anybody.
+                # What a thread still does is of no use to anybody.
                 compilers.shutdown(wait=False)
                 workers.shutdown(wait=False)
+                raise
+        # What was told last returns in no time; nobody waits for what is still compiled.
+        idle = not wait(jobs, timeout=0.01).not_done
+        for threads in (compilers, workers):
+            if idle:
+                _IDLE.append(threads)
+            else:
+                threads.shutdown(wait=False)
         self._show()
 
     def _next(self) -> Any:
