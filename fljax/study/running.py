@@ -237,7 +237,8 @@ class _Threads(ThreadPoolExecutor):
 
 #: Threads of finished studies. A child that was forked has none of them.
 _IDLE: list[_Threads] = []
-os.register_at_fork(after_in_child=_IDLE.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_IDLE.clear)
 
 
 def _threads(count: int) -> _Threads:
@@ -407,7 +408,7 @@ class _Run:
         # Small factorizations reach LAPACK, whose own threads would only fight over the cores.
         with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
             jobs: list[Future] = []
-            left = len(pending)
+            left, idle = len(pending), False
             try:
                 jobs += [compilers.submit(self._plan, g) for g in pending]
                 while left:
@@ -434,17 +435,16 @@ class _Run:
                     self.store.flush()
                 if isinstance(error, KeyboardInterrupt):
                     raise self._interrupted() from None
-                # What a thread still does is of no use to anybody.
-                compilers.shutdown(wait=False)
-                workers.shutdown(wait=False)
                 raise
-        # What was told last returns in no time; nobody waits for what is still compiled.
-        idle = not wait(jobs, timeout=0.01).not_done
-        for threads in (compilers, workers):
-            if idle:
-                _IDLE.append(threads)
             else:
-                threads.shutdown(wait=False)
+                # Who told last returns in no time; nobody waits for what is still compiled.
+                idle = not wait(jobs, timeout=0.01).not_done
+            finally:
+                for threads in (compilers, workers):
+                    if idle:
+                        _IDLE.append(threads)
+                    else:
+                        threads.shutdown(wait=False)
         self._show()
 
     def _next(self) -> Any:
