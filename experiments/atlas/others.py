@@ -78,8 +78,8 @@ Scenario(
 )
 
 #: Of the variance of clients' models, the share that is their own; and an error that neither one
-#: model for all (0.144, 0.243) nor each client alone (0.21) reaches.
-OWN = {"mildly": (0.1, 0.14), "strongly": (0.4, 0.19)}
+#: model for all (0.136, 0.230) nor each client alone (0.203, 0.208) reaches.
+OWN = {"mildly": (0.1, 0.13), "strongly": (0.4, 0.19)}
 for _likeness, (_share, _target) in OWN.items():
     Scenario(
         f"own-{_likeness}",
