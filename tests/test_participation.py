@@ -583,7 +583,8 @@ def test_a_shuffle_holds_every_index_once_the_first_ones_first(size):
 @pytest.mark.parametrize("marked", [0, 0.01, 1])
 def test_the_first_of_a_shuffle_are_those_of_the_whole(size, marked):
     """Also where two random numbers are equal: 21 bits are for the last size but one."""
-    first = jnp.asarray(np.random.default_rng(size).uniform(size=(2000, size)) < marked)
+    shape = 200_000 // size, size
+    first = jnp.asarray(np.random.default_rng(size).uniform(size=shape) < marked)
     whole = shuffled(jax.random.key(size), first)
     for most in (1, size // SELECTED_BELOW, size // 3, size + 1):
         found = shuffled(jax.random.key(size), first, most)
