@@ -185,7 +185,7 @@ def study(effort: Effort) -> Studies:
     target, longest = size.harder
     harder = size._replace(target=target, longest=longest)
     few = [cell for cell in CELLS if cell.similarity == UNLIKE]
-    return table("cells", CELLS, size, effort) | table(NEARER, few, harder, effort)
+    return {**table("cells", CELLS, size, effort), **table(NEARER, few, harder, effort)}
 
 
 def table(name: str, cells: Sequence[Cell], size: Size, effort: Effort) -> Studies:
