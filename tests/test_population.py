@@ -1,11 +1,13 @@
 """A run over a population on disk is the run from memory but for rounding; resumed, bit for bit."""
 
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import numpy as np
@@ -458,19 +460,26 @@ def test_a_killed_run_goes_on(population, tmp_path):
             text=True,
         )
 
+    def newest():
+        times = [0]
+        for one in (tmp_path / "run").rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                times.append(one.stat().st_mtime_ns)
+        return max(times)
+
     whole = start(tmp_path / "whole").communicate()[0]
     kills = 0
-    for seconds in np.random.default_rng(0).uniform(6, 12, 6):
-        process = start(tmp_path / "run")
-        try:
-            text, _ = process.communicate(timeout=seconds)
+    for seconds in np.random.default_rng(0).uniform(0, 0.2, 6):
+        process, known = start(tmp_path / "run"), newest()
+        while process.poll() is None and newest() == known:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        if process.poll() is not None:
             break
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.communicate()
-            kills += 1
-    else:
-        text = start(tmp_path / "run").communicate()[0]
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        kills += 1
+    text = start(tmp_path / "run").communicate()[0]
     assert kills
     assert text == whole
     assert len(text) > 1000
