@@ -131,24 +131,26 @@ def _seed(seed: Array) -> Array:
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     place = _places(tuple(shape))
-    return _apart(jnp.stack(threefry(key, place.high | _SPLIT, place.low), axis=-1))
+    return _apart(threefry(key, place.high | _SPLIT, place.low), axis=-1)
 
 
 def _fold_in(key: Array, number: Array) -> Array:
-    return _apart(jnp.stack(threefry(key, jnp.full_like(number, _FOLDED), number)))
+    return _apart(threefry(key, jnp.full_like(number, _FOLDED), number))
 
 
-def _apart(keys: Array) -> Array:
-    """Derived keys, which no loop that draws from them computes anew.
+def _apart(words: tuple[Array, Array], axis: int = 0) -> Array:
+    """Both words of blocks side by side, which no loop that uses them computes anew.
 
-    XLA would fuse their blocks into it, and LLVM (of JAX 0.12) follows both users of each of their
-    20 rounds, 2**20 ways, and does not end.
+    XLA would fuse the blocks into it. Where they do not depend on the innermost loop's number, as a
+    key does not, nor what is drawn once for a whole row, LLVM follows both numbers of each of their
+    20 rounds back to the key, more than 2**20 ways, and does not end. A barrier keeps the newest
+    XLA from it, an array of both words the older ones.
     """
-    return lax.optimization_barrier(keys)
+    return lax.optimization_barrier(jnp.stack(words, axis))
 
 
 def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
-    first, second = threefry(key, *_places(tuple(shape)))
+    first, second = _apart(threefry(key, *_places(tuple(shape))))
     if width == 64:
         return (first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64)
     return first.astype(f"uint{width}")
@@ -255,7 +257,7 @@ def private_normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     if np.dtype(dtype) == np.float64:
         return _wide_normal(*words(key, shape, 4))
     if _is_house(key):
-        return _normal(jax.random.key_data(key), tuple(shape)).astype(dtype)
+        return _box_muller(*_noise(jax.random.key_data(key), tuple(shape))).astype(dtype)
     return _box_muller(*words(key, shape, 2)).astype(dtype)
 
 
@@ -289,7 +291,7 @@ def words(key: Array, shape: tuple[int, ...], count: int) -> list[Array]:
     if not _is_house(key):
         return [jax.random.bits(part, shape, np.uint32) for part in jax.random.split(key, count)]
     keys = jax.random.key_data(jax.random.split(key, -(-count // 2)))
-    return [word for part in keys for word in threefry(part, *_places(shape))][:count]
+    return [word for part in keys for word in _noise(part, shape)][:count]
 
 
 def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Array:
@@ -313,7 +315,7 @@ def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Arr
 
         return jax.vmap(one)(first.reshape(-1), second.reshape(-1)).reshape(first.shape)
     high, low = (number.astype(np.uint32) for number in (first, second))
-    high, low = threefry(jax.random.key_data(key), high, low)
+    high, low = _apart(threefry(jax.random.key_data(key), high, low))
     if width == np.float32:
         return (high >> np.uint32(8)).astype(dtype) * np.float32(2.0**-24)
     high, low = (high >> np.uint32(5)).astype(dtype), (low >> np.uint32(6)).astype(dtype)
@@ -326,7 +328,16 @@ def _is_house(key: Array) -> bool:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _normal(key: Array, shape: tuple[int, ...]) -> Array:
-    return _box_muller(*threefry(key, *_places(shape)))
+    return _box_muller(*_apart(threefry(key, *_places(shape))))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _noise(key: Array, shape: tuple[int, ...]) -> list[Array]:
+    """Both words of blocks for an array that is added to another: in the loop that adds them,
+    unless one number is for a whole row.
+    """
+    drawn = threefry(key, *_places(shape))
+    return list(_apart(drawn) if shape[-1:] in ((), (1,)) else drawn)
 
 
 def _box_muller(first: Array, second: Array) -> Array:

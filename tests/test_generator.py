@@ -171,19 +171,44 @@ def test_a_number_depends_on_the_key_and_its_place_alone():
         np.testing.assert_allclose(few.ravel(), long[: few.size], rtol=5e-7)
 
 
-@pytest.mark.core
-def test_a_network_drawn_from_a_derived_key_compiles_with_all_passes():
-    """LLVM of JAX 0.12 did not end: it followed the blocks of keys into the loops that draw."""
-    code = """
-import jax, fljax as fl
+NETWORK = """
 keys = jax.random.split(fl.random_key(0), 8)
 def draw(keys):
     return jax.tree.leaves(fl.graphs.random_connected(keys[0], nodes=8, mean_degree=3))
 jax.jit(draw).lower(keys).compile()
 """
+ROWS = """
+from fljax import _generator as g
+def drawn(key):
+    return [
+        jax.random.uniform(key, (16,))[:, None],
+        jax.random.uniform(key),
+        g.normal(key, (16,), "float32")[:, None],
+        g.private_normal(key, (), "float32"),
+        g.private_laplace(key, (16, 1), "float32"),
+        g.uniform_of_pairs(key, jax.numpy.arange(16), jax.numpy.arange(16), "float32")[:, None],
+    ]
+def put(u, rows):
+    start = jax.numpy.zeros((20, 16, 32))
+    return start.at[3].set(jax.numpy.where(u >= 0.5, rows, 1.0)).at[5].add(u * rows)
+def rounds(key, rows):
+    def one(count, number):
+        return count + 1, [put(u, rows) for u in drawn(jax.random.fold_in(key, number))]
+    return jax.lax.scan(one, 0.0, jax.numpy.arange(5))
+jax.jit(rounds).lower(fl.random_key(0), jax.numpy.ones((16, 32))).compile()
+"""
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("code", [NETWORK, ROWS], ids=["keys", "rows"])
+def test_draws_compile_with_all_passes(code):
+    """LLVM did not end where it had followed a loop's draw of one number, or a key, back through
+    all rounds of a block.
+    """
     passes = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_ENABLE_COMPILATION_CACHE": "0"}
     environment = os.environ | passes | {"PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("XLA_FLAGS", None)
+    code = f"import jax, fljax as fl{code}"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 
 
