@@ -6,6 +6,7 @@ they have reached what is asked, so that a cell takes as long as it needs.
 
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -37,11 +38,6 @@ START = Setting(
     "initial weights",
     (1.0, 0.1),
     "not given: He's law (variance 2/n of n inputs), and weights of a tenth of its size beside it",
-)
-LONGEST = Setting(
-    "rounds after which a run is given up",
-    1.3,
-    "in multiples of the published ones; it is counted as if it were there by then",
 )
 SEEDS = Setting(
     "seeds at most",
@@ -85,15 +81,17 @@ class Cell(NamedTuple):
     steps: tuple[float, ...]
     every: int
 
-    @property
-    def rounds(self) -> int:
-        """After which a run is given up."""
-        look = LOOK * self.every
-        return -(-round(LONGEST.value * self.published) // look) * look
-
 
 #: Records between two looks at whether a run is at an end.
 LOOK = 10
+
+
+def longest(multiple: float) -> Setting:
+    return Setting(
+        "rounds after which a run is given up",
+        multiple,
+        "in multiples of the published ones; it is counted as if it were there by then",
+    )
 
 
 class Size(NamedTuple):
@@ -112,20 +110,26 @@ class Table(NamedTuple):
     Attributes:
       name: of its stores.
       cells: by name.
-      first: the cell in which small initial weights are tried beside He's, with this step.
+      longest: the setting of :func:`longest`.
+      small: what is tried with small initial weights beside He's, by its cell.
     """
 
     name: str
     cells: Mapping[str, Cell]
     full: Size
     tiny: Size  # what a test can wait for
-    first: str
-    small: Tried
+    longest: Setting
+    small: Mapping[str, Tried] = MappingProxyType({})
 
     def tries(self, name: str) -> list[Tried]:
         """What is run of a cell."""
         steps = [Tried(step, START.value[0]) for step in self.cells[name].steps]
-        return [*steps, self.small] if name == self.first else steps
+        return [*steps, *([self.small[name]] if name in self.small else [])]
+
+    def rounds(self, cell: Cell) -> int:
+        """After which a run is given up."""
+        look = LOOK * cell.every
+        return -(-round(self.longest.value * cell.published) // look) * look
 
     def study(self, effort: Effort) -> Studies:
         size = self.tiny if effort.quick else self.full
@@ -138,7 +142,7 @@ class Table(NamedTuple):
             effort.sweep(
                 f"{self.name}, {name}, {one}".replace(" = ", "").replace(", ", "-"),
                 scenario(cell, size),
-                rounds=size.longest or cell.rounds,
+                rounds=size.longest or self.rounds(cell),
                 record_every=every,
                 segment=LOOK * every,
                 # An accelerator has time for all seeds at once; a core for those not at an end.
@@ -191,16 +195,20 @@ class Table(NamedTuple):
             for more, fewer in pairs
         }
 
-    def of_first(self, one: Tried) -> Measure:
-        """The rounds of the first cell with a step and a start, in those of the source."""
+    def of_tried(self, name: str, one: Tried) -> Measure:
+        """The rounds of a cell with a step and a start, in those of the source."""
         return lambda studies: {
-            str(one): self._of_published(self.first, self.rounds_to(studies, self.first, one))
+            str(one): self._of_published(name, self.rounds_to(studies, name, one))
         }
 
     def with_small_start(self, studies: Studies) -> dict[str, Estimate]:
-        like = Tried(self.small.step, START.value[0])
-        rounds = [self.rounds_to(studies, self.first, one) for one in (self.small, like)]
-        return {f"{self.small} over {like}": self._ratio(*rounds)}
+        """Its rounds in those with He's initial weights and the same step."""
+        found = {}
+        for name, small in self.small.items():
+            like = Tried(small.step, START.value[0])
+            rounds = [self.rounds_to(studies, name, one) for one in (small, like)]
+            found[f"{small} over {like}"] = self._ratio(*rounds)
+        return found
 
     def counts(self, *names: str) -> Callable[[Studies], str]:
         """What each cell took with each step, as a note."""
@@ -217,7 +225,7 @@ class Table(NamedTuple):
                     + f" (published {self.cells[name].published})"
                     for name in names
                 )
-                + f". A run is given up after {LONGEST.value:g} times the published."
+                + f". A run is given up after {self.longest.value:g} times the published."
             )
 
         return note

@@ -10,7 +10,6 @@ from experiments.field.averaging import (
     CLIENTS,
     COUNT,
     ERROR,
-    LONGEST,
     SEEDS,
     SOURCE,
     START,
@@ -18,6 +17,7 @@ from experiments.field.averaging import (
     Size,
     Table,
     Tried,
+    longest,
 )
 from experiments.figure import INFINITE, Claim, Figure, Setting, Studies
 from experiments.measures import of_few
@@ -73,13 +73,14 @@ CELLS = {
     for share, chosen, published, steps in zip(SHARE.value, CHOSEN, *row, strict=False)
 }
 FIRST = named((RANDOM, SMALL), 0.1)
+SMALL_START = Tried(0.1, START.value[1])
 TABLE = Table(
     "fedavg",
     CELLS,
     Size(fl.data.mnist, CLIENTS.value, fl.models.mlp(10, NETWORK.value), TARGET.value),
     Size(fl.data.mnist_sample, 10, fl.models.mlp(10, [8]), 0.2, 64),
-    FIRST,
-    Tried(0.1, START.value[1]),
+    longest(1.3),
+    {FIRST: SMALL_START},
 )
 
 
@@ -205,7 +206,7 @@ FIGURE = Figure(
             f"with a step of {CELLS[FIRST].steps[0]:g} the first cell takes as many rounds as in "
             "the source",
             "this library",
-            TABLE.of_first(Tried(CELLS[FIRST].steps[0], START.value[0])),
+            TABLE.of_tried(FIRST, Tried(CELLS[FIRST].steps[0], START.value[0])),
             *about(1).when("of the published rounds"),
             ours=True,
             note=why,
@@ -215,7 +216,7 @@ FIGURE = Figure(
             "with initial weights of a tenth of He's size the first cell takes as many rounds as "
             "in the source",
             "this library",
-            TABLE.of_first(TABLE.small),
+            TABLE.of_tried(FIRST, SMALL_START),
             *about(1).when("of the published rounds"),
             ours=True,
             note=why,
@@ -230,6 +231,8 @@ FIGURE = Figure(
             note=why,
         ),
     ],
-    settings=(*(CLIENTS, NETWORK, TARGET, SHARE, PASSES, COUNT, STEPS, START, LONGEST, SEEDS),),
+    settings=(
+        *(CLIENTS, NETWORK, TARGET, SHARE, PASSES, COUNT, STEPS, START, TABLE.longest, SEEDS),
+    ),
     tuning=TABLE.table,
 )

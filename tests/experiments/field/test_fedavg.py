@@ -10,7 +10,7 @@ from experiments import picture
 from experiments.field import averaging
 from experiments.field import figure_fedavg as fedavg
 from experiments.field.averaging import ERROR, SEEDS, Tried
-from experiments.field.figure_fedavg import CELLS, FIRST, TABLE, named
+from experiments.field.figure_fedavg import CELLS, FIRST, SMALL_START, TABLE, named
 from experiments.figure import Effort
 
 CLAIMS = {claim.name: claim for claim in fedavg.FIGURE.claims}
@@ -42,7 +42,7 @@ def all_of(name, factor):
 def made():
     """Studies of which every claim holds."""
     studies = {name: cell(name) for name in CELLS}
-    studies[FIRST] = cell(FIRST, **{str(Tried(0.1, 1.0)): 80, str(TABLE.small): 95})
+    studies[FIRST] = cell(FIRST, **{str(Tried(0.1, 1.0)): 80, str(SMALL_START): 95})
     return studies
 
 
@@ -77,7 +77,7 @@ def test_claims_fail_of_anything_else(name, where, factor):
 
 
 def test_the_start_is_judged_at_the_same_step():
-    studies = made() | {FIRST: cell(FIRST, **{str(TABLE.small): 60})}
+    studies = made() | {FIRST: cell(FIRST, **{str(SMALL_START): 60})}
     verdict = CLAIMS["the-start-matters"].judge(studies)
     assert verdict.decided
     assert not verdict.holds
@@ -97,7 +97,7 @@ def test_rounds_are_those_of_the_best_curve_so_far():
 
 
 def test_the_best_step_is_of_usual_starts_and_fails_in_no_seed():
-    fastest = {str(TABLE.small): 10, "step 0.2": 40, "step 0.4": 20}
+    fastest = {str(SMALL_START): 10, "step 0.2": 40, "step 0.4": 20}
     data = cell(FIRST, **fastest)
     assert TABLE.best({FIRST: data}, FIRST) == Tried(0.4, 1.0)
     data[ERROR].loc[{"tried": "step 0.4", "seed": 1}] = 0.5
@@ -109,9 +109,9 @@ def test_the_best_step_is_of_usual_starts_and_fails_in_no_seed():
 def test_a_run_is_given_up_after_what_decides_a_verdict():
     for name in CELLS:
         claim = next(c for c in COUNTS if name in CLAIMS[c].measure(made()))
-        assert averaging.LONGEST.value > CLAIMS[claim].accept[1]
-        assert CELLS[name].rounds > CLAIMS[claim].accept[1] * CELLS[name].published
-        assert CELLS[name].rounds % (averaging.LOOK * CELLS[name].every) == 0
+        assert TABLE.longest.value > CLAIMS[claim].accept[1]
+        assert TABLE.rounds(CELLS[name]) > CLAIMS[claim].accept[1] * CELLS[name].published
+        assert TABLE.rounds(CELLS[name]) % (averaging.LOOK * CELLS[name].every) == 0
 
 
 def test_all_images_are_dealt():
@@ -130,9 +130,9 @@ def test_seeds_start_differently_and_small_starts_are_small():
     build = averaging.scenario(CELLS[FIRST], TABLE.tiny)
     keys = jax.random.split(jax.random.key(0), 2)
     one, other = (np.asarray(build(key, SMALLEST).problem.initial) for key in keys)
-    small = np.asarray(build(keys[0], TABLE.small).problem.initial)
+    small = np.asarray(build(keys[0], SMALL_START).problem.initial)
     assert np.abs(one - other).max() > 0.1
-    np.testing.assert_allclose(small, TABLE.small.scale * one, rtol=1e-6)
+    np.testing.assert_allclose(small, SMALL_START.scale * one, rtol=1e-6)
 
 
 @pytest.mark.long

@@ -1,0 +1,86 @@
+"""FedAvg of a CNN: its claims notice other rounds, its network is the source's."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib import pyplot as plt
+
+import fljax as fl
+from experiments import picture
+from experiments.field import figure_fedavg_cnn as cnn
+from experiments.field.averaging import ERROR, SEEDS
+from experiments.field.figure_fedavg_cnn import CELLS, SGD, TABLE, named
+from experiments.figure import Effort
+
+CLAIMS = {claim.name: claim for claim in cnn.FIGURE.claims}
+
+
+def cell(name, needed):
+    """Three seeds that are at 99 % after about so many rounds."""
+    tries = TABLE.tries(name)
+    rounds = np.arange(1, 10 * CELLS[name].published, max(1, CELLS[name].published // 50))
+    after = needed * np.array([0.99, 1.0, 1.01])[:, None]
+    values = [0.01 + 0.0001 * (after - rounds)] * len(tries)
+    coords = {"tried": [*map(str, tries)], "seed": range(3), "round": rounds}
+    data = xr.Dataset({ERROR: (("tried", "seed", "round"), np.array(values))}, coords)
+    return data.assign_attrs(target=0.01)
+
+
+def made():
+    """Studies in which cells need the published rounds."""
+    return {name: cell(name, c.published) for name, c in CELLS.items()}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claims_hold_of_the_published_rounds(name):
+    assert CLAIMS[name].judge(made()).holds
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "rounds"),
+    [
+        *(("rounds", where, 2 * c.published) for where, c in CELLS.items()),
+        ("local-work-helps", SGD, 90),
+        ("local-work-helps", named(1, 50), 600),
+        ("smaller-batches-help", named(1, 50), 30),
+        ("smaller-batches-help", named(5, 10), 40),
+        ("more-passes-help", named(5, 10), 50),
+    ],
+)
+def test_claims_fail_of_anything_else(name, where, rounds):
+    verdict = CLAIMS[name].judge(made() | {where: cell(where, rounds)})
+    assert not verdict.holds
+    assert verdict.decided
+    assert "Here it takes" in verdict.note
+
+
+def test_falls_of_accuracy_are_counted():
+    studies = made()
+    studies[SGD][ERROR][..., 5] += 0.5
+    assert "falls by more than five points 3 times in 3 runs" in cnn.why(studies)
+
+
+def test_the_network_is_that_of_the_source():
+    layout = fl.models.layout_of(TABLE.full.network, (28, 28, 1), "float32")
+    assert layout.dim == 1_663_370
+    assert "1,663,370 parameters" in cnn.NETWORK.why
+
+
+@pytest.mark.long
+def test_a_quick_run_is_judged_and_drawn():
+    studies = TABLE.study(Effort(seeds=2, tuning_seeds=1, quick=True, progress=False))
+    for claim in CLAIMS.values():
+        assert claim.judge(studies).cases
+    with picture.print_style():
+        drawn = cnn.plot(studies)
+    assert picture.faults(drawn) == []
+    plt.close(drawn)
+
+
+@pytest.mark.slow
+def test_every_claim_can_be_judged_on_the_stored_results(stored):
+    studies = stored(cnn.FIGURE)
+    assert all(claim.judge(studies).cases for claim in CLAIMS.values())
+    assert all(data.sizes["seed"] == SEEDS.value for data in studies.values())
+    with picture.print_style():
+        assert picture.faults(cnn.plot(studies)) == []
