@@ -8,7 +8,7 @@ import matplotlib as mpl
 
 from experiments.atlas import convex, graphs, labels, links, others, trust
 from experiments.atlas.report import pages
-from experiments.atlas.running import FULL, QUICK, Busy, compute, path_of, read, unfinished
+from experiments.atlas.running import FULL, QUICK, Busy, compute, lacking, path_of, read, unfinished
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.commands import readable, writable
 from experiments.errors import UsageError
@@ -42,12 +42,15 @@ def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Pat
     kept = writable(unfinished(effort) if store is None else store)
     writable(folder)
     for one in scenarios:
-        if read(one.name, folder) is not None:
-            print(f"{one.name}: finished; delete {path_of(one.name, folder)} to compute it again")
-            continue
         print(f"{one.name}: {one.title}", flush=True)
         began = time.perf_counter()
         try:
+            if (known := read(one.name, folder)) is not None:
+                if not (missing := lacking(one, effort, known)):
+                    path = path_of(one.name, folder)
+                    print(f"  finished; delete {path} to compute it again")
+                    continue
+                print(f"  the stored result lacks {', '.join(missing)}", flush=True)
             result = compute(one, effort, folder, kept)
         except Busy:
             print("  another process is at it")

@@ -93,18 +93,20 @@ def compute(
     scenario: Scenario, effort: Effort, folder: Path, store: Path, say: Any = print
 ) -> dict[str, Any]:
     """Run all methods that a scenario admits, and store the result; a method that is in the store
-    is not computed again.
+    or in the stored result is not computed again.
 
     Raises:
       Busy: another process computes it.
+      UsageError: a stored result lacks methods, and was computed with another effort.
     """
     own = store / scenario.name
     own.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(own.with_suffix(".lock"), timeout=0):
-            if (known := read(scenario.name, folder)) is not None:
+            known = read(scenario.name, folder)
+            if known is not None and not lacking(scenario, effort, known):
                 return known
-            result = _computed(scenario, effort, own, say)
+            result = _computed(scenario, effort, own, say, known or {"methods": {}, "versions": []})
             text = json.dumps(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
             write_whole(path_of(scenario.name, folder), (text + "\n").encode())
     except filelock.Timeout:
@@ -113,17 +115,37 @@ def compute(
     return result
 
 
-def _computed(scenario: Scenario, effort: Effort, own: Path, say: Any) -> dict[str, Any]:
-    began = time.perf_counter()
+def lacking(scenario: Scenario, effort: Effort, result: Mapping[str, Any]) -> list[str]:
+    """What the scenario admits and a stored result does not have, such as algorithms that were
+    registered later.
+
+    Raises:
+      UsageError: there are some, and the result was computed with another effort.
+    """
+    admitted, _ = methods(scenario)
+    missing = [one for one in list(admitted)[: effort.methods] if one not in result["methods"]]
+    if missing and result["effort"] != asdict(effort):
+        raise UsageError(
+            f"the stored result of {scenario.name} lacks {', '.join(missing)}, and was computed "
+            "with another effort; delete it, or give another folder by --out."
+        )
+    return missing
+
+
+def _computed(
+    scenario: Scenario, effort: Effort, own: Path, say: Any, known: Mapping[str, Any]
+) -> dict[str, Any]:
     admitted, refused = methods(scenario)
     labels = list(admitted)[: effort.methods]
-    numbers = {}
+    numbers = dict(known["methods"])
 
     def path(label: str) -> Path:
         return own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
 
     missing = []
     for label in labels:
+        if label in numbers:
+            continue
         if path(label).exists():
             numbers[label] = json.loads(path(label).read_text(encoding="utf-8"))
         else:
@@ -142,9 +164,8 @@ def _computed(scenario: Scenario, effort: Effort, own: Path, say: Any) -> dict[s
     return {
         "scenario": scenario.name,
         "effort": asdict(effort),
-        "version": code_version(),
+        "versions": sorted({*known["versions"], code_version()}),
         "seconds": round(sum(one["seconds"] for one in numbers.values()), 1),
-        "wall": round(time.perf_counter() - began, 1),
         "refused": refused,
         "methods": numbers,
     }
@@ -154,9 +175,9 @@ def evaluated(
     scenario: Scenario, made: Mapping[str, Method], effort: Effort
 ) -> dict[str, dict[str, Any]]:
     """Some methods tuned, and run on fresh seeds: what :func:`fljax.compare` does, with one program
-    for both. Their time is shared out evenly.
+    for both. The processor's time is shared out evenly.
     """
-    began = time.perf_counter()
+    began = time.process_time()
     settings: dict[str, Any] = {"rounds": scenario.rounds, "record_every": scenario.record_every}
     try:
         with unwarned(), warnings.catch_warnings():
@@ -181,7 +202,7 @@ def evaluated(
         found = {label: {"lost": str(error)} for label in made}
     else:
         found = {label: _stored(scenario, label, tuned, results[label]) for label in made}
-    seconds = (time.perf_counter() - began) / len(made)
+    seconds = (time.process_time() - began) / len(made)
     return {label: one | {"seconds": seconds} for label, one in found.items()}
 
 

@@ -22,6 +22,7 @@ from experiments.errors import UsageError
 from fljax.algorithms import REGISTRY
 from fljax.federation import Federation
 from fljax.graphs import Graph
+from fljax.records import code_version
 from fljax.study import engine
 from fljax.study.tuning import unwarned
 
@@ -250,6 +251,7 @@ def stored(outcomes, name="peers-ring", refused=None):
     return {
         "scenario": name,
         "effort": effort,
+        "versions": ["of then"],
         "seconds": 3.0,
         "refused": refused or {"FedAvg": "runs on one server."},
         "methods": outcomes,
@@ -284,6 +286,44 @@ def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
     assert running.read(small.name, tmp_path) == result
     assert running.compute(small, effort, tmp_path, store) == result
     assert len(asked) == 3
+
+
+def test_a_stored_scenario_is_completed_by_what_was_registered_later(
+    small, outcome, tmp_path, monkeypatch, capsys
+):
+    asked = []
+
+    def evaluated(one, made, *_):
+        asked.append(list(made))
+        return {label: outcome(2.0, 4) for label in made}
+
+    admitted = dict.fromkeys(["ATC", "CTA", "LED"])
+    monkeypatch.setattr(running, "evaluated", evaluated)
+    monkeypatch.setattr(running, "methods", lambda _: (admitted, {"FedAvg": "other."}))
+    monkeypatch.setitem(SCENARIOS, small.name, small)
+    effort = dataclasses.replace(running.FULL, seeds=6)
+    monkeypatch.setattr(commands, "FULL", effort)
+    known = stored({"ATC": outcome(1.0, 4), "gone": outcome(1.0, 4)}, small.name)
+    path = tmp_path / f"{small.name}.json"
+    path.write_text(json.dumps(known))
+    ask = ["run", small.name, "--out", str(tmp_path), "--store", str(tmp_path / "store")]
+    assert main(ask) == 0
+    assert "the stored result lacks CTA, LED" in capsys.readouterr().out
+    result = running.read(small.name, tmp_path)
+    assert asked == [["CTA", "LED"]]
+    assert list(result["methods"]) == ["ATC", "CTA", "LED"]
+    assert result["methods"]["ATC"] == known["methods"]["ATC"]
+    assert result["refused"] == {"FedAvg": "other."}
+    assert result["seconds"] == 3.0
+    assert {"of then", code_version()} == {*result["versions"]}
+    assert main(ask) == 0
+    assert "finished; delete" in capsys.readouterr().out
+    assert len(asked) == 1
+    admitted["NIDS"] = None
+    monkeypatch.setattr(commands, "FULL", dataclasses.replace(effort, seeds=7))
+    assert main(ask) == 2
+    assert "lacks NIDS, and was computed with another effort" in capsys.readouterr().err
+    assert len(asked) == 1
 
 
 def test_a_scenario_is_computed_by_one_process(small, tmp_path):
