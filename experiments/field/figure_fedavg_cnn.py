@@ -63,8 +63,10 @@ def named(epochs: int, batch: int | None) -> str:
 
 
 CELLS = {
-    named(*line): Cell(CHOSEN, *line, False, published, steps, every=max(1, published // 100))
-    for line, (published, steps) in LINES.items()
+    named(epochs, batch): Cell(
+        CHOSEN, epochs, batch, False, published, steps, every=max(1, published // 100)
+    )
+    for (epochs, batch), (published, steps) in LINES.items()
 }
 SGD, *AVERAGED = CELLS
 TABLE = Table(

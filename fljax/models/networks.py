@@ -55,7 +55,8 @@ def cnn(
     x 2 max pooling; then the layers of :func:`mlp`.
 
     A convolution is computed as a product of shifted copies of the image with the weights: on a CPU
-    this is ten times as fast as XLA's convolution, forward and backward. Its pixels are pooled as
+    this is ten times as fast as XLA's convolution, forward and backward, and 1.5 to 1.7 times on a
+    GPU (an H200, thirty clients side by side in batches of 10 and of 600). Its pixels are pooled as
     they are computed. Pixels that no 2 x 2 square covers at an odd edge are dropped.
 
     Args:
