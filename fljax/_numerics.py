@@ -48,6 +48,11 @@ def key_of(key: Array, purpose: str) -> Array:
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
 
 
+def along(numbers: Array, values: Array) -> Array:
+    """Numbers of the first axes of some values, with axes of one for the others."""
+    return numbers.reshape(numbers.shape + (1,) * (values.ndim - numbers.ndim))
+
+
 def rounded_off(rows: Float[Array, "rows numbers"]) -> Float[Array, " rows"]:
     """How far rounding can bring two rows of this length apart: by half a last place of each
     number, once in each row. Infinite where a number is none.

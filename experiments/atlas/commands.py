@@ -8,7 +8,7 @@ import matplotlib as mpl
 
 from experiments.atlas import convex, graphs, labels, links, others, trust
 from experiments.atlas.report import pages
-from experiments.atlas.running import FULL, QUICK, Busy, compute, lacking, path_of, read, unfinished
+from experiments.atlas.running import FULL, QUICK, Busy, compute, path_of, read, unfinished
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.commands import readable, writable
 from experiments.errors import UsageError
@@ -45,21 +45,19 @@ def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Pat
         print(f"{one.name}: {one.title}", flush=True)
         began = time.perf_counter()
         try:
-            if (known := read(one.name, folder)) is not None:
-                if not (missing := lacking(one, effort, known)):
-                    path = path_of(one.name, folder)
-                    print(f"  finished; delete {path} to compute it again")
-                    continue
-                print(f"  the stored result lacks {', '.join(missing)}", flush=True)
             result = compute(one, effort, folder, kept)
         except Busy:
             print("  another process is at it")
             continue
-        except FileNotFoundError as error:
-            print(f"  not run: {error}")
+        except FileNotFoundError as error:  # without its data nobody knows what a result lacks
+            stored = read(one.name, folder) is not None
+            print(f"  {'stored, not looked at' if stored else 'not run'}: {error}")
             continue
         except StoreError as error:
             raise UsageError(str(error)) from None
+        if result is None:
+            print(f"  finished; delete {path_of(one.name, folder)} to compute it again")
+            continue
         count = f"{len(result['methods'])} algorithms, {len(result['refused'])} refused"
         print(f"  {count}, {time.perf_counter() - began:.0f} s", flush=True)
     return 0

@@ -151,11 +151,12 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
     missing = [one for name, one in SCENARIOS.items() if results.get(name) is None]
     efforts = {tuple(sorted(one.result["effort"].items())) for one in ran}
     rules = [rule(dict(effort)) for effort in efforts]
-    hours = sum(one.result["seconds"] for one in ran) / 3600
+    hours = sum(m["seconds"] for one in ran for m in one.result["methods"].values()) / 3600
     many = sum(len(one.rows) for one in ran)
     count = (
         f"{len(ran)} of {len(SCENARIOS)} scenarios were run, {many} pairs of an algorithm and a "
-        f"scenario in {hours:.1f} hours of computing.\n"
+        f"scenario in {hours:.1f} hours: of a processor's time in newer results, of the clock on a "
+        "machine that did other work besides in older ones.\n"
     )
     later = sorted({label for one in ran for label in newer(one)}, key=str.lower)
     since = [f"{NEWER} {', '.join(map(quoted, later))}.\n"] if later else []

@@ -91,9 +91,12 @@ def unfinished(effort: Effort) -> Path:
 
 def compute(
     scenario: Scenario, effort: Effort, folder: Path, store: Path, say: Any = print
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Run all methods that a scenario admits, and store the result; a method that is in the store
     or in the stored result is not computed again.
+
+    Returns:
+      The result; ``None`` where the stored one lacks nothing.
 
     Raises:
       Busy: another process computes it.
@@ -103,10 +106,27 @@ def compute(
     own.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(own.with_suffix(".lock"), timeout=0):
+            admitted, refused = methods(scenario)
+            admitted = dict(list(admitted.items())[: effort.methods])
             known = read(scenario.name, folder)
-            if known is not None and not lacking(scenario, effort, known):
-                return known
-            result = _computed(scenario, effort, own, say, known or {"methods": {}, "versions": []})
+            if known is not None:
+                lacking = [label for label in admitted if label not in known["methods"]]
+                if not lacking:
+                    return None
+                if known["effort"] != asdict(effort):
+                    raise UsageError(
+                        f"the stored result of {scenario.name} lacks {', '.join(lacking)}, and was "
+                        "computed with another effort; delete it, or give another folder by --out."
+                    )
+                say(f"  the stored result lacks {', '.join(lacking)}", flush=True)
+            known = known or {"methods": {}, "versions": []}
+            result = {
+                "scenario": scenario.name,
+                "effort": asdict(effort),
+                "versions": sorted({*known["versions"], code_version()}),
+                "refused": refused,
+                "methods": _computed(scenario, admitted, effort, own, say, known["methods"]),
+            }
             text = json.dumps(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
             write_whole(path_of(scenario.name, folder), (text + "\n").encode())
     except filelock.Timeout:
@@ -115,35 +135,22 @@ def compute(
     return result
 
 
-def lacking(scenario: Scenario, effort: Effort, result: Mapping[str, Any]) -> list[str]:
-    """What the scenario admits and a stored result does not have, such as algorithms that were
-    registered later.
-
-    Raises:
-      UsageError: there are some, and the result was computed with another effort.
-    """
-    admitted, _ = methods(scenario)
-    missing = [one for one in list(admitted)[: effort.methods] if one not in result["methods"]]
-    if missing and result["effort"] != asdict(effort):
-        raise UsageError(
-            f"the stored result of {scenario.name} lacks {', '.join(missing)}, and was computed "
-            "with another effort; delete it, or give another folder by --out."
-        )
-    return missing
-
-
 def _computed(
-    scenario: Scenario, effort: Effort, own: Path, say: Any, known: Mapping[str, Any]
+    scenario: Scenario,
+    admitted: Mapping[str, Method],
+    effort: Effort,
+    own: Path,
+    say: Any,
+    known: Mapping[str, Any],
 ) -> dict[str, Any]:
-    admitted, refused = methods(scenario)
-    labels = list(admitted)[: effort.methods]
-    numbers = dict(known["methods"])
+    """What is kept of every method; of those that are known already, what is known."""
+    numbers = dict(known)
 
     def path(label: str) -> Path:
         return own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
 
     missing = []
-    for label in labels:
+    for label in admitted:
         if label in numbers:
             continue
         if path(label).exists():
@@ -157,18 +164,10 @@ def _computed(
         numbers |= found
         seconds = sum(one["seconds"] for one in found.values())
         say(f"  {', '.join(some)}: {seconds:.0f} s", flush=True)
-    numbers = {label: numbers[label] for label in labels}
     # Machine code of all methods together does not fit a process.
     program.cache_clear()
     jax.clear_caches()
-    return {
-        "scenario": scenario.name,
-        "effort": asdict(effort),
-        "versions": sorted({*known["versions"], code_version()}),
-        "seconds": round(sum(one["seconds"] for one in numbers.values()), 1),
-        "refused": refused,
-        "methods": numbers,
-    }
+    return {label: numbers[label] for label in admitted}
 
 
 def evaluated(

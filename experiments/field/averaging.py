@@ -87,6 +87,7 @@ LOOK = 10
 
 
 def longest(multiple: float) -> Setting:
+    """After how many times the published rounds a run that has not arrived is given up."""
     return Setting(
         "rounds after which a run is given up",
         multiple,

@@ -59,7 +59,7 @@ SEEDS = Setting(
     "seeds at most",
     20,
     "participants and batches anew for each; the partition is one. Intervals are Student's t of "
-    "the jackknife over paired seeds. With 8 three claims were undecided",
+    "the jackknife over paired seeds. With 8 two claims were undecided",
 )
 TUNED = Setting("seeds of tuning at most", 3, "from those of all chapters' tuning")
 

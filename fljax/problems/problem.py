@@ -23,7 +23,7 @@ from fljax._evaluations import evaluated
 from fljax._linalg import norm
 from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
-from fljax._numerics import HIGHEST
+from fljax._numerics import HIGHEST, along
 from fljax.participation import shuffled
 from fljax.problems.objectives import LeastSquares, Loss, NoRegularizer, Regularizer, Softmax
 from fljax.problems.tasks import Tasks
@@ -744,11 +744,20 @@ class Problem:
         return self.combination(self.weights * values)
 
     def combination(
-        self, values: Float[Array, "clients samples"]
-    ) -> Float[Array, "clients features"]:
-        r""":math:`\sum_jv_{k,j}x_{k,j}` of each client."""
+        self, values: Float[Array, "clients samples *outputs"]
+    ) -> Float[Array, "clients dim"]:
+        r""":math:`\sum_jv_{k,j}x_{k,j}` of each client, for each output."""
         # With the features first XLA would copy them, transposed, in every round.
-        return jnp.einsum("kn,knp->kp", values, self.design, precision=HIGHEST)
+        if values.ndim == 2:
+            return jnp.einsum("kn,knp->kp", values, self.design, precision=HIGHEST)
+        combined = jnp.einsum("kno,knp->kop", values, self.design, precision=HIGHEST)
+        return combined.reshape(self.clients, -1)
+
+    def weighted(
+        self, values: Float[Array, "clients samples *outputs"]
+    ) -> Float[Array, "clients samples *outputs"]:
+        """Values of samples, or of each output of them, times the samples' weights."""
+        return along(self.weights, values) * values
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N]`` linear predictions (``[K, N, outputs]`` for several outputs)."""
@@ -825,11 +834,7 @@ class Problem:
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
             derivative = self._clipped(derivative)
-        if self.loss.outputs == 1:
-            return self.combination(self.weights * derivative)
-        derivative = self.weights[..., None] * derivative
-        gradient = jnp.einsum("kno,knp->kop", derivative, self.design, precision=HIGHEST)
-        return gradient.reshape(self.clients, -1)
+        return self.combination(self.weighted(derivative))
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's :math:`f_k`; the regularizer is public and never
@@ -1029,7 +1034,7 @@ def _finite(features: Array) -> Array:
 
 def _where(real: np.ndarray, data: Array) -> Array:
     """The data of real samples, zero elsewhere."""
-    return jnp.where(real.reshape(real.shape + (1,) * (data.ndim - 2)), data, jnp.zeros_like(data))
+    return jnp.where(along(real, data), data, jnp.zeros_like(data))
 
 
 def _importance(factor: Any, clients: int) -> Any:

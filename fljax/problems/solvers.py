@@ -34,7 +34,7 @@ from fljax._linalg import (
     symmetric_eigen,
 )
 from fljax._module import replace
-from fljax._numerics import HIGHEST
+from fljax._numerics import HIGHEST, along
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegularizer
 from fljax.problems.problem import Problem
 
@@ -75,9 +75,8 @@ def iterates_predictions(problem: Problem) -> bool:
     """Whether the prox of a smooth loss is computed in the sample space, when samples are few."""
     return (
         problem.loss.curvature is not None
-        and problem.loss.outputs == 1
         and problem.regularizer.quadratic() is not None
-        and problem.samples < problem.dim
+        and problem.samples < problem.dim // problem.loss.outputs
     )
 
 
@@ -295,14 +294,13 @@ def _falls_for_ever(problem: Problem, w: Float[Array, "clients dim"]) -> Array:
     to rounding, that it has no minimum. (A convex one that grows anywhere grows far out.)
     """
     m, eps = problem.predictions(w), jnp.finfo(problem.dtype).eps
-    weights = problem.weights.reshape(problem.weights.shape + (1,) * (m.ndim - 2))
 
     def slope(distance):
-        data = weights * problem.loss.derivative(distance * m, problem.targets) * m
+        data = problem.weighted(problem.loss.derivative(distance * m, problem.targets) * m)
         penalty = problem.share[:, None] * problem.regularizer.gradient(distance * w) * w
         return jnp.sum(data) + jnp.sum(penalty)
 
-    rounding = 8 * eps * jnp.sum(weights * jnp.abs(m))
+    rounding = 8 * eps * jnp.sum(problem.weighted(jnp.abs(m)))
     return (slope(1) < 0) & (slope(1 / eps) <= rounding)
 
 
@@ -348,25 +346,57 @@ def _solve_predictions(problem, factor, center, start, iterations):
     With :math:`\kappa=c_k+\mu_k` the minimizer is :math:`w=(c_kv-X^\top\alpha)/\kappa`, where
     :math:`\alpha=\Omega\ell'(m)` at its own predictions :math:`m=(c_kXv-G\alpha)/\kappa`. Newton's
     step with the loss's curvature at its bound, which never overshoots, is
-    :math:`\alpha\leftarrow\alpha+B(\Omega\ell'(m)-\alpha)` with a constant ``factor.inverse``.
+    :math:`\alpha\leftarrow\alpha+B(\Omega\ell'(m)-\alpha)` with a constant ``factor.inverse``, the
+    same for every output; a gradient step in the metric :math:`\kappa I+\beta X^\top\Omega X`, and
+    accelerated as such.
     """
-    scale = (factor.weight + strong_convexity(problem))[:, None]
-    pulled = factor.weight[:, None] * problem.predictions(center)
+    scale = factor.weight + strong_convexity(problem)
+    bound = problem.loss.curvature
+    pulled = problem.predictions(center)
+    pulled = along(factor.weight, pulled) * pulled
 
     def slope(m):
-        return problem.weights * problem.loss.derivative(m, problem.targets)
+        return problem.weighted(problem.loss.derivative(m, problem.targets))
 
-    def iterate(_, alpha):
-        m = (pulled - jnp.einsum("knm,km->kn", factor.gram, alpha, precision=HIGHEST)) / scale
-        return alpha + jnp.einsum("knm,km->kn", factor.inverse, slope(m) - alpha, precision=HIGHEST)
+    def predictions(alpha):
+        return (pulled - _among_samples(factor.gram, alpha)) / along(scale, pulled)
+
+    def inner(left, right):
+        (alpha, m), (_, other) = left, right
+        return jnp.sum(((bound * problem.weighted(m) - alpha) * other).reshape(len(m), -1), axis=1)
+
+    def iterate(_, state):
+        old, lead, momentum = state
+        alpha, m = lead
+        alpha = alpha + _among_samples(factor.inverse, slope(m) - alpha)
+        return _accelerated(old, lead, (alpha, predictions(alpha)), momentum, inner)
 
     # From the start itself; the slope there, taken for alpha, would be a full gradient step.
     m = problem.predictions(start)
-    first = slope(m) + problem.loss.curvature * problem.weights * (pulled / scale - m)
-    first = jnp.einsum("knm,km->kn", factor.inverse, first, precision=HIGHEST)
-    alpha = jax.lax.fori_loop(1, iterations, iterate, first)
+    ahead = bound * problem.weighted(pulled / along(scale, pulled) - m)
+    alpha = _among_samples(factor.inverse, slope(m) + ahead)
+    first = alpha, predictions(alpha)
+    state = first, first, jnp.ones_like(scale)
+    (alpha, _), _, _ = jax.lax.fori_loop(1, iterations, iterate, state)
     back = problem.combination(alpha)
-    return (factor.weight[:, None] * center - back) / scale
+    return (factor.weight[:, None] * center - back) / scale[:, None]
+
+
+def _accelerated(old, lead, new, momentum, inner):
+    """Nesterov's next state, restarted where momentum points uphill (O'Donoghue 2015)."""
+    back = jax.tree.map(jnp.subtract, lead, new)
+    moved = jax.tree.map(jnp.subtract, new, old)
+    uphill = inner(back, moved) > 0
+    momentum = jnp.where(uphill, jnp.ones_like(momentum), momentum)
+    next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
+    carry_on = jnp.where(uphill, jnp.zeros_like(momentum), (momentum - 1) / next_momentum)
+    ahead = jax.tree.map(lambda x, step: x + along(carry_on, step) * step, new, moved)
+    return new, ahead, next_momentum
+
+
+def _among_samples(matrices: Array, values: Array) -> Array:
+    """``[K, N, N]`` by ``[K, N]``, or by ``[K, N, outputs]``."""
+    return jnp.einsum("knm,km...->kn...", matrices, values, precision=HIGHEST)
 
 
 def _until(step, start, iterations: int, tolerance: float | None, watched: int):
@@ -391,22 +421,21 @@ def _until(step, start, iterations: int, tolerance: float | None, watched: int):
 
 
 def _proximal_gradient(problem, factor, center, start, iterations, tolerance):
-    """Accelerated proximal gradient, restarted when momentum points uphill (O'Donoghue 2015)."""
+    """Accelerated proximal gradient."""
     step = (1 / factor.scale)[:, None]
     weight = factor.weight[:, None]
     penalty = step * problem.share[:, None]
+
+    def inner(left, right):
+        return jnp.sum(left * right, axis=-1)
 
     def iterate(state):
         w, lead, momentum = state
         descent = lead - step * (problem.loss_gradient(lead) + weight * (lead - center))
         new = problem.regularizer.prox(descent, penalty)
-        uphill = jnp.sum((lead - new) * (new - w), axis=-1, keepdims=True) > 0
-        momentum = jnp.where(uphill, jnp.ones_like(momentum), momentum)
-        next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
-        carry_on = jnp.where(uphill, jnp.zeros_like(momentum), (momentum - 1) / next_momentum)
-        return new, new + carry_on * (new - w), next_momentum
+        return _accelerated(w, lead, new, momentum, inner)
 
-    momentum = jnp.ones((start.shape[0], 1), start.dtype)
+    momentum = jnp.ones(len(start), start.dtype)
     return _until(iterate, (start, start, momentum), iterations, tolerance, watched=1)[0]
 
 
@@ -428,26 +457,25 @@ def _public_steps_of_predictions(problem, factor, center, start, iterations):
     A model on the way is :math:`w=aw^0+bv-X^\top\alpha`; its predictions :math:`m=Xw` need no more
     than the samples' inner products.
     """
-    step, weight = (1 / factor.scale)[:, None], factor.weight[:, None]
-    shrink = 1 / (1 + step * strong_convexity(problem)[:, None])
+    step, weight = 1 / factor.scale, factor.weight
+    shrink = 1 / (1 + step * strong_convexity(problem))
+    keep = 1 - step * weight
     pulled = problem.predictions(center)
+    pulled = along(weight, pulled) * pulled
+
+    def after(old, numbers):
+        return along(shrink, old) * (along(keep, old) * old + along(step, old) * numbers)
 
     def iterate(_, state):
         m, alpha, a, b = state
-        slope = problem.weights * problem.loss.derivative(m, problem.targets)
-        along = jnp.einsum("knm,km->kn", factor.gram, slope, precision=HIGHEST)
-        keep = 1 - step * weight
-        return (
-            shrink * (keep * m + step * (weight * pulled - along)),
-            shrink * (keep * alpha + step * slope),
-            shrink * keep * a,
-            shrink * (keep * b + step * weight),
-        )
+        slope = problem.weighted(problem.loss.derivative(m, problem.targets))
+        m = after(m, pulled - _among_samples(factor.gram, slope))
+        return m, after(alpha, slope), shrink * keep * a, after(b, weight)
 
-    zero = jnp.zeros_like(step)
-    state = (problem.predictions(start), jnp.zeros_like(problem.targets), zero + 1, zero)
+    m = problem.predictions(start)
+    state = (m, jnp.zeros_like(m), jnp.ones_like(step), jnp.zeros_like(step))
     _, alpha, a, b = jax.lax.fori_loop(0, iterations, iterate, state)
-    return a * start + b * center - problem.combination(alpha)
+    return a[:, None] * start + b[:, None] * center - problem.combination(alpha)
 
 
 def _split_penalty(problem: Problem, scale: Array) -> Array:

@@ -252,7 +252,6 @@ def stored(outcomes, name="peers-ring", refused=None):
         "scenario": name,
         "effort": effort,
         "versions": ["of then"],
-        "seconds": 3.0,
         "refused": refused or {"FedAvg": "runs on one server."},
         "methods": outcomes,
     }
@@ -284,7 +283,7 @@ def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
     assert asked == [["CTA", "ATC"], "killed", ["LED"]]
     assert not (store / small.name).exists()
     assert running.read(small.name, tmp_path) == result
-    assert running.compute(small, effort, tmp_path, store) == result
+    assert running.compute(small, effort, tmp_path, store) is None
     assert len(asked) == 3
 
 
@@ -314,7 +313,6 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     assert list(result["methods"]) == ["ATC", "CTA", "LED"]
     assert result["methods"]["ATC"] == known["methods"]["ATC"]
     assert result["refused"] == {"FedAvg": "other."}
-    assert result["seconds"] == 3.0
     assert {"of then", code_version()} == {*result["versions"]}
     assert main(ask) == 0
     assert "finished; delete" in capsys.readouterr().out
@@ -324,6 +322,16 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     assert main(ask) == 2
     assert "lacks NIDS, and was computed with another effort" in capsys.readouterr().err
     assert len(asked) == 1
+
+    def absent(_):
+        raise FileNotFoundError("no such data")
+
+    monkeypatch.setattr(running, "methods", absent)
+    assert main(ask) == 0
+    assert "stored, not looked at: no such data" in capsys.readouterr().out
+    path.unlink()
+    assert main(ask) == 0
+    assert "not run: no such data" in capsys.readouterr().out
 
 
 def test_a_scenario_is_computed_by_one_process(small, tmp_path):
@@ -553,6 +561,6 @@ def test_algorithms_that_came_later_are_named():
     """Registered, and neither in a result nor refused by it."""
     name, scenario = next(iter(SCENARIOS.items()))
     refused = {label: "for a reason" for label in REGISTRY if label not in ("EXTRA", "DANE")}
-    one = report.Pages(scenario, {"refused": refused, "seconds": 1}, [])
+    one = report.Pages(scenario, {"refused": refused}, [])
     assert sorted(report.newer(one)) == ["DANE", "EXTRA"]
     assert "missing where they would be admitted or refused" in report.scenario_page(one), name
