@@ -531,6 +531,7 @@ PROXES = [  # loss, regularizer, dim (sizes are 4 to 12), iterations, accuracy
     ("logistic", "l2", 3, 300, 1e-6),
     ("huber", "l1", 3, 300, 1e-6),
     ("softmax", "elastic", 3, 300, 1e-6),
+    ("softmax", "l2", 20, 100, 1e-6),  # among the samples
     ("absolute", "none", 3, 4000, 1e-6),
     ("absolute", "elastic", 3, 4000, 1e-6),
 ]
@@ -566,9 +567,43 @@ def test_prox_is_what_the_reference_finds(loss):
     close(ours, theirs, atol=1e-9)
 
 
+FEW = ("huber", "logistic", "softmax")
+
+
+@pytest.mark.parametrize("loss", FEW)
+def test_few_samples_are_minimized_among_their_predictions(loss):
+    """The slope vanishes, from any start, with no iteration more than a few samples need."""
+    problem = build(30, loss, "l2", dim=30)
+    weight = jnp.asarray([0.5, 2.0, 6.0, 1.0])
+    factor = factorize(problem, weight)
+    assert factor.gram is not None
+    center = models(31, problem)
+    ours = prox(problem, factor, center, models(32, problem), 60)
+    close(problem.gradient(ours) + weight[:, None] * (ours - center), 0 * center, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", FEW)
+def test_public_steps_among_predictions_are_those_of_models(loss):
+    problem = build(33, loss, "l2", dim=30)
+    longest = float(jnp.max(jnp.linalg.norm(problem.features, axis=-1)))
+    problem = dataclasses.replace(problem, feature_bound=1.001 * longest)
+    weight = jnp.asarray([0.5, 2.0, 6.0, 1.0])
+    factor = factorize(problem, weight)
+    assert factor.gram is not None
+    center, w = models(34, problem), models(35, problem)
+    ours = prox(problem, factor, center, w, 7)
+    step = (1 / factor.scale)[:, None]
+    for _ in range(7):
+        w = w - step * (problem.loss_gradient(w) + weight[:, None] * (w - center))
+        w = w / (1 + 2 * step * problem.share[:, None])
+    close(ours, w, atol=1e-12)
+
+
 def test_prox_never_forms_a_large_matrix_when_samples_are_few():
     problem = build(27, regularizer="l2", dim=50)
     assert factorize(problem, jnp.ones(4)).inverse.shape == (4, 12, 12)
+    several = factorize(build(27, "softmax", "l2", dim=50), jnp.ones(4))
+    assert several.inverse.shape == several.gram.shape == (4, 12, 12)
 
 
 @pytest.mark.slow

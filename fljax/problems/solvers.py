@@ -3,8 +3,8 @@ r"""Exact minimizers: the prox of each client's objective, and the centralized o
 Both are :math:`\arg\min_w f_k(w)+\tfrac{c_k}2\|w-v_k\|^2`, for all rows of a stacked problem at
 once: :math:`c_k>0` is ADMM's primal step (Gauthier 2024, (3.4)), one pooled row with :math:`c=0`
 the centralized solution (3.1). Quadratic objectives are solved in closed form through a factor
-computed once; other smooth losses by accelerated proximal gradient, or in the sample space when
-samples are fewer than parameters; nonsmooth losses by ADMM on their residuals.
+computed once; other smooth losses by accelerated gradient steps, among the samples where these
+are fewer than features; nonsmooth losses by ADMM on their residuals.
 
 Where the problem declares a bound of its features (``feature_bound``), a smooth loss is minimized
 by plain proximal gradient steps of a size that depends on the bound alone. They converge more
