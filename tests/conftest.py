@@ -76,7 +76,7 @@ def pytest_addoption(parser):
         "--turn",
         default="0/1",
         metavar="I/N",
-        help="of the slow tests those of turn I of N: each is in one, with all its cases",
+        help="of the cases of slow tests those of turn I of N: each is in one",
     )
 
 
@@ -95,10 +95,11 @@ pytest.raises = raises
 
 
 def in_turn(item, which):
-    """Whether a test that is not quick is one of those of this turn; see ``--turn``."""
+    """Whether a test that is not quick is one of those of this turn; see ``--turn``. The cases of
+    one test are in many: it may have a hundred.
+    """
     turn, turns = map(int, which.split("/"))
-    name = item.nodeid.partition("[")[0]
-    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % turns == turn % turns
+    return int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % turns == turn % turns
 
 
 def pytest_collection_modifyitems(config, items):
