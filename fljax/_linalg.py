@@ -149,11 +149,18 @@ def spd_norm_bound(matrices: Float[Array, "batch dim dim"]) -> Float[Array, " ba
 
 def norm(rows: Float[Array, "*batch size"]) -> Float[Array, "*batch"]:
     """Euclidean, ``[..., N]`` to ``[...]``, also where squares overflow or vanish."""
+    scale, scaled = scaled_down(rows)
+    return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
+
+
+def scaled_down(
+    rows: Float[Array, "*batch size"],
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch size"]]:
+    """Numbers near the largest of each row, and the rows divided by them."""
     smallest = np.finfo(rows.dtype).tiny  # whose inverse is still a number, and the other way round
     scale = jnp.clip(jnp.max(jnp.abs(rows), axis=-1), smallest, 1 / smallest)
     # Of data that it knows XLA would make the ratio's square the ratio of squares, which overflow.
-    scaled = jax.lax.optimization_barrier(rows / scale[..., None])
-    return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
+    return scale, jax.lax.optimization_barrier(rows / scale[..., None])
 
 
 def clipped_rows(

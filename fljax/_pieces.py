@@ -9,7 +9,7 @@ operations on each number are done piece by piece, cuts and joints between piece
 what needs a whole row gets it joined. Whatever the step does, it computes the same numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from fljax._evaluations import is_count
 
-__all__ = ["cut", "in_pieces", "joined"]
+__all__ = ["bound", "cut", "in_pieces", "joined"]
 
 #: Operations on each number by itself, in JAX's names.
 _EACH = frozenset(
@@ -115,10 +115,15 @@ def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], sizes: tuple[int,
     return [of(atom) for atom in program.outvars]
 
 
-def _by_whole_rows(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any]:
+def bound(equation: Any, values: Iterable[Any]) -> list[Any]:
+    """What an equation of a program returns."""
     primitive = equation.primitive
-    out = primitive.bind(*map(_whole, values), **primitive.get_bind_params(equation.params))
+    out = primitive.bind(*values, **primitive.get_bind_params(equation.params))
     return out if primitive.multiple_results else [out]
+
+
+def _by_whole_rows(equation: Any, values: list[Any], sizes: tuple[int, ...]) -> list[Any]:
+    return bound(equation, map(_whole, values))
 
 
 # By operation, what it makes of values of which some are in pieces; None where rows must be whole

@@ -23,6 +23,7 @@ from fljax._linalg import norm
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
+from fljax._outer import clipped_sum, numbers_of
 from fljax.models import Architecture, Layout, layout_of
 from fljax.populations import Population
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
@@ -40,6 +41,9 @@ __all__ = ["FunctionLoss", "Model", "PopulationModel"]
 
 #: Limit in bytes of activations or per-sample gradients in memory at a time.
 CHUNK_BYTES = 2**24
+
+#: Likewise of clipped gradients of single samples on a CPU: these are read several times.
+CLIPPED_BYTES = 2**22
 
 #: Fraction of the available memory that clients computed side by side on an accelerator may take.
 GROUP_SHARE = 0.25
@@ -557,9 +561,9 @@ class Model(Problem):
     def _losses(self, row: Array, given: Any, features: Array, targets: Array) -> Array:
         return self._score(value_of, row, features, targets)
 
-    def _chunk(self, each: int) -> int:
+    def _chunk(self, each: int, room: int = CHUNK_BYTES) -> int:
         """Samples at a time, of so many numbers each."""
-        return min(self.samples, max(1, CHUNK_BYTES // (each * self.dtype.itemsize)))
+        return min(self.samples, max(1, room // (each * self.dtype.itemsize)))
 
     def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
         """The sum over chunks of samples of ``function(row, features, targets, weights)``."""
@@ -646,9 +650,12 @@ class Model(Problem):
         return self._slope_of(self._losses, w, ())
 
     def _slope_of(self, losses: Callable[..., Array], w: Any, given: Any) -> Array:
-        each = self._activations + (0 if self.clip is None else self.dim)
-        slope = self._summed(self._chunk(each), self._client_slope(losses))
-        return self._each(slope, (w, given))
+        size = self._chunk(self._activations)
+        if self.clip is not None:
+            one = jax.tree.map(lambda a: a[0], (w, given)), self.features[0, 0], self.targets[0, 0]
+            each = self._activations + numbers_of(self._sample_slope(losses), *one)
+            size = self._chunk(each, CLIPPED_BYTES if on_cpu() else CHUNK_BYTES)
+        return self._each(self._summed(size, self._client_slope(losses)), (w, given))
 
     def representations(
         self, w: Float[Array, "clients dim"]
@@ -690,12 +697,20 @@ class Model(Problem):
         def one(both: tuple[Array, Array], x: Array, y: Array, weights: Array) -> Array:
             row, pull = both
             return jax.lax.map(
-                lambda sample: norm(self._sample_slope(self._losses, (row, ()), *sample) + pull),
+                lambda sample: norm(self._clipped_slope((row, ()), *sample) + pull),
                 (x, y),
                 batch_size=size,
             )
 
         return self._each(one, (w, pull))
+
+    def _clipped_slope(self, both: Any, features: Array, target: Array) -> Float[Array, " dim"]:
+        """The gradient of one sample's loss, clipped."""
+        slope = self._sample_slope(self._losses)(both, features, target)
+        if self.clip is None:
+            return slope
+        one = jnp.ones(1, slope.dtype)
+        return clipped_sum([(slope[None],)], jnp.asarray(self.clip, slope.dtype), one)
 
     def gradient_bound(self) -> Float[Array, ""]:
         """``clip``, or infinite."""

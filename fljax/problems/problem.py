@@ -24,6 +24,7 @@ from fljax._linalg import norm
 from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST, along
+from fljax._outer import clipped_sum, pieces_of
 from fljax.participation import shuffled
 from fljax.problems.objectives import LeastSquares, Loss, NoRegularizer, Regularizer, Softmax
 from fljax.problems.tasks import Tasks
@@ -943,27 +944,19 @@ class Problem:
             return jax.grad(total)(*both, x, y, weights)
 
         def clipped(both: Any, x: Array, y: Array, weights: Array) -> Array:
-            slopes = jax.vmap(self._sample_slope, (None, None, 0, 0))(losses, both, x, y)
-            return jnp.sum(weights[:, None] * slopes, axis=0)
+            pieces = jax.vmap(pieces_of(self._sample_slope(losses)), (None, 0, 0))(both, x, y)
+            return clipped_sum(pieces, jnp.asarray(self.clip, weights.dtype), weights)
 
         return whole if self.clip is None else clipped
 
-    def _sample_slope(
-        self, losses: Callable[..., Array], both: Any, features: Array, target: Array
-    ) -> Array:
-        """The gradient of one sample's loss, clipped; NaN is replaced by zero."""
-        row, given = both
+    def _sample_slope(self, losses: Callable[..., Array]) -> Callable[..., Array]:
+        """The gradient of one sample's loss, ``((row, given), features, target) -> [D]``."""
 
-        def loss(row: Array) -> Array:
-            return losses(row, given, features[None], target[None])[0]
+        def slope(both: Any, features: Array, target: Array) -> Array:
+            row, given = both
+            return jax.grad(lambda row: losses(row, given, features[None], target[None])[0])(row)
 
-        slope = jax.grad(loss)(row)
-        if self.clip is None:
-            return slope
-        huge = jnp.finfo(slope.dtype).max
-        slope = jnp.clip(jnp.where(jnp.isnan(slope), 0, slope), -huge, huge)
-        size = norm(slope)
-        return slope * jnp.where(size > self.clip, self.clip / jnp.where(size > 0, size, 1), 1)
+        return slope
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`\frac1K\sum_k f_k'(w)` at one common model: the gradient of the pooled data."""
