@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.fft
 import xarray as xr
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -15,6 +14,7 @@ import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.headlines.common import built, chosen, compared, fewer_errors
+from experiments.pixels import low_frequencies
 from fljax import algorithms as A
 from fljax import plotting
 from fljax.privacy import accounting
@@ -105,8 +105,7 @@ def images(quick: bool) -> fl.problems.Problem:
     side = FREQUENCIES.value
 
     def problem(pixels: np.ndarray, labels: np.ndarray, **given: Any) -> fl.problems.Problem:
-        waves = np.asarray(scipy.fft.dctn(pixels / 255, axes=(1, 2), norm="ortho"))
-        features = waves[:, :side, :side].reshape(1, -1, side**2).astype(np.float32)
+        features = low_frequencies(pixels, side)[None]
         loss = fl.problems.Softmax(len(data.classes))
         return fl.problems.Problem(features, labels[None], loss, **given)
 
