@@ -9,6 +9,7 @@ import pytest
 import fljax as fl
 from experiments.benchmarks import (
     aggregation,
+    clipping,
     costs,
     generators,
     lowering,
@@ -121,6 +122,12 @@ def test_both_sides_of_an_aggregation_say_the_same():
     lines = aggregation.compare((2, 9, 40))
     assert [line[:18].strip() for line in lines] == [*aggregation.RULES]
     assert all(float(line.split()[-1]) < 1e-5 for line in lines)
+
+
+@pytest.mark.slow
+def test_sums_of_clipped_gradients_are_the_same_however_they_are_formed():
+    line = clipping.compare("784-128-60", samples=5)
+    assert float(line.split()[-1]) < 1e-5
 
 
 @pytest.mark.long

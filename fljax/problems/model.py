@@ -561,8 +561,9 @@ class Model(Problem):
     def _losses(self, row: Array, given: Any, features: Array, targets: Array) -> Array:
         return self._score(value_of, row, features, targets)
 
-    def _chunk(self, each: int, room: int = CHUNK_BYTES) -> int:
+    def _chunk(self, each: int, clipped: bool = False) -> int:
         """Samples at a time, of so many numbers each."""
+        room = CLIPPED_BYTES if clipped and on_cpu() else CHUNK_BYTES
         return min(self.samples, max(1, room // (each * self.dtype.itemsize)))
 
     def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
@@ -654,7 +655,7 @@ class Model(Problem):
         if self.clip is not None:
             one = jax.tree.map(lambda a: a[0], (w, given)), self.features[0, 0], self.targets[0, 0]
             each = self._activations + numbers_of(self._sample_slope(losses), *one)
-            size = self._chunk(each, CLIPPED_BYTES if on_cpu() else CHUNK_BYTES)
+            size = self._chunk(each, clipped=True)
         return self._each(self._summed(size, self._client_slope(losses)), (w, given))
 
     def representations(
