@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from jax.extend import core
 from jaxtyping import Array, Float
 
-from fljax._linalg import scaled_down
+from fljax._linalg import norm, scaled_down
 from fljax._numerics import HIGHEST
 from fljax._pieces import bound
 
-__all__ = ["Piece", "clipped_sum", "numbers_of", "pieces_of"]
+__all__ = ["Piece", "clipped_sum", "finite", "norm_of", "numbers_of", "pieces_of"]
 
 #: A piece of a gradient, or two rows of which it is the outer product, row after row.
 Piece = tuple[Array] | tuple[Array, Array]
@@ -99,6 +99,25 @@ def _factors(variable: Any, made: dict[Any, Any]) -> tuple[Any, Any] | None:
     return (right, left) if order == swapped else None
 
 
+def finite(pieces: Sequence[Piece]) -> list[Piece]:
+    """Zero where a number is NaN, the largest where it is infinite."""
+
+    def one(row: Array) -> Array:
+        huge = jnp.finfo(row.dtype).max
+        return jnp.clip(jnp.where(jnp.isnan(row), 0, row), -huge, huge)
+
+    return jax.tree.map(one, [*pieces])
+
+
+def norm_of(pieces: Sequence[Piece]) -> Float[Array, "*batch"]:
+    """The norm of a gradient in pieces."""
+
+    def size(row: Array) -> Array:
+        return jnp.minimum(norm(row), jnp.finfo(row.dtype).max)  # infinite times zero is NaN
+
+    return norm(jnp.stack([math.prod(map(size, piece)) for piece in pieces], axis=-1))
+
+
 def clipped_sum(
     pieces: Sequence[Piece], clip: Float[Array, ""], weights: Float[Array, " samples"]
 ) -> Float[Array, " dim"]:
@@ -109,12 +128,8 @@ def clipped_sum(
     well.
     """
     huge = jnp.finfo(weights.dtype).max
-    finite = [
-        [jnp.clip(jnp.where(jnp.isnan(row), 0, row), -huge, huge) for row in piece]
-        for piece in pieces
-    ]
     # A product of norms may overflow where none of the numbers does: rows are taken at norm one.
-    rows, inverses, sizes = zip(*map(_directions, finite), strict=True)
+    rows, inverses, sizes = zip(*map(_directions, finite(pieces)), strict=True)
     each = jnp.stack([jnp.minimum(math.prod(own), huge) for own in sizes], axis=1)
     [shares], [one], [size] = _directions([each])
     shares = shares * one[:, None]

@@ -33,7 +33,7 @@ def room(request, monkeypatch):
     """However many samples and clients go together."""
     if request.param == "in chunks":
         monkeypatch.setattr(models_room, "CHUNK_BYTES", 8 * 25)  # two samples, or one of gradients
-        monkeypatch.setattr(models_room, "CLIPPED_BYTES", 8 * 25)
+        monkeypatch.setattr(models_room, "SINGLE_BYTES", 8 * 25)
         monkeypatch.setattr(models_room, "CACHE_BYTES", 1)
     if request.param == "side by side":
         monkeypatch.setattr(models_room, "CACHE_BYTES", 2**30)

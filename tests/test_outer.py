@@ -69,6 +69,7 @@ def test_a_sum_is_that_of_clipped_whole_gradients(name):
     expected = np.einsum("kn,knd->kd", scale, each)
     ours = gradient(problem.clipped(clip), w)
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(problem.sample_gradient_norm(w), sizes.max(1), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,7 @@ def test_no_sample_counts_for_more_than_the_clip(name, value):
             moved = gradient(other, model) - gradient(without, model)
             assert np.all(np.isfinite(moved))
             assert np.linalg.norm(moved) <= CLIP / problem.samples * (1 + 1e-9)
+            assert other.sample_gradient_norm(model)[0] <= CLIP * (1 + 1e-9)
 
 
 def test_factors_whose_product_overflows_are_clipped():

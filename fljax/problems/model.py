@@ -23,7 +23,7 @@ from fljax._linalg import norm
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
-from fljax._outer import clipped_sum, numbers_of
+from fljax._outer import clipped_sum, finite, norm_of, numbers_of, pieces_of
 from fljax.models import Architecture, Layout, layout_of
 from fljax.populations import Population
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
@@ -42,8 +42,8 @@ __all__ = ["FunctionLoss", "Model", "PopulationModel"]
 #: Limit in bytes of activations or per-sample gradients in memory at a time.
 CHUNK_BYTES = 2**24
 
-#: Likewise of clipped gradients of single samples on a CPU: these are read several times.
-CLIPPED_BYTES = 2**22
+#: Likewise of gradients of single samples on a CPU: these are read several times.
+SINGLE_BYTES = 2**22
 
 #: Fraction of the available memory that clients computed side by side on an accelerator may take.
 GROUP_SHARE = 0.25
@@ -561,9 +561,9 @@ class Model(Problem):
     def _losses(self, row: Array, given: Any, features: Array, targets: Array) -> Array:
         return self._score(value_of, row, features, targets)
 
-    def _chunk(self, each: int, clipped: bool = False) -> int:
-        """Samples at a time, of so many numbers each."""
-        room = CLIPPED_BYTES if clipped and on_cpu() else CHUNK_BYTES
+    def _chunk(self, each: int, single: bool = False) -> int:
+        """Samples at a time, of so many numbers each; of gradients of single samples."""
+        room = SINGLE_BYTES if single and on_cpu() else CHUNK_BYTES
         return min(self.samples, max(1, room // (each * self.dtype.itemsize)))
 
     def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
@@ -655,7 +655,7 @@ class Model(Problem):
         if self.clip is not None:
             one = jax.tree.map(lambda a: a[0], (w, given)), self.features[0, 0], self.targets[0, 0]
             each = self._activations + numbers_of(self._sample_slope(losses), *one)
-            size = self._chunk(each, clipped=True)
+            size = self._chunk(each, single=True)
         return self._each(self._summed(size, self._client_slope(losses)), (w, given))
 
     def representations(
@@ -681,37 +681,48 @@ class Model(Problem):
 
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         """The largest per-sample loss-gradient norm of each client, after clipping."""
-        norms = self._sample_sizes(w, jnp.zeros_like(w))
+        slope = self._sample_slope(self._losses)
+
+        def size(row: Array, *sample: Array) -> Array:
+            pieces = pieces_of(slope)((row, ()), *sample)
+            if self.clip is None:
+                return norm_of(pieces)
+            return jnp.minimum(norm_of(finite(pieces)), self.clip)
+
+        kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
+        norms = self._of_samples(size, w, self._activations + kept)
         return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
 
     def sample_objective_norms(
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples"]:
         """As in :class:`Problem`."""
-        pull = self.share[:, None] * self.regularizer.gradient(w)
-        return jnp.where(self.weights > 0, self._sample_sizes(w, pull), 0)
+        slope = self._sample_slope(self._losses)
 
-    def _sample_sizes(self, w: Array, pull: Array) -> Float[Array, "clients samples"]:
-        """Norms of each sample's gradient with something added, a chunk at a time."""
-        size = self._chunk(self._activations + self.dim)
-
-        def one(both: tuple[Array, Array], x: Array, y: Array, weights: Array) -> Array:
+        def size(both: tuple[Array, Array], *sample: Array) -> Array:
             row, pull = both
-            return jax.lax.map(
-                lambda sample: norm(self._clipped_slope((row, ()), *sample) + pull),
-                (x, y),
-                batch_size=size,
-            )
+            own = slope((row, ()), *sample)
+            if self.clip is not None:
+                clip, one = jnp.asarray(self.clip, own.dtype), jnp.ones(1, own.dtype)
+                own = clipped_sum([(own[None],)], clip, one)
+            return norm(own + pull)
 
-        return self._each(one, (w, pull))
+        pull = self.share[:, None] * self.regularizer.gradient(w)
+        norms = self._of_samples(size, (w, pull), self._activations + self.dim)
+        return jnp.where(self.weights > 0, norms, 0)
 
-    def _clipped_slope(self, both: Any, features: Array, target: Array) -> Float[Array, " dim"]:
-        """The gradient of one sample's loss, clipped."""
-        slope = self._sample_slope(self._losses)(both, features, target)
-        if self.clip is None:
-            return slope
-        one = jnp.ones(1, slope.dtype)
-        return clipped_sum([(slope[None],)], jnp.asarray(self.clip, slope.dtype), one)
+    def _of_samples(
+        self, function: Callable[..., Array], models: Any, each: int
+    ) -> Float[Array, "clients samples"]:
+        """``function(model, features, target)`` of each sample, which keeps so many numbers, a
+        chunk at a time.
+        """
+        size = self._chunk(each, single=True)
+
+        def one(model: Any, x: Array, y: Array, weights: Array) -> Array:
+            return jax.lax.map(lambda sample: function(model, *sample), (x, y), batch_size=size)
+
+        return self._each(one, models)
 
     def gradient_bound(self) -> Float[Array, ""]:
         """``clip``, or infinite."""
