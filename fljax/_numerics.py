@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
@@ -48,7 +50,7 @@ def key_of(key: Array, purpose: str) -> Array:
     return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
 
 
-def along(numbers: Array, values: Array) -> Array:
+def along(numbers: Array | np.ndarray, values: Array) -> Any:
     """Numbers of the first axes of some values, with axes of one for the others."""
     return numbers.reshape(numbers.shape + (1,) * (values.ndim - numbers.ndim))
 

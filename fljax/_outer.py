@@ -22,8 +22,8 @@ from fljax._pieces import bound
 
 __all__ = ["Piece", "clipped_sum", "finite", "norm_of", "numbers_of", "pieces_of"]
 
-#: A piece of a gradient, or two rows of which it is the outer product, row after row.
-Piece = tuple[Array] | tuple[Array, Array]
+#: One row, a piece of a gradient; or two, of which it is the outer product, row after row.
+Piece = tuple[Array, ...]
 
 #: What does not change the numbers of a piece, or no more than their type.
 _KEPT = ("convert_element_type", "copy", "reshape")
