@@ -41,6 +41,12 @@ STEPS = Setting(
     "section 5.2; without privacy too, for which the source does not say it",
     given=True,
 )
+FASTER = Setting(
+    "larger steps",
+    4.0,
+    "times the source's, beside it: chosen once its accuracies were seen to be those of few steps, "
+    "not of noise; no other factor was tried",
+)
 DELTA = Setting("delta", 1e-5, "section 5.2", given=True)
 BUDGETS = Setting("epsilon", (0.5, 2.0, 8.0), "section 5.2", given=True)
 EPOCHS = Setting(
@@ -61,6 +67,10 @@ SEEDS = Setting(
 PUBLISHED = dict(zip(BUDGETS.value, (90.0, 95.0, 97.0), strict=True))
 PUBLISHED_PLAIN = 98.3
 ERROR, TRAIN_ERROR = "error_rate", "train_error_rate"
+TIMES = f"{FASTER.value:g} times the step"
+#: By the ending of a study's name, how many times the source's step.
+LARGER = "-larger"
+STEPPED = {"": 1.0, LARGER: FASTER.value}
 
 # --------------------------------------------------------------------------- study
 
@@ -115,10 +125,13 @@ METRICS = (
 
 
 @functools.cache
-def scenario(size: Size, private: bool) -> Callable[..., fl.Simulation]:
+def scenario(size: Size, private: bool, faster: float) -> Callable[..., fl.Simulation]:
     problem = whole(size)
     falling = fl.schedules.from_optax(
-        optax.linear_schedule, init_value=0.1, end_value=0.052, transition_steps=10 * EPOCH
+        optax.linear_schedule,
+        init_value=0.1 * faster,
+        end_value=0.052 * faster,
+        transition_steps=10 * EPOCH,
     )
     room = min(FedDPSGD.room(problem.samples, RATE.value), problem.samples)
 
@@ -130,7 +143,7 @@ def scenario(size: Size, private: bool) -> Callable[..., fl.Simulation]:
             metrics=METRICS,
         )
 
-    build.__qualname__ = f"dpsgd({private}, {size.steps})"
+    build.__qualname__ = f"dpsgd({private}, {size.steps}, {faster:g})"
     return build
 
 
@@ -144,26 +157,27 @@ def multipliers(steps: int) -> list[float]:
 
 def study(effort: Effort) -> Studies:
     size = TINY if effort.quick else FULL
+    noise = multipliers(size.steps)
 
-    def run(name: str, private: bool, noise: list[float]) -> xr.Dataset:
+    def run(name: str, private: bool, faster: float, noise: list[float]) -> xr.Dataset:
         return effort.sweep(
             name,
-            scenario(size, private),
+            scenario(size, private, faster),
             rounds=size.steps,
             record_every=EPOCH // 2 if effort.quick else EPOCH,
             seeds=min(effort.seeds, SEEDS.value),
             grid={"multiplier": noise},
         )
 
-    noise = multipliers(size.steps)
-    private = run("private", True, noise)
-    spent = fl.privacy.spent(private, delta=DELTA.value).epsilon.isel(round=-1).max("seed")
-    private = private[[ERROR, TRAIN_ERROR]].assign(spent=spent, noise=("multiplier", noise))
-    plain = run("plain", False, [0.0]).isel(multiplier=0, drop=True)
-    return {
-        "private": private.assign_coords(multiplier=[*BUDGETS.value]).rename(multiplier="budget"),
-        "plain": plain[[ERROR, TRAIN_ERROR]],
-    }
+    studies = {}
+    for ending, faster in STEPPED.items():
+        private = run(f"private{ending}", True, faster, noise)
+        spent = fl.privacy.spent(private, delta=DELTA.value).epsilon.isel(round=-1).max("seed")
+        private = private[[ERROR, TRAIN_ERROR]].assign(spent=spent, noise=("multiplier", noise))
+        private = private.assign_coords(multiplier=[*BUDGETS.value]).rename(multiplier="budget")
+        plain = run(f"plain{ending}", False, faster, [0.0]).isel(multiplier=0, drop=True)
+        studies |= {f"private{ending}": private, f"plain{ending}": plain[[ERROR, TRAIN_ERROR]]}
+    return studies
 
 
 # --------------------------------------------------------------------------- the picture
@@ -175,8 +189,9 @@ def plot(studies: Studies) -> Picture:
         mean = 100 * (1 - data[ERROR].mean("seed"))
         curves.plot(data["round"] / EPOCH, mean, label=name, **picture.look(place))
     curves.set(xlabel="epoch", ylabel="accuracy [%]")
-    private = studies["private"]
-    for place, (error, text) in enumerate(((ERROR, "test"), (TRAIN_ERROR, "training"))):
+    lines = (("", ERROR, "test"), ("", TRAIN_ERROR, "training"), (LARGER, ERROR, TIMES))
+    for place, (ending, error, text) in enumerate(lines):
+        private = studies[f"private{ending}"]
         found = [
             of_few(float, accuracy(private.sel(budget=b), error), unit="") for b in BUDGETS.value
         ]
@@ -186,7 +201,7 @@ def plot(studies: Studies) -> Picture:
     ends.plot(
         *zip(*PUBLISHED.items(), strict=True),
         "x",
-        color=plotting.LOOKS[2]["color"],
+        color=plotting.LOOKS[3]["color"],
         label="published test",
     )
     ends.axhline(accuracy(studies["plain"], ERROR).mean(), label="test, no privacy", **picture.THIN)
@@ -197,9 +212,11 @@ def plot(studies: Studies) -> Picture:
     return picture.finish(drawing)
 
 
-def by_name(studies: Studies) -> dict[str, xr.Dataset]:
-    private = {f"epsilon {b:g}": studies["private"].sel(budget=b) for b in BUDGETS.value}
-    return {"no privacy": studies["plain"]} | private
+def by_name(studies: Studies, ending: str = "") -> dict[str, xr.Dataset]:
+    private = studies[f"private{ending}"]
+    return {"no privacy": studies[f"plain{ending}"]} | {
+        f"epsilon {b:g}": private.sel(budget=b) for b in BUDGETS.value
+    }
 
 
 # --------------------------------------------------------------------------- the claims
@@ -210,9 +227,9 @@ def accuracy(data: xr.Dataset, error: str) -> np.ndarray:
     return 100 * (1 - data[error].transpose("seed", "round").values[:, -1].astype(float))
 
 
-def reached(epsilon: float) -> Measure:
+def reached(epsilon: float, ending: str = "") -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = accuracy(studies["private"].sel(budget=epsilon), ERROR)
+        found = accuracy(studies[f"private{ending}"].sel(budget=epsilon), ERROR)
         return {f"epsilon {epsilon:g}": of_few(float, found, unit="%")}
 
     return measure
@@ -257,16 +274,22 @@ def gaps(studies: Studies) -> dict[str, Estimate]:
 
 def ends(studies: Studies) -> str:
     """Accuracies, and noise."""
-    rows = (
-        f"{name} {accuracy(data, ERROR).mean():.1f} % "
-        f"(training {accuracy(data, TRAIN_ERROR).mean():.1f} %)"
-        for name, data in by_name(studies).items()
-    )
+    rows = {
+        ending: "; ".join(
+            f"{name} {accuracy(data, ERROR).mean():.1f} % "
+            f"(training {accuracy(data, TRAIN_ERROR).mean():.1f} %)"
+            for name, data in by_name(studies, ending).items()
+        )
+        for ending in STEPPED
+    }
     noise, spent = (
         ", ".join(f"{value:.3g}" for value in studies["private"][name].values)
         for name in ("noise", "spent")
     )
-    return f"At the end: {'; '.join(rows)}. Noise of {noise} clips; epsilon spent {spent}."
+    return (
+        f"At the end: {rows['']}. With {TIMES}: {rows[LARGER]}. Noise of {noise} clips; epsilon "
+        f"spent {spent}."
+    )
 
 
 SOURCE = "Abadi et al. 2016, section 5.2"
@@ -300,6 +323,19 @@ FIGURE = Figure(
                 (percent, INFINITE),
                 "as many or more",
                 OURS,
+                note=ends,
+            )
+            for epsilon, percent in PUBLISHED.items()
+        ),
+        *(
+            Claim(
+                f"larger-steps-{epsilon:g}",
+                f"with epsilon {epsilon:g} and {TIMES} it is right about {percent:g} %",
+                "this library",
+                reached(epsilon, LARGER),
+                (percent, INFINITE),
+                "as many or more",
+                ours=True,
                 note=ends,
             )
             for epsilon, percent in PUBLISHED.items()

@@ -33,15 +33,21 @@ def errors(percent, gap):
     return xr.Dataset({name: (("seed", "round"), value) for name, value in both.items()}, coords)
 
 
-def made(plain=(PUBLISHED_PLAIN, 1.5), gap=0.2, **ends):
-    """Studies that end at these accuracies, a little above the published ones unless told."""
-    parts = [
-        errors(ends.get(f"e{epsilon:g}".replace(".", "_"), percent + 0.5), gap)
-        for epsilon, percent in PUBLISHED.items()
-    ]
-    private = xr.concat(parts, "budget").assign_coords(budget=[*BUDGETS.value])
-    told = {"noise": ("budget", [3.0, 2.0, 1.0]), "spent": ("budget", [*BUDGETS.value])}
-    return {"private": private.assign(told), "plain": errors(*plain)}
+def made(plain=(PUBLISHED_PLAIN, 1.5), gap=0.2, ending="", **ends):
+    """Studies that end a little above the published accuracies, but for those that are told."""
+
+    def private(told):
+        parts = [
+            errors(told.get(f"e{epsilon:g}".replace(".", "_"), percent + 0.5), gap)
+            for epsilon, percent in PUBLISHED.items()
+        ]
+        whole = xr.concat(parts, "budget").assign_coords(budget=[*BUDGETS.value])
+        known = {"noise": ("budget", [3.0, 2.0, 1.0]), "spent": ("budget", [*BUDGETS.value])}
+        return whole.assign(known)
+
+    return {f"private{own}": private(ends if own == ending else {}) for own in dpsgd.STEPPED} | {
+        f"plain{own}": errors(*plain) for own in dpsgd.STEPPED
+    }
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -56,6 +62,9 @@ def test_claims_hold_of_what_they_say(name):
         ("accuracy-0.5", {"e0_5": 89.0}),
         ("accuracy-2", {"e2": 94.5}),
         ("accuracy-8", {"e8": 96.5}),
+        ("larger-steps-0.5", {"e0_5": 89.0, "ending": dpsgd.LARGER}),
+        ("larger-steps-2", {"e2": 94.5, "ending": dpsgd.LARGER}),
+        ("larger-steps-8", {"e8": 96.5, "ending": dpsgd.LARGER}),
         ("more-budget-more-accuracy", {"e2": 97.9}),
         ("no-gap", {"gap": 2.0}),
     ],
@@ -78,7 +87,8 @@ def test_a_quick_run_is_judged_and_drawn():
     studies = dpsgd.study(Effort(seeds=2, tuning_seeds=1, quick=True, progress=False))
     for claim in CLAIMS.values():
         assert claim.judge(studies).cases
-    assert np.all(studies["private"]["spent"] <= BUDGETS.value)
+    for ending in dpsgd.STEPPED:
+        assert np.all(studies[f"private{ending}"]["spent"] <= BUDGETS.value)
     with picture.print_style():
         drawn = dpsgd.plot(studies)
     assert picture.faults(drawn) == []
