@@ -112,6 +112,8 @@ def compute(
             if known is not None:
                 lacking = [label for label in admitted if label not in known["methods"]]
                 if not lacking:
+                    if known["refused"] != refused:
+                        _write(known | {"refused": refused}, folder)
                     return None
                 if known["effort"] != asdict(effort):
                     raise UsageError(
@@ -127,12 +129,16 @@ def compute(
                 "refused": refused,
                 "methods": _computed(scenario, admitted, effort, own, say, known["methods"]),
             }
-            text = json.dumps(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
-            write_whole(path_of(scenario.name, folder), (text + "\n").encode())
+            _write(result, folder)
     except filelock.Timeout:
         raise Busy from None
     shutil.rmtree(own, ignore_errors=True)
     return result
+
+
+def _write(result: Mapping[str, Any], folder: Path) -> None:
+    text = json.dumps(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
+    write_whole(path_of(result["scenario"], folder), (text + "\n").encode())
 
 
 def _computed(

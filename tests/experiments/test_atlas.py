@@ -314,9 +314,11 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     assert result["methods"]["ATC"] == known["methods"]["ATC"]
     assert result["refused"] == {"FedAvg": "other."}
     assert {"of then", code_version()} == {*result["versions"]}
+    path.write_text(path.read_text().replace("other.", "of then."))
     assert main(ask) == 0
     assert "finished; delete" in capsys.readouterr().out
     assert len(asked) == 1
+    assert running.read(small.name, tmp_path) == result  # why others are refused is of now
     admitted["NIDS"] = None
     monkeypatch.setattr(commands, "FULL", dataclasses.replace(effort, seeds=7))
     assert main(ask) == 2
