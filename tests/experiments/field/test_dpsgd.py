@@ -67,6 +67,8 @@ def test_claims_hold_of_what_they_say(name):
         ("larger-steps-8", {"e8": 96.5, "ending": dpsgd.LARGER}),
         ("more-budget-more-accuracy", {"e2": 97.9}),
         ("no-gap", {"gap": 2.0}),
+        ("more-budget-more-accuracy-larger", {"e2": 97.9, "ending": dpsgd.LARGER}),
+        ("no-gap-larger", {"gap": 2.0}),
     ],
 )
 def test_claims_fail_of_anything_else(name, other):
