@@ -283,7 +283,7 @@ def gaps(ending: str = "") -> Measure:
 
 
 def ends(studies: Studies) -> str:
-    """Accuracies, and noise."""
+    """Accuracies and noise, and what they say."""
     rows = {
         ending: "; ".join(
             f"{name} {accuracy(data, ERROR).mean():.1f} % "
@@ -297,8 +297,10 @@ def ends(studies: Studies) -> str:
         for name in ("noise", "spent")
     )
     return (
-        f"At the end: {rows['']}. With {TIMES}: {rows[LARGER]}. Noise of {noise} clips; epsilon "
-        f"spent {spent}."
+        f"{EPOCHS.value} epochs of the source's steps end before the network has learned what its "
+        "larger budgets allow: less noise gains little there, longer steps do. (The source trains "
+        f"until a budget is spent.) At the end: {rows['']}. With {TIMES}: {rows[LARGER]}. Noise of "
+        f"{noise} clips; epsilon spent {spent}."
     )
 
 
