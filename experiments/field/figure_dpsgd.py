@@ -190,7 +190,7 @@ def plot(studies: Studies) -> Picture:
         mean = 100 * (1 - data[ERROR].mean("seed"))
         curves.plot(data["round"] / EPOCH, mean, label=name, **picture.look(place))
     curves.set(xlabel="epoch", ylabel="accuracy [%]")
-    lines = (("", ERROR, "test"), ("", TRAIN_ERROR, "training"), (LARGER, ERROR, TIMES))
+    lines = (("", ERROR, "test"), ("", TRAIN_ERROR, "training"), (LARGER, ERROR, f"test, {TIMES}"))
     for place, (ending, error, text) in enumerate(lines):
         private = studies[f"private{ending}"]
         found = [
@@ -203,7 +203,7 @@ def plot(studies: Studies) -> Picture:
         *zip(*PUBLISHED.items(), strict=True),
         "x",
         color=plotting.LOOKS[3]["color"],
-        label="published test",
+        label="published",
     )
     ends.axhline(accuracy(studies["plain"], ERROR).mean(), label="test, no privacy", **picture.THIN)
     ends.set(xscale="log", xlabel=f"epsilon at delta = {DELTA.value:g}", ylabel="accuracy [%]")
