@@ -115,6 +115,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.thin(5, every=1)
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_sample_counts_for_more_than_the_clip(name, value):

@@ -78,6 +78,7 @@ def test_claims_fail_of_anything_else(name, other):
     assert "Noise of 3, 2, 1 clips" in verdict.note
 
 
+@pytest.mark.slow
 def test_the_noise_spends_the_budget():
     for epsilon, noise in zip(BUDGETS.value, dpsgd.multipliers(FULL.steps), strict=True):
         spent = accounting.sampled_gaussian_epsilon(noise, DELTA.value, FULL.steps, RATE.value)
