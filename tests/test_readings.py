@@ -353,8 +353,8 @@ def test_calibrated_models_are_those_of_the_loops(form):
     moved = np.abs(result - plain)[:, head].max(axis=1)
     there = THERE.any(axis=1)
     assert (moved[there] > 1e-3).all()
-    assert (moved[~there] == 0).all()  # nobody said anything
     assert (moved[~there] < 1e-13).all()  # nobody said anything; two programs round differently
+
 
 @pytest.mark.slow
 def test_calibration_costs_its_moments_and_a_model_down():
