@@ -381,5 +381,5 @@ FIGURE = Figure(
             )
         ),
     ],
-    settings=(*(NETWORK, SIDE, RATE, CLIP, STEPS, DELTA, BUDGETS, EPOCHS, TRAINED, SEEDS),),
+    settings=(*(NETWORK, SIDE, RATE, CLIP, STEPS, FASTER, DELTA, BUDGETS, EPOCHS, TRAINED, SEEDS),),
 )
