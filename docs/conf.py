@@ -28,6 +28,7 @@ extensions = [
     "algorithms",
     "atlas",
     "gallery",
+    "navigation",
     "plots",
     "references",
     "rooms",

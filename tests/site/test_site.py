@@ -222,6 +222,41 @@ def test_a_docstring_with_a_broken_reference_fails_the_build(extension, tmp_path
         sys.path.remove(str(source))
 
 
+def test_the_tree_beside_a_page_is_that_of_sphinx(extension, tmp_path):
+    from sphinx.application import Sphinx
+
+    extension("navigation")
+    source = tmp_path / "source"
+    (source / "part").mkdir(parents=True)
+    tree = "{}\n=====\n\n.. toctree::\n   :hidden:\n   :caption: {}\n\n   {}\n"
+    pages = {
+        "index": tree.format("Index", "One", "first\n   part/index\n   out <https://fljax.test>")
+        + tree.partition("=\n\n")[2].format("Two", "last\n   part/deep"),
+        "part/index": tree.format("Part", "Its", "deep\n   other"),
+        "part/deep": tree.format("Deep", "Its", "/part/deepest"),
+        **dict.fromkeys(("first", "last", "part/other", "part/deepest"), "Page\n=====\n"),
+    }
+    for name, text in pages.items():
+        (source / f"{name}.rst").write_text(text)
+    built = []
+    for name, extensions in {"own": ["navigation"], "theirs": []}.items():
+        Sphinx(
+            str(source),
+            None,
+            *map(str, (tmp_path / name, tmp_path / f"{name}-trees")),
+            buildername="html",
+            confoverrides={"html_theme": "furo", "extensions": extensions},
+            status=None,
+            warning=None,
+        ).build()
+        built.append({page: (tmp_path / name / f"{page}.html").read_text() for page in pages})
+    own, theirs = built
+    assert own == theirs
+    assert own["part/deepest"].count("current-page") == 1
+    marked = re.findall(r'<li class="toctree-l\d current', own["part/deepest"])
+    assert len(marked) == 5  # it is in a page that is in the tree twice
+
+
 def test_which_figure_runs_which_algorithm_is_read_off_its_program(extension):
     used = extension("uses").algorithms_of_figures()
     assert used.keys() == REGISTRY.keys()
