@@ -80,12 +80,13 @@ def test_the_layers_that_multiply_one_row_are_outer_products(name, outer):
     problem = problem_of(name)
     row, x, y = models_of(problem)[0], problem.features[0, 0], problem.targets[0, 0]
     slope = problem._sample_slope(problem._losses)
-    pieces = pieces_of(slope)((row, ()), x, y)
+    both = jax.jit(lambda *given: (pieces_of(slope)(*given), slope(*given)))
+    pieces, single = both((row, ()), x, y)
     found = {tuple(sorted(map(len, piece))) for piece in pieces if len(piece) == 2}
     assert found == {tuple(sorted(sizes)) for sizes in outer}
     assert numbers_of(slope, (row, ()), x, y) < problem.dim
     whole = [np.outer(*piece).ravel() if len(piece) == 2 else piece[0] for piece in pieces]
-    np.testing.assert_allclose(np.concatenate(whole), slope((row, ()), x, y), rtol=1e-12, atol=0)
+    np.testing.assert_allclose(np.concatenate(whole), single, rtol=1e-12, atol=0)
 
 
 def test_a_product_over_several_rows_is_none():
