@@ -20,7 +20,7 @@ from fljax._linalg import norm, scaled_down
 from fljax._numerics import HIGHEST
 from fljax._pieces import bound
 
-__all__ = ["Piece", "clipped_sum", "finite", "norm_of", "numbers_of", "pieces_of"]
+__all__ = ["Piece", "clipped_sum", "finite", "inner", "norm_of", "numbers_of", "pieces_of"]
 
 #: One row, a piece of a gradient; or two, of which it is the outer product, row after row.
 Piece = tuple[Array, ...]
@@ -116,6 +116,18 @@ def norm_of(pieces: Sequence[Piece]) -> Float[Array, "*batch"]:
         return jnp.minimum(norm(row), jnp.finfo(row.dtype).max)  # infinite times zero is NaN
 
     return norm(jnp.stack([math.prod(map(size, piece)) for piece in pieces], axis=-1))
+
+
+def inner(pieces: Sequence[Piece], row: Float[Array, " dim"]) -> Float[Array, ""]:
+    """The inner product of a gradient in pieces with a row."""
+    total, start = jnp.zeros((), row.dtype), 0
+    for piece in pieces:
+        shape = [len(one) for one in piece]
+        own = row[start : start + math.prod(shape)].reshape(shape)
+        for one in piece:
+            own = jnp.tensordot(one, own, axes=1, precision=HIGHEST)
+        total, start = total + own, start + math.prod(shape)
+    return total
 
 
 def clipped_sum(

@@ -72,6 +72,20 @@ def test_a_sum_is_that_of_clipped_whole_gradients(name):
     np.testing.assert_allclose(problem.sample_gradient_norm(w), sizes.max(1), rtol=1e-10)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_norms_are_of_gradients_with_the_regularizer_s_pull(name):
+    problem = replace(problem_of(name, clients=2), regularizer=fl.problems.SquaredL2())
+    problem = replace(problem, strength=np.array([0.4, 0.1]))
+    w = models_of(problem)
+    each, pull = slopes(problem, w), np.array([[0.4], [0.1]]) * 2 * w
+    sizes = np.linalg.norm(each, axis=2, keepdims=True)
+    clip = float(np.median(sizes))
+    norms = jax.jit(lambda problem, w: problem.sample_objective_norms(w))
+    for own, scale in ((problem, 1), (problem.clipped(clip), np.minimum(1, clip / sizes))):
+        expected = np.linalg.norm(scale * each + pull[:, None], axis=2)
+        np.testing.assert_allclose(norms(own, w), expected, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("name", "outer"), [("mlp", {(36, 5), (5, 3)}), ("cnn", {(3, 5), (5, 3)}), ("linen", {(4, 3)})]
 )

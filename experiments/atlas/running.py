@@ -214,19 +214,25 @@ def evaluated(
 def _run(
     scenario: Scenario, tuned: fl.Tuned, effort: Effort, settings: dict[str, Any]
 ) -> dict[str, xr.Dataset]:
-    """The runs of the chosen algorithms, by the programs of the tuning.
+    """The runs of the chosen algorithms on fresh seeds.
 
-    A program of fewer points would do with less work, and take longer to compile than all of it:
-    every algorithm is run as often as a batch of its tuning had candidates, and one is kept.
+    For a linear model the programs of the tuning take less time than compiling others: every
+    algorithm is run as often as a batch of its tuning had candidates, and one is kept. A network's
+    runs take longer than a program for them alone.
     """
+    costly = isinstance(scenario.parts(jax.random.key(0))["problem"], fl.problems.Model)
     copies = {
-        label: [f"{label} {i}" for i in range(effort.points * len(tuned.interior[label]) or 1)]
+        label: [
+            f"{label} {i}"
+            for i in range((not costly and effort.points * len(tuned.interior[label])) or 1)
+        ]
         for label in tuned.methods
     }
     grid = {name: tuned.methods[label] for label, names in copies.items() for name in names}
+    together = effort.seeds if costly else effort.tuning_seeds
     parts = [
         fl.sweep(scenario.build, grid={"algorithm": grid}, seeds=seeds, progress=False, **settings)
-        for seeds in pieces(range(effort.seeds), effort.tuning_seeds)
+        for seeds in pieces(range(effort.seeds), together)
     ]
     whole = xr.concat(parts, "seed", combine_attrs="override")
     return {

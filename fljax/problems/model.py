@@ -23,7 +23,7 @@ from fljax._linalg import norm
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import foreign
-from fljax._outer import clipped_sum, finite, norm_of, numbers_of, pieces_of
+from fljax._outer import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
 from fljax.models import Architecture, Layout, layout_of
 from fljax.populations import Population
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
@@ -702,14 +702,18 @@ class Model(Problem):
 
         def size(both: tuple[Array, Array], *sample: Array) -> Array:
             row, pull = both
-            own = slope((row, ()), *sample)
-            if self.clip is not None:
-                clip, one = jnp.asarray(self.clip, own.dtype), jnp.ones(1, own.dtype)
-                own = clipped_sum([(own[None],)], clip, one)
-            return norm(own + pull)
+            pieces = pieces_of(slope)((row, ()), *sample)
+            if self.clip is not None:  # whatever the sample is, products stay finite
+                clip, one = jnp.asarray(self.clip, pull.dtype), jnp.ones(1, pull.dtype)
+                own = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, one)
+                return norm(own + pull)
+            square = norm_of(pieces) ** 2 + 2 * inner(pieces, pull) + jnp.sum(pull**2)
+            return jnp.sqrt(jnp.maximum(square, 0))
 
         pull = self.share[:, None] * self.regularizer.gradient(w)
-        norms = self._of_samples(size, (w, pull), self._activations + self.dim)
+        kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
+        kept += self.dim if self.clip is not None else 0
+        norms = self._of_samples(size, (w, pull), self._activations + kept)
         return jnp.where(self.weights > 0, norms, 0)
 
     def _of_samples(
