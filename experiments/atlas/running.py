@@ -30,6 +30,9 @@ from fljax.study.tuning import COUNTED, evaluated_until, unwarned
 #: hundred candidates would be checked by programs of its own.
 TOGETHER = 4
 
+#: Parameters of a model beyond which computing takes longer than compiling.
+LARGE = 500
+
 #: Digits of stored numbers, and of the values at which they were computed.
 DIGITS = 5
 
@@ -216,11 +219,11 @@ def _run(
 ) -> dict[str, xr.Dataset]:
     """The runs of the chosen algorithms on fresh seeds.
 
-    For a linear model the programs of the tuning take less time than compiling others: every
-    algorithm is run as often as a batch of its tuning had candidates, and one is kept. A network's
-    runs take longer than a program for them alone.
+    Of a small model the programs of the tuning take less time than compiling others: every
+    algorithm is run as often as a batch of its tuning had candidates, and one is kept. Runs of a
+    large one take longer than compiling a program for them alone.
     """
-    costly = isinstance(scenario.parts(jax.random.key(0))["problem"], fl.problems.Model)
+    costly = scenario.parts(jax.random.key(0))["problem"].dim > LARGE
     copies = {
         label: [
             f"{label} {i}"

@@ -397,6 +397,27 @@ def test_tuning_and_evaluation_of_a_method_are_one_program(small, monkeypatch):
     assert [one["tried"] for one in got.values()] == [6, 12]
 
 
+def test_a_large_model_s_evaluation_is_a_program_of_its_own_with_the_same_numbers(
+    small, monkeypatch
+):
+    made = {label: method(small, label) for label in ("FedAvg", "FedAdam")}
+    before = running.evaluated(small, made, TINY)
+    runs, sweep = [], fl.sweep
+
+    def counted(*given, **more):
+        result = sweep(*given, **more)
+        runs.append(result.sizes["algorithm"] * result.sizes["seed"])
+        return result
+
+    monkeypatch.setattr(fl, "sweep", counted)
+    monkeypatch.setattr(running, "LARGE", 1)
+    after = running.evaluated(small, made, TINY)
+    assert runs == [len(made) * TINY.seeds]
+    for label in made:
+        np.testing.assert_allclose(after[label]["final"], before[label]["final"], rtol=1e-4)
+        assert after[label]["chosen"] == before[label]["chosen"]
+
+
 def test_numbers_survive_being_stored():
     assert running.plain([1.234567, np.inf, np.nan]) == [1.2346, -1, None]
     back = running.floats([1.2346, -1, None])
