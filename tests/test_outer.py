@@ -86,6 +86,17 @@ def test_norms_are_of_gradients_with_the_regularizer_s_pull(name):
         np.testing.assert_allclose(norms(own, w), expected, rtol=1e-10)
 
 
+def test_a_norm_whose_square_overflows_is_found():
+    problem = problem_of("mlp")
+    features = 1e100 * np.asarray(problem.features)
+    problem = replace(problem, features=features, regularizer=fl.problems.SquaredL2())
+    w = 1e60 * models_of(problem)
+    norms = jax.jit(lambda problem, w: problem.sample_objective_norms(w))(problem, w)
+    expected = np.linalg.norm(slopes(problem, w)[0] / 1e160, axis=1)
+    assert np.median(expected) > 1
+    np.testing.assert_allclose(norms[0] / 1e160, expected, rtol=1e-10, atol=1e-90)
+
+
 @pytest.mark.parametrize(
     ("name", "outer"), [("mlp", {(36, 5), (5, 3)}), ("cnn", {(3, 5), (5, 3)}), ("linen", {(4, 3)})]
 )

@@ -707,8 +707,12 @@ class Model(Problem):
                 clip, one = jnp.asarray(self.clip, pull.dtype), jnp.ones(1, pull.dtype)
                 own = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, one)
                 return norm(own + pull)
-            square = norm_of(pieces) ** 2 + 2 * inner(pieces, pull) + jnp.sum(pull**2)
-            return jnp.sqrt(jnp.maximum(square, 0))
+            own, other = norm_of(pieces), norm(pull)
+            largest = jnp.maximum(own, other)
+            scale = jnp.where(largest > 0, largest, 1)  # a square may overflow where no norm does
+            cosine = inner(pieces, pull / scale) / scale
+            square = (own / scale) ** 2 + 2 * cosine + (other / scale) ** 2
+            return scale * jnp.sqrt(jnp.maximum(square, 0))
 
         pull = self.share[:, None] * self.regularizer.gradient(w)
         kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
