@@ -153,6 +153,22 @@ def norm(rows: Float[Array, "*batch size"]) -> Float[Array, "*batch"]:
     return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
 
 
+def norm_of_sum(left: Array, right: Array, along: Array) -> Array:
+    """The norm of the sum of two vectors, from their norms and what the first is along the second;
+    no squares overflow.
+    """
+    across = jnp.sqrt(jnp.maximum(left - along, 0)) * jnp.sqrt(jnp.maximum(left + along, 0))
+    return norm(jnp.stack([across, right + along], axis=-1))
+
+
+def directed(
+    rows: Float[Array, "*batch size"],
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch size"]]:
+    """Norms, and the rows divided by them; what is zero has no direction, and stays zero."""
+    lengths = norm(rows)
+    return lengths, rows / jnp.where(lengths > 0, lengths, 1)[..., None]
+
+
 def scaled_down(
     rows: Float[Array, "*batch size"],
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch size"]]:

@@ -1050,3 +1050,16 @@ def test_importance_refuses_what_is_no_weight():
             fl.graphs.ring(3),
             privacy=fl.privacy.ZCDP(1.0, gradient_bound=1.0),
         )
+
+
+@pytest.mark.parametrize("size", [1.0, 1e60])
+def test_norms_of_samples_with_the_regularizer_s_pull_are_found_whose_squares_overflow(size):
+    rng = np.random.default_rng(0)
+    features, targets = size * rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4))
+    loss, strength = fl.problems.LeastSquares(), np.array([0.4, 0.1])
+    problem = fl.problems.Problem(features, targets, loss, fl.problems.SquaredL2(), strength)
+    w = size * rng.normal(size=(2, 3))
+    slopes = 2 * (np.einsum("knp,kp->kn", features, w) - targets)[..., None] * features
+    expected = np.linalg.norm((slopes + 2 * (strength[:, None] * w)[:, None]) / size**3, axis=2)
+    norms = problem.sample_objective_norms(jnp.asarray(w))
+    np.testing.assert_allclose(norms / size**3, expected, rtol=1e-12)

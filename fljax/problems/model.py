@@ -19,10 +19,10 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._linalg import norm
+from fljax._linalg import directed, norm, norm_of_sum
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
-from fljax._numerics import foreign
+from fljax._numerics import HIGHEST, foreign
 from fljax._outer import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
 from fljax.models import Architecture, Layout, layout_of
 from fljax.populations import Population
@@ -700,24 +700,19 @@ class Model(Problem):
         """As in :class:`Problem`."""
         slope = self._sample_slope(self._losses)
 
-        def size(both: tuple[Array, Array], *sample: Array) -> Array:
-            row, pull = both
+        def size(both: tuple[Array, Array, Array], *sample: Array) -> Array:
+            row, length, pull = both
             pieces = pieces_of(slope)((row, ()), *sample)
-            if self.clip is not None:  # whatever the sample is, products stay finite
-                clip, one = jnp.asarray(self.clip, pull.dtype), jnp.ones(1, pull.dtype)
-                own = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, one)
-                return norm(own + pull)
-            own, other = norm_of(pieces), norm(pull)
-            largest = jnp.maximum(own, other)
-            scale = jnp.where(largest > 0, largest, 1)  # a square may overflow where no norm does
-            cosine = inner(pieces, pull / scale) / scale
-            square = (own / scale) ** 2 + 2 * cosine + (other / scale) ** 2
-            return scale * jnp.sqrt(jnp.maximum(square, 0))
+            if self.clip is None:
+                return norm_of_sum(norm_of(pieces), length, inner(pieces, pull))
+            clip, one = jnp.asarray(self.clip, pull.dtype), jnp.ones(1, pull.dtype)
+            own = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, one)
+            return norm_of_sum(norm(own), length, jnp.vdot(own, pull, precision=HIGHEST))
 
-        pull = self.share[:, None] * self.regularizer.gradient(w)
+        length, pull = directed(self.share[:, None] * self.regularizer.gradient(w))
         kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
         kept += self.dim if self.clip is not None else 0
-        norms = self._of_samples(size, (w, pull), self._activations + kept)
+        norms = self._of_samples(size, (w, length, pull), self._activations + kept)
         return jnp.where(self.weights > 0, norms, 0)
 
     def _of_samples(

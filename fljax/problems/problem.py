@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from fljax import _check
 from fljax._arguments import checked
 from fljax._evaluations import evaluated
-from fljax._linalg import norm
+from fljax._linalg import directed, norm, norm_of_sum
 from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST, along
@@ -815,13 +815,12 @@ class Problem:
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
             derivative = self._clipped(derivative)
-        pull = self.share[:, None] * self.regularizer.gradient(w)
-        along = derivative * self.predictions(pull)  # the inner product of the two, per output
+        length, pull = directed(self.share[:, None] * self.regularizer.gradient(w))
+        along = derivative * self.predictions(pull)
         if self.loss.outputs > 1:
             along = jnp.sum(along, axis=2)
-        square = self._sample_norms(derivative) ** 2 + 2 * along
-        square = square + jnp.sum(pull**2, axis=1)[:, None]
-        return jnp.where(self.weights > 0, jnp.sqrt(jnp.maximum(square, 0)), 0)
+        norms = norm_of_sum(self._sample_norms(derivative), length[:, None], along)
+        return jnp.where(self.weights > 0, norms, 0)
 
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
