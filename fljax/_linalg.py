@@ -153,6 +153,16 @@ def norm(rows: Float[Array, "*batch size"]) -> Float[Array, "*batch"]:
     return scale * jnp.sqrt(jnp.sum(scaled**2, axis=-1))
 
 
+def rounded_off(rows: Float[Array, "rows numbers"]) -> Float[Array, " rows"]:
+    """How far rounding can bring two rows of this length apart: by half a last place of each
+    number, once in each row, and by what is too small to be represented. Infinite where a number is
+    none.
+    """
+    limits = jnp.finfo(rows.dtype)
+    moved = limits.eps * norm(rows) + 2 * limits.tiny * rows.shape[1] ** 0.5
+    return jnp.where(jnp.isnan(moved), jnp.inf, moved)
+
+
 def norm_of_sum(left: Array, right: Array, along: Array) -> Array:
     """The norm of the sum of two vectors, from their norms and what the first is along the second;
     no squares overflow.

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -55,12 +55,13 @@ def along(numbers: Array | np.ndarray, values: Array) -> Any:
     return numbers.reshape(numbers.shape + (1,) * (values.ndim - numbers.ndim))
 
 
-def rounded_off(rows: Float[Array, "rows numbers"]) -> Float[Array, " rows"]:
-    """How far rounding can bring two rows of this length apart: by half a last place of each
-    number, once in each row. Infinite where a number is none.
+def represented(sizes: Float[Array, "*rows"], there: Bool[Array, "*rows"]) -> Array:
+    """Sensitivities, where there is something to hide so large at least that noise by them has all
+    its digits: of what vanishes in this precision nothing would be hidden, and more noise hides as
+    well.
     """
-    moved = jnp.finfo(rows.dtype).eps * jnp.sqrt(jnp.sum(rows**2, axis=1))
-    return jnp.where(jnp.isnan(moved), jnp.inf, moved)
+    limits = jnp.finfo(sizes.dtype)
+    return jnp.where(there, jnp.maximum(sizes, limits.tiny / limits.eps**2), sizes)
 
 
 def made_finite(rows: Float[Array, "rows numbers"]) -> Float[Array, "rows numbers"]:

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from fljax import _check, requirements, schedules
 from fljax._memory import check_fits
-from fljax._numerics import key_of
+from fljax._numerics import key_of, represented
 from fljax._rows import Rows
 from fljax.algorithms import Algorithm, start_models
 from fljax.graphs import Graph, Relearned, Varying
@@ -168,13 +168,17 @@ def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
     privacy = simulation.privacy
     assert isinstance(privacy, Notion)
     algorithm = simulation.algorithm
-    moved = algorithm.sensitivity(problem, simulation.network, round, Gap.of(privacy, problem))
+
+    def by(gap: Gap) -> Array:
+        return algorithm.sensitivity(problem, simulation.network, round, gap)
+
+    moved = by(Gap.of(privacy, problem))
     if np.shape(moved) != (problem.clients,):
         raise TypeError(
             f"{type(algorithm).__name__}.sensitivity must return one number of each of the "
             f"{problem.clients} clients, got {_check.shown(moved)}."
         )
-    return moved
+    return represented(jnp.asarray(moved), by(Gap.of(privacy, problem, bound=1.0)) > 0)
 
 
 def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:

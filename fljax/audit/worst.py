@@ -24,8 +24,9 @@ from jaxtyping import Array, Bool, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import as_key
+from fljax._linalg import rounded_off
 from fljax._module import replace
-from fljax._numerics import made_finite, rounded_off
+from fljax._numerics import made_finite
 from fljax.algorithms.base import start_models
 from fljax.audit.guessing import _overhear, _silent, _Spoken
 from fljax.engine import check_length, check_rounds, prepare

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fljax import _check
-from fljax._numerics import key_of, made_finite, rounded_off
+from fljax._linalg import rounded_off
+from fljax._numerics import key_of, made_finite
 from fljax.federation import Federation
 from fljax.link.compression import WORD, Compressor
 from fljax.link.inbox import Inbox

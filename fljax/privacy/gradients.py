@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 from fljax import _check
 from fljax._generator import private_normal
 from fljax._module import module, replace, static
+from fljax._numerics import represented
 from fljax.problems import Problem
 
 __all__ = ["NoisyGradients"]
@@ -88,12 +89,16 @@ class NoisyGradients:
         self, key: Array, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
     ) -> Float[Array, "clients dim"]:
         """Return the noise that is added to the gradient; the key is consumed."""
-        scale = self.noise_multiplier * self.clip * share[:, None]
+        scale = self.noise_multiplier * self._most(share)[:, None]
         return scale * private_normal(key, model.shape, model.dtype)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """Sensitivity of each client's gradient to neighboring data, in Euclidean norm."""
-        return _MOVED[self.neighbors] * self.clip * share
+        return _MOVED[self.neighbors] * self._most(share)
+
+    def _most(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
+        """What a sample can be of each client's gradient."""
+        return represented(self.clip * share, share > 0)
 
     def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """Return what ``times`` releases of each client add to the ledger."""

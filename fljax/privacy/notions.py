@@ -41,7 +41,8 @@ infinite or NaN are treated as zero wherever a clip, a bound or a budget promise
 data, and they are counted (``unusable_samples``). Rounding is measured in every round relative to
 the sensitivity (``rounding``), and above :data:`~fljax.privacy.promises.SWALLOWED` of it a run is
 nominal, since noise does not hide what the last digits of a long message carry; roundings inside
-a sum of gradients are not measured. The rounds in which data of a stream arrive are public, except
+a sum of gradients are not measured. A sensitivity too small to be represented is replaced by a
+larger one (8e-25 in single precision), by which noise does not vanish. The rounds in which data of a stream arrive are public, except
 under ``CentralGaussian(arrivals="secret")``. Results state all of these assumptions
 (:func:`~fljax.privacy.assumptions`).
 
@@ -229,15 +230,19 @@ class Gap(NamedTuple):
     anywhere: Float[Array, " clients"]  # at any two
 
     @classmethod
-    def of(cls, notion: Notion, problem: Problem) -> "Gap":
+    def of(
+        cls, notion: Notion, problem: Problem, bound: Float[Array, ""] | float | None = None
+    ) -> "Gap":
         """Return the sensitivities for data sets that are neighbors in this notion.
 
         Args:
           notion: its ``neighbors`` and ``gradient_bound`` are used.
           problem: the problem of the clients; only the weights of its samples are used.
+          bound: on per-sample gradients; ``gradient_bound`` by default.
         """
-        longest = notion.gradient_bound * jnp.sum(jnp.asarray(problem.weights), axis=1)
-        one = notion.gradient_bound * problem.influence
+        bound = notion.gradient_bound if bound is None else bound
+        longest = bound * jnp.sum(jnp.asarray(problem.weights), axis=1)
+        one = bound * problem.influence
         gradient = {"replace": 2 * one, "add-or-remove": one, "client": 2 * longest}
         return cls(gradient[notion.neighbors], 2 * longest)
 

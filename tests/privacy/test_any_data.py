@@ -264,6 +264,43 @@ def test_rounding_that_carries_a_difference_through_the_noise_is_said(budget):
     assert float(run.rounding) < 1e-7
 
 
+@quiet
+def test_rounding_does_not_depend_on_units():
+    """Squares of small numbers vanish in single precision, those of large ones overflow."""
+
+    def rounding(unit):
+        learner = ConventionalFL(0.05 * unit)
+        return float(fl.run(studied(ZCDP(0.5), 3.0 * unit, algorithm=learner), rounds=1).rounding)
+
+    with jax.enable_x64(False):
+        for unit in (1e-20, 1e20):
+            assert rounding(unit) == pytest.approx(rounding(1.0), rel=1e-3)
+
+
+@quiet
+@pytest.mark.parametrize("budget", [ZCDP(0.5), DiscreteZCDP(0.5), PureDP(1.0)])
+def test_a_sensitivity_that_is_no_number_has_noise_all_the_same(budget):
+    """In single precision the product of a step, a weight and a bound may vanish where the sum of
+    all gradients does not.
+    """
+    start, step = 1e-36, 1e-34
+    with jax.enable_x64(False):
+        simulation = studied(budget, start, algorithm=ConventionalFL(step))
+        clients = np.float64(fl.run(simulation, rounds=1).model.values)
+    assert np.std(clients) > 1e3 * step  # of which a sample's part is a fiftieth of a thousandth
+
+
+def test_the_noise_of_gradients_does_not_vanish_with_their_share():
+    with jax.enable_x64(False):
+        mechanism, share = NoisyGradients(1.0, clip=1e-30), jnp.array([1e-12, 0.0], jnp.float32)
+        noise = np.float64(mechanism.noise(fl.random_key(0), jnp.zeros((2, 9), jnp.float32), share))
+        sensitivity = mechanism.sensitivity(share)
+    assert np.std(noise[0]) > 1e-30
+    assert sensitivity[0] > 1e-30
+    assert not noise[1].any()
+    assert sensitivity[1] == 0
+
+
 def test_rounding_is_the_gap_that_it_makes():
     """The messages of neighbors come apart by no more than their sensitivity and this."""
     with jax.enable_x64(False):
