@@ -42,9 +42,9 @@ data, and they are counted (``unusable_samples``). Rounding is measured in every
 the sensitivity (``rounding``), and above :data:`~fljax.privacy.promises.SWALLOWED` of it a run is
 nominal, since noise does not hide what the last digits of a long message carry; roundings inside
 a sum of gradients are not measured. A sensitivity too small to be represented is replaced by a
-larger one (8e-25 in single precision), by which noise does not vanish. The rounds in which data of a stream arrive are public, except
-under ``CentralGaussian(arrivals="secret")``. Results state all of these assumptions
-(:func:`~fljax.privacy.assumptions`).
+larger one (8e-25 in single precision), by which noise does not vanish. The rounds in which data of
+a stream arrive are public, except under ``CentralGaussian(arrivals="secret")``. Results state all
+of these assumptions (:func:`~fljax.privacy.assumptions`).
 
 This is a simulator, not a deployment: its random numbers are not cryptographically secure, and the
 Gaussian noise of :class:`ZCDP`, :class:`ApproximateDP` and the mechanisms at a server and on
