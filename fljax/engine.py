@@ -178,7 +178,9 @@ def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
             f"{type(algorithm).__name__}.sensitivity must return one number of each of the "
             f"{problem.clients} clients, got {_check.shown(moved)}."
         )
-    return represented(jnp.asarray(moved), by(Gap.of(privacy, problem, bound=1.0)) > 0)
+    moved = jnp.asarray(moved)
+    large = jnp.finfo(moved.dtype).tiny ** -0.75  # of which no product with a step vanishes
+    return represented(moved, by(Gap.of(privacy, problem, bound=large)) > 0)
 
 
 def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
