@@ -179,7 +179,7 @@ def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
             f"{problem.clients} clients, got {_check.shown(moved)}."
         )
     moved = jnp.asarray(moved)
-    large = jnp.finfo(moved.dtype).tiny ** -0.75  # of which no product with a step vanishes
+    large = float(jnp.finfo(moved.dtype).tiny) ** -0.75  # of which no product with a step vanishes
     return represented(moved, by(Gap.of(privacy, problem, bound=large)) > 0)
 
 
