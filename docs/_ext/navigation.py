@@ -19,7 +19,7 @@ PART = re.compile(
 
 
 class Tree:
-    """The tree as the first page sees it, from which that of any other is written."""
+    """The tree as the root page sees it, from which that of any other is written."""
 
     def __init__(self, html: str):
         self.between: list[str] = []  # what stands before each part, and after the last

@@ -224,11 +224,9 @@ def _run(
     large one take longer than compiling a program for them alone.
     """
     costly = scenario.parts(jax.random.key(0))["problem"].dim > LARGE
+    points = 0 if costly else effort.points
     copies = {
-        label: [
-            f"{label} {i}"
-            for i in range((not costly and effort.points * len(tuned.interior[label])) or 1)
-        ]
+        label: [f"{label} {i}" for i in range(points * len(tuned.interior[label]) or 1)]
         for label in tuned.methods
     }
     grid = {name: tuned.methods[label] for label, names in copies.items() for name in names}

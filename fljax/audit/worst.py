@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import as_key
-from fljax._linalg import rounded_off
+from fljax._linalg import norm, rounded_off
 from fljax._module import replace
 from fljax._numerics import made_finite
 from fljax.algorithms.base import start_models
@@ -303,18 +303,11 @@ class _Living(NamedTuple):
     known: _Judged
 
 
-def _length(change: Float[Array, "messages numbers"]) -> Float[Array, " messages"]:
-    """Of rows that may be huge."""
-    most = jnp.max(jnp.abs(change), axis=1)
-    unit = change / jnp.where(most > 0, most, 1)[:, None]
-    return most * jnp.sqrt(jnp.sum(unit**2, axis=1))
-
-
 def _apart(speaker: int, spoken: list[_Spoken]) -> dict[str, Array]:
     """``[L]`` each, of a round's messages."""
     clean = [made_finite(each.clean[:, speaker]) for each in spoken]  # as they leave
     stated = jnp.minimum(*(each.sensitivity[:, speaker] for each in spoken))
-    gap, divisor = _length(clean[1] / 2 - clean[0] / 2) * 2, jnp.where(stated > 0, stated, 1)
+    gap, divisor = norm(clean[1] / 2 - clean[0] / 2) * 2, jnp.where(stated > 0, stated, 1)
     moved = jnp.maximum(*map(rounded_off, clean))
     return {
         "gap": jnp.where((stated > 0) | (gap == 0), gap / divisor, jnp.inf),

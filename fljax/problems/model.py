@@ -22,7 +22,7 @@ from fljax._arguments import checked
 from fljax._linalg import directed, norm, norm_of_sum
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
-from fljax._numerics import HIGHEST, foreign
+from fljax._numerics import foreign
 from fljax._outer import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
 from fljax.models import Architecture, Layout, layout_of
 from fljax.populations import Population
@@ -707,7 +707,7 @@ class Model(Problem):
                 return norm_of_sum(norm_of(pieces), length, inner(pieces, pull))
             clip, one = jnp.asarray(self.clip, pull.dtype), jnp.ones(1, pull.dtype)
             own = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, one)
-            return norm_of_sum(norm(own), length, jnp.vdot(own, pull, precision=HIGHEST))
+            return norm(own + length * pull)
 
         length, pull = directed(self.share[:, None] * self.regularizer.gradient(w))
         kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
