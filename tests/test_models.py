@@ -411,7 +411,9 @@ def test_coordinates_of_parameters_are_found_by_their_paths():
         layout.coordinates("(")
 
 
-@pytest.mark.parametrize("pooled", [networks._pooled_at_once, networks._pooled_in_turn])
+@pytest.mark.parametrize(
+    "pooled", [networks._pooled_at_once, networks._pooled_in_turn, networks._pooled_afterwards]
+)
 @pytest.mark.parametrize(("size", "shape"), [(3, (7, 6, 3)), (1, (4, 4, 1)), (5, (9, 5, 2))])
 @pytest.mark.thin(2, every=1)
 def test_pooled_convolutions_are_those_of_jax(pooled, size, shape):

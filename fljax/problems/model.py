@@ -39,8 +39,12 @@ from fljax.problems.problem import (
 
 __all__ = ["FunctionLoss", "Model", "PopulationModel"]
 
-#: Limit in bytes of activations or per-sample gradients in memory at a time.
+#: Limit in bytes of a client's activations or per-sample gradients in memory at a time.
 CHUNK_BYTES = 2**24
+
+#: Likewise on an accelerator, which wastes time on small products. A gradient of a chunk is added
+#: to that of the others: with less, a network's parameters are moved more than its activations.
+DEVICE_CHUNK_BYTES = 2**28
 
 #: Likewise of gradients of single samples on a CPU: these are read several times.
 SINGLE_BYTES = 2**22
@@ -564,7 +568,7 @@ class Model(Problem):
 
     def _chunk(self, each: int, single: bool = False) -> int:
         """Samples at a time, of so many numbers each; of gradients of single samples."""
-        room = SINGLE_BYTES if single and on_cpu() else CHUNK_BYTES
+        room = (SINGLE_BYTES if single else CHUNK_BYTES) if on_cpu() else DEVICE_CHUNK_BYTES
         return min(self.samples, max(1, room // (each * self.dtype.itemsize)))
 
     def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
