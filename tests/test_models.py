@@ -11,6 +11,7 @@ import pytest
 
 import fljax as fl
 from fljax._generator import as_key
+from fljax._memory import traced_for
 from fljax.algorithms import REGISTRY
 from fljax.algorithms.local_steps import learn
 from fljax.batches import Shuffled
@@ -288,6 +289,11 @@ def test_an_accelerator_takes_as_many_clients_as_fit(monkeypatch):
         monkeypatch.setattr(models_room, "memory_at_hand", lambda room=room: room)
         assert problem.together(4) == fitting
         np.testing.assert_allclose(problem.gradient(w), expected, atol=1e-14)
+    monkeypatch.setattr(models_room, "CHUNK_BYTES", 1)
+    assert problem._chunk(problem._activations) == problem.samples
+    monkeypatch.setattr(models_room, "DEVICE_CHUNK_BYTES", 8 * 3 * problem._activations)
+    assert problem._chunk(problem._activations) == 3
+    np.testing.assert_allclose(problem.gradient(w), expected, atol=1e-14)
 
 
 @pytest.mark.slow
@@ -434,6 +440,23 @@ def test_pooled_convolutions_are_those_of_jax(pooled, size, shape):
     )
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_an_accelerator_shares_ties_as_a_cpu():
+    keys = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.randint(keys[0], (6, 8, 8, 2), 0, 2).astype(float)
+    kernel = jax.random.randint(keys[1], (3, 3, 2, 3), -1, 2).astype(float)
+    weights = jax.random.normal(keys[2], (6, 4, 4, 3))
+    there, here = (
+        jax.grad(lambda x, kernel, f=f: jnp.sum(weights * f(x, kernel)), (0, 1))(x, kernel)
+        for f in (networks._pooled_afterwards, networks._pooled_in_turn)
+    )
+    for one, other in zip(there, here, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+    assert networks._pooling(2) == networks._pooled_at_once
+    assert networks._pooling(32) == networks._pooled_in_turn
+    with traced_for("cuda"):
+        assert networks._pooling(32) == networks._pooled_afterwards
 
 
 def model(outputs=small.outputs, start=small.start, data=None, loss=None, **settings):
