@@ -9,7 +9,7 @@ import fljax as fl
 from experiments import picture
 from experiments.field import figure_fedavg_cnn as cnn
 from experiments.field.averaging import ERROR, SEEDS
-from experiments.field.figure_fedavg_cnn import CELLS, SGD, TABLE, named
+from experiments.field.figure_fedavg_cnn import CELLS, SGD, SHARDED, TABLE, of
 from experiments.figure import Effort
 
 CLAIMS = {claim.name: claim for claim in cnn.FIGURE.claims}
@@ -23,6 +23,7 @@ def cell(name, needed):
     values = [0.01 + 0.0001 * (after - rounds)] * len(tries)
     coords = {"tried": [*map(str, tries)], "seed": range(3), "round": rounds}
     data = xr.Dataset({ERROR: (("tried", "seed", "round"), np.array(values))}, coords)
+    data["diverged"] = xr.zeros_like(data[ERROR].isel(round=0), int)
     return data.assign_attrs(target=0.01)
 
 
@@ -41,10 +42,16 @@ def test_claims_hold_of_the_published_rounds(name):
     [
         *(("rounds", where, 2 * c.published) for where, c in CELLS.items()),
         ("local-work-helps", SGD, 90),
-        ("local-work-helps", named(1, 50), 600),
-        ("smaller-batches-help", named(1, 50), 30),
-        ("smaller-batches-help", named(5, 10), 40),
-        ("more-passes-help", named(5, 10), 50),
+        ("local-work-helps", of(1, 50), 600),
+        ("smaller-batches-help", of(1, 50), 30),
+        ("smaller-batches-help", of(5, 10), 40),
+        ("batches-help", of(1, 50), 400),
+        ("batches-help", of(5, None), 50),
+        ("more-passes-help", of(5, 10), 50),
+        ("more-passes-help-larger-batches", of(5, 50), 80),
+        ("more-passes-help-larger-batches", of(5, None), 700),
+        ("twenty-passes", of(20, 10), 10),
+        ("two-digits-cost", SHARDED, 50),
     ],
 )
 def test_claims_fail_of_anything_else(name, where, rounds):
@@ -58,6 +65,9 @@ def test_falls_of_accuracy_are_counted():
     studies = made()
     studies[SGD][ERROR][..., 5] += 0.5
     assert "falls by more than five points 3 times in 3 runs" in cnn.why(studies)
+    assert cnn.why(studies).endswith("sooner or later: none.")
+    studies[SGD]["diverged"][..., 1] = 7
+    assert cnn.why(studies).endswith(f"sooner or later: 1 with {SGD}.")
 
 
 def test_the_network_is_that_of_the_source():
