@@ -24,6 +24,7 @@ from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.notions import is_gaussian
 from fljax.rounds import Round
 from fljax.simulation import Simulation
+from fljax.witness import Seen, unseen
 
 __all__ = [
     "Carry",
@@ -54,6 +55,7 @@ class Carry(NamedTuple):
     state: Any
     spent: dict[str, Array]  # [2, K] each: the privacy ledger so far, and what rounding left of it
     gradient_norm: Array  # []  largest per-sample gradient so far
+    seen: Seen | None  # of the models at which gradients were looked at last
     rounding: Array  # []  how far rounding may move what left, in its sensitivity, so far
     diverged: Array  # []  first round with a non-finite model, 0 if none
     traffic: Traffic  # since the last record
@@ -203,6 +205,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         state,
         {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
         jnp.zeros((), problem.dtype),
+        unseen(problem) if isinstance(privacy, Notion) else None,
         jnp.zeros(()),
         jnp.zeros((), jnp.int32),
         Traffic.none(),
@@ -270,7 +273,7 @@ def passed(
     """The state after another round; ``invited`` as in :class:`~fljax.rounds.Round`."""
     algorithm, privacy = simulation.algorithm, simulation.privacy
     now, stream, availability = look(simulation, prepared, key, carry, round, rounds)
-    now.invited = invited
+    now.invited, now.seen, now.met = invited, carry.seen, carry.gradient_norm
     state = stepped(simulation, carry.state, now)
     now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
     model = state.model.rows if isinstance(state.model, Rows) else state.model
@@ -279,10 +282,11 @@ def passed(
     return Carry(
         state,
         {name: _booked(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
-        # Looked at only where a guarantee rests on it: it costs a pass over the samples.
+        # Looked at only where a guarantee rests on it.
         carry.gradient_norm
         if not isinstance(privacy, Notion)
         else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
+        now.seen,
         jnp.maximum(carry.rounding, now.link.rounding),
         first.astype(jnp.int32),
         carry.traffic.plus(now.link.traffic),
@@ -434,7 +438,7 @@ def witnessed(algorithm: Algorithm, now: Round) -> Array:
     if now.witnessed is None:
         raise TypeError(
             f"{type(algorithm).__name__}.step does not report the gradients on which its privacy "
-            "rests; call now.witness(problem.sample_gradient_norm(model))."
+            "rests; call now.witness_at(model)."
         )
     return now.witnessed
 

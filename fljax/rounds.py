@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fljax.link import Link
 from fljax.participation import ByLoss, Participants, Selector
+from fljax.witness import Seen
 
 __all__ = ["Round"]
 
@@ -23,6 +24,8 @@ class Round:
       network: the graph or federation of this round; ``None`` where one server has all clients.
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
+      witnessed: the largest norm of a per-sample gradient that the step has told.
+      seen, met: what the run knows of such norms, where passes over the samples are avoided.
       invited: the participants and the rule by which they were chosen, where this was before the
         round, since their data had to be read first.
     """
@@ -36,6 +39,8 @@ class Round:
         self.link = link
         self.changing = changing
         self.witnessed: Array | None = None
+        self.seen: Seen | None = None
+        self.met: Array | None = None
         self.invited: tuple[Selector, Participants] | None = None
 
     @property
@@ -103,3 +108,19 @@ class Round:
         """
         most = jnp.max(gradient_norm)
         self.witnessed = most if self.witnessed is None else jnp.maximum(self.witnessed, most)
+
+    def witness_at(self, model: Float[Array, "clients dim"], problem: Any = None) -> None:
+        """The same of all clients' samples at these models, by a pass over the samples only if a
+        gradient may be larger than any that the run has met.
+
+        Args:
+          model: of each client.
+          problem: the samples, if they are not all of the round's.
+        """
+        problem = self.problem if problem is None else problem
+        if self.seen is None or self.witnessed is not None or problem is not self.problem:
+            self.witness(problem.sample_gradient_norm(model))
+            return
+        assert self.met is not None
+        self.seen = self.seen.moved(problem, model, self.met)
+        self.witness(self.seen.norms)

@@ -136,7 +136,7 @@ class Algorithm:
       ...
       ...     def step(self, state, now):
       ...         slope = now.problem.gradient(state.mixed)
-      ...         now.witness(now.problem.sample_gradient_norm(state.mixed))
+      ...         now.witness_at(state.mixed)
       ...         step = self.step_size(now.number)
       ...         said, inbox = now.link.exchange(state.mixed - step * slope)
       ...         return State(said, inbox.mean(over=now.network.mixing()))

@@ -26,7 +26,15 @@ from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST, along
 from fljax._outer import clipped_sum, pieces_of
 from fljax.participation import shuffled
-from fljax.problems.objectives import LeastSquares, Loss, NoRegularizer, Regularizer, Softmax
+from fljax.problems.objectives import (
+    Huber,
+    LeastSquares,
+    Logistic,
+    Loss,
+    NoRegularizer,
+    Regularizer,
+    Softmax,
+)
 from fljax.problems.tasks import Tasks
 
 __all__ = [
@@ -805,6 +813,17 @@ class Problem:
             derivative = self._clipped(derivative)
         norms = self._sample_norms(derivative)
         return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
+
+    def gradient_growth(self) -> Float[Array, " clients"] | None:
+        """By how much a client's largest per-sample loss-gradient norm grows at most with the
+        distance of its model: the loss's largest curvature times the square of the longest feature
+        vector. ``None`` where no such number is known: of a loss that is not smooth or not of this
+        library, whose curvature is its word alone.
+        """
+        if type(self.loss) not in (LeastSquares, Huber, Logistic, Softmax):
+            return None
+        longest = jnp.max(jnp.where(self.weights > 0, self._norms(), 0), axis=1)
+        return self.loss.curvature * longest**2
 
     def sample_objective_norms(
         self, w: Float[Array, "clients dim"]

@@ -73,7 +73,7 @@ class NetworkedADMM(Algorithm):
         pull = self.penalty * (degree * state.heard + state.received)
         center = (pull - state.dual) / state.factor.weight[:, None]
         model = prox(now.problem, state.factor, center, state.model, self.inner_iterations)
-        now.witness(now.problem.sample_gradient_norm(model))
+        now.witness_at(model)
 
         heard, inbox = now.link.exchange(model)
         received = inbox.sum()

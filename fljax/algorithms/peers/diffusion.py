@@ -58,7 +58,7 @@ class _Strategy(Descending):
 
         at = combined(state.model, before)
         part = self._part(now)
-        now.witness(part.sample_gradient_norm(at))
+        now.witness_at(at, part)
         model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
         model = combined(model, after)
         return State(jnp.where(now.available[:, None], model, state.model), state.weights)

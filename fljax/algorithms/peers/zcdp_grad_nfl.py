@@ -85,7 +85,7 @@ class ZCDPGradNFL(Algorithm):
 
     def step(self, state: State, now: Round) -> State:
         model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.heard)
-        now.witness(now.problem.sample_gradient_norm(state.heard))
+        now.witness_at(state.heard)
         heard, inbox = now.link.exchange(model)
         over = weights_on(self.mixing, now.network) if now.changing else state.mixing
         return State(model, heard, inbox.mean(over), state.mixing)

@@ -93,7 +93,7 @@ class ZCDPNFL(Algorithm):
         pull = pull + state.heard * (1 / self.step_size(now.number))
         curvature = self._curvature(now.network, now.number)[:, None]
         model = (pull - state.dual - now.problem.gradient(state.heard)) / curvature
-        now.witness(now.problem.sample_gradient_norm(state.heard))
+        now.witness_at(state.heard)
 
         heard, inbox = now.link.exchange(model)
         received = inbox.sum()

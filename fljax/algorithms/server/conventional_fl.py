@@ -82,7 +82,7 @@ class ConventionalFL(ReleasesModel, Algorithm):
             return model
 
         def at_once() -> Array:
-            now.witness(problem.sample_gradient_norm(_copies(server, problem)))
+            now.witness_at(_copies(server, problem))
             return server - step_size * problem.mean_gradient(server)
 
         quick = at_once if self.local_steps == 1 else None
