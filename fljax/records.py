@@ -18,7 +18,7 @@ import jaxlib.version
 import numpy as np
 
 from fljax._version import __version__
-from fljax.privacy.promises import broken
+from fljax.privacy.promises import broken, same
 
 if TYPE_CHECKING:
     import xarray
@@ -291,7 +291,7 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             AssumptionWarning,
             stacklevel=3,
         )
-    if "nominal" in dataset and (nominal := int(dataset["nominal"].sum())):
+    if "nominal" in dataset and (nominal := int(np.nansum(dataset["nominal"].values))):
         why = " ".join(broken(dataset).values())
         warnings.warn(
             f"the privacy figures of {nominal} of {size} private runs are "
@@ -299,7 +299,7 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             AssumptionWarning,
             stacklevel=3,
         )
-    if "unusable_samples" in dataset and (dataset["unusable_samples"] > 0).any():
+    if "unusable_samples" in dataset and (dataset["unusable_samples"].values > 0).any():
         warnings.warn(
             f"up to {int(dataset['unusable_samples'].max())} samples have features that are not "
             "finite once mapped, and count as zero. Look at the feature map.",
@@ -307,7 +307,8 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
             stacklevel=3,
         )
     if "step_bound" in dataset:
-        over = (dataset["first_step"] > dataset["step_bound"]).values
+        first, bound = same(dataset, "first_step", "step_bound")
+        over = first > bound
         if over.any():
             sources = {simulation.algorithm.stability for simulation, _ in built} - {""}
             source = f", {'; '.join(sorted(sources))}," if sources else ""

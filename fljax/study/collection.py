@@ -144,15 +144,15 @@ class Collection:
         if self.stopped.any():
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
-        for name, values in dataset.data_vars.items():
+        whole = {name: v for name, v in dataset.variables.items() if v.dtype.kind in "biu"}
+        for name in whole.keys() - dataset.coords.keys():
             measured = self._measured.get(str(name), self.reached > 0)
-            if values.dtype.kind in "biu" and not (self.done & measured).all():
+            if not (self.done & measured).all():
                 there = np.where(self.done, self.records, self.reached) * measured * record_every
                 there = xr.DataArray(there.reshape(shape), dims=dims)
-                there = dataset["round"] <= there if "round" in values.dims else there > 0
-                dataset[name] = values.astype(float).where(
-                    there
-                )  # as floats have it from the start
+                there = dataset["round"] <= there if "round" in whole[name].dims else there > 0
+                # As floats have it from the start.
+                dataset[name] = dataset[name].astype(float).where(there)
         if not self.done.all():
             dataset["done"] = (dims, self.done.reshape(shape))
         return dataset
