@@ -621,9 +621,12 @@ class Problem:
         the smaller of the two; clipping needs each sample, so it keeps them.
         """
         self = jax.tree.map(jnp.asarray, self.mapped())  # noqa: PLW0642 (NumPy data in traces)
-        pooled = replace(self.pooled(), clip=self.clip)
-        pooled = replace(pooled, statistics=pooled._statistics())
-        return replace(self, statistics=self._statistics()._replace(pooled=pooled))
+        own, pooled = self._statistics(), replace(self.pooled(), clip=self.clip)
+        known = pooled._statistics()._replace(norms=own.norms.reshape(1, -1))
+        if own.gram is not None:  # means of the clients', without another pass over the samples
+            gram, moment = (jnp.mean(a, axis=0, keepdims=True) for a in (own.gram, own.moment))
+            known = known._replace(gram=gram, moment=moment)
+        return replace(self, statistics=own._replace(pooled=replace(pooled, statistics=known)))
 
     @property
     def design(self) -> Float[Array, "clients samples width"]:
