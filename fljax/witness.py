@@ -35,7 +35,11 @@ class Seen(NamedTuple):
     def moved(
         self, problem: Problem, model: Float[Array, "clients dim"], met: Float[Array, ""]
     ) -> "Seen":
-        """After a pass at other models, if one of their gradients may be larger than any met."""
+        """After a pass at other models, if one of their gradients may be larger than any met; on an
+        accelerator, where a loop waits for the host, after a pass in any case.
+        """
+        if not on_cpu():
+            return self._replace(model=model, norms=problem.sample_gradient_norm(model))
         numbers = jnp.finfo(met.dtype)
         lost = model.shape[1] * float(numbers.tiny)  # squares that vanish; one may be infinite
         far = jnp.sqrt(jnp.sum((model - self.model) ** 2, axis=1) + lost)
@@ -56,10 +60,9 @@ class Seen(NamedTuple):
 
 def unseen(problem: Problem) -> Seen | None:
     """Before the first pass; ``None`` where every round has one: if the data are not the same in
-    all rounds, if nothing bounds the growth of their gradients, and on accelerators, where a loop
-    waits for the host.
+    all rounds, or nothing bounds the growth of their gradients.
     """
-    if type(problem) is not Problem or problem.samples < WORTH or not on_cpu():
+    if type(problem) is not Problem or problem.samples < WORTH:
         return None
     growth = problem.gradient_growth()
     if growth is None:

@@ -17,6 +17,7 @@ from jax.extend import core
 
 import fljax as fl
 from fljax._generator import GENERATOR
+from fljax._memory import traced_for
 from fljax.engine import trace
 from fljax.link import wide, wide_sum
 from fljax.records import joined
@@ -739,6 +740,23 @@ def test_an_identity_tells_constants_apart():
         assert identity(weighing(array[-size:])) == identity(weighing(array[-size:].copy()))
     assert identity(weighing(array)) != identity(weighing(other))
     assert identity(weighing(other[9_999:10_003])) != identity(weighing(array[:4]))
+
+
+def test_an_identity_is_the_same_on_every_device():
+    """An accelerator has another form of the witness of a gradient bound, and of others."""
+
+    def watched(key):
+        return fl.Simulation(
+            fl.problems.ridge(key, clients=4, samples=20, dim=2),
+            fl.algorithms.ZCDPNFL(1.0, 0.5),
+            fl.graphs.ring(4),
+            privacy=fl.privacy.ZCDP(1.0),
+            metrics=["normalized_error"],
+        )
+
+    here = identity(watched)
+    with traced_for("cuda"):
+        assert identity(watched) == here
 
 
 def test_an_identity_tells_axes_apart():

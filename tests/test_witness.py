@@ -109,8 +109,6 @@ def _rows(given):
 def test_every_round_has_a_pass_where_nothing_is_known():
     given = problem()
     assert witness.unseen(given) is not None
-    with traced_for("cuda"):
-        assert witness.unseen(given) is None
     assert witness.unseen(problem(samples=witness.WORTH - 1)) is None
     assert Problem(given.features, given.targets, Mine()).prepare().gradient_growth() is None
     rough = Problem(given.features, given.targets, fl.problems.LeastAbsoluteDeviation())
@@ -119,6 +117,16 @@ def test_every_round_has_a_pass_where_nothing_is_known():
         fl.models.mlp(1, [4]), jax.random.key(0), [(np.ones((9, 3)), np.ones(9))], LeastSquares()
     )
     assert witness.unseen(network) is None
+
+
+def test_an_accelerator_has_a_pass_each_round():
+    given, models = problem(), [np.full((4, 3), 9.0), np.ones((4, 3)), np.zeros((4, 3))]
+    expected = max(float(jnp.max(given.sample_gradient_norm(w))) for w in models)
+    assert followed(given, models)[1] == [True, True, False]
+    with traced_for("cuda"):
+        met, passes = followed(given, models)
+    assert passes == [True, True, True]
+    assert met == pytest.approx(expected)
 
 
 def test_a_pass_is_not_computed_before_the_loop():

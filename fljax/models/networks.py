@@ -56,10 +56,10 @@ def cnn(
     x 2 max pooling; then the layers of :func:`mlp`.
 
     A convolution is computed as a product of shifted copies of the image with the weights: on a CPU
-    this is ten times as fast as XLA's convolution, forward and backward. Of thirty clients side by
-    side on a GPU (an H200), 60 steps on 10 images each take 83 ms so, and less than half of what
-    they take with XLA's; one step on 600 takes 59 ms, and 45 with XLA's. On a CPU pixels are
-    pooled as they are computed. Those that no 2 x 2 square covers at an odd edge are dropped.
+    this is ten times as fast as XLA's convolution, forward and backward. On a GPU (an H200, thirty
+    clients side by side) 60 steps on 10 images each take 83 ms, with XLA's convolution more than
+    twice as long; a step on 600 images takes 59 ms, with XLA's 45. On a CPU pixels are pooled as
+    they are computed. Those that no 2 x 2 square covers at an odd edge are dropped.
 
     Args:
       outputs: as in :func:`mlp`.

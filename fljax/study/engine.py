@@ -21,6 +21,7 @@ from fljax import _hosted as hosted
 from fljax import _programs as programs
 from fljax._devices import everywhere, put, split, without_shardy
 from fljax._generator import GENERATOR, GENERATORS, random_key
+from fljax._memory import traced_for
 from fljax._module import Alike, Itself
 from fljax.engine import (
     Prepared,
@@ -535,9 +536,10 @@ def _identity(function: Callable, *given: Any) -> tuple[str, str]:
     It is taken of the StableHLO text, which holds every bit of the constants that are not passed.
     (A printed jaxpr differs between processes: it names what happens to be shared, and addresses.)
     """
-    lifted, large, _ = _lift(function, given)
-    traced = jax.jit(lifted, keep_unused=True).trace(*given, *large)
-    lowered = traced.lower(lowering_platforms=("cpu",))
+    with traced_for("cpu"):  # other devices have other forms of some loops
+        lifted, large, _ = _lift(function, given)
+        traced = jax.jit(lifted, keep_unused=True).trace(*given, *large)
+        lowered = traced.lower(lowering_platforms=("cpu",))
     text = lowered.as_text()
     digest = hashlib.sha256(text.encode())
     for array in large:
