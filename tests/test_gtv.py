@@ -8,6 +8,7 @@ import pytest
 
 import fljax as fl
 from fljax._devices import configured
+from fljax._memory import traced_for
 from fljax.problems import (
     Absolute,
     Blocks,
@@ -531,3 +532,6 @@ def test_couplings_are_solved_one_after_the_other_unless_they_are_small(nodes, p
         assert together.iterations[row] == one.iterations
     program = str(jax.make_jaxpr(over)(problem, couplings))
     assert ("length=7" in program) == (nodes == 90)  # a loop over the couplings
+    with traced_for("cuda"):  # which takes nothing that was traced for a CPU
+        program = str(jax.make_jaxpr(jax.vmap(solve, (None, 0)))(problem, couplings))
+    assert "length=7" not in program

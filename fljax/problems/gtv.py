@@ -483,16 +483,22 @@ def _in_turn(solver: Callable[..., Any]) -> Callable[..., Any]:
     couplings of a network lasso took two to five times as long.
     """
 
-    @functools.partial(jax.jit, static_argnames="iterations")
-    @functools.wraps(solver)
-    def solve(coupled: GTVMin, tolerance: Array, iterations: int, *start: Array) -> Any:
+    @functools.partial(jax.jit, static_argnums=(2, 3))
+    def compiled(
+        coupled: GTVMin, tolerance: Array, iterations: int, in_turn: bool, *start: Array
+    ) -> Any:
         def one(coupled: GTVMin, tolerance: Array, *start: Array) -> Any:
             return solver(coupled, tolerance, iterations, *start)
 
-        problem = coupled.problem
-        if on_cpu() and problem.clients * problem.dim >= SMALL:
+        if in_turn:
             one = jax.custom_batching.sequential_vmap(one)
         return one(coupled, tolerance, *start)
+
+    @functools.wraps(solver)
+    def solve(coupled: GTVMin, tolerance: Array, iterations: int, *start: Array) -> Any:
+        # Asked here, since what is compiled once may be traced for another device, too.
+        large = coupled.problem.clients * coupled.problem.dim >= SMALL
+        return compiled(coupled, tolerance, iterations, on_cpu() and large, *start)
 
     return solve
 

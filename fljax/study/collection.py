@@ -144,13 +144,14 @@ class Collection:
         if self.stopped.any():
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
-        whole = {name: v for name, v in dataset.variables.items() if v.dtype.kind in "biu"}
-        for name in whole.keys() - dataset.coords.keys():
+        for name, values in list(dataset.variables.items()):
+            if values.dtype.kind not in "biu" or name in values.dims:  # the axes are whole
+                continue
             measured = self._measured.get(str(name), self.reached > 0)
             if not (self.done & measured).all():
                 there = np.where(self.done, self.records, self.reached) * measured * record_every
                 there = xr.DataArray(there.reshape(shape), dims=dims)
-                there = dataset["round"] <= there if "round" in whole[name].dims else there > 0
+                there = dataset["round"] <= there if "round" in values.dims else there > 0
                 # As floats have it from the start.
                 dataset[name] = dataset[name].astype(float).where(there)
         if not self.done.all():
