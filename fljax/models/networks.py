@@ -270,10 +270,10 @@ def _pooled_at_once(
     begun = [((i, 1 - i), (j, 1 - j), (0, 0), (0, 0)) for i, j in CORNERS]
     weights = jnp.stack([jnp.pad(kernel, zeros) for zeros in begun], -2)
     weights = weights.reshape(reach, 2, reach, 2, depth, 4 * channels).transpose(0, 2, 1, 3, 4, 5)
-    product = given @ weights.reshape(-1, 4 * channels)
-    product = jnp.maximum(product[:, : 2 * channels], product[:, 2 * channels :])
-    product = jnp.maximum(product[:, :channels], product[:, channels:])
-    return product.reshape(samples, height, width, channels)
+    # Split, not sliced: the gradient of slices is a sum of arrays that are mostly zeros.
+    corners = jnp.split(given @ weights.reshape(-1, 4 * channels), 4, axis=1)
+    left, right = (jnp.maximum(*corners[j::2]) for j in range(2))
+    return jnp.maximum(left, right).reshape(samples, height, width, channels)
 
 
 def _pooled_in_turn(
@@ -283,13 +283,17 @@ def _pooled_in_turn(
     ones: nothing has to be cut out of them.
     """
     k, _, depth, channels = kernel.shape
-    squares = _squares(x, k // 2).transpose(2, 4, 0, 1, 3, 5)
-    samples, rows, columns = squares.shape[2:5]
+    squares = _squares(x, k // 2)
+    samples, rows, _, columns = squares.shape[:4]
     height, width = rows - k // 2, columns - k // 2
+    places = [
+        [place[:, :, 0, :, 0] for place in jnp.split(row, 2, axis=4)]
+        for row in jnp.split(squares, 2, axis=2)
+    ]
 
     def product(row: int, column: int) -> Array:
         shifted = [
-            squares[i % 2, j % 2, :, i // 2 : i // 2 + height, j // 2 : j // 2 + width]
+            places[i % 2][j % 2][:, i // 2 : i // 2 + height, j // 2 : j // 2 + width]
             for i in range(row, row + k)
             for j in range(column, column + k)
         ]
