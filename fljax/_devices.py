@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -11,7 +12,21 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-__all__ = ["configured", "everywhere", "gathered", "put", "rows", "split", "without_shardy"]
+__all__ = [
+    "at_home",
+    "configured",
+    "everywhere",
+    "gathered",
+    "put",
+    "rows",
+    "shared_out",
+    "shares",
+    "split",
+    "without_shardy",
+]
+
+#: Whether the clients of what is traced here are shared out over all devices.
+_SHARED: ContextVar[bool] = ContextVar("_SHARED", default=False)
 
 
 @functools.cache
@@ -37,6 +52,52 @@ def split(tree: Any, clients: int) -> Any:
         return jax.lax.with_sharding_constraint(leaf, rows()) if mine else leaf
 
     return jax.tree.map(place, tree)
+
+
+@contextlib.contextmanager
+def shared_out() -> Iterator[None]:
+    """What is traced within computes each client on the device that has its rows."""
+    with _sharing(True):
+        yield
+
+
+@contextlib.contextmanager
+def _sharing(value: bool) -> Iterator[None]:
+    before = _SHARED.set(value)
+    try:
+        yield
+    finally:
+        _SHARED.reset(before)
+
+
+def shares(clients: int) -> int:
+    """Number of devices over which so many clients are shared out here; 1: they are not."""
+    devices = jax.device_count() if _SHARED.get() else 1
+    return 1 if clients % devices else devices
+
+
+def at_home(
+    function: Callable[..., Any], given: Sequence[Array], own: Sequence[bool] | None = None
+) -> Any:
+    """Return ``function(*given)``, computed by each device for its own clients.
+
+    Left to itself the partitioner computes a loop over clients on every device, all of it.
+
+    Args:
+      function: of arrays with a row per client to arrays that have one too.
+      given: its arguments.
+      own: which of these have a row per client, all by default; the others are the same everywhere.
+    """
+
+    def alone(*given: Array) -> Any:
+        with _sharing(False):
+            return function(*given)
+
+    clients, same = PartitionSpec("clients"), PartitionSpec()
+    specs = tuple(clients if mine else same for mine in own or (True,) * len(given))
+    mesh = everywhere().mesh
+    shared = jax.shard_map(alone, mesh=mesh, in_specs=specs, out_specs=clients, check_vma=False)
+    return shared(*given)
 
 
 def put(tree: Any, where: jax.Device | NamedSharding) -> Any:

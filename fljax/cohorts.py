@@ -36,7 +36,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from jaxtyping import Array, Bool
 
-from fljax._devices import everywhere, gathered, put, split, without_shardy
+from fljax._devices import everywhere, gathered, put, shared_out, split, without_shardy
 from fljax._folders import StoreError, write_whole
 from fljax._generator import name_of
 from fljax._hosted import UnknownError, fingerprint
@@ -264,7 +264,8 @@ def _round(
         ]
     carry = carry._replace(state=layout.joined(carry.state, rows))
     invited = bare.algorithm.selection, who  # pyright: ignore[reportAttributeAccessIssue]
-    carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, invited)
+    with shared_out() if shared else contextlib.nullcontext():
+        carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, invited)
     rows = [leaf.rows for leaf in layout.rows_of(carry.state)]  # pyright: ignore[reportAttributeAccessIssue]
     return _copied((carry._replace(state=layout.shared(carry.state)), rows), shared)
 
@@ -299,7 +300,8 @@ def _recorded(
         liars = jnp.asarray(simulation.attack.attackers)[numbers]
         simulation = replace(simulation, attack=replace(simulation.attack, attackers=liars))
     carry = carry._replace(state=layout.joined(carry.state, rows))
-    record = measured(simulation, noiseless(simulation), carry, round)
+    with shared_out() if shared else contextlib.nullcontext():
+        record = measured(simulation, noiseless(simulation), carry, round)
     return _copied((record, jnp.stack(carry.traffic, axis=1)), shared)
 
 

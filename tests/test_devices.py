@@ -199,7 +199,7 @@ def test_processes_that_were_killed_go_on_together(tmp_path, whole):
 # Populations -------------------------------------------------------------------------------------
 
 COHORTS = """
-import pathlib
+import json, pathlib, re
 from fljax import cohorts
 from fljax.data import Population
 from fljax.participation import Markov
@@ -218,7 +218,10 @@ def looked(*given, function=cohorts._round, **static):
 cohorts._round = looked
 
 def flops():
-    return compiled.pop().cost_analysis()["flops"]
+    return compiled[-1].cost_analysis()["flops"]
+
+def turns():
+    return re.findall(r'known_trip_count":{"n":"([0-9]+)"', compiled[-1].as_text())
 
 population = Population(pathlib.Path(folder) / "population")
 test, evaluated = [CLIENTS[k] for k in (1, 4, 9, 11)], (1, 4, 9, 11)
@@ -259,7 +262,8 @@ def cohorts_alone(tmp_path_factory):
     code = """
 for name in runs:
     fl.save(fl.run(simulation(name), 6, key=5, record_every=2), f"{folder}/{name}-alone.nc")
-    (pathlib.Path(folder) / f"{name}-flops").write_text(str(flops()))
+    (pathlib.Path(folder) / f"{name}-alone").write_text(json.dumps([flops(), turns()]))
+    compiled.clear()
 """
     codes, errors = ended([child(START + COHORTS + code, folder, "", 0, 0)])
     assert codes == [0], errors
@@ -286,8 +290,9 @@ for name in runs:
     read.clear()
     share(name)
     assert read == 6 * 4 * [1], read  # rounds times devices, of one participant each
-    alone = float((pathlib.Path(folder) / f"{name}-flops").read_text())
+    alone, _ = json.loads((pathlib.Path(folder) / f"{name}-alone").read_text())
     each = flops() / alone
+    compiled.clear()
     # A quarter, and what all of them compute: the server's noise, say.
     assert each < (0.9 if name == "private" else 0.6), (name, each)
 kept = fl.run(simulation("controls"), 6, key=5, shard_over="clients", store=folder + "/kept")
@@ -304,6 +309,85 @@ with pytest.raises(ValueError, match="3 participants .* cannot be shared out eve
     codes, errors = ended([given])
     assert codes == [0], errors
     alike(cohorts_alone)
+
+
+#: Networks so large that a CPU takes one client after the other.
+LARGE = """
+from fljax.problems import model
+model.CACHE_BYTES = 0
+"""
+
+
+def test_devices_take_their_own_participants_one_after_the_other(cohorts_alone):
+    """Two devices, of four participants: each loops over two, where the partitioner alone has both
+    loop over four.
+    """
+    code = """
+assert jax.local_device_count() == 2
+for name in runs:
+    share(name)
+    _, alone = json.loads((pathlib.Path(folder) / f"{name}-alone").read_text())  # without a loop
+    each = turns()
+    compiled.clear()
+    assert "2" in each and each.count("4") == alone.count("4"), (name, each)
+"""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    code = START + LARGE + COHORTS + code
+    given = child(code, cohorts_alone, "", 0, 0, XLA_FLAGS=flags)
+    codes, errors = ended([given])
+    assert codes == [0], errors
+    alike(cohorts_alone)
+
+
+def test_devices_take_their_own_clients_in_memory(tmp_path):
+    """Some of them or all, by local steps on batches or gradients of all samples, with what is one
+    number for all clients and one each: the numbers are those of one device.
+    """
+    code = """
+from fljax._devices import at_home, shared_out, shares
+from fljax.problems import LeastSquares, Model, Problem, Softmax, SquaredL2
+from tests.test_population import CLIENTS, KEY, NETWORK
+
+def networks(algorithm, **settings):
+    problem = Model.from_clients(
+        NETWORK, KEY, CLIENTS, Softmax(2), SquaredL2(), test=CLIENTS, **settings
+    )
+    return fl.Simulation(problem, algorithm, metrics=["objective", "client_accuracy"])
+
+def lines(algorithm):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 5, 3)), rng.normal(size=(12, 5))
+    problem = Problem(x, y, LeastSquares(), SquaredL2(), 0.3)
+    return fl.Simulation(problem, algorithm, metrics=["objective"])
+
+steps = dict(local_steps=3, batch=4)
+# What is computed at home is not shared out once more.
+with shared_out():
+    seen = [shares(2)]
+    at_home(lambda rows: (seen.append(shares(2)), rows)[1], [np.zeros(4)])
+assert seen == [2, 1]
+runs = {
+    "some": (networks, fl.algorithms.FedAvg(0.3, clients_per_round=4, batch=4), {"strength": 0.2}),
+    "all": (networks, fl.algorithms.FedAvg(0.1, **steps), {"strength": np.arange(12) / 40}),
+    "own": (networks, fl.algorithms.FedDyn(0.1, attraction=0.1, **steps), {"strength": 0.2}),
+    "whole": (networks, fl.algorithms.FedAvg(0.3, clients_per_round=4, local_steps=2), {}),
+    "lines": (lines, fl.algorithms.FedAvg(0.1, clients_per_round=4, **steps), {}),
+}
+for name, (make, algorithm, settings) in runs.items():
+    def scenario(key):
+        return make(algorithm, **settings)
+    study = dict(seeds=2, rounds=5, record_every=2 + 3, keep_models=True, progress=False)
+    alone, shared = (fl.sweep(scenario, **study, shard_over=over) for over in ("seeds", "clients"))
+    for part in alone:
+        np.testing.assert_allclose(
+            shared[part], alone[part], rtol=1e-10, atol=1e-13, err_msg=f"{name}: {part}"
+        )
+"""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    problems = "from fljax.problems import problem\nproblem.CACHE_BYTES = 0\n"
+    given = child(START + LARGE + problems + code, tmp_path, "", 0, 0, XLA_FLAGS=flags)
+    codes, errors = ended([given])
+    assert codes == [0], errors
 
 
 def test_two_processes_share_the_participants_of_a_population(cohorts_alone):

@@ -1,5 +1,6 @@
 """Local gradient steps of clients on their own data, and the sensitivity of their result."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fljax._devices import at_home, shares
+from fljax._module import replace
 from fljax._pieces import cut, in_pieces, joined
 from fljax._rows import rows_of
 from fljax.batches import Batch, Batches, taken
@@ -177,7 +180,7 @@ def learn(
         whole = who.of(problem)
         return train(own, sizes, counts, (given, each), lambda _: whole)
 
-    def group(known: Any) -> Learned:
+    def group(problem: Problem, known: Any) -> Learned:
         clients, batch, own, sizes, counts, given = known
         some = None
         if not problem.linear:  # a step of nothing costs a network as much as any other
@@ -198,11 +201,39 @@ def learn(
         return train(own, sizes, counts, given, parts, some)
 
     several = (batch,) if isinstance(batch, Batch) else batch
-    together = _together(problem, sum(one.rows.shape[2] for one in several), len(start))
+    size = sum(one.rows.shape[2] for one in several)
+
+    def in_groups(problem: Problem, everyone: Any) -> Learned:
+        together = _together(problem, size, len(everyone[0]))
+        groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
+        learned = jax.lax.map(functools.partial(group, problem), groups)
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
+
     everyone = (who.numbers, batch, own, sizes, counts, (given, each))
-    groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
-    learned = jax.lax.map(group, groups)
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
+    if shares(len(start)) == 1 or _together(problem, size, len(start)) == len(start):
+        return in_groups(problem, everyone)
+    return _at_home(in_groups, problem, who, everyone[1:])
+
+
+def _at_home(
+    learned: Callable[[Problem, Any], Learned], problem: Problem, who: Participants, others: Any
+) -> Learned:
+    """``learned(problem, (numbers, *others))``, by each device of its own participants."""
+    chosen = len(who.here)
+    devices = shares(chosen)
+    part = problem.apart() if who.clients is None else problem.take(who.clients)
+    if jnp.ndim(part.strength) == 0:  # of all participants together
+        part = replace(part, strength=part.strength / devices)
+    one_more = jnp.zeros(chosen + 1, jnp.int32)
+    longer = jax.tree.leaves(jax.eval_shape(lambda: problem.take(one_more)))
+    own = [np.shape(a) != b.shape for a, b in zip(jax.tree.leaves(part), longer, strict=True)]
+    local = jnp.arange(chosen, dtype=jnp.int32) % (chosen // devices)
+    leaves, tree = jax.tree.flatten((part, (local, *others)))
+
+    def one(*leaves: Array) -> Learned:
+        return learned(*jax.tree.unflatten(tree, leaves))
+
+    return at_home(one, leaves, own + [True] * (len(leaves) - len(own)))
 
 
 def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:

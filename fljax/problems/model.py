@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._devices import at_home, shares
 from fljax._linalg import directed, norm, norm_of_sum
 from fljax._memory import memory_at_hand, on_cpu
 from fljax._module import float_dtype, module, replace, static
@@ -619,8 +620,13 @@ class Model(Problem):
         size = self.together(self.samples)
         if size >= self.clients:
             return jax.vmap(function)(*data)
-        batch = None if size == 1 else size
-        return jax.lax.map(lambda given: function(*given), data, batch_size=batch)
+        leaves, tree = jax.tree.flatten(data)
+
+        def in_turn(*leaves: Array) -> Array:
+            given, batch = jax.tree.unflatten(tree, leaves), None if size == 1 else size
+            return jax.lax.map(lambda one: function(*one), given, batch_size=batch)
+
+        return at_home(in_turn, leaves) if shares(self.clients) > 1 else in_turn(*leaves)
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N, ...]``."""

@@ -714,8 +714,8 @@ class Problem:
           rows: ``[M, B]``, indices of their samples; all by default. Padding stays padding, and an
             index past the last sample is padding too. A batch of padding alone has weight zero.
         """
-        self = jax.tree.map(jnp.asarray, replace(self, test=None))  # noqa: PLW0642 (as in `prepare`)
-        kept = None if self.statistics is None else self.statistics._replace(pooled=None)
+        self = self.apart()  # noqa: PLW0642 (as in `prepare`)
+        kept = self.statistics
         importance = None if self.importance is None else self.importance[clients]
         if rows is None:
             data = (self.features, self.targets, self.weights, kept)
@@ -739,10 +739,16 @@ class Problem:
             if jnp.ndim(self.strength)
             else self.strength * (clients.shape[0] / self.clients),
             statistics=kept,
-            tasks=None,
-            initial=None,
             importance=importance,
         )
+
+    def apart(self) -> "Problem":
+        """The problem without what all clients have in common: held-out data, pooled statistics,
+        tasks and initial models.
+        """
+        kept = None if self.statistics is None else self.statistics._replace(pooled=None)
+        alone = replace(self, test=None, statistics=kept, tasks=None, initial=None)
+        return jax.tree.map(jnp.asarray, alone)
 
     def second_moment(self) -> Float[Array, "clients features features"]:
         r""":math:`\sum_j\omega_{k,j}x_{k,j}x_{k,j}^\top` of each client."""

@@ -5,8 +5,10 @@ A study draws its data, graph and optimum inside the program and is timed with t
 runs would take an hour: a study of a few in one call is scaled.
 """
 
+import argparse
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -79,11 +81,12 @@ def softmax(workload: Classification, seed: int, watch: Stopwatch) -> np.ndarray
     return model.reshape(workload.classes, workload.features).T
 
 
-def network(workload: Network, seed: int, watch: Stopwatch) -> Layers:
+def network(workload: Network, seed: int, watch: Stopwatch, over: str = "seeds") -> Layers:
     """Federated averaging of a network; the seed draws its start, clients and batches."""
     problem = images(workload)
     start = row(problem, workload.start(seed))
-    return layers(problem, once(workload.rounds, seed, watch, learning(workload), start=start)[0])
+    model = once(workload.rounds, seed, watch, learning(workload), over, start=start)[0]
+    return layers(problem, model)
 
 
 def row(problem: fl.problems.Model, layers: Layers) -> jax.Array:
@@ -163,7 +166,12 @@ def learning(workload: Network) -> Scenario:
 
 
 def once(
-    rounds: int, seed: int, watch: Stopwatch, scenario: Scenario = given, **parts: Any
+    rounds: int,
+    seed: int,
+    watch: Stopwatch,
+    scenario: Scenario = given,
+    over: str = "seeds",
+    **parts: Any,
 ) -> np.ndarray:
     """The final models ``[K, D]`` of one run."""
     with watch.run():
@@ -174,6 +182,7 @@ def once(
             record_every=rounds,
             grid=one_point(parts),
             keep_models=True,
+            shard_over=over,
             progress=False,
         )
     compiled = study.attrs["compile_seconds"]
@@ -220,6 +229,17 @@ def measured_study(workload: str, repeats: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--devices", action="store_true", help="each core a device of its own")
+    apart, rest = parser.parse_known_args()
+    if apart.devices:
+        jax.config.update("jax_num_cpu_devices", os.cpu_count())
+        shared = functools.partial(network, over="clients")
+        notes = {name: "clients of networks alone are shared out" for name in WORKLOADS}
+        networks: dict[str, Run] = {workload.name: shared for workload in NETWORKS}
+        notes |= dict.fromkeys(networks, "")
+        main("fljax", networks, notes, arguments=rest)
+        raise SystemExit
     runs: dict[str, Run] = {
         "least_squares": least_squares,
         "softmax": softmax,
@@ -227,4 +247,4 @@ if __name__ == "__main__":
         "atc": atc,
     }
     runs |= {workload.name: network for workload in NETWORKS}
-    main("fljax", runs, {}, study=measured_study)
+    main("fljax", runs, {}, arguments=rest, study=measured_study)

@@ -62,6 +62,7 @@ JUDGES = ("numpy-loop", "bare")
 
 SIDES = {
     "fljax": Side("fljax_side", repeats=3),
+    "fljax-devices": Side("fljax_side", arguments=("--devices",), repeats=3),
     "numpy-clients": Side("numpy_side", arguments=("--form", "clients"), repeats=3),
     "numpy-loop": Side("numpy_side", arguments=("--form", "loop"), repeats=3),
     "bare": Side("bare_side", repeats=3),
