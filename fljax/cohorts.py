@@ -12,7 +12,8 @@ is written, and again when a killed run goes on, so that the file never holds wh
 wrote.
 
 Shared over devices, each has its share of a round's participants, and each process reads the
-samples of its own devices' alone; models and clients' rows are copied to all.
+samples of its own devices' alone; models and clients' rows are copied to all. Of several processes
+the first writes the folder, and all of them read it when they begin.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from os import PathLike
@@ -34,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from filelock import FileLock, Timeout
+from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool
 
 from fljax._devices import everywhere, gathered, put, shared_out, split, without_shardy
@@ -127,17 +129,12 @@ def check_population(simulation: Simulation) -> Participants:
     return who
 
 
-def _check_shared(who: Participants, folder: str | PathLike | None) -> None:
+def _check_shared(who: Participants) -> None:
     chosen, devices = len(who.here), jax.device_count()
     if chosen % devices:
         raise ValueError(
             f"{chosen} participants of a round cannot be shared out evenly over {devices} devices; "
             "take a multiple, or leave out shard_over=."
-        )
-    if folder is not None and jax.process_count() > 1:
-        raise ValueError(
-            "a store cannot keep a run that several processes share; leave store out, or use one "
-            "process."
         )
 
 
@@ -376,6 +373,14 @@ class ClientStates:
         self.file.seek(client * self.each)
         return _exactly(self.file, self.each)
 
+    def copy(self, path: Path) -> None:
+        """Keep in memory what another process's file has of those who took part."""
+        with open(path, "rb") as file:
+            for client in np.flatnonzero(self.known).tolist():
+                if client not in self.changed:
+                    file.seek(client * self.each)
+                    self.changed[client] = _exactly(file, self.each)
+
     def write(self, clients: Any, here: Any, parts: list[np.ndarray]) -> None:
         """Replace the records of those who are here."""
         if not self.each:
@@ -410,12 +415,25 @@ def _exactly(file: Any, size: int) -> bytes:
 
 
 class _Folder:
-    """The folder of a run: its last checkpoint, for the one process that holds it."""
+    """The folder of a run: its last checkpoint, for the one process that holds it.
 
-    def __init__(self, folder: str | PathLike | None, identity: dict[str, Any]) -> None:
+    Args:
+      folder: where it is; ``None``: nowhere.
+      identity: of the run.
+      together: whether all processes share the run. The first of them holds the folder then.
+    """
+
+    def __init__(
+        self, folder: str | PathLike | None, identity: dict[str, Any], together: bool = False
+    ) -> None:
         self.path, self.identity = None if folder is None else Path(folder), identity
         self.lock, self.written = None, time.monotonic()
-        if self.path is None:
+        self.together = together and folder is not None
+        self.mine = not self.together or jax.process_index() == 0
+        self._in_all(self._hold)
+
+    def _hold(self) -> None:
+        if self.path is None or not self.mine:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(self.path / "run.lock")
@@ -428,8 +446,35 @@ class _Folder:
         if self.lock is not None:
             self.lock.release()
 
+    def _in_all(self, function: Callable[[], Any]) -> Any:
+        """What a function returns, unless it fails in one of the processes."""
+        if not self.together:
+            return function()
+        found, failure = None, None
+        try:
+            found = function()
+        except Exception as error:  # raised below: the others must not wait for this process
+            failure = error
+        fine = _said_by_all(failure is None)
+        if failure is not None:
+            raise failure
+        if not fine.all():
+            raise StoreError(f"{self.path} cannot be used by another process of this run.")
+        return found
+
     def last(self) -> dict[str, np.ndarray] | None:
         """The last checkpoint, if there is one."""
+        found = self._in_all(self._found)
+        if self.together:
+            seen = _said_by_all(-1 if found is None else int(found["number"]))
+            if len(set(seen.tolist())) > 1:
+                raise StoreError(
+                    f"the processes of this run find different checkpoints in {self.path}; take a "
+                    "folder on a file system that they share."
+                )
+        return found
+
+    def _found(self) -> dict[str, np.ndarray] | None:
         if self.path is None or not (self.path / CHECKPOINT).exists():
             return None
         try:
@@ -454,7 +499,7 @@ class _Folder:
         last.
         """
         late = last or time.monotonic() - self.written >= CHECKPOINT_SECONDS
-        return self.path is not None and (late or waiting >= CHECKPOINT_BYTES)
+        return self.path is not None and self.mine and (late or waiting >= CHECKPOINT_BYTES)
 
     def save(self, arrays: dict[str, np.ndarray]) -> None:
         assert self.path is not None
@@ -462,6 +507,11 @@ class _Folder:
         np.savez(buffer, identity=np.array(json.dumps(self.identity)), **arrays)  # pyright: ignore
         write_whole(self.path / CHECKPOINT, buffer.getvalue())
         self.written = time.monotonic()
+
+
+def _said_by_all(value: int) -> np.ndarray:
+    """One number of each process."""
+    return np.ravel(multihost_utils.process_allgather(np.int32(value)))
 
 
 def _identity(
@@ -547,14 +597,15 @@ def run_cohorts(
     """
     who = check_population(simulation)
     if shared:
-        _check_shared(who, folder)
+        _check_shared(who)
     problem = simulation.problem
     assert isinstance(problem, OnDisk)
     bare, identity = replace(simulation, problem=problem.bare()), {}
     if folder is not None:
         identity = _identity(bare, key, rounds, record_every, shared)
     wide = shared and name_of(key) == "philox4x32"
-    with closing(_Folder(folder, identity)) as kept:
+    together = shared and jax.process_count() > 1
+    with closing(_Folder(folder, identity, together)) as kept:
         try:
             with without_shardy() if wide else contextlib.nullcontext():
                 return _run(bare, key, rounds, record_every, kept, who, shared)
@@ -587,7 +638,7 @@ def _run(
     layout = _layout(bare, shapes)
     alike = {"layout": layout, "rounds": rounds, "shared": shared}
     path = None if kept.path is None or not layout.rows else kept.path / CLIENTS
-    states = ClientStates(problem.clients, layout.rows, path)
+    states = ClientStates(problem.clients, layout.rows, path if kept.mine else None)
     records: list[dict[str, np.ndarray]] = []
     done, cohorts = 0, iter(())
     evaluated = np.asarray(problem.evaluated, np.int32)
@@ -610,6 +661,8 @@ def _run(
             data = problem.shapes(len(shapes.here))
             like = jax.eval_shape(begun, bare, key, shapes.clients, data)
             carry, records, done = _restored(found, like, states)
+            if path is not None and not kept.mine:
+                states.copy(path)
             if done < rounds:
                 cohorts = _cohorts(bare, key, carry.availability, done + 1, rounds, shared)
             carry = whole(carry)

@@ -69,7 +69,8 @@ def run(
       generator: random number generator for an integer key, by default the library's own, as in
         :func:`fljax.sweep`; a key of :func:`jax.random.key` keeps its own.
       store: for a population on disk, a folder in which the run is kept: run again after it was
-        killed, it goes on from its last checkpoint, seconds before.
+        killed, it goes on from its last checkpoint, seconds before. Processes that share the run
+        share the folder too; the first of them writes it.
       shard_over: for a population on disk, ``"clients"``: each round's participants are shared out
         over all devices of all processes of ``jax.distributed``, as many on each, and a process
         reads the samples of its own. By default one device computes all of them.
@@ -83,9 +84,8 @@ def run(
 
     Raises:
       TypeError, ValueError: invalid arguments, as documented in their classes; a store without a
-        population, or of another run; participants that cannot be shared out evenly, or by several
-        processes that are to keep a store.
-      StoreError: a store that is in use or cannot be read.
+        population, or of another run; participants that cannot be shared out evenly.
+      StoreError: a store that is in use or cannot be read, or that not all processes see.
     """
     check_rounds(rounds, record_every)
     if shard_over is not None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax import cohorts
 from fljax.study.results import checksum
 from tests.guides import ROOT, text
 from tests.test_population import CLIENTS
@@ -397,13 +398,69 @@ for name in runs:
     read.clear()
     share(name)
     assert read == 6 * [2], read
-with pytest.raises(ValueError, match="a store cannot keep a run that several processes share"):
-    fl.run(simulation("controls"), 6, shard_over="clients", store=folder + "/two")
 """
     codes, errors = ended(pair(COHORTS + code, cohorts_alone))
     assert codes == [0, 0], errors
     for number in (0, 1):
         alike(cohorts_alone, number)
+
+
+#: The run with the most to keep, each round of it, by processes that share it.
+KEPT = """
+from tests.test_store import die_at
+
+cohorts.CHECKPOINT_SECONDS = 0
+if deadly and number == 0:
+    die_at(*{8: (cohorts._Folder, "save", 4), 9: (cohorts.ClientStates, "settle", 4)}[deadly])
+def keep(name, store):
+    read.clear()
+    options = dict(key=5, record_every=2, shard_over="clients", store=f"{folder}/{store}")
+    fl.save(fl.run(simulation(name), 6, **options), f"{folder}/{store}-{number}.nc")
+"""
+
+
+@pytest.mark.parametrize("deadly", [8, 9], ids=["before a checkpoint", "after it, before the rows"])
+def test_two_processes_that_were_killed_go_on_together(cohorts_alone, deadly):
+    """Bit for bit: the first one writes what both keep, and both read it."""
+    code = COHORTS + KEPT
+    whole, store = f"whole-{deadly}", f"kept-{deadly}"
+    codes, errors = ended(pair(f"{code}keep('own', {whole!r})", cohorts_alone))
+    assert codes == [0, 0], errors
+    first, second = pair(f"{code}keep('own', {store!r})", cohorts_alone, deadly)
+    codes, errors = ended([first])
+    assert codes == [-signal.SIGKILL], errors
+    codes, _ = ended([second])
+    assert codes != [0]
+    done = {8: 3, 9: 4}[deadly]
+    more = f"""keep('own', {store!r})
+assert len(read) == {6 - done}, read  # what was done is not computed again
+"""
+    codes, errors = ended(pair(code + more, cohorts_alone))
+    assert codes == [0, 0], errors
+    for number in (0, 1):
+        once = checksum(fl.load(cohorts_alone / f"{whole}-{number}.nc"))
+        assert checksum(fl.load(cohorts_alone / f"{store}-{number}.nc")) == once
+    # One that does not see the folder stops both.
+    code += f"""
+if number:
+    cohorts._Folder._found = lambda self: None
+with pytest.raises(fl.StoreError, match="find different checkpoints in .*file system"):
+    keep("own", {store!r})
+"""
+    codes, errors = ended(pair(code, cohorts_alone))
+    assert codes == [0, 0], errors
+
+
+def test_a_folder_that_one_process_cannot_hold_stops_both(cohorts_alone):
+    code = """
+said = "in use by another process" if number == 0 else "cannot be used by another process"
+with pytest.raises(fl.StoreError, match=said):
+    keep("own", "held")
+"""
+    held = cohorts._Folder(cohorts_alone / "held", {})
+    codes, errors = ended(pair(COHORTS + KEPT + code, cohorts_alone))
+    held.close()
+    assert codes == [0, 0], errors
 
 
 # SLURM -------------------------------------------------------------------------------------------

@@ -715,7 +715,7 @@ class Problem:
             index past the last sample is padding too. A batch of padding alone has weight zero.
         """
         self = self.apart()  # noqa: PLW0642 (as in `prepare`)
-        kept = self.statistics
+        kept, strength = self.statistics, jnp.asarray(self.strength)
         importance = None if self.importance is None else self.importance[clients]
         if rows is None:
             data = (self.features, self.targets, self.weights, kept)
@@ -735,9 +735,9 @@ class Problem:
             features=features,
             targets=targets,
             weights=weights,
-            strength=self.strength[clients]
-            if jnp.ndim(self.strength)
-            else self.strength * (clients.shape[0] / self.clients),
+            strength=strength[clients]
+            if strength.ndim
+            else strength * (clients.shape[0] / self.clients),
             statistics=kept,
             importance=importance,
         )

@@ -235,7 +235,7 @@ if __name__ == "__main__":
     if apart.devices:
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
         shared = functools.partial(network, over="clients")
-        notes = {name: "clients of networks alone are shared out" for name in WORKLOADS}
+        notes = dict.fromkeys(WORKLOADS, "clients of networks alone are shared out")
         networks: dict[str, Run] = {workload.name: shared for workload in NETWORKS}
         notes |= dict.fromkeys(networks, "")
         main("fljax", networks, notes, arguments=rest)
