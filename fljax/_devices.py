@@ -19,8 +19,8 @@ __all__ = [
     "gathered",
     "put",
     "rows",
-    "shared_out",
     "shares",
+    "sharing",
     "split",
     "without_shardy",
 ]
@@ -55,15 +55,9 @@ def split(tree: Any, clients: int) -> Any:
 
 
 @contextlib.contextmanager
-def shared_out() -> Iterator[None]:
-    """What is traced within computes each client on the device that has its rows."""
-    with _sharing(True):
-        yield
-
-
-@contextlib.contextmanager
-def _sharing(value: bool) -> Iterator[None]:
-    before = _SHARED.set(value)
+def sharing(shared: bool) -> Iterator[None]:
+    """Whether what is traced within computes each client on the device that has its rows."""
+    before = _SHARED.set(shared)
     try:
         yield
     finally:
@@ -90,7 +84,7 @@ def at_home(
     """
 
     def alone(*given: Array) -> Any:
-        with _sharing(False):
+        with sharing(False):
             return function(*given)
 
     clients, same = PartitionSpec("clients"), PartitionSpec()

@@ -38,7 +38,7 @@ from filelock import FileLock, Timeout
 from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool
 
-from fljax._devices import everywhere, gathered, put, shared_out, split, without_shardy
+from fljax._devices import everywhere, gathered, put, sharing, split, without_shardy
 from fljax._folders import StoreError, write_whole
 from fljax._generator import name_of
 from fljax._hosted import UnknownError, fingerprint
@@ -261,7 +261,7 @@ def _round(
         ]
     carry = carry._replace(state=layout.joined(carry.state, rows))
     invited = bare.algorithm.selection, who  # pyright: ignore[reportAttributeAccessIssue]
-    with shared_out() if shared else contextlib.nullcontext():
+    with sharing(shared):
         carry = passed(simulation, prepare(simulation, rounds), key, carry, round, rounds, invited)
     rows = [leaf.rows for leaf in layout.rows_of(carry.state)]  # pyright: ignore[reportAttributeAccessIssue]
     return _copied((carry._replace(state=layout.shared(carry.state)), rows), shared)
@@ -297,7 +297,7 @@ def _recorded(
         liars = jnp.asarray(simulation.attack.attackers)[numbers]
         simulation = replace(simulation, attack=replace(simulation.attack, attackers=liars))
     carry = carry._replace(state=layout.joined(carry.state, rows))
-    with shared_out() if shared else contextlib.nullcontext():
+    with sharing(shared):
         record = measured(simulation, noiseless(simulation), carry, round)
     return _copied((record, jnp.stack(carry.traffic, axis=1)), shared)
 

@@ -345,7 +345,7 @@ def test_devices_take_their_own_clients_in_memory(tmp_path):
     number for all clients and one each: the numbers are those of one device.
     """
     code = """
-from fljax._devices import at_home, shared_out, shares
+from fljax._devices import at_home, shares, sharing
 from fljax.problems import LeastSquares, Model, Problem, Softmax, SquaredL2
 from tests.test_population import CLIENTS, KEY, NETWORK
 
@@ -363,7 +363,7 @@ def lines(algorithm):
 
 steps = dict(local_steps=3, batch=4)
 # What is computed at home is not shared out once more.
-with shared_out():
+with sharing(True):
     seen = [shares(2)]
     at_home(lambda rows: (seen.append(shares(2)), rows)[1], [np.zeros(4)])
 assert seen == [2, 1]
@@ -377,7 +377,7 @@ runs = {
 for name, (make, algorithm, settings) in runs.items():
     def scenario(key):
         return make(algorithm, **settings)
-    study = dict(seeds=2, rounds=5, record_every=2 + 3, keep_models=True, progress=False)
+    study = dict(seeds=2, rounds=5, record_every=5, keep_models=True, progress=False)
     alone, shared = (fl.sweep(scenario, **study, shard_over=over) for over in ("seeds", "clients"))
     for part in alone:
         np.testing.assert_allclose(

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from fljax import _hosted as hosted
 from fljax import _programs as programs
-from fljax._devices import everywhere, put, shared_out, split, without_shardy
+from fljax._devices import everywhere, put, sharing, split, without_shardy
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._memory import traced_for
 from fljax._module import Alike, Itself
@@ -183,7 +183,7 @@ class Program:
             carry = begin(simulation, prepared, k_run)
         if self.shard_over == "clients":
             carry = split(carry, clients)
-        with shared_out() if self.shard_over == "clients" else contextlib.nullcontext():
+        with sharing(self.shard_over == "clients"):
             carry, recorded = advance(
                 simulation, prepared, k_run, carry, done, records, self.record_every, self.rounds
             )

@@ -8,7 +8,6 @@ runs would take an hour: a study of a few in one call is scaled.
 import argparse
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +31,7 @@ from experiments.benchmarks.peers.workloads import (
     Network,
     Regression,
 )
+from fljax._memory import cores
 
 Scenario = Callable[..., fl.Simulation]
 
@@ -232,19 +232,17 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--devices", action="store_true", help="each core a device of its own")
     apart, rest = parser.parse_known_args()
-    if apart.devices:
-        jax.config.update("jax_num_cpu_devices", os.cpu_count())
-        shared = functools.partial(network, over="clients")
-        notes = dict.fromkeys(WORKLOADS, "clients of networks alone are shared out")
-        networks: dict[str, Run] = {workload.name: shared for workload in NETWORKS}
-        notes |= dict.fromkeys(networks, "")
-        main("fljax", networks, notes, arguments=rest)
-        raise SystemExit
     runs: dict[str, Run] = {
         "least_squares": least_squares,
         "softmax": softmax,
         "dgd": dgd,
         "atc": atc,
     }
-    runs |= {workload.name: network for workload in NETWORKS}
-    main("fljax", runs, {}, arguments=rest, study=measured_study)
+    if apart.devices:
+        jax.config.update("jax_num_cpu_devices", cores())
+        shared: Run = functools.partial(network, over="clients")
+        notes = dict.fromkeys(runs, "clients of networks alone are shared out")
+        main("fljax", {w.name: shared for w in NETWORKS}, notes, arguments=rest)
+    else:
+        runs |= {workload.name: network for workload in NETWORKS}
+        main("fljax", runs, {}, arguments=rest, study=measured_study)
