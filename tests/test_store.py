@@ -105,7 +105,7 @@ def in_step(monkeypatch, eager):
     def waiting(run, *args):
         while run.events.qsize() and not run.cancelled.is_set():
             time.sleep(0.001)
-        stretches(run, *args)
+        return stretches(run, *args)
 
     monkeypatch.setattr(sweeping._Run, "_stretches", waiting)
 
@@ -297,7 +297,7 @@ def waiting(run, *args):
     blocks.append(args)
     if len(blocks) > 2:
         run.cancelled.wait(60)
-    stretches(run, *args)
+    return stretches(run, *args)
 sweeping._Run._stretches = waiting
 try:
     fl.sweep(steps, **STUDY, store={str(store)!r}, callback=lambda _: print("done", flush=True))

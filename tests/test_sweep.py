@@ -22,7 +22,7 @@ from fljax.engine import trace
 from fljax.link import wide, wide_sum
 from fljax.records import joined
 from fljax.study import engine, machine, running
-from fljax.study.engine import Options, Program, Same, program
+from fljax.study.engine import Compiled, Options, Program, Same, program
 from fljax.study.grid import axes_of, groups_of
 from fljax.study.request import Request, Study
 from tests.cases import CASES, READING
@@ -453,13 +453,66 @@ def study_threads():
 
 
 def test_a_study_takes_the_threads_of_the_one_before():
-    fl.sweep(penalties, rounds=T, seeds=2, grid={"penalty": [1.0, 2.0]})
+    study = {"rounds": T, "grid": {"penalty": [1.0, 2.0]}, "workers": 2}
+    fl.sweep(penalties, **study, seeds=2)
     before = study_threads()
     for seeds in (2, 3):
-        fl.sweep(penalties, rounds=T, seeds=seeds, grid={"penalty": [1.0, 2.0]})
+        fl.sweep(penalties, **study, seeds=seeds)
     assert before
     # Of two workers the second starts where a block comes while the first is busy.
     assert len(study_threads() - before) <= machine.cores()
+
+
+def where_blocks_are_computed(monkeypatch):
+    """The threads, filled as blocks are computed."""
+    threads, stretches = [], running._Run._stretches
+
+    def noted(run, work, device):
+        threads.append(threading.current_thread())
+        return stretches(run, work, device)
+
+    monkeypatch.setattr(running._Run, "_stretches", noted)
+    return threads
+
+
+def test_a_brief_study_is_one_block_in_the_thread_that_asked(monkeypatch):
+    threads = where_blocks_are_computed(monkeypatch)
+    study = {"rounds": T, "seeds": 4, "grid": {"penalty": [1.0, 2.0]}}
+    brief = fl.sweep(penalties, **study)
+    assert threads == [threading.current_thread()]
+    assert brief.attrs["block"] == "[4]"
+    handed = fl.sweep(penalties, **study, workers=2)
+    assert handed.attrs["block"] == "[2]"
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads[1:]
+    assert brief.keys() == handed.keys()
+    for name in brief:
+        np.testing.assert_allclose(brief[name], handed[name], rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("more", ["rounds", "seeds", "a store"])
+def test_other_studies_are_handed_out(monkeypatch, tmp_path, more):
+    threads = where_blocks_are_computed(monkeypatch)
+    study = {"rounds": T, "seeds": 2, "grid": {"penalty": [1.0]}}
+    if more == "a store":
+        study["store"] = tmp_path  # its states and files take the time
+    else:
+        monkeypatch.setattr(machine, "BRIEF_BYTES", 2**19)
+        study[more] *= 50
+    fl.sweep(penalties, **study)
+    assert len(threads) >= 1
+    assert threading.current_thread() not in threads
+
+
+def test_an_interrupt_of_a_brief_study_waits_for_nobody(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Compiled, "call", property(lambda _: interrupted), raising=False)
+    with pytest.raises(fl.Interrupted, match="0 of 2 runs are done") as caught:
+        fl.sweep(penalties, rounds=T, seeds=2, grid={"penalty": [1.0]})
+    assert "waiting" not in capsys.readouterr().err
+    assert not caught.value.results.done.any()
 
 
 def test_threads_that_are_taken_are_nobody_elses(monkeypatch):

@@ -27,6 +27,7 @@ __all__ = [
     "cores",
     "default_workers",
     "footprint",
+    "is_brief",
     "measured_block",
     "measurements",
     "points_per_block",
@@ -44,6 +45,13 @@ CACHE_BYTES = 2**20
 #: Bytes that a call of a program on a CPU touches, about a second's worth, if it has several
 #: blocks.
 CALL_BYTES = 2**33
+
+#: Runs of a structure that touch less than this on a CPU, a millisecond's worth, are computed in
+#: less time than it takes to hand them out.
+BRIEF_BYTES = 2**23
+
+#: Rounds' worth of work before the first: data, graph, statistics, optimum.
+ROUNDS_BEFORE = 10
 
 #: Points of one structure beyond this go through in several blocks on a CPU: by then what they
 #: share (data, graph, optimum) is a small part of the work.
@@ -140,6 +148,11 @@ def turns_per_call(
     most = max(1, min(short, -(-seeds // (block * workers * 4))))
     padded = {turns: -(-seeds // (block * turns)) * block * turns for turns in range(1, most + 1)}
     return min(padded, key=lambda turns: (padded[turns], -turns))
+
+
+def is_brief(shown: Simulation, runs: int, rounds: int) -> bool:
+    """Whether so many runs are too little work for several workers."""
+    return on_cpu() and runs * (rounds + ROUNDS_BEFORE) * sum(footprint(shown)) < BRIEF_BYTES
 
 
 # The measured block ------------------------------------------------------------------------------

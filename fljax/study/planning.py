@@ -36,6 +36,7 @@ class Cut(NamedTuple):
     seeds: int  # seeds per block
     turns: int  # blocks per call
     workers: int  # blocks in flight
+    brief: bool  # computed sooner than handed out
     compiled: Compiled  # their first stretch
     seconds: float  # that compiling it took
 
@@ -287,7 +288,7 @@ def _measure(study: Study, group: Group) -> int:
     }
     rates = {}
     for size in sorted(tried):
-        cut = _fit(study, group, points, size, 1)
+        cut = _fit(study, group, points, size, 1, study.workers)
         picked, seeds = group.pick(np.arange(cut.points)), np.arange(cut.seeds, dtype=np.uint32)
 
         def turn(cut=cut, seeds=seeds, picked=picked) -> float:
@@ -318,14 +319,17 @@ def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
     cut = machine.spread(all_points, machine.points_per_block(group.shown, all_points), 1)
     if points % cut in (0, all_points % cut):
         even = cut
-    seeds_of_all = len(study.asked.seed_list)
-    block = machine.spread(seeds_of_all, size, study.workers)
+    seeds_of_all, rounds = len(study.asked.seed_list), study.asked.rounds
+    brief = study.asked.workers is None and machine.is_brief(
+        group.shown, all_points * seeds_of_all, rounds
+    )
+    workers = 1 if brief else study.workers
+    block = machine.spread(seeds_of_all, size, workers)
     if study.block is not None:
         block = min(study.block, seeds_of_all)
-    turns = machine.turns_per_call(
-        group.shown, even, block, seeds, study.workers, study.asked.rounds
-    )
-    return _fit(study, group, even, block, turns)
+    turns = machine.turns_per_call(group.shown, even, block, seeds, workers, rounds)
+    fitted = _fit(study, group, even, block, turns, workers)
+    return fitted._replace(brief=brief and not fitted.compiled.alone)
 
 
 def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
@@ -343,7 +347,7 @@ def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
     return [size] * (left // size) + ([left % size] if left % size else [])
 
 
-def _fit(study: Study, group: Group, points: int, seeds: int, turns: int) -> Cut:
+def _fit(study: Study, group: Group, points: int, seeds: int, turns: int, workers: int) -> Cut:
     free, spent = machine.memory_at_hand(), 0.0
     while True:
         records = segments_of(study, group, points * seeds * turns, 0)[0]
@@ -359,8 +363,8 @@ def _fit(study: Study, group: Group, points: int, seeds: int, turns: int) -> Cut
         spent += seconds
         if compiled.memory <= free:
             together = free // max(1, compiled.memory) * jax.local_device_count()
-            workers = max(1, min(study.workers, together))
-            return Cut(points, seeds, turns, workers, compiled, spent)
+            workers = max(1, min(workers, together))
+            return Cut(points, seeds, turns, workers, False, compiled, spent)
         if turns > 1:
             turns = turns // 2
         elif seeds > 1:

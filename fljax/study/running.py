@@ -123,7 +123,7 @@ def sweep(
         block size, a study of at least that many seeds to which seeds are added later gives bit for
         bit the results of a study that had all seeds from the start.
       workers: number of blocks computed concurrently; by default the available cores on a CPU, else
-        1.
+        1. Runs of about a millisecond in all are one block, computed in the calling thread.
       keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and the
         privacy loss of every client.
       independent_noise: draw the noise (and participants, delays, losses) independently at each
@@ -420,7 +420,12 @@ class _Run:
                         continue
                     self.progress.start()
                     left += len(event) - 1
-                    jobs += [workers.submit(self._work, work) for work in event]
+                    for work in event:
+                        if work.cut.brief and self.store is None:
+                            self._at_once(work)
+                            left -= 1
+                        else:
+                            jobs.append(workers.submit(self._work, work))
             except BaseException as error:
                 self.cancelled.set()
                 for job in jobs:
@@ -470,20 +475,30 @@ class _Run:
         elif any(job.running() for job in jobs):
             self.progress.say("interrupted; the compiler, which cannot be, ends in the background.")
 
+    def _at_once(self, work: Work) -> None:
+        """Compute and keep a block in this thread: handing it out takes longer."""
+        try:
+            for block in self._stretches(work, jax.local_devices()[0]):
+                self._keep(block)
+        finally:
+            self.running.pop(id(work), None)  # at Ctrl-C nobody waits for it
+
     def _work(self, work: Work) -> None:
         try:
             with work.slots:
                 device = self.devices.get()
                 try:
-                    self._stretches(work, device)
+                    for block in self._stretches(work, device):
+                        self._tell(block)
+                        del block
                 finally:
                     self.devices.put(device)
             self._tell([])
         except BaseException as error:
             self._tell(error)
 
-    def _stretches(self, work: Work, device: jax.Device) -> None:
-        """Run a block from its current record to its end, one segment at a time."""
+    def _stretches(self, work: Work, device: jax.Device) -> Iterator[Block]:
+        """Run a block from its current record to its end; its results, a segment at a time."""
         study, group, cut = self.study, self.study.groups[work.group], work.cut
         names = study.names(work.group)
         labels = [names[i] for i in work.points]
@@ -535,7 +550,7 @@ class _Run:
             block = Block(labels, work.seeds, done, over, recorded, known, state)
             self.finished[id(block)] = block
             del self.running[id(work)], output, recorded, known
-            self._tell(block)
+            yield block
             del block
             done += records
             if over:
