@@ -685,6 +685,60 @@ def test_a_measured_block_is_used(monkeypatch, tmp_path):
     assert fl.sweep(scenario, **study).attrs["block"] == "[4]"
 
 
+def least_squares(key, **changed):
+    return fl.problems.least_squares(key, **{"clients": 6, "samples": 40, "dim": 3} | changed)
+
+
+def footprint(problem, **grid):
+    """That of a study of a problem ``key, **point -> Problem``."""
+
+    def scenario(key, **point):
+        return fl.Simulation(problem(key, **point), fl.algorithms.ConventionalFL(0.1))
+
+    (group,) = groups_of(scenario, axes_of(grid), T)
+    return group.footprint
+
+
+def test_a_footprint_is_of_what_seeds_draw_and_rounds_use():
+    number, samples = 8, 6 * 40 * (3 + 1) * 8
+    statistics = 6 * 3 * (3 + 1) * number
+    drawn = footprint(least_squares)
+    assert drawn.each == 6 * 6 * 3 * number
+    assert drawn.drawn == samples
+    assert drawn.kept == statistics  # of a quadratic, its Gram matrices and moments
+    clipped = footprint(lambda key: least_squares(key).clipped(1.0))
+    assert clipped.drawn == clipped.kept == samples
+    few = footprint(lambda key: least_squares(key, samples=3))
+    assert few.drawn == few.kept  # no more samples than parameters: these are the smaller
+    slope = footprint(lambda key: fl.problems.logistic(key, clients=6, samples=40, dim=3))
+    assert slope.drawn == slope.kept == samples
+
+
+@pytest.mark.parametrize("axis", [False, True])
+def test_what_all_seeds_share_is_nobodys_own(axis):
+    whole = least_squares(fl.random_key(0)).clipped(1.0)
+    own = footprint(lambda key: least_squares(key).clipped(1.0))
+    if axis:
+        shared = footprint(lambda key, given: given, given={"one": whole})
+    else:
+        shared = footprint(lambda key: whole)
+    assert shared.drawn == shared.kept == 0
+    assert (shared.touched, shared.each) == (own.touched, own.each)
+
+
+def test_blocks_are_as_large_as_what_their_seeds_own_allows(monkeypatch):
+    monkeypatch.setattr(machine, "CACHE_BYTES", 1000)
+    monkeypatch.setattr(machine, "DRAWN_BYTES", 10_000)
+    run = machine.Footprint(drawn=400, kept=60, touched=10**9, each=20)
+    assert machine.seeds_per_block(run, points=2) == 10  # 1000 // (60 + 2 * 20)
+    assert machine.seeds_per_block(run._replace(kept=10), points=2) == 20
+    assert machine.seeds_per_block(run._replace(drawn=1960), points=2) == 5
+    assert machine.seeds_per_block(run._replace(drawn=10**6), points=2) == 1
+    monkeypatch.setattr(machine, "on_cpu", lambda: False)
+    monkeypatch.setattr(machine, "memory_at_hand", lambda: 44_000)
+    assert machine.seeds_per_block(run, points=2) == 100
+
+
 @pytest.mark.slow
 def test_blocks_are_halved_until_they_fit(monkeypatch):
     study = {"rounds": T, "seeds": 8, "grid": {"step": [0.02, 0.05]}, "workers": 1}

@@ -673,11 +673,17 @@ class Problem:
         test = None if self.test is None else self.test.mapped()
         return replace(self, features=features, feature_map=None, test=test)
 
+    @property
+    def is_summarized(self) -> bool:
+        """Whether the Gram matrix replaces the samples in gradients: it is smaller, and enough."""
+        quadratic = isinstance(self.loss, LeastSquares) and self.clip is None
+        return quadratic and self.samples > self.dim
+
     def _statistics(self) -> Statistics:
         few = self.features.shape[2] <= FEW_FEATURES and self.loss.outputs == 1
         columns = jnp.swapaxes(self.features, 1, 2) if few else None
         gram = moment = None
-        if isinstance(self.loss, LeastSquares) and self.clip is None and self.samples > self.dim:
+        if self.is_summarized:
             gram, moment = 2 * self.second_moment(), 2 * self.correlation(self.targets)
         return Statistics(gram, moment, self._feature_norms(), columns, None)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,6 +24,7 @@ from fljax.problems.population import OnDisk
 from fljax.records import RESERVED
 from fljax.running import check_perturbed
 from fljax.simulation import Simulation
+from fljax.study import machine
 
 __all__ = [
     "NOISE",
@@ -90,7 +92,13 @@ class Group(NamedTuple):
     positions: list[tuple[int, ...]]  # [C]  of its points in the grid
     points: dict[str, Any]  # axis name to values stacked on a leading axis [C, ...]
     shown: Simulation  # shapes and structure, no numbers
+    drawn: Simulation  # of each array of `shown`, whether a seed draws its own
     decided: dict[str, str]  # in words, with the numbers of the first of its points
+
+    @property
+    def footprint(self) -> machine.Footprint:
+        """Bytes of a run."""
+        return machine.footprint(self.shown, self.drawn)
 
     @property
     def first(self) -> dict[str, Any]:
@@ -266,13 +274,13 @@ def groups_of(
     members = [list(itertools.product(*choice)) for choice in choices]
     key = random_key(0, generator)
     firsts = [points[0] for points in members]
-    shown, texts, waits = _check_points(scenario, axes, rounds, firsts, key)
-    for position, simulation in zip(firsts, shown, strict=True):
+    known, waits = _check_points(scenario, axes, rounds, firsts, key)
+    for position, (simulation, _, _) in zip(firsts, known, strict=True):
         with _named(axes, position):
             check_perturbed(simulation, rounds)
     groups = [
-        Group(points, _stack(axes, points), simulation, text)
-        for points, simulation, text in zip(members, shown, texts, strict=True)
+        Group(points, _stack(axes, points), *of_point)
+        for points, of_point in zip(members, known, strict=True)
     ]
     if waits or _is_large(axes):
         settled = set() if settled is None else settled
@@ -377,16 +385,16 @@ def _check_points(
     rounds: int,
     firsts: list[tuple[int, ...]],
     key: jax.Array,
-) -> tuple[list[Simulation], list[dict[str, str]], bool]:
+) -> tuple[list[tuple[Simulation, Simulation, dict[str, str]]], bool]:
     """Build all grid points, of a large grid those at ``firsts``, with their own numbers, so that
     bad ones meet their checks by name.
 
     Returns:
-      The simulations at ``firsts``, as shapes and in words; whether any check waits for what is
-      drawn.
+      The simulations at ``firsts``, each as shapes, by what a seed draws of it, and in words;
+      whether any check waits for what is drawn.
     """
     every = itertools.product(*(range(len(axis.labels)) for axis in axes))
-    waits, shown, texts = False, {}, {}
+    waits, shown, drawn, texts = False, {}, {}, {}
     wanted = set(firsts)
     for position in firsts if _is_large(axes) else every:
         point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
@@ -400,11 +408,18 @@ def _check_points(
             waits |= bool(checks)
             if position in wanted:
                 texts[position] = decided(simulation)
+                drawn[position] = jax.tree.map(_is_traced, simulation)
             return simulation
 
         with _named(axes, position):
             shown[position] = jax.eval_shape(build, key)
-    return [shown[first] for first in firsts], [texts[first] for first in firsts], waits
+    known = [(shown[first], drawn[first], texts[first]) for first in firsts]
+    return known, waits
+
+
+def _is_traced(leaf: Any) -> bool:
+    """Whether a value is computed in each run, from its key for all that is known."""
+    return isinstance(leaf, jax.core.Tracer)
 
 
 def _check_values(

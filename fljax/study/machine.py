@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,10 +19,12 @@ import numpy as np
 from fljax import _folders
 from fljax._memory import cores, memory_at_hand, on_cpu
 from fljax.link.server import GROUP
+from fljax.problems import Problem
 from fljax.records import COUNTS
 from fljax.simulation import Simulation
 
 __all__ = [
+    "Footprint",
     "bytes_of",
     "cores",
     "default_workers",
@@ -38,9 +40,13 @@ __all__ = [
     "turns_per_call",
 ]
 
-#: Working set of one block of seeds on a CPU: half the second-level cache of the core it was
-#: measured on. Larger blocks ran slower, small ones too (`experiments/benchmarks/blocks.py`).
+#: Working set of the rounds of one block of seeds on a CPU. Larger blocks ran slower, small ones
+#: too (`experiments/benchmarks/blocks.py`).
 CACHE_BYTES = 2**20
+
+#: The same of what the seeds of a block draw before their first round, which is passed over once
+#: or twice: in blocks of twice as much the third-level cache did not hold it.
+DRAWN_BYTES = 2**22
 
 #: Bytes that a call of a program on a CPU touches, about a second's worth, if it has several
 #: blocks.
@@ -69,19 +75,49 @@ def default_workers() -> int:
 # What fits ---------------------------------------------------------------------------------------
 
 
+class Footprint(NamedTuple):
+    """Bytes of a run; those of its arrays are shared by all grid points."""
+
+    drawn: int  # of arrays that each seed has of its own, such as data that are drawn
+    kept: int  # of these in use after the first round: samples may be replaced by statistics
+    touched: int  # of all arrays, whoever shares them, that a round may pass over
+    each: int  # of every grid point: state, gradient, message, noise and temporaries
+
+
 @functools.lru_cache(maxsize=64)  # asked several times for each block
-def footprint(shown: Simulation) -> tuple[int, int]:
-    """Bytes that a run keeps in use: those shared by all grid points, and those of each.
+def footprint(shown: Simulation, drawn: Simulation) -> Footprint:
+    """What a run keeps in use.
 
     Args:
       shown: shapes and structure, of which each object is its own.
+      drawn: of each of these, whether a seed draws its own.
     """
     problem = shown.problem
     rows, number = problem.clients, problem.dim * problem.dtype.itemsize
-    if problem.online and on_cpu():  # no more than a state or a group of senders has
+    whole = bytes_of(shown)
+    if not on_cpu():
+        return Footprint(whole, whole, whole, 6 * rows * number)
+    if problem.online:  # no more than a state or a group of senders has
         state = jax.eval_shape(lambda s: s.algorithm.init(s.problem, s.network), shown)
         rows = min(rows, max(GROUP, bytes_of(state) // number))
-    return bytes_of(shown), 6 * rows * number  # state, gradient, message, noise and temporaries
+    own = _drawn_bytes(shown, drawn)
+    kept, touched = own, whole
+    if isinstance(problem, Problem) and problem.is_summarized:
+        samples, is_own = (_samples(p) for p in (problem, drawn.problem))
+        statistics = problem.clients * (problem.dim + 1) * number
+        kept += any(is_own) * statistics - _drawn_bytes(samples, is_own)
+        touched += statistics - bytes_of(samples)
+    return Footprint(own, kept, touched, 6 * rows * number)
+
+
+def _samples(problem: Any) -> tuple[Any, Any, Any]:
+    return problem.features, problem.targets, problem.weights
+
+
+def _drawn_bytes(shapes: Any, drawn: Any) -> int:
+    """Bytes of those arrays of a tree that each seed draws."""
+    pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(drawn), strict=True)
+    return bytes_of([leaf for leaf, is_own in pairs if is_own])
 
 
 def bytes_of(shapes: Any) -> int:
@@ -112,19 +148,21 @@ def _per_element(shape: Any, axes: int) -> int:
     return int(np.prod(shape.shape[axes:])) * shape.dtype.itemsize
 
 
-def points_per_block(shown: Simulation, points: int) -> int:
+def points_per_block(run: Footprint, points: int) -> int:
     """Number of a group's points computed together."""
-    shared, each = footprint(shown)
     if on_cpu():
-        return min(points, max(POINTS_AT_ONCE, shared // each))
-    return max(1, min(points, int((memory_at_hand() - shared) // each)))
+        return min(points, max(POINTS_AT_ONCE, run.drawn // run.each))
+    return max(1, min(points, int((memory_at_hand() - run.drawn) // run.each)))
 
 
-def seeds_per_block(shown: Simulation, points: int) -> int:
+def seeds_per_block(run: Footprint, points: int) -> int:
     """Number of seeds computed together."""
-    shared, each = footprint(shown)
-    available = CACHE_BYTES if on_cpu() else memory_at_hand()
-    return max(1, int(available // (shared + points * each)))
+    of_points = points * run.each
+    if not on_cpu():
+        return max(1, int(memory_at_hand() // (run.drawn + of_points)))
+    return max(
+        1, min(CACHE_BYTES // (run.kept + of_points), DRAWN_BYTES // (run.drawn + of_points))
+    )
 
 
 def spread(seeds: int, block: int, workers: int) -> int:
@@ -134,7 +172,7 @@ def spread(seeds: int, block: int, workers: int) -> int:
 
 
 def turns_per_call(
-    shown: Simulation, points: int, block: int, seeds: int, workers: int, rounds: int
+    run: Footprint, points: int, block: int, seeds: int, workers: int, rounds: int
 ) -> int:
     """Number of blocks of seeds that one call of a program computes one after the other.
 
@@ -143,16 +181,16 @@ def turns_per_call(
     """
     if not on_cpu():
         return 1
-    shared, each = footprint(shown)
-    short = CALL_BYTES // (block * rounds * (shared + points * each))
+    short = CALL_BYTES // (block * rounds * (run.touched + points * run.each))
     most = max(1, min(short, -(-seeds // (block * workers * 4))))
     padded = {turns: -(-seeds // (block * turns)) * block * turns for turns in range(1, most + 1)}
     return min(padded, key=lambda turns: (padded[turns], -turns))
 
 
-def is_brief(shown: Simulation, runs: int, rounds: int) -> bool:
+def is_brief(run: Footprint, runs: int, rounds: int) -> bool:
     """Whether so many runs are too little work for several workers."""
-    return on_cpu() and runs * (rounds + ROUNDS_BEFORE) * sum(footprint(shown)) < BRIEF_BYTES
+    before = ROUNDS_BEFORE * (run.drawn + run.each)
+    return on_cpu() and runs * (before + rounds * (run.touched + run.each)) < BRIEF_BYTES
 
 
 # The measured block ------------------------------------------------------------------------------

@@ -279,8 +279,8 @@ def plan(
 
 def _measure(study: Study, group: Group) -> int:
     """Return the fastest of several numbers of seeds per block, close to the expected one."""
-    points = machine.points_per_block(group.shown, len(group.positions))
-    expected = machine.seeds_per_block(group.shown, points)
+    points = machine.points_per_block(group.footprint, len(group.positions))
+    expected = machine.seeds_per_block(group.footprint, points)
     tried = {
         max(1, int(expected * factor))
         for factor in (0.25, 0.5, 1, 2, 4)
@@ -309,25 +309,25 @@ def _measure(study: Study, group: Group) -> int:
 def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
     """Return block sizes for some runs that suit the machine and fit its memory; compiles them."""
     group = study.groups[number]
-    most = machine.points_per_block(group.shown, points)
+    run = group.footprint
+    most = machine.points_per_block(run, points)
     size = study.block or machine.measured_block(study.identities[number])
     if size is None:
-        size = machine.seeds_per_block(group.shown, most)
+        size = machine.seeds_per_block(run, most)
     # As for all points and seeds of the study, so that a part of it computes to the same last
     # digit: what is missing of a study that was stopped are whole blocks.
     even, all_points = machine.spread(points, most, 1), len(group.positions)
-    cut = machine.spread(all_points, machine.points_per_block(group.shown, all_points), 1)
+    cut = machine.spread(all_points, machine.points_per_block(run, all_points), 1)
     if points % cut in (0, all_points % cut):
         even = cut
     seeds_of_all, rounds = len(study.asked.seed_list), study.asked.rounds
-    brief = study.asked.workers is None and machine.is_brief(
-        group.shown, all_points * seeds_of_all, rounds
-    )
+    asked = study.asked.workers is not None
+    brief = not asked and machine.is_brief(run, all_points * seeds_of_all, rounds)
     workers = 1 if brief else study.workers
     block = machine.spread(seeds_of_all, size, workers)
     if study.block is not None:
         block = min(study.block, seeds_of_all)
-    turns = machine.turns_per_call(group.shown, even, block, seeds, workers, rounds)
+    turns = machine.turns_per_call(run, even, block, seeds, workers, rounds)
     fitted = _fit(study, group, even, block, turns, workers)
     return fitted._replace(brief=brief and not fitted.compiled.alone)
 
@@ -340,8 +340,8 @@ def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
     elif study.until:
         size = -(-asked.records // 10)
     else:
-        shared, each = machine.footprint(group.shown)
-        touched = asked.record_every * runs * (shared + each)
+        run = group.footprint
+        touched = asked.record_every * runs * (run.touched + run.each)
         size = max(1, SEGMENT_BYTES // touched)
     left = asked.records - done
     return [size] * (left // size) + ([left % size] if left % size else [])
