@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax import _check, requirements, schedules
+from fljax._linalg import all_finite
 from fljax._memory import check_fits
 from fljax._numerics import key_of, represented
 from fljax._rows import Rows
@@ -277,7 +278,7 @@ def passed(
     state = stepped(simulation, carry.state, now)
     now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
     model = state.model.rows if isinstance(state.model, Rows) else state.model
-    finite = jnp.all(jnp.isfinite(model))
+    finite = all_finite(model)
     first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
     return Carry(
         state,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fljax._linalg import sum_of_squares
 from fljax._memory import on_cpu
 from fljax.problems import Problem
 
@@ -42,7 +43,7 @@ class Seen(NamedTuple):
             return self._replace(model=model, norms=problem.sample_gradient_norm(model))
         numbers = jnp.finfo(met.dtype)
         lost = model.shape[1] * float(numbers.tiny)  # squares that vanish; one may be infinite
-        far = jnp.sqrt(jnp.sum((model - self.model) ** 2, axis=1) + lost)
+        far = jnp.sqrt(sum_of_squares(model - self.model) + lost)
         most = (1 + ROUNDINGS * float(numbers.eps)) * (self.norms + self.growth * far)
 
         def look(carry: tuple[Array, Seen]) -> tuple[Array, Seen]:

@@ -7,6 +7,7 @@ import pytest
 import scipy.optimize
 
 from fljax import _linalg
+from fljax._memory import traced_for
 from tests.reference import readings
 
 
@@ -165,3 +166,30 @@ def test_on_the_simplex_singular_quadratics_have_some_minimizer():
         slope = result @ matrix - linear.T
         gap = np.sum(slope * result, axis=1) - slope.min(axis=1)  # to the best, at most
         assert gap.max() < near * 100
+
+
+@pytest.mark.parametrize("size", [1, 2, _linalg.SHORT, _linalg.SHORT + 1, 300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_sums_of_squares_are_those_of_each_row(size, dtype, device):
+    rows = np.random.default_rng(size).standard_normal((3, 5, size)).astype(dtype)
+    with traced_for(device):
+        found = _linalg.sum_of_squares(jnp.asarray(rows))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, np.sum(rows**2, axis=-1), rtol=10 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_one_number_that_is_not_finite_is_seen(dtype, device):
+    most = np.finfo(dtype).max
+    with traced_for(device):
+        found = jax.jit(lambda rows: _linalg.all_finite(rows))
+        for fill in (0.0, most, -most, np.finfo(dtype).tiny):
+            whole = np.full((4, 50_000), fill, dtype)
+            assert found(whole)
+            for bad in (np.nan, np.inf, -np.inf):
+                broken = whole.copy()
+                broken[2, 7] = bad
+                assert not found(broken)
+        assert not found(np.asarray([[np.inf, -np.inf]], dtype))

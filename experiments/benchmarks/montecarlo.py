@@ -161,7 +161,7 @@ def vectorized(run: Callable[..., Any], seeds: int, *forms: str) -> list[Rival]:
         )
         for form in forms
         for dtype in (np.float32, np.float64)
-        for block in (1, 10)
+        for block in (1, 5, 10, 25)
     ]
 
 
