@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from fljax import _check
 from fljax._arguments import checked
 from fljax._module import float_array, float_dtype, module, static
 from fljax._rows import Rows, rows_of
+from fljax._sorting import in_order
 
 __all__ = [
     "PACKED_SIZE",
@@ -1110,5 +1111,18 @@ def shuffled(
         score = -(bits >> width).astype(jnp.int32).astype(jnp.float32)
         return jax.lax.top_k(score, most)[1].astype(jnp.int32)
     low = jnp.uint32(2**width - 1)
-    order = jax.lax.sort((bits & ~low) | index, is_stable=False) & low
+    order = _ascending((bits & ~low) | index) & low
     return order[..., :most].astype(jnp.int32)
+
+
+@jax.custom_batching.custom_vmap
+def _ascending(rows: UInt32[Array, "*batch size"]) -> UInt32[Array, "*batch size"]:
+    """Sorted along the last axis; rows of all seeds are sorted side by side."""
+    flat = rows.reshape(-1, rows.shape[-1], 1)
+    return in_order(flat)[0].reshape(rows.shape)
+
+
+@_ascending.def_vmap
+def _ascending_of_seeds(size: int, mapped: list[bool], rows: Array) -> tuple[Array, bool]:
+    del size, mapped  # the only argument, with its new axis in front
+    return _ascending(rows), True

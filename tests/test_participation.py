@@ -600,6 +600,42 @@ def test_few_of_many_are_selected_where_the_random_bits_fit_single_precision(siz
     assert ("top_k" in text) == (size > 128)
 
 
+@pytest.mark.parametrize("seeds", [None, (3,), (11,), (4, 3)])
+def test_rows_of_all_seeds_are_put_in_the_order_of_each(seeds, monkeypatch):
+    def orders(key):
+        return shuffled(key, jnp.ones((7, 2, 20), bool))
+
+    keys = jax.random.split(jax.random.key(5), (1,) if seeds is None else seeds)
+    for _ in seeds or ():
+        orders = jax.vmap(orders)
+    keys = keys[0] if seeds is None else keys
+    found = np.asarray(jax.jit(orders)(keys))
+    np.testing.assert_array_equal(np.sort(found, axis=-1), np.broadcast_to(range(20), found.shape))
+    monkeypatch.setattr(participation, "_ascending", jnp.sort)
+    np.testing.assert_array_equal(found, orders(keys))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="others sort by their own functions")
+def test_seeds_are_shuffled_side_by_side():
+    def program(seeds):
+        keys = jax.random.split(jax.random.key(5), seeds)
+        shuffle = jax.vmap(lambda key: shuffled(key, jnp.ones((8, 20), bool)))
+        return jax.jit(shuffle).lower(keys).compile().as_text()
+
+    assert "sort(" in program(7)
+    assert "sort(" not in program(8)
+
+
+def test_a_shuffle_may_be_part_of_what_is_differentiated():
+    def value(scale, key):
+        order = shuffled(key, jnp.ones((8, 20), bool))
+        return jnp.sum((scale * jnp.arange(20.0))[order[:, 0]])
+
+    keys = jax.random.split(jax.random.key(5), 9)
+    slopes = jax.vmap(jax.grad(value), (None, 0))(2.0, keys)
+    np.testing.assert_allclose(slopes, jax.vmap(value, (None, 0))(1.0, keys))
+
+
 @pytest.mark.slow
 def test_shuffles_are_uniform_on_both_sides_of_the_mark():
     first = jnp.array([False, True, True, False, True])
