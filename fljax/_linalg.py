@@ -184,10 +184,8 @@ def rounded_off(rows: Float[Array, "rows numbers"]) -> Float[Array, " rows"]:
     """
     limits = jnp.finfo(rows.dtype)
     scale, scaled = scaled_down(rows)
-    moved = (
-        limits.eps * scale * jnp.sqrt(sum_of_squares(scaled))
-        + 2 * limits.tiny * rows.shape[1] ** 0.5
-    )
+    length = scale * jnp.sqrt(sum_of_squares(scaled))
+    moved = limits.eps * length + 2 * limits.tiny * rows.shape[1] ** 0.5
     return jnp.where(jnp.isnan(moved), jnp.inf, moved)
 
 

@@ -74,7 +74,7 @@ def noted(function, given, device, *more):
     return compiled(function, given, device, *more)
 engine._compile = noted
 
-many = {**STUDY, "workers": None, "segment": None, "seeds": 16}
+many = {**STUDY, "workers": 8, "segment": None, "seeds": 16}
 study = fl.sweep(steps, **many)
 assert study.attrs["device_count"] == 8
 assert used == set(range(8)), used

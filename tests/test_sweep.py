@@ -490,12 +490,14 @@ def test_a_brief_study_is_one_block_in_the_thread_that_asked(monkeypatch):
         np.testing.assert_allclose(brief[name], handed[name], rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("more", ["rounds", "seeds", "a store"])
+@pytest.mark.parametrize("more", ["rounds", "seeds", "segments", "a store"])
 def test_other_studies_are_handed_out(monkeypatch, tmp_path, more):
     threads = where_blocks_are_computed(monkeypatch)
     study = {"rounds": T, "seeds": 2, "grid": {"penalty": [1.0]}}
     if more == "a store":
         study["store"] = tmp_path  # its states and files take the time
+    elif more == "segments":
+        study["segment"] = T // 2  # each has a program
     else:
         monkeypatch.setattr(machine, "BRIEF_BYTES", 2**19)
         study[more] *= 50

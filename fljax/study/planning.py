@@ -329,7 +329,9 @@ def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
         block = min(study.block, seeds_of_all)
     turns = machine.turns_per_call(run, even, block, seeds, workers, rounds)
     fitted = _fit(study, group, even, block, turns, workers)
-    return fitted._replace(brief=brief and not fitted.compiled.alone)
+    # Another stretch has a program of its own, and compiling is not for the calling thread.
+    whole = len(segments_of(study, group, fitted.points * fitted.at_once, 0)) == 1
+    return fitted._replace(brief=brief and whole and not fitted.compiled.alone)
 
 
 def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
