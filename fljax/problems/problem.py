@@ -675,7 +675,7 @@ class Problem:
 
     @property
     def is_summarized(self) -> bool:
-        """Whether the Gram matrix replaces the samples in gradients: it is smaller, and enough."""
+        """Whether the Gram matrix, which is smaller, replaces the samples in gradients."""
         quadratic = isinstance(self.loss, LeastSquares) and self.clip is None
         return quadratic and self.samples > self.dim
 
