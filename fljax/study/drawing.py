@@ -15,7 +15,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from jaxtyping import Array
 
-__all__ = ["Drawing", "drawing_of", "needed"]
+__all__ = ["Drawing", "drawing_of", "is_drawn", "needed"]
 
 
 class Drawing(NamedTuple):
@@ -46,7 +46,7 @@ def drawing_of(function: Callable[[Array, Any], Any], key: Array, point: Any) ->
 
     def computed(key: Array, point: Any) -> list[Any]:
         leaves = jax.tree.leaves(function(key, point))
-        traced[:] = [i for i, leaf in enumerate(leaves) if _is_drawn(leaf)]
+        traced[:] = [i for i, leaf in enumerate(leaves) if is_drawn(leaf)]
         return [leaves[i] for i in traced]
 
     closed = jax.make_jaxpr(computed)(key, point)
@@ -83,7 +83,7 @@ def needed(
     return core.ClosedJaxpr(jaxpr, [value for _, value in constants])
 
 
-def _is_drawn(leaf: Any) -> bool:
+def is_drawn(leaf: Any) -> bool:
     """Whether a value is computed; keys, which have a type of their own, stay in each program."""
     if not isinstance(leaf, jax.core.Tracer):
         return False

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,6 +24,7 @@ from fljax.records import RESERVED
 from fljax.running import check_perturbed
 from fljax.simulation import Simulation
 from fljax.study import machine
+from fljax.study.drawing import is_drawn
 
 __all__ = [
     "NOISE",
@@ -408,18 +408,13 @@ def _check_points(
             waits |= bool(checks)
             if position in wanted:
                 texts[position] = decided(simulation)
-                drawn[position] = jax.tree.map(_is_traced, simulation)
+                drawn[position] = jax.tree.map(is_drawn, simulation)
             return simulation
 
         with _named(axes, position):
             shown[position] = jax.eval_shape(build, key)
     known = [(shown[first], drawn[first], texts[first]) for first in firsts]
     return known, waits
-
-
-def _is_traced(leaf: Any) -> bool:
-    """Whether a value is computed in each run, from its key for all that is known."""
-    return isinstance(leaf, jax.core.Tracer)
 
 
 def _check_values(
