@@ -30,10 +30,15 @@ from fljax._arguments import checked
 __all__ = [
     "GENERATOR",
     "GENERATORS",
+    "NORMAL_END",
+    "WIDE_END",
     "as_key",
     "check_generator",
+    "house_key",
+    "laplace_steps",
     "name_of",
     "normal",
+    "normal_steps",
     "private_laplace",
     "private_normal",
     "random_key",
@@ -77,6 +82,29 @@ _SINE = (
 _WIDE_SINE = tuple(
     (-1) ** i * math.pi ** (2 * i + 1) / math.factorial(2 * i + 1) for i in range(12)
 )
+
+#: Steps per standard deviation, or scale, of private draws: of normal numbers in short and in long
+#: rows in single precision, of Laplace numbers in single, and of all in double precision. The
+#: largest draw must be an integer below 2**24 (2**53) steps, which a float has exactly.
+SHORT_STEPS, FINE_STEPS, LAPLACE_STEPS, WIDE_STEPS = 2.0**17, 2.0**20, 2.0**18, 2.0**36
+
+#: Numbers of a row up to which steps are so coarse that one normal number makes a draw. Rounding a
+#: row to a grid counts as its square root.
+SHORT_ROW = 512
+
+#: Steps of the first of the two numbers that another draw in single precision is made of. A product
+#: with them keeps eight bits or more behind the point, so that no step is likelier than it should.
+COARSE_STEPS = 2.0**12
+
+#: Standard deviation of the second, in steps of the first.
+SMOOTHING = 4.0
+
+#: Standard deviations at which private normal numbers end, in single and in double precision: those
+#: of half of the smallest of 2**40 and 2**64 equal parts of (0, 1).
+NORMAL_END, WIDE_END = math.sqrt(82 * math.log(2)), math.sqrt(130 * math.log(2))
+
+#: The key under which keys of other generators become keys of the library's: arbitrary digits.
+_FOREIGN = np.array([0x243F6A88, 0x85A308D3], np.uint32)
 
 
 class _Words(NamedTuple):
@@ -242,56 +270,114 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def private_normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Standard normal draws to hide something under, with every generator by the formula of
-    :func:`normal`: in single precision of 63 random bits, in double precision of 128, up to 9.4
-    standard deviations.
+    r"""Standard normal draws to hide something under: multiples of a fixed step
+    (:func:`normal_steps`), with every generator drawn by the library's own.
 
-    Those of ``jax.random.normal`` are of 23 and of 52: fewer values than there are floats beside a
-    message, so that the sum tells some messages apart for certain.
+    Noise that is a float can only be added to a float with traces of both in the last bits
+    (Mironov 2012). A multiple of a step, added to a message that is rounded to multiples of the
+    same step (:func:`fljax.privacy.discrete.perturbed`), leaves none. In single precision there are
+    two kinds.
+
+    Rows of up to :data:`SHORT_ROW` numbers have :math:`2^{-17}\lfloor 2^{17}z+\frac12\rfloor`
+    with a normal number :math:`z` that has four bits or more behind that step. To the sum of a
+    message on the grid and :math:`z` this rounding is a post-processing.
+
+    Longer rows need finer steps. Theirs is
+
+    .. math:: 2^{-20}\big(2^8\lfloor 2^{12}z_1\rceil+\lfloor 2^{10}z_2\rceil\big)
+
+    with two independent standard normal numbers, the radius times the sine and the cosine of one
+    angle (Box & Muller 1958). The second smooths the coarse steps of the first: by Poisson's
+    summation formula the sum has the distribution of a normal number of variance
+    :math:`1+2^{-20}` plus a uniform one of :math:`2^{-12}`, rounded to the fine grid, up to a
+    factor :math:`1\pm e^{-2\pi^2\cdot4^2}`: more noise than was asked for, and a post-processing of
+    it.
+
+    Either takes one block: 40 bits for the radius, 23 for the angle, and a sign. Draws end at 7.54
+    standard deviations, beyond which 5 in 10^14 would lie. In double precision a draw is
+    :math:`2^{-36}\lfloor 2^{36}z+\frac12\rfloor` of 128 random bits, and ends at 9.49.
 
     Args:
       key: consumed.
-      shape: of the draws.
-      dtype: of the draws; of less than single precision they are rounded.
+      shape: of the draws; the last axis is a row.
+      dtype: of the draws; less than single precision is drawn in single precision.
     """
+    shape, key = tuple(shape), house_key(key)
+    steps = normal_steps(dtype, shape)
     if np.dtype(dtype) == np.float64:
-        return _wide_normal(*words(key, shape, 4))
-    if _is_house(key):
-        return _box_muller(*_noise(jax.random.key_data(key), tuple(shape))).astype(dtype)
-    return _box_muller(*words(key, shape, 2)).astype(dtype)
+        return jnp.floor(_wide_normal(*words(key, shape, 4)) * steps + 0.5) / steps
+    bits = _noise(jax.random.key_data(key), shape)
+    if steps == FINE_STEPS:
+        return _on_fine_steps(*_normal_pair(*bits), steps)
+    squared_radius, sine = _polar(*bits)
+    return jnp.floor(jnp.sqrt(squared_radius) * sine * steps + 0.5) / steps
+
+
+def normal_steps(dtype: Any, shape: tuple[int, ...]) -> float:
+    """Steps per standard deviation of private normal draws of this type and shape."""
+    if np.dtype(dtype) == np.float64:
+        return WIDE_STEPS
+    return SHORT_STEPS if not shape or shape[-1] <= SHORT_ROW else FINE_STEPS
 
 
 def private_laplace(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     r"""Laplace draws of scale one to hide something under: :math:`\sqrt{-2\ln q}` times a standard
-    normal number, of 94 random bits up to 44 scales, or of 192 up to 90 in double precision, for
-    the reason given at :func:`private_normal`.
+    normal number, of 95 random bits up to 50 scales, or of 192 up to 90 in double precision.
+
+    They are multiples of a fixed step, :math:`2^{-18}` or :math:`2^{-36}`, for the reason given at
+    :func:`private_normal`, and in single precision smoothed in the same way. No budget rests on
+    them: pure differential privacy is claimed for integers only
+    (:func:`fljax.privacy.discrete.discrete_laplace`).
 
     Args:
       key: consumed.
       shape: of the draws.
-      dtype: of the draws; of less than single precision they are rounded.
+      dtype: of the draws; less than single precision is drawn in single precision.
     """
     if np.dtype(dtype) == np.float64:
         first, second, *rest = words(key, shape, 6)
-        return jnp.sqrt(_wide_minus_two_log(first, second)) * _wide_normal(*rest)
+        drawn = jnp.sqrt(_wide_minus_two_log(first, second)) * _wide_normal(*rest)
+        return jnp.floor(drawn * WIDE_STEPS + 0.5) / WIDE_STEPS
     first, second, third = words(key, shape, 3)
-    drawn = jnp.sqrt(_minus_two_log(first) * _minus_two_log(second)) * _half_turn(third)
-    return drawn.astype(dtype)
+    normal, smoothing = _normal_pair(second, third)
+    return _on_fine_steps(jnp.sqrt(_minus_two_log(first)) * normal, smoothing, LAPLACE_STEPS)
+
+
+def laplace_steps(dtype: Any) -> float:
+    """Steps per scale of private Laplace draws of this type."""
+    return WIDE_STEPS if np.dtype(dtype) == np.float64 else LAPLACE_STEPS
+
+
+def house_key(key: Array) -> Array:
+    """The key of the library's generator that belongs to a key of any generator.
+
+    JAX's own generators derive keys by the function by which they draw, so that the ``i``-th key
+    that is split off is the one into which ``i`` is folded, and both are numbers of the draw
+    itself. Private draws must not meet public ones. So a key of another generator is taken as a
+    counter of the library's generator under a constant key: different keys stay different, and
+    meet no key that JAX derives but by chance, as 64 random bits do.
+    """
+    if _is_house(key):
+        return key
+    data = jax.random.key_data(key)
+    mixed = jnp.asarray(_FOREIGN)
+    for first in range(0, data.shape[-1], 2):
+        high, low = data[..., first], data[..., min(first + 1, data.shape[-1] - 1)]
+        mixed = jnp.stack(threefry(mixed, high, low))
+    return jax.random.wrap_key_data(mixed, impl=_HOUSE)
 
 
 def words(key: Array, shape: tuple[int, ...], count: int) -> list[Array]:
-    """So many random words of 32 bits for every entry of an array.
+    """So many random words of 32 bits for every entry of an array, with every generator from the
+    library's own (:func:`house_key`).
 
     Args:
       key: consumed.
       shape: of the array.
       count: of words.
     """
-    shape = tuple(shape)
-    if not _is_house(key):
-        return [jax.random.bits(part, shape, np.uint32) for part in jax.random.split(key, count)]
-    keys = jax.random.key_data(jax.random.split(key, -(-count // 2)))
-    return [word for part in keys for word in _noise(part, shape)][:count]
+    keys = jax.random.key_data(jax.random.split(house_key(key), -(-count // 2)))
+    return [word for part in keys for word in _noise(part, tuple(shape))][:count]
 
 
 def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Array:
@@ -344,16 +430,51 @@ def _box_muller(first: Array, second: Array) -> Array:
     return jnp.sqrt(_minus_two_log(first)) * _half_turn(second)
 
 
-def _minus_two_log(word: Array) -> Array:
-    """Of the number in the middle of the ``word``-th of equal parts of (0, 1), 31 bits of it."""
+def _polar(first: Array, second: Array) -> tuple[Array, Array]:
+    """The square of the radius and the sine of the angle of two normal numbers, of 63 bits.
+
+    The angle is uniform over half a turn, so that its sine has either sign and its cosine has not.
+    The radius has the last nine bits of the second word besides its own 31, by which its
+    distribution reaches to 7.54; the angle has the first 23, and the last of the first is left.
+    """
+    finer = ((second & np.uint32(0x1FF)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-9)
+    turn = (_signed(second) >> np.int32(9)).astype(np.float32) * np.float32(2**-23)
+    turn = turn + np.float32(2**-24)
+    return _minus_two_log(first, finer), turn * _horner(_SINE, turn * turn)
+
+
+def _normal_pair(first: Array, second: Array) -> tuple[Array, Array]:
+    """Two independent standard normal numbers, of 64 bits."""
+    squared_radius, sine = _polar(first, second)
+    cosine = jnp.sqrt(jnp.maximum(1 - sine * sine, 0))
+    signed = jnp.where((first & np.uint32(1)) == 1, -cosine, cosine)
+    radius = jnp.sqrt(squared_radius)
+    return radius * sine, radius * signed
+
+
+def _on_fine_steps(drawn: Array, smoothing: Array, fine: float) -> Array:
+    """A draw on coarse steps, which a normal number on fine steps smooths. All products and sums
+    are of integers below 2**24 times powers of two, and exact.
+    """
+    own = jnp.floor(drawn * COARSE_STEPS + 0.5) / COARSE_STEPS
+    deviation = SMOOTHING * fine / COARSE_STEPS  # in fine steps
+    return own + jnp.floor(smoothing * deviation + 0.5) / fine
+
+
+def _minus_two_log(word: Array, finer: Array | float = 0.5) -> Array:
+    """Of the number in the ``word``-th of equal parts of (0, 1), 31 bits of it; ``finer`` is where
+    in that part, its middle by default.
+    """
     part = _signed(word >> np.uint32(1))
-    q = _middle(part)
+    finer = np.float32(2**-31) * finer
+    q = part.astype(np.float32) * np.float32(2**-31) + finer
     # q = 2**power * (1 + rest), with 1 + rest from 1/sqrt(2) to sqrt(2): its bits from there on
     least = np.float32(0.5**0.5).view(np.int32)
     bits = lax.bitcast_convert_type(q, np.int32) - least
     power = bits >> np.int32(23)
     scaled = lax.bitcast_convert_type((bits & np.int32(0x7FFFFF)) + least, np.float32)
-    rest = jnp.where(power == 0, _middle(part - np.int32(2**31 - 1) - np.int32(1)), scaled - 1)
+    to_one = (part - np.int32(2**31 - 1) - np.int32(1)).astype(np.float32) * np.float32(2**-31)
+    rest = jnp.where(power == 0, to_one + finer, scaled - 1)
     return rest * _horner(_LOG, rest) - np.float32(2 * np.log(2)) * power.astype(np.float32)
 
 

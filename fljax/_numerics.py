@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
 HIGHEST = jax.lax.Precision.HIGHEST
 
-#: What is drawn besides the noise: each from a stream of its own, the same for all algorithms. A
-#: new purpose goes to the end: the place of one is part of its stream.
+#: What is drawn in a round: each from a stream of its own, the same for all algorithms. A new
+#: purpose goes to the end: the index of one is part of its stream.
 PURPOSES = (
     "participation",
     "batches",
@@ -33,6 +33,7 @@ PURPOSES = (
     "noise",
     "uploads",
     "masks",
+    "privacy",
 )
 
 
@@ -64,7 +65,7 @@ def represented(sizes: Float[Array, "*rows"], there: Bool[Array, "*rows"]) -> Ar
     return jnp.where(there, jnp.maximum(sizes, limits.tiny / limits.eps**2), sizes)
 
 
-def made_finite(rows: Float[Array, "rows numbers"]) -> Float[Array, "rows numbers"]:
+def made_finite(rows: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """What overflows as the largest number, which keeps the distance of two rows, and what is no
     number as zero.
     """

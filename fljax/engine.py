@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax import _check, requirements, schedules
-from fljax._linalg import all_finite
+from fljax._linalg import accumulated, all_finite
 from fljax._memory import check_fits
 from fljax._numerics import key_of, represented
 from fljax._rows import Rows
@@ -58,6 +58,7 @@ class Carry(NamedTuple):
     gradient_norm: Array  # []  largest per-sample gradient so far
     seen: Seen | None  # of the models at which gradients were looked at last
     rounding: Array  # []  how far rounding may move what left, in its sensitivity, so far
+    release_rho: Array  # []  largest zCDP parameter of a single release so far
     diverged: Array  # []  first round with a non-finite model, 0 if none
     traffic: Traffic  # since the last record
     stream: Any  # of the data, where they arrive one by one
@@ -208,6 +209,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         jnp.zeros((), problem.dtype),
         unseen(problem) if isinstance(privacy, Notion) else None,
         jnp.zeros(()),
+        jnp.zeros(()),
         jnp.zeros((), jnp.int32),
         Traffic.none(),
         problem.begin(zeroth),
@@ -289,6 +291,7 @@ def passed(
         else jnp.maximum(carry.gradient_norm, witnessed(algorithm, now)),
         now.seen,
         jnp.maximum(carry.rounding, now.link.rounding),
+        jnp.maximum(carry.release_rho, now.link.release_rho),
         first.astype(jnp.int32),
         carry.traffic.plus(now.link.traffic),
         stream,
@@ -368,15 +371,8 @@ def _measured(metric: Any, now: Snapshot) -> Array:
 
 
 def _booked(spent: Array, more: Array) -> Array:
-    """The ledger with another entry, as a sum of two numbers, the second within the first's
-    rounding: twice the digits (Knuth; Dekker 1971).
-    """
-    total, rest = spent
-    new = total + more
-    part = new - total
-    rest = rest + ((total - (new - part)) + (more - part))
-    both = new + rest
-    return jnp.stack([both, rest - (both - new)])
+    """The ledger with another entry, in twice the digits."""
+    return jnp.stack(accumulated(spent[0], spent[1], more))
 
 
 def _totals(carry: Carry) -> dict[str, Array]:
@@ -453,6 +449,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         known["exact_model"] = jnp.asarray(not covered)
         known["gaussian_noise"] = jnp.asarray(is_gaussian(type(privacy)))
         known["rounding"] = carry.rounding
+        known["release_rho"] = carry.release_rho
         known["nominal"] = carry.rounding > promises.SWALLOWED
         if prepared.problem.linear and not prepared.problem.online:
             known["unusable_samples"] = simulation.problem.unusable_samples()

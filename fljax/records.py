@@ -62,7 +62,7 @@ EFFORTS = (*TRAFFIC, *COMPUTED)
 #: Recorded once a run instead of once a record.
 PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "promised_bound", "nominal", "exact_model"),
-    *("rounding", "unusable_samples", "gaussian_noise"),
+    *("rounding", "release_rho", "unusable_samples", "gaussian_noise"),
     "connected",
     "same_objective",
     *("first_step", "step_bound"),
@@ -99,6 +99,7 @@ _DESCRIPTIONS = {
     "promised_bound": ("bound on it that holds for every data set", "norm"),
     "nominal": ("whether the privacy figures are no guarantee", "1"),
     "rounding": ("how far rounding may move a private message, in its sensitivity", "1"),
+    "release_rho": ("largest zCDP parameter of a single release", "1"),
     "gaussian_noise": ("whether all noise of the budget is continuous Gaussian noise", "1"),
     "unusable_samples": ("samples without finite features, which count as zero", "samples"),
     "first_step": ("step size of the first round", "1"),

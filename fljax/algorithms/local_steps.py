@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fljax._devices import at_home, shares
+from fljax._linalg import rounded_off
 from fljax._module import replace
 from fljax._pieces import cut, in_pieces, joined
 from fljax._rows import rows_of
@@ -21,12 +22,14 @@ from fljax.problems import Problem, Reading
 from fljax.rounds import Round
 
 __all__ = [
+    "Descent",
     "Direction",
     "Learned",
     "along_gradient",
     "along_losses",
     "counts_of",
     "descend",
+    "descend_from",
     "descent_gap",
     "drawn",
     "kept",
@@ -64,7 +67,6 @@ class Learned(NamedTuple):
     """Models and statistics of participants after their local steps."""
 
     model: Array  # [M, D]
-    norm: Array | None  # [M]  the largest per-sample gradients that they met, if asked for
     memory: Any  # [M, ...] each: of the optimizer
     steps: Array  # [M]  taken by each: those on batches of nothing are none
 
@@ -103,7 +105,6 @@ def learn(
     given: Any = (),
     each: Any = None,
     memory: Any = None,
-    witness: bool = False,
 ) -> Learned:
     """Return the participants' models after their local steps.
 
@@ -122,7 +123,6 @@ def learn(
       each: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step; it
         then receives the pair of both.
       memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
-      witness: whether the largest norm of per-sample gradients is recorded.
     """
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
     rule = step if isinstance(step, Optimizer) else None
@@ -130,8 +130,7 @@ def learn(
         sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
     else:
         sizes, memory = (), rule.init(start) if memory is None else memory
-    norm = jnp.zeros(len(start), start.dtype) if witness else None
-    own = Learned(start, norm, memory, jnp.zeros(len(start), jnp.int32))
+    own = Learned(start, memory, jnp.zeros(len(start), jnp.int32))
 
     def train(
         own: Learned,
@@ -158,10 +157,7 @@ def learn(
                 model, memory = own.model - sizes[:, None] * slope, ()
             else:
                 model, memory = rule.move(own.model, slope, own.memory)
-            norm = own.norm
-            if norm is not None:
-                norm = jnp.maximum(norm, first.sample_gradient_norm(own.model))
-            new = Learned(model, norm, memory, own.steps + 1)
+            new = Learned(model, memory, own.steps + 1)
             # Of one client only the steps that it takes are visited.
             return new if some is not None and len(own.model) == 1 else kept(busy, new, own)
 
@@ -263,6 +259,57 @@ def descend(
         return model - step_size * gradient(model)
 
     return jax.lax.fori_loop(0, steps, one, start)
+
+
+class Descent(NamedTuple):
+    """Models after several steps on all samples, and what a privacy guarantee asks of them."""
+
+    model: Array  # [K, D]
+    norm: Array  # [K]  largest per-sample gradients on the way
+    rounding: Array  # [K]  how far apart rounding may move the models of two data sets
+
+
+def descend_from(
+    problem: Problem,
+    start: Float[Array, "clients dim"],
+    step_size: Array,
+    steps: int,
+    counts: Int[Array, " clients"] | None = None,
+) -> Descent:
+    r"""Take gradient steps from a public start, as :math:`w_e=w_0-\sum_{i<e}\mu f'(w_i)`.
+
+    The sum is what depends on private data, and it is added up by itself: its roundings are in
+    proportion to the distance from the start. Added to the model one by one, a thousand steps of
+    half of its last digit each would be a thousand times too long or too short, and two neighbors'
+    models much farther apart than :func:`descent_gap` says. The roundings that remain are counted:
+    of each step its product and the sum of its two gradients (three with that of the product in
+    the regularizer's), and that of the sum; at the end the difference, and the rounding to a grid.
+    That models on the way are rounded, too, does not matter: after the first step the two
+    trajectories may have any gradients.
+
+    Args:
+      problem: of the clients.
+      start: ``[K, D]``, the same for neighboring data sets.
+      step_size: one number, or ``[K]``.
+      steps: of the client that takes the most.
+      counts: ``[K]``, each client's number of steps; ``steps`` for all by default.
+    """
+    sizes = jnp.broadcast_to(jnp.asarray(step_size, start.dtype), (len(start),))
+    counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
+
+    def one(step: Array, before: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        moved, norm, rounding = before
+        model = start - moved
+        change = sizes[:, None] * problem.gradient(model)
+        after = moved + change
+        norm = jnp.maximum(norm, problem.sample_gradient_norm(model))
+        rounding = rounding + 3 * rounded_off(change) + rounded_off(after)
+        return kept(step < counts, (after, norm, rounding), before)
+
+    none = jnp.zeros(len(start), start.dtype)
+    moved, norm, rounding = jax.lax.fori_loop(0, steps, one, (jnp.zeros_like(start), none, none))
+    model = start - moved
+    return Descent(model, norm, rounding + 2 * rounded_off(model))
 
 
 def descent_gap(

@@ -70,6 +70,7 @@ from fljax.engine import (
 )
 from fljax.link import Link
 from fljax.privacy import CentralGaussian, NoisyGradients, accounting
+from fljax.privacy.discrete import PrivateNoise
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import NEIGHBORS, Neighbors, Notion, is_gaussian
 from fljax.privacy.promises import ROUNDING
@@ -650,14 +651,14 @@ class _Tap(Link):
     def _leave(
         self,
         clean: Array,
-        noise: Array,
+        noise: PrivateNoise,
         sensitivity: Array,
         spent: dict[str, Array],
         clients: Array,
         sending: Array,
-        grid: Array | None = None,
+        rounding: Array,
     ) -> Float[Array, "rows numbers"]:
-        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, grid)
+        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, rounding)
         if self._words is not None:
             words = self._words[len(self.spoken)].rows
             said = words[0] if self._step is None else words[self._step]

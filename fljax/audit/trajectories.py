@@ -58,6 +58,11 @@ class _Replayed(Noise):
     ) -> Array | None:
         return self.base.over_edges(key, receiver, senders, weights, dim)
 
+    def delivered(
+        self, key: Array, receiver: Array, senders: Array, weights: Array, messages: Array
+    ) -> Array:
+        return self.base.delivered(key, receiver, senders, weights, messages)
+
     @property
     def cancels(self) -> Literal["", "network", "receiver"]:
         return self.base.cancels

@@ -20,6 +20,7 @@ from fljax._arguments import checked
 from fljax._generator import as_key, private_normal
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
+from fljax.privacy.discrete import perturbed
 
 __all__ = ["noisy_inputs", "randomized_labels", "replaced_features", "subsample"]
 
@@ -98,10 +99,11 @@ def noisy_inputs(
 
     Guarantees:
       None, unless two samples' features differ by at most :math:`\Delta_x` and their targets by
-      :math:`\Delta_y` with certainty, as after clipping. Then, in exact arithmetic, local
-      :math:`\rho`-zCDP of each sample with
-      :math:`\rho=\Delta_x^2/(2\sigma_x^2)+\Delta_y^2/(2\sigma_y^2)`
-      (:func:`fljax.privacy.accounting.gaussian_zcdp` of each).
+      :math:`\Delta_y` with certainty, as after clipping. Then local :math:`\rho`-zCDP of each
+      sample with :math:`\rho=\Delta_x^2/(2\sigma_x^2)+\Delta_y^2/(2\sigma_y^2)`
+      (:func:`fljax.privacy.accounting.gaussian_zcdp` of each), where rounding to a grid adds
+      :math:`\sigma\sqrt D2^{-17}` to either distance of :math:`D` numbers
+      (:func:`fljax.privacy.discrete.perturbed`).
 
     Example:
       >>> import numpy as np
@@ -121,7 +123,7 @@ def noisy_inputs(
         _check.nonnegative(name, deviation)
         values = jnp.asarray(values, float_dtype())
         noise = private_normal(draw, values.shape, values.dtype)
-        noisy.append(values + jnp.asarray(deviation, values.dtype) * noise)
+        noisy.append(perturbed(values, noise, jnp.asarray(deviation, values.dtype)))
     return noisy[0], noisy[1]
 
 

@@ -6,6 +6,7 @@ that is received over it; messages are gathered for each receiver only for an ag
 messages.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -227,12 +228,18 @@ class Inbox:
           over: the network.
         """
         self.read = self.single = True
-        flat, rows, known, added = self._rows(over)
-        return jnp.where(known[..., None], flat[rows] + added, self._own[:, None])
+        flat, rows, known, delivered = self._rows(over)
+        receivers = jnp.arange(len(rows), dtype=jnp.int32)
+        return jnp.where(
+            known[..., None], jax.vmap(delivered)(receivers, flat[rows]), self._own[:, None]
+        )
 
-    def _rows(self, over: Graph | Combination) -> tuple[Array, Array, Array, Array]:
-        """What was said, falsified too, where each message stands in it, whether it is heard, and
-        its edge's noise.
+    def _rows(
+        self, over: Graph | Combination
+    ) -> tuple[Array, Array, Array, Callable[[Array, Array], Array]]:
+        """The messages that were sent, false ones too; the index of each in them; whether it is
+        received; and a function of a receiver and its messages, ``[S, D]``, that returns them with
+        the noise of their edges.
         """
         bound, nodes = self._past.shape[:2]
         neighbors, weights = over.neighbor_table()
@@ -248,36 +255,33 @@ class Inbox:
             lied = jnp.take_along_axis(links, neighbors, axis=1)
             rows = jnp.where(known & lied, len(flat) + neighbors, rows)
             flat = jnp.concatenate([flat, lies])
-        added = jnp.zeros((*rows.shape, 1), self._said.dtype)
-        if self._noise is not None:
+        kept = weights.astype(self._said.dtype)
+
+        def delivered(receiver: Array, messages: Array) -> Array:
+            if self._noise is None:
+                return messages
             noise, key = self._noise
-            dim = self._said.shape[1]
+            return noise.delivered(key, receiver, neighbors[receiver], kept[receiver], messages)
 
-            def on_way(receiver: Array, senders: Array, weights: Array) -> Array:
-                drawn = noise.over_edges(key, receiver, senders, weights, dim)
-                return jnp.zeros((len(senders), 1), weights.dtype) if drawn is None else drawn
-
-            kept = weights.astype(self._said.dtype)
-            added = jax.vmap(on_way)(receivers[:, 0], neighbors, kept)
-        return flat, rows, known, added
+        return flat, rows, known, delivered
 
     def _aggregated(self, over: Combination) -> Array:
         aggregator = self._aggregator
         assert aggregator is not None
-        flat, rows, known, added = self._rows(over)
+        flat, rows, known, delivered = self._rows(over)
 
         def one(given: tuple[Array, Array, Array, Array, Array]) -> Array:
-            own, own_weight, rows, weights, added = given
-            messages = jnp.concatenate([own[None], flat[rows] + added])
+            receiver, own, own_weight, rows, weights = given
+            messages = jnp.concatenate([own[None], delivered(receiver, flat[rows])])
             weights = jnp.concatenate([own_weight[None], weights])
             return aggregator.combine(messages[None], weights[None], own[None])[0]
 
         given = (
+            jnp.arange(len(rows), dtype=jnp.int32),
             self._own,
             over.self_weight.astype(self._said.dtype),
             rows,
             jnp.where(known, over.neighbor_table()[1], 0).astype(self._said.dtype),
-            added,
         )
         if not on_cpu() or len(rows) <= RECEIVERS:
             return jax.vmap(one)(given)

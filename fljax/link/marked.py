@@ -6,6 +6,7 @@ from jaxtyping import Array
 
 from fljax import _taint
 from fljax.link.link import Link
+from fljax.privacy.discrete import PrivateNoise
 
 __all__ = ["Marked"]
 
@@ -20,16 +21,18 @@ class Marked(Link):
     def _leave(
         self,
         clean: Array,
-        noise: Array,
+        noise: PrivateNoise,
         sensitivity: Array,
         spent: dict[str, Array],
         clients: Array,
         sending: Array,
-        grid: Array | None = None,
+        rounding: Array,
     ) -> Array:
-        noise = _taint.open_to_all(noise, "the size of the noise")
+        parts = {"drawn": noise.drawn, "scale": noise.scale, "grid": noise.grid}
+        noise = noise._replace(**_taint.open_to_all(parts, "the size of the noise"))
         spent = _taint.open_to_all(spent, "the privacy ledger")
-        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, grid)
+        sending = _taint.open_to_all(sending, "who sends a private message")
+        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, rounding)
         return _taint.released(said)
 
     def _open(self, value: T, what: str) -> T:

@@ -24,9 +24,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
-from fljax._generator import private_laplace, private_normal
+from fljax._generator import laplace_steps, normal_steps, private_laplace, private_normal
 from fljax._module import module, static
 from fljax.graphs import Combination, Graph
+from fljax.privacy.discrete import perturbed
 
 __all__ = [
     "GraphHomomorphic",
@@ -66,11 +67,35 @@ class Perturbation:
 
     def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         """Draw numbers ``[..., D]`` from this distribution."""
+        drawn, scale, _ = self._drawn(key, shape, dtype)
+        return scale * drawn
+
+    def added(
+        self, key: Array, message: Float[Array, "*rows dim"], factor: Array | float = 1.0
+    ) -> Float[Array, "*rows dim"]:
+        """Return a message plus draws times a factor, both on one grid, so that the last bits of
+        the sum do not tell the message (:func:`fljax.privacy.discrete.perturbed`).
+
+        Args:
+          key: consumed.
+          message: ``[..., D]``.
+          factor: of the noise.
+        """
+        drawn, scale, steps = self._drawn(key, message.shape, message.dtype)
+        factor = jnp.asarray(factor, message.dtype)
+        return perturbed(message, jnp.sign(factor) * drawn, jnp.abs(factor) * scale, steps)
+
+    def _drawn(
+        self, key: Array, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[Array, Float[Array, ""], float]:
+        """Draws of deviation, or scale, one, what they are multiplied by, and their steps."""
         variance = jnp.asarray(self.variance, dtype)
         variance = variance / shape[-1] if self.per == "vector" else variance
         if self.law == "gaussian":
-            return jnp.sqrt(variance) * private_normal(key, shape, dtype)
-        return jnp.sqrt(variance / 2) * private_laplace(key, shape, dtype)
+            drawn, scale = private_normal(key, shape, dtype), jnp.sqrt(variance)
+            return drawn.astype(dtype), scale, normal_steps(dtype, shape)
+        drawn = private_laplace(key, shape, dtype)
+        return drawn.astype(dtype), jnp.sqrt(variance / 2), laplace_steps(dtype)
 
 
 @module
@@ -132,6 +157,26 @@ class Noise(Perturbation):
         """
         return None
 
+    def delivered(
+        self,
+        key: Array,
+        receiver: Int[Array, ""],
+        senders: Int[Array, " slots"],
+        weights: Float[Array, " slots"],
+        messages: Float[Array, "slots dim"],
+    ) -> Float[Array, "slots dim"]:
+        """Return the messages that one receiver gets.
+
+        Args:
+          key: of the round.
+          receiver: the receiver.
+          senders: ``[S]``, as of :meth:`over_edges`.
+          weights: ``[S]``, as of :meth:`over_edges`.
+          messages: ``[S, D]``, of its senders.
+        """
+        drawn = self.over_edges(key, receiver, senders, weights, messages.shape[1])
+        return messages if drawn is None else messages + drawn
+
     @property
     def cancels(self) -> Literal["", "network", "receiver"]:
         """The sum in which the noise cancels.
@@ -153,12 +198,15 @@ class PerMessage(Noise):
     """
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
-        return message + self.draw(key, message.shape, message.dtype), None
+        return self.added(key, message), None
 
 
 @module
 class PerEdge(Noise):
     """A separate draw for every receiver of a message, as in Rizk 2023, (3.8) and (4.24)-(4.26).
+
+    A single message is rounded to a grid and perturbed on it, as those of other noise are. In the
+    weighted sum of a receiver, of which no message is formed, noise is added in floating point.
 
     Args:
       variance, law, per: as of :class:`Perturbation`.
@@ -185,6 +233,13 @@ class PerEdge(Noise):
         everyone, weight = jnp.arange(nodes, dtype=jnp.int32), jnp.ones(1, message.dtype)
         to_itself = jax.vmap(lambda k: self.over_edges(key, k, k[None], weight, dim))
         return message + to_itself(everyone)[:, 0]
+
+    def delivered(
+        self, key: Array, receiver: Array, senders: Array, weights: Array, messages: Array
+    ) -> Array:
+        own = jax.random.fold_in(key, receiver)
+        keys = jax.vmap(lambda sender: jax.random.fold_in(own, sender))(senders)
+        return jax.vmap(self.added)(keys, messages)
 
 
 @module
@@ -225,8 +280,8 @@ class GraphHomomorphic(Noise):
         return "network"
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
-        drawn = self.draw(key, message.shape, message.dtype)
-        return message + drawn, drawn
+        sent = self.added(key, message)
+        return sent, sent - message
 
 
 @module

@@ -6,22 +6,28 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from fljax import _check
 from fljax._linalg import rounded_off
-from fljax._numerics import key_of, made_finite
+from fljax._numerics import key_of
 from fljax.federation import Federation
 from fljax.link.compression import WORD, Compressor
 from fljax.link.inbox import Inbox
 from fljax.link.stages import Memory, Stages, drawn_of_edges, receivers_of
 from fljax.link.traffic import Traffic, wide
 from fljax.privacy import Notion
-from fljax.privacy.discrete import on_grid
+from fljax.privacy.discrete import PrivateNoise
 
-__all__ = ["Out", "check_once"]
+__all__ = ["ROUNDINGS", "Out", "check_once"]
 
 T = TypeVar("T")
+
+#: Roundings of vectors as long as a message that are counted where a step does not say how many
+#: there are: of the step's last difference, product and quotient, and of the product by which it is
+#: rounded to the grid. Whatever comes before them is public, and the same for neighbors, or the
+#: gradient, whose own are part of its sensitivity (``Problem.gradient_rounding``).
+ROUNDINGS = 4
 
 
 class Out:
@@ -75,6 +81,8 @@ class Out:
         #: []  how far rounding may move messages, relative to their sensitivity; infinite if these
         #: are not finite
         self.rounding = jnp.zeros(())
+        #: []  largest zCDP parameter of a single release
+        self.release_rho = jnp.zeros(())
         self.traffic = Traffic.none()
         #: [K] ratio of the powers of private messages and their noise; NaN where none was sent
         self.signal_to_noise: Array | None = None
@@ -82,6 +90,8 @@ class Out:
         #: NaN where there is none
         self.drift: Array | None = None
         self._sent = 0  # messages of a client so far
+        self._descents = 0  # calls of descend so far
+        self._transformed = _check.transformed()
         self._working: list[Array] | None = None  # drawn once a round
         self._inboxes: list[Inbox] = []
         self._used: set[str] = set()  # which noise was on a message
@@ -121,11 +131,13 @@ class Out:
         step_size: Array | float | None = None,
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
+        rounding: Float[Array, " senders"] | None = None,
     ) -> Float[Array, "senders dim"]:
         """Perturb, compress and count one message of every client; return the sent messages.
 
         The same noisy vector is sent to all receivers of a client, so it is one release, and a
-        client that does not send spends nothing. Compression of it afterwards has no privacy cost.
+        client that does not send spends nothing: of its message, under a budget, zeros are
+        returned. Compression of it afterwards has no privacy cost.
 
         Args:
           message: ``[M, D]``.
@@ -138,17 +150,22 @@ class Out:
           receivers: ``[K]``, the number of receivers of each client's message, by default all its
             neighbors, or its server.
           compression: the algorithm's own, in place of the simulation's.
+          rounding: ``[M]``, how far apart rounding within a client's steps may move its messages
+            for two data sets (:func:`fljax._linalg.rounded_off` of each vector that a step
+            computes, added up). By default that of :data:`ROUNDINGS` operations on vectors as long
+            as the message, which is enough for one gradient step.
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
-            which no noise schedule covers; a client known to have two rows.
+            which no noise schedule covers; a client known to have two rows, or that does not
+            exist (of traced numbers such rows are not sent).
         """
         self._sent += 1
         if clients is None:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
             sending = jnp.ones(clients.shape, bool)
-        check_once(clients, sending)
+        sending = self._of_clients(clients, sending)
         if receivers is None:
             receivers = self._receivers
         else:
@@ -164,7 +181,7 @@ class Out:
             )
         sending = self._open(sending, "who sends a message")
         if self.private:
-            message = self._perturb(self._stages.privacy, message, clients, sending)
+            message = self._perturb(self._stages.privacy, message, clients, sending, rounding)
         else:
             message = self._open(message, "a message")
         if around is None:
@@ -174,8 +191,22 @@ class Out:
         message = self._encoded(message, clients, around, masks, compression, step_size)
         return self._attacked(message, clients, sending, around)
 
+    def _of_clients(
+        self, clients: Int[Array, " rows"], sending: Bool[Array, " rows"]
+    ) -> Bool[Array, " rows"]:
+        """Which rows are sent: none of clients that do not exist, or ``ValueError`` where these,
+        and clients with two rows, are known.
+        """
+        check_once(clients, sending, self._clients)
+        return sending & (clients >= 0) & (clients < self._clients)
+
     def _perturb(
-        self, notion: Notion, message: Array, clients: Array, sending: Array
+        self,
+        notion: Notion,
+        message: Array,
+        clients: Array,
+        sending: Array,
+        rounding: Array | None,
     ) -> Float[Array, "senders dim"]:
         if self._sensitivity is None:
             raise ValueError(
@@ -191,57 +222,78 @@ class Out:
         release = notion.release(
             self._plan, sensitivity, self._round, self._rounds, message.shape[1]
         )
-        times = jnp.zeros(sensitivity.shape, jnp.int32).at[clients].add(sending.astype(jnp.int32))
+        times = self._times(clients, sending)
         spent = {
             name: jnp.where(times > 0, value * times.astype(value.dtype), 0)
             for name, value in release.spent.items()
         }
-        noise = notion.draw(self._key, message.shape, message.dtype, self._round, clients)
-        scale = release.scale[clients][:, None]
-        if release.grid is None:
-            noise, grid = scale * noise, None
-        else:
-            grid = release.grid[clients][:, None]
-        ratio = jnp.mean((message / scale) ** 2, axis=1) / release.variance
+        # A key of its own: a class that draws by itself may split it or fold numbers into it.
+        drawn = notion.draw(self.key("privacy"), message.shape, message.dtype, self._round, clients)
+        ratio = jnp.mean((message / release.scale[clients][:, None]) ** 2, axis=1)
         missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
         at = jnp.where(sending, clients, len(missing))
-        self.signal_to_noise = missing.at[at].set(ratio, mode="drop")
-        return self._leave(message, noise, sensitivity[clients], spent, clients, sending, grid)
+        self.signal_to_noise = missing.at[at].set(ratio / release.variance, mode="drop")
+        if rounding is None:
+            rounding = ROUNDINGS * rounded_off(message)
+        noise = PrivateNoise(
+            drawn, release.scale[clients], None if release.grid is None else release.grid[clients]
+        )
+        return self._leave(message, noise, sensitivity[clients], spent, clients, sending, rounding)
+
+    def _times(
+        self, clients: Int[Array, " rows"], sending: Bool[Array, " rows"]
+    ) -> Int[Array, " clients"]:
+        """How many of the rows that are sent each client has."""
+        return jnp.zeros(self._clients, jnp.int32).at[clients].add(sending.astype(jnp.int32))
 
     def _leave(
         self,
         clean: Float[Array, "rows numbers"],
-        noise: Shaped[Array, "rows numbers"],
+        noise: PrivateNoise,
         sensitivity: Float[Array, " rows"],
         spent: dict[str, Array],
         clients: Int[Array, " rows"],
         sending: Bool[Array, " rows"],
-        grid: Float[Array, "rows 1"] | None = None,
+        rounding: Float[Array, " rows"],
     ) -> Float[Array, "rows numbers"]:
         """Release values that depend on private data, perturbed and recorded in the ledger: the
-        only place where this happens.
+        only place where this happens. Rows that are not released come back as zeros: what the
+        ledger does not count must not depend on anybody's data.
 
         A number that overflows is released as the largest one, which keeps the distance between the
         messages of two neighbors; NaN is released as zero, and no guarantee holds then.
 
         Args:
           clean: a client's message, the server's sum, or clients' gradients in a step.
-          noise: scaled as it is added, or in steps of the grid.
-          sensitivity: of each row.
+          noise: what is added.
+          sensitivity: of each row, of exact arithmetic or of the arithmetic in use.
           spent: the privacy cost, ``[K]`` each.
           clients: the clients of the rows.
           sending: which of the rows are released.
-          grid: that rows are rounded to, for noise in integer steps.
+          rounding: how far apart rounding may move rows of this length for neighboring data sets,
+            besides the stated sensitivity.
+
+        Raises:
+          ValueError: a release inside of a transformation of the step's own (``vmap``, ``scan``),
+            where several would be counted as one and share their noise.
         """
+        if _check.transformed() != self._transformed:
+            raise ValueError(
+                "a private message leaves inside of jax.vmap, scan, cond or another transformation "
+                "of the step's own, where several messages would have one noise and count as one. "
+                "Send them in one call, as rows or as one longer message."
+            )
         for name, value in spent.items():
             self.spent[name] = self.spent[name] + value if name in self.spent else value
+        if "rho" in spent:
+            self.release_rho = jnp.maximum(
+                self.release_rho, jnp.max(spent["rho"]).astype(self.release_rho.dtype)
+            )
         exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
-        moved = jnp.max(jnp.where(exposed, rounded_off(clean) / sensitivity, 0))
-        self.rounding = jnp.maximum(self.rounding, moved.astype(self.rounding.dtype))
-        clean = made_finite(clean)
-        if grid is not None:
-            return on_grid(clean, noise, grid)
-        return clean + noise
+        released, unhidden = noise.added_to(clean, sensitivity)
+        moved = jnp.where(exposed, rounding / jnp.where(exposed, sensitivity, 1) + unhidden, 0)
+        self.rounding = jnp.maximum(self.rounding, jnp.max(moved).astype(self.rounding.dtype))
+        return jnp.where(sending[:, None], released, 0)
 
     def _open(self, value: T, what: str) -> T:
         """Return values sent unperturbed, which must not depend on private data; audits see them.
@@ -339,11 +391,17 @@ class Out:
         self.traffic = self.traffic.plus(new)
 
 
-def check_once(clients: Array, sending: Array) -> None:
-    """Raise ``ValueError`` where a client is known to send two messages as one."""
+def check_once(clients: Array, sending: Array, count: int) -> None:
+    """Raise ``ValueError`` where a client is known to send two messages as one, or not to exist."""
     if not (_check.is_concrete(clients) and _check.is_concrete(sending)):
         return
     numbers, times = np.unique(np.asarray(clients)[np.asarray(sending)], return_counts=True)
+    unknown = numbers[(numbers < 0) | (numbers >= count)]
+    if unknown.size:
+        raise ValueError(
+            f"client {unknown[0]} sends a message, and clients are numbered from 0 to {count - 1}; "
+            "give numbers of clients (clients=), or leave out rows of nobody (sending=False)."
+        )
     if np.any(times > 1):
         raise ValueError(
             f"client {numbers[np.argmax(times)]} sends {times.max()} rows of one message; give "

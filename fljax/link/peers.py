@@ -22,6 +22,7 @@ class Peers(Out):
         *,
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
+        rounding: Float[Array, " clients"] | None = None,
     ) -> tuple[Array, Inbox]:
         """Send one message of every client to its neighbors.
 
@@ -33,6 +34,7 @@ class Peers(Out):
             default. It is used for the traffic only: other neighbors must not combine the message,
             that is, their weights of it must be zero.
           compression: the algorithm's own, in place of the simulation's.
+          rounding: as of :meth:`send`.
 
         Returns:
           The sent message of each client, ``[K, D]``, perturbed and compressed, and the inbox with
@@ -66,6 +68,7 @@ class Peers(Out):
             sending=None if self._everyone else self.available,
             receivers=receivers,
             compression=compression,
+            rounding=rounding,
         )
         said, own, cancelled, added = clean, None, None, None
         if self._stages.noise is not None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax._linalg import clipped_rows
+from fljax._linalg import CLIP_ROUNDINGS, accumulated, clipped_rows, rounded_off
 from fljax._memory import on_cpu
 from fljax._numerics import HIGHEST
 from fljax.federation import Federation
@@ -16,7 +16,7 @@ from fljax.graphs import Combination
 from fljax.link.compression import WORD, Compressor
 from fljax.link.delays import DelayLaw, Fixed, Line
 from fljax.link.inbox import Inbox
-from fljax.link.out import Out, check_once
+from fljax.link.out import ROUNDINGS, Out
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian
 
@@ -99,7 +99,7 @@ class Server(Out):
 
     def average(
         self,
-        learn: Callable[[Int[Array, " group"] | None], Float[Array, "group dim"]],
+        learn: Callable[[Int[Array, " group"] | None], Any],
         around: Float[Array, " dim"],
         *,
         at_once: Callable[[], Float[Array, " dim"]] | None = None,
@@ -108,8 +108,9 @@ class Server(Out):
         """Return the mean of the clients' models, computed in the cheapest way.
 
         Args:
-          learn: function from client numbers, or ``None`` for all clients, to their models; these
-            are sent, perturbed if there is a budget.
+          learn: function from client numbers to their models; or, from ``None``, to those of all
+            clients and what :meth:`send` takes as their ``rounding``. The models are sent,
+            perturbed if there is a budget.
           around: ``[D]``, the server's model; it is kept where nothing arrives.
           at_once: computes the mean itself, where this costs less than single models: used where
             no stage changes these.
@@ -119,7 +120,10 @@ class Server(Out):
             self._count_sent(jnp.sum(self._receivers), len(around), None)
             return at_once()
         if self.whole or self.private:
-            said = self.send(learn(None), around, sending=self.available, step_size=step_size)
+            models, rounding = learn(None)
+            said = self.send(
+                models, around, sending=self.available, step_size=step_size, rounding=rounding
+            )
             return self.mean(said, around)
         # Only those who are there compute, and the average is over what arrives.
         return self.collect(learn, self.available, around, step_size=step_size).move(around)
@@ -223,8 +227,7 @@ class Server(Out):
         length = dim if one is None else one.shape[1]
         if compression is not None:
             compression.check(length)
-        check_once(clients, senders)
-        senders = self._open(senders, "who sends to a server")
+        senders = self._open(self._of_clients(clients, senders), "who sends to a server")
         if trusted:
             senders = _once(clients, senders, self._clients)
         weights = None if weights is None else self._open(weights, "weights of messages")
@@ -380,28 +383,34 @@ class Server(Out):
                 "release. Join the two messages into one."
             )
         assert isinstance(mechanism, CentralGaussian)
-        zero = jnp.zeros((), around.dtype)
+        zero, none = jnp.zeros((), around.dtype), jnp.zeros_like(around)
 
         def add(group: Array, real: Array, sums: Any) -> Any:
-            total, within, count = sums
+            total, rest, within, count = sums
             change, kept = clipped_rows(said(group) - around[None], state.clip)
             here = real.astype(around.dtype)
-            total = total + jnp.matmul(here, change, precision=HIGHEST)
-            # Who changes nothing is not counted, as one who is not there: neighbors to each other.
+            total, rest = _add_in_groups(total, rest, here, change)
+            # A client that changes nothing is not counted, like an absent one: the two are
+            # neighbors.
             counted = jnp.where(jnp.any(change != 0, axis=1), here, 0)
-            return total, within + jnp.sum(jnp.where(kept, counted, 0)), count + jnp.sum(counted)
+            within = within + jnp.sum(jnp.where(kept, counted, 0))
+            return total, rest, within, count + jnp.sum(counted)
 
-        sums = _in_groups(add, arriving, (jnp.zeros_like(around), zero, zero))
-        release = mechanism.release(self._plan, state, self.key("server"), *sums)
+        total, _, within, count = _in_groups(add, arriving, (none, none, zero, zero))
+        release = mechanism.release(self._plan, state, self.key("server"), total, within, count)
         took_part = jnp.zeros(len(self.available), bool).at[clients].max(senders)
         only = jnp.zeros(1, jnp.int32)
+        clean = release.clean[None]
+        inexact = 1 + sum_rounding(len(senders), around.dtype) / mechanism.moved
+        noise = release.noise._replace(scale=inexact * release.noise.scale)
         sum_said = self._leave(
-            release.clean[None],
-            release.noise[None],
-            release.sensitivity[None],
+            clean,
+            noise,
+            inexact * release.sensitivity[None],
             mechanism.spent(took_part, around.dtype),
             only,
             only == 0,
+            (ROUNDINGS + mechanism.bands) * rounded_off(clean),
         )
         mean, state = mechanism.after(self._plan, state, release, sum_said[0])
         self.memory = self.memory._replace(mechanism=state)
@@ -617,6 +626,48 @@ def _once(
     first = jnp.full(count, len(clients), jnp.int32)
     first = first.at[jnp.where(sending, clients, count)].min(rows, mode="drop")
     return sending & (first[clients] == rows)
+
+
+def _add_in_groups(
+    total: Float[Array, " dim"],
+    rest: Float[Array, " dim"],
+    weights: Float[Array, " rows"],
+    rows: Float[Array, "rows dim"],
+) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
+    """Weighted rows on top of a sum with twice the digits, :data:`GROUP` rows at a time."""
+    groups = -(-len(weights) // GROUP)
+    if groups <= 1:
+        return accumulated(total, rest, jnp.matmul(weights, rows, precision=HIGHEST))
+    more = groups * GROUP - len(weights)
+    weights = jnp.pad(weights, (0, more)).reshape(groups, GROUP)
+    rows = jnp.pad(rows, ((0, more), (0, 0))).reshape(groups, GROUP, rows.shape[1])
+    parts = jnp.einsum("gr,grd->gd", weights, rows, precision=HIGHEST)
+
+    def one(sums: tuple[Array, Array], part: Array) -> tuple[tuple[Array, Array], None]:
+        return accumulated(*sums, part), None
+
+    return jax.lax.scan(one, (total, rest), parts)[0]
+
+
+def sum_rounding(senders: int, dtype: Any) -> float:
+    r"""How far apart rounding may move the sums of clipped updates of two neighbors, in clips,
+    besides their exact distance.
+
+    With :math:`u` the unit roundoff: the norm of a clipped row exceeds the clip by at most
+    ``CLIP_ROUNDINGS`` times :math:`u`. A row is part of one sum of at most :math:`G=32` rows, whose
+    partial sums, of at most :math:`G` clips, are rounded in either world in at most :math:`G`
+    additions, :math:`2G^2u`. Sums of groups without that row are the same to the last bit. They
+    are added up with twice the digits: a partial sum of :math:`jG` clips is rounded by at most
+    :math:`2u^2jG` in either world, so :math:`2u^2K^2/G` in all for :math:`K` senders. The rounding
+    of the final sum, which is as long as the data make it, is measured.
+
+    Args:
+      senders: :math:`K`.
+      dtype: of the updates.
+    """
+    unit = float(jnp.finfo(dtype).eps) / 2
+    once = CLIP_ROUNDINGS + 2 * GROUP**2
+    return once * unit + 2 * unit**2 * senders**2 / GROUP
 
 
 def _in_groups(

@@ -78,15 +78,17 @@ class UploadNoise(Perturbation):
         Raises:
           ValueError: noise on updates in messages that contain none.
         """
-        drawn = jax.vmap(lambda key: self.draw(key, message.shape[1:], message.dtype))(keys)
         if self.on == "models":
-            return message + drawn
-        if step_size is None:
+            factor = 1.0
+        elif step_size is None:
             raise ValueError(
                 "noise on updates needs the step size by which a message multiplies them; let the "
                 "step pass step_size= to now.link.collect or send, or take on='models'."
             )
-        return message - step_size * drawn
+        else:
+            factor = -step_size
+        factors = jnp.broadcast_to(jnp.asarray(factor, message.dtype), (len(message),))
+        return jax.vmap(self.added)(keys, message, factors)
 
 
 @module

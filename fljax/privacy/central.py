@@ -19,10 +19,12 @@ from jaxtyping import Array, Bool, Float
 from fljax import _check
 from fljax._generator import private_normal
 from fljax._module import float_dtype, module, replace, static
+from fljax._numerics import represented
 from fljax.participation import Everyone, Law, Selector
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
 from fljax.privacy.accounting.sampling import amplifies
+from fljax.privacy.discrete import PrivateNoise
 
 __all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State", "banded_root"]
 
@@ -45,16 +47,17 @@ class State(NamedTuple):
     """State of the mechanism between rounds."""
 
     clip: Array  # []  of this round
-    past: Array  # [bands - 1, D]  noise of the last rounds, newest first, in units of its own
+    totals: Array  # [bands - 1, D]  sums of the last rounds, newest first, in deviations of noise
+    published: Array  # [bands - 1, D]  what was published of them, likewise
 
 
 class Published(NamedTuple):
     """The release of a round."""
 
     clean: Array  # [D], or [D + 1] with the share of updates within the clip
-    noise: Array  # likewise
+    noise: PrivateNoise  # of one row
     sensitivity: Array  # []  how far a neighbor moves it
-    past: Array  # [bands - 1, D]  for the next round
+    total: Array  # [D]  the sum of the round; of several bands in deviations of noise
 
 
 @module
@@ -111,7 +114,12 @@ class CentralGaussian:
     :math:`y^{(n)}=\big(g^{(n)}-\sum_{j=1}^{b-1}c_jy^{(n-j)}\big)/c_0` with normal :math:`g` and
     :math:`c_j\propto\binom{2j}j4^{-j}`, :math:`\|c\|=1`: the banded square root of the matrix of
     prefix sums. The noise of a round then cancels a part of the noise of earlier rounds, so that
-    less noise remains in their sum, as in DP-FTRL.
+    less noise remains in their sum, as in DP-FTRL. It is computed the other way around: with
+    :math:`x` the sums in deviations of their noise, the server perturbs
+    :math:`\theta^{(n)}=\sum_jc_jx^{(n-j)}` by :math:`g^{(n)}` alone, on the grid of
+    :func:`fljax.privacy.discrete.perturbed`, and publishes
+    :math:`\big(\theta^{(n)}+g^{(n)}-\sum_{j\ge1}c_j\hat x^{(n-j)}\big)/c_0`, a function of
+    perturbed numbers.
 
     The privacy cost of a client is, each time it takes part, one Gaussian release of multiplier
     :math:`z`: :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). Columns
@@ -311,7 +319,8 @@ class CentralGaussian:
     def begin(self, dim: int, dtype: Any) -> State:
         """Return the state before the first round."""
         first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
-        return State(jnp.asarray(first, dtype), jnp.zeros((self.bands - 1, dim), dtype))
+        none = jnp.zeros((self.bands - 1, dim), dtype)
+        return State(jnp.asarray(first, dtype), none, none)
 
     def release(
         self,
@@ -322,7 +331,7 @@ class CentralGaussian:
         within: Float[Array, ""],
         count: Float[Array, ""],
     ) -> Published:
-        """Return what the server releases, before noise is added, and the noise.
+        """Return what the server releases before noise is added, and the noise.
 
         Args:
           plan: of the run.
@@ -332,21 +341,29 @@ class CentralGaussian:
           within: the number of updates that needed no clipping.
           count: the number of updates, except those of zeros.
         """
-        k_updates, k_share = jax.random.split(key)
-        column = jnp.asarray(banded_root(self.bands), total.dtype)
-        drawn = private_normal(k_updates, total.shape, total.dtype)
-        drawn = (drawn - jnp.sum(column[1:, None] * state.past, axis=0)) / column[0]
-        past = jnp.concatenate([drawn[None], state.past])[: self.bands - 1]
-        scale = plan.update_noise * state.clip
-        clean, noise = total, scale * drawn
+        dtype = total.dtype
+        # A clip below what has all its digits would leave its noise without them.
+        clip = represented(state.clip, state.clip >= 0)
+        scale = (plan.update_noise * clip).astype(dtype)
+        clean = total
+        if self.bands > 1:
+            column = jnp.asarray(banded_root(self.bands), dtype)
+            total = total / scale
+            before = jnp.sum(column[1:, None] * state.totals, axis=0)
+            clean = scale * (column[0] * total + before)
         if isinstance(self.clip, AdaptiveClip):
             # The share of updates within the clip is one number more, in units of its noise.
-            unit = (scale / plan.share_noise).astype(total.dtype)
-            share = unit * (within - count / 2)
-            clean = jnp.append(clean, share)
-            noise = jnp.append(noise, scale * private_normal(k_share, (), total.dtype))
-        moved = _MOVED[self.neighbors] * scale / self.noise_multiplier
-        return Published(clean, noise.astype(clean.dtype), moved.astype(clean.dtype), past)
+            unit = (scale / plan.share_noise).astype(dtype)
+            clean = jnp.append(clean, unit * (within - count / 2))
+        drawn = private_normal(key, clean.shape, dtype)
+        moved = (self.moved * scale / self.noise_multiplier).astype(dtype)
+        noise = PrivateNoise(drawn[None], scale[None], releases=self.bands)
+        return Published(clean, noise, moved, total)
+
+    @property
+    def moved(self) -> float:
+        """Sensitivity of the sum of updates, in clips."""
+        return _MOVED[self.neighbors]
 
     def after(
         self, plan: Plan, state: State, release: Published, said: Float[Array, " numbers"]
@@ -359,13 +376,21 @@ class CentralGaussian:
           release: what :meth:`release` returned.
           said: its numbers after noise was added.
         """
-        clip = state.clip
+        scale, clip = release.noise.scale[0], state.clip
         if isinstance(self.clip, AdaptiveClip):
-            said, counted = said[:-1], said[-1] * plan.share_noise / (plan.update_noise * clip)
+            said, counted = said[:-1], said[-1] * plan.share_noise / scale
             share = 0.5 + counted / plan.expected
             clip = clip * jnp.exp(-self.clip.learning_rate * (share - self.clip.quantile))
+        totals, published = state.totals, state.published
+        if self.bands > 1:
+            column = jnp.asarray(banded_root(self.bands), said.dtype)
+            before = jnp.sum(column[1:, None] * published, axis=0)
+            newest = (said / scale - before) / column[0]
+            said = scale * newest
+            totals = jnp.concatenate([release.total[None], totals])[:-1]
+            published = jnp.concatenate([newest[None], published])[:-1]
         mean = (said / plan.expected).astype(said.dtype)
-        return mean, State(clip.astype(state.clip.dtype), release.past)
+        return mean, State(clip.astype(state.clip.dtype), totals, published)
 
     def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """Return what a round adds to the ledger. Every client counts each release, whether or not
@@ -374,7 +399,7 @@ class CentralGaussian:
         """
         if self.arrivals == "secret":
             took_part = jnp.ones_like(took_part)
-        rho = (_MOVED[self.neighbors] / self.noise_multiplier) ** 2 / 2
+        rho = (self.moved / self.noise_multiplier) ** 2 / 2
         return {
             "rho": jnp.where(took_part, rho, 0).astype(dtype),
             "releases": jnp.ones(took_part.shape, dtype),

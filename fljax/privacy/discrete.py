@@ -1,22 +1,40 @@
-r"""Discrete noise: integers with probabilities :math:`\Pr[x]\propto e^{-x^2/2s^2}` or
-:math:`e^{-|x|/s}`, from tables.
+r"""Noise on a grid: how a message is perturbed without traces of it in the last bits.
 
-Noise that is drawn as a real number in floating point leaves traces of the perturbed value in the
-last bits of the sum. Integers leave none: a message is rounded to a grid, and noise on that grid is
-added in exact integer arithmetic.
+Noise that is drawn as a real number in floating point and added to a float leaves traces of the
+perturbed value in the last bits of the sum: near zero the sum can only lie on a lattice that
+depends on the message (Mironov 2012). Integers leave none. So a message is rounded to a grid, noise
+is an integer number of grid steps, and the two are added exactly:
+
+* :func:`perturbed`: normal or Laplace numbers that are multiples of a fixed step. What leaves is a
+  function of the sum of two integers. The first has the sensitivity of the message plus that of
+  rounding; the second has a distribution of its own, which depends on nothing.
+* :func:`on_grid`, with :func:`discrete_gaussian` and :func:`discrete_laplace`: integers with
+  probabilities :math:`\Pr[x]\propto e^{-x^2/2s^2}` or :math:`e^{-|x|/s}`, from tables.
 """
 
 import decimal
 import functools
+import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
-from fljax._generator import words
+from fljax._generator import NORMAL_END, WIDE_END, normal_steps, words
+from fljax._numerics import along, made_finite
 
-__all__ = ["MOST_STEPS", "discrete_gaussian", "discrete_laplace", "on_grid"]
+__all__ = [
+    "MOST_STEPS",
+    "PrivateNoise",
+    "discrete_gaussian",
+    "discrete_laplace",
+    "least_delta",
+    "on_grid",
+    "perturbed",
+    "widened",
+]
 
 #: Uniform bits of a table lookup, and decimal digits to which tables are computed: more than the
 #: number of draws of any run could reveal.
@@ -189,3 +207,138 @@ def on_grid(
     lower = lower & (2**LOWER - 1)
     said = grid * (upper.astype(message.dtype) * unit + lower.astype(message.dtype))
     return jnp.where(none, message, said)
+
+
+def widened(
+    scale: Float[Array, "*rows"],
+    sensitivity: Float[Array, "*rows"],
+    numbers: int,
+    dtype: Any,
+    releases: int = 1,
+) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
+    r"""Return the deviation of Gaussian noise that hides the sensitivity of messages after rounding
+    to its grid as well as the given one hides the sensitivity before, and the share of the
+    sensitivity that it does not hide.
+
+    Rounding to a grid of step :math:`g` moves each of :math:`D` numbers by at most :math:`g/2`, and
+    so two messages apart by at most :math:`g\sqrt D`. With :math:`g=\sigma'/s`,
+
+    .. math:: \frac{\Delta+\sigma'\sqrt D/s}{\sigma'}=\frac\Delta\sigma
+        \quad\text{for}\quad\sigma'=\frac\sigma{1-\kappa},\qquad
+        \kappa=\frac{\sigma\sqrt D}{s\Delta}.
+
+    With :math:`\sigma=\Delta` the noise of 100 numbers grows by 8e-5 in single precision. It is at
+    most doubled; beyond that, a share of the sensitivity remains that no noise hides.
+
+    Args:
+      scale: :math:`\sigma`, standard deviations.
+      sensitivity: :math:`\Delta`; where it is zero there is nothing to hide.
+      numbers: :math:`D`.
+      dtype: of the messages.
+      releases: that one client's data may move together; then :math:`D` is that of all of them.
+    """
+    exposed, steps = sensitivity > 0, normal_steps(dtype, (numbers,))
+    ratio = jnp.where(exposed, scale, 0) / jnp.where(exposed, sensitivity, 1)
+    lost = ratio * (math.sqrt(numbers * releases) / steps)
+    # A step below the smallest number would be no grid.
+    least = float(jnp.finfo(scale.dtype).tiny) * 2 * steps
+    scale = jnp.where(exposed, jnp.maximum(scale, least), scale)
+    return scale / (1 - jnp.minimum(lost, 0.5)), jnp.maximum(lost - 0.5, 0)
+
+
+def least_delta(rho: float, release_rho: float, dtype: Any) -> float:
+    r"""Return a delta below which no epsilon holds for Gaussian noise, since the numbers that are
+    drawn end at :math:`b` standard deviations: 7.54 in single precision, 9.49 in double.
+
+    A message that a neighbor moves by :math:`\mu` deviations takes values that the other cannot
+    take with the probability :math:`Q(b-\mu)-Q(b)`. Over all ways in which :math:`n` equal moves,
+    of numbers or of releases, may make up the total :math:`\rho=n\mu^2/2`, none larger than that
+    of a single release and at most a billion, the largest sum of these is returned.
+
+    Args:
+      rho: of all releases.
+      release_rho: the largest of a single one.
+      dtype: of the messages.
+
+    Example:
+      >>> least_delta(0.5, 0.5, "float32") < 1e-10, least_delta(30, 30, "float32") > 0.5
+      (True, True)
+    """
+    from scipy import special  # not for those who never ask
+
+    end = WIDE_END if np.dtype(dtype) == np.float64 else NORMAL_END
+    if not rho > 0:
+        return 0.0
+    fewest = max(1.0, rho / release_rho if release_rho > 0 else 1.0)
+    moves = np.maximum(fewest, np.geomspace(1, 1e9, 400))
+    size = np.sqrt(2 * rho / moves)
+    outside = special.ndtr(size - end) - special.ndtr(-end)
+    return float(min(1.0, np.max(moves * outside)))
+
+
+def perturbed(
+    message: Float[Array, "*shape"],
+    drawn: Float[Array, "*shape"],
+    scale: Float[Array, "..."] | float,
+    steps: float | None = None,
+) -> Float[Array, "*shape"]:
+    r"""Return the message on a grid plus noise on it,
+    :math:`g\,(\lfloor m/g\rceil+\lfloor sz\rceil)` with the step :math:`g=\sigma/s`.
+
+    Both summands are integers, and a float sum of two integers is the rounded exact sum: a function
+    of it alone. So what is returned is a post-processing of the integer
+    :math:`\lfloor m/g\rceil` plus noise whose distribution does not depend on the message, at any
+    precision, and two messages have the same set of possible results, except where the noise ends
+    (:func:`least_delta`). Where the scale is zero there is no noise, and the message is returned as
+    it is.
+
+    Args:
+      message: a number that is infinite is the largest one, NaN is zero.
+      drawn: noise of deviation, or scale, one: multiples of ``1 / steps``; others are rounded.
+      scale: :math:`\sigma\ge0`, of leading axes.
+      steps: :math:`s`, by default that of Gaussian noise.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> noise = jnp.arange(-3.0, 4) / 2**17  # of a deviation of 2**17 / 100 steps of 0.01
+      >>> perturbed(jnp.full(7, 0.034), noise, 2**17 / 100).round(3).tolist()
+      [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06]
+    """
+    dtype = jnp.dtype(jnp.float64 if message.dtype == jnp.float64 else jnp.float32)
+    steps = normal_steps(dtype, message.shape) if steps is None else steps
+    message = made_finite(message)
+    scale = along(jnp.asarray(scale, dtype), message)
+    none = scale == 0
+    step = jnp.where(none, 1, scale / steps)
+    whole = jnp.round(message.astype(dtype) * (1 / step))
+    result = step * (whole + jnp.round(drawn.astype(dtype) * steps))
+    result = made_finite(result.astype(message.dtype))
+    return jnp.where(none, message, result)
+
+
+class PrivateNoise(NamedTuple):
+    """The noise on the rows of a release."""
+
+    drawn: Shaped[Array, "rows numbers"]  # of deviation, or scale, one; or in steps of the grid
+    scale: Float[Array, " rows"]  # before it grows with what rounding to the grid adds
+    grid: Float[Array, " rows"] | None = (
+        None  # of noise in whole steps, whose scale provides for it
+    )
+    releases: int = 1  # in which one client's data may appear, and move them together
+
+    def added_to(
+        self, clean: Float[Array, "rows numbers"], sensitivity: Float[Array, " rows"]
+    ) -> tuple[Float[Array, "rows numbers"], Float[Array, " rows"]]:
+        """Return the perturbed rows, and the share of the sensitivity that the noise does not hide.
+
+        Args:
+          clean: without noise.
+          sensitivity: of the rows.
+        """
+        if self.grid is not None:
+            released = on_grid(made_finite(clean), self.drawn, self.grid[:, None])
+            return released, jnp.zeros_like(sensitivity)
+        scale, unhidden = widened(
+            self.scale, sensitivity, clean.shape[1], clean.dtype, self.releases
+        )
+        return perturbed(clean, self.drawn, scale), unhidden

@@ -81,20 +81,29 @@ class NoisyGradients:
           model: ``[K, D]``.
           share: ``[K]``, the largest weight that a sample can have, and has.
         """
-        weights = jnp.minimum(batch.weights, share[:, None])
-        clip = jnp.asarray(self.clip, model.dtype)
-        return replace(batch, weights=weights, clip=clip).gradient(model)
+        return self.clipped(batch, share).gradient(model)
 
-    def noise(
-        self, key: Array, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
-    ) -> Float[Array, "clients dim"]:
-        """Return the noise that is added to the gradient; the key is consumed."""
-        scale = self.noise_multiplier * self._most(share)[:, None]
-        return scale * private_normal(key, model.shape, model.dtype)
+    def clipped(self, batch: Problem, share: Float[Array, " clients"]) -> Problem:
+        """Return the batch with clipped per-sample gradients, no sample of more than its share."""
+        weights = jnp.minimum(batch.weights, share[:, None])
+        return replace(batch, weights=weights, clip=jnp.asarray(self.clip, weights.dtype))
+
+    @property
+    def moved(self) -> float:
+        """Sensitivity of a sum of clipped gradients, in clips."""
+        return _MOVED[self.neighbors]
+
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Float[Array, "clients dim"]:
+        """Draw noise of deviation one; the key is consumed."""
+        return private_normal(key, shape, dtype)
+
+    def scale(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
+        """Standard deviation of the noise on each client's gradient."""
+        return self.noise_multiplier * self._most(share)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """Sensitivity of each client's gradient to neighboring data, in Euclidean norm."""
-        return _MOVED[self.neighbors] * self._most(share)
+        return self.moved * self._most(share)
 
     def _most(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """What a sample can be of each client's gradient."""
@@ -103,5 +112,5 @@ class NoisyGradients:
     def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """Return what ``times`` releases of each client add to the ledger."""
         releases = times.astype(dtype)
-        rho = (_MOVED[self.neighbors] / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
+        rho = (self.moved / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
         return {"rho": rho * releases, "releases": releases}

@@ -9,6 +9,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
+from fljax.privacy.discrete import least_delta
 from fljax.privacy.notions import NEIGHBORS
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
       ledger: ``rho``, or ``epsilon`` with or without ``delta``; or ``rho`` and ``releases`` with
         ``noise_multiplier``, ``sampling_rate`` and ``drawn_from``, as they are named in results.
         With ``rho`` may be given ``gaussian_noise``, 1 where all noise is continuous Gaussian
-        noise; 0 by default.
+        noise; 0 by default; and then ``release_rho``, the largest of a single release, and
+        ``precision``, the bits of its numbers: below the delta at which the numbers that are drawn
+        end (:func:`fljax.privacy.discrete.least_delta`) no epsilon holds, and it is infinite.
       delta: in (0, 1).
 
     Raises:
@@ -51,6 +54,10 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
     _check.interval("delta", delta, at_least=0, below=1)
     if "rho" in ledger:
         rho = ledger["rho"]
+        if _gaussian(ledger) and "release_rho" in ledger:
+            dtype = f"float{round(ledger.get('precision', 32))}"
+            if delta < least_delta(rho, ledger["release_rho"], dtype):
+                return math.inf
         conversion = "gaussian" if _gaussian(ledger) else "canonne-kamath-steinke"
         shown = float(accounting.zcdp_epsilon(rho, delta, conversion)) if rho > 0 else 0.0
         return min(shown, _secret_epsilon(ledger, delta))
@@ -146,7 +153,7 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
 def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
     """A ledger's variables under the names of :func:`claimed_epsilon`."""
     names = {f"{prefix}{name}": name for name in ("rho", "epsilon", "delta", "releases")}
-    about = ("noise_multiplier", "sampling_rate", "drawn_from", "gaussian_noise")
+    about = ("noise_multiplier", "sampling_rate", "drawn_from", "gaussian_noise", "release_rho")
     kept = [name for name in (*names, *about) if name in results]
     if not names.keys() & set(kept):
         raise ValueError(
@@ -154,7 +161,10 @@ def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
             "fljax.privacy.ZCDP(total_rho=1.0). Noise or masks without a budget claim no epsilon; "
             "fljax.audit.overheard says whom they protect from whom."
         )
-    return results[kept].rename({old: new for old, new in names.items() if old in results})
+    ledger = results[kept].rename({old: new for old, new in names.items() if old in results})
+    if "release_rho" in ledger:
+        ledger["precision"] = 8.0 * np.dtype(results.attrs.get("dtype", "float32")).itemsize
+    return ledger
 
 
 def _epsilon(ledger: "xarray.Dataset", delta: float) -> "xarray.DataArray":

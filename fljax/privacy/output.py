@@ -1,24 +1,29 @@
 """Output noise, (181): release trained models with noise calibrated to their sensitivity (182).
 
 One release is accounted once; each further release of the same data adds its own cost
-(:mod:`fljax.privacy.accounting`). The guarantees are those of exact arithmetic: the noise has as
-many random bits as floats need, but its sum with the models is rounded. The closest mechanisms with
-guarantees proven for floats are the budgets of a simulation that round messages to a grid
-(:class:`fljax.privacy.DiscreteZCDP`).
+(:mod:`fljax.privacy.accounting`). Models are rounded to a grid and perturbed on it, so that the
+last bits of what is released tell nothing (:mod:`fljax.privacy.discrete`); the noise provides for
+what rounding adds to their sensitivity.
 """
 
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._generator import as_key, private_laplace, private_normal
+from fljax._generator import as_key, private_normal
 from fljax._module import float_dtype
+from fljax._numerics import represented
 from fljax.privacy import accounting
+from fljax.privacy.discrete import discrete_laplace, least_delta, on_grid, perturbed, widened
 
 __all__ = ["gaussian_release", "laplace_release"]
+
+#: Grid steps per scale of Laplace noise.
+STEPS = 2**22
 
 
 @checked
@@ -51,7 +56,8 @@ def gaussian_release(
 
     Raises:
       ValueError: a negative sensitivity, a budget that is not positive, the classical scale outside
-        the range of its theorem.
+        the range of its theorem; a delta below which no epsilon holds, since the numbers that are
+        drawn end (:func:`fljax.privacy.discrete.least_delta`).
       TypeError: a traced budget.
 
     Guarantees:
@@ -73,7 +79,30 @@ def gaussian_release(
         if scale == "analytic"
         else accounting.classical_gaussian_sigma
     )
-    return _noisy(key, models, private_normal, float(sigma(1.0, epsilon, delta)) * sensitivity)
+    models = jnp.asarray(models, float_dtype())
+    ratio = float(sigma(1.0, epsilon, delta))
+    rho = 1 / (2 * ratio**2)
+    least = least_delta(rho, rho, models.dtype)
+    if delta < least:
+        raise ValueError(
+            f"delta={delta:g} is below {least:.2g}, where the random numbers of {models.dtype} end "
+            "and no epsilon holds; take a larger delta, a smaller epsilon or double precision "
+            "(`jax_enable_x64`)."
+        )
+    moved = represented(jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0)
+    rows = models.shape[-1] if models.ndim else 1
+    # All models together are one release.
+    scale, unhidden = widened(ratio * moved, moved, rows, models.dtype, models.size // max(rows, 1))
+    _check.known(_refuse_unhidden, unhidden)
+    return perturbed(models, private_normal(as_key(key), models.shape, models.dtype), scale)
+
+
+def _refuse_unhidden(share: Array) -> None:
+    if np.any(np.asarray(share) > 0):
+        raise ValueError(
+            "rounding so many models to a grid would add more to their sensitivity than noise "
+            "hides; release fewer of them at a time, or in double precision (`jax_enable_x64`)."
+        )
 
 
 @checked
@@ -85,6 +114,11 @@ def laplace_release(
 ) -> Float[Array, "*rows dim"]:
     r"""Return models with Laplace noise of scale :math:`\Delta_1/\epsilon`, (181).
 
+    The noise is discrete: with integers :math:`x` of probability
+    :math:`\propto e^{-|x|/s}`, :math:`s=2^{22}`, a number :math:`m` becomes
+    :math:`g\,(\lfloor m/g\rceil+x)`. Rounding adds :math:`g` a number to the sensitivity, and
+    :math:`g=\Delta_1/(s\epsilon-D)` for :math:`D` numbers in all spends :math:`\epsilon`.
+
     Args:
       key: random key; a number is its seed.
       models: as in :func:`gaussian_release`.
@@ -95,8 +129,14 @@ def laplace_release(
     Returns:
       The noisy models, of the same shape.
 
+    Raises:
+      ValueError: a negative sensitivity, a budget that is not positive, or so small that rounding
+        would spend it.
+
     Guarantees:
-      :math:`\epsilon`-DP, for the relation of neighbors of the sensitivity.
+      :math:`\epsilon`-DP, for the relation of neighbors of the sensitivity; up to a total
+      variation of :math:`2^{-78}` for every number
+      (:func:`~fljax.privacy.discrete.discrete_laplace`).
 
     Example:
       >>> import jax.numpy as jnp
@@ -108,11 +148,14 @@ def laplace_release(
       Jung 2025, (181); Dwork & Roth 2014, theorem 3.6.
     """
     _check.nonnegative("sensitivity", sensitivity)
-    scale = float(accounting.laplace_scale(1.0, epsilon)) * sensitivity
-    return _noisy(key, models, private_laplace, scale)
-
-
-def _noisy(key: Array | int, models: Array, draw, scale: Array | float) -> Array:
     models = jnp.asarray(models, float_dtype())
-    noise = draw(as_key(key), models.shape, models.dtype)
-    return models + jnp.asarray(scale, models.dtype) * noise
+    spare = STEPS / float(accounting.laplace_scale(1.0, epsilon)) - models.size
+    if spare <= 0:
+        raise ValueError(
+            f"epsilon={epsilon:g} is too small for {models.size} numbers: rounding them to a grid "
+            f"would spend it alone. Take more than {models.size / STEPS:.2g}, or release fewer."
+        )
+    moved = represented(jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0)
+    rows = models.reshape(1, -1)
+    drawn = discrete_laplace(as_key(key), rows.shape, STEPS)
+    return on_grid(rows, drawn, jnp.reshape(moved / spare, (1, 1))).reshape(models.shape)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fljax._arguments import checked
+from fljax.privacy.discrete import least_delta
 
 if TYPE_CHECKING:
     import xarray
@@ -65,6 +66,17 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
     return reasons
 
 
+def _gaussian_noise(dataset: "xarray.Dataset") -> str:
+    """How Gaussian noise is drawn, and the delta below which no epsilon holds for it."""
+    told = "Gaussian, rounded with the message to one grid"
+    if "release_rho" not in dataset or "privacy_rho" not in dataset:
+        return told
+    rho, one = (largest(dataset[name].values) for name in ("privacy_rho", "release_rho"))
+    least = least_delta(rho, one, dataset.attrs.get("dtype", "float32"))
+    end = "no epsilon holds" if least == 1 else f"no epsilon holds at a delta below {least:.1g}"
+    return f"{told}; its numbers end, so that {end}"
+
+
 @checked
 def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
     """Return the assumptions behind the privacy figures of results, and which do not hold.
@@ -106,7 +118,7 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
         gaussian = np.ravel(dataset["gaussian_noise"].values)
         gaussian = gaussian[~np.isnan(gaussian)]  # of the runs that are there
         stated["noise"] = (
-            "Gaussian, drawn and added in floating point"
+            _gaussian_noise(dataset)
             if gaussian.all()
             else f"{'not all' if gaussian.any() else 'not'} continuous Gaussian noise"
         )

@@ -59,6 +59,10 @@ FEW_FEATURES = 16
 CACHE_BYTES = 2**19
 
 
+#: Largest number of samples in one sum of clipped gradients, see :meth:`Problem.gradient_rounding`.
+BLOCK = 64
+
+
 class Reading(NamedTuple):
     """Some samples of one client, and what any model says of them.
 
@@ -868,7 +872,53 @@ class Problem:
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
             derivative = self._clipped(derivative)
-        return self.combination(self.weighted(derivative))
+        return self._combination_in_blocks(self.weighted(derivative))
+
+    def _combination_in_blocks(
+        self, values: Float[Array, "clients samples *outputs"]
+    ) -> Float[Array, "clients dim"]:
+        """As :meth:`combination`, of blocks of samples whose sums are added in pairs, so that the
+        roundings of a sum of clipped gradients are bounded (:meth:`gradient_rounding`).
+        """
+        block = self._block
+        if block == self.samples:
+            return self.combination(values)
+        blocks = self.samples // block
+        design = self.design.reshape(self.clients, blocks, block, -1)
+        values = values.reshape(self.clients, blocks, block, -1)
+        sums = jnp.einsum("kgbo,kgbp->kgop", values, design, precision=HIGHEST)
+        sums = sums.reshape(self.clients, blocks, -1)
+        while (blocks := sums.shape[1]) > 1:
+            half, odd = blocks // 2, sums[:, blocks - blocks % 2 :]
+            sums = sums[:, :half] + sums[:, half : 2 * half]
+            sums = jnp.concatenate([sums, odd], axis=1)
+        return sums[:, 0]
+
+    @property
+    def _block(self) -> int:
+        """Samples whose gradients are one sum; all of them where nothing bounds these."""
+        samples = self.samples
+        divisors = [size for size in range(8, BLOCK + 1) if samples % size == 0]
+        whole = samples <= BLOCK or not divisors or not self._promises
+        return samples if whole else divisors[-1]
+
+    def gradient_rounding(self) -> float:
+        r"""How far apart rounding may move two computed gradients of a client at one model for data
+        that differ in one sample, besides their exact distance: in units of the bound of
+        per-sample gradients times the largest weight of a sample.
+
+        With :math:`u` the unit roundoff, :math:`P` the numbers of a feature vector: a clipped
+        gradient exceeds its bound by at most the factor :math:`1+(P/2+8)u`, in which the norm has
+        most roundings. A sample is part of one sum of :math:`B` samples, whose partial sums of
+        :math:`j` gradients are rounded by at most :math:`ju` in either world, :math:`B^2u` in all;
+        then of at most :math:`2D_k/B` sums of sums that are :math:`B,2B,\dots` gradients long,
+        :math:`4D_ku`. All other sums are the same to the last bit (and where all samples differ,
+        :meth:`fljax.privacy.Gap.of` takes all roundings). :math:`B` divides the number of samples
+        and is 64 at most, where such a divisor is 8 at least; else all samples are one sum.
+        """
+        unit, samples, block = float(jnp.finfo(self.dtype).eps) / 2, self.samples, self._block
+        sums = block**2 + (4 * samples if block < samples else 0)
+        return (2 * (self.design.shape[2] / 2 + 8) + sums) * unit
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's :math:`f_k`; the regularizer is public and never

@@ -11,7 +11,7 @@ from fljax import _check
 from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.graph.pgfl import PRIVATE
-from fljax.algorithms.local_steps import counts_of, descent_gap, drawn, learn
+from fljax.algorithms.local_steps import counts_of, descend_from, descent_gap, drawn, learn
 from fljax.batches import Batches, Counts, check_per_client, per_client
 from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
@@ -102,12 +102,21 @@ class GraphFedAvg(Algorithm):
         counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
         step_size = self.step_size(now.number)
         length = step_size / counts.astype(problem.dtype)
-        batch = drawn(self.batches, now, who, longest)
         start = link.publish(state.server, who.here)[who.take(home)]
-        model, norm, *_ = learn(problem, who, start, length, longest, batch, counts, witness=True)
-        assert norm is not None
-        now.witness(jnp.where(who.here, norm, 0))
-        heard = link.send(model, clients=who.clients, sending=who.here, step_size=step_size)
+        rounding = None
+        if link.private:  # refuses batches
+            model, norm, rounding = descend_from(who.of(problem), start, length, longest, counts)
+            now.witness(jnp.where(who.here, norm, 0))
+        else:
+            batch = drawn(self.batches, now, who, longest)
+            model = learn(problem, who, start, length, longest, batch, counts).model
+        heard = link.send(
+            model,
+            clients=who.clients,
+            sending=who.here,
+            step_size=step_size,
+            rounding=rounding,
+        )
 
         one = jnp.zeros(len(heard), jnp.int32)
         mean, present = link.cell_means(heard, one, 1, who, state.server[:, None])

@@ -14,7 +14,7 @@ from fljax.federation import Federation
 from fljax.participation import PerServer, Selector, everyone_or
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem, factorize, prox
-from fljax.problems.solvers import ProxFactor, strong_convexity
+from fljax.problems.solvers import ProxFactor, prox_rounding, strong_convexity
 from fljax.rounds import Round
 from fljax.schedules import GeometricDecay
 
@@ -178,11 +178,11 @@ class PGFL(Algorithm):
 
         start = link.publish(state.server, who.here, received * now.problem.dim)
         center = start[server, cluster] + dual / self.penalty
-        model = prox(
-            data, who.take(state.factor), center, who.take(state.model), self.inner_iterations
-        )
+        before, turns = who.take(state.model), self.inner_iterations
+        model = prox(data, who.take(state.factor), center, before, turns)
         now.witness(jnp.where(who.here, data.sample_gradient_norm(model), 0))
-        heard = link.send(model, clients=who.clients, sending=who.here)
+        rounding = prox_rounding(center, before, model, turns)
+        heard = link.send(model, clients=who.clients, sending=who.here, rounding=rounding)
 
         said = heard - dual / self.penalty
         mean, present = link.cell_means(said, cluster, clusters, who, start)

@@ -11,7 +11,7 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.graphs import Graph
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem, factorize, prox
-from fljax.problems.solvers import ProxFactor, strong_convexity
+from fljax.problems.solvers import ProxFactor, prox_rounding, strong_convexity
 from fljax.rounds import Round
 
 __all__ = ["PADMM", "NetworkedADMM", "State"]
@@ -75,7 +75,8 @@ class NetworkedADMM(Algorithm):
         model = prox(now.problem, state.factor, center, state.model, self.inner_iterations)
         now.witness_at(model)
 
-        heard, inbox = now.link.exchange(model)
+        rounding = prox_rounding(center, state.model, model, self.inner_iterations)
+        heard, inbox = now.link.exchange(model, rounding=rounding)
         received = inbox.sum()
         dual = state.dual + self.penalty * (degree * heard - received)
         return State(model, heard, received, dual, state.factor)

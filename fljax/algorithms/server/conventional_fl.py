@@ -2,14 +2,13 @@ r"""Conventional federated learning with a server (Gauthier 2024, Algorithm 1; F
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._module import field, module, static
 from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.local_steps import descent_gap
+from fljax.algorithms.local_steps import Descent, descend_from, descent_gap
 from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -74,12 +73,15 @@ class ConventionalFL(ReleasesModel, Algorithm):
         problem, link, step_size = now.problem, now.link, self.step_size(now.number)
         server = link.publish(state.model)
 
-        def learn(clients: Array | None) -> Array:
+        def descent(some: Problem) -> Descent:
+            return descend_from(some, _copies(server, some), step_size, self.local_steps)
+
+        def learn(clients: Array | None) -> Array | tuple[Array, Array]:
             if clients is not None:
-                return self._descend(problem.take(clients).mapped(), server, step_size)[0]
-            model, norm = self._descend(problem, server, step_size)
+                return descent(problem.take(clients).mapped()).model
+            model, norm, rounding = descent(problem)
             now.witness(jnp.where(now.available, norm, 0))
-            return model
+            return model, rounding
 
         def at_once() -> Array:
             now.witness_at(_copies(server, problem))
@@ -87,17 +89,6 @@ class ConventionalFL(ReleasesModel, Algorithm):
 
         quick = at_once if self.local_steps == 1 else None
         return State(link.average(learn, server, at_once=quick, step_size=step_size))
-
-    def _descend(self, problem: Problem, server: Array, step_size: Array) -> tuple[Array, Array]:
-        """Return the models after the local steps, and the largest gradient norms along them."""
-
-        def descend(_, carry):
-            model, norm = carry
-            norm = jnp.maximum(norm, problem.sample_gradient_norm(model))
-            return model - step_size * problem.gradient(model), norm
-
-        norms = jnp.zeros(problem.clients, problem.dtype)
-        return jax.lax.fori_loop(0, self.local_steps, descend, (_copies(server, problem), norms))
 
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
