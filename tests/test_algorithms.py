@@ -12,6 +12,7 @@ from scipy import stats
 import fljax as fl
 from fljax import algorithms
 from fljax._generator import as_key, private_normal
+from fljax._numerics import key_of
 from fljax.algorithms import (
     PADMM,
     REGISTRY,
@@ -153,7 +154,8 @@ def test_every_algorithm_is_its_loop(label):
 
 def draws_of(key, privacy, rounds=ROUNDS, dim=DIM):
     """The library's own unit noise, round by round, to inject into the loops."""
-    keys, shape = [jax.random.fold_in(key, n) for n in range(1, rounds + 1)], (CLIENTS, dim)
+    shape = (CLIENTS, dim)
+    keys = [key_of(jax.random.fold_in(key, n), "privacy") for n in range(1, rounds + 1)]
     if isinstance(privacy, PureDP):
         whole = [discrete_laplace(key, shape, privacy.steps) for key in keys]
         return np.asarray(jnp.stack(whole)) / privacy.steps

@@ -231,7 +231,7 @@ def told(simulation, world, rounds=ROUNDS):
     for n, (clients, here) in enumerate(drawn(simulation, rounds)):
         unit = np.zeros((len(clients), world.dim))
         if simulation.privacy is not None:
-            key = jax.random.fold_in(new_key(), n + 1)
+            key = key_of(jax.random.fold_in(new_key(), n + 1), "privacy")
             unit = np.asarray(private_normal(key, unit.shape, float))
         for k, on, draw in zip(clients, here, unit, strict=True):
             if on:
@@ -759,7 +759,8 @@ def test_noise_is_on_what_clients_send_and_has_the_stated_deviation(schedule):
     for n in (1, 2, 57, 300):
         state, seen = one_round(made, state, jnp.asarray(n, jnp.int32), new_key(), 300)
         message, heard, who, sending = (np.asarray(part) for part in seen)
-        unit = private_normal(jax.random.fold_in(new_key(), n), message.shape, float)
+        key = key_of(jax.random.fold_in(new_key(), n), "privacy")
+        unit = private_normal(key, message.shape, float)
         phi = 0.001 * 0.99 ** -(n - 1.0)
         for row, (k, on) in enumerate(zip(who, sending, strict=True)):
             gap = 2 * 0.05 / (len(clients[k].y) * (RHO + 2 * clients[k].ridge))

@@ -283,8 +283,7 @@ def descend_from(
     half of its last digit each would be a thousand times too long or too short, and two neighbors'
     models much farther apart than :func:`descent_gap` says. The roundings that remain are counted:
     of each step its product and the sum of its two gradients (three with that of the product in
-    the regularizer's), and that of the sum; at the end the difference, and the rounding to a grid.
-    That models on the way are rounded, too, does not matter: after the first step the two
+    the regularizer's), and that of the sum. That models on the way are rounded, too, does not matter: after the first step the two
     trajectories may have any gradients.
 
     Args:
@@ -309,7 +308,7 @@ def descend_from(
     none = jnp.zeros(len(start), start.dtype)
     moved, norm, rounding = jax.lax.fori_loop(0, steps, one, (jnp.zeros_like(start), none, none))
     model = start - moved
-    return Descent(model, norm, rounding + 2 * rounded_off(model))
+    return Descent(model, norm, rounding)
 
 
 def descent_gap(

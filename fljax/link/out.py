@@ -152,8 +152,9 @@ class Out:
           compression: the algorithm's own, in place of the simulation's.
           rounding: ``[M]``, how far apart rounding within a client's steps may move its messages
             for two data sets (:func:`fljax._linalg.rounded_off` of each vector that a step
-            computes, added up). By default that of :data:`ROUNDINGS` operations on vectors as long
-            as the message, which is enough for one gradient step.
+            computes, added up), besides that of the message itself and of its place on the grid.
+            By default that of two more operations on vectors as long as the message, which is
+            enough for one gradient step.
 
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
@@ -164,7 +165,7 @@ class Out:
         if clients is None:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
-            sending = jnp.ones(clients.shape, bool)
+            sending = np.ones(clients.shape, bool)  # known, unlike one of jnp within a program
         sending = self._of_clients(clients, sending)
         if receivers is None:
             receivers = self._receivers
@@ -191,14 +192,12 @@ class Out:
         message = self._encoded(message, clients, around, masks, compression, step_size)
         return self._attacked(message, clients, sending, around)
 
-    def _of_clients(
-        self, clients: Int[Array, " rows"], sending: Bool[Array, " rows"]
-    ) -> Bool[Array, " rows"]:
+    def _of_clients(self, clients: Int[Array, " rows"], sending: Any) -> Bool[Array, " rows"]:
         """Which rows are sent: none of clients that do not exist, or ``ValueError`` where these,
         and clients with two rows, are known.
         """
         check_once(clients, sending, self._clients)
-        return sending & (clients >= 0) & (clients < self._clients)
+        return jnp.asarray(sending) & (clients >= 0) & (clients < self._clients)
 
     def _perturb(
         self,
@@ -233,8 +232,8 @@ class Out:
         missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
         at = jnp.where(sending, clients, len(missing))
         self.signal_to_noise = missing.at[at].set(ratio / release.variance, mode="drop")
-        if rounding is None:
-            rounding = ROUNDINGS * rounded_off(message)
+        own = rounded_off(message)  # infinite where the message is not finite
+        rounding = ROUNDINGS * own if rounding is None else rounding + 2 * own
         noise = PrivateNoise(
             drawn, release.scale[clients], None if release.grid is None else release.grid[clients]
         )

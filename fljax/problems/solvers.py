@@ -170,8 +170,7 @@ def prox_rounding(
     """How far apart rounding may move the results of :func:`prox` for two data sets.
 
     An iteration is a contraction, whose roundings are those of six operations on vectors no longer
-    than its start, its center or its result, besides those of the gradient; a message has two more
-    at its end. A closed form, whose linear system has roundings in proportion to its condition, is
+    than its start, its center or its result, besides those of the gradient. A closed form, whose linear system has roundings in proportion to its condition, is
     of a squared loss, under which no bound of gradients holds and every budget is nominal.
 
     Args:
@@ -181,7 +180,7 @@ def prox_rounding(
       iterations: of :func:`prox`.
     """
     longest = functools.reduce(jnp.maximum, map(rounded_off, (center, start, model)))
-    return (6 * iterations + 2) * longest
+    return 6 * iterations * longest
 
 
 def _minimize(

@@ -368,16 +368,16 @@ def test_all_of_the_claim_is_found_in_correlated_noise(bands):
 
 @module
 class LittleNoise(NoisyGradients):
-    def noise(self, key, model, share):
-        return super().noise(key, model, share) / 2
+    def draw(self, key, shape, dtype):
+        return super().draw(key, shape, dtype) / 2
 
 
 @module
 class OneDraw(NoisyGradients):
     """The same for all clients."""
 
-    def noise(self, key, model, share):
-        return jnp.broadcast_to(super().noise(key, model[:1], share[:1]), model.shape)
+    def draw(self, key, shape, dtype):
+        return jnp.broadcast_to(super().draw(key, (1, shape[1]), dtype), shape)
 
 
 def descending(mechanism, **given):

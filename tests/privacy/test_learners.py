@@ -53,11 +53,10 @@ def participants(selector, rounds=ROUNDS):
     return result
 
 
-def server_draws(rounds=ROUNDS):
-    """The library's own normals of every round: of updates ``[T, D]`` and of shares ``[T]``."""
-    keys = [jax.random.split(key_of(n, "server")) for n in range(1, rounds + 1)]
-    updates = [private_normal(k[0], (DIM,), float) for k in keys]
-    return np.array(updates), np.array([private_normal(k[1], (), float) for k in keys])
+def server_draws(numbers=DIM, rounds=ROUNDS):
+    """The library's own normals of every round, ``[T, numbers]``."""
+    keys = [key_of(n, "server") for n in range(1, rounds + 1)]
+    return np.array([private_normal(key, (numbers,), float) for key in keys])
 
 
 # Loops -----------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ def test_private_averaging_is_the_loop(selector, expected, bands):
     ours, _ = trajectory(simulate(algorithm, mechanism))
     present = participants(selector)
     theirs = private.dp_fedavg(
-        make_objective(), 0.05, 3, present, expected, 0.7, 0.2, server_draws()[0], bands
+        make_objective(), 0.05, 3, present, expected, 0.7, 0.2, server_draws(), bands
     )
     close(ours, theirs, rtol=0, atol=1e-11)
     assert len({tuple(p) for p in present}) > 1 or isinstance(selector, Everyone)
@@ -94,14 +93,15 @@ def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
     algorithm = FedAvg(0.05, weighting="equal", selector=Fraction(0.6))
     mechanism = CentralGaussian(0.7, clip=AdaptiveClip(**numbers))
     ours, result = trajectory(simulate(algorithm, mechanism))
-    draws, shares = server_draws()
+    draws = server_draws(DIM + 1)  # the last of the share of clients within the clip
+    updates, shares = draws[:, :-1], draws[:, -1]
     theirs, clip = private.dp_fedavg_adaptive(
         make_objective(),
         0.05,
         participants(Fraction(0.6)),
         0.6 * CLIENTS,
         0.7,
-        draws,
+        updates,
         shares,
         *numbers.values(),
     )
@@ -112,7 +112,8 @@ def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
 def of_batches(algorithm, n, n_steps):
     """The library's own batches and normals of a round, by client and step."""
     real = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
-    keys = [jax.random.split(jax.random.fold_in(key_of(n, "gradients"), i)) for i in range(n_steps)]
+    of_call = jax.random.fold_in(key_of(n, "gradients"), 1)
+    keys = [jax.random.split(jax.random.fold_in(of_call, i)) for i in range(n_steps)]
     batches, draws = [[] for _ in SIZES], [[] for _ in SIZES]
     for k_batch, k_noise in keys:
         if algorithm.batch is not None:

@@ -73,13 +73,10 @@ class ConventionalFL(ReleasesModel, Algorithm):
         problem, link, step_size = now.problem, now.link, self.step_size(now.number)
         server = link.publish(state.model)
 
-        def descent(some: Problem) -> Descent:
-            return descend_from(some, _copies(server, some), step_size, self.local_steps)
-
         def learn(clients: Array | None) -> Array | tuple[Array, Array]:
             if clients is not None:
-                return descent(problem.take(clients).mapped()).model
-            model, norm, rounding = descent(problem)
+                return self._descend(problem.take(clients).mapped(), server, step_size).model
+            model, norm, rounding = self._descend(problem, server, step_size)
             now.witness(jnp.where(now.available, norm, 0))
             return model, rounding
 
@@ -89,6 +86,9 @@ class ConventionalFL(ReleasesModel, Algorithm):
 
         quick = at_once if self.local_steps == 1 else None
         return State(link.average(learn, server, at_once=quick, step_size=step_size))
+
+    def _descend(self, problem: Problem, server: Array, step_size: Array) -> Descent:
+        return descend_from(problem, _copies(server, problem), step_size, self.local_steps)
 
     def sensitivity(
         self, problem: Problem, network: Any, round: Array, gap: Gap
