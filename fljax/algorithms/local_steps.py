@@ -283,8 +283,8 @@ def descend_from(
     half of its last digit each would be a thousand times too long or too short, and two neighbors'
     models much farther apart than :func:`descent_gap` says. The roundings that remain are counted:
     of each step its product and the sum of its two gradients (three with that of the product in
-    the regularizer's), and that of the sum. That models on the way are rounded, too, does not matter: after the first step the two
-    trajectories may have any gradients.
+    the regularizer's), and that of the sum. That models on the way are rounded, too, does not
+    matter: after the first step the two trajectories may have any gradients.
 
     Args:
       problem: of the clients.

@@ -170,8 +170,9 @@ def prox_rounding(
     """How far apart rounding may move the results of :func:`prox` for two data sets.
 
     An iteration is a contraction, whose roundings are those of six operations on vectors no longer
-    than its start, its center or its result, besides those of the gradient. A closed form, whose linear system has roundings in proportion to its condition, is
-    of a squared loss, under which no bound of gradients holds and every budget is nominal.
+    than its start, its center or its result, besides those of the gradient. A closed form, whose
+    linear system has roundings in proportion to its condition, is of a squared loss, under which no
+    bound of gradients holds and every budget is nominal.
 
     Args:
       center: of :func:`prox`.
