@@ -15,17 +15,15 @@ Example:
   >>> strategies = {
   ...     "independent": matrices.identity(),
   ...     "square root": matrices.square_root(16),
-  ...     "BandMF": matrices.optimize_banded_toeplitz(rounds=256, bands=16),
-  ...     "BLT": matrices.optimize_buffered_toeplitz(
-  ...         rounds=256, separation=16, participations=None
-  ...     ),
+  ...     "BandMF": matrices.optimize_banded_toeplitz(rounds=256, bands=16, separation=16),
+  ...     "BLT": matrices.optimize_buffered_toeplitz(rounds=256, separation=16),
   ... }
   >>> for name, strategy in strategies.items():  # everyone every 16 rounds
   ...     print(name, round(strategy.loss(rounds=256, separation=16) ** 0.5, 1))
   independent 45.3
-  square root 15.5
-  BandMF 14.4
-  BLT 14.1
+  square root 15.4
+  BandMF 14.6
+  BLT 15.5
 """
 
 from fljax.privacy.matrices._toeplitz import Reduction

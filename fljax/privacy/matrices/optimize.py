@@ -111,10 +111,9 @@ class _Loss:
             squared, by_column = _toeplitz.regular_and_gradient(column, self.separation, self.count)
             increases = np.maximum(np.diff(column), 0.0)
             below = np.minimum(column, 0.0)
-            excess = 1 + penalty * (increases @ increases + below @ below)
-            by_penalty = (
-                2 * penalty * squared * (below - np.diff(increases, prepend=0.0, append=0.0))
-            )
+            excess = 1 + penalty * float(increases @ increases + below @ below)
+            by_entry = below - np.diff(increases, prepend=0.0, append=0.0)
+            by_penalty = 2 * penalty * squared * by_entry
             squared, by_column = squared * excess, by_column * excess + by_penalty
         error, by_inverse = _toeplitz.error_and_gradient(inverse, self.workload, self.reduction)
         twice = _toeplitz.multiplied(column, column)
@@ -127,7 +126,7 @@ def optimize_banded_toeplitz(
     rounds: int,
     bands: int,
     separation: int = 1,
-    participations: int | None = 1,
+    participations: int | None = None,
     reduction: Reduction = "mean",
     workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None,
 ) -> Toeplitz:
@@ -140,9 +139,10 @@ def optimize_banded_toeplitz(
     Args:
       rounds: number of rounds :math:`n`.
       bands: number of bands, from 1 to ``rounds``.
-      separation: least distance between two participations of one client.
-      participations: largest number of participations of one client; ``None`` for as many as the
-        separation leaves room for.
+      separation: least distance between two rounds in which one client takes part; 1 if a client
+        may take part in every round.
+      participations: largest number of rounds in which one client takes part; by default as many as
+        the separation leaves room for.
       reduction: ``"mean"`` or ``"max"`` of the squared errors of the prefix sums.
       workload: first column of another lower-triangular Toeplitz matrix than that of prefix sums,
         ``[rounds]``.
@@ -155,7 +155,7 @@ def optimize_banded_toeplitz(
 
     Example:
       >>> from fljax.privacy.matrices import square_root
-      >>> strategy = optimize_banded_toeplitz(rounds=200, bands=8)
+      >>> strategy = optimize_banded_toeplitz(rounds=200, bands=8, participations=1)
       >>> best, start = (s.loss(200, participations=1) for s in (strategy, square_root(8)))
       >>> round(best, 1), round(start, 1)
       (16.8, 19.2)
@@ -192,7 +192,7 @@ def optimize_inverse_toeplitz(
     rounds: int,
     bands: int,
     separation: int = 1,
-    participations: int | None = 1,
+    participations: int | None = None,
     reduction: Reduction = "mean",
     workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None,
 ) -> InverseToeplitz:
@@ -214,7 +214,7 @@ def optimize_inverse_toeplitz(
 
     Example:
       >>> from fljax.privacy.matrices import inverse_square_root
-      >>> strategy = optimize_inverse_toeplitz(200, bands=4, separation=20, participations=None)
+      >>> strategy = optimize_inverse_toeplitz(200, bands=4, separation=20)
       >>> [round(s.loss(200, separation=20), 1) for s in (strategy, inverse_square_root(4))]
       [112.5, 178.4]
     """
@@ -248,7 +248,7 @@ def optimize_buffered_toeplitz(
     rounds: int,
     buffers: int = 4,
     separation: int = 1,
-    participations: int | None = 1,
+    participations: int | None = None,
     reduction: Reduction = "mean",
     workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None,
 ) -> BufferedToeplitz:
@@ -279,7 +279,9 @@ def optimize_buffered_toeplitz(
 
     Example:
       >>> from fljax.privacy.matrices import square_root
-      >>> strategy = optimize_buffered_toeplitz(rounds=200, buffers=2, reduction="max")
+      >>> strategy = optimize_buffered_toeplitz(
+      ...     rounds=200, buffers=2, participations=1, reduction="max"
+      ... )
       >>> best = strategy.loss(200, participations=1, reduction="max")
       >>> bound = square_root(200).loss(200, participations=1, reduction="max")  # least of all
       >>> round(best / bound, 3)

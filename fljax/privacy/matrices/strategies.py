@@ -784,7 +784,7 @@ def square_root(bands: int) -> Toeplitz:
 
     Example:
       >>> coefficients = square_root(3).coefficients
-      >>> (coefficients / coefficients[0]).tolist()
+      >>> (coefficients / coefficients[0]).round(5).tolist()
       [1.0, 0.5, 0.375]
     """
     _check.count("bands", bands)
