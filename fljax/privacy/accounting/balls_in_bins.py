@@ -1,18 +1,20 @@
 r"""Balls-in-bins sampling under any nonnegative strategy: accounting by simulation.
 
 Every record draws one of ``bins`` numbers once, independently and uniformly, and takes part in all
-rounds :math:`t` that leave this remainder, :math:`t\equiv j\pmod b`. So each
-record takes part once an epoch, and the draw stays secret. If the entries of :math:`C` are nonnegative, a record added to the data changes the releases no more than
-from :math:`Q` to :math:`P`, and a record removed no more than from :math:`P` to :math:`Q`, of
+rounds :math:`t` that leave this remainder, :math:`t\equiv j\pmod b`: once an epoch. The draw stays
+secret. If the entries of :math:`C` are nonnegative, a record added to the data changes the releases
+no more than from :math:`Q` to :math:`P`, and a record removed no more than from :math:`P` to
+:math:`Q`, of
 
 .. math::
 
     P=\frac1b\sum_{j<b}\mathcal N(m_j,\sigma^2I),\qquad Q=\mathcal N(0,\sigma^2I),\qquad
     m_j=C1_{\{j,j+b,\dots\}}
 
-(Choquette-Choo et al. 2024; their assumptions are taken over, not proved here). Delta of this pair is the mean of a bounded variable that
-depends on :math:`y` through the :math:`b` numbers :math:`\langle m_j,y\rangle` alone, which are
-drawn directly: a draw costs :math:`b^2` operations, however many rounds.
+(Choquette-Choo et al. 2024, whose theorem this rests on). Delta of this pair is the mean of a
+bounded variable that depends on :math:`y` through the :math:`b` numbers
+:math:`\langle m_j,y\rangle` alone, which are drawn directly: a draw costs :math:`b^2` operations,
+however many rounds.
 
 Small deltas need many draws, unless the rare event is made less rare. For :math:`P\|Q`, means are
 drawn at :math:`am_j` with :math:`a\ge1`, :math:`P_a`; by the inequality of means
