@@ -56,6 +56,7 @@ ROOMS = {
     "plotting": fl.plotting,
     "privacy": fl.privacy,
     "privacy.accounting": fl.privacy.accounting,
+    "privacy.matrices": fl.privacy.matrices,
     "problems": fl.problems,
     "schedules": fl.schedules,
     "statistics": fl.statistics,
@@ -281,6 +282,15 @@ ADMM = {"penalty": 1.0}
 CLIP = {"noise_multiplier": 1.0, "clip": 1.0}
 RELEASE = {"epsilon": 1.0, "delta": 1e-5}
 CALLS = {"releases": 2}
+CYCLE = {"strategy": fl.privacy.matrices.square_root(2), "rounds": 4, "rate": 0.1, "cycle": 2}
+CYCLES = {**CYCLE, "noise_multiplier": 1.0}
+SAMPLED = {
+    "strategy": fl.privacy.matrices.square_root(2),
+    "rounds": 4,
+    "bins": 2,
+    "samples": 1000,
+}
+BINS = {**SAMPLED, "noise_multiplier": 1.0}
 RESULTS = xr.Dataset(
     {
         "error": (("algorithm", "seed", "round"), np.ones((2, 3, 2)), {"decibel": 1}),
@@ -949,12 +959,18 @@ VALID = {
     "privacy.accounting.advanced_epsilon": {"total": 1.0, "rounds": 2, "slack": 1e-5},
     "privacy.accounting.allocate": {**RELEASE, "rounds": 2, "rule": "geometric", "decay": 0.5},
     "privacy.accounting.analytic_gaussian_sigma": {**RELEASE, "sensitivity": 1.0},
+    "privacy.accounting.balls_in_bins_delta": {**BINS, "epsilon": 1.0},
+    "privacy.accounting.balls_in_bins_epsilon": {**BINS, "delta": 1e-5},
+    "privacy.accounting.balls_in_bins_multiplier": {**RELEASE, **SAMPLED},
     "privacy.accounting.basic_composition": {"epsilon": [0.1, 0.2], "delta": [1e-5, 1e-5]},
     "privacy.accounting.classical_gaussian_sigma": {
         "sensitivity": 1.0,
         "epsilon": 0.5,
         "delta": 1e-5,
     },
+    "privacy.accounting.cyclic_poisson_epsilon": {**CYCLES, "delta": 1e-5},
+    "privacy.accounting.cyclic_poisson_event": CYCLES,
+    "privacy.accounting.cyclic_poisson_multiplier": {**CYCLE, **RELEASE},
     "privacy.accounting.dynamic_zcdp_curve": {"initial": 1.0, "decay": 0.9, "rounds": 2},
     "privacy.accounting.dynamic_zcdp_initial": {"total": 1.0, "decay": 0.9, "rounds": 2},
     "privacy.accounting.dynamic_zcdp_total": {"initial": 1.0, "decay": 0.9, "rounds": 2},
@@ -969,6 +985,8 @@ VALID = {
     },
     "privacy.accounting.laplace_epsilon": {"sensitivity": 1.0, "scale": 1.0},
     "privacy.accounting.laplace_scale": {"sensitivity": 1.0, "epsilon": 1.0},
+    "privacy.accounting.monte_carlo_delta": {"losses": [0.0, 1.0], "epsilon": 1.0},
+    "privacy.accounting.monte_carlo_epsilon": {"losses": [0.0, 1.0], "delta": 0.1},
     "privacy.accounting.pure_composition": {"epsilon": [0.1, 0.2]},
     "privacy.accounting.pure_to_zcdp": {"epsilon": 1.0},
     "privacy.accounting.renyi_delta": {"orders": [2.0, 3.0], "rdp": [1.0, 1.0], "epsilon": 1.0},
@@ -987,6 +1005,20 @@ VALID = {
     "privacy.accounting.zcdp_epsilon": {"rho": 1.0, "delta": 1e-5},
     "privacy.accounting.zcdp_rho": RELEASE,
     "problems.augmented": {"problem": problem(), "penalty": 0.1},
+    "privacy.matrices.Banded": {"columns": np.ones((3, 2))},
+    "privacy.matrices.BufferedToeplitz": {"scale": [0.1], "decay": [0.5]},
+    "privacy.matrices.InverseToeplitz": {"coefficients": [1.0, -0.5]},
+    "privacy.matrices.Toeplitz": {"coefficients": [1.0, 0.5]},
+    "privacy.matrices.column_normalized": {
+        "strategy": fl.privacy.matrices.square_root(2),
+        "rounds": 3,
+    },
+    "privacy.matrices.inverse_square_root": {"bands": 2},
+    "privacy.matrices.optimize_banded": {"rounds": 3, "bands": 2},
+    "privacy.matrices.optimize_banded_toeplitz": {"rounds": 3, "bands": 2},
+    "privacy.matrices.optimize_buffered_toeplitz": {"rounds": 3, "buffers": 1},
+    "privacy.matrices.optimize_inverse_toeplitz": {"rounds": 3, "bands": 2},
+    "privacy.matrices.square_root": {"bands": 2},
     "problems.diagnose": {"train_error": 1.0, "validation_error": 1.0, "reference": 1.0},
     "problems.jittered": {"key": KEY, "problem": problem(), "variance": 0.1, "copies": 2},
     "problems.train": {"problem": problem()},
@@ -1450,6 +1482,13 @@ ACCEPTED = {
     ("participation.Markov", "recover"): "list",
     ("participation.Until", "last"): "list",
     ("participation.groups", "values"): "list",
+    ("privacy.accounting.balls_in_bins_delta", "seed"): "negative",
+    ("privacy.accounting.balls_in_bins_epsilon", "seed"): "negative",
+    ("privacy.accounting.balls_in_bins_multiplier", "seed"): "negative",
+    ("privacy.accounting.monte_carlo_delta", "losses"): "list",
+    ("privacy.accounting.monte_carlo_epsilon", "losses"): "list",
+    ("privacy.matrices.InverseToeplitz", "coefficients"): "list",
+    ("privacy.matrices.Toeplitz", "coefficients"): "list",
     ("data.from_table", "coordinates"): "empty",  # none
     ("data.rotated", "degrees"): "negative",  # clockwise
     ("plotting.draw_graph", "label"): "text",

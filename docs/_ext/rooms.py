@@ -34,6 +34,7 @@ ROOMS = {
     "fljax.attacks": "Attacks",
     "fljax.privacy": "Privacy",
     "fljax.privacy.accounting": "Privacy accounting",
+    "fljax.privacy.matrices": "Matrix mechanisms",
     "fljax.audit": "Audits",
     "fljax.metrics": "Metrics",
     "fljax.fairness": "Fairness",

@@ -1,7 +1,7 @@
 """Privacy budgets and mechanisms, and the accounting of their privacy loss."""
 
 from fljax import _renamed
-from fljax.privacy import accounting
+from fljax.privacy import accounting, matrices
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
 from fljax.privacy.features import private_map, reconstruction_error
 from fljax.privacy.funnel import (
@@ -49,6 +49,7 @@ __all__ = [
     "gaussian_release",
     "joint_table",
     "laplace_release",
+    "matrices",
     "mutual_information",
     "privacy_funnel",
     "private_map",

@@ -24,11 +24,24 @@ References, by the names used below:
 * *Balle, Barthe & Gaboardi 2018*: Privacy amplification by subsampling: tight analyses via
   couplings and divergences, NeurIPS.
 * *Warner 1965*: Randomized response: a survey technique for eliminating evasive answer bias, JASA.
+* *Choquette-Choo et al. 2023*: (Amplified) banded matrix factorization: a unified approach to
+  private training, NeurIPS.
+* *Chua et al. 2024*: Balls-and-bins sampling for DP-SGD (arXiv:2412.16802).
+* *Choquette-Choo et al. 2024*: Near exact privacy amplification for matrix mechanisms
+  (arXiv:2410.06266).
+* *Hoeffding 1963*: Probability inequalities for sums of bounded random variables, JASA.
+* *Waudby-Smith & Ramdas 2024*: Estimating means of bounded random variables by betting, JRSS B.
+* *Wang et al. 2023*: A randomized approach to tight privacy accounting, NeurIPS.
 * *Mironov 2017*: Rényi differential privacy, CSF.
 * *Gauthier 2024*: PhD thesis, NTNU, chapter 3.
 """
 
 from fljax.privacy.accounting._inputs import Result
+from fljax.privacy.accounting.balls_in_bins import (
+    balls_in_bins_delta,
+    balls_in_bins_epsilon,
+    balls_in_bins_multiplier,
+)
 from fljax.privacy.accounting.composition import (
     RULES,
     Rule,
@@ -47,6 +60,11 @@ from fljax.privacy.accounting.conversions import (
     zcdp_epsilon,
     zcdp_rho,
 )
+from fljax.privacy.accounting.cyclic import (
+    cyclic_poisson_epsilon,
+    cyclic_poisson_event,
+    cyclic_poisson_multiplier,
+)
 from fljax.privacy.accounting.dynamic import (
     dynamic_zcdp_curve,
     dynamic_zcdp_initial,
@@ -61,6 +79,7 @@ from fljax.privacy.accounting.mechanisms import (
     laplace_epsilon,
     laplace_scale,
 )
+from fljax.privacy.accounting.monte_carlo import monte_carlo_delta, monte_carlo_epsilon
 from fljax.privacy.accounting.randomized import (
     randomized_response_epsilon,
     randomized_response_probability,
@@ -97,8 +116,14 @@ __all__ = [
     "advanced_epsilon",
     "allocate",
     "analytic_gaussian_sigma",
+    "balls_in_bins_delta",
+    "balls_in_bins_epsilon",
+    "balls_in_bins_multiplier",
     "basic_composition",
     "classical_gaussian_sigma",
+    "cyclic_poisson_epsilon",
+    "cyclic_poisson_event",
+    "cyclic_poisson_multiplier",
     "dynamic_zcdp_curve",
     "dynamic_zcdp_initial",
     "dynamic_zcdp_total",
@@ -108,6 +133,8 @@ __all__ = [
     "kairouz_composition",
     "laplace_epsilon",
     "laplace_scale",
+    "monte_carlo_delta",
+    "monte_carlo_epsilon",
     "pure_composition",
     "pure_to_zcdp",
     "randomized_response_epsilon",
