@@ -655,7 +655,7 @@ class _Tap(Link):
         sensitivity: Array,
         spent: dict[str, Array],
         clients: Array,
-        sending: Array,
+        sending: Array | None,
         rounding: Array,
     ) -> Float[Array, "rows numbers"]:
         said = super()._leave(clean, noise, sensitivity, spent, clients, sending, rounding)
@@ -663,7 +663,7 @@ class _Tap(Link):
             words = self._words[len(self.spoken)].rows
             said = words[0] if self._step is None else words[self._step]
         rows = 1 if self._scope == "server" else self._clients
-        place = jnp.where(sending, clients, rows)  # of who does not send: dropped
+        place = clients if sending is None else jnp.where(sending, clients, rows)  # dropped
         silence = jnp.zeros((rows, clean.shape[1]), clean.dtype)
         moved = (
             jnp.zeros(rows, clean.dtype).at[place].set(sensitivity.astype(clean.dtype), mode="drop")

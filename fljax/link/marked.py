@@ -25,7 +25,7 @@ class Marked(Link):
         sensitivity: Array,
         spent: dict[str, Array],
         clients: Array,
-        sending: Array,
+        sending: Array | None,
         rounding: Array,
     ) -> Array:
         parts = {"drawn": noise.drawn, "scale": noise.scale, "grid": noise.grid}

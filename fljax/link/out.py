@@ -162,6 +162,7 @@ class Out:
             exist (of traced numbers such rows are not sent).
         """
         self._sent += 1
+        everyone = clients is None and sending is None and receivers is None
         if clients is None:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
         if sending is None:
@@ -182,7 +183,8 @@ class Out:
             )
         sending = self._open(sending, "who sends a message")
         if self.private:
-            message = self._perturb(self._stages.privacy, message, clients, sending, rounding)
+            who = None if everyone else sending
+            message = self._perturb(self._stages.privacy, message, clients, who, rounding)
         else:
             message = self._open(message, "a message")
         if around is None:
@@ -204,7 +206,7 @@ class Out:
         notion: Notion,
         message: Array,
         clients: Array,
-        sending: Array,
+        sending: Array | None,
         rounding: Array | None,
     ) -> Float[Array, "senders dim"]:
         if self._sensitivity is None:
@@ -221,7 +223,8 @@ class Out:
         release = notion.release(
             self._plan, sensitivity, self._round, self._rounds, message.shape[1]
         )
-        times = self._times(clients, sending)
+        present = jnp.ones(clients.shape, bool) if sending is None else sending
+        times = self._times(clients, present)
         spent = {
             name: jnp.where(times > 0, value * times.astype(value.dtype), 0)
             for name, value in release.spent.items()
@@ -230,7 +233,7 @@ class Out:
         drawn = notion.draw(self.key("privacy"), message.shape, message.dtype, self._round, clients)
         ratio = jnp.mean((message / release.scale[clients][:, None]) ** 2, axis=1)
         missing = jnp.full(sensitivity.shape, jnp.nan, message.dtype)
-        at = jnp.where(sending, clients, len(missing))
+        at = jnp.where(present, clients, len(missing))
         self.signal_to_noise = missing.at[at].set(ratio / release.variance, mode="drop")
         own = rounded_off(message)  # infinite where the message is not finite
         rounding = ROUNDINGS * own if rounding is None else rounding + 2 * own
@@ -252,7 +255,7 @@ class Out:
         sensitivity: Float[Array, " rows"],
         spent: dict[str, Array],
         clients: Int[Array, " rows"],
-        sending: Bool[Array, " rows"],
+        sending: Bool[Array, " rows"] | None,
         rounding: Float[Array, " rows"],
     ) -> Float[Array, "rows numbers"]:
         """Release values that depend on private data, perturbed and recorded in the ledger: the
@@ -268,7 +271,7 @@ class Out:
           sensitivity: of each row, of exact arithmetic or of the arithmetic in use.
           spent: the privacy cost, ``[K]`` each.
           clients: the clients of the rows.
-          sending: which of the rows are released.
+          sending: which of the rows are released; ``None``: all.
           rounding: how far apart rounding may move rows of this length for neighboring data sets,
             besides the stated sensitivity.
 
@@ -288,11 +291,14 @@ class Out:
             self.release_rho = jnp.maximum(
                 self.release_rho, jnp.max(spent["rho"]).astype(self.release_rho.dtype)
             )
-        exposed = sending & (sensitivity > 0)  # others' messages depend on nobody's data
+        exposed = sensitivity > 0  # others' messages depend on nobody's data
+        if sending is not None:
+            exposed = sending & exposed
         released, unhidden = noise.added_to(clean, sensitivity)
         moved = jnp.where(exposed, rounding / jnp.where(exposed, sensitivity, 1) + unhidden, 0)
         self.rounding = jnp.maximum(self.rounding, jnp.max(moved).astype(self.rounding.dtype))
-        return jnp.where(sending[:, None], released, 0)
+        # A choice has XLA draw the noise anew in every use of what is released.
+        return released if sending is None else jnp.where(sending[:, None], released, 0)
 
     def _open(self, value: T, what: str) -> T:
         """Return values sent unperturbed, which must not depend on private data; audits see them.

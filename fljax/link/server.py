@@ -122,7 +122,11 @@ class Server(Out):
         if self.whole or self.private:
             models, rounding = learn(None)
             said = self.send(
-                models, around, sending=self.available, step_size=step_size, rounding=rounding
+                models,
+                around,
+                sending=None if self._everyone else self.available,
+                step_size=step_size,
+                rounding=rounding,
             )
             return self.mean(said, around)
         # Only those who are there compute, and the average is over what arrives.
@@ -409,7 +413,7 @@ class Server(Out):
             inexact * release.sensitivity[None],
             mechanism.spent(took_part, around.dtype),
             only,
-            only == 0,
+            None,
             (ROUNDINGS + mechanism.bands) * rounded_off(clean),
         )
         mean, state = mechanism.after(self._plan, state, release, sum_said[0])
