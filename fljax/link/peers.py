@@ -9,6 +9,7 @@ from fljax.graphs import Graph
 from fljax.link.compression import Compressor
 from fljax.link.inbox import Inbox
 from fljax.link.out import Out
+from fljax.link.uploads import Masked
 
 __all__ = ["Peers"]
 
@@ -67,6 +68,7 @@ class Peers(Out):
             receivers=receivers,
             compression=compression,
         )
+        assert not isinstance(clean, Masked)  # masks are refused among peers
         said, own, cancelled, added = clean, None, None, None
         if self._stages.noise is not None:
             self._used.add("noise")
