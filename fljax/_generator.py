@@ -26,17 +26,20 @@ from jaxtyping import Array
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._module import float_dtype
 
 __all__ = [
     "GENERATOR",
     "GENERATORS",
     "as_key",
+    "bernoulli",
     "check_generator",
     "name_of",
     "normal",
     "private_laplace",
     "private_normal",
     "random_key",
+    "rate_drawn",
     "threefry",
     "uniform_of_pairs",
     "words",
@@ -292,6 +295,48 @@ def words(key: Array, shape: tuple[int, ...], count: int) -> list[Array]:
         return [jax.random.bits(part, shape, np.uint32) for part in jax.random.split(key, count)]
     keys = jax.random.key_data(jax.random.split(key, -(-count // 2)))
     return [word for part in keys for word in _noise(part, shape)][:count]
+
+
+def rate_drawn(rate: Any) -> Any:
+    r"""Return the probability with which :func:`bernoulli` draws for this rate, exactly: the rate in
+    the precision in use, rounded down to a multiple of :math:`2^{-64}`.
+
+    In single precision this is the rate itself from :math:`2^{-40}` on, in double precision from
+    :math:`2^{-11}` on; from :math:`2^{-24}` on it is less by a share of at most :math:`2^{-40}`.
+    Below :math:`2^{-64}` it is zero. Privacy accounting uses this number.
+
+    Args:
+      rate: in [0, 1], possibly traced.
+    """
+    if _check.is_concrete(rate) and not np.ndim(rate):
+        return float(np.floor(np.asarray(rate, float_dtype()) * 2.0**64)) * 2.0**-64
+    return jnp.floor(jnp.asarray(rate, float_dtype()) * 2.0**64) * 2.0**-64
+
+
+def bernoulli(key: Array, shape: tuple[int, ...], rate: Any) -> Array:
+    r"""Return booleans that are true with probability :func:`rate_drawn`, independently.
+
+    A uniform integer of 64 bits is compared with :math:`\lfloor2^{64}p\rfloor`, in two words: with
+    the house's generator both come from one block. (A uniform float of single precision has 23
+    bits, so that rates below :math:`10^{-5}` would be rounded up noticeably.)
+
+    Args:
+      key: consumed.
+      shape: of the result.
+      rate: :math:`p\in[0,1]`, a scalar or of this shape.
+    """
+    rate = jnp.asarray(rate, float_dtype())
+    # Products with powers of two, whole parts and their remainders are exact.
+    scaled = rate * 2.0**32
+    upper = jnp.floor(scaled)
+    lower = jnp.floor((scaled - upper) * 2.0**32).astype(np.uint32)
+    upper = jnp.where(rate < 1, upper, 0).astype(np.uint32)  # at one: see below
+    if _is_house(key):
+        high, low = _apart(threefry(jax.random.key_data(key), *_places(tuple(shape))))
+    else:
+        high, low = jnp.moveaxis(jax.random.bits(key, (*shape, 2), np.uint32), -1, 0)
+    below = (high < upper) | ((high == upper) & (low < lower))
+    return below | (rate >= 1)
 
 
 def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Array:

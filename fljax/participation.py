@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import bernoulli, rate_drawn
 from fljax._module import float_array, float_dtype, module, static
 from fljax._rows import Rows, rows_of
 from fljax._sorting import in_order
@@ -554,8 +555,11 @@ class Cyclic(Selector):
 class Fraction(Selector):
     r"""Each available client takes part with probability ``fraction``, independently.
 
+    The probability is exact, also where it is small: it is that of :meth:`law`, the fraction in the
+    precision in use, rounded down to a multiple of :math:`2^{-64}`.
+
     Args:
-      fraction: :math:`c\in[0,1]`.
+      fraction: :math:`c\in[0,1]`; below :math:`2^{-64}` nobody ever takes part.
 
     Raises:
       ValueError: a fraction outside [0, 1].
@@ -569,11 +573,10 @@ class Fraction(Selector):
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
-        uniform = jax.random.uniform(key, available.shape, jnp.result_type(self.fraction))
-        return Participants(None, available & (uniform < self.fraction))
+        return Participants(None, available & bernoulli(key, available.shape, self.fraction))
 
     def law(self, clients: int) -> Law:
-        return Law(self.fraction, sampling="poisson")
+        return Law(rate_drawn(self.fraction), sampling="poisson")
 
 
 @module
