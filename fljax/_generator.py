@@ -34,6 +34,7 @@ __all__ = [
     "as_key",
     "bernoulli",
     "check_generator",
+    "integers_below",
     "name_of",
     "normal",
     "private_laplace",
@@ -298,8 +299,9 @@ def words(key: Array, shape: tuple[int, ...], count: int) -> list[Array]:
 
 
 def rate_drawn(rate: Any) -> Any:
-    r"""Return the probability with which :func:`bernoulli` draws for this rate, exactly: the rate in
-    the precision in use, rounded down to a multiple of :math:`2^{-64}`.
+    r"""Return the probability with which :func:`bernoulli` draws for this rate, exactly.
+
+    It is the rate in the precision in use, rounded down to a multiple of :math:`2^{-64}`.
 
     In single precision this is the rate itself from :math:`2^{-40}` on, in double precision from
     :math:`2^{-11}` on; from :math:`2^{-24}` on it is less by a share of at most :math:`2^{-40}`.
@@ -331,12 +333,48 @@ def bernoulli(key: Array, shape: tuple[int, ...], rate: Any) -> Array:
     upper = jnp.floor(scaled)
     lower = jnp.floor((scaled - upper) * 2.0**32).astype(np.uint32)
     upper = jnp.where(rate < 1, upper, 0).astype(np.uint32)  # at one: see below
-    if _is_house(key):
-        high, low = _apart(threefry(jax.random.key_data(key), *_places(tuple(shape))))
-    else:
-        high, low = jnp.moveaxis(jax.random.bits(key, (*shape, 2), np.uint32), -1, 0)
+    high, low = _two_words(key, tuple(shape))
     below = (high < upper) | ((high == upper) & (low < lower))
     return below | (rate >= 1)
+
+
+def integers_below(key: Array, shape: tuple[int, ...], limit: Array) -> Array:
+    r"""Return uniform integers in :math:`[0,n)`, in 32 bits.
+
+    Each is the whole part of :math:`nW/2^{64}` for a uniform 64-bit integer :math:`W`, so that the
+    probability of each is :math:`1/n` up to a share of :math:`n/2^{64}`. (The integers of
+    ``jax.random.randint`` are less uniform beyond :math:`2^{16}`, where its products wrap.)
+
+    Args:
+      key: consumed.
+      shape: of the result.
+      limit: :math:`n\ge1`, of a shape that broadcasts to this one.
+    """
+    limit = limit.astype(np.uint32)
+    high, low = _two_words(key, tuple(shape))
+    upper, rest = _product(high, limit)
+    carried, _ = _product(low, limit)
+    # The sum of two words wraps where it is less than either of them.
+    return (upper + (rest + carried < rest).astype(np.uint32)).astype(np.int32)
+
+
+def _product(first: Array, second: Array) -> tuple[Array, Array]:
+    """Both words of the product of 32-bit integers, from products of 16 bits, which do not wrap."""
+    half, low = np.uint32(16), np.uint32(0xFFFF)
+    first_high, first_low = first >> half, first & low
+    second_high, second_low = second >> half, second & low
+    middle = first_high * second_low + ((first_low * second_low) >> half)
+    other = first_low * second_high + (middle & low)
+    return first_high * second_high + (middle >> half) + (other >> half), first * second
+
+
+def _two_words(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Two random words for every entry of an array, from one block of the house's generator."""
+    if _is_house(key):
+        high, low = _apart(threefry(jax.random.key_data(key), *_places(shape)))
+    else:
+        high, low = jnp.moveaxis(jax.random.bits(key, (*shape, 2), np.uint32), -1, 0)
+    return high, low
 
 
 def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Array:

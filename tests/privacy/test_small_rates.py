@@ -1,4 +1,4 @@
-"""Poisson sampling: what is drawn has the probability that is accounted for, however small."""
+"""Sampling: what is drawn has the probability that is accounted for, however small."""
 
 import contextlib
 from fractions import Fraction as Exact
@@ -13,9 +13,9 @@ from scipy import stats
 
 import fljax as fl
 from fljax import _generator
-from fljax._generator import bernoulli, rate_drawn
+from fljax._generator import bernoulli, integers_below, rate_drawn
 from fljax.algorithms import FedDPSGD
-from fljax.participation import Fraction
+from fljax.participation import Drawn, Fraction, shuffled
 
 PRECISION = {
     "single": lambda: jax.enable_x64(False),
@@ -140,3 +140,62 @@ def test_a_rate_that_would_never_be_drawn_is_refused(rate):
         FedDPSGD(0.1, sampling_rate=rate)
     with pytest.raises(ValueError, match="rate must be"):
         Fraction(rate).law(3)
+
+
+# Without replacement -----------------------------------------------------------------------------
+
+
+def sets_drawn(draw, members, count, monkeypatch, tries=20_000):
+    """How often each set is drawn if random numbers have two bits, so that many are equal."""
+    bits = jax.random.bits
+
+    def coarse(key, shape=(), dtype=np.uint32):
+        return bits(key, shape, dtype) & np.uint32(3 << 30)
+
+    monkeypatch.setattr(jax.random, "bits", coarse)
+    jax.clear_caches()
+    chosen = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(fl.random_key(1), tries)))
+    jax.clear_caches()
+    monkeypatch.undo()
+    inside = (chosen[..., None] == np.arange(members)).any(axis=-2)
+    assert (inside.sum(axis=-1) == count).all()
+    _, times = np.unique(inside.reshape(-1, members), axis=0, return_counts=True)
+    return times
+
+
+def clients_drawn(key):
+    return Drawn(2).choose(key, jnp.ones(5, bool), None).clients[None]
+
+
+def samples_drawn(key):
+    x = np.broadcast_to(np.arange(1.0, 6)[:, None], (2, 5, 1))
+    problem = fl.problems.Problem(x, np.ones((2, 5)), fl.problems.LeastSquares())
+    batch, _ = FedDPSGD(0.1, batch=2)._drawn(key, problem)
+    return batch.features[..., 0] - 1
+
+
+@pytest.mark.parametrize("draw", [clients_drawn, samples_drawn])
+def test_equal_random_numbers_favor_no_client_and_no_sample(draw, monkeypatch):
+    """All sets are equally likely though two of five numbers are usually equal."""
+    times = sets_drawn(draw, 5, 2, monkeypatch)
+    assert len(times) == 10
+    assert stats.chisquare(times).pvalue > 1e-4
+
+    def by_rank(key):
+        return shuffled(key, jnp.ones((1, 5), bool), 2)
+
+    favored = sets_drawn(by_rank, 5, 2, monkeypatch)  # this is what the test would see
+    assert stats.chisquare(np.pad(favored, (0, 10 - len(favored)))).pvalue < 1e-100
+
+
+@pytest.mark.parametrize("generator", ["fljax-threefry", "threefry2x32"])
+def test_integers_are_whole_parts_of_products_with_64_bits(generator):
+    rng, key = np.random.default_rng(0), fl.random_key(0, generator)
+    numbers = [0, 2**64 - 1, 2**32, 2**32 - 1, *rng.integers(0, 2**64, 20, np.uint64).tolist()]
+    for number in numbers:
+        for limit in (1, 2, 3, 1000, 65_537, 10**6, 2**31 - 1):
+            with drawing(number), jax.disable_jit():
+                result = integers_below(key, (1,), jnp.array([limit]))
+            assert int(result[0]) == number * limit >> 64
+    result = np.asarray(integers_below(key, (60_000,), jnp.array([6])))
+    assert stats.chisquare(np.bincount(result, minlength=6)).pvalue > 1e-4

@@ -11,7 +11,7 @@ from fljax._generator import bernoulli, rate_drawn
 from fljax._module import field, module, replace, static
 from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
 from fljax.batches import check_size
-from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
+from fljax.participation import Drawn, Law, Selector, everyone_or, uniform_subsets
 from fljax.privacy import NoisyGradients
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -218,7 +218,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
                 weights = jnp.where(chosen, weights, 0) / rate
             return replace(data, weights=weights, statistics=known), data.influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
-        rows = shuffled(key, weights > 0, self.batch)
+        rows = uniform_subsets(key, weights > 0, self.batch)
         everyone = jnp.arange(data.clients, dtype=jnp.int32)
         batch = data.take(everyone, rows)
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
