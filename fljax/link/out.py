@@ -125,13 +125,11 @@ class Out:
         step_size: Array | float | None = None,
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
-    ) -> Float[Array, "senders dim"] | Masked:
+    ) -> Any:
         """Perturb, compress and count one message of every client; return the sent messages.
 
         The same noisy vector is sent to all receivers of a client, so it is one release, and a
         client that does not send spends nothing. Compression of it afterwards has no privacy cost.
-        Under ``masks=`` the result is :class:`~fljax.link.uploads.Masked`, of which :meth:`mean`
-        and :meth:`cell_means` read sums and nothing can read a single message.
 
         Args:
           message: ``[M, D]``.
@@ -145,9 +143,15 @@ class Out:
             neighbors, or its server.
           compression: the algorithm's own, in place of the simulation's.
 
+        Returns:
+          ``[M, D]``; under ``masks=`` a :class:`~fljax.link.uploads.Masked`, of which
+          :meth:`~fljax.link.Link.mean` and :meth:`~fljax.link.Link.cell_means` read sums and
+          nothing can read a single message.
+
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
-            which no noise schedule covers; a client known to have two rows.
+            which no noise schedule covers; a client known to have two rows; under masks what reads
+            or changes single messages.
         """
         self._sent += 1
         if clients is None:
@@ -345,6 +349,7 @@ class Out:
     ) -> Masked:
         """Messages of equal weight under their masks."""
         protocol = self._stages.masks
+        assert protocol is not None
         words, beyond = self._hidden(message - around[None], agreed.masks, agreed.most)
         clipped = jnp.sum(beyond & sending[:, None], dtype=self.clipped.dtype)
         self._note_clipped(clipped, sending, message.shape[1])
