@@ -1109,17 +1109,21 @@ def uniform_subsets(
     if most >= size:
         return shuffled(key, first, most)
 
-    def draw(key: Array) -> tuple[Array, Array]:
-        order, number = _ranked(key, first, most + 1)
-        return order[..., :most], number[..., most - 1] == number[..., most]
+    def tied(number: Array) -> Array:
+        return number[..., most - 1] == number[..., most]
 
-    def again(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        tries, order, tied = state
-        other, still = draw(jax.random.fold_in(key, tries))
-        return tries + 1, jnp.where(tied[..., None], other, order), tied & still
+    def again(state: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
+        tries, order, number = state
+        other = _ranked(jax.random.fold_in(key, tries), first, most + 1)
+        anew = tied(number)[..., None]
+        order, number = (
+            jnp.where(anew, *both) for both in zip(other, (order, number), strict=True)
+        )
+        return tries + 1, order, number
 
-    state = (jnp.int32(1), *draw(key))
-    return jax.lax.while_loop(lambda state: jnp.any(state[2]), again, state)[1]
+    state = (jnp.int32(1), *_ranked(key, first, most + 1))
+    order = jax.lax.while_loop(lambda state: jnp.any(tied(state[2])), again, state)[1]
+    return order[..., :most]
 
 
 def shuffled(
