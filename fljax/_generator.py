@@ -26,6 +26,7 @@ from jaxtyping import Array
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._module import float_dtype
 
 __all__ = [
     "GENERATOR",
@@ -33,8 +34,10 @@ __all__ = [
     "NORMAL_END",
     "WIDE_END",
     "as_key",
+    "bernoulli",
     "check_generator",
     "house_key",
+    "integers_below",
     "laplace_steps",
     "name_of",
     "normal",
@@ -42,6 +45,7 @@ __all__ = [
     "private_laplace",
     "private_normal",
     "random_key",
+    "rate_drawn",
     "threefry",
     "uniform_of_pairs",
     "words",
@@ -378,6 +382,83 @@ def words(key: Array, shape: tuple[int, ...], count: int) -> list[Array]:
     """
     keys = jax.random.key_data(jax.random.split(house_key(key), -(-count // 2)))
     return [word for part in keys for word in _noise(part, tuple(shape))][:count]
+
+
+def rate_drawn(rate: Any) -> Any:
+    r"""Return the probability with which :func:`bernoulli` draws for this rate, exactly.
+
+    It is the rate in the precision in use, rounded down to a multiple of :math:`2^{-64}`.
+
+    In single precision this is the rate itself from :math:`2^{-40}` on, in double precision from
+    :math:`2^{-11}` on; from :math:`2^{-24}` on it is less by a share of at most :math:`2^{-40}`.
+    Below :math:`2^{-64}` it is zero. Privacy accounting uses this number.
+
+    Args:
+      rate: in [0, 1], possibly traced.
+    """
+    if _check.is_concrete(rate) and not np.ndim(rate):
+        return float(np.floor(np.asarray(rate, float_dtype()) * 2.0**64)) * 2.0**-64
+    return jnp.floor(jnp.asarray(rate, float_dtype()) * 2.0**64) * 2.0**-64
+
+
+def bernoulli(key: Array, shape: tuple[int, ...], rate: Any) -> Array:
+    r"""Return booleans that are true with probability :func:`rate_drawn`, independently.
+
+    A uniform integer of 64 bits is compared with :math:`\lfloor2^{64}p\rfloor`, in two words: with
+    the house's generator both come from one block. (A uniform float of single precision has 23
+    bits, so that rates below :math:`10^{-5}` would be rounded up noticeably.)
+
+    Args:
+      key: consumed.
+      shape: of the result.
+      rate: :math:`p\in[0,1]`, a scalar or of this shape.
+    """
+    rate = jnp.asarray(rate, float_dtype())
+    # Products with powers of two, whole parts and their remainders are exact.
+    scaled = rate * 2.0**32
+    upper = jnp.floor(scaled)
+    lower = jnp.floor((scaled - upper) * 2.0**32).astype(np.uint32)
+    upper = jnp.where(rate < 1, upper, 0).astype(np.uint32)  # at one: see below
+    high, low = _two_words(key, tuple(shape))
+    below = (high < upper) | ((high == upper) & (low < lower))
+    return below | (rate >= 1)
+
+
+def integers_below(key: Array, shape: tuple[int, ...], limit: Array) -> Array:
+    r"""Return uniform integers in :math:`[0,n)`, in 32 bits.
+
+    Each is the whole part of :math:`nW/2^{64}` for a uniform 64-bit integer :math:`W`, so that the
+    probability of each is :math:`1/n` up to a share of :math:`n/2^{64}`. (The integers of
+    ``jax.random.randint`` are less uniform beyond :math:`2^{16}`, where its products wrap.)
+
+    Args:
+      key: consumed.
+      shape: of the result.
+      limit: :math:`n\ge1`, of a shape that broadcasts to this one.
+    """
+    limit = limit.astype(np.uint32)
+    high, low = _two_words(key, tuple(shape))
+    upper, rest = _product(high, limit)
+    carried, _ = _product(low, limit)
+    # The sum of two words wraps where it is less than either of them.
+    return (upper + (rest + carried < rest).astype(np.uint32)).astype(np.int32)
+
+
+def _product(first: Array, second: Array) -> tuple[Array, Array]:
+    """Both words of the product of 32-bit integers, from products of 16 bits, which do not wrap."""
+    half, low = np.uint32(16), np.uint32(0xFFFF)
+    first_high, first_low = first >> half, first & low
+    second_high, second_low = second >> half, second & low
+    middle = first_high * second_low + ((first_low * second_low) >> half)
+    other = first_low * second_high + (middle & low)
+    return first_high * second_high + (middle >> half) + (other >> half), first * second
+
+
+def _two_words(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Two random words for every entry of an array, from one block of the library's generator."""
+    data = jax.random.key_data(house_key(key))
+    high, low = _apart(threefry(data, *_places(shape)))
+    return high, low
 
 
 def uniform_of_pairs(key: Array, first: Array, second: Array, dtype: Any) -> Array:

@@ -59,6 +59,7 @@ class Carry(NamedTuple):
     seen: Seen | None  # of the models at which gradients were looked at last
     rounding: Array  # []  how far rounding may move what left, in its sensitivity, so far
     release_rho: Array  # []  largest zCDP parameter of a single release so far
+    clipped: Array  # []  largest share of masked numbers beyond the masks' range, so far
     diverged: Array  # []  first round with a non-finite model, 0 if none
     traffic: Traffic  # since the last record
     stream: Any  # of the data, where they arrive one by one
@@ -210,6 +211,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         unseen(problem) if isinstance(privacy, Notion) else None,
         jnp.zeros(()),
         jnp.zeros(()),
+        jnp.zeros(()),
         jnp.zeros((), jnp.int32),
         Traffic.none(),
         problem.begin(zeroth),
@@ -292,6 +294,7 @@ def passed(
         now.seen,
         jnp.maximum(carry.rounding, now.link.rounding),
         jnp.maximum(carry.release_rho, now.link.release_rho),
+        jnp.maximum(carry.clipped, now.link.clipped),
         first.astype(jnp.int32),
         carry.traffic.plus(now.link.traffic),
         stream,
@@ -443,6 +446,8 @@ def witnessed(algorithm: Algorithm, now: Round) -> Array:
 def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
     """Quantities reported once per run, at its end so far."""
     known = {"diverged": carry.diverged}
+    if simulation.masks is not None:
+        known["clipped"] = carry.clipped
     privacy = simulation.privacy
     if privacy is not None:
         _, covered = _judged(simulation, prepared, carry.state)

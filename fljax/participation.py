@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._generator import bernoulli, integers_below, rate_drawn
 from fljax._module import float_array, float_dtype, module, static
 from fljax._rows import Rows, rows_of
 from fljax._sorting import in_order
@@ -51,6 +52,7 @@ __all__ = [
     "shuffled",
     "subset",
     "systematic",
+    "uniform_subsets",
 ]
 
 #: Largest number of indices that are sorted packed with random numbers of 20 bits or more.
@@ -554,8 +556,11 @@ class Cyclic(Selector):
 class Fraction(Selector):
     r"""Each available client takes part with probability ``fraction``, independently.
 
+    The probability is exact, also where it is small: it is that of :meth:`law`, the fraction in the
+    precision in use, rounded down to a multiple of :math:`2^{-64}`.
+
     Args:
-      fraction: :math:`c\in[0,1]`.
+      fraction: :math:`c\in[0,1]`; below :math:`2^{-64}` nobody ever takes part.
 
     Raises:
       ValueError: a fraction outside [0, 1].
@@ -569,11 +574,10 @@ class Fraction(Selector):
     def choose(
         self, key: Array, available: Bool[Array, " clients"], network: Any, round: Array | int = 1
     ) -> Participants:
-        uniform = jax.random.uniform(key, available.shape, jnp.result_type(self.fraction))
-        return Participants(None, available & (uniform < self.fraction))
+        return Participants(None, available & bernoulli(key, available.shape, self.fraction))
 
     def law(self, clients: int) -> Law:
-        return Law(self.fraction, sampling="poisson")
+        return Law(rate_drawn(self.fraction), sampling="poisson")
 
 
 @module
@@ -1047,9 +1051,11 @@ def _running(values: Float[Array, " units"]) -> Float[Array, " units"]:
 
 
 def subset(key: Array, clients: int, count: int) -> Int[Array, " count"]:
-    """Draw ``count`` clients uniformly without replacement, in random order."""
+    """Draw ``count`` clients uniformly without replacement, in random order; every subset of them
+    is equally likely, up to a share of ``clients * count / 2**64``.
+    """
     if clients <= PACKED_SIZE or count**2 > clients:
-        return shuffled(key, jnp.ones((1, clients), bool), count)[0]
+        return uniform_subsets(key, jnp.ones((1, clients), bool), count)[0]
     # A million numbers take half a second to sort.
     k_drawn, k_order = jax.random.split(key)
     everyone, some = (jnp.full(1, n, jnp.int32) for n in (clients, count))
@@ -1073,7 +1079,7 @@ def distinct(
     counts, sizes = counts[:, None, None], sizes[:, None, None]
     place = jnp.arange(shape[2], dtype=jnp.int32)[None, None]
     newest = jnp.broadcast_to(counts - sizes + place, shape)
-    drawn = jax.random.randint(key, shape, 0, newest + 1, jnp.int32)
+    drawn = integers_below(key, shape, newest + 1)
 
     def one(i: Array, chosen: Array) -> Array:
         last, mine = (jax.lax.dynamic_index_in_dim(a, i, axis=2) for a in (newest, drawn))
@@ -1081,6 +1087,43 @@ def distinct(
         return jnp.where((place == i) & (i < sizes), mine, chosen)
 
     return jax.lax.fori_loop(0, shape[2], one, jnp.full(shape, none, jnp.int32))
+
+
+def uniform_subsets(
+    key: Array, first: Bool[Array, "*batch size"], most: int
+) -> Int[Array, "*batch most"]:
+    """As :func:`shuffled`, but each subset of ``most`` of the marked indices is equally likely,
+    exactly.
+
+    In :func:`shuffled` the smaller of two indices with equal random numbers is first, so that small
+    indices are drawn too often (one of 2,048 by a thousandth). Here rows whose random numbers are
+    equal across the boundary of the chosen ones are drawn anew. Whether they are does not depend on
+    which index has which number, so given that they are not, all subsets are equally likely.
+
+    Args:
+      key: consumed.
+      first: ``[..., n]``.
+      most: how many indices of each row are wanted.
+    """
+    size = first.shape[-1]
+    if most >= size:
+        return shuffled(key, first, most)
+
+    def tied(number: Array) -> Array:
+        return number[..., most - 1] == number[..., most]
+
+    def again(state: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
+        tries, order, number = state
+        other = _ranked(jax.random.fold_in(key, tries), first, most + 1)
+        anew = tied(number)[..., None]
+        order, number = (
+            jnp.where(anew, *both) for both in zip(other, (order, number), strict=True)
+        )
+        return tries + 1, order, number
+
+    state = (jnp.int32(1), *_ranked(key, first, most + 1))
+    order = jax.lax.while_loop(lambda state: jnp.any(tied(state[2])), again, state)[1]
+    return order[..., :most]
 
 
 def shuffled(
@@ -1098,21 +1141,29 @@ def shuffled(
       most: how many indices of each row are wanted, default all. They are the same ones, found in
         an eighth of the time if they are few of 300, since the others are not sorted.
     """
+    return _ranked(key, first, first.shape[-1] if most is None else most)[0]
+
+
+def _ranked(
+    key: Array, first: Bool[Array, "*batch size"], most: int
+) -> tuple[Int[Array, "*batch most"], Any]:
+    """Indices as of :func:`shuffled`, and the random numbers by which they are in this order."""
     size = first.shape[-1]
-    most = size if most is None else most
     bits = jax.random.bits(key, first.shape, jnp.uint32) >> 1
     bits = jnp.where(first, jnp.uint32(0), jnp.uint32(2**31)) | bits
     index = jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), first.shape)
     if size > PACKED_SIZE:
-        return jax.lax.sort((bits, index), num_keys=1)[1][..., :most].astype(jnp.int32)
+        numbers, order = jax.lax.sort((bits, index), num_keys=1)
+        return order[..., :most].astype(jnp.int32), numbers[..., :most]
     width = (size - 1).bit_length()
     # XLA selects single precision, which holds what is left beside an index of eight bits or more.
     if SELECTED_BELOW * most <= size and 32 - width <= jnp.finfo(jnp.float32).nmant + 1:
         score = -(bits >> width).astype(jnp.int32).astype(jnp.float32)
-        return jax.lax.top_k(score, most)[1].astype(jnp.int32)
+        numbers, order = jax.lax.top_k(score, most)
+        return order.astype(jnp.int32), numbers
     low = jnp.uint32(2**width - 1)
-    order = _ascending((bits & ~low) | index) & low
-    return order[..., :most].astype(jnp.int32)
+    packed = _ascending((bits & ~low) | index)[..., :most]
+    return (packed & low).astype(jnp.int32), packed >> width
 
 
 @jax.custom_batching.custom_vmap

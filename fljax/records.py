@@ -62,7 +62,7 @@ EFFORTS = (*TRAFFIC, *COMPUTED)
 #: Recorded once a run instead of once a record.
 PER_RUN = (
     *("diverged", "gradient_norm", "gradient_bound", "promised_bound", "nominal", "exact_model"),
-    *("rounding", "release_rho", "unusable_samples", "gaussian_noise"),
+    *("rounding", "release_rho", "unusable_samples", "gaussian_noise", "clipped"),
     "connected",
     "same_objective",
     *("first_step", "step_bound"),
@@ -100,6 +100,7 @@ _DESCRIPTIONS = {
     "nominal": ("whether the privacy figures are no guarantee", "1"),
     "rounding": ("how far rounding may move a private message, in its sensitivity", "1"),
     "release_rho": ("largest zCDP parameter of a single release", "1"),
+    "clipped": ("largest share of a round's masked numbers beyond the masks' range", "1"),
     "gaussian_noise": ("whether all noise of the budget is continuous Gaussian noise", "1"),
     "unusable_samples": ("samples without finite features, which count as zero", "samples"),
     "first_step": ("step size of the first round", "1"),
@@ -304,6 +305,14 @@ def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> No
         warnings.warn(
             f"up to {int(dataset['unusable_samples'].max())} samples have features that are not "
             "finite once mapped, and count as zero. Look at the feature map.",
+            AssumptionWarning,
+            stacklevel=3,
+        )
+    if "clipped" in dataset and (dataset["clipped"].values > 0).any():
+        warnings.warn(
+            f"up to {float(dataset['clipped'].max()):.2g} of the numbers in a round's masked "
+            "messages were beyond the range of the masks and were clipped to it, so that sums are "
+            "not those of the messages. Take a larger fljax.link.SecureAggregation(range=).",
             AssumptionWarning,
             stacklevel=3,
         )

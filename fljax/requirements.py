@@ -431,7 +431,9 @@ def _uploads(needs: Needs, simulation: Any) -> Iterator[Unmet]:
 
 
 def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
-    """Settings in which pairwise masks would not cancel, or hide nothing."""
+    """Settings in which pairwise masks would not cancel, or hide nothing. (Of lost messages the
+    protocol recovers the sum of the others.)
+    """
     if simulation.masks is None:
         return
     own = needs is type(simulation.algorithm).needs
@@ -453,8 +455,7 @@ def _masks(needs: Needs, simulation: Any) -> Iterator[Unmet]:
     spoiled = {
         "compression": "would compress masked messages, which look like noise",
         "attack": "replaces a message without the mask",
-        "losses": "remove a mask that others expect",
-        "delays": "deliver a mask after the sum with the others",
+        "delays": "deliver a message after the masks of its round were removed",
         "aggregation": "combines single messages, which are masked",
     }
     for name, why in spoiled.items():

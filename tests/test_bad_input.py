@@ -886,7 +886,7 @@ VALID = {
     "link.Quantize": {"bits_each": 4},
     "link.Random": {"size": 1},
     "link.RandomK": {"count": 1},
-    "link.SecureAggregation": {"variance": 0.1},
+    "link.SecureAggregation": {"range": 1.0},
     "link.Sign": {},
     "link.StochasticSign": {"bound": 1.0},
     "link.TopK": {"count": 1},

@@ -54,9 +54,11 @@ STEPS = Setting(
 ROUNDS = Setting("rounds, at most", 200, "beyond which no scheme gains")
 DELTA = Setting("delta", 1e-5, "of Gaussian noise, in each number")
 SHOWN = Setting("rounds of the runs and of (c)", 60, "crosses on the fronts, at the best steps")
-MASK = Setting("variance of masks, (c)", 1.0, "of no account for the error")
+MASK = Setting("variance of local masks, (c)", 1.0, "of no account for the error")
 KEYS = Setting(
-    "what pairs agree by", "one vector a pair and round", "of the local masks, (4.60); and of sums"
+    "what pairs agree by",
+    "one vector a pair and round",
+    "of the local masks, (4.60); and of sums, for which seeds suffice",
 )
 ASSUMED = Setting(
     "assumptions of every epsilon",
@@ -146,7 +148,7 @@ def deviations(scheme: str) -> float:
     """Of one message under noise of unit variance, that moves by one: exactly, by the audit."""
     if scheme == SUMS:
         given = {"upload_noise": UploadNoise(1.0, law="gaussian"), "dim": 1}
-        masks = SecureAggregation(1e4, law="gaussian")
+        masks = SecureAggregation(range=1.0)  # hides perfectly, whatever its range
         return audit.overheard_upload(AGENTS.value, 0, masks=masks, **given).mu
     noise = NOISES[scheme](1.0, law="gaussian")
     return audit.overheard(noise, graph().mixing(), 0, eavesdropper=True).mu
@@ -224,7 +226,7 @@ def one_round(scheme: str, step_size: float, variance: float) -> tuple[float, fl
         "dim": ch5.DIM.value,
     }
     if scheme == SUMS:
-        masks = SecureAggregation(MASK.value, law="gaussian")
+        masks = SecureAggregation(range=1.0)
         noise = UploadNoise(variance, law="gaussian")
         heard = audit.overheard_upload(AGENTS.value, 0, upload_noise=noise, masks=masks, **given)
     else:
@@ -402,16 +404,20 @@ def _look(scheme: str) -> dict[str, Any]:
 
 def _once(ax: Axes, sent: xr.Dataset) -> None:
     """Of one message: against who knows the others, and who knows none."""
-    finite = [v for name in ("informed", "uninformed") for v in sent[name].values if v < INFINITE]
-    top = 10 * max(finite)
+    values = [v for name in ("informed", "uninformed") for v in sent[name].values]
+    finite = [v for v in values if 0 < v < INFINITE]
+    bottom, top = min(finite) / 10, 10 * max(finite)
     for number, scheme in enumerate(SCHEMES):
         look = {"color": _look(scheme)["color"], "markersize": 5}
         for name, face in (("informed", None), ("uninformed", "white")):
             value = float(sent[name].sel(scheme=scheme))
-            ax.plot(number, min(value, top), "o", markerfacecolor=face or look["color"], **look)
+            at = min(max(value, bottom), top)
+            ax.plot(number, at, "o", markerfacecolor=face or look["color"], **look)
+            if value == 0:
+                ax.annotate("0", (number, at), (4, 2), textcoords="offset points")
             if math.isinf(value) and name == "informed":
                 ax.annotate("∞", (number, top), (4, 2), textcoords="offset points")
-    ax.set(yscale="log", ylim=(None, 3 * top), ylabel="ε of a message")
+    ax.set(yscale="log", ylim=(bottom / 3, 3 * top), ylabel="ε of a message")
     names = [scheme.replace(", ", ",\n").replace("local ", "local\n") for scheme in SCHEMES]
     ax.set_xticks(range(len(SCHEMES)), names, rotation=40, ha="right", rotation_mode="anchor")
 

@@ -26,6 +26,11 @@ second question is that of secure aggregation: what do attackers learn to whom a
 may be anything? There the others' messages hide the victim's, and the shortest shift is over these
 too: :math:`Nu=s\Delta+Sw` for any :math:`w`.
 
+Under :class:`~fljax.link.SecureAggregation` the messages that a server receives are uniform given
+their sum, so its observation is that sum, and no more. Clients that collude with the server know
+their own messages and masks; of the others they learn the others' sum (Bonawitz et al. 2017,
+Theorem 6.5), unless they are so many that they can recover everybody's masks.
+
 In the rounds after the first, nodes combine the messages they received and send the result, with
 new noise and no new data of their own: what a gradient step adds is new data, and a separate
 release. This suffices to show whether listening for more rounds helps.
@@ -400,36 +405,38 @@ def overheard_upload(
     server: bool = True,
     upload_noise: UploadNoise | None = None,
     masks: SecureAggregation | None = None,
-    step_size: float = 1.0,
     change: float = 1.0,
     delta: float = 1e-5,
     dim: int = 1,
 ) -> Overheard:
     r"""Return what attackers can infer about a client's message to its server in one round.
 
-    The server hears every message, and publishes their mean, which clients hear. If the server
-    keeps nothing else, and clients restart from what it publishes, no more is learned of this
-    message in later rounds.
+    The server receives every message, and publishes their mean, which clients receive. If the
+    server keeps nothing else, and clients restart from what it publishes, no more is learned of
+    this message in later rounds.
 
     Args:
-      clients: number of clients that send in the round, with equal weights, >= 2.
+      clients: number of clients that send in the round, with equal weights, >= 2; all messages
+        arrive.
       victim: the client whose message is to be hidden.
-      attackers: clients that combine all they hear, send and draw.
+      attackers: clients that combine all that they receive, send and draw.
       server: whether the server is among the attackers, which is equivalent to listening on all
         links to it.
       upload_noise: noise of clients on their messages.
-      masks: that clients share.
-      step_size: :math:`\mu`, by which noise on updates is multiplied in a message; irrelevant
-        without masks.
+      masks: that clients share. A server and more of its clients than ``masks.threshold`` recover
+        all of them.
       change: the change of the model or update that noise is ``on``; of the model without noise.
       delta: as in :func:`overheard`.
       dim: as in :func:`overheard`.
 
     Raises:
-      ValueError: as :func:`overheard`; noise and masks of two laws.
+      ValueError: as :func:`overheard`.
 
     Guarantees:
-      Those of :func:`overheard`.
+      Those of :func:`overheard`. Under masks each message, with its noise, is rounded to the grid
+      before it is added to the others, and epsilons of the sum are of real numbers: those of
+      several clients' noise hold if the grid is fine in comparison with the noise, those of one
+      client's noise always.
 
     Example:
       Masks hide a message from a server that does not know the others. Additional noise hides it
@@ -437,50 +444,37 @@ def overheard_upload(
       which reveals less (``mu``), though the pure epsilon of Laplace noise is still that of one.
 
       >>> import fljax as fl
-      >>> masks = fl.link.SecureAggregation(100.0, law="laplace")
+      >>> masks = fl.link.SecureAggregation(range=10.0)
       >>> noise = fl.link.UploadNoise(2.0)
       >>> overheard = [
       ...     overheard_upload(8, 0, upload_noise=noise),
       ...     overheard_upload(8, 0, masks=masks),
       ...     overheard_upload(8, 0, upload_noise=noise, masks=masks),
       ... ]
-      >>> [(round(it.epsilon, 2), round(it.mu, 2)) for it in overheard]
-      [(1.0, 0.71), (inf, inf), (1.0, 0.25)]
+      >>> [(round(it.epsilon, 2), round(it.mu, 2), round(it.uninformed, 2)) for it in overheard]
+      [(1.0, 0.71, 1.0), (inf, inf, 0.0), (1.0, 0.25, 0.0)]
     """
     _check.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
     who = _attackers(victim, attackers, clients, "clients")
     if not who and not server:
         raise ValueError("there must be a listener: give attackers, or server=True.")
-    _check.positive("step_size", step_size)
     _check.count("dim", dim)
-    parts = [part for part in (upload_noise, masks) if part is not None]
-    if len({part.law for part in parts}) > 1:
-        raise ValueError(
-            "upload_noise and masks have different distributions, "
-            f"{' and '.join(p.law for p in parts)}, whose joint epsilon is not known; give both "
-            "the same law."
-        )
     everyone = np.eye(clients)
-    noise = everyone * (0.0 if upload_noise is None else _deviation(upload_noise, dim))
-    pairs = list(itertools.combinations(range(clients), 2))
-    shared = np.array([everyone[k] - everyone[l] for k, l in pairs]).T  # noqa: E741
-    of_masks = 0.0 if masks is None else _deviation(masks, dim)
-    if upload_noise is not None and upload_noise.on == "updates":
-        of_masks /= step_size
-    draws = np.hstack([noise, of_masks * shared])
-    makers = np.vstack([everyone, np.abs(shared.T)]) > 0
+    draws = everyone * (0.0 if upload_noise is None else _deviation(upload_noise, dim))
     messages = everyone
-    if not server:  # the sum, without masks
-        draws = np.hstack([noise, 0 * shared]).sum(axis=0, keepdims=True)
+    recovered = masks is None or len(who) >= int(masks.survivors(clients)[clients])
+    if not (server and recovered):  # the sum is all that is left to observe
+        draws = draws.sum(axis=0, keepdims=True)
         messages = np.ones((1, clients))
+    parts = [part for part in (upload_noise, masks) if part is not None]
     scheme = " and ".join(type(part).__name__ for part in parts) or "none"
     return _judged(
         (scheme, " and the server" * server, 1),
         (victim, who, "client"),
         messages,
         draws,
-        makers,
-        bool(parts) and parts[0].law == "laplace",
+        everyone > 0,
+        upload_noise is not None and upload_noise.law == "laplace",
         (change, delta),
     )
 
@@ -580,7 +574,6 @@ def upload_protection(
     clients: int,
     *,
     variance: float = 1.0,
-    mask_variance: float = 100.0,
     law: str = "laplace",
     change: float = 1.0,
     delta: float = 1e-5,
@@ -594,8 +587,7 @@ def upload_protection(
     Args:
       clients: number of clients that send in the round, >= 3.
       variance: of the noise, > 0.
-      mask_variance: of the masks, > 0.
-      law: of both.
+      law: of the noise.
       change: as in :func:`overheard`.
       delta: as in :func:`overheard`.
 
@@ -614,8 +606,8 @@ def upload_protection(
     """
     _check.count("clients", clients, at_least=3, hint="The kinds of attackers differ then.")
     _check.positive("variance", variance, "Noise of no variance hides nothing.")
-    _check.positive("mask_variance", mask_variance, "Masks of no variance hide nothing.")
-    noise, masks = UploadNoise(variance, law), SecureAggregation(mask_variance, law)
+    noise = UploadNoise(variance, law)
+    masks = SecureAggregation(range=1.0)  # whose size makes no difference to what they hide
     kinds: dict[str, tuple[tuple[int, ...], bool]] = {
         "another client": ((1,), False),
         "the server": ((), True),

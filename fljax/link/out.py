@@ -6,16 +6,18 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from fljax import _check
 from fljax._linalg import rounded_off
 from fljax._numerics import key_of
 from fljax.federation import Federation
+from fljax.graphs import Graph
 from fljax.link.compression import WORD, Compressor
 from fljax.link.inbox import Inbox
 from fljax.link.stages import Memory, Stages, drawn_of_edges, receivers_of
 from fljax.link.traffic import Traffic, wide
+from fljax.link.uploads import Agreed, Masked
 from fljax.privacy import Notion
 from fljax.privacy.discrete import PrivateNoise
 
@@ -83,6 +85,8 @@ class Out:
         self.rounding = jnp.zeros(())
         #: []  largest zCDP parameter of a single release
         self.release_rho = jnp.zeros(())
+        #: []  largest share of the numbers of masked messages that were beyond the masks' range
+        self.clipped = jnp.zeros(())
         self.traffic = Traffic.none()
         #: [K] ratio of the powers of private messages and their noise; NaN where none was sent
         self.signal_to_noise: Array | None = None
@@ -132,7 +136,7 @@ class Out:
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
         rounding: Float[Array, " senders"] | None = None,
-    ) -> Float[Array, "senders dim"]:
+    ) -> Any:
         """Perturb, compress and count one message of every client; return the sent messages.
 
         The same noisy vector is sent to all receivers of a client, so it is one release, and a
@@ -156,10 +160,16 @@ class Out:
             By default that of two more operations on vectors as long as the message, which is
             enough for one gradient step.
 
+        Returns:
+          ``[M, D]``; under ``masks=`` a :class:`~fljax.link.uploads.Masked`, of which
+          :meth:`~fljax.link.Link.mean` and :meth:`~fljax.link.Link.cell_means` read sums and
+          nothing can read a single message.
+
         Raises:
           ValueError: a private message of unknown sensitivity; a second one in the same round,
             which no noise schedule covers; a client known to have two rows, or that does not
-            exist (of traced numbers such rows are not sent).
+            exist (of traced numbers such rows are not sent); under masks what reads or changes
+            single messages.
         """
         self._sent += 1
         everyone = clients is None and sending is None and receivers is None
@@ -173,8 +183,12 @@ class Out:
         else:
             sending = sending & (receivers[clients] > 0)
         compression = compression or self._stages.compression
+        sending = self._in_company(clients, sending, compression)
         self._count_sent(
-            jnp.sum(jnp.where(sending, receivers[clients], 0)), message.shape[1], compression
+            jnp.sum(jnp.where(sending, receivers[clients], 0)),
+            message.shape[1],
+            compression,
+            message.dtype,
         )
         if self._scope == "server":
             raise ValueError(
@@ -189,10 +203,11 @@ class Out:
             message = self._open(message, "a message")
         if around is None:
             around = jnp.zeros(message.shape[1:], message.dtype)
-        around = around[None]
-        masks = self._masks(clients, sending, message.shape[1], message.dtype)
-        message = self._encoded(message, clients, around, masks, compression, step_size)
-        return self._attacked(message, clients, sending, around)
+        agreed = self._masks(clients, sending, message.shape[1], message.dtype)
+        message = self._encoded(message, clients, around[None], compression, step_size)
+        if agreed is not None:
+            return self._masked(message, around, sending, agreed)
+        return self._attacked(message, clients, sending, around[None])
 
     def _of_clients(self, clients: Int[Array, " rows"], sending: Any) -> Bool[Array, " rows"]:
         """Which rows are sent: none of clients that do not exist, or ``ValueError`` where these,
@@ -314,36 +329,108 @@ class Out:
         message: Float[Array, "senders numbers"],
         clients: Int[Array, " senders"],
         around: Float[Array, "#senders numbers"],
-        masks: Float[Array, "senders numbers"] | None,
         compression: Compressor | None,
         step_size: Array | float | None,
     ) -> Float[Array, "senders numbers"]:
-        """The message as these clients send it: with noise and masks, and compressed."""
+        """The message as these clients send it: with noise, and compressed."""
         noise = self._stages.upload_noise
         if noise is not None:
             self._used.add("upload_noise")
             message = noise.onto(self._keys("uploads", clients), message, step_size)
-        if masks is not None:
-            message = message + masks
         if compression is None:
             return message
         keys = self._keys("compression", clients)
         return around + compression.compress(keys, message - around)
 
-    def _masks(
-        self, clients: Array, sending: Array, dim: int, dtype: Any
-    ) -> Float[Array, "senders dim"] | None:
-        """The masks of clients that send to the same server, for a sum of weights one."""
-        masks, network = self._stages.masks, self._network
-        if masks is None:
+    def _in_company(
+        self, clients: Array, sending: Array, compression: Compressor | None
+    ) -> Bool[Array, " senders"]:
+        """Which rows are sent: under masks not those of a client that is alone at its server,
+        whose message would be the sum.
+        """
+        if self._stages.masks is None:
+            return sending
+        spoiled = [
+            f"{name}="
+            for name in ("attack", "delays", "aggregation")
+            if getattr(self._stages, name) is not None
+        ]
+        spoiled += ["compression="] * (compression is not None)
+        if isinstance(self._network, Graph):
+            spoiled.append("a network of peers")
+        if spoiled:
+            raise ValueError(
+                f"masks= hide single messages, which {' and '.join(spoiled)} would change or read; "
+                "leave out one of them."
+            )
+        server, servers, _ = self._servers_of(clients)
+        count = jax.ops.segment_sum(sending.astype(jnp.int32), server, servers)
+        return sending & (count[server] > 1)
+
+    def _servers_of(self, clients: Array) -> tuple[Int[Array, " senders"], int, int]:
+        """Each row's server, the number of servers, and the most clients that one of them has."""
+        network = self._network
+        if not isinstance(network, Federation):
+            return jnp.zeros_like(clients), 1, self._clients
+        server = jnp.asarray(network.server, jnp.int32)[clients]
+        return server, len(network.sizes), int(network.sizes.max())
+
+    def _masks(self, clients: Array, sending: Array, dim: int, dtype: Any) -> Agreed | None:
+        """The masks of this round's message, and which rows are in a sum that is decoded.
+
+        Which messages are lost does not depend on them, so it may be drawn first.
+        """
+        protocol = self._stages.masks
+        if protocol is None:
             return None
         self._used.add("masks")
-        server, servers, most = jnp.zeros_like(clients), 1, len(clients)
-        if isinstance(network, Federation):
-            server = jnp.asarray(network.server, jnp.int32)[clients]
-            servers, most = len(network.sizes), min(most, int(network.sizes.max()))
+        server, servers, most = self._servers_of(clients)
+        works = self._works()
+        arriving = sending if works is None else sending & works[0][clients]
+        agreeing, arrived = (
+            jax.ops.segment_sum(rows.astype(jnp.int32), server, servers)
+            for rows in (sending, arriving)
+        )
+        recovered = arrived >= jnp.asarray(protocol.survivors(most))[agreeing]
+        summed = arriving & recovered[server]
         key = jax.random.fold_in(self.key("masks"), self._sent)
-        return masks.masks(key, clients, server, sending, servers, most, dim, dtype)
+        masks = protocol.masks(key, server, summed, servers, dim, dtype)
+        return Agreed(masks, summed, server, servers, most)
+
+    def _masked(
+        self,
+        message: Float[Array, "senders numbers"],
+        around: Float[Array, " numbers"],
+        sending: Bool[Array, " senders"],
+        agreed: Agreed,
+    ) -> Masked:
+        """Messages of equal weight under their masks."""
+        protocol = self._stages.masks
+        assert protocol is not None
+        words, beyond = self._hidden(message - around[None], agreed.masks, agreed.most)
+        clipped = jnp.sum(beyond & sending[:, None], dtype=self.clipped.dtype)
+        self._note_clipped(clipped, sending, message.shape[1])
+        return Masked(
+            words, agreed.summed, agreed.server, around, protocol, agreed.servers, agreed.most
+        )
+
+    def _hidden(
+        self,
+        values: Float[Array, "senders numbers"],
+        masks: UInt[Array, "senders numbers"],
+        most: int,
+    ) -> tuple[UInt[Array, "senders numbers"], Bool[Array, "senders numbers"]]:
+        """What leaves clients under masks, and which numbers were clipped before: the only place
+        where masked messages leave.
+        """
+        protocol = self._stages.masks
+        steps, beyond = protocol.encode(values, most)
+        return protocol.hide(steps, masks, values.dtype), beyond
+
+    def _note_clipped(self, clipped: Array, sending: Array, dim: int) -> None:
+        """Keep the largest share of clipped numbers of a message."""
+        numbers = dim * jnp.maximum(jnp.sum(sending, dtype=self.clipped.dtype), 1)
+        self.clipped = jnp.maximum(self.clipped, clipped / numbers)
 
     def _attacked(
         self, message: Array, clients: Array, sending: Array, around: Array
@@ -376,8 +463,13 @@ class Out:
         self._working = [works for _, works in both]
         return self._working
 
-    def _count_sent(self, messages: Array, numbers: int, compression: Compressor | None) -> None:
+    def _count_sent(
+        self, messages: Array, numbers: int, compression: Compressor | None, dtype: Any = None
+    ) -> None:
+        """Count messages of numbers of this type, which only masked messages need."""
         bits = WORD * numbers if compression is None else compression.bits(numbers)
+        if self._stages.masks is not None:
+            bits = numbers * self._stages.masks.width(dtype)
         self._count(messages.astype(jnp.int32), numbers, up=bits)
 
     def _count_varying(

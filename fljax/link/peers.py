@@ -9,6 +9,7 @@ from fljax.graphs import Graph
 from fljax.link.compression import Compressor
 from fljax.link.inbox import Inbox
 from fljax.link.out import Out
+from fljax.link.uploads import Masked
 
 __all__ = ["Peers"]
 
@@ -70,6 +71,7 @@ class Peers(Out):
             compression=compression,
             rounding=rounding,
         )
+        assert not isinstance(clean, Masked)  # masks are refused among peers
         said, own, cancelled, added = clean, None, None, None
         if self._stages.noise is not None:
             self._used.add("noise")

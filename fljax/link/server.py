@@ -17,6 +17,7 @@ from fljax.link.compression import WORD, Compressor
 from fljax.link.delays import DelayLaw, Fixed, Line
 from fljax.link.inbox import Inbox
 from fljax.link.out import ROUNDINGS, Out
+from fljax.link.uploads import Agreed, Masked
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian
 
@@ -205,7 +206,7 @@ class Server(Out):
                 "a trusted server's mechanism bounds what one client adds to a plain sum of "
                 "whole models; weigh all clients alike and send all parameters."
             )
-        if self._stages.masks is not None and at is not None:
+        if self._stages.masks is not None and not (at is None and numbers is None):
             raise ValueError(
                 "masks cancel in a sum of whole messages, and these hold some parameters each; "
                 "leave out masks=."
@@ -234,15 +235,15 @@ class Server(Out):
         senders = self._open(self._of_clients(clients, senders), "who sends to a server")
         if trusted:
             senders = _once(clients, senders, self._clients)
+        senders = self._in_company(clients, senders, compression)
         weights = None if weights is None else self._open(weights, "weights of messages")
         if numbers is None:
-            self._count_sent(jnp.sum(senders, dtype=jnp.int32), length, compression)
+            sent = jnp.sum(senders, dtype=jnp.int32)
+            self._count_sent(sent, length, compression, around.dtype)
         else:
             numbers = self._open(numbers, "how many numbers messages have")
             self._count_varying(senders, numbers, up=WORD)
-        masks = self._masks(clients, senders, dim, around.dtype)
-        if masks is not None and weights is not None:
-            masks = masks / jnp.where(weights > 0, weights, 1)[:, None]
+        agreed = self._masks(clients, senders, dim, around.dtype)
 
         def base(rows: Array) -> Array:
             return around[None] if one_server else around[home[rows]]
@@ -257,8 +258,7 @@ class Server(Out):
             made = message(rows) if callable(message) else message[rows]
             if not trusted:
                 made = self._open(made, "a message to a server")
-            own = None if masks is None else masks[rows]
-            return self._encoded(made, clients[rows], known(rows), own, compression, step_size)
+            return self._encoded(made, clients[rows], known(rows), compression, step_size)
 
         def whole(rows: Array, messages: Array) -> Array:
             """Models: with what both ends know in the place of what messages do not hold."""
@@ -268,6 +268,9 @@ class Server(Out):
             models = jnp.broadcast_to(base(rows), (len(rows), dim))
             return models.at[jnp.arange(len(rows))[:, None], kept].set(messages)
 
+        if agreed is not None:
+            alpha = _discounts(discount, law, around.dtype)[0]  # nothing is late
+            return self._masked_sum(encoded, senders, agreed, around, weights, alpha, normalized)
         said: Making = encoded
         if self._stages.attack is not None:  # which may look at all messages together
             honest = whole(everyone, encoded(everyone))
@@ -317,6 +320,57 @@ class Server(Out):
             heard = jnp.where(weight > 0, weight, 1)[..., None]
             total, share = total / heard, share / heard
         return Arrived(total, share, weight)
+
+    def _masked_sum(
+        self,
+        message: Making,
+        senders: Array,
+        agreed: Agreed,
+        around: Float[Array, "*servers dim"],
+        weights: Array | None,
+        alpha: Array,
+        normalized: bool,
+    ) -> Arrived:
+        r"""The sums that servers decode from masked messages, and of these nothing else.
+
+        A client encodes :math:`\omega_k(w_k-w)/\max_l\omega_l`, so that weights make no number
+        larger; the server knows the weights and multiplies by the largest one.
+        """
+        protocol = self._stages.masks
+        one_server, dtype, dim = around.ndim == 1, around.dtype, around.shape[-1]
+        start = around.reshape(-1, dim)
+        ones = jnp.ones(senders.shape, dtype)
+        weight = jnp.where(senders, ones if weights is None else weights.astype(dtype), 0)
+        largest = jnp.max(jnp.abs(weight))
+        largest = jnp.where(largest > 0, largest, 1)
+        word = agreed.masks.dtype
+
+        def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+            total, clipped = sums
+            server = agreed.server[group]
+            change = message(group) - (around[None] if one_server else start[server])
+            values = (weight[group] / largest)[:, None] * change
+            words, beyond = self._hidden(values, agreed.masks[group], agreed.most)
+            arrived = (real & agreed.summed[group])[:, None]
+            sent = jnp.where(arrived, words, word.type(0))
+            total = total + protocol.sums(sent, server, agreed.servers)
+            beyond = jnp.sum(beyond & real[:, None], dtype=clipped.dtype)
+            return total, clipped + beyond
+
+        zero = jnp.zeros((agreed.servers, dim), word)
+        total, clipped = _in_groups(add, senders, (zero, jnp.zeros_like(self.clipped)))
+        self._note_clipped(clipped, senders, dim)
+        change = alpha * largest * protocol.decode(total, agreed.most, dtype)
+        arrived = jnp.where(agreed.summed, weight, 0)
+        arrived = jax.ops.segment_sum(arrived, agreed.server, agreed.servers)
+        share = alpha * arrived
+        if normalized:
+            known = jnp.where(arrived > 0, arrived, 1)
+            change, share = change / known[:, None], share / known
+        share = jnp.broadcast_to(share[:, None], start.shape)
+        total = change + share * start
+        weight = arrived.reshape(around.shape[:-1])
+        return Arrived(total.reshape(around.shape), share.reshape(around.shape), weight)
 
     def _of_lags(
         self,
@@ -448,7 +502,7 @@ class Server(Out):
     # Of what was sent ----------------------------------------------------------------------------
 
     def mean(
-        self, said: Float[Array, "clients dim"], around: Float[Array, " dim"]
+        self, said: Float[Array, "clients dim"] | Masked, around: Float[Array, " dim"]
     ) -> Float[Array, " dim"]:
         """Return the server's mean, or its aggregate, of the messages of available clients.
 
@@ -456,6 +510,9 @@ class Server(Out):
           said: ``[K, D]``, what :meth:`send` returned.
           around: ``[D]``, the server's vector; it is kept where nothing arrives.
         """
+        if isinstance(said, Masked):
+            means, count = said.means()
+            return jnp.where(count[0] > 0, means[0], around)
         if self._everyone and self._stages.losses is None and self._stages.aggregation is None:
             return jnp.mean(said, axis=0)
         one = jnp.zeros(len(said), jnp.int32)
@@ -472,7 +529,14 @@ class Server(Out):
           said: ``[K, D]``, what :meth:`send` returned.
           before: ``[K, D]``, the stored messages; those of clients whose message does not arrive
             are kept.
+
+        Raises:
+          ValueError: masked messages, of which a server knows none.
         """
+        if isinstance(said, Masked):
+            raise ValueError(
+                "a server that stores single messages cannot do so under masks=; leave them out."
+            )
         here, works = self.available, self._works()
         if works is not None:
             here = here & works[0]
@@ -480,7 +544,7 @@ class Server(Out):
 
     def cell_means(
         self,
-        said: Float[Array, "chosen dim"],
+        said: Float[Array, "chosen dim"] | Masked,
         cluster: Int[Array, " chosen"],
         clusters: int,
         participants: Participants,
@@ -495,9 +559,21 @@ class Server(Out):
           clusters: ``Q``.
           participants: the participants of the rows.
           around: ``[P, Q, D]``, the vectors of the servers.
+
+        Raises:
+          ValueError: several clusters of masked messages, which are one sum at each server.
         """
         network = self._network
         assert isinstance(network, Federation)
+        if isinstance(said, Masked):
+            if clusters > 1:
+                raise ValueError(
+                    f"masks cancel in the sum of a server's messages, not in each of {clusters} "
+                    "clusters; leave out masks=."
+                )
+            means, count = said.means()
+            present = (count > 0).astype(means.dtype)
+            return means[:, None], present[:, None, None]
         server = participants.take(jnp.asarray(network.server, jnp.int32))
         cells = network.servers * clusters
         cell, most = server * clusters + cluster, min(len(said), int(network.sizes.max()))

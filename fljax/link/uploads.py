@@ -5,23 +5,32 @@ Noise remains in the server's result: on models, :math:`\tfrac1L\sum_k(w_k+g_k)`
 with the noise :math:`-\mu g_k`, so what it leaves in the server's model decreases with the step
 size, whereas that of the first increases.
 
-Masks are pairwise: they hide each message and cancel in the server's sum (Bonawitz et al. 2017).
+Masks are pairwise integers: they hide each message perfectly and cancel exactly in the server's sum
+(Bonawitz et al. 2017).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from fljax import _check
+from fljax._generator import words as words_of
 from fljax._module import module, static
 from fljax.link.noise import Perturbation
 
-__all__ = ["UPLOADS", "SecureAggregation", "UploadNoise"]
+__all__ = ["UPLOADS", "Agreed", "Masked", "SecureAggregation", "UploadNoise"]
 
 #: The messages of clients to a server that noise can be on.
 UPLOADS = ("models", "updates")
+
+#: The smallest range of masked numbers, and one over the largest: grids are normal floats.
+SMALLEST_RANGE = 2.0**-48
+
+#: A share of clients that is a whole number but for rounding is that number.
+ROUNDED = 1e-9
 
 
 @module
@@ -92,41 +101,68 @@ class UploadNoise(Perturbation):
 
 
 @module
-class SecureAggregation(Perturbation):
-    r"""Pairwise masks of opposite signs, which cancel in the server's sum of messages.
+class SecureAggregation:
+    r"""Pairwise masks of integers, under which a server learns the sum of its clients' messages and
+    nothing else.
 
-    Each two participants of a server share a draw :math:`z_{kl}` that the server does not know; one
-    adds :math:`z_{kl}/\omega_k` to its message and the other subtracts :math:`z_{kl}/\omega_l`,
-    where :math:`\omega` are the weights of the server's sum. So the message of one of :math:`L`
-    participants is hidden by :math:`L-1` draws, and the mean is, up to rounding, the same as
-    without masks. Pairs are assumed to agree on their draws without the server learning them, and
-    no client drops out afterwards: a message that is late, lost, compressed, or processed
-    individually would leave others' masks in the sum, and runs with such messages are refused. A
-    participant that is alone at its server in a round sends in the clear. The messages by which
-    pairs agree are not counted.
+    In a round, :math:`n` clients of a server agree on masks. Client :math:`k` multiplies the
+    difference of its message from the reference that both ends have (the server's model, or zero
+    where the algorithm names none) by its public weight over the largest one,
+    :math:`v_k=\frac{\omega_k}{\max_l\omega_l}(w_k-w)`, clips its numbers to
+    :math:`[-\mathrm{range},\mathrm{range}]`, rounds them to a grid of step :math:`g`, a power of
+    two, and sends the integers
 
-    Gaussian masks are drawn at once, :math:`m_k=\sqrt L\,(g_k-\tfrac1L\sum_lg_l)` of one draw
-    :math:`g_k` a participant. They sum to zero, and have jointly the law of the sums of pairs: both
-    are Gaussian, of mean zero, with the covariances
-    :math:`\sigma^2L\,(\delta_{kl}-\tfrac1L)`, since a message's own mask has the variance of
-    :math:`L-1` draws and two messages share one, of opposite signs. So whoever hears the messages
-    hears the same; what a client among the listeners knows besides, the draws of its own pairs, is
-    never part of a run, and :func:`fljax.audit.overheard_upload` counts it. The joint law of sums
-    of Laplace draws is not one of their covariances alone: for these a round draws the
-    :math:`L(L-1)/2` vectors of all pairs, some of them at a time.
+    .. math:: y_k=\frac{\mathrm{round}(v_k)}{g}+\sum_{l>k}z_{kl}-\sum_{l<k}z_{lk}\mod2^b,
+
+    where each pair shares a vector :math:`z_{kl}` of uniform integers of :math:`b` bits. The server
+    adds the :math:`y_k` modulo :math:`2^b`, in which the masks cancel exactly, and reads the sum as
+    a signed integer times :math:`g`. The grid is the finest one on which :math:`n` clipped messages
+    cannot leave the range of a signed integer, so the sum never wraps. Numbers that were clipped
+    (or not finite) are reported: ``clipped`` of a result is the largest share of them in a round,
+    and a run with such numbers warns.
+
+    *Dropouts.* A message may be lost (``losses=``) after the masks were agreed on. As in the
+    protocol, each client adds a mask of its own as well, and clients share the seeds of all their
+    masks so that more than ``threshold`` of the :math:`n` clients together can recover them: the
+    survivors then reveal the seeds of the pairs' masks of who dropped out, and of their own masks,
+    and the server learns the sum over the arrived messages. If fewer arrive the server learns
+    nothing in this round, and its model stays. At least two messages must be in a sum: a client
+    that is alone at its server in a round does not send.
+
+    A simulation draws the masks that are left once all that survivors reveal has been subtracted:
+    of :math:`m` messages in a sum, :math:`m-1` uniform vectors and the negative of their sum, which
+    has the joint distribution of sums of uniform pairs (the map from the pairs of one client to the
+    masks of the others is a bijection); all other messages have independent uniform masks. The
+    messages by which pairs agree, share seeds and reveal them are not counted; each number of a
+    message counts :math:`b` bits.
+
+    Settings in which single messages are changed or read behind their masks are refused:
+    compression, delays, aggregators, attackers, servers that clip single messages, and messages
+    that hold some of the parameters.
 
     Args:
-      variance: :math:`\sigma^2`, of each pair's draw.
-      law: of each pair's draw, as in :class:`UploadNoise`; Gaussian by default, which takes
-        :math:`(L-1)/2` times fewer draws.
-      per: as in :class:`UploadNoise`.
+      range: the largest absolute value of a number that is sent, > 0; public, and chosen without
+        looking at data that are to be hidden. Larger numbers are clipped.
+      bits: :math:`b`, of each integer, from 2 to 64; those of the simulation's numbers by default:
+        32 in single, 64 in double precision.
+      threshold: the share of a server's clients that must be exceeded for their sum to be
+        recovered, in [0, 1). As many clients could recover everything together with the server.
 
     Raises:
-      ValueError: as in :class:`~fljax.link.Noise`.
+      ValueError: an argument outside its range; more than 32 bits in single precision, or fewer
+        bits than a sum of so many clients needs.
+
+    Guarantees:
+      The messages that a server receives, without any one of each sum, are independent uniform
+      integers whatever the data; so all that it learns is a function of the sums and of which
+      clients sent. The same holds for a server together with clients, at most ``threshold`` of
+      those who take part: all that they learn of the others is the others' sum. (The masks are
+      those of the simulation's generator; in the protocol they are expanded from seeds, and the
+      guarantee is against attackers that cannot tell the two apart.) No epsilon is claimed: the sum
+      itself depends on the data.
 
     Reference:
-      Bonawitz et al. 2017, section 4, with real masks in the place of integers modulo a number;
-      Rizk 2023, sections 3.2 and 4.3.4.
+      Bonawitz et al. 2017, sections 4 and 6, with an honest server; Rizk 2023, sections 3.2, 4.3.4.
 
     Example:
       >>> import jax, fljax as fl
@@ -136,101 +172,221 @@ class SecureAggregation(Perturbation):
       ...         algorithm=fl.algorithms.FedAvg(step_size=0.1, clients_per_round=4),
       ...         masks=masks,
       ...     ), rounds=5)["model"].values
-      >>> bool(abs(ended(fl.link.SecureAggregation(1.0)) - ended(None)).max() < 1e-5)
+      >>> masks = fl.link.SecureAggregation(range=4.0)
+      >>> bool(abs(ended(masks) - ended(None)).max() < 1e-6)
       True
     """
 
-    law: str = static(default="gaussian")
+    range: Float[Array, ""] | float
+    bits: int | None = static(default=None)
+    threshold: float = static(default=2 / 3)
+
+    def validate(self) -> None:
+        _check.interval(
+            "range",
+            self.range,
+            at_least=SMALLEST_RANGE,
+            at_most=1 / SMALLEST_RANGE,
+            hint="It is the largest absolute value of a number in a client's message.",
+        )
+        if self.bits is not None:
+            _check.count("bits", self.bits, at_least=2)
+            _check.interval("bits", self.bits, at_most=64, hint="Integers have no more.")
+        _check.interval("threshold", self.threshold, at_least=0, below=1)
+
+    def word(self, dtype: Any) -> np.dtype:
+        """Return the unsigned integer type that holds what stands for a number of this type."""
+        return np.dtype(np.uint32 if np.dtype(dtype).itemsize <= 4 else np.uint64)
+
+    def width(self, dtype: Any) -> int:
+        """Return :math:`b`.
+
+        Args:
+          dtype: of the numbers of a message.
+
+        Raises:
+          ValueError: more bits than the integers of this precision have.
+        """
+        most = 8 * self.word(dtype).itemsize
+        if self.bits is not None and self.bits > most:
+            raise ValueError(
+                f"bits must be at most {most} for messages of {np.dtype(dtype)}, got {self.bits}; "
+                "take fewer, or run in double precision (jax_enable_x64)."
+            )
+        return most if self.bits is None else self.bits
+
+    def survivors(self, clients: int) -> Int[np.ndarray, " counts"]:
+        """Return how many of 0, 1, ..., ``clients`` messages must arrive for their sum to be
+        recovered: more than the threshold, and two at least.
+        """
+        taking_part = np.arange(clients + 1, dtype=np.int32)
+        share = np.floor(self.threshold * taking_part + ROUNDED).astype(np.int32)
+        return np.maximum(2, np.minimum(share + 1, taking_part))
+
+    def grid(self, clients: int, dtype: Any) -> Float[Array, ""]:
+        """Return the step of the grid, a power of two.
+
+        Args:
+          clients: the largest number of clients in a sum.
+          dtype: of the numbers of a message.
+
+        Raises:
+          ValueError: too few bits for a sum of so many messages.
+
+        Example:
+          >>> import numpy as np
+          >>> float(SecureAggregation(range=1.0).grid(100, np.float32)) == 2**-24
+          True
+        """
+        most = (2 ** (self.width(dtype) - 1) - 1) // clients
+        if most < 1:
+            raise ValueError(
+                f"bits={self.width(dtype)} cannot hold a sum of {clients} messages; take at least "
+                f"{clients.bit_length() + 1}."
+            )
+        steps = 2.0 ** (most.bit_length() - 1)
+        size = jnp.asarray(self.range, dtype)
+        fraction, _ = jnp.frexp(size)  # in [1/2, 1): the quotient is a power of two, exactly
+        return jnp.where(fraction > 0.5, size / fraction, size) / jnp.asarray(steps, dtype)
+
+    def encode(
+        self, values: Float[Array, "rows numbers"], clients: int
+    ) -> tuple[UInt[Array, "rows numbers"], Bool[Array, "rows numbers"]]:
+        """Return numbers as integers modulo :math:`2^b`, and which of them were clipped.
+
+        Args:
+          values: ``[M, D]``.
+          clients: the largest number of clients in a sum.
+        """
+        dtype = values.dtype
+        largest, grid = jnp.asarray(self.range, dtype), self.grid(clients, dtype)
+        beyond = ~(jnp.abs(values) <= largest)  # NaN as well
+        clipped = jnp.clip(jnp.where(jnp.isnan(values), 0, values), -largest, largest)
+        # Division by a power of two is exact, and the quotient fits a signed integer.
+        steps = jnp.round(clipped / grid).astype(_signed(self.word(dtype)))
+        return self._modulo(steps.astype(self.word(dtype)), dtype), beyond
+
+    def decode(
+        self, total: UInt[Array, "*shape"], clients: int, dtype: Any
+    ) -> Float[Array, "*shape"]:
+        """Return the number that a sum of such integers stands for.
+
+        Args:
+          total: the sum modulo :math:`2^b`.
+          clients: as of :meth:`encode`.
+          dtype: of the numbers of a message.
+        """
+        word = self.word(dtype)
+        unused = 8 * word.itemsize - self.width(dtype)
+        signed = jax.lax.bitcast_convert_type(total << word.type(unused), _signed(word))
+        signed = signed >> np.asarray(unused, signed.dtype)  # the sign fills the upper bits
+        return signed.astype(dtype) * self.grid(clients, dtype)
 
     def masks(
         self,
         key: Array,
-        clients: Int[Array, " senders"],
-        server: Int[Array, " senders"],
-        sending: Bool[Array, " senders"],
+        server: Int[Array, " rows"],
+        summed: Bool[Array, " rows"],
         servers: int,
-        most: int,
         dim: int,
         dtype: Any,
-    ) -> Float[Array, "senders dim"]:
-        """Return the mask of each sender times its weight; they sum to zero at every server.
+    ) -> UInt[Array, "rows dim"]:
+        """Return what hides each row: uniform integers, which sum to zero over the rows of each
+        sum, and are independent otherwise.
 
         Args:
-          key: of the round.
-          clients: ``[M]``, the clients of the rows.
-          server: ``[M]``, the server that each sends to.
-          sending: ``[M]``, which rows are sent.
+          key: of the message; consumed.
+          server: ``[M]``, the server that each row is sent to.
+          summed: ``[M]``, which rows are in the sum that their server decodes.
           servers: number of servers.
-          most: the largest number of senders at one server.
           dim: numbers in a message.
           dtype: of them.
         """
-        if self.law == "gaussian":
-            return self._at_once(key, clients, server, sending, servers, dim, dtype)
-        return self._of_pairs(key, clients, server, sending, most, dim, dtype)
+        word = self.word(dtype)
+        drawn = _uniform_words(key, (len(server), dim), word)
+        total = self.sums(jnp.where(summed[:, None], drawn, word.type(0)), server, servers)
+        rows = jnp.arange(len(server), dtype=jnp.int32)
+        last = jax.ops.segment_max(jnp.where(summed, rows, -1), server, servers)[server]
+        # The last one of a sum gets minus the sum of the others.
+        drawn = jnp.where((summed & (rows == last))[:, None], drawn - total[server], drawn)
+        return self._modulo(drawn, dtype)
 
-    def _at_once(
-        self,
-        key: Array,
-        clients: Int[Array, " senders"],
-        server: Int[Array, " senders"],
-        sending: Bool[Array, " senders"],
-        servers: int,
-        dim: int,
-        dtype: Any,
-    ) -> Float[Array, "senders dim"]:
-        """One draw a sender, less their mean."""
+    def sums(
+        self, rows: UInt[Array, "rows dim"], server: Int[Array, " rows"], servers: int
+    ) -> UInt[Array, "servers dim"]:
+        """Return each server's sum, in arithmetic that wraps."""
+        if servers == 1:
+            return jnp.sum(rows, axis=0, keepdims=True, dtype=rows.dtype)
+        return jax.ops.segment_sum(rows, server, servers)
 
-        def draw(client: Array) -> Array:
-            return self.draw(jax.random.fold_in(key, client), (dim,), dtype)
+    def hide(
+        self, steps: UInt[Array, "rows dim"], masks: UInt[Array, "rows dim"], dtype: Any
+    ) -> UInt[Array, "rows dim"]:
+        """Return what leaves the clients: the sum modulo :math:`2^b`."""
+        return self._modulo(steps + masks, dtype)
 
-        def at_home(rows: Array) -> Array:
-            """The sum of the rows of a sender's server, for each sender."""
-            if servers == 1:
-                return jnp.sum(rows, axis=0, keepdims=True)
-            return jax.ops.segment_sum(rows, server, servers)[server]
+    def _modulo(self, words: UInt[Array, "*shape"], dtype: Any) -> UInt[Array, "*shape"]:
+        word, width = self.word(dtype), self.width(dtype)
+        return words if width == 8 * word.itemsize else words & word.type(2**width - 1)
 
-        on = sending[:, None].astype(dtype)
-        drawn = on * jax.vmap(draw)(clients)
-        size = jnp.maximum(at_home(on), 1)
-        return on * jnp.sqrt(size) * (drawn - at_home(drawn) / size)
 
-    def _of_pairs(
-        self,
-        key: Array,
-        clients: Int[Array, " senders"],
-        server: Int[Array, " senders"],
-        sending: Bool[Array, " senders"],
-        most: int,
-        dim: int,
-        dtype: Any,
-    ) -> Float[Array, "senders dim"]:
-        """One draw for each two senders."""
-        # Servers' senders side by side, in the order of their numbers; the others behind them.
-        cells = jnp.max(server) + 1
-        home = jnp.where(sending, server, cells)
-        order = jnp.lexsort((clients, home))
-        home, clients = home[order], clients[order]
-        first = jnp.searchsorted(home, home, side="left").astype(jnp.int32)
-        size = jnp.searchsorted(home, home, side="right").astype(jnp.int32) - first
-        place = jnp.arange(len(home), dtype=jnp.int32) - first
+class Agreed(NamedTuple):
+    """What the clients that send a masked message agree on before it."""
 
-        def pairs(apart_by: Array, total: Array) -> Array:
-            """Each sender with the one so many places on, around its server."""
-            other = (place + apart_by) % size
-            # Half way around a pair meets twice.
-            once = (2 * apart_by < size) | ((2 * apart_by == size) & (place < apart_by))
-            low, high = (f(clients, clients[first + other]) for f in (jnp.minimum, jnp.maximum))
+    masks: Array  # [M, D]
+    summed: Array  # [M]  whether the row is in a sum that its server decodes
+    server: Array  # [M]
+    servers: int
+    most: int  # clients at one server, at most
 
-            def draw(low: Array, high: Array) -> Array:
-                return self.draw(
-                    jax.random.fold_in(jax.random.fold_in(key, low), high), (dim,), dtype
-                )
 
-            sign = jnp.where(once & sending[order], jnp.where(place < other, 1, -1), 0)
-            shared = sign[:, None].astype(dtype) * jax.vmap(draw)(low, high)
-            return (total + shared).at[first + other].add(-shared)
+@module
+class Masked:
+    r"""Messages of clients under masks, as :meth:`fljax.link.Link.send` returns them: a server can
+    do nothing with them but add them up, by :meth:`~fljax.link.Link.mean` or
+    :meth:`~fljax.link.Link.cell_means`.
 
-        zero = jnp.zeros((len(home), dim), dtype)
-        total = jax.lax.fori_loop(1, most // 2 + 1, pairs, zero)
-        return jnp.zeros_like(total).at[order].set(total)
+    Attributes:
+      words: ``[M, D]``, the integers that the servers receive.
+      summed: ``[M]``, which of them arrive and are in a sum that is decoded.
+      server: ``[M]``, the server that each is sent to.
+      around: ``[D]``, what differences are from.
+      masks: the protocol.
+      servers: number of servers.
+      most: clients at one server, at most.
+    """
+
+    words: Any
+    summed: Any
+    server: Any
+    around: Any
+    masks: SecureAggregation
+    servers: int = static()
+    most: int = static()
+
+    def __len__(self) -> int:
+        return len(self.server)
+
+    def means(self) -> tuple[Float[Array, "servers dim"], Int[Array, " servers"]]:
+        """Return the mean of each server's messages, and how many are in it; zero where none is."""
+        words = jnp.where(self.summed[:, None], self.words, self.words.dtype.type(0))
+        total = self.masks.sums(words, self.server, self.servers)
+        total = self.masks.decode(total, self.most, self.around.dtype)
+        count = jax.ops.segment_sum(self.summed.astype(jnp.int32), self.server, self.servers)
+        each = jnp.maximum(count, 1).astype(total.dtype)[:, None]
+        mean = self.around[None] + total / each
+        return jnp.where(count[:, None] > 0, mean, 0), count
+
+
+def _signed(word: np.dtype) -> np.dtype:
+    return np.dtype(f"int{8 * word.itemsize}")
+
+
+def _uniform_words(key: Array, shape: tuple[int, int], word: np.dtype) -> UInt[Array, "rows dim"]:
+    """Both words of each block of the generator are used."""
+    rows, dim = shape
+    if word.itemsize == 8:
+        high, low = words_of(key, shape, 2)
+        return (high.astype(word) << word.type(32)) | low.astype(word)
+    half = -(-dim // 2)
+    return jnp.concatenate(words_of(key, (rows, half), 2), axis=1)[:, :dim]

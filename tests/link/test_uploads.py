@@ -1,6 +1,4 @@
-"""Noise and masks of clients on what they send to a server: loops, and what cancels."""
-
-import re
+"""Noise of clients on what they send to a server, against loops."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,7 @@ import fljax as fl
 from fljax._generator import as_key
 from fljax._numerics import key_of
 from fljax.algorithms import IFCA, FedAvg, GraphFedAvg, LocalOnly, SignSGD
-from fljax.link import PerEdge, SecureAggregation, UploadNoise
+from fljax.link import PerEdge, UploadNoise
 from tests.cases import (
     CASES,
     CLIENTS,
@@ -193,162 +191,6 @@ def test_an_own_step_without_a_step_size_is_told_so():
         UploadNoise(0.1, on="gradients")
 
 
-# Masks -------------------------------------------------------------------------------------------
-
-
-def shared(masks, clients, key):
-    """``[K, D]``: each pair's draw, once with either sign."""
-    total = np.zeros((CLIENTS, DIM))
-    for i, k in enumerate(clients):
-        for l in clients[i + 1 :]:  # noqa: E741
-            both = jax.random.fold_in(jax.random.fold_in(key, min(k, l)), max(k, l))
-            drawn = np.asarray(masks.draw(both, (DIM,), float))
-            total[k] += drawn
-            total[l] -= drawn
-    return total
-
-
-def centered(masks, clients, key):
-    """``[K, D]``: each client's draw less the mean of all, of the size of a sum of pairs."""
-    total, many = np.zeros((CLIENTS, DIM)), len(clients)
-    for k in clients:
-        total[k] = np.sqrt(many) * np.asarray(masks.draw(jax.random.fold_in(key, k), (DIM,), float))
-    total[clients] -= total.sum(axis=0) / max(many, 1)
-    return total
-
-
-LOOPS = {"gaussian": centered, "laplace": shared}
-
-
-@pytest.mark.parametrize("law", LOOPS)
-@pytest.mark.parametrize("sending", [(1, 1, 1, 1, 1), (1, 0, 1, 1, 0), (0, 0, 1, 0, 0)])
-def test_masks_are_the_loops_whichever_rows_and_cancel_at_each_server(sending, law):
-    masks, on = SecureAggregation(0.3, law), np.array(sending, bool)
-    order, home = np.array([3, 0, 4, 1, 2]), np.array(SERVER)
-    result = np.zeros((CLIENTS, DIM))
-    result[order] = masks.masks(
-        as_key(2), jnp.asarray(order, jnp.int32), jnp.asarray(home[order], jnp.int32),
-        jnp.asarray(on[order]), 2, 3, DIM, float,
-    )  # fmt: skip
-    expected = sum(
-        LOOPS[law](masks, [k for k in range(CLIENTS) if on[k] and home[k] == p], as_key(2))
-        for p in range(2)
-    )
-    np.testing.assert_allclose(result, expected, atol=1e-12)
-    for p in range(2):
-        np.testing.assert_allclose(result[home == p].sum(axis=0), 0, atol=1e-12)
-    lone = [k for k in range(CLIENTS) if (on & (home == home[k])).sum() < 2 or not on[k]]
-    assert (np.abs(result).max(axis=1) > 1e-3).tolist() == [k not in lone for k in range(CLIENTS)]
-    assert not result[lone].any()
-
-
-@pytest.mark.parametrize("law", LOOPS)
-def test_even_numbers_of_participants_share_each_mask_once(law):
-    masks, four = SecureAggregation(0.3, law), jnp.arange(4, dtype=jnp.int32)
-    result = masks.masks(as_key(2), four, four * 0, four >= 0, 1, 4, DIM, float)
-    np.testing.assert_allclose(result, LOOPS[law](masks, [0, 1, 2, 3], as_key(2))[:4], atol=1e-12)
-
-
-@pytest.mark.parametrize("many", [1, 2, 3, 8])
-def test_gaussian_masks_drawn_at_once_have_the_law_of_all_pairs(many):
-    """Both are linear in standard normal draws: their law is the square of the matrix."""
-    masks, dim = SecureAggregation(1.0), many
-    clients = jnp.arange(many, dtype=jnp.int32)
-    pairs = [(k, l) for k in range(many) for l in range(k)]  # noqa: E741
-    of_pairs = np.zeros((many, len(pairs)))
-    for column, (k, l) in enumerate(pairs):  # noqa: E741
-        of_pairs[k, column], of_pairs[l, column] = 1, -1
-    ones = jnp.ones(many, bool)
-    drawn = np.asarray(
-        jax.vmap(lambda k: masks.draw(jax.random.fold_in(as_key(5), k), (dim,), float))(clients)
-    )
-    result = np.asarray(masks.masks(as_key(5), clients, clients * 0, ones, 1, many, dim, float))
-    at_once = result @ np.linalg.inv(drawn)  # what multiplies the draws
-    np.testing.assert_allclose(at_once @ at_once.T, of_pairs @ of_pairs.T, atol=1e-9)
-
-
-def test_a_round_of_gaussian_masks_has_one_draw_a_participant():
-    """And not one of each two, of which 100 participants have 4,950."""
-    clients = jnp.arange(100, dtype=jnp.int32)
-
-    def loops(law):
-        def drawn(key):
-            masks = SecureAggregation(1.0, law)
-            return masks.masks(key, clients, clients * 0, clients >= 0, 1, 100, 8, np.float32)
-
-        return re.search(r"\b(scan|while)\[", str(jax.make_jaxpr(drawn)(as_key(0))))
-
-    assert loops("laplace")
-    assert not loops("gaussian")
-
-
-@pytest.mark.parametrize("law", LOOPS)
-def test_a_mask_has_the_variance_of_its_draws(law):
-    four = jnp.arange(4, dtype=jnp.int32)
-    for per, each in (("coordinate", 0.3), ("vector", 0.3 / 20_000)):
-        masks = SecureAggregation(0.3, law, per=per)
-        result = np.asarray(masks.masks(as_key(3), four, four * 0, four >= 0, 1, 4, 20_000, float))
-        np.testing.assert_allclose(result.var(axis=1), 3 * each, rtol=0.06)
-
-
-MASKED = {
-    "FedAvg": FedAvg(STEP, 3),  # weighed by samples
-    "GFL, gradient": GraphFedAvg(STEP, clients_per_server=2),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("label", ["FedAvg", pytest.param("GFL, gradient", marks=slow)])
-def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
-    network = make_servers() if label == "GFL, gradient" else None
-    given = {"rounds": 4, "network": network, "upload_noise": UploadNoise(0.2)}
-    plain = servers(MASKED[label], **given)
-    masked = servers(MASKED[label], **given, masks=SecureAggregation(4.0))
-    np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-11)
-    assert (masked != plain).any()  # rounding tells them apart
-
-
-@fl.module
-class Own(fl.algorithms.ConventionalFL):
-    """Of a user's own, which says nothing of masks."""
-
-    needs = fl.algorithms.Needs(None)
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({"algorithm": fl.algorithms.ATC(0.1)}, "LocalGraphHomomorphic"),
-        ({"algorithm": IFCA(0.1, 2)}, "more of clients' messages than one sum"),
-        ({"compression": fl.link.Sign()}, "compression= would compress masked messages"),
-        ({"losses": fl.link.Independent(0.1)}, "losses= remove a mask that others expect"),
-        ({"delays": fl.link.Geometric(0.1, 2)}, "delays= deliver a mask after the sum"),
-        ({"aggregation": fl.aggregation.Median()}, "aggregation= combines single messages"),
-        (
-            {"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))},
-            "attack= replaces a message without the mask",
-        ),
-        ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clips one by one"),
-        ({"algorithm": Own(0.1)}, "declare masked=True in its needs"),
-        ({"algorithm": FedAvg(0.1, 1)}, "one participant"),
-        (
-            {
-                "algorithm": GraphFedAvg(0.1),
-                "network": fl.federation.Federation(
-                    [0, 0, 1, 0, 0], make_network(nodes=2, edges=LINE)
-                ),
-            },
-            "one participant",
-        ),
-        ({"algorithm": fl.algorithms.Ditto(FedAvg(0.1, 1), 0.1, 1.0)}, "one participant"),
-    ],
-)
-def test_masks_that_would_not_cancel_are_refused_before_the_run(parts, message):
-    given = {"algorithm": FedAvg(0.1, weighting="equal"), "network": make_network()} | parts
-    with pytest.raises(ValueError, match=message):
-        fl.Simulation(make_problem(), masks=SecureAggregation(1.0), **given)
-
-
 SERVERS = [
     label for label, case in CASES.items() if case.algorithm.needs.network is not fl.graphs.Graph
 ]
@@ -357,7 +199,7 @@ SERVERS = [
 @slow
 @pytest.mark.thin(12, every=24)
 @pytest.mark.parametrize("label", SERVERS)
-def test_every_algorithm_with_a_server_runs_under_noise_and_masks_that_fit(label):
+def test_every_algorithm_with_a_server_runs_under_noise_that_fits(label):
     needs, silent = CASES[label].algorithm.needs, simulate(label, private=False)
     quiet = fl.run(silent, 3, as_key(1))["model"].values
     for on in needs.uploads[-1:]:
@@ -367,23 +209,12 @@ def test_every_algorithm_with_a_server_runs_under_noise_and_masks_that_fit(label
         ].values
         assert np.isfinite(results).all()
         assert np.abs(results - quiet).max() > 1e-4
-    if needs.masked:
-        masks = SecureAggregation(2.0)
-        results = fl.run(fl._module.replace(silent, masks=masks), 3, as_key(1))["model"].values
-        np.testing.assert_allclose(results, quiet, rtol=1e-9, atol=1e-10)
-        assert (results != quiet).any()
 
 
 @slow
-def test_noise_and_masks_go_with_absent_clients_and_noise_with_all_that_may_happen():
+def test_noise_goes_with_all_that_may_happen():
     absent = fl.participation.Bernoulli(0.7)
     algorithm = FedAvg(STEP, weighting="equal")
-    plain, masked = (
-        servers(algorithm, participation=absent, masks=masks)
-        for masks in (None, SecureAggregation(3.0))
-    )
-    np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-10)
-    assert (masked != plain).any()
     happens = [
         {"delays": fl.link.Geometric(0.3, 2), "losses": fl.link.Independent(0.2)},
         {
@@ -407,7 +238,7 @@ def test_a_grid_of_variances_is_one_program_and_begins_at_none():
     def scenario(key, variance):
         return fl.Simulation(
             make_problem(), FedAvg(STEP), upload_noise=UploadNoise(variance),
-            masks=SecureAggregation(variance), metrics=["objective"],
+            metrics=["objective"],
         )  # fmt: skip
 
     results = fl.sweep(scenario, grid={"variance": [0.0, 0.1, 1.0]}, seeds=2, rounds=3)

@@ -616,19 +616,19 @@ def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
     assert 0.85 * claim < bound < claim
 
 
-def only_of_client(client, factor=1.0, original=NoisyGradients.noise):
-    def noise(self, key, model, share):
-        share = factor * jnp.where(jnp.arange(len(share)) == client, share, 0)
-        return original(self, key, model, share)
+def only_of_client(client, factor=1.0, original=NoisyGradients.draw):
+    def draw(self, key, shape, dtype):
+        own = (jnp.arange(shape[0]) == client)[:, None]
+        return jnp.where(own, factor * original(self, key, shape, dtype), 0)
 
-    return noise
+    return draw
 
 
 @pytest.mark.slow
 def test_half_of_a_client_s_noise_is_caught(monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS["DP-SGD"]
     claim = claimed(simulate(algorithm, privacy, worlds(True)))
-    monkeypatch.setattr(NoisyGradients, "noise", only_of_client(0, 0.5))
+    monkeypatch.setattr(NoisyGradients, "draw", only_of_client(0, 0.5))
     jax.clear_caches()
     assert attacked(algorithm, privacy, clip, rate) > claim
 

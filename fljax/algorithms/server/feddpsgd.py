@@ -2,16 +2,16 @@ r"""Federated averaging with DP-SGD at the clients: each step is on a newly draw
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
+from fljax._generator import bernoulli, rate_drawn
 from fljax._module import field, module, replace, static
 from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
 from fljax.batches import check_size
-from fljax.participation import Drawn, Law, Selector, everyone_or, shuffled
+from fljax.participation import Drawn, Law, Selector, everyone_or, uniform_subsets
 from fljax.privacy import NoisyGradients
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -61,7 +61,8 @@ class FedDPSGD(ReleasesModel, Algorithm):
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       local_steps: gradient steps of a participant per round, >= 1.
-      sampling_rate: the inclusion probability of each sample in a batch, in (0, 1].
+      sampling_rate: the inclusion probability of each sample in a batch, in [2^-64, 1]; exact, also
+        where it is small (rounded down to a multiple of :math:`2^{-64}`).
       batch: samples per batch, instead of ``sampling_rate``; a client with fewer samples uses all
         of them. Without either, every step is on all samples.
       clients_per_round: number of participants, drawn without replacement; all clients by default.
@@ -106,7 +107,13 @@ class FedDPSGD(ReleasesModel, Algorithm):
     def validate(self) -> None:
         _check.count("local_steps", self.local_steps)
         if self.sampling_rate is not None:
-            _check.interval("sampling_rate", self.sampling_rate, above=0, at_most=1)
+            _check.interval(
+                "sampling_rate",
+                self.sampling_rate,
+                at_least=2.0**-64,
+                at_most=1,
+                hint="A sample of a smaller rate would never be drawn.",
+            )
             if self.batch is not None:
                 raise ValueError(
                     f"sampling_rate={self.sampling_rate} and batch={self.batch} both set how "
@@ -129,7 +136,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
     def sampling(self, problem: Problem) -> Law:
         """Return how a batch is sampled, at the client with the fewest samples."""
         if self.sampling_rate is not None:
-            return Law(self.sampling_rate, sampling="poisson")
+            return Law(rate_drawn(self.sampling_rate), sampling="poisson")
         if self.batch is None:
             return Law(1.0)
         rate = jnp.minimum(1, self.batch / jnp.min(problem.sample_counts()))
@@ -201,18 +208,17 @@ class FedDPSGD(ReleasesModel, Algorithm):
         if self.batch is None:
             if known is not None:  # sums over all samples are not those of a batch
                 known = known._replace(gram=None, moment=None, pooled=None)
-            rate = jnp.asarray(
-                1.0 if self.sampling_rate is None else self.sampling_rate, data.dtype
-            )
+            rate = 1.0 if self.sampling_rate is None else rate_drawn(self.sampling_rate)
+            rate = jnp.asarray(rate, data.dtype)
             if self.sampling_rate is not None:
-                chosen = jax.random.uniform(key, weights.shape, data.dtype) < rate
+                chosen = bernoulli(key, weights.shape, self.sampling_rate)
                 if self.capacity is not None and self.capacity < weights.shape[1]:
                     batch = _gathered(data, weights / rate, chosen, self.capacity)
                     return batch, data.influence / rate
                 weights = jnp.where(chosen, weights, 0) / rate
             return replace(data, weights=weights, statistics=known), data.influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
-        rows = shuffled(key, weights > 0, self.batch)
+        rows = uniform_subsets(key, weights > 0, self.batch)
         everyone = jnp.arange(data.clients, dtype=jnp.int32)
         batch = data.take(everyone, rows)
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
