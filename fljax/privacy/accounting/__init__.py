@@ -25,6 +25,7 @@ References, by the names used below:
   couplings and divergences, NeurIPS.
 * *Warner 1965*: Randomized response: a survey technique for eliminating evasive answer bias, JASA.
 * *Mironov 2017*: Rényi differential privacy, CSF.
+* *Papernot & Steinke 2022*: Hyperparameter tuning with Rényi differential privacy, ICLR.
 * *Gauthier 2024*: PhD thesis, NTNU, chapter 3.
 """
 
@@ -82,6 +83,16 @@ from fljax.privacy.accounting.sampling import (
     sampled_gaussian_event,
     sampled_gaussian_multiplier,
 )
+from fljax.privacy.accounting.selection import (
+    draw_trials,
+    poisson_selection_epsilon,
+    poisson_selection_renyi,
+    selection_epsilon,
+    selection_mean,
+    selection_probabilities,
+    selection_renyi,
+    selection_stop,
+)
 
 __all__ = [
     "CONVERSIONS",
@@ -99,6 +110,7 @@ __all__ = [
     "analytic_gaussian_sigma",
     "basic_composition",
     "classical_gaussian_sigma",
+    "draw_trials",
     "dynamic_zcdp_curve",
     "dynamic_zcdp_initial",
     "dynamic_zcdp_total",
@@ -108,6 +120,8 @@ __all__ = [
     "kairouz_composition",
     "laplace_epsilon",
     "laplace_scale",
+    "poisson_selection_epsilon",
+    "poisson_selection_renyi",
     "pure_composition",
     "pure_to_zcdp",
     "randomized_response_epsilon",
@@ -120,6 +134,11 @@ __all__ = [
     "sampled_gaussian_epsilon",
     "sampled_gaussian_event",
     "sampled_gaussian_multiplier",
+    "selection_epsilon",
+    "selection_mean",
+    "selection_probabilities",
+    "selection_renyi",
+    "selection_stop",
     "subsampled",
     "zcdp_delta",
     "zcdp_epsilon",
