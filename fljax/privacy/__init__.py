@@ -3,6 +3,7 @@
 from fljax import _renamed
 from fljax.privacy import accounting
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
+from fljax.privacy.coverage import not_covered
 from fljax.privacy.features import private_map, reconstruction_error
 from fljax.privacy.funnel import (
     FunnelPoint,
@@ -50,6 +51,7 @@ __all__ = [
     "joint_table",
     "laplace_release",
     "mutual_information",
+    "not_covered",
     "privacy_funnel",
     "private_map",
     "quantized",
