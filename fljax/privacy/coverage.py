@@ -53,6 +53,7 @@ _KEPT_ATTRIBUTES = (
     *("fljax", "cite", "code", "python", "jax", "jaxlib", "numpy", "platform", "device"),
     *("device_count", "machine", "x64", "matmul_precision", "created", "dtype", "prng", "rounds"),
     *("record_every", "keep_models", "independent_noise", "noise_seed", "scenario", "callback"),
+    "selection",
 )
 
 

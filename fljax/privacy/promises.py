@@ -83,7 +83,7 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
       A text for each assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
       ``neighbors``, ``arrivals``, ``noise``, ``generator``, ``seed`` (what the noise follows from,
       which must be secret), ``runs`` (which other runs have the same noise), and where they apply
-      ``tuning`` (a choice by private results that is not counted) and ``stopping`` (a callback
+      ``tuning`` (a choice by private results, counted or not) and ``stopping`` (a callback
       that could end the study); the texts of those that do not hold begin with ``NOMINAL``. Empty
       for results without privacy. The attribute ``privacy`` of a dataset contains the same as one
       text.
@@ -122,8 +122,9 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
         )
     stated["generator"] = str(dataset.attrs.get("prng", "unknown"))
     stated |= _secrecy(dataset.attrs)
-    if "tuning" in dataset.attrs:
-        stated["tuning"] = str(dataset.attrs["tuning"])
+    for name in ("selection", "tuning"):
+        if name in dataset.attrs:
+            stated["tuning"] = str(dataset.attrs[name])
     return stated | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
 
 

@@ -675,6 +675,7 @@ class _Run:
     def _attributes(self) -> dict[str, Any]:
         """Provenance of the results."""
         asked = self.asked
+        choice = "; ".join(axis.choice for axis in self.study.axes if axis.choice)
         return provenance(
             dtype=str(float_dtype()),
             prng=asked.generator,
@@ -684,6 +685,7 @@ class _Run:
             independent_noise=int(asked.independent_noise or bool(asked.secret)),
             **({"noise_seed": origin_of(asked.noise_seed)} if asked.secret else {}),
             **({"callback": 1} if self.watched else {}),
+            **({"tuning": f"tuning not counted: {choice}"} if choice and self.private else {}),
             scenario=getattr(asked.scenario, "__qualname__", repr(asked.scenario)),
             **of_study(asked.rounds, self.study.identities),
             decisions=recorded(group.decided for group in self.study.groups),

@@ -102,9 +102,7 @@ def test_nor_that_of_a_poisson_number(mean):
         bound = acc.poisson_selection_renyi(orders, trial, mean, missed)
         looser = acc.poisson_selection_renyi(orders, trial, mean)
         assert (bound <= looser + 1e-12).all()
-        best = [
-            best_of(lambda x: np.exp(mean * (x - 1)), one, math.exp(-mean)) for one in (p, q)
-        ]
+        best = [best_of(lambda x: np.exp(mean * (x - 1)), one, math.exp(-mean)) for one in (p, q)]
         exact = np.array([max(renyi(a, *best), renyi(a, *best[::-1])) for a in orders])
         assert (exact <= bound + 1e-9).all()
         closest = max(closest, float((exact / bound).max()))

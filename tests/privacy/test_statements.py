@@ -63,8 +63,9 @@ def test_results_say_what_their_noise_follows_from():
     assert "must be secret" in assumptions(own)["seed"]
     drawn = fl.run(simulation(), rounds=2, noise_seed="entropy")
     assert "which nothing records" in assumptions(drawn)["seed"]
-    assert "not recorded and must be secret" in (
-        assumptions(fl.sweep(scenario, **STUDY, noise_seed=SECRET))["seed"]
+    assert (
+        "not recorded and must be secret"
+        in (assumptions(fl.sweep(scenario, **STUDY, noise_seed=SECRET))["seed"])
     )
 
 
@@ -210,7 +211,10 @@ def test_sampled_releases_of_all_seeds_add_up():
     study = fl.sweep(sampled, rounds=6, seeds=3, progress=False)
     together = float(spent(study, DELTA, seeds="all").epsilon.isel(round=-1))
     assert together == pytest.approx(
-        accounting.sampled_gaussian_epsilon(2.0, 18, 0.25, DELTA, "poisson"), rel=1e-6
+        accounting.sampled_gaussian_epsilon(
+            noise_multiplier=2.0, releases=18, rate=0.25, sampling="poisson", delta=DELTA
+        ),
+        rel=1e-6,
     )
     # The ledger of a sample that must stay secret is of the releases alone.
     assert {"privacy_rho", "messages", "bits"} <= set(not_covered(study))
