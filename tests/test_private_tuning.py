@@ -1,6 +1,7 @@
-"""Choices by private results: stated where they are not counted, and counted by private selection."""
+"""Choices by private results: stated where they are not counted, or counted by selection."""
 
 from collections import Counter
+from typing import Any
 
 import jax
 import matplotlib.pyplot as plt
@@ -26,7 +27,7 @@ def built(key, algorithm, privacy, model="released"):
         algorithm,
         privacy=privacy,
         metrics=metrics,
-        **({} if privacy is None else {"model": model}),
+        model="exact" if privacy is None else model,
     )
 
 
@@ -38,12 +39,13 @@ def without(key, algorithm):
     return built(key, algorithm, None)
 
 
-GIVEN = {"metric": "test_error", "rounds": 3}
-FEW = {"points": 3, "extensions": 0, "refinements": 0, "seeds": 1}
+GIVEN: dict[str, Any] = {"metric": "test_error", "rounds": 3}
+FEW: dict[str, Any] = {"points": 3, "extensions": 0, "refinements": 0, "seeds": 1}
 
 
-def counted(**given):
-    return PrivateTuning(**({"delta": DELTA, "score": "public", "noise_seed": SECRET} | given))
+def counted(**given: Any):
+    given = {"delta": DELTA, "score": "public", "noise_seed": SECRET} | given
+    return PrivateTuning(**given)
 
 
 # Not counted ------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ def test_a_tuning_of_private_runs_says_that_it_is_not_counted(tmp_path):
     assert (tuned.table()["privacy"] == "tuning not counted").all()
     figure = tuned.plot()[0].figure
     assert "tuning not counted" in figure.get_suptitle()
-    plt.close(figure)
+    plt.close("all")
     tuned.save(tmp_path / "tuned.json")
     assert Tuned.load(tmp_path / "tuned.json", METHODS).privacy == tuned.privacy
     # Studies of the chosen method carry it, from a store as well.
@@ -72,27 +74,33 @@ def test_a_tuning_of_private_runs_says_that_it_is_not_counted(tmp_path):
     assert "privacy" not in bare.table()
     figure = bare.plot()[0].figure
     assert "counted" not in figure.get_suptitle()
-    plt.close(figure)
+    plt.close("all")
     plain = fl.sweep(without, grid={"algorithm": bare.methods}, rounds=2, seeds=2, progress=False)
     assert "tuning" not in plain.attrs
 
 
 @pytest.mark.slow
 def test_a_comparison_of_private_methods_says_so_everywhere():
-    given = GIVEN | {"points": 3, "extensions": 0, "refinements": 0, "tuning_seeds": 1, "seeds": 2}
+    given: dict[str, Any] = GIVEN | {
+        "points": 3,
+        "extensions": 0,
+        "refinements": 0,
+        "tuning_seeds": 1,
+        "seeds": 2,
+    }
     comparison = fl.compare(scenario, PAIR, **given)
     assert comparison.results.attrs["tuning"].startswith("tuning not counted: 6 candidates")
     assert (comparison.table()["privacy"] == "tuning not counted").all()
     for ax in (comparison.plot(), comparison.plot_profile()):
         assert "tuning not counted" in " ".join(text.get_text() for text in ax.texts)
-        plt.close(ax.figure)
+    plt.close("all")
     with pytest.raises(ValueError, match="does not count"):
         fl.compare(scenario, PAIR, private=counted(), **given)
 
 
 @pytest.mark.slow
 def test_the_number_of_rounds_to_a_private_target_is_such_a_choice():
-    goal = {"goal": "rounds", "target": 0.6}
+    goal: dict[str, Any] = {"goal": "rounds", "target": 0.6}
     tuned = fl.tune(scenario, METHODS, **GIVEN, **FEW, **goal)
     assert "by test_error (rounds) of private runs" in tuned.privacy
 
@@ -114,6 +122,7 @@ def test_private_selection_returns_the_best_trial_and_nothing_else(tmp_path, mon
     private = counted(trials=8.0, noise_seed=SECRET + 2)  # eight trials
     tuned = fl.tune(scenario, PAIR, **GIVEN, points=3, private=private)
     results, run = trials["results"], tuned.released
+    assert run is not None
     last = results.test_error.isel(seed=0, round=-1)
     best = int(np.argmin(last.values))
     np.testing.assert_array_equal(run.model, results.model.isel(seed=0, algorithm=best))
@@ -145,13 +154,15 @@ def test_private_selection_returns_the_best_trial_and_nothing_else(tmp_path, mon
     assert tuned.table()["privacy"].iloc[0].startswith("tuning counted: epsilon")
     figure = tuned.plot()[0].figure
     assert "tuning counted: epsilon" in figure.get_suptitle()
-    plt.close(figure)
+    plt.close("all")
     tuned.save(tmp_path / "tuned.json")
     loaded = Tuned.load(tmp_path / "tuned.json", PAIR)
+    assert loaded.released is not None
     np.testing.assert_array_equal(loaded.released.model, run.model)
     assert loaded.chosen == tuned.chosen
     fl.save(run, tmp_path / "run.nc")
     again = fl.tune(scenario, PAIR, **GIVEN, points=3, private=private)
+    assert again.released is not None
     assert again.text() == tuned.text().replace(
         run.attrs["created"], again.released.attrs["created"]
     )
@@ -172,12 +183,17 @@ def test_trials_are_drawn_uniformly_and_as_many_as_the_distribution_has(monkeypa
         raise Enough
 
     monkeypatch.setattr(selection, "sweep", spy)
-    candidates = [lambda number=number: number for number in range(4)]
-    study = {"rounds": 1, "seeds": [0], "record_every": 1, "public": "test_error"}
+    candidates: Any = [lambda number=number: number for number in range(4)]
+    study: dict[str, Any] = {"score": lambda results: results} | {
+        "rounds": 1,
+        "seeds": [0],
+        "record_every": 1,
+        "public": "test_error",
+    }
     for number in range(600):
         private = counted(trials=3.0, noise_seed=SECRET + number)
         with pytest.raises(Enough):
-            selection.select(scenario, candidates, private, 0.1, lambda results: None, **study)
+            selection.select(scenario, candidates, private, 0.1, **study)
     counts = np.bincount([len(one) for one in drawn], minlength=8)[1:8] / 600
     expected = accounting.selection_probabilities(7, 1.0, 1 / 3)
     assert np.abs(counts - expected).max() < 0.08  # four standard deviations
@@ -193,7 +209,6 @@ def test_trials_are_drawn_uniformly_and_as_many_as_the_distribution_has(monkeypa
                 candidates,
                 counted(trials=30.0, noise_seed="entropy"),
                 0.1,
-                lambda results: None,
                 **study,
             )
     assert len({tuple(one) for one in drawn}) > 1
@@ -209,7 +224,7 @@ def central(key, algorithm):
 def peers(key, algorithm):
     made = built(key, fl.algorithms.ConventionalFL(0.1), fl.privacy.ZCDP(0.1))
     budget, graph = fl.privacy.ZCDP(0.1), fl.graphs.ring(4)
-    given = {"privacy": budget, "metrics": ["test_error"], "model": "exact"}
+    given: dict[str, Any] = {"privacy": budget, "metrics": ["test_error"], "model": "exact"}
     return fl.Simulation(made.problem, algorithm, graph, **given)
 
 

@@ -69,7 +69,7 @@ def private_runs(dataset: "xarray.Dataset") -> Any:
     """Whether each run has a privacy ledger."""
     private = False
     for name in ledger_of(dataset):
-        finite = np.isfinite(dataset[name])
+        finite: Any = np.isfinite(dataset[name])
         private = private | (finite.any("round") if "round" in finite.dims else finite)
     return private
 
@@ -125,9 +125,9 @@ def not_covered(dataset: "xarray.Dataset") -> dict[str, str]:
         elif sampled and name in _OF_THE_SAMPLE:
             uncovered[name] = "tells who was sampled in secret"
     if "noise_seed" not in dataset.attrs and "root" in dataset.attrs:
-        uncovered |= {name: "the noise follows from it" for name in ("root", "seed")}
+        uncovered |= dict.fromkeys(("root", "seed"), "the noise follows from it")
     elif "root" in dataset.attrs:
-        uncovered |= {name: "the data may follow from it" for name in ("root", "seed")}
+        uncovered |= dict.fromkeys(("root", "seed"), "the data may follow from it")
     about = {
         "scenario_hash": "a digest of the program and the arrays in it",
         "decisions": "may describe the data",
@@ -151,7 +151,7 @@ def released(dataset: "xarray.Dataset", public: Sequence[str] = ()) -> "xarray.D
 
     if not ledger_of(dataset):
         raise ValueError("nothing covers these results: release=True is for runs with privacy=.")
-    there = dataset["done"] if "done" in dataset else True
+    there = dataset.get("done", True)
     if bool((~private_runs(dataset) & there).any()):
         raise ValueError(
             "some runs have no budget, and nothing covers them; select the others with "

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr

@@ -214,8 +214,9 @@ class Tuned:
     released: xr.Dataset | None = None
 
     def table(self) -> Any:
-        """Return a pandas ``DataFrame`` with a row for each method and chosen value; of private runs
-        a column ``privacy`` says whether the choice is counted.
+        """Return a pandas ``DataFrame`` with a row for each method and chosen value.
+
+        Of private runs a column ``privacy`` says whether the choice is counted.
         """
         rows = [
             {
@@ -577,8 +578,8 @@ def tune(
     if is_private:
         tried = sum(one.sizes["candidate"] for one in response.values())
         privacy = (
-            f"tuning not counted: {tried} candidates were compared by {compared_by} ({goal}) of private "
-            "runs, at a cost that no budget here covers"
+            f"tuning not counted: {tried} candidates were compared by {compared_by} ({goal}) of "
+            "private runs, at a cost that no budget here covers"
         )
     tuned = _tuned(methods_, response, goal, tuned_on, compilations, privacy)
     lost = {

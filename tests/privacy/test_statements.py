@@ -1,7 +1,7 @@
 """What private results say of themselves: their seeds, what no budget covers, what is released."""
 
 import math
-import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,12 +42,18 @@ def scenario(key):
     return simulation()
 
 
-STUDY = {"rounds": 2, "seeds": 2, "progress": False}
+STUDY: dict[str, Any] = {"rounds": 2, "seeds": 2, "progress": False}
+
+
+def changed(**given: Any) -> dict[str, Any]:
+    """Arguments of a small study."""
+    return STUDY | given
 
 
 # Seeds ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_results_say_what_their_noise_follows_from():
     run = fl.run(simulation(), rounds=2)
     study = fl.sweep(scenario, **STUDY)
@@ -69,18 +75,14 @@ def test_results_say_what_their_noise_follows_from():
     )
 
 
-def noise_of(results, exact):
-    """The noise in the models after one round, from the models without it."""
-    return np.asarray(results.model - exact.model)
-
-
+@pytest.mark.slow
 def test_a_noise_seed_is_all_that_the_noise_needs_and_nothing_records_it():
     """With it the noise is drawn again; without it neither root, seed nor key are enough."""
 
     def one(key, budget=0.5):
         return simulation(ZCDP(budget))
 
-    given = {"rounds": 1, "seeds": 2, "keep_models": True, "progress": False}
+    given: dict[str, Any] = {"rounds": 1, "seeds": 2, "keep_models": True, "progress": False}
     secrets = {"none": None, "one": SECRET, "other": SECRET + 1, "entropy": "entropy"}
     studies = {n: fl.sweep(one, **given, noise_seed=secret) for n, secret in secrets.items()}
     again = fl.sweep(one, **given, noise_seed=SECRET)
@@ -102,10 +104,11 @@ def test_a_noise_seed_is_all_that_the_noise_needs_and_nothing_records_it():
         assert results.attrs["noise_seed"] == "given"
 
 
+@pytest.mark.slow
 def test_a_store_recognizes_a_noise_seed_that_it_does_not_hold(tmp_path):
-    given = STUDY | {"store": tmp_path}
+    given: dict[str, Any] = STUDY | {"store": tmp_path}
     first = fl.sweep(scenario, **given, noise_seed=SECRET)
-    resumed = fl.sweep(scenario, **(given | {"seeds": 3}), noise_seed=SECRET)
+    resumed = fl.sweep(scenario, **changed(seeds=3, store=tmp_path), noise_seed=SECRET)
     np.testing.assert_array_equal(resumed.objective[:2], first.objective)
     for path in tmp_path.iterdir():
         content = path.read_bytes()
@@ -179,7 +182,7 @@ def test_all_seeds_of_every_kind_of_ledger():
     exact = [randomized_delta(100, 0.1, epsilon) for epsilon in (of(100, privacy_epsilon=0.1), 3.0)]
     assert exact[0] <= DELTA < exact[1]
     assert of(100, privacy_epsilon=0.1) < 6
-    pair = {"privacy_epsilon": 0.1, "privacy_delta": 1e-8}
+    pair: dict[str, Any] = {"privacy_epsilon": 0.1, "privacy_delta": 1e-8}
     assert of(100, **pair) < 10
     assert of(100, **pair) > of(100, privacy_epsilon=0.1) - 1e-9
     assert of(100, **(pair | {"privacy_delta": 1e-6})) == math.inf
@@ -227,20 +230,17 @@ def test_tables_and_plots_say_that_the_privacy_is_of_one_seed(kind):
             return fl.table(results, "objective").note
         ax = fl.plotting.learning_curves(results, "objective")
         text = " ".join(text.get_text() for text in ax.texts)
-        plt.close(ax.figure)
+        plt.close("all")
         return text
 
     assert "of one seed, not of all 2" in shown(fl.sweep(scenario, **STUDY))
-    assert "of one seed" not in shown(fl.sweep(scenario, **(STUDY | {"seeds": 1})))
+    assert "of one seed" not in shown(fl.sweep(scenario, **changed(seeds=1)))
     bare = fl.sweep(lambda key: fl.Simulation(problem(), ConventionalFL(0.1)), **STUDY)
     bare = bare.assign(objective=bare.bits)
     assert "of one seed" not in shown(bare)
 
 
 # What no budget covers --------------------------------------------------------------------------
-
-#: Everything in results that a data set of other values cannot change.
-COVERED = re.compile(r"privacy_.*|client_(rho|epsilon|delta|releases)|messages|scalars|bits.*")
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_everything_that_other_data_can_change_is_listed(budget, model):
 def test_a_release_has_nothing_that_is_not_covered(tmp_path):
     path = tmp_path / "released.nc"
     study = fl.sweep(
-        scenario, **(STUDY | {"seeds": [11, 7]}), keep_models=True, noise_seed=SECRET, root=99
+        scenario, **changed(seeds=[11, 7]), keep_models=True, noise_seed=SECRET, root=99
     )
     uncovered = set(not_covered(study))
     assert {"objective", "accuracy", "gradient_norm", "root", "seed"} <= uncovered
@@ -310,12 +310,13 @@ def test_a_release_has_nothing_that_is_not_covered(tmp_path):
     assert text != path.read_bytes()
 
 
+@pytest.mark.slow
 @quiet
 def test_what_has_no_guarantee_is_not_released(tmp_path):
     def save(results, **given):
         return fl.save(results, tmp_path / "file.nc", release=True, **given)
 
-    secret = {"rounds": 2, "noise_seed": SECRET}
+    secret: dict[str, Any] = {"rounds": 2, "noise_seed": SECRET}
     with pytest.raises(ValueError, match="can be drawn again"):
         save(fl.run(simulation(), rounds=2))
     with pytest.raises(ValueError, match="nothing covers"):
@@ -324,7 +325,10 @@ def test_what_has_no_guarantee_is_not_released(tmp_path):
     nominal = fl.Simulation(loose, ConventionalFL(0.1), privacy=ZCDP(0.5, gradient_bound=1e-3))
     with pytest.raises(ValueError, match="nominal"):
         save(fl.run(nominal, **secret))
-    peers = {"network": fl.graphs.ring(4), "algorithm": fl.algorithms.ZCDPNFL(1.0, 0.5)}
+    peers: dict[str, Any] = {
+        "network": fl.graphs.ring(4),
+        "algorithm": fl.algorithms.ZCDPNFL(1.0, 0.5),
+    }
     exact = fl.run(simulation(**peers, model="exact"), **secret)
     with pytest.raises(ValueError, match="'objective' is not covered"):
         save(exact, public=["objective"])
@@ -357,6 +361,7 @@ def test_what_has_no_guarantee_is_not_released(tmp_path):
     assert not list(tmp_path.glob("*.nc")) or "objective" not in fl.load(tmp_path / "file.nc")
 
 
+@pytest.mark.slow
 def test_a_choice_by_private_results_is_stated():
     def stepped(key, step, private=True):
         made = simulation(algorithm=ConventionalFL(step))
@@ -409,8 +414,8 @@ def test_a_callback_that_could_end_private_runs_makes_them_nominal(tmp_path, mon
 
 def test_only_private_points_of_a_watched_study_are_nominal():
     def some(key, budget):
-        model = {"model": "released"} if budget else {}
-        return fl.Simulation(problem(), ConventionalFL(0.1), privacy=budget, **model)
+        model = "released" if budget else "exact"
+        return fl.Simulation(problem(), ConventionalFL(0.1), privacy=budget, model=model)
 
     grid = {"budget": {"none": None, "some": ZCDP(0.5)}}
     with pytest.warns(fl.AssumptionWarning):

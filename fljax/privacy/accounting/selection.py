@@ -15,7 +15,6 @@ Papernot & Steinke 2022). The theorems require that
   protected: the guarantee of a trial includes it.
 
 References:
-
 * *Papernot & Steinke 2022*: Hyperparameter tuning with Rényi differential privacy, ICLR
   (numbering of arXiv:2110.03620v2).
 * *Liu & Talwar 2019*: Private selection from private candidates, STOC.
@@ -23,6 +22,7 @@ References:
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -110,7 +110,8 @@ def selection_stop(mean: float, shape: float = 1.0) -> float:
         low *= 2
         if low < -700:
             raise ValueError(f"no distribution of shape {shape:g} has the mean {mean:g}.")
-    return math.exp(float(optimize.brentq(excess, low, -1e-12, xtol=1e-14, rtol=1e-14)))
+    root: Any = optimize.brentq(excess, low, -1e-12, xtol=1e-14)
+    return math.exp(root)
 
 
 @checked
