@@ -1,21 +1,21 @@
-"""What a privacy budget covers of the results of a run, and their release without the rest.
+"""What a privacy budget covers of the results of a run.
 
 A budget covers the messages of a run, or what a trusted server publishes, and all that is computed
 from these and from public quantities. Results hold more: metrics and diagnostics computed from the
 protected data, and what the noise can be drawn again from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fljax import _check
+from fljax._arguments import checked
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["not_covered", "released"]
+__all__ = ["KEPT_ATTRIBUTES", "has", "ledger_of", "not_covered", "private_runs"]
 
 #: Variables that depend on the scenario's public settings alone, or that the mechanism itself
 #: releases with noise (``update_clip``).
@@ -49,7 +49,7 @@ _REASONS = {
 
 #: Attributes that a release keeps. Others may depend on the data: durations, and digests of the
 #: program, which contains the arrays that a scenario refers to.
-_KEPT_ATTRIBUTES = (
+KEPT_ATTRIBUTES = (
     *("fljax", "cite", "code", "python", "jax", "jaxlib", "numpy", "platform", "device"),
     *("device_count", "machine", "x64", "matmul_precision", "created", "dtype", "prng", "rounds"),
     *("record_every", "keep_models", "independent_noise", "noise_seed", "scenario", "callback"),
@@ -74,10 +74,12 @@ def private_runs(dataset: "xarray.Dataset") -> Any:
     return private
 
 
-def _any(dataset: "xarray.Dataset", name: str, test: Any) -> bool:
+def has(dataset: "xarray.Dataset", name: str, test: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether a variable is there and some of its values pass a test."""
     return name in dataset and bool(test(dataset[name].values).any())
 
 
+@checked
 def not_covered(dataset: "xarray.Dataset") -> dict[str, str]:
     """Return what in results their privacy budget does not cover, with the reasons.
 
@@ -112,8 +114,8 @@ def not_covered(dataset: "xarray.Dataset") -> dict[str, str]:
     """
     if not ledger_of(dataset):
         return {}
-    exact = _any(dataset, "exact_model", lambda values: values == 1)
-    sampled = _any(dataset, "sampling_rate", lambda rate: rate < 1)
+    exact = has(dataset, "exact_model", lambda values: values == 1)
+    sampled = has(dataset, "sampling_rate", lambda rate: rate < 1)
     uncovered = {}
     for name in map(str, dataset.data_vars):
         if name == "model":
@@ -134,64 +136,3 @@ def not_covered(dataset: "xarray.Dataset") -> dict[str, str]:
         "run_seconds": "a duration, which may depend on the data",
     }
     return uncovered | {name: why for name, why in about.items() if name in dataset.attrs}
-
-
-def released(dataset: "xarray.Dataset", public: Sequence[str] = ()) -> "xarray.Dataset":
-    """Return results without everything that their budget does not cover.
-
-    Args:
-      dataset: private results.
-      public: names of metrics that depend on released models and public data alone.
-
-    Raises:
-      ValueError: runs without a budget, or with a nominal one; noise that can be drawn again;
-        a choice that was not counted; a public metric that is not there or of exact models.
-    """
-    from fljax.privacy.promises import broken, state
-
-    if not ledger_of(dataset):
-        raise ValueError("nothing covers these results: release=True is for runs with privacy=.")
-    there = dataset.get("done", True)
-    if bool((~private_runs(dataset) & there).any()):
-        raise ValueError(
-            "some runs have no budget, and nothing covers them; select the others with "
-            "dataset.sel(...) before release=True."
-        )
-    if _any(dataset, "nominal", lambda values: values == 1):
-        why = " ".join(broken(dataset).values())
-        raise ValueError(
-            f"the privacy figures of some runs are nominal, and release=True keeps what is "
-            f"guaranteed: {why} Mend this, or select the other runs."
-        )
-    if not dataset.attrs.get("noise_seed"):
-        raise ValueError(
-            "the noise of these results can be drawn again by anybody who guesses the key or root "
-            'and the seeds, which are numbers of 32 bits; run with noise_seed="entropy", or an '
-            "integer of your own, before release=True."
-        )
-    if "tuning" in dataset.attrs:
-        raise ValueError(
-            f"{dataset.attrs['tuning']}: the choice depends on private data at a cost that no "
-            "budget here covers. Choose on public data, or by fljax.tune(private=...)."
-        )
-    uncovered = not_covered(dataset)
-    for name in public:
-        _check.choice("public metric", name, sorted(map(str, dataset.data_vars)))
-        if uncovered.get(name, "a metric of released models") != "a metric of released models":
-            raise ValueError(
-                f"{name!r} is not covered ({uncovered[name]}), whatever data it is computed from; "
-                "leave it out of public=, or simulate with model='released'."
-            )
-    lost = [name for name in uncovered if name in dataset.data_vars and name not in public]
-    kept = dataset.drop_vars([*lost, *({"comparison"} & set(map(str, dataset.coords)))])
-    if "seed" in kept.coords:
-        kept = kept.drop_vars("seed")
-        if "seed" in kept.dims:
-            kept = kept.assign_coords(seed=np.arange(kept.sizes["seed"]))
-    attributes = dataset.attrs
-    kept.attrs = {name: attributes[name] for name in _KEPT_ATTRIBUTES if name in attributes}
-    state(kept)
-    kept.attrs["not_covered"] = "nothing"
-    if public:
-        kept.attrs["public"] = ", ".join(public)
-    return kept

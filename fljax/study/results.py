@@ -15,7 +15,7 @@ from xarray.backends import H5NetCDFStore
 from fljax import _check
 from fljax._arguments import checked
 from fljax._folders import write_whole
-from fljax.privacy.coverage import released
+from fljax.privacy.releasing import released
 from fljax.study.collection import read
 
 __all__ = ["checksum", "load", "save"]

@@ -15,13 +15,14 @@ import numpy as np
 import xarray as xr
 
 from fljax import _check, _taint, engine
+from fljax._arguments import check_fields
 from fljax._generator import as_key
 from fljax._module import replace
 from fljax.algorithms.base import Algorithm
 from fljax.metrics import Metric, Snapshot
 from fljax.privacy import PureDP, accounting
-from fljax.privacy.coverage import released
 from fljax.privacy.promises import ROUNDING, state
+from fljax.privacy.releasing import released
 from fljax.privacy.secrets import ENTROPY, secret_of
 from fljax.records import labeled
 from fljax.simulation import Simulation
@@ -59,7 +60,7 @@ class PrivateTuning:
 
     Example:
       >>> import fljax as fl
-      >>> fl.study.PrivateTuning(delta=1e-5, score="public").epsilon(rho=0.1)  # doctest: +ELLIPSIS
+      >>> fl.PrivateTuning(delta=1e-5, score="public").epsilon(rho=0.1)  # doctest: +ELLIPSIS
       4.7...
     """
 
@@ -70,12 +71,11 @@ class PrivateTuning:
     noise_seed: int | str = ENTROPY
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check.interval("delta", self.delta, above=0, below=1)
         _check.choice("score", self.score, ("public",))
         _check.interval("shape", self.shape, above=-1)
         _check.interval("trials", self.trials, above=1, hint="A single trial selects nothing.")
-        if self.noise_seed is None:
-            raise TypeError('noise_seed must be an integer or "entropy", got None.')
         secret_of(self.noise_seed)
 
     @property

@@ -385,7 +385,7 @@ def tune(
     choice based on private data incurs a privacy loss that no ledger accounts for: the result, its
     table and plot, and studies of the chosen methods say "tuning not counted".
 
-    With ``private`` the loss is counted (:class:`fljax.study.PrivateTuning`): candidates, of the
+    With ``private`` the loss is counted (:class:`PrivateTuning`): candidates, of the
     initial ranges of all methods, are drawn uniformly at random, a random number of them is run on
     the data of one seed, and the best trial is the result: one method, and its run in
     :attr:`Tuned.released`. Everything else of the trials is forgotten. The data must be the same in

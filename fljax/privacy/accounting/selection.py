@@ -25,8 +25,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy
 from jax.typing import ArrayLike
-from scipy import optimize
 
 from fljax import _check
 from fljax._arguments import checked
@@ -110,7 +110,7 @@ def selection_stop(mean: float, shape: float = 1.0) -> float:
         low *= 2
         if low < -700:
             raise ValueError(f"no distribution of shape {shape:g} has the mean {mean:g}.")
-    root: Any = optimize.brentq(excess, low, -1e-12, xtol=1e-14)
+    root: Any = scipy.optimize.brentq(excess, low, -1e-12, xtol=1e-14)
     return math.exp(root)
 
 
@@ -280,8 +280,12 @@ def poisson_selection_renyi(
         missed = np.array([float(renyi_delta(alpha, curve, one)) for one in allowed])
     else:
         _check.interval("delta", delta, at_least=0, at_most=1)
-        _inputs.same_length(orders=alpha, delta=delta)
-        missed = np.broadcast_to(np.asarray(delta, np.float64), alpha.shape)
+        missed = np.asarray(delta, np.float64)
+        if missed.shape not in ((), alpha.shape):
+            raise ValueError(
+                f"delta must be one number, or one for each of the {alpha.size} orders, got shape "
+                f"{missed.shape}."
+            )
     exponent = math.log(mean) + (alpha - 1) * (curve + mean * missed)
     return np.logaddexp(-mean, exponent) / (alpha - 1)
 
@@ -344,7 +348,7 @@ def _converted(curve: Callable[[float], float], delta: ArrayLike) -> Result:
     values = [epsilon(math.log(t)) for t in _ORDERS]
     best = int(np.argmin(values))
     around = _ORDERS[max(best - 1, 0)], _ORDERS[min(best + 1, len(_ORDERS) - 1)]
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         epsilon, bounds=tuple(map(math.log, around)), method="bounded", options={"xatol": 1e-10}
     )
     return max(0.0, min(float(found.fun), values[best]))
