@@ -60,8 +60,8 @@ class PrivateTuning:
 
     Example:
       >>> import fljax as fl
-      >>> fl.PrivateTuning(delta=1e-5, score="public").epsilon(rho=0.1)  # doctest: +ELLIPSIS
-      4.7...
+      >>> round(fl.PrivateTuning(delta=1e-5, score="public").epsilon(rho=0.1), 2)
+      4.2
     """
 
     delta: float
