@@ -34,6 +34,7 @@ from fljax.engine import (
 )
 from fljax.link.marked import Marked
 from fljax.privacy import promises
+from fljax.privacy.secrets import origin_of, secret_of, with_secret
 from fljax.problems import Problem
 from fljax.problems.population import OnDisk
 from fljax.records import COUNTS, assemble, describe, joined, provenance, warn
@@ -55,6 +56,7 @@ def run(
     generator: str | None = None,
     store: str | os.PathLike | None = None,
     shard_over: str | None = None,
+    noise_seed: int | str | None = None,
 ) -> "xarray.Dataset":
     """Run a simulation once.
 
@@ -74,6 +76,10 @@ def run(
       shard_over: for a population on disk, ``"clients"``: each round's participants are shared out
         over all devices of all processes of ``jax.distributed``, as many on each, and a process
         reads the samples of its own. By default one device computes all of them.
+      noise_seed: a secret that is folded into the key and never recorded, so that nobody can draw
+        the noise again who knows the key (which is 0 by default): ``"entropy"``, which is forgotten
+        after the run, or an integer >= 2**63 of your own, such as ``secrets.randbits(128)``, with
+        which the run can be repeated.
 
     Returns:
       A dataset over ``round`` with the metrics, the privacy ledger and the traffic, the final
@@ -84,7 +90,8 @@ def run(
 
     Raises:
       TypeError, ValueError: invalid arguments, as documented in their classes; a store without a
-        population, or of another run; participants that cannot be shared out evenly.
+        population, or of another run; participants that cannot be shared out evenly; a noise seed
+        that could be guessed, or entropy for a run that is kept or shared by processes.
       StoreError: a store that is in use or cannot be read, or that not all processes see.
     """
     check_rounds(rounds, record_every)
@@ -92,7 +99,10 @@ def run(
         _check.choice("shard_over", shard_over, ("clients",))
     jax.eval_shape(lambda: check_length(simulation, rounds))
     check_perturbed(simulation, rounds)
+    secret = secret_of(noise_seed, stored=store is not None)
     key = as_key(key, generator)
+    if secret:
+        key = with_secret(key, secret)
     axes: tuple[str, ...] = ("client", "parameter")
     if isinstance(simulation.problem, OnDisk):
         shared = shard_over is not None
@@ -131,6 +141,8 @@ def run(
         rounds=rounds,
         decisions=recorded([decided(simulation)]),
     )
+    if secret:
+        dataset.attrs["noise_seed"] = origin_of(noise_seed)
     promises.state(dataset)
     warn(dataset, [(simulation, True)])
     return dataset

@@ -18,7 +18,8 @@ from scipy import stats
 from fljax import _check
 from fljax._arguments import check, checked, rule
 from fljax.metrics import Metric
-from fljax.privacy.promises import broken
+from fljax.privacy.coverage import ledger_of
+from fljax.privacy.promises import broken, not_counted
 from fljax.records import BOUNDS, PER_CLIENT, PER_RUN
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "nominal",
     "profile",
     "ranks",
+    "remarks",
     "summary",
     "until",
 ]
@@ -116,6 +118,22 @@ def nominal(dataset: xr.Dataset) -> str:
     why = ", ".join(broken(dataset))
     said = "privacy nominal" if dataset["nominal"].min() else "some privacy nominal"
     return f"{said} ({why})" if why else said
+
+
+@checked
+def remarks(dataset: xr.Dataset) -> list[str]:
+    """The remarks that must accompany private results in plots and tables; empty without privacy:
+    that they are nominal (:func:`nominal`), that a choice by private results is not counted, and
+    that their epsilon is of one of several seeds.
+    """
+    texts = [nominal(dataset)]
+    if not ledger_of(dataset):
+        return [text for text in texts if text]
+    if "tuning" in dataset.attrs:
+        texts.append("tuning not counted in the privacy loss")
+    if (seeds := dataset.sizes.get("seed", 1)) > 1:
+        texts.append(f"privacy loss of one seed, not of all {seeds}")
+    return [text for text in texts if text]
 
 
 @checked
@@ -277,7 +295,8 @@ def best(
     Returns:
       The results, with all rounds and variables, at the selected values only, which may differ
       between the points of the other axes. The selected values remain as a coordinate over these
-      axes, which tables show.
+      axes, which tables show. Of private results the attribute ``tuning`` states that the choice
+      is not counted in their privacy loss.
 
     Raises:
       ValueError: an unknown metric or axis; a metric with axes of its own; a round that was not
@@ -323,7 +342,8 @@ def best(
             f"no value of {', '.join(chosen)} is best{where}: no run is there whose {metric!r} is "
             "finite. Try other values, or leave that point out with dataset.sel."
         )
-    return dataset.isel((mean if of == "min" else -mean).argmin(chosen))
+    kept = dataset.isel((mean if of == "min" else -mean).argmin(chosen))
+    return not_counted(kept, f"{', '.join(chosen)} chosen by {metric} of the private runs")
 
 
 @checked

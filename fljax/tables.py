@@ -62,7 +62,7 @@ class Table:
         text += "".join(f", {name} {shown(value)}" for name, value in attrs["at"].items())
         if self.numbers["diverged"].values.any():
             text += ", without the runs that diverged"
-        return ". ".join([text, *filter(None, [attrs["nominal"].capitalize()])]) + "."
+        return ". ".join([text, *(remark.capitalize() for remark in attrs["remarks"])]) + "."
 
     def markdown(self) -> str:
         """A table in GitHub's Markdown, followed by its note."""
@@ -259,7 +259,7 @@ def table(
     }
     numbers = numbers.assign_coords(chosen)
     at = {name: coord.item() for name, coord in aside.items() if not coord.ndim}
-    numbers.attrs |= {"nominal": statistics.nominal(dataset), "at": at}
+    numbers.attrs |= {"remarks": statistics.remarks(dataset), "at": at}
     return Table(numbers, _directions(best, names))
 
 

@@ -291,6 +291,7 @@ SAMPLED = {
     "samples": 1000,
 }
 BINS = {**SAMPLED, "noise_multiplier": 1.0}
+TRIALS = {"shape": 1.0, "stop": 0.1}
 RESULTS = xr.Dataset(
     {
         "error": (("algorithm", "seed", "round"), np.ones((2, 3, 2)), {"decibel": 1}),
@@ -624,6 +625,7 @@ VALID = {
         "rounds": 2,
     },
     "table": STUDY,
+    "PrivateTuning": {"delta": 1e-5, "score": "public"},
     "view": {"simulation": SIMULATION},
     "aggregation.CenteredClipping": {"radius": 1.0},
     "aggregation.GeometricMedian": {},
@@ -954,6 +956,7 @@ VALID = {
     "privacy.ZCDP": {"total_rho": 1.0},
     "privacy.assumptions": {"dataset": None},
     "privacy.events": {"results": None},
+    "privacy.not_covered": {"dataset": None},
     "privacy.spent": {"results": None, "delta": 1e-5},
     "privacy.accounting.advanced_composition": {**RELEASE, "rounds": 2, "slack": 1e-5},
     "privacy.accounting.advanced_epsilon": {"total": 1.0, "rounds": 2, "slack": 1e-5},
@@ -1001,6 +1004,18 @@ VALID = {
     },
     "privacy.accounting.sampled_gaussian_event": {"noise_multiplier": 1.0, **CALLS},
     "privacy.accounting.sampled_gaussian_multiplier": {**RELEASE, **CALLS},
+    "privacy.accounting.draw_trials": {"uniform": lambda: 0.5, "shape": 1.0, "stop": 0.1},
+    "privacy.accounting.poisson_selection_epsilon": {"rho": 0.1, "delta": 1e-5, "mean": 9.0},
+    "privacy.accounting.poisson_selection_renyi": {
+        "orders": [2.0, 3.0],
+        "rdp": [0.1, 0.1],
+        "mean": 9.0,
+    },
+    "privacy.accounting.selection_epsilon": {"rho": 0.1, "delta": 1e-5, **TRIALS},
+    "privacy.accounting.selection_mean": TRIALS,
+    "privacy.accounting.selection_probabilities": {"most": 3, **TRIALS},
+    "privacy.accounting.selection_renyi": {"orders": [2.0, 3.0], "rdp": [0.1, 0.1], **TRIALS},
+    "privacy.accounting.selection_stop": {"mean": 9.0},
     "privacy.accounting.zcdp_delta": {"rho": 1.0, "epsilon": 1.0},
     "privacy.accounting.zcdp_epsilon": {"rho": 1.0, "delta": 1e-5},
     "privacy.accounting.zcdp_rho": RELEASE,
@@ -1129,6 +1144,7 @@ VALID = {
     "statistics.compare": MEASURED,
     "statistics.profile": {"cost": RESULTS.error.isel(round=-1)},
     "statistics.ranks": MEASURED,
+    "statistics.remarks": STUDY,
     "statistics.until": {**MEASURED, "target": 1.0},
     "statistics.decibels": {"value": 1.0},
     "statistics.is_decibel": MEASURED,
@@ -1300,6 +1316,7 @@ UNTRIED = {
     "privacy.assumptions",
     "privacy.privacy_funnel",
     "privacy.events",
+    "privacy.not_covered",
     "privacy.spent",
     "problems.optimum",
     "schedules.from_optax",

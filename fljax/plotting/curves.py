@@ -307,8 +307,8 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
 
 
 def _note(dataset: xr.Dataset, numbers: xr.Dataset) -> list[str]:
-    """Lines of the note: the remark on nominal privacy, if any, and the number of seeds."""
+    """Lines of the note: the remarks on privacy, if any, and the number of seeds."""
     seeds = numbers.attrs["seeds"]
     text = f"{seeds} seeds, mean and {100 * numbers.attrs['level']:.0f} % band"
     text = text if seeds > 1 else "1 seed, no band"
-    return [*filter(None, [statistics.nominal(dataset)]), text]
+    return [*statistics.remarks(dataset), text]

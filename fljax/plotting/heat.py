@@ -181,7 +181,7 @@ def _note(
     seeds, lost = numbers.attrs["seeds"], int(numbers["diverged"].max())
     what = f"mean [{100 * numbers.attrs['level']:.4g} % interval]" if intervals else "mean"
     when = f", round {int(dataset['round'])}" if "round" in dataset.coords else ""
-    lines = [statistics.nominal(dataset), f"{what} over {seeds} seed{'s' * (seeds > 1)}{when}"]
+    lines = [*statistics.remarks(dataset), f"{what} over {seeds} seed{'s' * (seeds > 1)}{when}"]
     if lost:
         lines.append(f"{MARK} without runs that diverged, up to {lost} of {seeds}")
     if np.ma.is_masked(means):

@@ -80,7 +80,8 @@ def performance_profile(
             ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.xaxis.set_major_formatter("{x:g}")
             ax.xaxis.set_minor_formatter(NullFormatter())
-        note = f"{instances} instance{'s' * (instances > 1)}"
+        count = f"{instances} instance{'s' * (instances > 1)}"
+        note = "; ".join(filter(None, [cost.attrs.get("remark"), count]))
         corner = {"xy": (1, 1), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
         ax.annotate(note, **corner, **SMALL, gid=NOTE)
         own = house.legend_of(ax, house.name_of(cost.to_dataset(name="cost"), along), True)

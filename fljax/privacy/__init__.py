@@ -3,6 +3,7 @@
 from fljax import _renamed
 from fljax.privacy import accounting, matrices
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
+from fljax.privacy.coverage import not_covered
 from fljax.privacy.features import private_map, reconstruction_error
 from fljax.privacy.funnel import (
     FunnelPoint,
@@ -51,6 +52,7 @@ __all__ = [
     "laplace_release",
     "matrices",
     "mutual_information",
+    "not_covered",
     "privacy_funnel",
     "private_map",
     "quantized",

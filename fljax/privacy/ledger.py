@@ -15,7 +15,7 @@ from fljax.privacy.notions import NEIGHBORS
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["claimed_epsilon", "events", "spent"]
+__all__ = ["SEEDS", "claimed_epsilon", "events", "spent"]
 
 
 @checked
@@ -101,8 +101,12 @@ def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
     )
 
 
+#: Which runs' messages an epsilon is of: those of each seed alone, or of all seeds together.
+SEEDS = ("one", "all")
+
+
 @checked
-def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
+def spent(results: "xarray.Dataset", delta: float, seeds: str = "one") -> "xarray.Dataset":
     r"""Return epsilon at ``delta`` of all messages up to each round.
 
     It follows from the tightest theorem that the library has for the mechanism
@@ -113,18 +117,28 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
     models exact, the same reservation applies to this number. Amplification takes a quarter of a
     second for every different number of releases: record only some rounds of a long run.
 
+    Runs of several seeds on the same data are releases of these data, each with its own noise. If
+    more than one of them is published, or a mean over them, the loss is that of ``seeds="all"``:
+    zCDP parameters and numbers of releases add up; pure and approximate guarantees compose by the
+    best of basic composition, :func:`~fljax.privacy.accounting.kairouz_composition`, and for pure
+    ones Rényi-DP. Either number holds only against those who do not know what the noise follows
+    from (root and seeds, or the key): see the attribute ``privacy`` of the result.
+
     Args:
       results: of :func:`fljax.run` or :func:`fljax.sweep`.
       delta: in (0, 1).
+      seeds: ``"one"``, the loss if only one run of a grid point is published; ``"all"``, if the
+        runs of all seeds of a grid point are.
 
     Returns:
-      A dataset with ``epsilon`` over the axes of the ledger, NaN for runs without privacy; and
-      ``client_epsilon`` over ``client``, at the end of the run, where every client's ledger was
-      recorded.
+      A dataset with ``epsilon`` over the axes of the ledger (without ``seed`` for all of them), NaN
+      for runs without privacy; and ``client_epsilon`` over ``client``, at the end of the run, where
+      every client's ledger was recorded. Its attribute ``seeds`` says which runs it is of.
 
     Raises:
       ImportError: amplification by sampling without ``dp_accounting``.
-      ValueError: results without privacy, a delta outside (0, 1).
+      ValueError: results without privacy, a delta outside (0, 1), all seeds of results without an
+        axis of seeds.
 
     Example:
       >>> import jax, fljax as fl
@@ -137,16 +151,38 @@ def spent(results: "xarray.Dataset", delta: float) -> "xarray.Dataset":
       >>> results = fl.run(simulation, rounds=100, record_every=50)
       >>> spent(results, delta=1e-5).epsilon.values.round(2).tolist()
       [2.94, 4.38]
+      >>> results = fl.sweep(lambda key: simulation, rounds=100, record_every=50, seeds=20)
+      >>> spent(results, delta=1e-5, seeds="all").epsilon.values.round(2).tolist()
+      [17.86, 28.37]
     """
     import xarray as xr
 
     probability("delta", delta)
-    budgets = {"epsilon": _epsilon(_ledger(results, "privacy_"), delta)}
-    if any(str(name).startswith("client_") for name in results.variables):
-        budgets["client_epsilon"] = _epsilon(_ledger(results, "client_"), delta)
+    _check.choice("seeds", seeds, SEEDS)
+    if seeds == "all" and "seed" not in results.dims:
+        raise ValueError(
+            'seeds="all" is for the results of fljax.sweep with all of their seeds, and these have '
+            "no seed axis; leave it out for a single run."
+        )
+    budgets = {"epsilon": _epsilon(_ledger(results, "privacy_"), delta, seeds)}
+    if {"client_rho", "client_epsilon", "client_releases"} & set(results.variables):
+        budgets["client_epsilon"] = _epsilon(_ledger(results, "client_"), delta, seeds)
+    stated = {
+        name: results.attrs[name]
+        for name in ("privacy", "not_covered", "tuning")
+        if name in results.attrs
+    }
+    label = f"epsilon at delta={delta:g}"
+    if (count := results.sizes.get("seed", 1)) > 1:
+        label += f", all {count} seeds" if seeds == "all" else ", one seed"
+        stated["seeds"] = (
+            f"of the runs of all {count} seeds of a grid point together"
+            if seeds == "all"
+            else f"of one run: if more than one of the {count} seeds of a grid point, or a mean "
+            'over them, is published for the same data, it is spent(..., seeds="all")'
+        )
     for value in budgets.values():
-        value.attrs = {"long_name": f"epsilon at delta={delta:g}", "units": "1"}
-    stated = {name: results.attrs[name] for name in ("privacy",) if name in results.attrs}
+        value.attrs = {"long_name": label, "units": "1"}
     return xr.Dataset(budgets, attrs=stated)
 
 
@@ -167,23 +203,66 @@ def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
     return ledger
 
 
-def _epsilon(ledger: "xarray.Dataset", delta: float) -> "xarray.DataArray":
+def _epsilon(ledger: "xarray.Dataset", delta: float, seeds: str) -> "xarray.DataArray":
     """Epsilon of each ledger; each different one is converted once, as all seeds share theirs."""
     import xarray as xr
 
     arrays = xr.broadcast(*ledger.data_vars.values())
-    table = np.stack([np.asarray(a, np.float64).ravel() for a in arrays], axis=1)
-    rows, where = np.unique(table, axis=0, return_inverse=True)
     names = [str(name) for name in ledger.data_vars]
-    values = [_of_row(dict(zip(names, row, strict=True)), delta) for row in rows.tolist()]
-    return arrays[0].copy(data=np.asarray(values)[where.ravel()].reshape(arrays[0].shape))
+    if seeds == "all":
+        arrays = [array.transpose(..., "seed") for array in arrays]
+        target = arrays[0].isel(seed=0, drop=True)
+    else:
+        target = arrays[0]
+    # [points, variables, runs that are composed]
+    table = np.stack(
+        [np.asarray(a, np.float64).reshape(max(target.size, 1), -1) for a in arrays], axis=1
+    )
+    flat = table.reshape(len(table), -1)
+    rows, where = np.unique(flat, axis=0, return_inverse=True)
+    values = [
+        _composed(dict(zip(names, row.reshape(table.shape[1:]), strict=True)), delta)
+        for row in rows
+    ]
+    return target.copy(data=np.asarray(values)[where.ravel()].reshape(target.shape))
 
 
-def _of_row(row: dict[str, float], delta: float) -> float:
-    known = {name: value for name, value in row.items() if not math.isnan(value)}
-    if not {"rho", "epsilon"} & known.keys():
+def _composed(ledgers: dict[str, np.ndarray], delta: float) -> float:
+    """Epsilon of independent runs on the same data, from each variable of their ledgers, ``[S]``.
+
+    Runs without privacy, or that are not there, have NaN.
+    """
+    losses = [ledgers[name] for name in ("rho", "epsilon", "releases") if name in ledgers]
+    there = ~np.all(np.isnan(losses), axis=0)
+    if not there.any():
         return math.nan
-    return claimed_epsilon(known, delta)
+    runs = {name: value[there] for name, value in ledgers.items()}
+    runs = {name: value for name, value in runs.items() if not np.isnan(value).any()}
+    count = int(there.sum())
+    if count > 1 and "epsilon" in runs:
+        return _composed_pairs(runs["epsilon"], runs.get("delta", np.zeros(count)), delta)
+    total = {name: float(value.min()) for name, value in runs.items()}
+    total |= {name: float(runs[name].sum()) for name in ("rho", "releases") if name in runs}
+    about = ("noise_multiplier", "sampling_rate", "drawn_from")
+    if any(name in runs and np.ptp(runs[name]) > 0 for name in about):
+        total["sampling_rate"] = 1.0  # different mechanisms: their composition is not amplified
+    if not {"rho", "epsilon"} & total.keys():  # where the sample is secret, so is its rho
+        return _secret_epsilon(total, delta)
+    return claimed_epsilon(total, delta)
+
+
+def _composed_pairs(epsilons: np.ndarray, deltas: np.ndarray, delta: float) -> float:
+    """Epsilon of (epsilon, delta)-DP releases by the best theorem at hand."""
+    basic = {"epsilon": float(epsilons.sum()), "delta": float(deltas.sum())}
+    best = claimed_epsilon(basic, delta)
+    slack = -math.expm1(math.log1p(-delta) - float(np.log1p(-deltas).sum()))
+    if 0 < slack < 1:
+        best = min(best, float(accounting.kairouz_composition(epsilons, deltas, slack)[0]))
+    if not deltas.any():
+        orders = accounting.RENYI_ORDERS
+        curve = accounting.renyi_pure(orders[:, None], epsilons[None, :]).sum(axis=1)
+        best = min(best, float(accounting.renyi_epsilon(orders, curve, delta)))
+    return best
 
 
 @checked

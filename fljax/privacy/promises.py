@@ -1,17 +1,19 @@
 """The assumptions behind a reported epsilon: which of them a run satisfies, and which not."""
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fljax._arguments import checked
+from fljax.privacy.coverage import ledger_of, not_covered, private_runs
 from fljax.privacy.discrete import least_delta
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["ROUNDING", "SWALLOWED", "assumptions", "broken", "same", "state"]
+__all__ = ["ROUNDING", "SWALLOWED", "assumptions", "broken", "not_counted", "same", "state"]
 
 #: Relative excess over a bound, due to single precision, at which it still counts as satisfied.
 ROUNDING = 1e-5
@@ -63,6 +65,11 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
             if math.isfinite(most)
             else "a message was not finite, or next to that, and no noise hides it. See `diverged`."
         )
+    if dataset.attrs.get("callback") and ledger_of(dataset):
+        reasons["stopping"] = (
+            "a callback saw metrics and models that no budget covers and could end the study by "
+            "them, which until= may not do either. Leave out callback=."
+        )
     return reasons
 
 
@@ -86,9 +93,12 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
 
     Returns:
       A text for each assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
-      ``neighbors``, ``arrivals``, ``noise`` and ``generator``; the texts of those that do not hold
-      begin with ``NOMINAL``. Empty for results without privacy. The attribute ``privacy`` of a
-      dataset contains the same as one text.
+      ``neighbors``, ``arrivals``, ``noise``, ``generator``, ``seed`` (what the noise follows from,
+      which must be secret), ``runs`` (which other runs have the same noise), and where they apply
+      ``tuning`` (a choice by private results, counted or not) and ``stopping`` (a callback
+      that could end the study); the texts of those that do not hold begin with ``NOMINAL``. Empty
+      for results without privacy. The attribute ``privacy`` of a dataset contains the same as one
+      text.
 
     Example:
       >>> import jax, fljax as fl
@@ -102,8 +112,8 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
       >>> stated["bound"], stated["neighbors"]
       ('holds for every data set', 'replace')
     """
-    ledger = [name for name in dataset.data_vars if str(name).startswith("privacy_")]
-    if not any(np.isfinite(dataset[name].values).any() for name in ledger):
+    ledger = ledger_of(dataset)
+    if not ledger:
         return {}
     said = dataset[ledger[0]].attrs
     stated = {"bound": "holds for every data set"}
@@ -123,10 +133,68 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
             else f"{'not all' if gaussian.any() else 'not'} continuous Gaussian noise"
         )
     stated["generator"] = str(dataset.attrs.get("prng", "unknown"))
+    stated |= _secrecy(dataset.attrs)
+    for name in ("selection", "tuning"):
+        if name in dataset.attrs:
+            stated["tuning"] = str(dataset.attrs[name])
     return stated | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
 
 
+def _secrecy(attributes: Mapping[Any, Any]) -> dict[str, str]:
+    """What the noise follows from, and which other runs have the same noise."""
+    origin, of_a_study = attributes.get("noise_seed", ""), "independent_noise" in attributes
+    if origin == "entropy":
+        seed = "noise from the system's entropy, which nothing records"
+    elif origin:
+        seed = "noise from a noise seed, which is not recorded and must be secret"
+    else:
+        source = "root and the seeds, which are recorded with" if of_a_study else "the key of"
+        seed = (
+            f"must be secret: the noise follows from {source} these results, and against whoever "
+            'knows or guesses them the budget means nothing; noise_seed="entropy" draws noise that '
+            "nobody can draw again"
+        )
+    if attributes.get("independent_noise") or origin == "entropy":
+        runs = "no other grid point or study has this noise"
+    elif of_a_study:
+        runs = (
+            "a seed's noise is the same at all grid points and in other studies, and cancels in "
+            "their differences: publish one run of each seed, or use independent_noise=True"
+        )
+    else:
+        same = "noise seed and key" if origin else "key, which is 0 by default,"
+        runs = (
+            f"all runs with this {same} have the same noise, which cancels in their differences: "
+            "publish one of them"
+        )
+    return {"seed": seed, "runs": runs}
+
+
 def state(dataset: "xarray.Dataset") -> None:
-    """Write the assumptions behind the privacy figures into results, see :func:`assumptions`."""
-    if stated := assumptions(dataset):
-        dataset.attrs["privacy"] = "; ".join(f"{name}: {why}" for name, why in stated.items())
+    """Write the assumptions behind the privacy figures into results, see :func:`assumptions`, and
+    what these figures do not cover, see :func:`not_covered`.
+    """
+    if not ledger_of(dataset):
+        return
+    if dataset.attrs.get("callback") and "nominal" in dataset:
+        nominal = dataset["nominal"]
+        # Missing runs stay missing: their ledger is NaN, as is that of runs without a budget.
+        seen = nominal.where(~private_runs(dataset), 1).astype(nominal.dtype)
+        dataset["nominal"] = seen.transpose(*nominal.dims).assign_attrs(nominal.attrs)
+    dataset.attrs["privacy"] = _one_text(assumptions(dataset))
+    dataset.attrs["not_covered"] = _one_text(not_covered(dataset))
+
+
+def not_counted(dataset: "xarray.Dataset", choice: str) -> "xarray.Dataset":
+    """Private results with the statement that a choice by private results precedes them, at a cost
+    that their budget does not count; other results as they are.
+    """
+    if not ledger_of(dataset):
+        return dataset
+    stated = dataset.assign_attrs(tuning=f"tuning not counted: {choice}")
+    state(stated)
+    return stated
+
+
+def _one_text(stated: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in stated.items())

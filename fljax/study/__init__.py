@@ -15,6 +15,7 @@ and machines (:mod:`~fljax.study.running`), and every finished block is kept
 from fljax.study.planning import Part, Plan, plan
 from fljax.study.results import load, save
 from fljax.study.running import Interrupted, sweep
+from fljax.study.selection import PrivateTuning
 from fljax.study.store import DamageWarning, StoreError, merge
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Interrupted",
     "Part",
     "Plan",
+    "PrivateTuning",
     "StoreError",
     "load",
     "merge",

@@ -67,7 +67,8 @@ class Comparison:
           its interval, ``low`` and ``high``; ``diverged``, the number of runs left out; ``tuned``,
           the chosen values; ``difference`` to the baseline, paired by seed, and its interval,
           ``difference low`` and ``difference high`` (:func:`fljax.statistics.compare`); ``rank``,
-          ``rank low`` and ``rank high`` (:func:`fljax.statistics.ranks`). With a target also
+          ``rank low`` and ``rank high`` (:func:`fljax.statistics.ranks`). Of private runs a column
+          ``privacy`` says that the tuning is not counted. With a target also
           ``round``, ``bits``, ``gradients``, ``proximal`` and ``seconds`` (see
           :func:`fljax.compare`), the median over all seeds of what is needed to reach it, infinite
           where half of the runs or more do not and NaN where it is unknown, and ``never``, the
@@ -94,6 +95,9 @@ class Comparison:
             costs = {of: self.cost(of) for of in COSTS if of in self.results.variables}
             columns |= {of: cost.median("seed") for of, cost in costs.items()}
             columns["never"] = (costs["round"] == np.inf).sum("seed")
+        if self.tuned.privacy:
+            texts = ["tuning not counted"] * len(told)
+            columns["privacy"] = xr.DataArray(texts, dims="algorithm")
         values = {name: ("algorithm", one.values) for name, one in columns.items()}
         frame = xr.Dataset(values, {"algorithm": last["algorithm"].values}).to_dataframe()
         return frame.sort_values(label, kind="stable")
@@ -165,7 +169,10 @@ class Comparison:
         Args:
           of: what is counted, see :meth:`cost`.
         """
-        return performance_profile(self.cost(of).dropna("algorithm", how="all"))
+        cost = self.cost(of).dropna("algorithm", how="all")
+        if self.tuned.privacy:
+            cost = cost.assign_attrs(remark="tuning not counted in the privacy loss")
+        return performance_profile(cost)
 
     def save(self, path: str | PathLike) -> Path:
         """Write everything to one netCDF-4 file, atomically; :meth:`load` reads it, and
@@ -274,6 +281,11 @@ def compare(
         raise ValueError(
             f"seeds of the evaluation must be below {FIRST_SEED}, as the tuning's are numbered "
             f"from there on, got {max(evaluated)}."
+        )
+    if search.get("private") is not None:
+        raise ValueError(
+            "a comparison runs every method on the data again, which private= does not count; use "
+            "fljax.tune(private=...), whose result is the best method with its run."
         )
     if len(methods) < 2:
         raise ValueError(f"two or more methods are compared, got {_check.shown(methods)}.")

@@ -233,15 +233,16 @@ class Program:
         self.unknown[identity] = unknown
         return identity
 
-    def with_noise(self, group: Group, axes: list[Axis]) -> Group:
+    def with_noise(self, group: Group, axes: list[Axis], secret: str = "") -> Group:
         """The group whose points draw their own noise, different from that in any other study of
-        them.
+        them, and from any other secret.
 
         A non-private run that is continued for more rounds keeps its identity.
         """
         identity = self.identities[signature(group.first)]
         rounds = "any" if group.shown.privacy is None else self.rounds
-        noisy = with_noise(group, axes, f"{identity} of {rounds} rounds")
+        study = f"{identity} of {rounds} rounds" + (f" and the secret {secret}" if secret else "")
+        noisy = with_noise(group, axes, study)
         self.identities[signature(noisy.first)] = f"{identity}, with noise of its own"
         return noisy
 

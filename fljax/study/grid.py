@@ -66,14 +66,22 @@ class Axis(NamedTuple):
     values: list[Any]  # as the user gave them
     trees: list[Any]  # as pytrees: numbers are leaves, structure is not
     beside: dict[str, list[Any]]  # further coordinates, by name
+    choice: str = ""  # how the values were chosen, if by private results
 
 
 class Labeled(dict):
-    """Labeled values of an axis and, by label, what the results shall tell of each by name."""
+    """Labeled values of an axis and, by label, what the results shall tell of each by name; and how
+    they were chosen, if by private results.
+    """
 
-    def __init__(self, values: Mapping[str, Any], told: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        told: Mapping[str, Mapping[str, Any]],
+        choice: str = "",
+    ) -> None:
         super().__init__(values)
-        self.told = told
+        self.told, self.choice = told, choice
 
     def columns(self) -> dict[str, list[Any]]:
         """What is told of all labels, by name; NaN or empty where nothing is told of one."""
@@ -128,7 +136,9 @@ def _axis(name: str, values: Any) -> Axis:
             f"grid axis {name!r} has a name that results use themselves; rename it (and the "
             f"scenario's argument). Reserved: {', '.join(RESERVED)}."
         )
-    beside = values.columns() if isinstance(values, Labeled) else {}
+    beside, choice = {}, ""
+    if isinstance(values, Labeled):
+        beside, choice = values.columns(), values.choice
     if isinstance(values, Mapping):
         labels, values = list(values), list(values.values())
     elif isinstance(values, str) or not isinstance(values, Iterable):
@@ -160,6 +170,7 @@ def _axis(name: str, values: Any) -> Axis:
         [_plain(v) for v in values],
         trees,
         beside,
+        choice,
     )
 
 

@@ -22,6 +22,7 @@ from fljax._memory import check_fits
 from fljax._module import float_dtype
 from fljax._version import __version__
 from fljax.engine import check_rounds
+from fljax.privacy.secrets import fingerprint_of, secret_of
 from fljax.records import describe
 from fljax.simulation import Simulation
 from fljax.study import engine, machine
@@ -39,6 +40,7 @@ class Request:
       fresh: whether the scenario is traced anew, even if it was seen before, as required with a
         store.
       seed_list: the seeds, one by one.
+      secret: what the noise seed stands for, empty without one; never recorded.
 
     Raises:
       TypeError, ValueError: by the checks of single values.
@@ -55,11 +57,13 @@ class Request:
     workers: int | None = None
     keep_models: bool = False
     independent_noise: bool = False
+    noise_seed: int | str | None = field(default=None, repr=False)
     shard_over: str = "seeds"
     segment: int | None = None  # rounds between checkpoints, if asked for
     until: Mapping[str, float] | None = None
     fresh: bool = False
     seed_list: list[int] = field(init=False)
+    secret: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Those of NumPy overflow, and those of JAX cannot be told to another process.
@@ -90,6 +94,7 @@ class Request:
             )
         for name in ("keep_models", "independent_noise"):
             _check.switch(name, getattr(self, name))
+        object.__setattr__(self, "secret", secret_of(self.noise_seed, stored=self.fresh))
         _check.choice("shard_over", self.shard_over, ("seeds", "clients"))
         check_generator(self.generator)
 
@@ -144,8 +149,8 @@ class Study:
             if asked.fresh:
                 _check_known(program, identities)
             _check_axes(program, groups)
-        if asked.independent_noise:
-            groups = [program.with_noise(group, axes) for group in groups]
+        if asked.independent_noise or asked.secret:
+            groups = [program.with_noise(group, axes, asked.secret) for group in groups]
         program.share(groups)
         workers = machine.default_workers() if workers is None else workers
         return cls(asked, axes, groups, program, identities, block, workers, until)
@@ -208,7 +213,8 @@ class Study:
                 "keep_models": asked.keep_models,
                 "independent_noise": asked.independent_noise,
                 "until": self.until,
-            },
+            }
+            | ({"noise_seed": fingerprint_of(asked.secret)} if asked.secret else {}),
             "points": points,
             "axes": {axis.name: axis.labels for axis in self.axes},
             "seeds": asked.seed_list,

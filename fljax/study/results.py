@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5netcdf
@@ -11,22 +12,70 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
+from fljax import _check
 from fljax._arguments import checked
 from fljax._folders import write_whole
+from fljax.privacy.releasing import released
 from fljax.study.collection import read
 
 __all__ = ["checksum", "load", "save"]
 
 
 @checked
-def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
+def save(
+    dataset: xr.Dataset,
+    path: str | os.PathLike,
+    release: bool = False,
+    public: Sequence[str] = (),
+) -> Path:
     """Write results to one netCDF-4 file, atomically.
+
+    A file of private results holds more than their budget covers: metrics and exact models, and the
+    root and seeds from which the noise can be drawn again (the attribute ``not_covered`` lists
+    all of it). ``release=True`` writes the rest: the ledger, released models and public settings.
+
+    Args:
+      dataset: the results.
+      path: of the file.
+      release: whether to leave out everything in private results that their budget does not cover
+        (:func:`fljax.privacy.not_covered`). Seeds are numbered from 0 on.
+      public: with ``release``, names of metrics to keep. You declare that they are computed from
+        released models, and from data that nobody has to protect, alone.
 
     Raises:
       OSError: the folder is missing or not writable, the disk is full, or the path is not that of a
         file (the message says which); an existing file is left unchanged.
+      ValueError: a release of runs that are nominal or have no budget, whose noise can be drawn
+        again by guessing seeds (run with ``noise_seed=``), or whose settings were chosen by private
+        results at a cost that was not counted; public metrics without a release, or of exact
+        models.
+
+    Guarantees:
+      What a release contains is covered by the budget in its ledger: of one run if it holds one
+      seed, otherwise ``fl.privacy.spent(results, delta, seeds="all")``. Values of the grid and
+      the scenario's own settings count as public.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=9, dim=2).clipped(1),
+      ...     network=fl.graphs.ring(5),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5),
+      ...     model="released",
+      ... )
+      >>> results = fl.run(simulation, rounds=3, noise_seed="entropy")
+      >>> path = save(results, getfixture("tmp_path") / "released.nc", release=True)
+      >>> released = load(path)
+      >>> released.attrs["not_covered"], "model" in released, "gradient_norm" in released
+      ('nothing', True, False)
     """
     path = Path(path)
+    _check.switch("release", release)
+    if release:
+        dataset = released(dataset, tuple(public))
+    elif public:
+        raise ValueError("public= names metrics that a release keeps; pass release=True with it.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent}; create it first.")
     if path.exists() and not path.is_file():

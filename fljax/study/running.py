@@ -31,6 +31,7 @@ from fljax._generator import GENERATOR
 from fljax._module import float_dtype
 from fljax.decisions import recorded
 from fljax.privacy import promises
+from fljax.privacy.secrets import origin_of
 from fljax.records import COUNTS, provenance, warn
 from fljax.study import machine
 from fljax.study.collection import Collection, exchange, of_study
@@ -86,6 +87,7 @@ def sweep(
     workers: int | None = None,
     keep_models: bool = False,
     independent_noise: bool = False,
+    noise_seed: int | str | None = None,
     shard_over: str = "seeds",
     store: str | PathLike | None = None,
     keep_state: bool = True,
@@ -133,6 +135,11 @@ def sweep(
         studies. This makes their differences precise, but two private runs of one seed must then
         not both be published: their difference cancels the noise, whatever the ledger of each
         states.
+      noise_seed: a secret that the noise (and participants, delays, losses) of every run depends on
+        besides ``root``, seed and grid point, and that is never recorded, so that nobody who has
+        the results can draw the noise again; implies ``independent_noise``. ``"entropy"`` is
+        forgotten after the study; an integer >= 2**63 of your own, such as
+        ``secrets.randbits(128)``, repeats and resumes it.
       shard_over: what is distributed over several devices: ``"seeds"``, where each device runs its
         own blocks; or, for one very large network, its ``"clients"``, mixing included (their number
         must be a multiple of the number of devices of all processes).
@@ -146,7 +153,9 @@ def sweep(
         every metric at or below its tolerance (checked after each segment, by default a tenth of
         the run). A run that ended early keeps its model, so its later records repeat the last one
         and count no traffic; ``stopped`` gives the round.
-      callback: called with the dataset so far, every few seconds.
+      callback: called with the dataset so far, every few seconds. It sees metrics that no budget
+        covers and can end the study by an exception, so that private runs are then nominal
+        (:func:`fljax.privacy.assumptions`).
       progress: by default a progress bar on a terminal and in notebooks, elsewhere a line per
         minute; ``False`` shows nothing.
 
@@ -196,6 +205,7 @@ def sweep(
             workers=workers,
             keep_models=keep_models,
             independent_noise=independent_noise,
+            noise_seed=noise_seed,
             shard_over=shard_over,
             segment=segment,
             until=until,
@@ -274,6 +284,9 @@ class _Run:
         self.study, self.asked, self.sharded = study, study.asked, sharded
         self.part, self.parts = part, parts
         self.keep_state, self.callback = keep_state, callback
+        #: Whether a callback sees private runs, or saw a part of them that the store holds.
+        self.private = any(group.shown.privacy is not None for group in study.groups)
+        self.watched = self.private and callback is not None
         self.collection = Collection(
             study.labels, study.shape, self.asked.seed_list, self.asked.records
         )
@@ -336,6 +349,8 @@ class _Run:
         lock = f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
         store = Store(folder, lock)
         try:
+            stored = store.manifest().get("attributes", {})
+            self.watched = self.watched or bool(self.private and stored.get("callback"))
             store.agree(self.study.description() | {"attributes": self._attributes()})
             for block in store.blocks():
                 self.collection.add(block)
@@ -642,7 +657,8 @@ class _Run:
         """Return the results of this call; the store describes them in the same way."""
         dataset = self.dataset()
         if self.store is not None:
-            self.store.describe({k: v for k, v in dataset.attrs.items() if k != "privacy"})
+            stated = ("privacy", "not_covered")  # anew whenever the store is read
+            self.store.describe({k: v for k, v in dataset.attrs.items() if k not in stated})
         return dataset
 
     def dataset(self) -> xr.Dataset:
@@ -659,13 +675,17 @@ class _Run:
     def _attributes(self) -> dict[str, Any]:
         """Provenance of the results."""
         asked = self.asked
+        choice = "; ".join(axis.choice for axis in self.study.axes if axis.choice)
         return provenance(
             dtype=str(float_dtype()),
             prng=asked.generator,
             root=asked.root,
             record_every=asked.record_every,
             keep_models=int(asked.keep_models),
-            independent_noise=int(asked.independent_noise),
+            independent_noise=int(asked.independent_noise or bool(asked.secret)),
+            **({"noise_seed": origin_of(asked.noise_seed)} if asked.secret else {}),
+            **({"callback": 1} if self.watched else {}),
+            **({"tuning": f"tuning not counted: {choice}"} if choice and self.private else {}),
             scenario=getattr(asked.scenario, "__qualname__", repr(asked.scenario)),
             **of_study(asked.rounds, self.study.identities),
             decisions=recorded(group.decided for group in self.study.groups),

@@ -25,6 +25,7 @@ from scipy.stats import qmc
 from fljax import _check, statistics
 from fljax._arguments import checked
 from fljax._folders import write_whole
+from fljax._generator import random_key
 from fljax.algorithms.base import REGISTRY, SYNONYMS, Algorithm
 from fljax.metrics import Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
@@ -33,6 +34,7 @@ from fljax.running import evaluations
 from fljax.study.grid import Labeled, Scenario
 from fljax.study.request import Request, Study
 from fljax.study.running import sweep
+from fljax.study.selection import PrivateTuning, check_score, select, trial_rho
 
 __all__ = [
     "COUNTED",
@@ -194,6 +196,10 @@ class Tuned:
       seeds: the seeds used, which must not be used in an evaluation.
       compilations: number of the methods' programs that were compiled. What several of them draw
         from a seed (the data, the network) is one program more.
+      privacy: what the choice cost if the runs were private: ``"tuning not counted: ..."``, or with
+        ``private=`` the guarantee of the result; empty for runs without privacy.
+      released: with ``private=``, the run of the best trial as far as its guarantee covers it; its
+        ledger is that of the selection. Other runs with the chosen values are further releases.
     """
 
     methods: dict[str, Algorithm]
@@ -204,9 +210,14 @@ class Tuned:
     goal: str
     seeds: list[int]
     compilations: int
+    privacy: str = ""
+    released: xr.Dataset | None = None
 
     def table(self) -> Any:
-        """Return a pandas ``DataFrame`` with a row for each method and chosen value."""
+        """Return a pandas ``DataFrame`` with a row for each method and chosen value.
+
+        Of private runs a column ``privacy`` says whether the choice is counted.
+        """
         rows = [
             {
                 "method": method,
@@ -216,13 +227,21 @@ class Tuned:
                 "from": self.width[method].get(name, ("", ""))[0],
                 "to": self.width[method].get(name, ("", ""))[1],
                 "score": float(self.response[method]["mean"].min()),
-                "tried": self.response[method].sizes["candidate"],
+                "tried": self.response[method].attrs.get(
+                    "tried", self.response[method].sizes["candidate"]
+                ),
             }
+            | ({"privacy": self._short} if self.privacy else {})
             for method, values in self.chosen.items()
             for name, value in values.items()
         ]
         columns = {key: ("row", np.array([r[key] for r in rows], object)) for key in rows[0]}
         return xr.Dataset(columns).to_dataframe().set_index(["method", "parameter"])
+
+    @property
+    def _short(self) -> str:
+        """The first words of what the choice cost."""
+        return self.privacy.partition(" is of" if self.released is not None else ": ")[0]
 
     def plot(self) -> np.ndarray:
         """Plot the mean scores over each number, with 95 % bands and the chosen value marked.
@@ -252,7 +271,9 @@ class Tuned:
                 if not attrs["decibel"]:
                     ax.set(yscale="log" if attrs["cost"] else "linear")
             row[0, 0].set(ylabel=attrs["label"])
-            figure.suptitle(f"mean over {len(self.seeds)} tuning seeds, 95 % interval", **SMALL)
+            seeds = f"mean over {len(self.seeds)} tuning seeds, 95 % interval"
+            note = "; ".join(filter(None, [self._short, seeds]))
+            figure.suptitle(note, **SMALL)
             entries = [
                 Line2D([], [], markersize=8, label=method, **look_of(i))
                 for i, method in enumerate(self.response)
@@ -291,6 +312,8 @@ class Tuned:
             "goal": self.goal,
             "seeds": self.seeds,
             "compilations": self.compilations,
+            "privacy": self.privacy,
+            "released": None if self.released is None else self.released.to_dict(),
         }
         return json.dumps(content)
 
@@ -315,6 +338,9 @@ class Tuned:
         content = json.loads(text)
         response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
         structures = _structures(methods)
+        if (run := content.get("released")) is not None:
+            content["released"] = xr.Dataset.from_dict(run)
+            structures = {name: one for name, one in structures.items() if name in response}
         if set(structures) != set(response):
             raise ValueError(f"{path} is of the methods {list(response)}, got {list(structures)}.")
         return _tuned(structures, response, **content)
@@ -336,6 +362,7 @@ def tune(
     halvings: int = 0,
     record_every: int = 1,
     store: str | PathLike | None = None,
+    private: PrivateTuning | None = None,
 ) -> Tuned:
     """Choose the hyperparameters of each method, all by the same rule, on seeds reserved for
     tuning.
@@ -355,7 +382,14 @@ def tune(
 
     Seeds of the tuning are numbered from 10^9 on, in the same root as those of :func:`fljax.sweep`,
     which begin at 0, so no run of an evaluation was used for tuning. Under a privacy budget, a
-    choice based on private data incurs a privacy loss that no ledger here accounts for.
+    choice based on private data incurs a privacy loss that no ledger accounts for: the result, its
+    table and plot, and studies of the chosen methods say "tuning not counted".
+
+    With ``private`` the loss is counted (:class:`PrivateTuning`): candidates, of the
+    initial ranges of all methods, are drawn uniformly at random, a random number of them is run on
+    the data of one seed, and the best trial is the result: one method, and its run in
+    :attr:`Tuned.released`. Everything else of the trials is forgotten. The data must be the same in
+    all trials, whatever their noise: those of the scenario for one seed are.
 
     Args:
       scenario: ``(key, algorithm) -> Simulation``, pure.
@@ -382,6 +416,9 @@ def tune(
         record of the metric where the goal has a target, otherwise by the goal; 0: none.
       record_every: number of rounds between records of the metrics.
       store: a folder that keeps all runs; a tuning that was killed resumes from there.
+      private: count the privacy loss of the choice. The goals are then ``"final"`` and ``"area"``,
+        ``seeds`` is 1 or a single seed, and extensions, refinements, halvings and a store, which
+        look at more than the best trial, are left out.
 
     Returns:
       The chosen values, and the scores of all candidates.
@@ -392,7 +429,9 @@ def tune(
         an unknown goal, a goal without its target or a target without its goal, an unknown metric,
         seeds of an evaluation, a metric that is better the larger it is, halvings of private runs,
         whose budget is spread over all rounds, or of too few rounds; a method of which every
-        candidate diverged.
+        candidate diverged; private selection of runs without privacy, with nominal privacy or with
+        a budget whose zCDP parameter is not known in advance, by a metric that is not of released
+        models and held-out data, or with arguments that look at other trials.
 
     Example:
       >>> import jax, fljax as fl
@@ -422,6 +461,10 @@ def tune(
         raise ValueError(
             f"target= is for the goals {', '.join(map(repr, COUNTED))}, which need it; got "
             f"goal={goal!r} and target={target}."
+        )
+    if private is not None:
+        seeds, extensions, refinements = _private_request(
+            goal, seeds, extensions, refinements, halvings, store
         )
     if _check.is_whole(seeds):
         _check.count("seeds", seeds)
@@ -455,8 +498,17 @@ def tune(
             f"{name!r} is better the larger it is, and a tuning minimizes; take a metric of "
             "errors, as 'error_rate' is for 'accuracy'."
         )
+    is_private = any(one.privacy is not None for one in shown)
+    compared_by = name
+    if private is not None:
+        for one in shown:
+            if one.privacy is None:
+                raise ValueError("private= counts the cost of private runs; give them privacy=.")
+            check_score(one, next(as_metric(m) for m in one.metrics if m.name == name))
+        study = {"rounds": rounds, "seeds": tuned_on, "record_every": record_every}
+        return _selected(scenario, methods_, rows, searches, first, private, name, goal, study)
     stages = _stages(rounds, halvings, record_every)
-    if halvings and any(one.privacy is not None for one in shown):
+    if halvings and is_private:
         raise ValueError(
             "halvings= continues runs that ended early, and a privacy budget is spread over the "
             "rounds that were planned; leave out halvings=."
@@ -522,7 +574,14 @@ def tune(
         best = int(np.argmin([float(part["mean"].min()) for part in parts]))
         whole = xr.concat(parts, "candidate", combine_attrs="override")
         response[method] = whole.assign_attrs(interior=inside[best])
-    tuned = _tuned(methods_, response, goal, tuned_on, compilations)
+    privacy = ""
+    if is_private:
+        tried = sum(one.sizes["candidate"] for one in response.values())
+        privacy = (
+            f"tuning not counted: {tried} candidates were compared by {compared_by} ({goal}) of "
+            "private runs, at a cost that no budget here covers"
+        )
+    tuned = _tuned(methods_, response, goal, tuned_on, compilations, privacy)
     lost = {
         n: (one["censored"] == len(tuned_on)) | np.isinf(one["mean"]) for n, one in response.items()
     }
@@ -535,6 +594,103 @@ def tune(
             stacklevel=3,
         )
     return tuned
+
+
+def _private_request(
+    goal: str, seeds: Any, extensions: int, refinements: int, halvings: int, store: Any
+) -> tuple[Any, int, int]:
+    """The seeds, extensions and refinements of a private selection.
+
+    Raises:
+      ValueError: arguments that look at more than the output of the best trial.
+    """
+    default = inspect.signature(tune).parameters
+    for name, value in (
+        ("extensions", extensions),
+        ("refinements", refinements),
+        ("halvings", halvings),
+    ):
+        if value not in (0, default[name].default):
+            raise ValueError(
+                f"private= draws its candidates before it looks at any run, and {name}= looks at "
+                f"runs to choose candidates, got {name}={value}; leave it out."
+            )
+    if store is not None:
+        raise ValueError(
+            "store= keeps all trials, and the guarantee of private= is of the best one alone; "
+            "leave it out."
+        )
+    if goal not in ("final", "area"):
+        raise ValueError(f"private= is for the goals 'final' and 'area', got {goal!r}.")
+    if seeds == default["seeds"].default:
+        seeds = 1
+    if (len(seeds) if not _check.is_whole(seeds) else int(seeds)) != 1:
+        raise ValueError(
+            "private= runs all trials on the data of one seed, as a mean over seeds would publish "
+            f"more than the best trial, got seeds={seeds}; pass seeds=1 or a list of one."
+        )
+    return seeds, 0, 0
+
+
+def _selected(
+    scenario: Scenario,
+    structures: Mapping[str, list[Structure]],
+    rows: list[tuple[str, Structure]],
+    searches: list[Search],
+    first: Mapping[str, Algorithm],
+    private: PrivateTuning,
+    metric: str,
+    goal: str,
+    study: dict[str, Any],
+) -> Tuned:
+    """The result of private selection, see :func:`tune`."""
+    candidates = [
+        (name, one, place)
+        for (name, one), search in zip(rows, searches, strict=True)
+        for place in (() if search.batch is None else search.batch)
+    ]
+
+    def made(one: Structure, place: np.ndarray) -> Callable[[], Algorithm]:
+        return lambda: one.build(**one.values(place))
+
+    rho = max(trial_rho(scenario(random_key(0), algorithm)) for algorithm in first.values())
+    with unwarned():
+        number, score, run = select(
+            scenario,
+            [made(one, place) for _, one, place in candidates],
+            private,
+            rho,
+            lambda results: _of_goal(results, metric, goal).isel(seed=0).values,
+            public=metric,
+            **study,
+        )
+    method, one, place = candidates[number]
+    numbers = {"mean": score, "low": np.nan, "high": np.nan}
+    response = xr.Dataset({n: ("candidate", [v]) for n, v in numbers.items()}).assign_coords(
+        {
+            name: ("candidate", [value if name in one.ranges else str(value)])
+            for name, value in one.values(place).items()
+        }
+    )
+    is_decibel = bool(run[metric].attrs.get("decibel", 0))
+    response.attrs = {
+        "linear": {name: r.linear for name, r in one.ranges.items()},
+        "interior": {},
+        "label": f"{goal} {run[metric].attrs.get('long_name', metric)}",
+        "decibel": is_decibel,
+        "cost": False,
+        "tried": "a secret number",
+    }
+    chosen = {method: structures[method]}
+    privacy = run.attrs["selection"]
+    return _tuned(chosen, {method: response}, goal, study["seeds"], 0, privacy, run)
+
+
+def _of_goal(results: xr.Dataset, metric: str, goal: str) -> xr.DataArray:
+    """The last record of a metric, or the mean over all of them."""
+    values = results[metric]
+    last = values.isel(round=-1, drop=True)
+    return last if goal == "final" else values.mean("round", skipna=False)
 
 
 def _stages(rounds: int, halvings: int, record_every: int) -> list[int]:
@@ -703,11 +859,7 @@ def _scored(
     decibel = False
     if target is None:
         values = results[name]
-        score = (
-            values.isel(round=-1, drop=True)
-            if goal == "final"
-            else values.mean("round", skipna=False)
-        )
+        score = _of_goal(results, name, goal)
         attrs, decibel = values.attrs, statistics.is_decibel(results, name)
         label = f"{goal} {statistics.label_of(results, name)}"
     else:
@@ -751,6 +903,8 @@ def _tuned(
     goal: str,
     seeds: list[int],
     compilations: int,
+    privacy: str = "",
+    released: xr.Dataset | None = None,
 ) -> Tuned:
     chosen, methods, width = {}, {}, {}
     for method, several in structures.items():
@@ -776,6 +930,18 @@ def _tuned(
         values = {name: scores[name].values[good.values] for name in one.ranges}
         width[method] = {n: (float(v.min()), float(v.max())) for n, v in values.items()}
     interior = {method: one.attrs["interior"] for method, one in response.items()}
+    choice = privacy.removeprefix("tuning not counted: ")
+    if released is not None:
+        choice = f"chosen by private selection, whose own cost is not in this ledger ({privacy})"
     return Tuned(
-        Labeled(methods, chosen), chosen, interior, width, response, goal, seeds, compilations
+        Labeled(methods, chosen, choice),
+        chosen,
+        interior,
+        width,
+        response,
+        goal,
+        seeds,
+        compilations,
+        privacy,
+        released,
     )

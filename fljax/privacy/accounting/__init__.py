@@ -33,6 +33,7 @@ References, by the names used below:
 * *Waudby-Smith & Ramdas 2024*: Estimating means of bounded random variables by betting, JRSS B.
 * *Wang et al. 2023*: A randomized approach to tight privacy accounting, NeurIPS.
 * *Mironov 2017*: Rényi differential privacy, CSF.
+* *Papernot & Steinke 2022*: Hyperparameter tuning with Rényi differential privacy, ICLR.
 * *Gauthier 2024*: PhD thesis, NTNU, chapter 3.
 """
 
@@ -101,6 +102,16 @@ from fljax.privacy.accounting.sampling import (
     sampled_gaussian_event,
     sampled_gaussian_multiplier,
 )
+from fljax.privacy.accounting.selection import (
+    draw_trials,
+    poisson_selection_epsilon,
+    poisson_selection_renyi,
+    selection_epsilon,
+    selection_mean,
+    selection_probabilities,
+    selection_renyi,
+    selection_stop,
+)
 
 __all__ = [
     "CONVERSIONS",
@@ -124,6 +135,7 @@ __all__ = [
     "cyclic_poisson_epsilon",
     "cyclic_poisson_event",
     "cyclic_poisson_multiplier",
+    "draw_trials",
     "dynamic_zcdp_curve",
     "dynamic_zcdp_initial",
     "dynamic_zcdp_total",
@@ -135,6 +147,8 @@ __all__ = [
     "laplace_scale",
     "monte_carlo_delta",
     "monte_carlo_epsilon",
+    "poisson_selection_epsilon",
+    "poisson_selection_renyi",
     "pure_composition",
     "pure_to_zcdp",
     "randomized_response_epsilon",
@@ -147,6 +161,11 @@ __all__ = [
     "sampled_gaussian_epsilon",
     "sampled_gaussian_event",
     "sampled_gaussian_multiplier",
+    "selection_epsilon",
+    "selection_mean",
+    "selection_probabilities",
+    "selection_renyi",
+    "selection_stop",
     "subsampled",
     "zcdp_delta",
     "zcdp_epsilon",
