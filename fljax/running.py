@@ -18,6 +18,7 @@ from fljax._evaluations import Evaluations
 from fljax._generator import as_key, name_of
 from fljax._module import replace
 from fljax._programs import Kept
+from fljax._sampling_laws import check_sampling
 from fljax.algorithms import Algorithm
 from fljax.cohorts import run_cohorts
 from fljax.decisions import decided, recorded
@@ -92,6 +93,7 @@ def run(
         _check.choice("shard_over", shard_over, ("clients",))
     jax.eval_shape(lambda: check_length(simulation, rounds))
     check_perturbed(simulation, rounds)
+    check_sampling(simulation, rounds)
     key = as_key(key, generator)
     axes: tuple[str, ...] = ("client", "parameter")
     if isinstance(simulation.problem, OnDisk):
@@ -289,7 +291,7 @@ def check_perturbed(simulation: Simulation, rounds: int) -> None:
     noise. (Those of the library are checked by its tests.)
     """
     parts = (simulation.algorithm, *simulation.stages)
-    if simulation.privacy is None or all(_of_the_library(part) for part in parts):
+    if simulation.privacy is None or all(map(_of_the_library, parts)):
         return
     if names := unperturbed(simulation, rounds):
         raise ValueError(
@@ -301,7 +303,7 @@ def check_perturbed(simulation: Simulation, rounds: int) -> None:
 
 
 def _of_the_library(part: Any) -> bool:
-    return part is None or type(part).__module__.partition(".")[0] == __package__
+    return part is None or requirements.of_the_library(part)
 
 
 def _marked(problem: Problem) -> Problem:
