@@ -139,13 +139,13 @@ def _check_selector(clients: int, rounds: int, given: tuple[Selector, Any]) -> N
         return
     number = int(np.clip(ENTRIES // clients, *DRAWS)) // 4 * 4
     rng = np.random.default_rng(0)
-    # Of four parts one is in the first and one in the last round, two are in any of them; in the
-    # last one some clients are not available.
+    # Of four parts of the draws one is of the first and one of the last round, and two are of any
+    # rounds; in the last part some clients are not available.
     spread = rng.integers(1, rounds + 1, number)
     part = np.repeat(np.arange(4), number // 4)
-    round = np.where(part == 0, 1, np.where(part == 1, rounds, spread)).astype(np.int32)
+    number_of = np.where(part == 0, 1, np.where(part == 1, rounds, spread)).astype(np.int32)
     available = (part < 3)[:, None] | (rng.random((number, clients)) < 0.7)
-    taken = np.asarray(_chosen(selector, network, jax.random.key(0), round, available))
+    taken = np.asarray(_chosen(selector, network, jax.random.key(0), number_of, available))
     parts = {
         "in the first round": part == 0,
         f"in round {rounds}": part == 1,
@@ -169,8 +169,8 @@ def _chosen(
     """How often each client takes part in each of some independent draws."""
 
     def one(given: tuple[Array, Array, Array]) -> Array:
-        key, round, available = given
-        return _times(selector.choose(key, available, network, round), available.shape[0])
+        key, number, available = given
+        return _times(selector.choose(key, available, network, number), available.shape[0])
 
     keys = jax.random.split(key, len(rounds))
     return jax.lax.map(one, (keys, rounds, available), batch_size=SIDE_BY_SIDE)
@@ -189,16 +189,16 @@ def _check_separation(
     rng = np.random.default_rng(0)
     for share in (1.0, 0.7):  # of the clients that are available
         available = rng.random((length, clients)) < share
-        round = np.arange(1, length + 1, dtype=np.int32)
-        taken = np.asarray(_chosen(selector, network, jax.random.key(1), round, available)) > 0
+        numbers = np.arange(1, length + 1, dtype=np.int32)
+        key = jax.random.key(1)
+        taken = np.asarray(_chosen(selector, network, key, numbers, available)) > 0
         for client in range(clients):
             gaps = np.diff(np.flatnonzero(taken[:, client]))
             if gaps.size and gaps.min() < law.separation:
                 raise ValueError(
                     f"{type(selector).__name__}.law declares that {law.separation} rounds lie "
-                    "between two participations of a client, but client "
-                    f"{client} takes part {gaps.min()} rounds after another. Declare the separation "
-                    "that 'choose' has."
+                    f"between two participations of a client, but client {client} takes part "
+                    f"{gaps.min()} rounds after another. Declare the separation that 'choose' has."
                 )
 
 

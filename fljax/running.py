@@ -225,7 +225,9 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
 
     The program of a run is traced from the samples (features, targets, and values computed from
     them) to all outputs: messages, their senders, what servers publish and pass on, released
-    models, the size of the noise, the ledger. Sample weights, participation and the network are
+    models, the size of the noise, the ledger; and to all functions of the host that it calls
+    (``jax.debug.callback``, ``jax.debug.print``, ``io_callback``, ``jax.pure_callback``), which may
+    keep what they are given. Sample weights, participation and the network are
     public. The analysis does not determine whose data a message depends on, nor how strongly: the
     sensitivity is declared by the algorithm (:func:`fljax.audit.worst_neighbors` puts it to the
     test). :func:`fljax.run` and :func:`fljax.sweep` make this check of user-defined algorithms and

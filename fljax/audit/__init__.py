@@ -37,6 +37,7 @@ from fljax.audit.guessing import (
     one_run,
     shaped_epsilon,
     two_worlds,
+    without,
 )
 from fljax.audit.inversion import Inverted, Quadratic, invert, peak_ratio, quadratic
 from fljax.audit.membership import Membership, membership
@@ -96,6 +97,7 @@ __all__ = [
     "unperturbed",
     "upload_protection",
     "within",
+    "without",
     "worst_neighbors",
 ]
 

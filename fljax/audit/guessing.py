@@ -88,6 +88,7 @@ __all__ = [
     "one_run",
     "shaped_epsilon",
     "two_worlds",
+    "without",
 ]
 
 #: Runs that are computed at once hold about this many numbers in an array of all models.
@@ -279,6 +280,15 @@ def guessed_epsilon(
 # Reports -----------------------------------------------------------------------------------------
 
 
+def told_apart(one: float, two: float, digits: int = 3) -> tuple[str, str]:
+    """Return two numbers as texts with as many digits as it takes to tell them apart."""
+    for shown in range(digits, 18):
+        texts = f"{one:.{shown}g}", f"{two:.{shown}g}"
+        if texts[0] != texts[1] or one == two:
+            return texts
+    return repr(one), repr(two)
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The result of an audit.
@@ -320,10 +330,10 @@ class Report:
     @property
     def verdict(self) -> str:
         """In plain words."""
+        bound, claimed = told_apart(self.bound, self.claimed)
         verdict = (
-            f"{'BROKEN' if self.broken else 'not broken'}: epsilon is at least {self.bound:.3g} "
-            f"({self.confidence:.0%} confidence), {self.claimed:.3g} is claimed, at "
-            f"delta={self.delta:g}."
+            f"{'BROKEN' if self.broken else 'not broken'}: epsilon is at least {bound} "
+            f"({self.confidence:.0%} confidence), {claimed} is claimed, at delta={self.delta:g}."
         )
         if self.most < self.claimed:
             verdict += (
@@ -486,7 +496,7 @@ def corners(
     Under ``"replace"`` both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` in place of one
     sample, and the two extreme targets: for a loss of the residual or the margin this reverses the
     gradient. Under ``"client"`` all samples of the client are like this; under
-    ``"add-or-remove"`` the second data set lacks the sample: its features are zero. If the extremes
+    ``"add-or-remove"`` the second data set lacks the sample (:func:`without`). If the extremes
     are large enough to be clipped, a client's mean gradient changes by the most that the bound
     allows; and as the change is equal in all coordinates, its l1 norm is the largest too.
 
@@ -495,7 +505,7 @@ def corners(
       client: the client whose data differ; several clients for :func:`one_run`.
       sample: the sample that differs; ignored where all of them do.
       radius: ``r``, of the features' domain, > 0.
-      targets: the two extreme targets.
+      targets: the two extreme targets; of a classifier two of its labels.
       neighbors: the relation of neighbors of the budget.
 
     Returns:
@@ -536,14 +546,92 @@ def corners(
         )
     if neighbors == "add-or-remove":
         problem = problem.mapped()
-    corner = np.where(at[..., None], radius / problem.features.shape[2] ** 0.5, problem.features)
+    features, aims = np.asarray(problem.features), np.asarray(problem.targets)
+    if not np.issubdtype(features.dtype, np.floating):
+        raise TypeError(
+            f"corners need features that are floats, got {features.dtype}; make the pair with "
+            "dataclasses.replace(problem, features=..., targets=...), or fljax.audit.without."
+        )
+    level = np.asarray(radius / math.prod(features.shape[2:]) ** 0.5, features.dtype)
+    corner = np.where(_along(at, features), level, features)
     low, high = (
-        dataclasses.replace(problem, features=corner, targets=np.where(at, target, problem.targets))
+        dataclasses.replace(
+            problem,
+            features=corner,
+            targets=np.where(_along(at, aims), np.asarray(target, aims.dtype), aims),
+        )
         for target in targets
     )
-    if neighbors == "add-or-remove":
-        high = dataclasses.replace(low, features=np.where(at[..., None], 0.0, corner))
-    return low, high
+    return low, _lacking(low, at, client=False) if neighbors == "add-or-remove" else high
+
+
+@checked
+def without(problem: Problem, client: int = 0, sample: int | None = None) -> Problem:
+    """Return the data set that lacks a sample, or all samples of a client.
+
+    It is the neighbor of ``problem`` under ``"add-or-remove"`` (:mod:`fljax.privacy.notions`): the
+    place of the sample stays in the mean, and the other samples keep their weights. Where
+    predictions are linear its features are zero, after the feature map, so that it has no gradient
+    at any model. A network has one even there, of its biases. Its sample keeps a place in the draw
+    of batches and loses its weight: to the smallest positive number, which no sum notices.
+
+    Args:
+      problem: the data of all clients.
+      client: the client that lacks something.
+      sample: the sample that it lacks; by default all of its samples, as the neighbor of a trusted
+        server's ``"add-or-remove"`` lacks a client's.
+
+    Raises:
+      TypeError: no :class:`~fljax.problems.Problem`.
+      ValueError: a client or a sample that does not exist, or is padding.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.softmax(jax.random.key(0), clients=3, samples=4, dim=2, classes=2)
+      >>> network = fl.problems.Model.of(data, fl.models.mlp(2, hidden=[3]), jax.random.key(1))
+      >>> [round(float(weight), 6) for weight in without(network, 1, sample=2).weights[1]]
+      [0.25, 0.25, 0.0, 0.25]
+    """
+    _check.kind("problem", problem, Problem)
+    _check.count("client", client, at_least=0, at_most=problem.clients - 1)
+    real = np.asarray(problem.weights) > 0
+    at = np.zeros(real.shape, bool)
+    at[client] = real[client]
+    if sample is not None:
+        _check.count("sample", sample, at_least=0, at_most=real.shape[1] - 1)
+        at &= np.arange(real.shape[1]) == sample
+    if not at.any():
+        which = "no sample" if sample is None else f"padding in place of sample {sample}"
+        raise ValueError(f"client {client} has {which}; choose one that has a weight.")
+    return _lacking(problem.mapped(), at, client=sample is None)
+
+
+def _lacking(problem: Any, at: Bool[np.ndarray, "clients samples"], client: bool) -> Any:
+    """A mapped problem without these samples; ``client`` if they are all of a client's."""
+    features = np.asarray(problem.features)
+    gone = replace(
+        problem,
+        features=np.where(_along(at, features), np.zeros((), features.dtype), features),
+        statistics=None,
+    )
+    if problem.linear:
+        return gone
+    weights = np.asarray(problem.weights)
+    left = np.asarray(0 if client else np.finfo(weights.dtype).tiny, weights.dtype)
+    # Checked again, the weights would have to sum to one.
+    return replace(gone, weights=np.where(at, left, weights))
+
+
+def _along(at: Bool[np.ndarray, "clients samples"], values: np.ndarray) -> np.ndarray:
+    """A mask of samples with the axes of their values."""
+    return at.reshape(*at.shape, *(1,) * (values.ndim - 2))
+
+
+def _there(problem: Any) -> Bool[np.ndarray, "clients samples"]:
+    """Which samples are not removed."""
+    if not problem.linear:
+        return np.asarray(problem.weights) > np.finfo(np.asarray(problem.weights).dtype).tiny
+    return np.any(np.asarray(problem.design) != 0, axis=-1)
 
 
 def _neighboring(
@@ -564,12 +652,17 @@ def _neighboring(
             f"{len(clients)} clients; fljax.audit.corners makes a pair."
         )
     if neighbors == "add-or-remove":
-        there = [np.asarray(p.design)[differs].any(axis=1) for p in (one, two)]
+        there = [_there(p)[differs] for p in (one, two)]
         if np.any(there[0] & there[1]):
+            how = (
+                "making its features zero, after the feature map"
+                if one.linear
+                else "taking its weight, as a network has a gradient where all features are zero"
+            )
             raise ValueError(
                 f"{must} that only one of them contains, as the budget has "
-                f"neighbors={neighbors!r}, but both have features there; a sample is removed by "
-                "making its features zero, after the feature map; fljax.audit.corners makes a pair."
+                f"neighbors={neighbors!r}, but both have it; a sample is removed by {how}: "
+                "fljax.audit.without(problem, client, sample). fljax.audit.corners makes a pair."
             )
     return clients
 
@@ -578,13 +671,15 @@ def _silent(client: int, privacy: CentralGaussian, *worlds: Problem) -> None:
     """Raise ``ValueError`` unless a trusted server's neighbors under add-or-remove are a client
     with something to say and one without.
     """
-    says = [bool(np.any(np.asarray(world.design)[client])) for world in worlds]
+    if privacy.neighbors != "add-or-remove":
+        return
+    contributes = [bool(np.any(_there(world)[client])) for world in worlds]
     penalized = not isinstance(worlds[0].regularizer, NoRegularizer)
-    if privacy.neighbors == "add-or-remove" and (all(says) or penalized):
+    if all(contributes) or penalized:
         raise ValueError(
             "under a trusted server's add-or-remove the client must contribute nothing in one of "
-            "the two data sets: make all of its features zero there, in a problem without a "
-            "regularizer; or audit neighbors='replace'."
+            "the two data sets: remove all of its samples there, fljax.audit.without(problem, "
+            "client), in a problem without a regularizer; or audit neighbors='replace'."
         )
 
 
@@ -598,7 +693,15 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
             "neighbors must have the same shape (a sample is replaced, or removed by making its "
             f"features zero), got features and targets of {shapes[0]} and {shapes[1]}."
         )
-    rest = [replace(p, features=None, targets=None) for p in (one, two)]
+    weights = [np.asarray(p.weights) for p in (one, two)]
+    # A network's sample is removed by its weight, with which all else of two neighbors agrees.
+    removed = np.zeros(weights[0].shape, bool)
+    if not one.linear and weights[0].shape == weights[1].shape:
+        removed = (weights[0] != weights[1]) & ~(_there(one) & _there(two))
+    rest = [
+        replace(p, features=None, targets=None, weights=np.where(removed, 0, w), statistics=None)
+        for p, w in zip((one, two), weights, strict=True)
+    ]
     same = jax.tree.structure(rest[0]) == jax.tree.structure(rest[1]) and all(
         np.array_equal(a, b)
         for a, b in zip(jax.tree.leaves(rest[0]), jax.tree.leaves(rest[1]), strict=True)
@@ -608,11 +711,13 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
             "neighbors must agree in all but their samples (loss, regularizer, weights, clip, "
             "tasks); make the second with dataclasses.replace(problem, features=..., targets=...)."
         )
-    features, targets = (
+    changed = [
         np.asarray(getattr(one, name)) != np.asarray(getattr(two, name))
         for name in ("features", "targets")
-    )
-    return (features.any(axis=-1) | targets) & (np.asarray(one.weights) > 0)
+    ]
+    differs = [change.reshape(*removed.shape, -1).any(axis=-1) for change in changed]
+    real = (weights[0] > 0) | (weights[1] > 0)
+    return (differs[0] | differs[1] | removed) & real
 
 
 # Listening ---------------------------------------------------------------------------------------
@@ -910,8 +1015,8 @@ def two_worlds(
     Args:
       simulation: the audited simulation, with world a's data; its privacy is the claim.
       neighbor: world b's data. The data of one client differ as the budget's ``neighbors`` allows:
-        one sample replaced; one sample with features of zero in either world, where it is removed;
-        or any number of samples replaced. All else is equal; :func:`corners` returns such a pair.
+        one sample replaced; one sample removed in either world (:func:`without`); or any number of
+        samples replaced. All else is equal; :func:`corners` returns such a pair.
       rounds: of every run, >= 1.
       seeds: runs of each world, >= 200. A bound of :math:`\epsilon` requires some ten times
         :math:`e^\epsilon` runs; the report states the largest bound that could be shown.
@@ -1311,12 +1416,16 @@ def one_run(
         dataclasses.replace(simulation, problem=problem)
         for problem in (simulation.problem, canaries)
     )
-    mixed = dataclasses.replace(
-        simulation.problem,
-        features=np.where(coins[:, None, None], canaries.features, simulation.problem.features),
-        targets=np.where(coins[:, None], canaries.targets, simulation.problem.targets),
+    both = {
+        name: [np.asarray(getattr(p, name)) for p in (canaries, simulation.problem)]
+        for name in ("features", "targets", "weights")
+    }
+    heads = np.broadcast_to(coins[:, None], both["weights"][0].shape)
+    mixed = {name: np.where(_along(heads, a), a, b) for name, (a, b) in both.items()}
+    # Checked again, the weights of removed samples would have to sum to one.
+    real = dataclasses.replace(
+        simulation, problem=replace(simulation.problem, statistics=None, **mixed)
     )
-    real = dataclasses.replace(simulation, problem=mixed)
     kept, spent, norm = _once((real, low, high), run_key, rounds)
     values = {name: np.asarray(value, np.float64) for name, value in kept.items()}
     scores = _canary_scores(values["off"], values["change"])[placed]
