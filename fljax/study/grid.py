@@ -17,8 +17,8 @@ from fljax import _check
 from fljax import _programs as programs
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
-from fljax.decisions import decided
 from fljax._sampling_laws import check_sampling
+from fljax.decisions import decided
 from fljax.engine import check_length
 from fljax.problems.population import OnDisk
 from fljax.records import RESERVED
