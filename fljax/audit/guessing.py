@@ -315,8 +315,8 @@ def measured_rho(
       confidence: in (0, 1).
 
     Guarantees:
-      If all noise is Gaussian, independent between releases, and of the variance that each
-      release books, the bound exceeds every client's sum of ``rho`` with a probability of at most
+      If all noise is Gaussian, independent between releases, and of the variance that its
+      release books or more, the bound exceeds every client's sum of ``rho`` with a probability of at most
       ``1 - confidence``, exactly.
 
     Example:
@@ -325,7 +325,7 @@ def measured_rho(
       >>> square = np.sum(rng.normal(size=(5, 300, 4)) ** 2, axis=2)  # of deviation one
       >>> booked, gap = np.full((5, 300), 0.5), np.ones((5, 300))  # a rho of 2.5 in all
       >>> [round(measured_rho(s * square, gap, booked, 4, 0.95), 1) for s in (1, 0.25)]
-      [2.3, 9.4]
+      [2.3, 9.1]
     """
     _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
     _check.count("dim", dim)
