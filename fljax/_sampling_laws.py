@@ -109,9 +109,7 @@ def _without_traced_data(simulation: Simulation) -> Simulation:
         return simulation
 
     def known(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.core.Tracer):
-            return leaf
-        return np.zeros(leaf.shape, leaf.dtype)
+        return leaf if _check.is_concrete(leaf) else np.zeros(leaf.shape, leaf.dtype)
 
     names = ("features", "targets", "test", "statistics")
     data = {name: jax.tree.map(known, getattr(problem, name)) for name in names}

@@ -315,9 +315,9 @@ def measured_rho(
       confidence: in (0, 1).
 
     Guarantees:
-      If all noise is Gaussian, independent between releases, and of the variance that its
-      release books or more, the bound exceeds every client's sum of ``rho`` with a probability of at most
-      ``1 - confidence``, exactly.
+      If all noise is Gaussian, independent between releases, and of the variance that its release
+      books or more, the bound exceeds every client's sum of ``rho`` with a probability of at most
+      ``1 - confidence``.
 
     Example:
       >>> import numpy as np
