@@ -98,7 +98,7 @@ class SomeMessagesBare(ZCDP):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SometimesMissing, BoundedNoise, HalfNoise, LateRoundBare])
-@pytest.mark.parametrize("dim", [1, 20])
+@pytest.mark.parametrize("dim", [3, 20])
 def test_two_worlds_find(kind, dim):
     rounds = 3 if kind is LateRoundBare else 1
     report = distinguished(kind(RHO), dim, rounds)
