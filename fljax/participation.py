@@ -46,6 +46,7 @@ __all__ = [
     "TwoStates",
     "Unequal",
     "Until",
+    "declares",
     "distinct",
     "everyone_or",
     "groups",
@@ -444,7 +445,14 @@ class _Law(NamedTuple):
 
 
 class Law(_Law):
-    """The law of a selector's choice, whatever the data, as returned by :meth:`Selector.law`.
+    """The sampling law of a selector or of an algorithm's batches, whatever the data, as returned
+    by :meth:`Selector.law` and :meth:`~fljax.algorithms.Algorithm.sampling`.
+
+    Privacy accounting relies on it: under ``"poisson"`` and ``"drawn"`` the reported epsilon is
+    amplified by the sampling. A class declares the law of its own draws. A subclass that overrides
+    a method by which they are made (``choose``, for instance) does not inherit the law and has to
+    declare one itself; ``return super().law(clients)`` states that it is the same. Before a run
+    with a budget, laws declared outside of the library are compared with a few thousand draws.
 
     Args:
       rate: the average share of all clients that takes part, in (0, 1].
@@ -477,8 +485,31 @@ class Law(_Law):
         return super().__new__(cls, rate, separation, sampling)
 
 
+#: Methods of a selector that do not decide which clients are drawn.
+_NOT_DRAWING = frozenset({"check", "validate", "most", "law"})
+
+
 class Selector:
-    """The choice of the clients that take part in a round; subclass it to define your own."""
+    """The choice of the clients that take part in a round; subclass it to define your own.
+
+    A :class:`Law` is that of the class that declares it: a subclass that overrides ``choose``, or
+    anything else by which clients are drawn, has no law unless it declares its own.
+
+    Example:
+      >>> import fljax as fl
+      >>> @fl.module
+      ... class First(fl.participation.Fraction):
+      ...     def choose(self, key, available, network, round=1):
+      ...         who = super().choose(key, available, network, round)
+      ...         return who._replace(here=who.here.at[0].set(available[0]))
+      >>> fl.participation.Fraction(0.1).law(10).sampling, First(0.1).law(10)
+      ('poisson', None)
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.law is not Selector.law and not declares(cls, "law", _NOT_DRAWING):
+            cls.law = Selector.law
 
     def check(self, clients: int, network: Any = None) -> None:
         """Raise ``ValueError`` unless the selector fits a network of this size."""
@@ -504,6 +535,31 @@ class Selector:
     def law(self, clients: int) -> "Law | None":
         """Return what privacy accounting may assume of the choice; ``None``: nothing."""
         return None
+
+
+def declares(cls: type, method: str, unrelated: frozenset[str]) -> bool:
+    """Whether ``method`` of a class was declared by the class that decides what it is about.
+
+    It was not where a subclass of the declaring class overrides an inherited method or property
+    that may change it: the declaration was made for other code.
+
+    Args:
+      cls: the class.
+      method: name of the declaration, ``"law"`` for instance.
+      unrelated: names of methods that do not change what is declared.
+    """
+    order = cls.__mro__
+    for position, each in enumerate(order):
+        if method in vars(each):
+            return True
+        for name, value in vars(each).items():
+            special = name.startswith("__") and name != "__getattribute__"
+            changes_behavior = callable(value) or hasattr(value, "__get__")
+            if special or name in unrelated or not changes_behavior:
+                continue
+            if any(name in vars(base) for base in order[position + 1 :]):
+                return False
+    return True
 
 
 @module

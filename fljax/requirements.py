@@ -9,13 +9,21 @@ from fljax.algorithms import REGISTRY, Algorithm, Needs
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link import DelayTrace, EdgeDelays, Noise
-from fljax.participation import ByLoss
+from fljax.participation import ByLoss, Selector
 from fljax.privacy import CentralGaussian, Notion
 from fljax.problems import Softmax
 from fljax.problems.model import NO_REPRESENTATION
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 
-__all__ = ["alternatives", "check_parts", "compare", "shown", "source", "unmet"]
+__all__ = [
+    "alternatives",
+    "check_parts",
+    "compare",
+    "of_the_library",
+    "shown",
+    "source",
+    "unmet",
+]
 
 
 #: The parts of a simulation that a run searches for numbers.
@@ -191,15 +199,28 @@ def _sampled(needs: Needs, simulation: Any, privacy: Any) -> Iterator[Unmet]:
     """
     own = needs is type(simulation.algorithm).needs  # and not those of an alternative
     if own and isinstance(privacy, CentralGaussian):
-        if simulation.algorithm.selection is None:
+        selector = simulation.algorithm.selection
+        if selector is None:
             yield Unmet(
                 "does not say how it draws who takes part: a property 'selection'. Give its class "
                 "one.",
                 False,
             )
+        elif type(selector).law is Selector.law and not of_the_library(selector):
+            yield Unmet(
+                f"draws its participants by {type(selector).__name__}, which declares no law of "
+                "its draws; a class that overrides how clients are drawn does not inherit one. "
+                "Give the class a method law(self, clients) that returns the "
+                "fljax.participation.Law of its own draws, or take Everyone, Fraction, Drawn or "
+                "Cyclic of fljax.participation.",
+                False,
+            )
     elif own and type(simulation.algorithm).sampling is Algorithm.sampling:
         yield Unmet(
-            "does not say how it draws samples: a method 'sampling'. Give its class one.", False
+            "does not say how it draws samples: a method 'sampling'. Give its class one that "
+            "returns the fljax.participation.Law of its own batches; a class that overrides "
+            "'step' does not inherit it.",
+            False,
         )
     if isinstance(privacy, CentralGaussian):
         given = {
@@ -488,6 +509,11 @@ def _fewest(simulation: Any) -> int:
 def shown(network: Any) -> Any:
     """The view of a network in a round."""
     return getattr(network, "first", network)
+
+
+def of_the_library(part: Any) -> bool:
+    """Whether the class of a part is defined in this library, whose tests check its statements."""
+    return type(part).__module__.partition(".")[0] == __package__
 
 
 def _changes(network: Any) -> bool:

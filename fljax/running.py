@@ -18,6 +18,7 @@ from fljax._evaluations import Evaluations
 from fljax._generator import as_key, name_of
 from fljax._module import replace
 from fljax._programs import Kept
+from fljax._sampling_laws import check_sampling
 from fljax.algorithms import Algorithm
 from fljax.cohorts import run_cohorts
 from fljax.decisions import decided, recorded
@@ -99,6 +100,7 @@ def run(
         _check.choice("shard_over", shard_over, ("clients",))
     jax.eval_shape(lambda: check_length(simulation, rounds))
     check_perturbed(simulation, rounds)
+    check_sampling(simulation, rounds)
     secret = secret_of(noise_seed, stored=store is not None)
     key = as_key(key, generator)
     if secret:
@@ -235,7 +237,9 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
 
     The program of a run is traced from the samples (features, targets, and values computed from
     them) to all outputs: messages, their senders, what servers publish and pass on, released
-    models, the size of the noise, the ledger. Sample weights, participation and the network are
+    models, the size of the noise, the ledger; and to all functions of the host that it calls
+    (``jax.debug.callback``, ``jax.debug.print``, ``io_callback``, ``jax.pure_callback``), which may
+    keep what they are given. Sample weights, participation and the network are
     public. The analysis does not determine whose data a message depends on, nor how strongly: the
     sensitivity is declared by the algorithm (:func:`fljax.audit.worst_neighbors` puts it to the
     test). :func:`fljax.run` and :func:`fljax.sweep` make this check of user-defined algorithms and
@@ -301,7 +305,7 @@ def check_perturbed(simulation: Simulation, rounds: int) -> None:
     noise. (Those of the library are checked by its tests.)
     """
     parts = (simulation.algorithm, *simulation.stages)
-    if simulation.privacy is None or all(_of_the_library(part) for part in parts):
+    if simulation.privacy is None or all(map(_of_the_library, parts)):
         return
     if names := unperturbed(simulation, rounds):
         raise ValueError(
@@ -313,7 +317,7 @@ def check_perturbed(simulation: Simulation, rounds: int) -> None:
 
 
 def _of_the_library(part: Any) -> bool:
-    return part is None or type(part).__module__.partition(".")[0] == __package__
+    return part is None or requirements.of_the_library(part)
 
 
 def _marked(problem: Problem) -> Problem:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from fljax import _check
 from fljax._arguments import checked
 from fljax.graphs import Graph
-from fljax.participation import Law
+from fljax.participation import Law, declares
 from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.problems import optimum as centralized
@@ -84,6 +84,16 @@ class Needs:
     representation: bool = False
     uploads: tuple[str, ...] = ("models",)
     masked: bool = False
+
+
+#: Methods and properties of an algorithm that do not decide which samples are in a batch.
+_NOT_DRAWING = frozenset(
+    {
+        *("check", "validate", "init", "sampling", "selection", "step_size", "combinations"),
+        *("uploads", "has_start", "one_by_one", "optimum", "weights", "step_bound", "released"),
+        *("message_size", "message_size_of", "sensitivity"),
+    }
+)
 
 
 class Algorithm:
@@ -175,7 +185,11 @@ class Algorithm:
     one_by_one: Any = False
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.label = cls.__name__
+        inherits = cls.sampling is not Algorithm.sampling
+        if inherits and not declares(cls, "sampling", _NOT_DRAWING):
+            cls.sampling = Algorithm.sampling
 
     def check(self, problem: Any, network: Any) -> None:
         """Raise ``ValueError`` if the parameters do not fit the clients or their network."""
@@ -207,6 +221,10 @@ class Algorithm:
         """Return how the batch of a step is sampled, at the client with the fewest samples;
         ``None`` if unspecified, in which case :class:`~fljax.privacy.NoisyGradients` has no privacy
         accounting.
+
+        The law is that of the class that declares it: a subclass that overrides ``step``, or
+        another method by which batches are drawn, has none unless it declares its own
+        (``return super().sampling(problem)`` where it is the same).
         """
         return None
 

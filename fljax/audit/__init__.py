@@ -34,9 +34,11 @@ from fljax.audit.guessing import (
     counted_epsilon,
     gaussian_misses,
     guessed_epsilon,
+    measured_rho,
     one_run,
     shaped_epsilon,
     two_worlds,
+    without,
 )
 from fljax.audit.inversion import Inverted, Quadratic, invert, peak_ratio, quadratic
 from fljax.audit.membership import Membership, membership
@@ -78,6 +80,7 @@ __all__ = [
     "guessed_epsilon",
     "invert",
     "matched_client",
+    "measured_rho",
     "membership",
     "most_accurate",
     "one_run",
@@ -96,6 +99,7 @@ __all__ = [
     "unperturbed",
     "upload_protection",
     "within",
+    "without",
     "worst_neighbors",
 ]
 

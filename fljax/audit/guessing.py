@@ -86,9 +86,11 @@ __all__ = [
     "counted_epsilon",
     "gaussian_misses",
     "guessed_epsilon",
+    "measured_rho",
     "one_run",
     "shaped_epsilon",
     "two_worlds",
+    "without",
 ]
 
 #: Runs that are computed at once hold about this many numbers in an array of all models.
@@ -133,6 +135,16 @@ FEWEST_CANARIES = 10
 
 #: Beyond this many standard deviations between the worlds there is practically no privacy.
 APART = 50.0
+
+#: Shares of the significance level of :func:`one_run`: for guesses by scores as they are, for those
+#: without noise that clients or rounds seem to share, and for the size of the noise.
+SHARES = (0.65, 0.25, 0.1)
+
+#: Names of the scores that look for noise that is missing, and for noise that is bounded.
+NEARNESS, SUPPORT = "nearness", "outside of the noise"
+
+#: Squares of this share of the mean square of noise count as no noise.
+NO_NOISE = 1e-20
 
 #: Changes of other clients' messages above this many standard deviations are no rounding: data of
 #: the attacked client that only leave perturbed do not change them at all.
@@ -277,7 +289,71 @@ def guessed_epsilon(
     return low
 
 
+@checked
+def measured_rho(
+    noise: Float[np.ndarray, "releases clients"],
+    gap: Float[np.ndarray, "releases clients"],
+    rho: Float[np.ndarray, "releases clients"],
+    dim: int,
+    confidence: float,
+) -> float:
+    r"""Return a lower bound on the zCDP parameter of a run from its noise *if it is Gaussian*.
+
+    A release books :math:`\rho_{t,k}` for a client whose message neighboring data move by
+    :math:`\gamma_{t,k}`, which Gaussian noise of variance :math:`\sigma^2` covers if
+    :math:`\kappa_{t,k}=\gamma_{t,k}^2/(2\sigma^2\rho_{t,k})\le1`. Then
+    :math:`q_{t,k}=2\rho_{t,k}\|z_{t,k}\|^2/\gamma_{t,k}^2`, with the noise :math:`z`, has the
+    distribution of :math:`\chi^2_D/\kappa_{t,k}`, and quantiles of :math:`\chi^2` bound
+    :math:`\kappa` from below: of a round, by the sum over its clients, and of a single message, by
+    the smallest of all. The bound is the larger one of :math:`\sum_t\kappa_t\rho_{t,k}` and
+    :math:`\kappa_{t,k}\rho_{t,k}`, for the client with the most.
+
+    Args:
+      noise: :math:`\|z_{t,k}\|^2`, ``[T, K]``.
+      gap: :math:`\gamma_{t,k}^2`, ``[T, K]``; where it is zero nothing is measured.
+      rho: :math:`\rho_{t,k}`, ``[T, K]``; likewise.
+      dim: :math:`D`, numbers in a message.
+      confidence: in (0, 1).
+
+    Guarantees:
+      If all noise is Gaussian, independent between releases, and of the variance that its release
+      books or more, the bound exceeds every client's sum of ``rho`` with a probability of at most
+      ``1 - confidence``.
+
+    Example:
+      >>> import numpy as np
+      >>> rng = np.random.default_rng(0)
+      >>> square = np.sum(rng.normal(size=(5, 300, 4)) ** 2, axis=2)  # of deviation one
+      >>> booked, gap = np.full((5, 300), 0.5), np.ones((5, 300))  # a rho of 2.5 in all
+      >>> [round(measured_rho(s * square, gap, booked, 4, 0.95), 1) for s in (1, 0.25)]
+      [2.3, 9.1]
+    """
+    _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
+    _check.count("dim", dim)
+    covers = (gap > 0) & (rho > 0)
+    if not covers.any():
+        return 0.0
+    each = (1 - confidence) / 2  # half for rounds, half for single messages
+    size = np.where(covers, 2 * rho * noise / np.where(covers, gap, 1), 0)
+    clients, booked = covers.sum(axis=1), np.where(covers, rho, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounds = stats.chi2.ppf(each / np.sum(clients > 0), dim * np.maximum(clients, 1))
+        rounds = np.where(clients > 0, rounds / size.sum(axis=1), 0)
+        single = stats.chi2.ppf(each / covers.sum(), dim) / size * booked
+        together = np.sum(np.where(booked > 0, rounds[:, None] * booked, 0), axis=0)
+    return max(float(together.max()), float(np.max(single, where=covers, initial=0)))
+
+
 # Reports -----------------------------------------------------------------------------------------
+
+
+def told_apart(one: float, two: float, digits: int = 3) -> tuple[str, str]:
+    """Return two numbers as texts with as many digits as it takes to tell them apart."""
+    for shown in range(digits, 18):
+        texts = f"{one:.{shown}g}", f"{two:.{shown}g}"
+        if texts[0] != texts[1] or one == two:
+            return texts
+    return repr(one), repr(two)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,10 +397,10 @@ class Report:
     @property
     def verdict(self) -> str:
         """In plain words."""
+        bound, claimed = told_apart(self.bound, self.claimed)
         verdict = (
-            f"{'BROKEN' if self.broken else 'not broken'}: epsilon is at least {self.bound:.3g} "
-            f"({self.confidence:.0%} confidence), {self.claimed:.3g} is claimed, at "
-            f"delta={self.delta:g}."
+            f"{'BROKEN' if self.broken else 'not broken'}: epsilon is at least {bound} "
+            f"({self.confidence:.0%} confidence), {claimed} is claimed, at delta={self.delta:g}."
         )
         if self.most < self.claimed:
             verdict += (
@@ -447,11 +523,31 @@ class OneRun(Report):
       canaries: number of coins.
       guesses: number of guesses at the bound.
       right: number of correct ones among these.
+      shaped: the lower bound on epsilon from the size of the noise (:func:`measured_rho`) *if* it
+        is Gaussian and independent; NaN where the claim is not of such noise. It shares the
+        significance level with ``bound``.
     """
 
     canaries: int
     guesses: int
     right: int
+    shaped: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether the bound exceeds the claim, or the noise is too small for it."""
+        return super().broken or self.shaped > self.claimed
+
+    @property
+    def verdict(self) -> str:
+        """In plain words."""
+        if not self.shaped > self.claimed:
+            return super().verdict
+        shaped, claimed = told_apart(self.shaped, self.claimed)
+        return (
+            f"{super().verdict} The noise is smaller than what is booked: if it is Gaussian, as is "
+            f"declared, epsilon is at least {shaped}, and {claimed} is claimed."
+        )
 
 
 def _line(look: dict[str, Any]) -> dict[str, Any]:
@@ -487,7 +583,7 @@ def corners(
     Under ``"replace"`` both have the features :math:`\frac r{\sqrt P}(1,\dots,1)` in place of one
     sample, and the two extreme targets: for a loss of the residual or the margin this reverses the
     gradient. Under ``"client"`` all samples of the client are like this; under
-    ``"add-or-remove"`` the second data set lacks the sample: its features are zero. If the extremes
+    ``"add-or-remove"`` the second data set lacks the sample (:func:`without`). If the extremes
     are large enough to be clipped, a client's mean gradient changes by the most that the bound
     allows; and as the change is equal in all coordinates, its l1 norm is the largest too.
 
@@ -496,7 +592,7 @@ def corners(
       client: the client whose data differ; several clients for :func:`one_run`.
       sample: the sample that differs; ignored where all of them do.
       radius: ``r``, of the features' domain, > 0.
-      targets: the two extreme targets.
+      targets: the two extreme targets; of a classifier two of its labels.
       neighbors: the relation of neighbors of the budget.
 
     Returns:
@@ -537,14 +633,92 @@ def corners(
         )
     if neighbors == "add-or-remove":
         problem = problem.mapped()
-    corner = np.where(at[..., None], radius / problem.features.shape[2] ** 0.5, problem.features)
+    features, aims = np.asarray(problem.features), np.asarray(problem.targets)
+    if not np.issubdtype(features.dtype, np.floating):
+        raise TypeError(
+            f"corners need features that are floats, got {features.dtype}; make the pair with "
+            "dataclasses.replace(problem, features=..., targets=...), or fljax.audit.without."
+        )
+    level = np.asarray(radius / math.prod(features.shape[2:]) ** 0.5, features.dtype)
+    corner = np.where(_along(at, features), level, features)
     low, high = (
-        dataclasses.replace(problem, features=corner, targets=np.where(at, target, problem.targets))
+        dataclasses.replace(
+            problem,
+            features=corner,
+            targets=np.where(_along(at, aims), np.asarray(target, aims.dtype), aims),
+        )
         for target in targets
     )
-    if neighbors == "add-or-remove":
-        high = dataclasses.replace(low, features=np.where(at[..., None], 0.0, corner))
-    return low, high
+    return low, _lacking(low, at, client=False) if neighbors == "add-or-remove" else high
+
+
+@checked
+def without(problem: Problem, client: int = 0, sample: int | None = None) -> Problem:
+    """Return the data set that lacks a sample, or all samples of a client.
+
+    It is the neighbor of ``problem`` under ``"add-or-remove"`` (:mod:`fljax.privacy.notions`): the
+    place of the sample stays in the mean, and the other samples keep their weights. Where
+    predictions are linear its features are zero, after the feature map, so that it has no gradient
+    at any model. A network has one even there, of its biases. Its sample keeps a place in the draw
+    of batches and loses its weight: to the smallest positive number, which no sum notices.
+
+    Args:
+      problem: the data of all clients.
+      client: the client that lacks something.
+      sample: the sample that it lacks; by default all of its samples, as the neighbor of a trusted
+        server's ``"add-or-remove"`` lacks a client's.
+
+    Raises:
+      TypeError: no :class:`~fljax.problems.Problem`.
+      ValueError: a client or a sample that does not exist, or is padding.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.softmax(jax.random.key(0), clients=3, samples=4, dim=2, classes=2)
+      >>> network = fl.problems.Model.of(data, fl.models.mlp(2, hidden=[3]), jax.random.key(1))
+      >>> [round(float(weight), 6) for weight in without(network, 1, sample=2).weights[1]]
+      [0.25, 0.25, 0.0, 0.25]
+    """
+    _check.kind("problem", problem, Problem)
+    _check.count("client", client, at_least=0, at_most=problem.clients - 1)
+    real = np.asarray(problem.weights) > 0
+    at = np.zeros(real.shape, bool)
+    at[client] = real[client]
+    if sample is not None:
+        _check.count("sample", sample, at_least=0, at_most=real.shape[1] - 1)
+        at &= np.arange(real.shape[1]) == sample
+    if not at.any():
+        which = "no sample" if sample is None else f"padding in place of sample {sample}"
+        raise ValueError(f"client {client} has {which}; choose one that has a weight.")
+    return _lacking(problem.mapped(), at, client=sample is None)
+
+
+def _lacking(problem: Any, at: Bool[np.ndarray, "clients samples"], client: bool) -> Any:
+    """A mapped problem without these samples; ``client`` if they are all of a client's."""
+    features = np.asarray(problem.features)
+    gone = replace(
+        problem,
+        features=np.where(_along(at, features), np.zeros((), features.dtype), features),
+        statistics=None,
+    )
+    if problem.linear:
+        return gone
+    weights = np.asarray(problem.weights)
+    left = np.asarray(0 if client else np.finfo(weights.dtype).tiny, weights.dtype)
+    # Checked again, the weights would have to sum to one.
+    return replace(gone, weights=np.where(at, left, weights))
+
+
+def _along(at: Bool[np.ndarray, "clients samples"], values: np.ndarray) -> np.ndarray:
+    """A mask of samples with the axes of their values."""
+    return at.reshape(*at.shape, *(1,) * (values.ndim - 2))
+
+
+def _there(problem: Any) -> Bool[np.ndarray, "clients samples"]:
+    """Which samples are not removed."""
+    if not problem.linear:
+        return np.asarray(problem.weights) > np.finfo(np.asarray(problem.weights).dtype).tiny
+    return np.any(np.asarray(problem.design) != 0, axis=-1)
 
 
 def _neighboring(
@@ -565,12 +739,17 @@ def _neighboring(
             f"{len(clients)} clients; fljax.audit.corners makes a pair."
         )
     if neighbors == "add-or-remove":
-        there = [np.asarray(p.design)[differs].any(axis=1) for p in (one, two)]
+        there = [_there(p)[differs] for p in (one, two)]
         if np.any(there[0] & there[1]):
+            how = (
+                "making its features zero, after the feature map"
+                if one.linear
+                else "taking its weight, as a network has a gradient where all features are zero"
+            )
             raise ValueError(
                 f"{must} that only one of them contains, as the budget has "
-                f"neighbors={neighbors!r}, but both have features there; a sample is removed by "
-                "making its features zero, after the feature map; fljax.audit.corners makes a pair."
+                f"neighbors={neighbors!r}, but both have it; a sample is removed by {how}: "
+                "fljax.audit.without(problem, client, sample). fljax.audit.corners makes a pair."
             )
     return clients
 
@@ -579,13 +758,15 @@ def _silent(client: int, privacy: CentralGaussian, *worlds: Problem) -> None:
     """Raise ``ValueError`` unless a trusted server's neighbors under add-or-remove are a client
     with something to say and one without.
     """
-    says = [bool(np.any(np.asarray(world.design)[client])) for world in worlds]
+    if privacy.neighbors != "add-or-remove":
+        return
+    contributes = [bool(np.any(_there(world)[client])) for world in worlds]
     penalized = not isinstance(worlds[0].regularizer, NoRegularizer)
-    if privacy.neighbors == "add-or-remove" and (all(says) or penalized):
+    if all(contributes) or penalized:
         raise ValueError(
             "under a trusted server's add-or-remove the client must contribute nothing in one of "
-            "the two data sets: make all of its features zero there, in a problem without a "
-            "regularizer; or audit neighbors='replace'."
+            "the two data sets: remove all of its samples there, fljax.audit.without(problem, "
+            "client), in a problem without a regularizer; or audit neighbors='replace'."
         )
 
 
@@ -599,7 +780,15 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
             "neighbors must have the same shape (a sample is replaced, or removed by making its "
             f"features zero), got features and targets of {shapes[0]} and {shapes[1]}."
         )
-    rest = [replace(p, features=None, targets=None) for p in (one, two)]
+    weights = [np.asarray(p.weights) for p in (one, two)]
+    # A network's sample is removed by its weight, with which all else of two neighbors agrees.
+    removed = np.zeros(weights[0].shape, bool)
+    if not one.linear and weights[0].shape == weights[1].shape:
+        removed = (weights[0] != weights[1]) & ~(_there(one) & _there(two))
+    rest = [
+        replace(p, features=None, targets=None, weights=np.where(removed, 0, w), statistics=None)
+        for p, w in zip((one, two), weights, strict=True)
+    ]
     same = jax.tree.structure(rest[0]) == jax.tree.structure(rest[1]) and all(
         np.array_equal(a, b)
         for a, b in zip(jax.tree.leaves(rest[0]), jax.tree.leaves(rest[1]), strict=True)
@@ -609,11 +798,13 @@ def _differing(one: Any, two: Any) -> Bool[np.ndarray, "clients samples"]:
             "neighbors must agree in all but their samples (loss, regularizer, weights, clip, "
             "tasks); make the second with dataclasses.replace(problem, features=..., targets=...)."
         )
-    features, targets = (
+    changed = [
         np.asarray(getattr(one, name)) != np.asarray(getattr(two, name))
         for name in ("features", "targets")
-    )
-    return (features.any(axis=-1) | targets) & (np.asarray(one.weights) > 0)
+    ]
+    differs = [change.reshape(*removed.shape, -1).any(axis=-1) for change in changed]
+    real = (weights[0] > 0) | (weights[1] > 0)
+    return (differs[0] | differs[1] | removed) & real
 
 
 # Listening ---------------------------------------------------------------------------------------
@@ -759,6 +950,9 @@ def _of_worlds(
 ) -> dict[str, Array]:
     noise = said - own
     return _towards(said, own, other) | {
+        "other_square": jnp.mean((said - other) ** 2, axis=1),
+        "own_largest": jnp.max(jnp.abs(noise), axis=1),
+        "other_largest": jnp.max(jnp.abs(said - other), axis=1),
         "square": jnp.mean(noise**2, axis=1),
         "size": jnp.mean(jnp.abs(noise), axis=1),
         "noise": noise,
@@ -767,7 +961,11 @@ def _of_worlds(
 
 
 def _of_canaries(said: Array, own: Array, low: Array, high: Array) -> dict[str, Array]:
-    return {"off": said - (low + high) / 2, "change": high - low}
+    return {
+        "off": said - (low + high) / 2,
+        "change": high - low,
+        "noise": jnp.sum((said - own) ** 2, axis=1),
+    }
 
 
 @functools.partial(jax.jit, static_argnames=("rounds", "batch", "most"))
@@ -900,9 +1098,11 @@ def two_worlds(
     run ``seeds`` times with independent noise, all runs of both in one compiled program. On half of
     the runs the attacker measures the noise and chooses a score and a threshold. The scores are the
     likelihood ratio of Gaussian noise, that of Laplace noise,
-    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, the linear discriminant over all rounds; and
-    two for noise that is shared: the likelihood ratio given all other messages, of all clients and
-    rounds, for noise with the same law in all coordinates, and given all other numbers. The latter
+    :math:`\sum_t(\|m_t-a_t\|_1-\|m_t-b_t\|_1)/s_t`, the linear discriminant over all rounds; how
+    near a message is to either world's, for noise that is sometimes missing; whether it is farther
+    from one than any noise ever was, for noise that is bounded; and two for noise that is shared:
+    the likelihood ratio given all other messages, of all clients and rounds, for noise with the
+    same law in all coordinates, and given all other numbers. The latter
     two are used where there are enough runs to measure a covariance; among many clients those are
     observed whose noise is most correlated with the attacked one's. On the other half the test's
     correct decisions are counted (:func:`counted_epsilon`), and the Gaussian model is fitted
@@ -911,8 +1111,8 @@ def two_worlds(
     Args:
       simulation: the audited simulation, with world a's data; its privacy is the claim.
       neighbor: world b's data. The data of one client differ as the budget's ``neighbors`` allows:
-        one sample replaced; one sample with features of zero in either world, where it is removed;
-        or any number of samples replaced. All else is equal; :func:`corners` returns such a pair.
+        one sample replaced; one sample removed in either world (:func:`without`); or any number of
+        samples replaced. All else is equal; :func:`corners` returns such a pair.
       rounds: of every run, >= 1.
       seeds: runs of each world, >= 200. A bound of :math:`\epsilon` requires some ten times
         :math:`e^\epsilon` runs; the report states the largest bound that could be shown.
@@ -989,7 +1189,9 @@ def two_worlds(
     rules = _scores(kept, half)
     rule, threshold, upwards = _attack(rules, half, delta, confidence)
     # Deviations are measured much more surely than tails: by them another score may be the best.
-    fitted = max(rules, key=lambda name: shaped_epsilon(rules[name][:, :half], delta, 0.5)[1])
+    # Those of events, which are certain or say nothing, have none that a normal distribution has.
+    normal = [name for name in rules if name not in (NEARNESS, SUPPORT)]
+    fitted = max(normal, key=lambda name: shaped_epsilon(rules[name][:, :half], delta, 0.5)[1])
     spent = {n: max(float(np.max(world[1][n])) for world in heard) for n in heard[0][1]}
     judged = rules[rule][:, half:]
     hits, alarms = _bets(judged, threshold, upwards)
@@ -1059,6 +1261,8 @@ def _scores(kept: list[dict[str, np.ndarray]], half: int) -> dict[str, np.ndarra
         "Gaussian likelihood ratio": np.sum(product / square, axis=2),
         "Laplace likelihood ratio": np.sum(absolute / size, axis=2),
         "linear discriminant": along @ weights,
+        NEARNESS: sign[..., 0] * _nearness(both, square),
+        SUPPORT: sign[..., 0] * _outside(both, half),
     }
     if "noise" not in both:
         return by_rule
@@ -1075,6 +1279,44 @@ def _scores(kept: list[dict[str, np.ndarray]], half: int) -> dict[str, np.ndarra
         if scores is not None:
             by_rule[rule] = sign[..., 0] * scores
     return by_rule
+
+
+def _nearness(both: dict[str, np.ndarray], square: np.ndarray) -> np.ndarray:
+    """``[2, S]``, how much nearer than the run's own message the other world's is, in the round in
+    which this is clearest: noise that is sometimes missing leaves a message as it was.
+
+    Args:
+      both: of the runs.
+      square: ``[T]``, the mean square of the noise.
+    """
+    floor = NO_NOISE * square
+    nearer = np.log(both["square"] + floor) - np.log(both["other_square"] + floor)
+    clearest = np.argmax(np.abs(nearer), axis=2)[..., None]
+    return np.take_along_axis(nearer, clearest, axis=2)[..., 0]
+
+
+def _outside(both: dict[str, np.ndarray], half: int) -> np.ndarray:
+    """``[2, S]``, by how much the run's own noise exceeds all that was ever drawn, less that of the
+    other world's: bounded noise cannot have turned its message into this one.
+
+    The largest noise is that of the first half of the runs; of these that of one quarter for the
+    other, so that the score can be compared with others.
+    """
+    quarter, runs = half // 2, both["square"].shape[1]
+    scores = np.zeros((2, runs))
+    for learn, judge in (
+        (np.s_[:quarter], np.s_[quarter:half]),
+        (np.s_[quarter:half], np.s_[:quarter]),
+        (np.s_[:half], np.s_[half:runs]),
+    ):
+        most = both["own_largest"][:, learn].max(axis=(0, 1))
+        most = np.where(most > 0, most, 1)
+        own, other = (
+            np.maximum(both[f"{which}_largest"][:, judge] / most - 1, 0)
+            for which in ("own", "other")
+        )
+        scores[:, judge] = np.sum(own - other, axis=2)
+    return scores
 
 
 def _given_the_rest(
@@ -1150,13 +1392,15 @@ def _weighed(
     return scores
 
 
-def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """``[K]``, how much a run's messages speak for each client's second version.
+def _canary_scores(off: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """``[K]`` each, how much a run's messages speak for each client's second version: with the
+    noise as it is, and without what clients or rounds seem to share of it.
 
     Noise that rounds or clients share is looked for in what was heard, without a look at the coins,
     and what is known of it taken off: by the covariance of rounds; by the mean of all others' noise
     where they have some in common; and by the one other whose noise is nearest, or its opposite,
-    where that is nearer than chance would have it.
+    where that is nearer than chance would have it. Messages that are alike for other reasons look
+    the same, so that this score is beside the other one and does not replace it.
 
     Args:
       off: ``[T, K, D]``, what was said, from the middle of both versions; noise and half a change.
@@ -1171,6 +1415,7 @@ def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
     gap = np.sum(change**2, axis=2)
     scale = np.sqrt(_floor(square, gap.mean(1, keepdims=True)))[..., None]
     off, change = off / scale, change / scale
+    plain = np.sum(off * change, axis=(0, 2))
     pieces, numbers, power = [], rounds * dim, np.mean(off**2)
     there = np.any(off != 0, axis=2, keepdims=True)
     speakers = np.sum(there, axis=1, keepdims=True)
@@ -1184,8 +1429,10 @@ def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
             guess = np.sum(there * (off - mean) * change, axis=(0, 2)) / left
         pieces.append(guess)
     elif rounds > 1:
-        off, change = _by_rounds(off, change)
-    scores = np.sum(off * change, axis=(0, 2))
+        apart = _by_rounds(off, change)
+        if apart is not None:
+            off, change = apart
+            pieces.append(np.sum(off * change, axis=(0, 2)))
     if clients <= NEAREST:
         nearest = _nearest(off, change)
         typical = float(np.median(nearest.min(axis=0)))
@@ -1193,20 +1440,20 @@ def _canary_scores(off: np.ndarray, change: np.ndarray) -> np.ndarray:
             pieces.append((nearest[0] - nearest[1]) / max(2 * typical / numbers, TRIFLE))
     # Of those that there is reason for, the surest of itself.
     sure = [np.mean(np.minimum(np.abs(guess), SURE)) for guess in pieces]
-    return pieces[int(np.argmax(sure))] if pieces else scores
+    return plain, pieces[int(np.argmax(sure))] if pieces else None
 
 
-def _by_rounds(off: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same without what the noise of all rounds has in common, if it has."""
+def _by_rounds(off: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same without what the noise of all rounds has in common; ``None`` if it has nothing."""
     rounds, clients, dim = off.shape
     # Both versions are half a change away from the middle, whichever it is.
     spread = np.einsum("tkd,skd->ts", off, off) - np.einsum("tkd,skd->ts", change, change) / 4
     power = np.diag(spread)
     if power.min() <= 0:
-        return off, change
+        return None
     correlation = spread / np.sqrt(np.outer(power, power)) - np.eye(rounds)
     if np.abs(correlation).max() < SHARED / (clients * dim) ** 0.5:
-        return off, change
+        return None
     power, along = np.linalg.eigh(spread / (clients * dim))
     root = along / np.sqrt(np.maximum(power, TRIFLE)) @ along.T
     return tuple(np.einsum("ts,skd->tkd", root, part) for part in (off, change))
@@ -1255,8 +1502,11 @@ def one_run(
     with the largest absolute scores and abstains on the others. Several numbers of guesses are
     tried, from all canaries down to a few by halving, and share the significance level.
 
-    It takes one run where :func:`two_worlds` takes thousands, and finds less: the bound is that of
-    the guesses, which for Gaussian noise is well below the claim for any number of canaries.
+    It takes one run where :func:`two_worlds` takes thousands, and finds less: the bound on epsilon
+    is that of the guesses (:func:`guessed_epsilon`), which for Gaussian noise is well below the
+    claim for any number of canaries. Where the budget declares Gaussian noise, its size is compared
+    with what every release books too (:func:`measured_rho`), which finds half of the noise missing
+    where guesses do not. All share the significance level.
 
     Args:
       simulation: the audited simulation; its privacy is the claim.
@@ -1312,34 +1562,61 @@ def one_run(
         dataclasses.replace(simulation, problem=problem)
         for problem in (simulation.problem, canaries)
     )
-    mixed = dataclasses.replace(
-        simulation.problem,
-        features=np.where(coins[:, None, None], canaries.features, simulation.problem.features),
-        targets=np.where(coins[:, None], canaries.targets, simulation.problem.targets),
+    both = {
+        name: [np.asarray(getattr(p, name)) for p in (canaries, simulation.problem)]
+        for name in ("features", "targets", "weights")
+    }
+    heads = np.broadcast_to(coins[:, None], both["weights"][0].shape)
+    mixed = {name: np.where(_along(heads, a), a, b) for name, (a, b) in both.items()}
+    # Checked again, the weights of removed samples would have to sum to one.
+    real = dataclasses.replace(
+        simulation, problem=replace(simulation.problem, statistics=None, **mixed)
     )
-    real = dataclasses.replace(simulation, problem=mixed)
     kept, spent, norm = _once((real, low, high), run_key, rounds)
     values = {name: np.asarray(value, np.float64) for name, value in kept.items()}
-    scores = _canary_scores(values["off"], values["change"])[placed]
-    order = np.argsort(-np.abs(scores), kind="stable")
-    correct = np.cumsum((scores > 0)[order] == coins[placed][order])
     total = len(placed)
     tried = [total >> halved for halved in range(total.bit_length()) if total >> halved >= 8]
-    each = 1 - (1 - confidence) / len(tried)
+    booked = {name: np.asarray(cost, np.float64) for name, cost in spent.items()}
+    total_cost = {n: float(np.max(np.sum(cost, axis=0)[placed])) for n, cost in booked.items()}
+    ledger = _of_its_noise(total_cost, privacy)
+    level = (1 - confidence) / len(tried)
+    counts = []  # of guesses, correct ones, and the level at which they are judged
+    scored = _canary_scores(values["off"], values["change"])
+    for scores, share in zip(scored, SHARES[:2], strict=True):
+        if scores is None:
+            continue
+        of_canaries = scores[placed]
+        order = np.argsort(-np.abs(of_canaries), kind="stable")
+        correct = np.cumsum((of_canaries > 0)[order] == coins[placed][order])
+        counts += [(guesses, int(correct[guesses - 1]), share * level) for guesses in tried]
     bounds = [
-        guessed_epsilon(int(correct[guesses - 1]), guesses, total, delta, each) for guesses in tried
+        guessed_epsilon(right, guesses, total, delta, 1 - each) for guesses, right, each in counts
     ]
     best = int(np.argmax(bounds))
-    spent = {n: float(np.max(np.sum(s, axis=0)[placed])) for n, s in spent.items()}
+    shaped = math.nan
+    if ledger.get("gaussian_noise", 0.0) > 0:
+        change, noise = values["change"][:, placed], values["noise"][:, placed]
+        # Each of several releases of a round books the same.
+        steps = len(noise) // rounds
+        rho = np.repeat(booked["rho"][:, placed] / steps, steps, axis=0)
+        least = measured_rho(
+            noise, np.sum(change**2, axis=2), rho, change.shape[2], 1 - SHARES[2] * (1 - confidence)
+        )
+        shaped = math.inf if math.isinf(least) else 0.0
+        if 0 < least < math.inf:
+            shaped = float(accounting.zcdp_epsilon(least, delta, "gaussian"))
     return OneRun(
-        ledger=_of_its_noise(spent, privacy),
+        ledger=ledger,
         delta=delta,
         confidence=confidence,
         bound=bounds[best],
-        most=max(guessed_epsilon(g, g, total, delta, each) for g in tried),
+        most=max(
+            guessed_epsilon(guesses, guesses, total, delta, 1 - each) for guesses, _, each in counts
+        ),
         gradient_norm=float(np.max(norm)),
         gradient_bound=float(getattr(privacy, "gradient_bound", math.inf)),
         canaries=total,
-        guesses=tried[best],
-        right=int(correct[tried[best] - 1]),
+        guesses=counts[best][0],
+        right=counts[best][1],
+        shaped=shaped,
     )

@@ -28,11 +28,11 @@ from fljax._linalg import norm, rounded_off
 from fljax._module import replace
 from fljax._numerics import made_finite
 from fljax.algorithms.base import start_models
-from fljax.audit.guessing import _overhear, _silent, _Spoken
+from fljax.audit.guessing import _lacking, _overhear, _silent, _Spoken, told_apart
 from fljax.engine import check_length, check_rounds, prepare
 from fljax.privacy import CentralGaussian, Notion
 from fljax.privacy.promises import ROUNDING
-from fljax.problems import Loss, Problem
+from fljax.problems import Problem
 from fljax.simulation import Simulation
 
 __all__ = ["WorstNeighbors", "worst_neighbors"]
@@ -109,7 +109,8 @@ class WorstNeighbors:
                 f"held: {tried} none moves a message by more than its stated sensitivity; "
                 f"{self.gap:.4g} of it was reached, by {where}."
             )
-        finding = f"{tried} one moves {where} by {self.gap:.4g} times its stated sensitivity."
+        times = told_apart(self.gap, 1.0, digits=4)[0]
+        finding = f"{tried} one moves {where} by {times} times its stated sensitivity."
         if self.nominal:
             return (
                 f"nominal: {finding} Nothing makes every data set keep the assumed gradient bound, "
@@ -141,7 +142,7 @@ class _Data(NamedTuple):
 
 def _shapes(problem: Problem, samples: int) -> dict[str, tuple[int, ...]]:
     """A candidate's genes; all of them are normal at first."""
-    width, dim = problem.features.shape[2], problem.dim
+    width, dim = math.prod(problem.features.shape[2:]), problem.dim
     return {
         "direction": (2, samples, width),
         "length": (2,),
@@ -183,7 +184,9 @@ def _cornered(problem: Problem, samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _decoded(genes: dict[str, Array], problem: Problem, world: _World) -> _Data:
     dtype, largest = problem.dtype, float(jnp.finfo(problem.dtype).max)
-    features, targets = jnp.asarray(problem.features), jnp.asarray(problem.targets)
+    shape = problem.features.shape
+    features = jnp.asarray(problem.features).reshape(*shape[:2], -1)  # images are rows here
+    targets = jnp.asarray(problem.targets).astype(dtype)
     width, ten = features.shape[2], jnp.asarray(10.0, dtype)
 
     def power(gene: Array, most: float) -> Array:
@@ -264,11 +267,16 @@ def _decoded(genes: dict[str, Array], problem: Problem, world: _World) -> _Data:
         norms = jnp.linalg.norm(unit, axis=3, keepdims=True)
         norms = jnp.where(norms > 0, norms, 1)
         both = jnp.where(most > longest / norms, unit * (longest / norms), both)
-    return _Data(both, both_targets, start)
+    both_targets = both_targets.astype(problem.targets.dtype)
+    return _Data(both.reshape(2, *shape), both_targets, start)
 
 
-def _labels(loss: Loss) -> tuple[float, ...]:
+def _labels(problem: Problem) -> tuple[float, ...]:
     """Those that the loss knows, or none if targets are any numbers."""
+    loss = problem.loss
+    if not np.issubdtype(np.asarray(problem.targets).dtype, np.floating):
+        # A loss that is a plain function does not tell which labels there are.
+        return tuple(np.unique(np.asarray(problem.targets)).astype(float).tolist())
 
     def takes(value: float) -> bool:
         try:
@@ -303,10 +311,11 @@ class _Living(NamedTuple):
     known: _Judged
 
 
-def _apart(speaker: int, spoken: list[_Spoken]) -> dict[str, Array]:
-    """``[L]`` each, of a round's messages."""
+def _apart(speaker: int, of_first: bool, spoken: list[_Spoken]) -> dict[str, Array]:
+    """``[L]`` each, of a round's messages; ``of_first`` if world a states the sensitivity."""
     clean = [made_finite(each.clean[:, speaker]) for each in spoken]  # as they leave
-    stated = jnp.minimum(*(each.sensitivity[:, speaker] for each in spoken))
+    sensitivities = [each.sensitivity[:, speaker] for each in spoken]
+    stated = sensitivities[0] if of_first else jnp.minimum(*sensitivities)
     gap, divisor = norm(clean[1] / 2 - clean[0] / 2) * 2, jnp.where(stated > 0, stated, 1)
     moved = jnp.maximum(*map(rounded_off, clean))
     return {
@@ -318,6 +327,7 @@ def _apart(speaker: int, spoken: list[_Spoken]) -> dict[str, Array]:
 @functools.partial(jax.jit, static_argnames=("world", "rounds"))
 def _search(
     simulation: Simulation,
+    weights: Float[Array, "2 clients samples"],
     varies: Bool[Array, " samples"],
     keys: Array,
     drawn: tuple[Array, Array],
@@ -339,13 +349,16 @@ def _search(
                     features=data.features[i],
                     targets=data.targets[i],
                     initial=data.initial,
+                    weights=weights[i],
                     statistics=None,
                 ),
             )
             for i in range(2)
         )
         ready = tuple(prepare(world, rounds) for world in worlds)
-        kept, _, norm = _overhear(worlds, ready, key, rounds, functools.partial(_apart, speaker))
+        # Weights are public: a sensitivity that depends on them is that of the world with them.
+        keep = functools.partial(_apart, speaker, removed and not problem.linear)
+        kept, _, norm = _overhear(worlds, ready, key, rounds, keep)
         steps = kept["gap"].shape[1]
         gap, rounding = (kept[name].reshape(-1) for name in ("gap", "rounding"))
         # What floating point may have moved is no evidence.
@@ -476,20 +489,28 @@ def worst_neighbors(
     if removed or problem.feature_bound is not None:
         problem = problem.mapped()
     problem = jax.tree.map(np.asarray, problem)
+    if not np.issubdtype(problem.features.dtype, np.floating) or problem.targets.ndim > 2:
+        raise TypeError(
+            "the search tries features that are floats and one target of each sample, got features "
+            f"of {problem.features.dtype} and targets of shape {problem.targets.shape}; test the "
+            "network on data of this kind."
+        )
+    everything = np.asarray(problem.weights) > 0
+    everything &= (np.arange(clients) == client)[:, None]
     if central and removed:
-        gone = np.array(problem.features)
-        gone[client] = 0
-        _silent(client, privacy, problem, replace(problem, features=gone))
+        _silent(client, privacy, problem, _lacking(problem, everything, client=True))
     weights = np.asarray(problem.weights)[client]
     varies = weights > 0
     if not (central or privacy.neighbors == "client"):
         varies = np.arange(len(weights)) == np.argmax(weights)
+    gone = _lacking(problem, everything & varies, client=central) if removed else problem
+    of_worlds = np.stack([np.asarray(p.weights) for p in (problem, gone)])
     # Of very many numbers all samples have the same.
     few = varies.sum() > 1 and problem.features[client].size <= MOST
     samples = len(weights) if few else 1
     searched = replace(simulation, problem=problem, metrics=())
     turns = math.ceil(evaluations / TRIED)
-    world = (client, 0 if central else client, removed, _labels(problem.loss), samples)
+    world = (client, 0 if central else client, removed, _labels(problem), samples)
     # What is tried is drawn here: it compiles in half the time.
     seed, key = key if isinstance(key, int) else None, as_key(key)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
@@ -500,11 +521,26 @@ def worst_neighbors(
         for draw, shape in zip((rng.normal, rng.uniform), shapes, strict=True)
     )
     keys = jax.random.split(key, (turns, TRIED))
-    data, known = _search(searched, jnp.asarray(varies), keys, drawn, world=world, rounds=rounds)
+    data, known = _search(
+        searched,
+        jnp.asarray(of_worlds),
+        jnp.asarray(varies),
+        keys,
+        drawn,
+        world=world,
+        rounds=rounds,
+    )
     features, targets = np.asarray(data.features), np.asarray(data.targets)
+    initial = np.asarray(data.initial)
     one, two = (
-        dataclasses.replace(
-            problem, features=features[i], targets=targets[i], initial=np.asarray(data.initial)
+        # Checked again, the weights of a network's world b would have to sum to one.
+        replace(
+            problem,
+            features=features[i],
+            targets=targets[i],
+            initial=initial,
+            weights=of_worlds[i],
+            statistics=None,
         )
         for i in range(2)
     )

@@ -22,7 +22,7 @@ __all__ = ["KEPT_ATTRIBUTES", "has", "ledger_of", "not_covered", "private_runs"]
 _PUBLIC = frozenset(
     (
         *("gradient_bound", "promised_bound", "nominal", "exact_model", "gaussian_noise"),
-        *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
+        *("release_rho", "noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
         *("same_objective", "connected", "done", "gradients", "proximal"),
         *("privacy_rho", "privacy_epsilon", "privacy_delta", "privacy_releases"),
         *("client_rho", "client_epsilon", "client_delta", "client_releases"),
@@ -42,6 +42,7 @@ _REASONS = {
     "first_step": "may be computed from the data",
     "unusable_samples": "counted in the data",
     "rounding": "measured on messages before noise",
+    "clipped": "counted in messages before masks",
     "diverged": "read from exact models",
     "stopped": "decided by metrics",
     "seconds": "a duration, which may depend on the data",

@@ -17,6 +17,7 @@ from fljax import _check
 from fljax import _programs as programs
 from fljax._generator import GENERATOR, GENERATORS, random_key
 from fljax._module import Alike, Static, as_leaf
+from fljax._sampling_laws import check_sampling
 from fljax.decisions import decided
 from fljax.engine import check_length
 from fljax.problems.population import OnDisk
@@ -387,6 +388,7 @@ def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) 
             "population on disk are made one by one: fljax.run(simulation, rounds, key=seed)."
         )
     check_length(simulation, rounds)
+    check_sampling(simulation, rounds)
     return simulation
 
 

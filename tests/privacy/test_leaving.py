@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import fljax as fl
 from fljax import _taint
@@ -226,6 +227,9 @@ class HeldOut(Own):
 class Beside(Own):
     """Exact gradients beside noisy ones."""
 
+    def sampling(self, problem):
+        return fl.participation.Law(1.0)
+
     def said(self, state, now, own, slope):
         who = now.choose(Everyone())
         share = now.problem.influence
@@ -294,6 +298,118 @@ def test_without_a_budget_there_is_nothing_to_refuse():
     fl.run(fl.Simulation(simulation.problem, simulation.algorithm), rounds=2)
 
 
+# Functions of the host ---------------------------------------------------------------------------
+
+
+def ignore(*given):
+    """A function of the host, which could write to a file what it is given."""
+
+
+@fl.module
+class Calls(Own):
+    """Passes values to the host, private ones or those that left with noise."""
+
+    call = staticmethod(ignore)
+
+    private: bool = fl.static(default=True)
+
+    def said(self, state, now, own, slope):
+        said = now.link.send(own)
+        model = now.link.publish(jnp.mean(said, axis=0))
+        result = self.call(slope if self.private else said)
+        return State(model, own if result is None else own + 0 * result)
+
+
+def printed(values):
+    jax.debug.print("{}", values)
+
+
+def called(values):
+    jax.debug.callback(ignore, values)
+
+
+def called_of_each(values):
+    jax.vmap(called)(values)
+
+
+def called_in_turn(values):
+    jax.lax.map(called, values)
+
+
+def passed_through(values):
+    same = jax.ShapeDtypeStruct(values.shape, values.dtype)
+    return jax.pure_callback(lambda given: given, same, values, vmap_method="sequential")
+
+
+def passed_through_with_effects(values):
+    same = jax.ShapeDtypeStruct(values.shape, values.dtype)
+    return io_callback(lambda given: given, same, values)
+
+
+def called_or_not(values):
+    jax.lax.cond(values[0, 0] > 0, lambda: called(jnp.zeros(())), lambda: None)
+
+
+def called_so_often(values):
+    def body(left):
+        called(jnp.zeros(()))
+        return left - 1
+
+    jax.lax.while_loop(lambda left: left > 0, body, values[0, 0])
+
+
+KEPT = jax.new_ref(jnp.zeros(())) if hasattr(jax, "new_ref") else None
+
+
+def written(values):
+    KEPT[...] = values[0, 0]
+
+
+HOST = [
+    (printed, "jax.debug.print"),
+    (called, "jax.debug.callback"),
+    (called_of_each, "jax.debug.callback"),
+    (called_in_turn, "jax.debug.callback"),
+    (passed_through, "jax.pure_callback"),
+    (passed_through_with_effects, "io_callback"),
+    (called_or_not, "jax.debug.callback"),
+    (called_so_often, "jax.debug.callback"),
+]
+if KEPT is not None:
+    HOST.append((written, "a mutable array"))
+
+
+def calling(call, private):
+    kind = fl.module(type("Calling", (Calls,), {"call": staticmethod(call)}))
+    simulation = simulated(Own, ZCDP(1.0))
+    return fl.Simulation(simulation.problem, kind(private=private), privacy=ZCDP(1.0))
+
+
+@pytest.mark.parametrize(("call", "what"), HOST, ids=lambda value: getattr(value, "__name__", ""))
+def test_private_values_that_the_host_is_given_are_named(call, what):
+    (name,) = unperturbed(calling(call, private=True))
+    assert name.endswith(what)
+    with pytest.raises(ValueError, match=f"releases values .*{what}"):
+        fl.run(calling(call, private=True), rounds=2)
+
+
+@pytest.mark.parametrize("call", [call for call, _ in HOST if call is not written])
+def test_perturbed_values_may_be_given_to_the_host(call):
+    assert unperturbed(calling(call, private=False)) == []
+
+
+def test_a_mutable_array_passes_on_what_was_written():
+    def read(values):
+        array = jax.new_ref(jnp.zeros(()))
+        array[...] = values[0]
+        _taint.open_to_all(array[...], "what was read")
+        return array[...]
+
+    if KEPT is not None:
+        assert _taint.exits(lambda v: read(_taint.private(v)), jnp.ones(2)) == ["what was read"]
+        assert _taint.exits(read, jnp.ones(2)) == []
+
+
 # The ledger counts what is used -----------------------------------------------------------------
 
 
@@ -303,6 +419,9 @@ class Descends(Own):
 
     times: int = fl.static(default=1)
     steps: int = fl.static(default=1)
+
+    def sampling(self, problem):
+        return fl.participation.Law(1.0)
 
     def said(self, state, now, own, slope):
         who, model = now.choose(Everyone()), jnp.broadcast_to(state.model, own.shape)

@@ -1,0 +1,423 @@
+"""Comparison of declared sampling laws with draws, before a privacy budget is granted.
+
+The epsilon of a sampled mechanism is amplified: it is computed from the law that a selector
+(:meth:`~fljax.participation.Selector.law`) or an algorithm
+(:meth:`~fljax.algorithms.Algorithm.sampling`) declares of its draws. For classes that are not of
+the library nothing but their author's word says that the law is right, so some thousands of draws
+are compared with it here, on the host and before the run is compiled. A declared law that passes is
+not proved; a law that fails is refuted, since the tests have a level of :data:`LEVEL`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+from scipy import stats
+
+from fljax import _check, requirements
+from fljax._module import replace
+from fljax.engine import begin, look, prepare
+from fljax.link import Link
+from fljax.participation import Law, Participants, Selector
+from fljax.privacy import CentralGaussian, NoisyGradients
+from fljax.simulation import Simulation
+
+__all__ = ["check_sampling", "disagreement"]
+
+#: Probability with which a correct law is refuted, at most, by each family of tests.
+LEVEL = 1e-9
+
+#: Draws that are compared with a law, at least and at most.
+DRAWS = (256, 4096)
+
+#: Largest number of entries of a table of draws, clients or samples by draws.
+ENTRIES = 1 << 24
+
+#: Rounds in a row in which the separation of a client's participations is looked at.
+SUCCESSIVE = 256
+
+#: Units whose draws are compared in pairs.
+PAIRED = 64
+
+#: Clients whose batches are compared.
+BATCHED = 8
+
+#: Rounds of a user's algorithm that are computed side by side.
+SIDE_BY_SIDE = 64
+
+
+def check_sampling(simulation: Simulation, rounds: int) -> None:
+    """Raise ``ValueError`` where draws of a user-defined selector or algorithm refute the sampling
+    law that it declares to a privacy budget.
+
+    Checked are a trusted server's participants, as the selector chooses them and as they are in the
+    first round of a user-defined algorithm; and the batches that a user-defined algorithm passes to
+    :meth:`~fljax.link.Link.descend` under noisy gradients. Batches whose features were changed
+    cannot be recognized, and how draws depend on the state of later rounds is not seen.
+
+    Args:
+      simulation: whose numbers may be traced by a sweep, which checks them once they are known.
+      rounds: of the run.
+    """
+    privacy, algorithm = simulation.privacy, simulation.algorithm
+    own = not requirements.of_the_library(algorithm)
+    if isinstance(privacy, CentralGaussian):
+        selector = algorithm.selection
+        if not requirements.of_the_library(selector):
+            _once_concrete(
+                functools.partial(_check_selector, simulation.problem.clients, rounds),
+                (selector, _network(simulation)),
+            )
+        if own and not simulation.problem.on_disk:
+            _once_concrete(
+                functools.partial(_check_senders, rounds),
+                _without_traced_data(replace(simulation, metrics=())),
+            )
+    elif own and isinstance(privacy, NoisyGradients) and not simulation.problem.online:
+        _once_concrete(
+            functools.partial(_check_batches, rounds),
+            _without_traced_data(replace(simulation, metrics=())),
+        )
+
+
+def _once_concrete(check: Callable[[Any], None], tree: Any) -> None:
+    """Check a part of a simulation now, or once a sweep has computed its numbers."""
+    leaves, structure = jax.tree.flatten(tree)
+
+    def rebuilt(*values: Any) -> None:
+        # A check that runs while a scenario is traced computes with concrete numbers all the same.
+        with jax.ensure_compile_time_eval():
+            check(jax.tree.unflatten(structure, values))
+
+    _check.known(rebuilt, *leaves)
+
+
+def _network(simulation: Simulation) -> Any:
+    if type(simulation.algorithm).needs.network is None:
+        return None
+    return requirements.shown(simulation.network)
+
+
+def _without_traced_data(simulation: Simulation) -> Simulation:
+    """The simulation with zeros for samples that a sweep draws: no law may depend on them."""
+    problem = simulation.problem
+    if problem.online:
+        return simulation
+
+    def known(leaf: Any) -> Any:
+        return leaf if _check.is_concrete(leaf) else np.zeros(leaf.shape, leaf.dtype)
+
+    names = ("features", "targets", "test", "statistics")
+    data = {name: jax.tree.map(known, getattr(problem, name)) for name in names}
+    return replace(simulation, problem=replace(problem, **data))
+
+
+# Participants ------------------------------------------------------------------------------------
+
+
+class _Draws(NamedTuple):
+    """Which units were drawn, and in which draws each of them could be."""
+
+    taken: np.ndarray  # [draws, units]  how often
+    possible: np.ndarray  # [draws, units]
+
+
+def _check_selector(clients: int, rounds: int, given: tuple[Selector, Any]) -> None:
+    selector, network = given
+    name, law = f"{type(selector).__name__}.law", selector.law(clients)
+    if law is None:
+        return
+    if law.sampling is None:
+        if law.separation > 1:
+            _check_separation(selector, network, law, clients, rounds)
+        return
+    number = int(np.clip(ENTRIES // clients, *DRAWS)) // 4 * 4
+    rng = np.random.default_rng(0)
+    # Of four parts of the draws one is of the first and one of the last round, and two are of any
+    # rounds; in the last part some clients are not available.
+    spread = rng.integers(1, rounds + 1, number)
+    part = np.repeat(np.arange(4), number // 4)
+    number_of = np.where(part == 0, 1, np.where(part == 1, rounds, spread)).astype(np.int32)
+    available = (part < 3)[:, None] | (rng.random((number, clients)) < 0.7)
+    taken = np.asarray(_chosen(selector, network, jax.random.key(0), number_of, available))
+    parts = {
+        "in the first round": part == 0,
+        f"in round {rounds}": part == 1,
+        "in all rounds": part < 3,
+        "where some clients are absent": part == 3,
+    }
+    for where, rows in parts.items():
+        draws = _Draws(taken[rows], available[rows])
+        if text := disagreement(law, draws, "client"):
+            raise ValueError(_refuted(name, law, f"{text} {where}", "choose"))
+
+
+@jax.jit
+def _chosen(
+    selector: Selector,
+    network: Any,
+    key: Array,
+    rounds: Int[Array, " draws"],
+    available: Bool[Array, "draws clients"],
+) -> Int[Array, "draws clients"]:
+    """How often each client takes part in each of some independent draws."""
+
+    def one(given: tuple[Array, Array, Array]) -> Array:
+        key, number, available = given
+        return _times(selector.choose(key, available, network, number), available.shape[0])
+
+    keys = jax.random.split(key, len(rounds))
+    return jax.lax.map(one, (keys, rounds, available), batch_size=SIDE_BY_SIDE)
+
+
+def _times(who: Participants, clients: int) -> Int[Array, " clients"]:
+    none = jnp.zeros(clients, jnp.int32)
+    return none.at[who.numbers].add(who.here.astype(jnp.int32), mode="drop")
+
+
+def _check_separation(
+    selector: Selector, network: Any, law: Law, clients: int, rounds: int
+) -> None:
+    """Raise ``ValueError`` where a client takes part again sooner than the law says."""
+    length = min(rounds, max(SUCCESSIVE, 2 * law.separation))
+    rng = np.random.default_rng(0)
+    for share in (1.0, 0.7):  # of the clients that are available
+        available = rng.random((length, clients)) < share
+        numbers = np.arange(1, length + 1, dtype=np.int32)
+        key = jax.random.key(1)
+        taken = np.asarray(_chosen(selector, network, key, numbers, available)) > 0
+        for client in range(clients):
+            gaps = np.diff(np.flatnonzero(taken[:, client]))
+            if gaps.size and gaps.min() < law.separation:
+                raise ValueError(
+                    f"{type(selector).__name__}.law declares that {law.separation} rounds lie "
+                    f"between two participations of a client, but client {client} takes part "
+                    f"{gaps.min()} rounds after another. Declare the separation that 'choose' has."
+                )
+
+
+def _check_senders(rounds: int, simulation: Simulation) -> None:
+    """Compare the clients that a user's algorithm collects from with its selector's law."""
+    algorithm, clients = simulation.algorithm, simulation.problem.clients
+    assert isinstance(algorithm.selection, Selector)
+    law = algorithm.selection.law(clients)
+    if law is None or law.sampling is None:
+        return
+    # Under secret arrivals all clients pay for each round, whether or not they take part.
+    simulation = replace(simulation, privacy=replace(simulation.privacy, arrivals="public"))
+    number = int(np.clip(ENTRIES // clients, *DRAWS))
+    taken = np.asarray(_senders(simulation, jax.random.key(0), rounds, number)).astype(int)
+    # Absent clients and those without new data take part less often than they are drawn.
+    always = simulation.participation is None and not simulation.problem.online
+    draws = _Draws(taken, np.ones(taken.shape, bool))
+    if text := disagreement(law, draws, "client", at_most=not always):
+        name = f"{type(algorithm).__name__}.selection"
+        raise ValueError(_refuted(name, law, f"{text} in a round", "step"))
+
+
+@functools.partial(jax.jit, static_argnames=("rounds", "number"))
+def _senders(
+    simulation: Simulation, key: Array, rounds: int, number: int
+) -> Bool[Array, "draws clients"]:
+    """Which clients a trusted server's release contains, in independent first rounds.
+
+    The program returns nothing else, so that the compiler removes what does not decide it.
+    """
+    ready = prepare(simulation, rounds)
+
+    def one(key: Array) -> Array:
+        carry = begin(simulation, ready, key)
+        now = look(simulation, ready, key, carry, jnp.ones((), jnp.int32), rounds)[0]
+        simulation.algorithm.step(carry.state, now)
+        spent = now.link.spent.get("rho", jnp.zeros(simulation.problem.clients))
+        return jnp.broadcast_to(spent > 0, (simulation.problem.clients,))
+
+    return jax.lax.map(one, jax.random.split(key, number), batch_size=SIDE_BY_SIDE)
+
+
+# Batches -----------------------------------------------------------------------------------------
+
+
+class _BatchTap(Link):
+    """A link that keeps the batches of local steps and takes none of the steps."""
+
+    def __init__(self, *args: Any, batch_key: Array, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._batch_key = batch_key
+        self.batches: list[tuple[Participants, Any]] = []
+
+    def descend(
+        self,
+        steps: int,
+        participants: Participants,
+        start: Array,
+        draw: Callable[[Array], tuple[Any, Array]],
+        move: Callable[[Array, Array], Array],
+    ) -> Array:
+        key = jax.random.fold_in(self._batch_key, len(self.batches))
+        self.batches.append((participants, draw(key)[0]))
+        return start
+
+
+def _check_batches(rounds: int, simulation: Simulation) -> None:
+    """Compare the batches of a user's algorithm with the law that it declares of them."""
+    algorithm, problem = simulation.algorithm, simulation.problem
+    law = algorithm.sampling(problem)
+    if law is None or law.sampling is None or not _numbered(problem):
+        return
+    real = np.asarray(problem.weights) > 0
+    counts = real.sum(axis=1)
+    spaced = np.linspace(0, problem.clients - 1, min(BATCHED - 1, problem.clients))
+    clients = np.unique([*spaced.astype(int), int(np.argmin(np.where(counts, counts, np.inf)))])
+    number = int(np.clip(ENTRIES // (len(clients) * real.shape[1]), DRAWS[0] // 4, DRAWS[1]))
+    taken, present, recognized = map(
+        np.asarray,
+        _batches(simulation, jax.random.key(0), clients.astype(np.int32), rounds, number),
+    )
+    if not recognized.all():
+        return
+    for row, client in enumerate(clients):
+        mine = real[client]
+        draws = taken[present[:, row], row][:, mine].astype(int)
+        if not draws.size:
+            continue
+        of_client = law
+        if law.sampling == "drawn":  # a client with more samples draws a smaller share of them
+            share = min(float(draws[0].sum() / mine.sum()), float(law.rate))
+            if share == 0:
+                continue
+            of_client = Law(share, sampling="drawn")
+        if text := disagreement(of_client, _Draws(draws, np.ones(draws.shape, bool)), "sample"):
+            name = f"{type(algorithm).__name__}.sampling"
+            text = f"{text} in a step of client {client}"
+            raise ValueError(_refuted(name, law, text, "step"))
+
+
+def _numbered(problem: Any) -> bool:
+    """Whether the numbers of a client's samples fit into its features."""
+    dtype, samples = np.dtype(problem.features.dtype), jnp.shape(problem.weights)[1]
+    if jnp.issubdtype(dtype, jnp.floating):
+        return samples < 2 ** (jnp.finfo(dtype).nmant + 1)
+    return dtype.kind in "iu" and samples <= np.iinfo(dtype).max
+
+
+@functools.partial(jax.jit, static_argnames=("rounds", "number"))
+def _batches(
+    simulation: Simulation, key: Array, clients: Int[Array, " some"], rounds: int, number: int
+) -> tuple[Array, Array, Array]:
+    """``[draws, some, N]``, how often each sample of some clients is in a batch; ``[draws, some]``,
+    whether the client draws one; and ``[draws]``, whether all samples were recognized.
+
+    Each sample carries its number in its features: which samples are drawn depends on nobody's
+    data.
+    """
+    problem = simulation.problem
+    if problem.feature_map is not None:
+        problem = problem.mapped()
+    shape = jnp.shape(problem.features)
+    place = jnp.arange(1, shape[1] + 1).astype(problem.features.dtype)
+    numbers = jnp.broadcast_to(place.reshape(1, -1, *(1,) * (len(shape) - 2)), shape)
+    problem = replace(problem, features=numbers, feature_bound=None, statistics=None)
+    simulation = replace(simulation, problem=problem)
+    ready = prepare(simulation, rounds)
+    row_of = jnp.full(problem.clients, len(clients), jnp.int32)
+    row_of = row_of.at[clients].set(jnp.arange(len(clients), dtype=jnp.int32))
+
+    def one(key: Array) -> tuple[Array, Array, Array]:
+        carry, batch_key = begin(simulation, ready, key), jax.random.fold_in(key, 1)
+        linked = functools.partial(_BatchTap, batch_key=batch_key)
+        now = look(simulation, ready, key, carry, jnp.ones((), jnp.int32), rounds, linked)[0]
+        simulation.algorithm.step(carry.state, now)
+        assert isinstance(now.link, _BatchTap)
+        taken = jnp.zeros((len(clients), shape[1]), jnp.int32)
+        present = jnp.zeros(len(clients), bool)
+        recognized = jnp.ones((), bool)
+        for who, batch in now.link.batches[:1]:
+            weights = jnp.asarray(batch.weights)
+            label = batch.features.reshape(*weights.shape, -1)[..., 0]
+            index = label.astype(jnp.int32) - 1
+            inside = (index >= 0) & (index < shape[1]) & (label == (index + 1).astype(label.dtype))
+            weighs = weights > 0
+            recognized = jnp.all(inside | ~weighs)
+            rows = jnp.where(who.here, row_of[who.numbers], len(clients))
+            taken = taken.at[rows[:, None], index].add(weighs.astype(jnp.int32), mode="drop")
+            present = present.at[rows].set(True, mode="drop")
+        return taken.astype(jnp.uint8), present, recognized
+
+    return jax.lax.map(one, jax.random.split(key, number), batch_size=SIDE_BY_SIDE)
+
+
+# Tests of draws ----------------------------------------------------------------------------------
+
+
+def disagreement(law: Law, draws: _Draws, unit: str, at_most: bool = False) -> str:
+    """Return how independent draws refute a law, in words; an empty text if they do not.
+
+    Exact binomial tests compare how often each unit is drawn, and how often each of some pairs are
+    drawn together; numbers of units in a draw are compared where the law fixes them.
+
+    Args:
+      law: with random sampling.
+      draws: ``[draws, units]`` each.
+      unit: what is drawn, ``"client"`` or ``"sample"``.
+      at_most: whether units may be drawn less often than the law says.
+    """
+    taken, possible = draws
+    number, units = taken.shape
+    rate, whole = float(law.rate), possible.all(axis=1)
+    if taken.max(initial=0) > 1:
+        return f"it takes one {unit} twice"
+    taken = taken > 0
+    if np.any(taken & ~possible):
+        return f"it takes a {unit} that is not available"
+    if law.sampling == "drawn" and not at_most and whole.any():
+        sizes = taken[whole].sum(axis=1)
+        if np.any(np.abs(sizes - rate * units) > 1e-3):
+            return (
+                f"it takes between {sizes.min()} and {sizes.max()} of {units} {unit}s, and not "
+                f"always {rate * units:g}"
+            )
+    times, of = taken.sum(axis=0), possible.sum(axis=0)
+    value = _tail(times, of, rate, at_most)
+    worst = int(np.argmin(value))
+    if value[worst] < LEVEL / units:
+        return f"it takes {unit} {worst} in {times[worst]} of {of[worst]} draws"
+    if at_most or units < 2:
+        return ""
+    # Units that are drawn together more often than independent ones reveal each other.
+    some = np.unique(np.linspace(0, units - 1, min(units, PAIRED)).astype(int))
+    both = taken[:, some].astype(float).T @ taken[:, some].astype(float)
+    where = possible[:, some].astype(float)
+    size = round(rate * units)
+    together = rate**2 if law.sampling == "poisson" else size * (size - 1) / (units * (units - 1))
+    first, second = np.triu_indices(len(some), 1)
+    value = _tail(both[first, second], (where.T @ where)[first, second], together, at_most)
+    worst = int(np.argmin(value))
+    if value[worst] < LEVEL / len(value):
+        return (
+            f"it takes {unit}s {some[first[worst]]} and {some[second[worst]]} together in "
+            f"{both[first, second][worst]:.0f} of {number} draws, where the law would in "
+            f"{together * number:.3g},"
+        )
+    return ""
+
+
+def _tail(times: np.ndarray, of: np.ndarray, rate: float, at_most: bool) -> np.ndarray:
+    """Binomial p-values, one-sided or two-sided."""
+    above = stats.binom.sf(times - 1, of, min(rate, 1.0))
+    if at_most:
+        return above
+    return np.minimum(1, 2 * np.minimum(above, stats.binom.cdf(times, of, min(rate, 1.0))))
+
+
+def _refuted(name: str, law: Law, text: str, method: str) -> str:
+    how = "each independently (poisson)" if law.sampling == "poisson" else "as many in each draw"
+    return (
+        f"{name} declares a share of {float(law.rate):.4g}, {how}, by which privacy would be "
+        f"amplified, but {text}. Declare the law that '{method}' has, with sampling=None where it "
+        "is neither, or draw by that law."
+    )
