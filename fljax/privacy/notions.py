@@ -38,22 +38,34 @@ problem's clip or declared domain. Where neither bounds the gradients, the resul
 
 It holds for all data sets, and for their images under a feature map. Samples that the map makes
 infinite or NaN are treated as zero wherever a clip, a bound or a budget promises to hold for any
-data, and they are counted (``unusable_samples``). Rounding is measured in every round relative to
-the sensitivity (``rounding``), and above :data:`~fljax.privacy.promises.SWALLOWED` of it a run is
-nominal, since noise does not hide what the last digits of a long message carry; roundings inside
-a sum of gradients are not measured. A sensitivity too small to be represented is replaced by a
-larger one (8e-25 in single precision), by which noise does not vanish. The rounds in which data of
-a stream arrive are public, except under ``CentralGaussian(arrivals="secret")``. Results state all
-of these assumptions (:func:`~fljax.privacy.assumptions`).
+data, and they are counted (``unusable_samples``).
 
-This is a simulator, not a deployment: its random numbers are not cryptographically secure, and the
-Gaussian noise of :class:`ZCDP`, :class:`ApproximateDP` and the mechanisms at a server and on
-gradients is drawn and added in floating point. With every generator a normal number is computed
-from 63 random bits in single precision and from 128 in double precision. It reaches nearly all
-floats around a message, though not each of them with the probability of its interval, and none
-beyond 6.66 standard deviations (9.4), where three in 10^11 would lie. :class:`DiscreteZCDP` and
-:class:`PureDP` leave no such traces: their messages are integer multiples of a grid step at any
-precision, and the probability of every integer is accurate far beyond what any run could reveal.
+It holds for what floats compute, by three steps. *Inside of a message:* how far apart rounding may
+move the messages of neighbors is part of their sensitivity, where a bound follows from the shapes
+alone (sums of clipped gradients of linear predictions, ``Problem.gradient_rounding``; clipped
+updates and their sum at a trusted server, :func:`fljax.link.server.sum_rounding`). What depends on
+how long vectors are is measured in every round, relative to the sensitivity (``rounding``): the
+operations of a step on vectors as long as the message, and, of several local steps or iterations,
+each of them (:func:`fljax.algorithms.local_steps.descend_from`). Above
+:data:`~fljax.privacy.promises.SWALLOWED` a run is nominal. No theorem bounds the roundings within
+the gradient of one sample of a network; the worst that a search found is 3e-7 of the clip.
+*Leaving:* message and noise are rounded to one grid, and only integers are added
+(:func:`fljax.privacy.discrete.perturbed`); the noise grows by what rounding to the grid adds to the
+sensitivity (:func:`fljax.privacy.discrete.widened`). *Noise:* a sensitivity too small to be
+represented is replaced by a larger one (8e-25 in single precision), by which noise does not vanish.
+
+The rounds in which data of a stream arrive are public, except under
+``CentralGaussian(arrivals="secret")``. Results state all of these assumptions
+(:func:`~fljax.privacy.assumptions`).
+
+This is a simulator, not a deployment: its random numbers are not cryptographically secure, and
+whoever knows the key of a run knows its noise. With every generator the noise is drawn by the
+library's own, under keys that no other generator derives (:func:`fljax._generator.house_key`). A
+normal number is computed from 63 random bits in single precision and from 128 in double precision,
+and rounded to a multiple of :math:`2^{-17}` or finer; it ends at 7.54 (9.49) standard deviations,
+so that there is a delta below which no epsilon holds (:func:`fljax.privacy.discrete.least_delta`).
+:class:`DiscreteZCDP` and :class:`PureDP` draw integers whose probabilities are accurate far beyond
+what any run could reveal.
 """
 
 import functools
@@ -443,8 +455,8 @@ class DiscreteZCDP(ZCDP):
       Those of :class:`~fljax.privacy.ZCDP`, with messages free of floating-point traces of the
       values they were computed from; up to a total variation of :math:`2^{-91}s` for every number
       drawn, due to the table of probabilities (:func:`~fljax.privacy.discrete.discrete_gaussian`).
-      Whether the message before rounding has the stated sensitivity depends on its own
-      floating-point arithmetic, as with the other notions.
+      The sensitivity of the message before rounding is that of its own floating-point arithmetic,
+      as with the other notions.
 
     Raises:
       ValueError: the ``"variance"`` schedule; a grid too coarse for the budget of some round.
@@ -636,8 +648,8 @@ class PureDP:
       data sets have a ratio of at most :math:`e^{\epsilon^{(n)}}`. This holds up to the truncation
       of the tables, a total variation of :math:`2^{-78}` for every number drawn
       (:func:`~fljax.privacy.discrete.discrete_laplace`): strictly it is
-      :math:`(\epsilon,(1+e^\epsilon)DT2^{-78})`-DP. Whether the message before rounding has the
-      stated sensitivity depends on its own floating-point arithmetic, as with the other notions.
+      :math:`(\epsilon,(1+e^\epsilon)DT2^{-78})`-DP. The sensitivity of the message before rounding
+      is that of its own floating-point arithmetic, as with the other notions.
 
     Raises:
       ValueError: a grid too coarse for the budget of some round.
