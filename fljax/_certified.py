@@ -59,7 +59,10 @@ def rounded_down(values: Any, dtype: Any) -> np.ndarray:
 
 
 def on_host(
-    function: Callable[..., Any], shapes: Any, *arguments: Any, refused: Callable[[Any], None]
+    function: Callable[..., Any],
+    shapes: Any,
+    *arguments: Any,
+    refused: Callable[[Any], None] | None = None,
 ) -> Any:
     """Call a function of NumPy arrays, from compiled code by a callback.
 
@@ -67,13 +70,15 @@ def on_host(
       function: of NumPy arrays; returns arrays of these shapes and types.
       shapes: of what it returns.
       arguments: numbers or arrays, concrete or traced.
-      refused: called with the result; raises where it cannot be used. Not called for traced values.
+      refused: called with the result; raises where it cannot be used. Not called if an argument is
+        traced.
     """
     values = [np.asarray(one) if _check.is_concrete(one) else None for one in arguments]
     traced = [one for one, value in zip(arguments, values, strict=True) if value is None]
     if not traced:
         result = function(*values)
-        refused(result)
+        if refused is not None:
+            refused(result)
         return jax.tree.map(jnp.asarray, result)
 
     def call(*arrays: Any) -> Any:
