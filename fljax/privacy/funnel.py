@@ -626,8 +626,6 @@ def _least_private(private: np.ndarray, useful: np.ndarray, share: float) -> np.
             return np.eye(len(private))[0]
         if length >= 0:
             return direction + np.sqrt(length / share) * np.eye(len(private))[0]
-    if np.sum(useful**2) * (1 - ROUNDED) <= share:  # all that features have
-        return useful
 
     def damped(weight: float) -> np.ndarray:
         """Between the axes of the least private information, at zero, and all, at infinity."""

@@ -334,6 +334,8 @@ def test_every_level_has_a_direction_up_to_the_last():
                 point = one.at(level)
                 assert np.linalg.norm(point.map) == pytest.approx(1)
                 assert point.useful >= level - 1e-9 * max(level, 1)
+            free = one.at(0.0)
+            assert one.at(free.useful).private <= free.private + 1e-14
 
 
 def test_where_useful_is_what_is_private_it_can_only_be_diluted():

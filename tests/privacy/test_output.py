@@ -12,7 +12,13 @@ import pytest
 from scipy import stats
 
 import fljax as fl
-from fljax.data import noisy_inputs, randomized_labels, replaced_features, subsample
+from fljax.data import (
+    noisy_inputs,
+    randomized,
+    randomized_labels,
+    replaced_features,
+    subsample,
+)
 from fljax.privacy import accounting, gaussian_release, laplace_release
 
 MODELS = np.arange(12.0).reshape(4, 3)
@@ -104,7 +110,7 @@ def exact_law(probability, count, monkeypatch):
     the second words at which the class is at least 1, half of all, and the last.
     """
     given = []
-    monkeypatch.setattr(fl.data.randomized, "words", lambda key, shape, number: given[-1])
+    monkeypatch.setattr(randomized, "words", lambda key, shape, number: given[-1])
 
     def drawn(coins, classes):
         parts = [(word >> shift) & 0xFFFFFFFF for word in (coins, classes) for shift in (32, 0)]
@@ -167,17 +173,17 @@ def test_traced_probabilities_are_drawn_with_all_their_bits(double):
         ]
     ).astype(dtype)
     with jax.enable_x64(double):
-        happens = jax.jit(fl.data.randomized._happens)
+        happens = jax.jit(randomized._happens)
         for probability in probabilities:
             threshold = math.ceil(fractions.Fraction(float(probability)) * 2**64)
             near = [word for word in (threshold - 1, threshold) if 0 <= word < 2**64]
             bits = [np.array([word >> 32 for word in near], np.uint32)]
             bits.append(np.array([word & 0xFFFFFFFF for word in near], np.uint32))
             wanted = [word < threshold for word in near]
-            for given in (happens, fl.data.randomized._happens):
+            for given in (happens, randomized._happens):
                 result = given(*map(jnp.asarray, bits), jnp.asarray(probability))
                 assert np.asarray(result).tolist() == wanted
-            concrete = fl.data.randomized._happens(*map(jnp.asarray, bits), float(probability))
+            concrete = randomized._happens(*map(jnp.asarray, bits), float(probability))
             assert np.asarray(concrete).tolist() == wanted
 
 

@@ -217,6 +217,24 @@ def test_noise_is_never_below_that_of_exact_steps(keeps):
                 assert float(result.sigma[k]) >= unit * np.linalg.norm(exact) * (1 - 1e-15)
 
 
+def test_messages_that_cancel_but_for_rounding_have_the_sensitivity_of_the_rounding():
+    """Steps that send every change back: after each second one nothing is left, nearly."""
+    rng = np.random.default_rng(0)
+    graph = fl.graphs.path(2)
+    for _ in range(20):
+        x = rng.uniform(0.5, 2, (2, 1, 1))
+        problem = Problem(x, np.zeros((2, 1)), LeastSquares())
+        step = 1 / (float(x[0, 0, 0]) ** 2 + 1)
+        result = np.asarray(sharing_noise(problem, graph, 1.0, step, 8, 1.0, 1.0, 1e-5)[0])[0]
+        value, eta = fractions.Fraction(float(x[0, 0, 0])), fractions.Fraction(step)
+        moved, exact = 0, []
+        for _ in range(8):
+            moved = moved * (1 - 2 * eta * (value**2 + 1)) + 2 * eta * value
+            exact.append(abs(moved))
+        assert all(given >= wanted for given, wanted in zip(result.tolist(), exact, strict=True))
+        assert max(result[1::2]) < 1e-12
+
+
 def test_steps_that_diverge_are_refused():
     problem, graph, _ = instance(0)
     with pytest.raises(ValueError, match="the steps diverge"):

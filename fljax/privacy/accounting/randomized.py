@@ -58,9 +58,10 @@ def randomized_response_probability(epsilon: ArrayLike, classes: int) -> Result:
     """
     _inputs.budget("epsilon", epsilon)
     _check.count("classes", classes, at_least=2)
-    xp, epsilon = _inputs.arrays(epsilon)
-    limits = xp.finfo(epsilon.dtype)
-    redrawn, kept = classes * xp.exp(-epsilon), -xp.expm1(-epsilon)
+    xp, value = _inputs.arrays(epsilon)
+    limits = xp.finfo(value.dtype)
+    redrawn = classes * xp.exp(-value)
+    kept = -xp.expm1(-value)
     # Either is computed with an error of a few last places. The smaller one has all of its digits.
     rounding = ROUNDINGS * float(limits.eps)
     rare = xp.maximum(redrawn / (redrawn + kept) * (1 + rounding), limits.tiny)
