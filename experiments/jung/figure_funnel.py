@@ -120,7 +120,7 @@ def swept(seed: int) -> dict[str, np.ndarray]:
     funnel = GaussianFunnel.of_samples(x, s, y)
     told = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
     hidden_s = fl.privacy.private_map(jnp.asarray(x), jnp.asarray(s), center=True)
-    left = np.linalg.eigh(np.asarray(hidden_s))[1][:, -1]
+    left = np.asarray(hidden_s)[:, 0]
     angle = np.degrees(np.arctan2(left[1], left[0])) % 180
     return {"private": told[:, 0], "useful": told[:, 1], "chosen": angle}
 

@@ -8,6 +8,8 @@ several clients.
 Shapes: ``N`` samples, ``D`` features.
 """
 
+import fractions
+import math
 from typing import Any
 
 import jax
@@ -17,36 +19,47 @@ from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._generator import as_key, private_normal
+from fljax._generator import as_key, private_normal, words
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
 from fljax.privacy.discrete import perturbed
 
 __all__ = ["noisy_inputs", "randomized_labels", "replaced_features", "subsample"]
 
+#: The smallest probability that 64 random bits can draw.
+LEAST = 2.0**-64
+
 
 @checked
 def randomized_labels(
     key: Array | int, labels: Array, classes: Array, probability: Float[Array, ""] | float
 ) -> Array:
-    """Replace each label, with some probability, by a uniform draw among all classes.
+    r"""Replace each label, with some probability, by a uniform draw among all classes.
+
+    Whether a label is replaced, and by which class, is decided by 64 random bits each, in integer
+    arithmetic: a uniform floating-point number has 23 bits, and a probability near one or zero
+    would be another one.
 
     Args:
       key: random key; a number is its seed.
       labels: of any shape, each one of ``classes``.
-      classes: ``[K]``, all values that a label may have: public, and not determined from the data.
-      probability: probability of a draw, in [0, 1]; the draw may equal the label.
-        :func:`fljax.privacy.accounting.randomized_response_probability` gives the probability for a
-        budget.
+      classes: ``[K]``, all values that a label may have, different from each other: public, and not
+        determined from the data.
+      probability: probability of a draw, zero or in :math:`[2^{-64},1]`; the draw may equal the
+        label. :func:`fljax.privacy.accounting.randomized_response_probability` gives the
+        probability for a budget. A number of Python or NumPy keeps its double precision.
 
     Raises:
-      ValueError: a label outside the classes, fewer than two classes, a probability outside [0, 1].
+      ValueError: a label outside the classes, fewer than two classes, equal classes, classes that
+        labels of this type cannot hold, a probability outside [0, 1] or too small to be drawn.
 
     Guarantees:
       Local DP of each label with the epsilon of
       :func:`~fljax.privacy.accounting.randomized_response_epsilon`, infinite at probability zero.
-      Labels are drawn once: a second draw of the same labels incurs the same privacy loss again.
-      Features are not protected.
+      The probability is rounded up to a multiple of :math:`2^{-64}`, and the classes are equally
+      likely up to :math:`2^{-64}`, which adds at most :math:`2^{-63}K` to epsilon. Labels are drawn
+      once: a second draw of the same labels incurs the same privacy loss again. Features are not
+      protected.
 
     Example:
       >>> import numpy as np
@@ -59,25 +72,96 @@ def randomized_labels(
       Jung 2025, section 9.2.
     """
     _check.interval("probability", probability, at_least=0, at_most=1)
+    _check.known(_check_drawable, probability)
     if np.ndim(classes) != 1 or np.size(classes) < 2:
         raise ValueError(
             f"classes must be the two or more values of a label, got {_check.shown(classes)}."
         )
+    _check.finite("classes", classes)
     labels = _check.array("labels", labels)
-    values = jnp.asarray(classes, _check.dtype_of(labels))
+    kind = jax.dtypes.canonicalize_dtype(_check.dtype_of(labels))  # of what is returned
+    if _check.is_concrete(classes):
+        _check_classes(classes, kind)
+    values = jnp.asarray(classes, kind)
 
-    def known(labels: Any, classes: Any) -> None:
-        wrong = np.setdiff1d(labels, classes)
+    def check_labels(labels: Any, classes: Any) -> None:
+        wrong = np.setdiff1d(labels, np.asarray(classes).astype(np.asarray(labels).dtype))
         if wrong.size:
             raise ValueError(
                 f"labels must be of the classes {np.asarray(classes).tolist()}, got {wrong[0]}."
             )
 
-    _check.known(known, labels, classes)
-    whether, which = jax.random.split(as_key(key))
-    drawn = values[jax.random.randint(which, np.shape(labels), 0, len(values))]
-    anew = jax.random.uniform(whether, np.shape(labels), float_dtype()) < probability
-    return jnp.where(anew, drawn, jnp.asarray(labels))
+    _check.known(check_labels, labels, classes)
+    coin, below, high, low = words(as_key(key), np.shape(labels), 4)
+    drawn = values[_uniform_index(high, low, len(values)).astype(jnp.int32)]
+    return jnp.where(_happens(coin, below, probability), drawn, jnp.asarray(labels))
+
+
+def _check_drawable(probability: Any) -> None:
+    if 0 < float(probability) < LEAST:
+        raise ValueError(
+            f"probability must be zero or at least 2**-64 = {LEAST:.3g}, got "
+            f"{float(probability):.3g}: 64 random bits cannot draw a smaller one. Take a larger "
+            "one, which is more private, or zero."
+        )
+
+
+def _check_classes(classes: Any, kind: Any) -> None:
+    """Raise unless the classes are different from each other as labels of this type."""
+    given = np.asarray(classes)
+    values = given.astype(kind)
+    # Floating-point labels are rounded as the classes are; integer ones cannot hold fractions.
+    if not jnp.issubdtype(kind, np.floating) and np.any(values != given):
+        wrong = given[values != given][0]
+        raise ValueError(
+            f"labels of {kind} cannot hold the class {wrong}; give labels and classes of one type."
+        )
+    different, counts = np.unique(values, return_counts=True)
+    if len(different) < len(values):
+        raise ValueError(
+            f"classes must be different from each other, got {different[counts > 1][0]} "
+            f"{counts.max()} times as {kind}: a repeated class would be drawn more often than the "
+            "others."
+        )
+
+
+def _happens(high: Array, low: Array, probability: Any) -> Array:
+    """Whether 64 random bits are below a probability, which is rounded up to as many bits."""
+    if _check.is_concrete(probability):
+        numerator = math.ceil(fractions.Fraction(float(probability)) * 2**64)
+        if numerator >= 2**64:
+            return jnp.ones(high.shape, bool)
+        above, rest = (np.uint32(part) for part in divmod(numerator, 2**32))
+        certain = False
+    else:
+        # Every step is exact: scaling by powers of two, and taking integer parts away.
+        scaled = jnp.asarray(probability, float_dtype()) * 2.0**32
+        whole = jnp.floor(scaled)
+        fraction = jnp.ceil((scaled - whole) * 2.0**32)
+        carry = fraction >= 2.0**32
+        whole = jnp.where(carry, whole + 1, whole)
+        certain = whole >= 2.0**32
+        above = jnp.where(certain, 0, whole).astype(np.uint32)
+        rest = jnp.where(carry, 0, fraction).astype(np.uint32)
+    return (high < above) | ((high == above) & (low < rest)) | certain
+
+
+def _uniform_index(high: Array, low: Array, count: int) -> Array:
+    """The integer part of ``count`` times a fraction of 64 random bits, below ``count``."""
+    top, middle = _product(high, count)
+    carry = _product(low, count)[0]
+    total = middle + carry
+    return top + (total < carry).astype(np.uint32)  # a sum that wraps is below its terms
+
+
+def _product(word: Array, count: int) -> tuple[Array, Array]:
+    """The upper and lower 32 bits of a product of two numbers of 32 bits."""
+    mask, half = np.uint32(0xFFFF), np.uint32(16)
+    one, other = word >> half, word & mask
+    upper, lower = np.uint32(count >> 16), np.uint32(count & 0xFFFF)
+    middle = one * lower + (other * lower >> half)  # below 2**32
+    last = (middle & mask) + other * upper
+    return one * upper + (middle >> half) + (last >> half), word * np.uint32(count)
 
 
 @checked

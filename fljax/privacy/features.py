@@ -5,27 +5,34 @@ removes an attribute's *covariance* with the features hides it from linear predi
 distribution (or the very sample) of this covariance. Only where features and attribute are jointly
 Gaussian is there no other dependence, and the mapped features are independent of the attribute.
 
-Shapes: ``N`` samples, ``D`` features, ``A`` sensitive attributes.
+Both functions compute on the host in double precision. No tolerance decides in favor of privacy: a
+direction of the features is released only if rounding cannot bring the attribute back into it, and
+an attacker may use every direction that the floating-point numbers of the features have.
+
+Shapes: ``N`` samples, ``D`` features, ``A`` sensitive attributes, ``M = D - A``.
 """
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._certified import on_host, rounded_down
 from fljax._module import float_dtype
-from fljax._numerics import HIGHEST
+from fljax.privacy._span import span
 
 __all__ = ["private_map", "reconstruction_error"]
 
 #: A mean counts as zero where it is below this fraction of the root mean square.
 CENTERED = 1e-3
 
-#: Values smaller than so many rounding units, relative to their largest possible size, are zero.
-ROUNDINGS = 100
+#: A mapped feature must vary by more than so many times what rounding can make of the features.
+GRAIN = 1000
 
 
 @checked
@@ -33,52 +40,92 @@ def private_map(
     features: Float[Array, "samples dim"],
     attributes: Float[Array, "samples ..."],
     center: bool = False,
-) -> Float[Array, "dim dim"]:
-    r"""The projection that leaves no covariance with sensitive attributes, (184).
+) -> Float[Array, "dim mapped"]:
+    r"""The linear map that leaves no covariance with sensitive attributes, (184).
+
+    The source has the projection
 
     .. math:: F=I-\frac{cc^\top}{\|c\|^2},\qquad c=\mathrm E\{xs\},
 
-    and for several attributes the projection on the orthogonal complement of the columns of
-    :math:`\mathrm E\{xs^\top\}`. Of all maps that leave no covariance it is the orthogonal
-    projection of the highest rank. It depends on the units of the features: scale features first.
-    The mapped features are ``features @ F``, since :math:`F` is symmetric.
+    and for several attributes that on the orthogonal complement of the columns of
+    :math:`\mathrm E\{xs^\top\}`. As a matrix of floating-point numbers this :math:`F` is
+    invertible, since rounding leaves a little of :math:`c` in it, and a linear prediction from
+    :math:`Fx` can scale that up. Returned are the :math:`D-A` *coordinates* of the projection, in
+    an orthonormal basis :math:`B` of the complement, :math:`F=BB^\top`: a map that loses :math:`A`
+    dimensions by construction. The mapped features are ``features @ B``; the basis is that of their
+    principal axes, so that they are uncorrelated, the one with the largest variance first.
+
+    Of all maps that leave no covariance it keeps the most dimensions. It depends on the units of
+    the features: scale features first.
 
     Args:
       features: ``[N, D]``, of mean zero.
-      attributes: ``[N]`` or ``[N, A]``, of mean zero; for a category, its indicators.
-      center: whether means are subtracted first, to compute this map; otherwise data with a nonzero
-        mean are refused, since :math:`\mathrm E\{xs\}` is then no covariance.
+      attributes: ``[N]`` or ``[N, A]``, of mean zero, fewer than features. For a category, the
+        indicators of all its values but one: each attribute costs a dimension.
+      center: whether features and attributes may have other means, which are subtracted to compute
+        this map; otherwise such data are refused, since :math:`\mathrm E\{xs\}` is then no
+        covariance.
 
     Returns:
-      ``[D, D]``, of rank ``D`` minus that of the covariance with the attributes.
+      ``[D, D - A]``. A column is zero, and its mapped feature constant, where features vary less
+      than a thousand times what rounding can make of them, as where some features determine
+      another one.
 
     Raises:
-      ValueError: data that are not centered, different numbers of samples.
+      ValueError: data that are not centered, different numbers of samples, as many attributes as
+        features.
 
     Guarantees:
       On these samples the best affine prediction of each attribute from the mapped features is its
-      mean. On other samples of the same distribution a correlation of the order of
-      :math:`\sqrt{D/N}` remains; nonlinear dependence is not protected, and no
+      mean; from the mapped features as computed in floating point, of either precision, its
+      :math:`R^2` is below :math:`10^{-6}D`. On other samples of the same distribution a correlation
+      of the order of :math:`\sqrt{D/N}` remains; nonlinear dependence is not protected, and no
       :math:`(\epsilon,\delta)` follows. The map itself reveals the direction :math:`c`.
 
     Example:
       >>> import numpy as np
       >>> x = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
-      >>> private_map(x, x @ np.array([1.0, 1.0])).round(6).tolist()
-      [[0.5, -0.5], [-0.5, 0.5]]
+      >>> basis = private_map(x, x @ np.array([1.0, 1.0]))
+      >>> basis.shape, (basis @ basis.T).round(6).tolist()
+      ((2, 1), [[0.5, -0.5], [-0.5, 0.5]])
 
     Reference:
       Jung 2025, (184).
     """
     x, s = _pair(features, attributes, center)
-    scale = jnp.sqrt(jnp.mean(x**2))
-    covariance = jnp.matmul(x.T, s, precision=HIGHEST) / len(x)
-    size = jnp.linalg.norm(covariance, axis=0, keepdims=True)
-    possible = scale * np.sqrt(x.shape[1]) * jnp.sqrt(jnp.mean(s**2, axis=0, keepdims=True))
-    covaries = size > _least(x) * possible
-    columns = jnp.where(covaries, covariance / jnp.where(covaries, size, 1), 0)
-    basis = _basis(columns)
-    return jnp.eye(x.shape[1], dtype=x.dtype) - jnp.matmul(basis, basis.T, precision=HIGHEST)
+    dim, hidden = x.shape[1], s.shape[1]
+    if hidden >= dim:
+        raise ValueError(
+            f"attributes must be fewer than the {dim} features, got {hidden}: each one that is "
+            "hidden costs a dimension. Hide fewer, leave out attributes that others determine, or "
+            "add features."
+        )
+    dtype = float_dtype()
+    shape = jax.ShapeDtypeStruct((dim, dim - hidden), dtype)
+    return on_host(functools.partial(_complement, dtype=dtype), shape, x, s)
+
+
+def _complement(features: np.ndarray, attributes: np.ndarray, dtype: Any) -> np.ndarray:
+    """``[D, D - A]``, an orthonormal basis in which what rounding can reveal is zero."""
+    x, s = _centered(features), _centered(attributes)
+    covariance = x.T @ s
+    norms = np.linalg.norm(covariance, axis=0, keepdims=True)
+    # Each attribute in its own unit, so that the directions of all are lost and not the largest.
+    covariance = covariance / np.where(norms > 0, norms, 1)
+    hidden = attributes.shape[1]
+    complement = np.linalg.svd(covariance)[0][:, hidden:]
+    triangle = np.linalg.qr(x @ complement, mode="r")
+    basis = complement @ np.linalg.svd(triangle)[2].T
+    largest = basis[np.argmax(np.abs(basis), axis=0), np.arange(basis.shape[1])]
+    basis = basis * np.where(largest < 0, -1.0, 1.0)[None]
+    # The attribute comes back by the rounding of the map, of the features, and of this
+    # computation. It cannot where the mapped feature varies by much more than all of these.
+    varies = np.sqrt(np.mean((x @ basis) ** 2, axis=0))
+    sizes = np.sqrt(np.mean(_scaled(features) ** 2, axis=0))
+    spreads = np.sqrt(np.mean(x**2, axis=0))
+    rounding = float(jnp.finfo(dtype).eps) * (sizes @ np.abs(basis))
+    double = np.finfo(np.float64).eps * 8 * np.sqrt(max(x.shape)) * np.sum(spreads)
+    return np.where((varies > GRAIN * (rounding + double))[None], basis, 0.0).astype(dtype)
 
 
 @checked
@@ -89,19 +136,24 @@ def reconstruction_error(
 ) -> Float[Array, "..."]:
     r"""Return the error of the best linear prediction of attributes; larger is more private.
 
-    .. math:: \min_r\frac1N\sum_n\big(s_n-r^\top x_n\big)^2
+    .. math:: \min_{r,b}\frac1N\sum_n\big(s_n-b-r^\top x_n\big)^2
 
     It equals the attribute's variance where features have no covariance with it. It is no bound on
     the error of nonlinear predictions.
 
+    The coefficients :math:`r` may be of any size: whatever the features determine as floating-point
+    numbers is taken into account, however small the differences that it is in. Features that differ
+    from a combination of others by rounding alone therefore count as further ones, each of which
+    explains about :math:`1/N` of any attribute; exact combinations do not.
+
     Args:
       features: ``[N, D]``, of mean zero; linearly dependent features are allowed.
       attributes: ``[N]`` or ``[N, A]``, of mean zero.
-      center: whether means are subtracted first, which amounts to a prediction with an intercept.
+      center: whether features and attributes may have other means; otherwise such data are refused.
 
     Returns:
-      The mean squared error, ``[]`` or ``[A]``, in the attribute's unit squared. :math:`R^2` is one
-      minus its ratio to the attribute's variance.
+      The mean squared error, ``[]`` or ``[A]``, in the attribute's unit squared, rounded down.
+      :math:`R^2` is one minus its ratio to the attribute's variance.
 
     Raises:
       ValueError: data that are not centered, different numbers of samples.
@@ -119,26 +171,36 @@ def reconstruction_error(
       Jung 2025, section 9.3.
     """
     x, s = _pair(features, attributes, center)
-    size = jnp.sqrt(jnp.mean(x**2, axis=0, keepdims=True))
-    # Each feature by its own size: else one in a large unit hides others as its rounding.
-    basis = _basis(x / jnp.where(size > 0, size, 1))
-    along = jnp.matmul(basis.T, s, precision=HIGHEST)
-    rest = s - jnp.matmul(basis, along, precision=HIGHEST)
-    return jnp.mean(rest**2, axis=0).reshape(np.shape(attributes)[1:])
+    dtype = float_dtype()
+    shape = jax.ShapeDtypeStruct(s.shape[1:], dtype)
+    error = on_host(functools.partial(_unexplained, dtype=dtype), shape, x, s)
+    return error.reshape(np.shape(attributes)[1:])
 
 
-def _least(x: Array) -> float:
-    return ROUNDINGS * float(jnp.finfo(x.dtype).eps)
+def _unexplained(features: np.ndarray, attributes: np.ndarray, dtype: Any) -> np.ndarray:
+    """``[A]``, the mean squares of what is left of the attributes."""
+    features = np.asarray(features, np.float64)
+    # A column of ones: subtracting means would round, and what rounds would be a new feature.
+    basis = span(np.hstack([np.ones((len(features), 1)), features]))
+    rest = _centered(attributes, scale=False)
+    for _ in range(2):  # the second time for what rounding has left of the first
+        rest = rest - basis @ (basis.T @ rest)
+    return rounded_down(np.mean(rest**2, axis=0), dtype)
 
 
-def _basis(columns: Array) -> Array:
-    """Orthonormal basis of the space of columns of about unit norm, filled up with zeros."""
-    basis, sizes, _ = jnp.linalg.svd(columns, full_matrices=False)
-    return jnp.where((sizes > _least(columns) * jnp.maximum(sizes[0], 1))[None], basis, 0)
+def _centered(values: np.ndarray, scale: bool = True) -> np.ndarray:
+    values = _scaled(values) if scale else np.asarray(values, np.float64)
+    return values - np.mean(values, axis=0, keepdims=True)
 
 
-def _pair(features: Any, attributes: Any, center: bool) -> tuple[Array, Array]:
-    """``[N, D]`` and ``[N, A]``, of mean zero."""
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """The values divided by a power of two near the largest, so that no square overflows."""
+    values = np.asarray(values, np.float64)
+    return np.ldexp(values, -np.frexp(np.max(np.abs(values)))[1])
+
+
+def _pair(features: Any, attributes: Any, center: bool) -> tuple[Any, Any]:
+    """``[N, D]`` and ``[N, A]``, as they are given, of mean zero unless they may have another."""
     arrays = {"features": features, "attributes": attributes}
     if len(features) != len(attributes) or np.ndim(attributes) > 2:
         raise ValueError(
@@ -148,15 +210,15 @@ def _pair(features: Any, attributes: Any, center: bool) -> tuple[Array, Array]:
     pair = []
     for name, values in arrays.items():
         _check.finite(name, values)
-        values = jnp.asarray(values, float_dtype()).reshape(len(features), -1)
-        mean = jnp.mean(values, axis=0, keepdims=True)
-        if center:
-            values = values - mean
-        else:
-            _check.known(
-                _check_centered, name, mean, jnp.sqrt(jnp.mean(values**2, axis=0, keepdims=True))
-            )
-        pair.append(values)
+        # Concrete values keep their own precision.
+        array = np if _check.is_concrete(values) else jnp
+        columns = array.asarray(values).reshape(len(features), -1)
+        if not center:
+            numbers = columns.astype(np.float64 if array is np else float_dtype())
+            mean = array.mean(numbers, axis=0, keepdims=True)
+            size = array.sqrt(array.mean(numbers**2, axis=0, keepdims=True))
+            _check.known(_check_centered, name, mean, size)
+        pair.append(columns)
     return pair[0], pair[1]
 
 

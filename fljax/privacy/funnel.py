@@ -17,7 +17,7 @@ of a curve; ``D`` features, ``A`` private and ``L`` released numbers.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +30,7 @@ from fljax._arguments import checked
 from fljax._generator import as_key
 from fljax._module import float_dtype
 from fljax._numerics import HIGHEST
+from fljax.privacy._span import span
 
 __all__ = [
     "FunnelPoint",
@@ -43,6 +44,9 @@ __all__ = [
 
 #: Relative excess of a level over the maximum that counts as rounding.
 ROUNDING = 1e-9
+
+#: Relative rounding of a share of a variance that is computed in two ways.
+ROUNDED = 1e-13
 
 #: Passes over slopes: in the first, slopes of all angles; then those of the remaining chords.
 PASSES = 3
@@ -195,28 +199,31 @@ def privacy_funnel(
 ) -> Tradeoff:
     r"""Return the least information on s over maps of x that keep information on y, for all levels.
 
-    For each of many slopes :math:`\beta`, then for those of chords between the points found, the
-    Lagrangian :math:`I(s;z)-\beta I(y;z)` is decreased by the iteration
+    From each of several starts, for each of many slopes :math:`\beta`, then for those of chords
+    between the points found so far, the Lagrangian :math:`I(s;z)-\beta I(y;z)` is decreased by the
+    iteration
 
     .. math:: q(z|x)\leftarrow\frac{q(z|x)}{c_x}\,\exp\Big(-\sum_sp(s|x)\ln\frac{q(z|s)}{q(z)}
         +\beta\sum_yp(y|x)\ln\frac{q(z|y)}{q(z)}\Big),
 
-    alternating with :math:`q(z|s)`, :math:`q(z|y)` and :math:`q(z)`, from several random maps and
-    one near the identity. It never increases: the curvature of :math:`I(s;z)` is at most that of
-    :math:`-\sum_xp(x) H(z|x)`, whose mirror step the iteration is, and :math:`-I(y;z)` is concave
-    in :math:`q`. The curve is the lower convex hull of the best points of each slope, the constant
-    map and y's sufficient statistic. All slopes and starts are one compiled program.
+    alternating with :math:`q(z|s)`, :math:`q(z|y)` and :math:`q(z)`. Starts are random maps and one
+    near the identity. The Lagrangian never increases: the curvature of :math:`I(s;z)` is at most
+    that of :math:`-\sum_xp(x) H(z|x)`, whose mirror step the iteration is, and :math:`-I(y;z)` is
+    concave in :math:`q`. The curve is the lower convex hull of all points found, the constant map
+    and y's sufficient statistic. All slopes are one compiled program.
 
-    The minimum need not be the global one, as the Lagrangian is not convex: a curve with more
-    ``restarts`` lies on this one or below. Each point of the curve is attained.
+    The minimum need not be the global one, as the Lagrangian is not convex. Starts are made one
+    after another, and none depends on how many follow: a curve with more ``restarts`` has all
+    points of this one, or lower ones, and lies nowhere above it (but for points that are equal up
+    to :math:`10^{-9}` of I(x;y), of which one is kept). Each point of the curve is attained.
 
     Args:
       table: probabilities or counts ``[S, X, Y]``, of quantized data for instance; for Makhdoumi et
         al.'s funnel, with y = x, diagonal in the last two axes.
       key: of the random starts.
       slopes: number of slopes per pass.
-      restarts: random starts of each slope.
-      iterations: of each start.
+      restarts: random starts, besides the one near the identity.
+      iterations: of each start and slope.
 
     Returns:
       The trade-off curve. The curve of the table with s and y exchanged bounds what is attained
@@ -253,10 +260,14 @@ def privacy_funnel(
         points.append(_point(_sufficient(with_y), with_s, with_y))
         angles = np.pi / 2 * (np.arange(slopes) + 0.5) / slopes
         steep = np.tan(angles) * max(private, ROUNDING) / useful
-        for draw in jax.random.split(as_key(key), PASSES):
-            maps = _alternated(with_s, with_y, steep, draw, restarts, iterations)
-            points = _lower_hull([*points, *(_point(one, with_s, with_y) for one in maps)])
-            steep = _chords(points, slopes, private / useful)
+        for start in _starts(as_key(key), values, restarts):
+            slope = steep
+            for maps in start:
+                numbers = (jnp.asarray(part, maps.dtype) for part in (with_s, with_y, slope))
+                descended = _normalized(_descended(*numbers, maps, iterations))
+                reached = [_point(one, with_s, with_y) for one in descended]
+                points = _lower_hull([*points, *reached])
+                slope = _chords(points, slopes, private / useful)
     return Tradeoff(*(np.stack(part) for part in zip(*points, strict=True)))
 
 
@@ -312,30 +323,30 @@ def _chords(hull: Sequence[tuple[float, float, np.ndarray]], count: int, unit: f
     return np.resize((up / across)[longest], count)
 
 
-def _alternated(
-    with_s: np.ndarray,
-    with_y: np.ndarray,
-    slopes: np.ndarray,
-    key: Array,
-    restarts: int,
-    iterations: int,
-) -> np.ndarray:
-    """The best map of each slope, ``[slopes, X, X]``."""
-    values, dtype = with_s.shape[1], float_dtype()
-    drawn = jax.random.dirichlet(key, jnp.full(values, 0.5, dtype), (restarts, values), dtype)
-    near = 0.9 * np.eye(values) + 0.1 / values
-    starts = jnp.concatenate([drawn, jnp.asarray(near, dtype)[None]])
-    numbers = (jnp.asarray(part, dtype) for part in (with_s, with_y, slopes))
-    maps = np.asarray(_descended(*numbers, starts, iterations), np.float64)
+def _starts(key: Array, values: int, restarts: int) -> Iterator[list[Array]]:
+    """The maps ``[X, X]`` that each start begins its passes from: near the identity, then random.
+
+    Number ``r`` depends on the key and ``r`` alone.
+    """
+    dtype = float_dtype()
+    near = jnp.asarray(0.9 * np.eye(values) + 0.1 / values, dtype)
+    yield [near] * PASSES
+    concentration = jnp.full(values, 0.5, dtype)
+    for number in range(restarts):
+        own = jax.random.fold_in(key, number)
+        keys = (jax.random.fold_in(own, turn) for turn in range(PASSES))
+        yield [jax.random.dirichlet(one, concentration, (values,), dtype) for one in keys]
+
+
+def _normalized(maps: Any) -> np.ndarray:
+    maps = np.asarray(maps, np.float64)
     return maps / maps.sum(-1, keepdims=True)
 
 
 @functools.partial(jax.jit, static_argnames="iterations")
-def _descended(
-    with_s: Array, with_y: Array, slopes: Array, starts: Array, iterations: int
-) -> Array:
-    """The best of all starts by each slope, ``[slopes, X, Z]``."""
-    tiny = jnp.finfo(starts.dtype).tiny
+def _descended(with_s: Array, with_y: Array, slopes: Array, start: Array, iterations: int) -> Array:
+    """The map that each slope leads to from a start, ``[slopes, X, Z]``."""
+    tiny = jnp.finfo(start.dtype).tiny
     share_x = jnp.sum(with_s, axis=0)
 
     def share(joint: Array, axis: int) -> Array:
@@ -355,18 +366,13 @@ def _descended(
 
         return told(with_s) - slope * told(with_y)
 
-    def descend(slope: Array, start: Array) -> tuple[Array, Array]:
+    def descend(slope: Array) -> Array:
         def step(_: Any, logarithm: Array) -> Array:
             return jax.nn.log_softmax(logarithm - slanted(slope, jnp.exp(logarithm)), axis=1)
 
-        q = jnp.exp(jax.lax.fori_loop(0, iterations, step, log(start)))
-        return jnp.sum(share_x[:, None] * q * slanted(slope, q)), q
+        return jnp.exp(jax.lax.fori_loop(0, iterations, step, log(start)))
 
-    def best(slope: Array) -> Array:
-        least, maps = jax.vmap(lambda start: descend(slope, start))(starts)
-        return maps[jnp.argmin(least)]
-
-    return jax.vmap(best)(slopes)
+    return jax.vmap(descend)(slopes)
 
 
 def _level(level: float, most: float) -> float:
@@ -462,11 +468,12 @@ class GaussianFunnel:
             _check.finite(name, array)
             object.__setattr__(self, name, array)
         for name in ("covariance", "private_covariance"):
-            values = np.linalg.eigvalsh(arrays[name])
+            values = np.linalg.eigvalsh(_correlations(name, arrays[name]))
             if not values[0] > ROUNDING * values[-1]:
                 raise ValueError(
-                    f"{name} must be positive definite, got eigenvalues from {values[0]:.3g} to "
-                    f"{values[-1]:.3g}: leave out variables that others determine."
+                    f"{name} must be positive definite, got correlations with eigenvalues from "
+                    f"{values[0]:.3g} to {values[-1]:.3g}: leave out variables that others "
+                    "determine."
                 )
         for name, share in zip(("private", "useful"), self._explained(np.eye(dim)), strict=True):
             if share > 1 + ROUNDING:
@@ -507,13 +514,25 @@ class GaussianFunnel:
     def informations(self, maps: Float[np.ndarray, "... dim"]) -> tuple[float, float]:
         r"""Return I(s;z) and I(y;z) of a linear map, in nats.
 
+        All numbers of the map count, in whatever unit: rows that are small beside others, and small
+        differences of rows.
+
         Args:
           maps: a direction ``[D]``, or the rows of a map onto a subspace, ``[L, D]``.
 
         Returns:
           The two values, infinite where z determines the variable.
+
+        Raises:
+          ValueError: rows of another length, NaN or infinite numbers.
         """
         rows = np.atleast_2d(np.asarray(maps, np.float64))
+        if rows.ndim != 2 or rows.shape[1] != len(self.useful):
+            raise ValueError(
+                f"maps must be [{len(self.useful)}] or [rows, {len(self.useful)}], a number for "
+                f"each feature, got shape {np.shape(maps)}."
+            )
+        _check.finite("maps", rows)
         private, useful = self._spectra(rows)
         with np.errstate(divide="ignore"):
             told = [abs(np.sum(np.log1p(-np.clip(part, 0, 1)))) / 2 for part in (private, useful)]
@@ -531,7 +550,8 @@ class GaussianFunnel:
           level: in nats, from zero to I(x;y).
 
         Returns:
-          The direction, of unit length, and its information. For levels up to the largest I(y;z)
+          The direction, of unit length, and its information, which is at least the level up to
+          rounding. For levels up to the largest I(y;z)
           among the directions of the smallest possible I(s;z), which is zero where there are fewer
           attributes than features, it is the direction that attains this largest I(y;z).
 
@@ -543,7 +563,7 @@ class GaussianFunnel:
         seen = np.linalg.solve(np.linalg.cholesky(self.private_covariance), self.private.T)
         told, axes = _spectrum(np.linalg.solve(root, seen.T))  # of s, along axes of white x
         useful = axes.T @ np.linalg.solve(root, self.useful) / np.sqrt(self.useful_variance)
-        direction = axes @ _least_told(told - told[0], useful, share)
+        direction = axes @ _least_private(told - told[0], useful, share)
         direction = np.linalg.solve(root.T, direction)
         direction /= np.linalg.norm(direction)
         return FunnelPoint(direction, *self.informations(direction))
@@ -555,13 +575,29 @@ class GaussianFunnel:
 
     def _spectra(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Squared canonical correlations of the map with s and with y."""
-        values, vectors = np.linalg.eigh(rows @ self.covariance @ rows.T)
-        kept = values > ROUNDING * max(values[-1], 0)
-        white = (vectors[:, kept] / np.sqrt(values[kept])).T @ rows
-        root = np.linalg.cholesky(self.private_covariance)
-        with_s = np.linalg.solve(root, (white @ self.private).T)
-        with_y = white @ self.useful / np.sqrt(self.useful_variance)
+        # A basis of what the rows span, with features in units in which they vary by about one:
+        # however small a row is, or the difference of two rows, it can be scaled up.
+        unit = np.sqrt(np.diagonal(self.covariance))
+        basis = span((rows * np.ldexp(1.0, np.frexp(unit)[1])[None]).T)
+        basis = basis * np.ldexp(1.0, -np.frexp(unit)[1])[:, None]
+        root = np.linalg.cholesky(self.covariance)
+        white = np.linalg.qr(root.T @ basis)[0].T  # [L, D], orthonormal rows
+        private, useful = (np.linalg.solve(root, part) for part in (self.private, self.useful))
+        with_s = np.linalg.solve(np.linalg.cholesky(self.private_covariance), (white @ private).T)
+        with_y = white @ useful / np.sqrt(self.useful_variance)
         return np.linalg.svd(with_s, compute_uv=False) ** 2, np.sum(with_y**2, keepdims=True)
+
+
+def _correlations(name: str, covariance: np.ndarray) -> np.ndarray:
+    """The matrix of correlations, which does not depend on units."""
+    variances = np.diagonal(covariance)
+    if not np.all(variances > 0):
+        raise ValueError(
+            f"{name} must be positive definite, got a variance of {np.min(variances):.3g}: leave "
+            "out variables that do not vary."
+        )
+    size = np.sqrt(variances)
+    return covariance / size[:, None] / size[None]
 
 
 def _spectrum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -570,23 +606,36 @@ def _spectrum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(values > ROUNDING * values[-1], values, 0.0), vectors
 
 
-def _least_told(told: np.ndarray, useful: np.ndarray, share: float) -> np.ndarray:
-    """The coordinates of the direction, by what each tells of s beyond the least."""
-    least = told <= ROUNDING
-    if np.sum(useful[least] ** 2) > ROUNDING**2:
-        if np.sum(useful[least] ** 2) >= share:
+def _least_private(private: np.ndarray, useful: np.ndarray, share: float) -> np.ndarray:
+    r"""The coordinates of the direction with the least information on s.
+
+    Args:
+      private: ``[D]``, the explained share of s of each axis beyond the least, from zero.
+      useful: ``[D]``, the correlations of the axes with y.
+      share: of the variance of y that the direction must explain.
+    """
+    least = private <= ROUNDING
+    share_of_least = np.sum(useful[least] ** 2)
+    if share_of_least > ROUNDING**2:
+        if share_of_least >= share * (1 - ROUNDED):
             return np.where(least, useful, 0.0)
-    else:  # those that tell the least of s tell nothing of y, and can only dilute
-        direction = np.where(least, 0.0, useful / np.where(least, 1.0, told))
+    else:  # the axes with the least private information have none on y, and can only dilute
+        direction = np.where(least, 0.0, useful / np.where(least, 1.0, private))
         length = (useful @ direction) ** 2 - share * (direction @ direction)
         if not np.any(direction) or share == 0:
-            return np.eye(len(told))[0]
+            return np.eye(len(private))[0]
         if length >= 0:
-            return direction + np.sqrt(length / share) * np.eye(len(told))[0]
+            return direction + np.sqrt(length / share) * np.eye(len(private))[0]
+
+    def damped(weight: float) -> np.ndarray:
+        """Between the axes of the least private information, at zero, and all, at infinity."""
+        factors = weight / (np.where(least, 0.0, private) + weight)
+        return useful * factors / np.max(factors)
+
     low, high = np.log(np.finfo(float).tiny), np.log(1 / ROUNDING**2)
     for _ in range(100):
         middle = (low + high) / 2
-        direction = useful / (told + np.exp(middle))
+        direction = damped(np.exp(middle))
         enough = (useful @ direction) ** 2 >= share * (direction @ direction)
         low, high = (low, middle) if enough else (middle, high)
-    return useful / (told + np.exp(high))
+    return damped(np.exp(high))

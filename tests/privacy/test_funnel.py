@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+import fljax as fl
 from fljax.privacy import (
     GaussianFunnel,
     funnel,
@@ -160,6 +161,20 @@ def test_more_slopes_and_restarts_compile_once_each():
     assert funnel._descended._cache_size() == 1
 
 
+@pytest.mark.parametrize("generator", ["fljax-threefry", "threefry2x32"])
+def test_a_curve_with_more_restarts_is_nowhere_above(generator):
+    for seed in range(2):
+        table = table_of(seed, 5, private=3, useful=3)
+        key = fl.random_key(seed, generator)
+        curves = [privacy_funnel(table, key, 6, restarts, 60) for restarts in (1, 2, 4)]
+        most = min(curve.useful[-1] for curve in curves)
+        merged = 2e-9 * most  # points that differ by less count as one
+        levels = np.concatenate([np.linspace(0, most, 50), *(curve.useful for curve in curves)])
+        for fewer, more in itertools.pairwise(curves):
+            for level in np.minimum(levels, most - merged):
+                assert more.at(level).private <= fewer.at(level + merged).private + 1e-12
+
+
 def test_tables_of_samples():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1000, 2))
@@ -251,12 +266,76 @@ def test_without_leak_it_is_the_map_of_184():
     funnel = GaussianFunnel.of_samples(x, s, y)
     hidden = np.asarray(private_map(x, s, center=True))
     free = funnel.at(0.0).map
-    # Of rank one in two dimensions: both see x along one direction, which is near 90 degrees.
-    along = np.linalg.eigh(hidden)[1][:, -1]
+    # One coordinate of two: both see x along one direction, which is near 90 degrees.
+    along = hidden[:, 0]
     assert abs(along @ free) == pytest.approx(1)
     assert np.degrees(np.arctan2(*np.abs(free[::-1]))) == pytest.approx(90, abs=3)
     assert funnel.informations(free)[0] == pytest.approx(0, abs=1e-12)
     np.testing.assert_allclose(funnel.at(0.5).map, free)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_information_does_not_depend_on_the_units_of_rows(seed):
+    """Rows that are small beside others, features in other units, differences of rows."""
+    rng = np.random.default_rng(seed)
+    funnel = random_funnel(seed, 4, 2)
+    rows = rng.normal(size=(3, 4))
+    exact = funnel.informations(rows)
+    assert exact[0] > funnel.informations(rows[:1])[0] + 1e-3
+    for small in (1e-3, 1e-6, 1e-12, 1e-100, 1e-200):
+        assert funnel.informations(rows * [[1.0], [small], [small**0.5]]) == pytest.approx(exact)
+    for small in (2.0**-10, 2.0**-20, 2.0**-40):
+        # Of numbers with few digits, so that sums are exact.
+        digits = rng.integers(-7, 8, (3, 4)) * 1.0
+        near = digits[:1] + small * digits
+        near[0] = digits[0]
+        wanted = funnel.informations(digits)
+        assert funnel.informations(near) == pytest.approx(wanted, rel=1e-7)
+        assert funnel.informations(np.vstack([near, near, 0 * near])) == pytest.approx(
+            wanted, rel=1e-7
+        )
+    units = 10.0 ** rng.integers(-8, 9, 4)
+    of_s, of_y = 1e-7, 1e9
+    other = GaussianFunnel(
+        funnel.covariance * units[:, None] * units[None],
+        funnel.private * units[:, None] * of_s,
+        funnel.useful * units * of_y,
+        funnel.private_covariance * of_s**2,
+        funnel.useful_variance * of_y**2,
+    )
+    assert other.informations(rows / units[None]) == pytest.approx(exact, rel=1e-6)
+    assert other.most == pytest.approx(funnel.most, rel=1e-6)
+    level = 0.7 * funnel.most
+    assert other.at(level).private == pytest.approx(funnel.at(level).private, rel=1e-5, abs=1e-9)
+
+
+def independent(seed):
+    """A funnel whose useful variable is independent of the private ones."""
+    rng = np.random.default_rng(seed)
+    dim, attributes = [(1, 1), (2, 1), (3, 1), (4, 2)][seed % 4]
+    private, useful = rng.normal(size=(dim, attributes)), rng.normal(size=dim)
+    if dim > 1:
+        basis = np.linalg.qr(private)[0]
+        useful = useful - basis @ (basis.T @ useful)
+    return GaussianFunnel(
+        np.eye(dim),
+        private,
+        useful,
+        private.T @ private + np.eye(attributes),
+        float(useful @ useful + 1),
+    )
+
+
+def test_every_level_has_a_direction_up_to_the_last():
+    """Levels where rounding decides: all that features tell, and all that is told for free."""
+    for seed in range(150):
+        for one in (independent(seed), random_funnel(seed, 3, 1 + seed % 3)):
+            for level in (one.most, one.at(0.0).useful, 0.999999999 * one.most):
+                point = one.at(level)
+                assert np.linalg.norm(point.map) == pytest.approx(1)
+                assert point.useful >= level - 1e-9 * max(level, 1)
+            free = one.at(0.0)
+            assert one.at(free.useful).private <= free.private + 1e-14
 
 
 def test_where_useful_is_what_is_private_it_can_only_be_diluted():
@@ -285,6 +364,7 @@ def test_information_is_infinite_where_a_feature_is_the_attribute():
     [
         ({"covariance": np.eye(3)}, "must be .* got shapes"),
         ({"covariance": np.ones((2, 2))}, "covariance must be positive definite"),
+        ({"covariance": np.diag([1.0, 0.0])}, "positive definite, got a variance of 0"),
         ({"useful_variance": 0.0}, "useful_variance must be finite and > 0"),
         ({"useful_variance": 0.5}, "useful is no covariance of these variables"),
         ({"private": np.array([9.0, 0.0])}, "private is no covariance of these variables"),
@@ -302,5 +382,9 @@ def test_bad_gaussians(change, message):
         GaussianFunnel(**(right | change))
     with pytest.raises(ValueError, match=r"at most I\(x;y\) = 1.737 nats, got 3"):
         FIGURE.at(3.0)
+    with pytest.raises(ValueError, match="a number for each feature, got shape"):
+        FIGURE.informations(np.ones(3))
+    with pytest.raises(ValueError, match="maps holds 1 NaN"):
+        FIGURE.informations(np.array([1.0, np.nan]))
     with pytest.raises(ValueError, match="got 10, 10 and 9"):
         GaussianFunnel.of_samples(np.ones((10, 2)), np.ones(10), np.ones(9))

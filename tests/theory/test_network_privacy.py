@@ -1,6 +1,7 @@
 """What coupled models tell of one label: against training again, and steps taken twice."""
 
 import dataclasses
+import fractions
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,186 @@ def test_the_quotient_is_swept_under_vmap():
     result = jax.vmap(lambda coupling: label_sensitivity(problem, graph, coupling))(couplings)
     for one, coupling in zip(result, couplings, strict=True):
         np.testing.assert_allclose(one, label_sensitivity(problem, graph, coupling), rtol=1e-9)
+
+
+# --------------------------------------------------------------------------- exact arithmetic
+
+
+def as_fractions(array):
+    return np.vectorize(fractions.Fraction, otypes=[object])(np.asarray(array, np.float64))
+
+
+def solved(matrix, right):
+    """Gauss-Jordan elimination of fractions; ``None`` for a singular matrix."""
+    rows = np.concatenate([matrix, right], axis=1)
+    for i in range(len(rows)):
+        pivot = next((j for j in range(i, len(rows)) if rows[j, i] != 0), None)
+        if pivot is None:
+            return None
+        rows[[i, pivot]] = rows[[pivot, i]]
+        rows[i] = rows[i] / rows[i, i]
+        for j in range(len(rows)):
+            if j != i and rows[j, i] != 0:
+                rows[j] = rows[j] - rows[j, i] * rows[i]
+    return rows[:, len(rows) :]
+
+
+def exact_quotients(problem, graph, coupling):
+    """``[K, N]`` of a problem's stored numbers in exact arithmetic; ``None`` if not unique."""
+    x, weights = as_fractions(problem.design), as_fractions(problem.weights)
+    clients, samples, dim = x.shape
+    adjacency = as_fractions(graph.dense())
+    alpha = as_fractions(np.broadcast_to(np.asarray(coupling, problem.dtype), dim))
+    ridge = as_fractions(np.asarray(problem.strength, problem.dtype))[()]
+    ridge = ridge * fractions.Fraction(problem.regularizer.quadratic()) / clients
+    system = as_fractions(np.zeros((clients * dim, clients * dim)))
+    right = as_fractions(np.zeros((clients * dim, clients * samples)))
+    for k in range(clients):
+        rows = slice(k * dim, (k + 1) * dim)
+        system[rows, rows] += x[k].T @ (weights[k][:, None] * x[k])
+        right[rows, k * samples : (k + 1) * samples] = x[k].T
+        for d in range(dim):
+            system[k * dim + d, k * dim + d] += ridge + alpha[d] * sum(adjacency[k])
+            for other in range(clients):
+                system[k * dim + d, other * dim + d] -= alpha[d] * adjacency[k, other]
+    moved = solved(system, right)
+    if moved is None:
+        return None
+    squares = (moved**2).sum(axis=0).reshape(clients, samples)
+    return np.sqrt(squares.astype(np.float64)) * np.asarray(problem.weights, np.float64)
+
+
+def collinear(seed, apart, dtype, clients=2, samples=3):
+    """Two features that are equal up to this."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(clients, samples, 1)).astype(dtype)
+    near = x * (1 + apart * rng.normal(size=x.shape)).astype(dtype)
+    design = np.concatenate([x, near], axis=2)
+    targets = np.zeros(design.shape[:2], dtype)
+    return Problem(jnp.asarray(design), jnp.asarray(targets), LeastSquares())
+
+
+def certified(problem, graph, coupling):
+    """The bound, or ``None`` where it is refused."""
+    try:
+        return np.asarray(label_sensitivity(problem, graph, coupling), np.float64)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-4, 1e-6, 1e-8])
+def test_no_quotient_is_below_the_exact_one_however_collinear_features_are(double, apart):
+    """Refused, or a bound: in single precision they were up to a thousand times too small."""
+    for seed in range(6):
+        with jax.enable_x64(double):
+            graph = fl.graphs.path(2)
+            problem = collinear(seed, apart, np.float64 if double else np.float32)
+            exact = exact_quotients(problem, graph, 1.0)
+            result = certified(problem, graph, 1.0)
+        if result is None:
+            # In double precision condition numbers up to about 1e12 can be certified.
+            assert exact is None or apart < 1e-5
+            continue
+        assert exact is not None
+        assert np.all(result >= exact)
+        rounding = 1e-11 if double else 2e-7
+        assert np.all(result <= exact * (1 + max(rounding, 1e-11 / apart**2)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_features_in_very_different_units_are_certified_too(seed):
+    problem, graph, coupling = instance(seed)
+    units = np.array([2.0**-20, 2.0**25])
+    other = dataclasses.replace(problem, features=np.asarray(problem.features) * units)
+    strengths = coupling * units**2
+    result = np.asarray(label_sensitivity(other, graph, strengths))
+    exact = exact_quotients(other, graph, strengths)
+    assert np.all(result >= exact)
+    np.testing.assert_allclose(result, exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "case", ["a duplicate feature", "a feature of zeros", "unconnected", "no coupling"]
+)
+@pytest.mark.parametrize("double", [True, False])
+def test_a_solution_that_is_not_unique_is_refused(case, double):
+    dtype = np.float64 if double else np.float32
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 4, 2)).astype(dtype)
+    graph, coupling = fl.graphs.path(3), 1.0
+    if case == "a duplicate feature":
+        x[..., 1] = 3 * x[..., 0]
+    elif case == "a feature of zeros":
+        x[..., 1] = 0
+    else:
+        x[2, :, 1] = 3 * x[2, :, 0]
+        if case == "unconnected":
+            graph = fl.graphs.from_edges(3, [(0, 1)], allow_disconnected=True)
+        else:
+            coupling = 0.0
+    with jax.enable_x64(double):
+        problem = Problem(jnp.asarray(x), jnp.zeros((3, 4), dtype), LeastSquares())
+        with pytest.raises(ValueError, match=r"not unique.*Add a squared regularizer"):
+            label_sensitivity(problem, graph, coupling)
+        traced = jax.jit(lambda strength: label_sensitivity(problem, graph, strength))(coupling)
+        assert np.all(np.isinf(traced))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_noise_is_never_below_that_of_exact_steps(keeps):
+    """Steps near divergence in single precision, against fractions."""
+    clients, samples, dim, rounds = 2, 2, 2, 6
+    with jax.enable_x64(False):
+        graph = fl.graphs.path(clients)
+        for seed in range(4):
+            problem = collinear(seed, 1e-3, np.float32, clients, samples)
+            largest = fl.theory.network_rates.largest_bound(problem, graph, 1.0)
+            step = np.float32(1.0 / float(largest.spectral))
+            result = sharing_noise(problem, graph, 1.0, step, rounds, 0.7, 1.0, 1e-5, keeps)
+            x, weights = as_fractions(problem.design), as_fractions(problem.weights)
+            eta, change = fractions.Fraction(float(step)), fractions.Fraction(0.7)
+            for k in range(clients):
+                matrix = x[k].T @ (weights[k][:, None] * x[k]) + as_fractions(np.eye(dim))
+                forget = as_fractions(np.eye(dim)) - 2 * eta * matrix
+                first = 2 * eta * change * weights[k][:, None] * x[k]
+                moved, sizes = 0 * first, []
+                for t in range(rounds):
+                    moved = moved @ forget + first if keeps or t == 0 else moved
+                    sizes.append(max((moved**2).sum(axis=1)))
+                exact = np.sqrt(np.array(sizes, dtype=np.float64))
+                given = np.asarray(result.sensitivity[k], np.float64)
+                assert np.all(given >= exact)
+                np.testing.assert_allclose(given, exact, rtol=3e-7)
+                unit = accounting.analytic_gaussian_sigma(1.0, 1.0, 1e-5)
+                assert float(result.sigma[k]) >= unit * np.linalg.norm(exact) * (1 - 1e-15)
+
+
+def test_messages_that_cancel_but_for_rounding_have_the_sensitivity_of_the_rounding():
+    """Steps that send every change back: after each second one nothing is left, nearly."""
+    rng = np.random.default_rng(0)
+    graph = fl.graphs.path(2)
+    for _ in range(20):
+        x = rng.uniform(0.5, 2, (2, 1, 1))
+        problem = Problem(x, np.zeros((2, 1)), LeastSquares())
+        step = 1 / (float(x[0, 0, 0]) ** 2 + 1)
+        result = np.asarray(sharing_noise(problem, graph, 1.0, step, 8, 1.0, 1.0, 1e-5)[0])[0]
+        value, eta = fractions.Fraction(float(x[0, 0, 0])), fractions.Fraction(step)
+        moved, exact = 0, []
+        for _ in range(8):
+            moved = moved * (1 - 2 * eta * (value**2 + 1)) + 2 * eta * value
+            exact.append(abs(moved))
+        assert all(given >= wanted for given, wanted in zip(result.tolist(), exact, strict=True))
+        assert max(result[1::2]) < 1e-12
+
+
+def test_steps_that_diverge_are_refused():
+    problem, graph, _ = instance(0)
+    with pytest.raises(ValueError, match="the steps diverge"):
+        sharing_noise(problem, graph, 1.0, 1e3, 200, 1.0, 1.0, 1e-5)
+
+
+# --------------------------------------------------------------------------- messages
 
 
 def messages(problem, graph, coupling, step_size, heard, shared):

@@ -9,6 +9,9 @@ from fljax.privacy.accounting._inputs import Result
 
 __all__ = ["randomized_response_epsilon", "randomized_response_probability", "subsampled"]
 
+#: Rounding units that the exponential functions and the arithmetic of a probability lose at most.
+ROUNDINGS = 16
+
 
 @checked
 def randomized_response_epsilon(probability: ArrayLike, classes: int) -> Result:
@@ -46,14 +49,24 @@ def randomized_response_epsilon(probability: ArrayLike, classes: int) -> Result:
 def randomized_response_probability(epsilon: ArrayLike, classes: int) -> Result:
     r"""Probability with which a label is redrawn, the inverse of `randomized_response_epsilon`.
 
+    It is rounded up, so that its epsilon is not above the given one: one, at which nothing is left
+    of a label, for budgets so small that no smaller number of its precision has them.
+
     Example:
         >>> round(float(randomized_response_probability(1.0986, classes=2)), 4)
         0.5
     """
     _inputs.budget("epsilon", epsilon)
     _check.count("classes", classes, at_least=2)
-    xp, epsilon = _inputs.arrays(epsilon)
-    return classes / (classes + xp.expm1(epsilon))
+    xp, value = _inputs.arrays(epsilon)
+    limits = xp.finfo(value.dtype)
+    redrawn = classes * xp.exp(-value)
+    kept = -xp.expm1(-value)
+    # Either is computed with an error of a few last places. The smaller one has all of its digits.
+    rounding = ROUNDINGS * float(limits.eps)
+    rare = xp.maximum(redrawn / (redrawn + kept) * (1 + rounding), limits.tiny)
+    spared = kept / (redrawn + kept) * (1 - rounding)
+    return xp.where(spared < 0.5, xp.nextafter(1 - spared, xp.ones_like(spared)), rare)
 
 
 @checked
