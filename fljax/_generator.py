@@ -90,7 +90,7 @@ _WIDE_SINE = tuple(
 #: Steps per standard deviation, or scale, of private draws: of normal numbers in short and in long
 #: rows in single precision, of Laplace numbers in single, and of all in double precision. The
 #: largest draw must be an integer below 2**24 (2**53) steps, which a float has exactly.
-SHORT_STEPS, FINE_STEPS, LAPLACE_STEPS, WIDE_STEPS = 2.0**17, 2.0**20, 2.0**18, 2.0**36
+SHORT_STEPS, FINE_STEPS, LAPLACE_STEPS, WIDE_STEPS = 2.0**17, 2.0**20, 2.0**18, 2.0**40
 
 #: Numbers of a row up to which steps are so coarse that one normal number makes a draw. Rounding a
 #: row to a grid counts as its square root.
@@ -299,7 +299,7 @@ def private_normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
 
     Either takes one block: 40 bits for the radius, 23 for the angle, and a sign. Draws end at 7.54
     standard deviations, beyond which 5 in 10^14 would lie. In double precision a draw is
-    :math:`2^{-36}\lfloor 2^{36}z+\frac12\rfloor` of 128 random bits, and ends at 9.49.
+    :math:`2^{-40}\lfloor 2^{40}z+\frac12\rfloor` of 128 random bits, and ends at 9.49.
 
     Args:
       key: consumed.
@@ -328,7 +328,7 @@ def private_laplace(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     r"""Laplace draws of scale one to hide something under: :math:`\sqrt{-2\ln q}` times a standard
     normal number, of 95 random bits up to 50 scales, or of 192 up to 90 in double precision.
 
-    They are multiples of a fixed step, :math:`2^{-18}` or :math:`2^{-36}`, for the reason given at
+    They are multiples of a fixed step, :math:`2^{-18}` or :math:`2^{-40}`, for the reason given at
     :func:`private_normal`, and in single precision smoothed in the same way. No budget rests on
     them: pure differential privacy is claimed for integers only
     (:func:`fljax.privacy.discrete.discrete_laplace`).
