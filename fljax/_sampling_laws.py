@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
-from scipy import stats
 
 from fljax import _check, requirements
 from fljax._module import replace
@@ -408,6 +407,8 @@ def disagreement(law: Law, draws: _Draws, unit: str, at_most: bool = False) -> s
 
 def _tail(times: np.ndarray, of: np.ndarray, rate: float, at_most: bool) -> np.ndarray:
     """Binomial p-values, one-sided or two-sided."""
+    from scipy import stats  # takes long to import, and only a user's own laws are tested
+
     above = stats.binom.sf(times - 1, of, min(rate, 1.0))
     if at_most:
         return above

@@ -734,7 +734,7 @@ def under(neighbors):
         (
             "add-or-remove",
             clipped()[1],
-            "that only one of them contains.* both have features there",
+            "that only one of them contains.* both have it",
         ),
         ("add-or-remove", moved(clipped()[0], np.s_[1, :2]), "one sample .*, got 2 samples of 1"),
         ("client", moved(clipped()[0], np.s_[1:3, 0]), "differ in one client.* got 2 samples of 2"),

@@ -890,7 +890,7 @@ def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, band
 def test_audits_of_clients_who_speak_in_both_worlds_are_refused():
     loud = worlds(True)
     simulation = simulate(FedAvg(0.1, weighting="equal"), CentralGaussian(1.0), loud)
-    with pytest.raises(ValueError, match="make all of its features zero there"):
+    with pytest.raises(ValueError, match="remove all of its samples there"):
         fl.audit.two_worlds(
             simulation, fl._module.replace(loud, targets=-loud.targets), 3, 500, delta=0.1
         )

@@ -355,5 +355,5 @@ def test_correct_draws_are_never_refuted_and_wrong_ones_are():
             possible = rng.random((2000, 30)) < rng.choice([0.6, 1.1])
             taken = possible & (rng.random((2000, 30)) < rate)
             assert disagreement(law, _Draws(taken.astype(int), possible), "client") == ""
-        taken[:, 7] = possible[:, 7] & (rng.random(2000) < rate + 12 * (rate / 2000) ** 0.5)
+        taken[:, 7] = possible[:, 7] & (rng.random(2000) < rate + 25 * (rate / 2000) ** 0.5)
         assert "client 7" in disagreement(law, _Draws(taken.astype(int), possible), "client")
