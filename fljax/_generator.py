@@ -547,15 +547,15 @@ def _minus_two_log(word: Array, finer: Array | float = 0.5) -> Array:
     in that part, its middle by default.
     """
     part = _signed(word >> np.uint32(1))
-    finer = np.float32(2**-31) * finer
-    q = part.astype(np.float32) * np.float32(2**-31) + finer
+    behind = np.float32(2**-31) * finer
+    q = part.astype(np.float32) * np.float32(2**-31) + behind
     # q = 2**power * (1 + rest), with 1 + rest from 1/sqrt(2) to sqrt(2): its bits from there on
     least = np.float32(0.5**0.5).view(np.int32)
     bits = lax.bitcast_convert_type(q, np.int32) - least
     power = bits >> np.int32(23)
     scaled = lax.bitcast_convert_type((bits & np.int32(0x7FFFFF)) + least, np.float32)
     to_one = (part - np.int32(2**31 - 1) - np.int32(1)).astype(np.float32) * np.float32(2**-31)
-    rest = jnp.where(power == 0, to_one + finer, scaled - 1)
+    rest = jnp.where(power == 0, to_one + behind, scaled - 1)
     return rest * _horner(_LOG, rest) - np.float32(2 * np.log(2)) * power.astype(np.float32)
 
 

@@ -46,14 +46,12 @@ __all__ = [
     "TwoStates",
     "Unequal",
     "Until",
-    "declares",
     "distinct",
     "everyone_or",
     "groups",
     "shuffled",
     "subset",
     "systematic",
-    "uniform_subsets",
 ]
 
 #: Largest number of indices that are sorted packed with random numbers of 20 bits or more.

@@ -353,6 +353,12 @@ VALID = {
     "audit.claimed_epsilon": {"ledger": {"rho": 1.0}, "delta": 1e-5},
     "audit.corners": {"problem": problem()},
     "audit.counted_epsilon": {"hits": 5, "false_alarms": 1, "of": 10, **PROBABILITIES},
+    "audit.measured_rho": {
+        **dict.fromkeys(("noise", "gap", "rho"), np.ones((2, 3))),
+        "dim": 4,
+        "confidence": 0.95,
+    },
+    "audit.without": {"problem": problem(), "client": 1, "sample": 0},
     "audit.guessed_epsilon": {"right": 5, "guesses": 6, "canaries": 10, **PROBABILITIES},
     "audit.one_run": {"simulation": PRIVATE, "canaries": problem(), "rounds": 2, "delta": 1e-5},
     "audit.overheard": {"noise": fl.link.PerEdge(1.0), "over": OVER, "victim": 0, "attackers": 1},

@@ -957,10 +957,18 @@ def test_only_those_who_send_spend_and_are_counted(notion):
         heard = some.send(message, clients=SOME, sending=ON)
         whole.send(jnp.ones((6, 3)))
         release = notion.release(some._plan, gap, jnp.asarray(2), 5, 3)
-        draws = notion.draw(new_key(), (4, 3), message.dtype, jnp.asarray(2), SOME)
+        key = key_of(new_key(), "privacy")
+        draws = notion.draw(key, (4, 3), message.dtype, jnp.asarray(2), SOME)
         unit = release.scale if release.grid is None else release.grid
         noise = unit[SOME][:, None] * draws.astype(message.dtype)
-        return heard - message, noise, some.spent, whole.spent, some.traffic
+        sent = ON[:, None]  # of the others zeros come back
+        return (
+            jnp.where(sent, heard - message, heard),
+            jnp.where(sent, noise, 0),
+            some.spent,
+            whole.spent,
+            some.traffic,
+        )
 
     heard, noise, spent, everyone, traffic = talk(gap, message)
     accuracy = 1e-5 if isinstance(notion, PureDP) else 1e-9  # what is said is rounded to a grid

@@ -175,9 +175,9 @@ class Out:
         everyone = clients is None and sending is None and receivers is None
         if clients is None:
             clients = jnp.arange(message.shape[0], dtype=jnp.int32)
-        if sending is None:
-            sending = np.ones(clients.shape, bool)  # known, unlike one of jnp within a program
-        sending = self._of_clients(clients, sending)
+        # An array of NumPy is known within a program, one of jnp is not.
+        all_rows = np.ones(clients.shape, bool)
+        sending = self._of_clients(clients, all_rows if sending is None else sending)
         if receivers is None:
             receivers = self._receivers
         else:

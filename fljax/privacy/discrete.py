@@ -261,7 +261,7 @@ def least_delta(rho: float, release_rho: float, dtype: Any) -> float:
       dtype: of the messages.
 
     Example:
-      >>> least_delta(0.5, 0.5, "float32") < 1e-10, least_delta(30, 30, "float32") > 0.5
+      >>> least_delta(0.5, 0.5, "float32") < 1e-8, least_delta(30, 30, "float32") > 0.5
       (True, True)
     """
     from scipy import special  # not for those who never ask
@@ -300,8 +300,8 @@ def perturbed(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> noise = jnp.arange(-3.0, 4) / 2**17  # of a deviation of 2**17 / 100 steps of 0.01
-      >>> perturbed(jnp.full(7, 0.034), noise, 2**17 / 100).round(3).tolist()
+      >>> noise = jnp.arange(-3.0, 4) / 8  # in steps of an eighth of the deviation
+      >>> perturbed(jnp.full(7, 0.034), noise, 0.08, steps=8).round(3).tolist()
       [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06]
     """
     dtype = jnp.dtype(jnp.float64 if message.dtype == jnp.float64 else jnp.float32)

@@ -92,9 +92,10 @@ def gaussian_release(
     moved = represented(jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0)
     rows = models.shape[-1] if models.ndim else 1
     # All models together are one release.
-    scale, unhidden = widened(ratio * moved, moved, rows, models.dtype, models.size // max(rows, 1))
+    others = models.size // max(rows, 1)
+    deviation, unhidden = widened(ratio * moved, moved, rows, models.dtype, others)
     _check.known(_refuse_unhidden, unhidden)
-    return perturbed(models, private_normal(as_key(key), models.shape, models.dtype), scale)
+    return perturbed(models, private_normal(as_key(key), models.shape, models.dtype), deviation)
 
 
 def _refuse_unhidden(share: Array) -> None:
