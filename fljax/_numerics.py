@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from fljax._generator import GENERATOR, GENERATORS
+
 #: Of matrix products: TF32 keeps three digits, and curves reach -40 to -60 dB.
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -37,6 +39,10 @@ PURPOSES = (
 )
 
 
+#: Folded into keys of JAX's generators first: arbitrary, and no index that anybody counts to.
+_BELOW = np.uint32(0xB7E15162)
+
+
 def key_of(key: Array, purpose: str) -> Array:
     """A round's key for a draw of this purpose, one of :data:`PURPOSES`.
 
@@ -48,7 +54,23 @@ def key_of(key: Array, purpose: str) -> Array:
             f"unknown purpose {purpose!r} of random draws; an algorithm's own draws use "
             f"'algorithm' (for further keys, fold that one). Known: {', '.join(PURPOSES)}."
         )
-    return jax.random.fold_in(key, 1 + PURPOSES.index(purpose))
+    return _apart(key, 1 + PURPOSES.index(purpose))
+
+
+def round_key(key: Array, round: Array | int) -> Array:
+    """The key of a round, counted from 1; round 0 is what comes before all of them."""
+    return _apart(key, round)
+
+
+def _apart(key: Array, number: Array | int) -> Array:
+    """A key derived from another one, and from nothing else that is split off or folded into it.
+
+    JAX's own generators split and fold alike: ``split(key, n)[i] == fold_in(key, i)``. So a number
+    is folded in below another one, which is not an index of anything.
+    """
+    if jax.random.key_impl(key) != GENERATORS[GENERATOR]:
+        key = jax.random.fold_in(key, _BELOW)
+    return jax.random.fold_in(key, number)
 
 
 def along(numbers: Array | np.ndarray, values: Array) -> Any:

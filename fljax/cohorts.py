@@ -43,7 +43,7 @@ from fljax._folders import StoreError, write_whole
 from fljax._generator import name_of
 from fljax._hosted import UnknownError, fingerprint
 from fljax._module import float_dtype, replace
-from fljax._numerics import key_of
+from fljax._numerics import key_of, round_key
 from fljax._rows import Rows
 from fljax._version import __version__
 from fljax.engine import (
@@ -208,7 +208,7 @@ def _invited(bare: Simulation, key: Array, availability: Any, first: Array, coun
     pattern, clients = bare.participation, bare.problem.clients
 
     def one(availability: Any, round: Array) -> tuple[Any, Participants]:
-        now, available = jax.random.fold_in(key, round), jnp.ones(clients, bool)
+        now, available = round_key(key, round), jnp.ones(clients, bool)
         if pattern is not None:
             availability, available = pattern.draw(
                 availability, key_of(now, "availability"), round, clients
@@ -646,7 +646,7 @@ def _run(
         if found is None:
             availability: Any = ()
             if bare.participation is not None:
-                zeroth = key_of(jax.random.fold_in(key, 0), "availability")
+                zeroth = key_of(round_key(key, 0), "availability")
                 availability = bare.participation.begin(zeroth, problem.clients)
             coming = _cohorts(bare, key, availability, 1, rounds, shared)
             who, data = next(coming)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from fljax import _check, requirements, schedules
 from fljax._linalg import accumulated, all_finite
 from fljax._memory import check_fits
-from fljax._numerics import key_of, represented
+from fljax._numerics import key_of, represented, round_key
 from fljax._rows import Rows
 from fljax.algorithms import Algorithm, start_models
 from fljax.graphs import Graph, Relearned, Varying
@@ -191,7 +191,7 @@ def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
 def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
     """State before the first round; ``key`` is that of the run, whose rounds count from 1."""
     problem, privacy, pattern = prepared.problem, simulation.privacy, simulation.participation
-    zeroth, network = jax.random.fold_in(key, 0), requirements.shown(prepared.network)
+    zeroth, network = round_key(key, 0), requirements.shown(prepared.network)
     ledger = () if privacy is None else type(privacy).ledger
     size = simulation.algorithm.message_size_of(problem)
     said = start_models(problem)
@@ -235,7 +235,7 @@ def look(
 
     ``linked`` makes its link: one of another kind can record the messages.
     """
-    now, pattern = jax.random.fold_in(key, round), simulation.participation
+    now, pattern = round_key(key, round), simulation.participation
     stream, problem = prepared.problem.observe(carry.stream, now, round)
     available, availability = None, carry.availability
     if problem is not prepared.problem and not simulation.among_peers:

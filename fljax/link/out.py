@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from fljax import _check
 from fljax._linalg import rounded_off
-from fljax._numerics import key_of
+from fljax._numerics import key_of, round_key
 from fljax.federation import Federation
 from fljax.graphs import Graph
 from fljax.link.compression import WORD, Compressor
@@ -123,7 +123,7 @@ class Out:
         """Return a key that is the same in all rounds, for draws that rounds have in common."""
         if self._root is None:
             raise ValueError(f"draws for {purpose} that rounds share need the run's key, root=.")
-        return key_of(jax.random.fold_in(self._root, 0), purpose)  # rounds count from 1
+        return key_of(round_key(self._root, 0), purpose)
 
     def send(
         self,

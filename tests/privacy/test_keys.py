@@ -10,6 +10,7 @@ from jax.extend.random import define_prng_impl
 
 import fljax as fl
 from fljax import _generator as house
+from fljax._numerics import PURPOSES, key_of, round_key
 from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, DiscreteZCDP, NoisyGradients
 
 ROUNDS = 3
@@ -127,6 +128,26 @@ def test_no_two_uses_of_a_private_run_have_one_key(recorder, kind, generator):
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
+def test_keys_of_rounds_and_purposes_are_none_that_are_split_off(generator):
+    key = jax.random.key(3, impl=house.GENERATORS[generator])
+    ours = [round_key(key, n) for n in range(5)]
+    ours += [key_of(ours[1], purpose) for purpose in PURPOSES]
+    others = [
+        other
+        for parent in (key, ours[1])
+        for other in (*jax.random.split(parent, 20), *jax.vmap(_fold(parent))(jnp.arange(20)))
+    ]
+    data = [tuple(jax.random.key_data(k).tolist()) for k in ours]
+    assert len(set(data)) == len(data)
+    if generator != house.GENERATOR:  # folds numbers into keys apart from what it splits off
+        assert not set(data) & {tuple(jax.random.key_data(k).tolist()) for k in others}
+
+
+def _fold(key):
+    return lambda number: jax.random.fold_in(key, number)
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
 def test_private_numbers_are_of_no_key_that_a_generator_derives(generator):
     key = jax.random.key(3, impl=house.GENERATORS[generator])
     derived = [jax.random.fold_in(key, i) for i in range(20)]
@@ -165,8 +186,9 @@ def test_a_class_that_draws_by_itself_gets_a_key_of_its_own():
     key = jax.random.key(0, impl="threefry2x32")
     fl.run(simulation, key=key, rounds=2)
     jax.effects_barrier()
-    rounds = [jax.random.fold_in(key, n) for n in range(4)]
-    others = [*rounds, *(jax.random.fold_in(r, p) for r in rounds for p in range(15))]
+    rounds = [round_key(key, n) for n in range(4)]
+    others = [*rounds, *(jax.random.fold_in(r, p) for r in rounds for p in range(20))]
+    others += [key_of(r, p) for r in rounds for p in PURPOSES if p != "privacy"]
     known = {tuple(jax.random.key_data(k).tolist()) for k in others}
     assert len(set(seen)) == 2
     assert not known & set(seen)
