@@ -21,7 +21,7 @@ from fljax.link.uploads import Agreed, Masked
 from fljax.privacy import Notion
 from fljax.privacy.discrete import PrivateNoise
 
-__all__ = ["ROUNDINGS", "Out", "check_once"]
+__all__ = ["ROUNDINGS", "Out", "check_numbers"]
 
 T = TypeVar("T")
 
@@ -209,11 +209,13 @@ class Out:
             return self._masked(message, around, sending, agreed)
         return self._attacked(message, clients, sending, around[None])
 
-    def _of_clients(self, clients: Int[Array, " rows"], sending: Any) -> Bool[Array, " rows"]:
-        """Which rows are sent: none of clients that do not exist, or ``ValueError`` where these,
-        and clients with two rows, are known.
+    def _of_clients(
+        self, clients: Int[Array, " rows"], sending: Any, once: bool = True
+    ) -> Bool[Array, " rows"]:
+        """Which rows are sent: none of clients that do not exist, or ``ValueError`` where these
+        are known, and, unless a client may have several, where one has two rows.
         """
-        check_once(clients, sending, self._clients)
+        check_numbers(clients, sending, self._clients, once)
         return jnp.asarray(sending) & (clients >= 0) & (clients < self._clients)
 
     def _perturb(
@@ -488,8 +490,8 @@ class Out:
         self.traffic = self.traffic.plus(new)
 
 
-def check_once(clients: Array, sending: Array, count: int) -> None:
-    """Raise ``ValueError`` where a client is known to send two messages as one, or not to exist."""
+def check_numbers(clients: Array, sending: Array, count: int, once: bool) -> None:
+    """Raise ``ValueError`` where a client is known not to exist, or to send two messages as one."""
     if not (_check.is_concrete(clients) and _check.is_concrete(sending)):
         return
     numbers, times = np.unique(np.asarray(clients)[np.asarray(sending)], return_counts=True)
@@ -499,7 +501,7 @@ def check_once(clients: Array, sending: Array, count: int) -> None:
             f"client {unknown[0]} sends a message, and clients are numbered from 0 to {count - 1}; "
             "give numbers of clients (clients=), or leave out rows of nobody (sending=False)."
         )
-    if np.any(times > 1):
+    if once and np.any(times > 1):
         raise ValueError(
             f"client {numbers[np.argmax(times)]} sends {times.max()} rows of one message; give "
             "each client one row (clients=), and join its contents into it."

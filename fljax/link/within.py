@@ -48,7 +48,8 @@ class Within(Out):
             jax.random.fold_in(self.key("gradients"), self._descents),
             self._stages.privacy,
         )
-        present = self._of_clients(participants.numbers, participants.here)
+        # Participants that are drawn with replacement release a gradient as often as drawn.
+        present = self._of_clients(participants.numbers, participants.here, once=False)
 
         def one(model: Array, step: Array) -> tuple[Array, Any]:
             k_batch, k_noise = jax.random.split(jax.random.fold_in(key, step))

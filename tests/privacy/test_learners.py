@@ -586,7 +586,7 @@ def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, m
     algorithm, privacy, clip, rate = LEARNERS[name]
     pytest.importorskip("dp_accounting")
     if name.startswith("DP-SGD"):  # others' noise is not the attacker's to hear
-        monkeypatch.setattr(fl.privacy.NoisyGradients, "noise", only_of_client(0))
+        monkeypatch.setattr(fl.privacy.NoisyGradients, "draw", only_of_client(0))
     claim = claimed(simulate(algorithm, privacy, worlds(True)))
     result = attacked(algorithm, privacy, clip, rate)
     assert 0.7 * claim < result < claim, (result, claim)
