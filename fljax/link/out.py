@@ -314,8 +314,10 @@ class Out:
         released, unhidden = noise.added_to(clean, sensitivity)
         moved = jnp.where(exposed, rounding / jnp.where(exposed, sensitivity, 1) + unhidden, 0)
         self.rounding = jnp.maximum(self.rounding, jnp.max(moved).astype(self.rounding.dtype))
-        # A choice has XLA draw the noise anew in every use of what is released.
-        return released if sending is None else jnp.where(sending[:, None], released, 0)
+        if sending is None:
+            return released
+        # Without the barrier XLA draws the noise anew in every use of the chosen rows.
+        return jnp.where(sending[:, None], jax.lax.optimization_barrier(released), 0)
 
     def _open(self, value: T, what: str) -> T:
         """Return values sent unperturbed, which must not depend on private data; audits see them.

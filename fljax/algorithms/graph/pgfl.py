@@ -181,7 +181,7 @@ class PGFL(Algorithm):
         before, turns = who.take(state.model), self.inner_iterations
         model = prox(data, who.take(state.factor), center, before, turns)
         now.witness(jnp.where(who.here, data.sample_gradient_norm(model), 0))
-        rounding = prox_rounding(center, before, model, turns)
+        rounding = prox_rounding(data, center, before, model, turns)
         heard = link.send(model, clients=who.clients, sending=who.here, rounding=rounding)
 
         said = heard - dual / self.penalty

@@ -75,7 +75,7 @@ class NetworkedADMM(Algorithm):
         model = prox(now.problem, state.factor, center, state.model, self.inner_iterations)
         now.witness_at(model)
 
-        rounding = prox_rounding(center, state.model, model, self.inner_iterations)
+        rounding = prox_rounding(now.problem, center, state.model, model, self.inner_iterations)
         heard, inbox = now.link.exchange(model, rounding=rounding)
         received = inbox.sum()
         dual = state.dual + self.penalty * (degree * heard - received)
