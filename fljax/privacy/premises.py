@@ -157,8 +157,8 @@ def table() -> str:
     lines = ["| mechanism | promise | theorem | premises |", "| --- | --- | --- | --- |"]
     for name, (promise, theorem, premises) in PROMISES.items():
         lines.append(f"| `{name}` | {promise} | {theorem} | {', '.join(premises)} |")
-    lines += ["", "| premise | says | test | attack that was tried |", "| --- | --- | --- | --- |"]
+    lines += ["", "| premise | says | attack that was tried | test |", "| --- | --- | --- | --- |"]
     for name, premise in PREMISES.items():
         test = premise.test.split("::")[1]
-        lines.append(f"| {name} | {premise.statement} | `{test}` | {premise.attack} |")
+        lines.append(f"| {name} | {premise.statement} | {premise.attack} | `{test}` |")
     return "\n".join(lines)
