@@ -18,7 +18,7 @@ from tests.site.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
-#: Bytes of a page without its pictures, a third of which is the list of all pages; pages of source
+#: Bytes of a page without its pictures, a fifth of which is the list of all pages; pages of source
 #: code are as long as the source.
 LARGEST = 330_000
 #: The lists of all results and of all names, which may have three times as much.
