@@ -14,6 +14,7 @@ Shapes: ``K`` clients, ``D`` parameters, ``R`` rounds of a transcript, ``T = R -
 that it can evaluate (an inequality for round ``n`` involves round ``n + 1``).
 """
 
+import functools
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -24,13 +25,12 @@ from jaxtyping import Array, Float, Key
 from fljax import _check
 from fljax._arguments import checked
 from fljax._generator import as_key
-from fljax._module import replace
 from fljax._numerics import HIGHEST
 from fljax.algorithms import ZCDPNFL
 from fljax.engine import begin, look, noise_plan, prepare
 from fljax.graphs import Graph
+from fljax.link import Link
 from fljax.privacy import ZCDP, Gap
-from fljax.privacy.notions import Release
 from fljax.problems import Problem
 from fljax.simulation import Simulation
 
@@ -172,24 +172,27 @@ class Transcript(NamedTuple):
         return self.heard.shape[0] - 2
 
 
-class _Given:
-    """A privacy mechanism with noise that was drawn beforehand."""
+class _WithGivenNoise(Link):
+    """A round's link that adds given noise to messages, as it is: no budget places it on a grid."""
 
-    ledger = ()
-    gradient_bound = 0.0
-    neighbors = "replace"
+    def __init__(self, noise: Float[Array, "clients dim"], *of_the_round: Any) -> None:
+        super().__init__(*of_the_round)
+        self._given = noise
 
-    def __init__(self, noise: Float[Array, "clients dim"]) -> None:
-        self._noise = noise
+    @property
+    def _scope(self) -> str:
+        """Messages are perturbed."""
+        return "message"
 
-    def plan(self, sensitivity: Any, rounds: int) -> None:
-        """Do nothing, as the noise is given."""
-
-    def release(self, plan: Any, sensitivity: Array, *_: Any) -> Release:
-        return Release(jnp.ones_like(sensitivity), {})
-
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any, *_: Any) -> Array:
-        return self._noise.astype(dtype)
+    def _perturb(
+        self,
+        notion: Any,
+        message: Array,
+        clients: Array,
+        sending: Array | None,
+        rounding: Array | None,
+    ) -> Array:
+        return message + self._given[clients].astype(message.dtype)
 
 
 @checked
@@ -241,10 +244,8 @@ def _transcribe(simulation: Simulation, key: Array, noise: Array | None, rounds:
 
     def one_round(carry, given):
         ordinal, injected = given
-        setting = simulation
-        if injected is not None:
-            setting = replace(simulation, privacy=_Given(injected))
-        now, _, _ = look(setting, prepared, key, carry, ordinal, rounds)
+        linked = Link if injected is None else functools.partial(_WithGivenNoise, injected)
+        now, _, _ = look(simulation, prepared, key, carry, ordinal, rounds, linked)
         state = algorithm.step(carry.state, now)
         return carry._replace(state=state), seen(state)
 
