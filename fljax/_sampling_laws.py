@@ -130,6 +130,7 @@ def _check_selector(clients: int, rounds: int, given: tuple[Selector, Any]) -> N
     name, law = f"{type(selector).__name__}.law", selector.law(clients)
     if law is None:
         return
+    _check_turns(name, law)
     if law.sampling is None:
         if law.separation > 1:
             _check_separation(selector, network, law, clients, rounds)
@@ -171,6 +172,16 @@ def _chosen(
 
     keys = jax.random.split(key, len(rounds))
     return jax.lax.map(one, (keys, rounds, available), batch_size=SIDE_BY_SIDE)
+
+
+def _check_turns(name: str, law: Law) -> None:
+    """Raise ``ValueError`` for draws by turns, whose groups a comparison would have to know."""
+    if law.sampling is not None and law.separation > 1:
+        raise ValueError(
+            f"{name} declares random draws by turns (sampling={law.sampling!r} beside "
+            f"separation={law.separation}), which are accounted for where the library draws them; "
+            "choose by fljax.participation.Cyclic(cohorts, fraction), or declare sampling=None."
+        )
 
 
 def _times(who: Participants, clients: int) -> Int[Array, " clients"]:
@@ -266,7 +277,10 @@ def _check_batches(rounds: int, simulation: Simulation) -> None:
     """Compare the batches of a user's algorithm with the law that it declares of them."""
     algorithm, problem = simulation.algorithm, simulation.problem
     law = algorithm.sampling(problem)
-    if law is None or law.sampling is None or not _numbered(problem):
+    if law is None or law.sampling is None:
+        return
+    _check_turns(f"{type(algorithm).__name__}.sampling", law)
+    if not _numbered(problem):
         return
     real = np.asarray(problem.weights) > 0
     counts = real.sum(axis=1)

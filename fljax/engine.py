@@ -163,7 +163,7 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     """
     privacy = simulation.privacy
     if isinstance(privacy, CentralGaussian):
-        return privacy.plan(simulation.algorithm.selection, simulation.problem.clients)
+        return privacy.plan(simulation.algorithm.selection, simulation.problem.clients, rounds)
     if not isinstance(privacy, Notion):
         return None
     return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
@@ -464,7 +464,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         known["promised_bound"] = promised = prepared.problem.promised_bound()
         known["nominal"] |= promised > bound * (1 + promises.ROUNDING)
     elif privacy is not None:
-        known |= _sampled(simulation)
+        known |= _sampled(simulation, prepared)
     if isinstance(privacy, CentralGaussian):
         known["update_clip"] = carry.memory.mechanism.clip
     network = None if isinstance(prepared.network, Varying) else prepared.network
@@ -489,13 +489,13 @@ def _proportional(some: Array | None, others: Array | None) -> Array:
     return jnp.all(jnp.abs(one - other) <= 1e-4)
 
 
-def _sampled(simulation: Simulation) -> dict[str, Array]:
+def _sampled(simulation: Simulation, prepared: Prepared) -> dict[str, Array]:
     """The arguments that :func:`fljax.privacy.spent` needs for a sampled Gaussian mechanism."""
     privacy, algorithm, problem = simulation.privacy, simulation.algorithm, simulation.problem
     if isinstance(privacy, CentralGaussian):
-        law, records = algorithm.selection.law(problem.clients), problem.clients
-    else:
-        law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
+        law = algorithm.selection.law(problem.clients)
+        return privacy.sampled(prepared.plan, law, problem.clients)
+    law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
     amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]
     drawn = amplified and law.sampling == "drawn"
     return {

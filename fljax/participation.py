@@ -442,6 +442,9 @@ class _Law(NamedTuple):
     sampling: Literal["poisson", "drawn"] | None = None
 
 
+_OF_A_TURN = "A client takes part at most once in as many rounds as the separation."
+
+
 class Law(_Law):
     """The sampling law of a selector or of an algorithm's batches, whatever the data, as returned
     by :meth:`Selector.law` and :meth:`~fljax.algorithms.Algorithm.sampling`.
@@ -456,11 +459,12 @@ class Law(_Law):
       rate: the average share of all clients that takes part, in (0, 1].
       separation: the smallest number of rounds between two participations of a client.
       sampling: ``"poisson"`` or ``"drawn"`` (:mod:`fljax.privacy.accounting`): clients are drawn at
-        random, independently in each round; ``None``: they are not.
+        random, independently in each round; ``None``: they are not. With a separation above one
+        round, each client is drawn in the rounds of its turn alone, so many rounds apart.
 
     Raises:
-      TypeError, ValueError: numbers outside their ranges, an unknown sampling, or random sampling
-        with a separation above one round.
+      TypeError, ValueError: numbers outside their ranges, an unknown sampling, a number of drawn
+        clients with a separation above one round.
     """
 
     __slots__ = ()
@@ -475,12 +479,23 @@ class Law(_Law):
         _check.count("separation", separation)
         if sampling is not None:
             _check.choice("sampling", sampling, ("poisson", "drawn"))
-            if separation > 1:
+            if separation > 1 and sampling == "drawn":
                 raise ValueError(
                     f"a client drawn anew in every round may be drawn in two in a row, got "
                     f"separation={separation} beside sampling={sampling!r}; leave one of them out."
                 )
+            if separation > 1:
+                at_most = 1 / separation * (1 + 1e-6)  # as rounded
+                _check.interval("rate", rate, above=0, at_most=at_most, hint=_OF_A_TURN)
         return super().__new__(cls, rate, separation, sampling)
+
+    @property
+    def rate_of_turn(self) -> Array | float:
+        """The average share in the rounds in which it is a client's turn, rounded up."""
+        if self.separation == 1:
+            return self.rate
+        upwards = 1 + 4 * jnp.finfo(jnp.result_type(float)).eps
+        return jnp.minimum(self.rate * self.separation * upwards, 1.0)
 
 
 #: Methods of a selector that do not decide which clients are drawn.
@@ -575,19 +590,30 @@ class Everyone(Selector):
 
 @module
 class Cyclic(Selector):
-    """Cohorts in turn: client ``k`` takes part in round ``n`` if ``n - 1 = k`` modulo ``cohorts``.
+    r"""Cohorts in turn: client ``k`` takes part in round ``n`` if ``n - 1 = k`` modulo ``cohorts``.
+
+    With a fraction each client whose turn it is takes part with this probability, independently
+    (cyclic Poisson sampling, :func:`fljax.privacy.accounting.cyclic_poisson_epsilon`).
 
     Args:
       cohorts: >= 1.
+      fraction: in [0, 1], of those whose turn it is; all of them by default.
 
     Raises:
-      ValueError: more cohorts than clients.
+      ValueError: more cohorts than clients, a fraction outside [0, 1].
+
+    Example:
+      >>> Cyclic(10).law(100), Cyclic(10, fraction=0.25).law(100).sampling
+      (Law(rate=0.1, separation=10, sampling=None), 'poisson')
     """
 
     cohorts: int = static()
+    fraction: Float[Array, ""] | float | None = None
 
     def validate(self) -> None:
         _check.count("cohorts", self.cohorts)
+        if self.fraction is not None:
+            _check_probability(self, "fraction")
 
     def check(self, clients: int, network: Any = None) -> None:
         _check_subset("cohorts", self.cohorts, clients)
@@ -600,10 +626,17 @@ class Cyclic(Selector):
         clients = turn + self.cohorts * jnp.arange(most, dtype=jnp.int32)
         real = clients < len(available)
         clients = jnp.where(real, clients, 0)
-        return Participants(clients, real & available[clients])
+        here = real & available[clients]
+        if self.fraction is not None:
+            here = here & bernoulli(key, here.shape, self.fraction)
+        return Participants(clients, here)
 
     def law(self, clients: int) -> Law:
-        return Law(1 / self.cohorts, self.cohorts)
+        if self.fraction is None:
+            return Law(1 / self.cohorts, self.cohorts)
+        if self.cohorts == 1:
+            return Law(rate_drawn(self.fraction), sampling="poisson")
+        return Law(rate_drawn(self.fraction) / self.cohorts, self.cohorts, sampling="poisson")
 
 
 @module

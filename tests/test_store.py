@@ -263,7 +263,9 @@ def averaged(key, budget):
     cyclic = fl.participation.Cyclic(3)
     algorithm = fl.algorithms.FedAvg(0.05, weighting="equal", selector=cyclic)
     clip = fl.privacy.AdaptiveClip(0.05, share_noise=0.9)
-    privacy = fl.privacy.CentralGaussian(budget, clip=clip, bands=3)
+    privacy = fl.privacy.CentralGaussian(
+        budget, clip=clip, strategy=fl.privacy.matrices.square_root(3)
+    )
     problem = fl.problems.least_squares(k_data, clients=K, samples=10, dim=D)
     return fl.Simulation(problem, algorithm, privacy=privacy, metrics=["objective"])
 

@@ -465,12 +465,12 @@ class Server(Out):
             clean,
             noise,
             inexact * release.sensitivity[None],
-            mechanism.spent(took_part, around.dtype),
+            mechanism.spent(self._plan, state, took_part, around.dtype),
             only,
             None,
-            (ROUNDINGS + mechanism.bands) * rounded_off(clean),
+            ROUNDINGS * rounded_off(clean) + release.rounding,
         )
-        mean, state = mechanism.after(self._plan, state, release, sum_said[0])
+        mean, state = mechanism.after(self._plan, state, release, sum_said[0], took_part)
         self.memory = self.memory._replace(mechanism=state)
         return Arrived(around + mean, jnp.ones_like(around))
 

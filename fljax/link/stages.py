@@ -73,7 +73,7 @@ def begin(
         ]
     mechanism = None
     if isinstance(stages.privacy, CentralGaussian):
-        mechanism = stages.privacy.begin(dim, dtype)
+        mechanism = stages.privacy.begin(dim, dtype, clients)
     return Memory(line, past, losses, mechanism)
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._generator import private_normal
+from fljax._linalg import norm, rounded_off
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import represented
 from fljax.participation import Everyone, Law, Selector
@@ -25,8 +26,9 @@ from fljax.privacy import accounting
 from fljax.privacy.accounting._inputs import probability
 from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.discrete import PrivateNoise
+from fljax.privacy.matrices import Strategy
 
-__all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State", "banded_root"]
+__all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State"]
 
 #: Sensitivity of the sum of updates, in multiples of the clip, by relation of neighbors.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
@@ -41,14 +43,27 @@ class Plan(NamedTuple):
     expected: Array  # []  how many clients take part in a round, on average: the divisor
     update_noise: Array  # []  of the sum, in clips
     share_noise: Array  # []  of the number of updates within the clip, standard deviation
+    costs: Array  # [participations]  squared sensitivity that each one of a client adds, in clips
+    affected: Array | int  # number of releases that one participation may move
+    roundings: Array | int  # of a term of an encoded sum
+    separation: Array | int  # least number of rounds between two participations of a client
+
+
+class Correlated(NamedTuple):
+    """State of a strategy between rounds; rows are in deviations of their noise."""
+
+    encoder: Any  # of sums
+    decoder: Any  # of perturbed numbers
+    lengths: Any  # of the norms of sums, of which nothing cancels
+    participations: Array  # [K]  of each client so far
 
 
 class State(NamedTuple):
     """State of the mechanism between rounds."""
 
     clip: Array  # []  of this round
-    totals: Array  # [bands - 1, D]  sums of the last rounds, newest first, in deviations of noise
-    published: Array  # [bands - 1, D]  what was published of them, likewise
+    round: Array  # []  number of rounds so far
+    correlated: Correlated | None  # where noise is correlated over rounds
 
 
 class Published(NamedTuple):
@@ -57,7 +72,8 @@ class Published(NamedTuple):
     clean: Array  # [D], or [D + 1] with the share of updates within the clip
     noise: PrivateNoise  # of one row
     sensitivity: Array  # []  how far a neighbor moves it
-    total: Array  # [D]  the sum of the round; of several bands in deviations of noise
+    rounding: Array  # []  how far roundings of encoding may move it
+    correlated: Correlated | None
 
 
 @module
@@ -109,30 +125,31 @@ class CentralGaussian:
         w^{(n)}=w^{(n-1)}+\frac1m\Big(\sum_k\Delta_k\min\big(1,C/\|\Delta_k\|\big)
             +zC\,y^{(n)}\Big),\qquad \Delta_k=w_k-w^{(n-1)},
 
-    with a fixed :math:`m`, the number of clients that take part on average. For ``bands=1`` all
-    :math:`y^{(n)}` are independent standard normal vectors. For several bands,
-    :math:`y^{(n)}=\big(g^{(n)}-\sum_{j=1}^{b-1}c_jy^{(n-j)}\big)/c_0` with normal :math:`g` and
-    :math:`c_j\propto\binom{2j}j4^{-j}`, :math:`\|c\|=1`: the banded square root of the matrix of
-    prefix sums. The noise of a round then cancels a part of the noise of earlier rounds, so that
-    less noise remains in their sum, as in DP-FTRL. It is computed the other way around: with
-    :math:`x` the sums in deviations of their noise, the server perturbs
-    :math:`\theta^{(n)}=\sum_jc_jx^{(n-j)}` by :math:`g^{(n)}` alone, on the grid of
-    :func:`fljax.privacy.discrete.perturbed`, and publishes
-    :math:`\big(\theta^{(n)}+g^{(n)}-\sum_{j\ge1}c_j\hat x^{(n-j)}\big)/c_0`, a function of
-    perturbed numbers.
+    with a fixed :math:`m`, the number of clients that take part on average. Without a strategy all
+    :math:`y^{(n)}` are independent standard normal vectors. With one,
+    :math:`y=C^{-1}g` of independent normal vectors :math:`g` and the lower-triangular matrix
+    :math:`C` of rounds: the noise of a round cancels a part of the noise of earlier rounds, so
+    that less noise remains in their sum, as in DP-FTRL. It is computed the other way around: with
+    :math:`x` the sums in deviations of their noise, the server perturbs :math:`\theta=Cx` by
+    :math:`g` alone, on the grid of :func:`fljax.privacy.discrete.perturbed`, and publishes
+    :math:`C^{-1}(\theta+g)`, a function of perturbed numbers.
 
     The privacy cost of a client is, each time it takes part, one Gaussian release of multiplier
-    :math:`z`: :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). Columns
-    of the banded matrix that are ``bands`` rounds apart are orthogonal, so this holds for
-    correlated noise too, provided that no client takes part more often than that. Where the server
-    draws the participants and keeps them secret, :func:`fljax.privacy.spent` also accounts for the
-    amplification by sampling.
+    :math:`z`: :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). Under a
+    strategy its :math:`k`-th participation costs so many times what that adds to the squared
+    sensitivity of :math:`C`
+    (:meth:`~fljax.privacy.matrices.Strategy.participation_costs`), for the smallest number of
+    rounds between two participations that the selector allows. Where the server draws the
+    participants and keeps them secret, :func:`fljax.privacy.spent` also accounts for the
+    amplification by sampling; under a strategy, where it has at most as many bands as there are
+    rounds between the draws of one client (:class:`~fljax.participation.Cyclic` with a fraction).
 
     Args:
       noise_multiplier: :math:`z>0`: standard deviation of the noise on the sum, in multiples of
         the clip.
       clip: :math:`C>0`, or :class:`AdaptiveClip`.
-      bands: :math:`b\ge1`, the number of rounds over which the noise is correlated.
+      strategy: :math:`C`, of :mod:`fljax.privacy.matrices`; independent noise by default.
+        ``square_root(b)`` needs no optimization.
       neighbors: ``"add-or-remove"``: one client takes part or sends nothing, in every round;
         ``"replace"``: it has other data. The divisor is public and the same for both neighbors.
       arrivals: whether the rounds in which a client has new data of a stream
@@ -149,13 +166,13 @@ class CentralGaussian:
 
     Raises:
       ValueError: numbers out of their ranges; a ``share_noise`` of the adaptive clip that leaves
-        no part of the noise multiplier for the updates; several bands where clients can take part
-        more often than every ``bands`` rounds; secret arrivals where the draw of participants
-        depends on them.
+        no part of the noise multiplier for the updates; more rounds than a strategy is made for;
+        secret arrivals where the draw of participants depends on them.
 
     Reference:
       McMahan et al. 2018, Algorithm 1 (a fixed divisor); Andrew et al. 2021; Kairouz et al. 2021
-      (DP-FTRL); Choquette-Choo et al. 2023 (banded matrices).
+      (DP-FTRL); Denisov et al. 2022 and Choquette-Choo et al. 2023 (matrices, several
+      participations, amplification).
 
     Example:
       >>> import jax, fljax as fl
@@ -169,11 +186,25 @@ class CentralGaussian:
       >>> results = fl.run(simulation, rounds=100, record_every=50)
       >>> fl.privacy.spent(results, delta=1e-5).epsilon.values.round(1).tolist()
       [5.1, 7.0]
+
+      Noise that is correlated over rounds, for clients that take turns:
+
+      >>> strategy = fl.privacy.matrices.optimize_banded_toeplitz(100, bands=10, separation=10)
+      >>> results = fl.run(
+      ...     fl.Simulation(
+      ...         problem=simulation.problem,
+      ...         algorithm=fl.algorithms.FedAvg(0.1, selector=fl.participation.Cyclic(10)),
+      ...         privacy=fl.privacy.CentralGaussian(5.0, clip=0.5, strategy=strategy),
+      ...     ),
+      ...     rounds=100,
+      ... )
+      >>> round(float(fl.privacy.spent(results, delta=1e-5).epsilon[-1]), 1)
+      2.6
     """
 
     noise_multiplier: Float[Array, ""] | float
     clip: AdaptiveClip | Float[Array, ""] | float = 1.0
-    bands: int = static(default=1)
+    strategy: Strategy | None = None
     neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
     arrivals: Literal["public", "secret"] = static(default="public")
 
@@ -188,7 +219,8 @@ class CentralGaussian:
         )
         if not isinstance(self.clip, AdaptiveClip):
             _check.positive("clip", self.clip, "It is the largest norm of an update.")
-        _check.count("bands", self.bands)
+        if self.strategy is not None:
+            _check.kind("strategy", self.strategy, Strategy)
         _check.choice("neighbors", self.neighbors, _MOVED)
         _check.choice("arrivals", self.arrivals, ("public", "secret"))
 
@@ -253,15 +285,18 @@ class CentralGaussian:
         _check.count("clients", clients)
         selector.check(clients)
         law = mechanism._law(selector, clients)
+        costs = mechanism._costs(law, rounds)
         secret = mechanism.arrivals == "secret"  # then every client pays for every round
+        if mechanism.strategy is None and secret:
+            costs = np.ones(rounds)
         solve = functools.partial(
             _least_noise,
-            rounds if secret else -(-rounds // law.separation),
             mechanism.neighbors,
-            law.sampling if amplifies(law.sampling, mechanism.neighbors) else None,
+            law.sampling if mechanism.is_amplified(law) else None,
             clients,
+            len(costs),
         )
-        given = epsilon, delta, law.rate
+        given = epsilon, delta, law.rate_of_turn, costs.sum(), costs[0]
         if all(_check.is_concrete(value) for value in given):
             return replace(mechanism, noise_multiplier=float(solve(*given)))
         shape = jax.ShapeDtypeStruct((), float_dtype())
@@ -269,16 +304,21 @@ class CentralGaussian:
         multiplier = jax.pure_callback(solve, shape, *given, vmap_method="broadcast_all")
         return replace(mechanism, noise_multiplier=multiplier)
 
-    def plan(self, selector: Selector, clients: int) -> Plan:
-        """Return what is fixed for a run with this selector of participants.
+    def plan(self, selector: Selector, clients: int, rounds: int) -> Plan:
+        """Return what is fixed for a run of so many rounds with this selector of participants.
 
         Raises:
           ValueError: a selector without a known law, or one that the mechanism does not support.
         """
         law = self._law(selector, clients)
         expected, multiplier = law.rate * clients, self.noise_multiplier
+        affected, roundings, costs = 1, 0, np.ones(1)
+        if self.strategy is not None:
+            costs, roundings = self._costs(law, rounds), self.strategy.roundings(rounds)
+            affected = rounds if self._meets(law) else min(self.strategy.bands or rounds, rounds)
+        of_rounds = jnp.asarray(costs), affected, roundings, law.separation
         if not isinstance(self.clip, AdaptiveClip):
-            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()))
+            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()), *of_rounds)
         share = self.clip.share_noise * expected
 
         def check(share: Any, expected: Any, multiplier: Any) -> None:
@@ -292,7 +332,57 @@ class CentralGaussian:
 
         _check.known(check, share, expected, multiplier)
         left = multiplier**-2.0 - (2 * share) ** -2.0
-        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share))
+        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share), *of_rounds)
+
+    def _meets(self, law: Law) -> bool:
+        """Whether one release may hold two participations of a client."""
+        assert self.strategy is not None
+        bands = self.strategy.bands
+        return bands is None or bands > law.separation
+
+    def _costs(self, law: Law, rounds: int) -> Array | np.ndarray:
+        """What each participation of a client adds to the squared sensitivity, in clips, rounded
+        up; of traced strategies once their numbers are known.
+        """
+        count = -(-rounds // law.separation)
+        if self.strategy is None:
+            return np.ones(count)
+        horizon = self.strategy.horizon
+        if horizon is not None and rounds > horizon:
+            raise ValueError(
+                f"the strategy is made for {horizon} rounds, and the run has {rounds}; make one "
+                "for as many rounds."
+            )
+        leaves, structure = jax.tree.flatten(self.strategy)
+        dtype = np.dtype(float_dtype())
+
+        def costs(*numbers: Any) -> np.ndarray:
+            arrays = [np.asarray(each) for each in numbers]
+            given = tuple((each.dtype.str, each.shape, each.tobytes()) for each in arrays)
+            exact = _participation_costs(structure, given, rounds, law.separation)
+            return np.nextafter(exact.astype(dtype), dtype.type(np.inf))
+
+        if all(_check.is_concrete(leaf) for leaf in leaves):
+            return costs(*leaves)
+        shape = jax.ShapeDtypeStruct((count,), dtype)
+        return jax.pure_callback(costs, shape, *leaves, vmap_method="sequential")
+
+    def is_amplified(self, law: Law) -> bool:
+        """Whether secret sampling by this law amplifies the guarantee."""
+        alone = self.strategy is None or not self._meets(law)
+        return alone and amplifies(law.sampling, self.neighbors)
+
+    def sampled(self, plan: Plan, law: Law, clients: int) -> dict[str, Array]:
+        """Return what :func:`fljax.privacy.spent` needs for amplification by sampling: the
+        multiplier of a release, the rate and the number of clients that are drawn from.
+        """
+        amplified = self.is_amplified(law)
+        drawn = amplified and law.sampling == "drawn"
+        return {
+            "noise_multiplier": jnp.asarray(self.noise_multiplier) / jnp.sqrt(plan.costs[0]),
+            "sampling_rate": jnp.asarray(law.rate_of_turn if amplified else 1.0),
+            "drawn_from": jnp.asarray(clients if drawn else 0),
+        }
 
     def _law(self, selector: Selector, clients: int) -> Law:
         """Return the selector's law; ``ValueError`` where it cannot be accounted for."""
@@ -302,12 +392,6 @@ class CentralGaussian:
                 f"how {type(selector).__name__} chooses is not accounted for under "
                 "CentralGaussian; take Everyone, Fraction, Drawn or Cyclic of fljax.participation."
             )
-        if self.bands > 1 and law.separation < self.bands:
-            raise ValueError(
-                f"noise correlated over {self.bands} rounds protects clients that take part at "
-                f"most every {self.bands} rounds, and {type(selector).__name__} may choose one "
-                f"after {law.separation}; choose by fljax.participation.Cyclic({self.bands})."
-            )
         if self.arrivals == "secret" and law.sampling == "drawn":
             raise ValueError(
                 f"{type(selector).__name__} draws among those who have new data, so that one "
@@ -316,11 +400,20 @@ class CentralGaussian:
             )
         return law
 
-    def begin(self, dim: int, dtype: Any) -> State:
+    def begin(self, dim: int, dtype: Any, clients: int) -> State:
         """Return the state before the first round."""
+        adaptive = isinstance(self.clip, AdaptiveClip)
         first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
-        none = jnp.zeros((self.bands - 1, dim), dtype)
-        return State(jnp.asarray(first, dtype), none, none)
+        correlated = None
+        if self.strategy is not None:
+            numbers = dim + adaptive
+            correlated = Correlated(
+                self.strategy.begin(numbers, dtype),
+                self.strategy.begin(numbers, dtype),
+                self.strategy.absolute().begin((), dtype),
+                jnp.zeros(clients, jnp.int32),
+            )
+        return State(jnp.asarray(first, dtype), jnp.zeros((), jnp.int32), correlated)
 
     def release(
         self,
@@ -345,20 +438,25 @@ class CentralGaussian:
         # A clip below what has all its digits would leave its noise without them.
         clip = represented(state.clip, state.clip >= 0)
         scale = (plan.update_noise * clip).astype(dtype)
-        clean = total
-        if self.bands > 1:
-            column = jnp.asarray(banded_root(self.bands), dtype)
-            total = total / scale
-            before = jnp.sum(column[1:, None] * state.totals, axis=0)
-            clean = scale * (column[0] * total + before)
+        clean, rounding, correlated = total, jnp.zeros((), dtype), state.correlated
         if isinstance(self.clip, AdaptiveClip):
             # The share of updates within the clip is one number more, in units of its noise.
             unit = (scale / plan.share_noise).astype(dtype)
             clean = jnp.append(clean, unit * (within - count / 2))
+        moved = self.moved * scale / self.noise_multiplier
+        if self.strategy is not None and correlated is not None:
+            row = clean / scale
+            encoder, encoded = self.strategy.encode(correlated.encoder, row)
+            lengths, length = self.strategy.absolute().encode(correlated.lengths, norm(row))
+            correlated = correlated._replace(encoder=encoder, lengths=lengths)
+            clean = scale * encoded
+            # What several releases move together is as long as their number's square root.
+            each = plan.roundings * rounded_off((scale * length)[None, None])[0]
+            rounding = each * jnp.sqrt(jnp.asarray(plan.affected, dtype))
+            moved = moved * jnp.sqrt(plan.costs[0])
         drawn = private_normal(key, clean.shape, dtype)
-        moved = (self.moved * scale / self.noise_multiplier).astype(dtype)
-        noise = PrivateNoise(drawn[None], scale[None], releases=self.bands)
-        return Published(clean, noise, moved, total)
+        noise = PrivateNoise(drawn[None], scale[None], releases=plan.affected)
+        return Published(clean, noise, moved.astype(dtype), rounding, correlated)
 
     @property
     def moved(self) -> float:
@@ -366,7 +464,12 @@ class CentralGaussian:
         return _MOVED[self.neighbors]
 
     def after(
-        self, plan: Plan, state: State, release: Published, said: Float[Array, " numbers"]
+        self,
+        plan: Plan,
+        state: State,
+        release: Published,
+        perturbed: Float[Array, " numbers"],
+        took_part: Bool[Array, " clients"],
     ) -> tuple[Float[Array, " dim"], State]:
         """Return the mean update that the server computes from its release, and the next state.
 
@@ -374,97 +477,111 @@ class CentralGaussian:
           plan: of the run.
           state: from the previous round.
           release: what :meth:`release` returned.
-          said: its numbers after noise was added.
+          perturbed: its numbers after noise was added.
+          took_part: whose updates are in it.
         """
-        scale, clip = release.noise.scale[0], state.clip
+        scale, clip, correlated = release.noise.scale[0], state.clip, release.correlated
+        numbers = perturbed
+        if self.strategy is not None and correlated is not None:
+            decoder, row = self.strategy.decode(correlated.decoder, numbers / scale)
+            times = correlated.participations + self._pays(took_part).astype(jnp.int32)
+            correlated = correlated._replace(decoder=decoder, participations=times)
+            numbers = scale * row
         if isinstance(self.clip, AdaptiveClip):
-            said, counted = said[:-1], said[-1] * plan.share_noise / scale
+            numbers, counted = numbers[:-1], numbers[-1] * plan.share_noise / scale
             share = 0.5 + counted / plan.expected
             clip = clip * jnp.exp(-self.clip.learning_rate * (share - self.clip.quantile))
-        totals, published = state.totals, state.published
-        if self.bands > 1:
-            column = jnp.asarray(banded_root(self.bands), said.dtype)
-            before = jnp.sum(column[1:, None] * published, axis=0)
-            newest = (said / scale - before) / column[0]
-            said = scale * newest
-            totals = jnp.concatenate([release.total[None], totals])[:-1]
-            published = jnp.concatenate([newest[None], published])[:-1]
-        mean = (said / plan.expected).astype(said.dtype)
-        return mean, State(clip.astype(state.clip.dtype), totals, published)
+        mean = (numbers / plan.expected).astype(perturbed.dtype)
+        return mean, State(clip.astype(state.clip.dtype), state.round + 1, correlated)
 
-    def spent(self, took_part: Bool[Array, " clients"], dtype: Any) -> dict[str, Array]:
-        """Return what a round adds to the ledger. Every client counts each release, whether or not
-        it took part, since under secret sampling each may contain it; with secret arrivals
-        every client also pays rho for every round.
+    def _pays(self, took_part: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
+        """With secret arrivals every client pays for every round, until it has paid for as many as
+        it can take part in.
         """
-        if self.arrivals == "secret":
-            took_part = jnp.ones_like(took_part)
+        return jnp.ones_like(took_part) if self.arrivals == "secret" else took_part
+
+    def spent(
+        self,
+        plan: Plan,
+        state: State,
+        took_part: Bool[Array, " clients"],
+        dtype: Any,
+    ) -> dict[str, Array]:
+        """Return what a round adds to the ledger. Every client counts each release that may contain
+        it under secret sampling, whether or not it took part.
+
+        Args:
+          plan: of the run.
+          state: from the previous round.
+          took_part: whose updates are in the release.
+          dtype: of the ledger.
+        """
         rho = (self.moved / self.noise_multiplier) ** 2 / 2
+        if state.correlated is not None:
+            cost = plan.costs.at[state.correlated.participations]
+            rho = rho * cost.get(mode="fill", fill_value=0)
+        # Of the rounds in which it is some client's turn the first is its group's.
+        counted = state.round % plan.separation == 0
         return {
-            "rho": jnp.where(took_part, rho, 0).astype(dtype),
-            "releases": jnp.ones(took_part.shape, dtype),
+            "rho": jnp.where(self._pays(took_part), rho, 0).astype(dtype),
+            "releases": jnp.broadcast_to(counted, took_part.shape).astype(dtype),
         }
 
 
+@functools.lru_cache(maxsize=256)  # all seeds of a study ask alike
+def _participation_costs(
+    structure: Any, numbers: tuple[tuple[str, tuple[int, ...], bytes], ...], rounds: int, gap: int
+) -> np.ndarray:
+    leaves = [np.frombuffer(data, dtype).reshape(shape) for dtype, shape, data in numbers]
+    return jax.tree.unflatten(structure, leaves).participation_costs(rounds, gap)
+
+
 def _least_noise(
-    releases: int,
     neighbors: str,
     sampling: accounting.Sampling | None,
     clients: int,
-    epsilon: Any,
-    delta: Any,
-    rate: Any,
+    releases: int,
+    *given: Any,
 ) -> np.ndarray:
     """Return the noise multiplier whose releases spend each budget; NaN for an invalid budget.
 
     Args:
-      releases: the largest number of releases in which a client takes part.
       neighbors: the relation of neighbors.
       sampling: how participants are sampled in secret, where amplification is known for these
         neighbors; otherwise ``None``.
       clients: the number of clients sampled from.
-      epsilon: budgets.
-      delta: of each budget.
-      rate: sampling rate of each budget.
+      releases: the largest number of releases in which a client takes part.
+      given: epsilon, delta, the sampling rate, and the squared sensitivities of all releases of a
+        client together and of a single one, of each budget.
     """
-    budgets = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (epsilon, delta, rate)))
+    budgets = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in given))
     flat = zip(*(budget.ravel().tolist() for budget in budgets), strict=True)
     multipliers = [
-        _least_noise_of_one(releases, neighbors, sampling, clients, *one) for one in flat
+        _least_noise_of_one(neighbors, sampling, clients, releases, *one) for one in flat
     ]
     return np.asarray(multipliers, float_dtype()).reshape(budgets[0].shape)
 
 
 @functools.lru_cache(maxsize=1024)  # all seeds of a grid point ask alike
 def _least_noise_of_one(
-    releases: int,
     neighbors: str,
     sampling: accounting.Sampling | None,
     clients: int,
+    releases: int,
     epsilon: float,
     delta: float,
     rate: float,
+    squared: float,
+    largest: float,
 ) -> float:
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         return math.nan  # which is said once the whole grid is looked at
     epsilon *= 1 - _SPARED
     rho = float(accounting.zcdp_rho(epsilon, delta, "gaussian"))
-    multiplier = _MOVED[neighbors] * math.sqrt(releases / (2 * rho))
+    multiplier = _MOVED[neighbors] * math.sqrt(squared / (2 * rho))
     if sampling is None or rate >= 1:
         return multiplier
     records = clients if sampling == "drawn" else None
     sampled = accounting.sampled_gaussian_multiplier
-    return min(multiplier, sampled(epsilon, delta, releases, rate, sampling, records))
-
-
-def banded_root(bands: int) -> np.ndarray:
-    r"""Return the first column of the square root of the matrix of prefix sums, truncated to
-    ``bands`` entries and normalized: :math:`c_j\propto\binom{2j}j4^{-j}`.
-
-    Example:
-      >>> (banded_root(3) / banded_root(3)[0]).round(3).tolist()
-      [1.0, 0.5, 0.375]
-    """
-    steps = np.arange(1, bands)
-    column = np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
-    return column / np.linalg.norm(column)
+    amplified = sampled(epsilon, delta, releases, rate, sampling, records)
+    return min(multiplier, math.sqrt(largest) * amplified)

@@ -14,7 +14,6 @@ is an integer number of grid steps, and the two are added exactly:
 
 import decimal
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -214,7 +213,7 @@ def widened(
     sensitivity: Float[Array, "*rows"],
     numbers: int,
     dtype: Any,
-    releases: int = 1,
+    releases: Array | int = 1,
 ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
     r"""Return the deviation of Gaussian noise that hides the sensitivity of messages after rounding
     to its grid as well as the given one hides the sensitivity before, and the share of the
@@ -239,7 +238,7 @@ def widened(
     """
     exposed, steps = sensitivity > 0, normal_steps(dtype, (numbers,))
     ratio = jnp.where(exposed, scale, 0) / jnp.where(exposed, sensitivity, 1)
-    lost = ratio * (math.sqrt(numbers * releases) / steps)
+    lost = ratio * ((float(numbers) * releases) ** 0.5 / steps)
     # A step below the smallest number would be no grid.
     least = float(jnp.finfo(scale.dtype).tiny) * 2 * steps
     scale = jnp.where(exposed, jnp.maximum(scale, least), scale)
@@ -324,7 +323,7 @@ class PrivateNoise(NamedTuple):
     grid: Float[Array, " rows"] | None = (
         None  # of noise in whole steps, whose scale provides for it
     )
-    releases: int = 1  # in which one client's data may appear, and move them together
+    releases: Array | int = 1  # in which one client's data may appear, and move them together
 
     def added_to(
         self, clean: Float[Array, "rows numbers"], sensitivity: Float[Array, " rows"]

@@ -42,8 +42,22 @@ PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "CentralGaussian": (
         "rho-zCDP of a client, amplified under secret sampling",
-        "Bun & Steinke 2016; Choquette-Choo et al. 2023 (bands); Mironov et al. 2019 (sampling)",
-        ("clipped sum", "grid", "noise", "keys", "law", "rate", "booked", "only exit"),
+        (
+            "Bun & Steinke 2016; Denisov et al. 2022 and Choquette-Choo et al. 2023 (strategies); "
+            "Mironov et al. 2019 (sampling)"
+        ),
+        (
+            "clipped sum",
+            "participations",
+            "encoding",
+            "grid",
+            "noise",
+            "keys",
+            "law",
+            "rate",
+            "booked",
+            "only exit",
+        ),
     ),
     "NoisyGradients": (
         "rho-zCDP of a sample, amplified under secret sampling",
@@ -68,6 +82,7 @@ PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 _GRID, _ROUNDING = "tests/privacy/test_grid.py", "tests/privacy/test_rounding.py"
+_CORRELATED = "tests/privacy/test_correlated.py"
 
 #: The premises by name.
 PREMISES = {
@@ -88,6 +103,24 @@ PREMISES = {
         ("fljax._linalg.clipped_rows", "fljax.link.server.sum_rounding"),
         f"{_ROUNDING}::test_a_sum_over_many_clients_moves_by_one_client_at_most",
         "a million clients that add to and take from a sum near zero",
+    ),
+    "participations": Premise(
+        "under a strategy a client pays what its participations add to the sensitivity at most",
+        (
+            "fljax.privacy.matrices.Strategy.participation_costs",
+            "fljax.privacy.CentralGaussian.spent",
+        ),
+        f"{_CORRELATED}::test_a_client_pays_what_its_participations_add_to_the_sensitivity",
+        "a client in every round, whose columns overlap, against the whole claim",
+    ),
+    "encoding": Premise(
+        "roundings of encoding are counted, and make a run nominal above a hundredth",
+        (
+            "fljax.privacy.matrices.Strategy.roundings",
+            "fljax.privacy.matrices.Strategy.absolute",
+        ),
+        f"{_CORRELATED}::test_an_encoded_row_is_as_exact_as_is_said",
+        "rows of five sizes, whose terms cancel",
     ),
     "steps": Premise(
         "roundings of local steps are counted, and make a run nominal above a hundredth",

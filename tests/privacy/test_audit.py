@@ -354,7 +354,8 @@ def test_all_of_the_claim_is_found_in_correlated_noise(bands):
     problem = fl.problems.ridge(jax.random.key(0), clients=8, samples=5, dim=2)
     a, b = audit.corners(problem, radius=5.0, targets=(-100.0, 100.0), neighbors="client")
     selector = fl.participation.Cyclic(bands)
-    budget = fl.privacy.CentralGaussian(2.0, clip=0.1, bands=bands, neighbors="replace")
+    strategy = fl.privacy.matrices.square_root(bands)
+    budget = fl.privacy.CentralGaussian(2.0, clip=0.1, strategy=strategy, neighbors="replace")
     algorithm = fl.algorithms.FedAvg(0.1, weighting="equal", selector=selector)
     simulation = fl.Simulation(a, algorithm, privacy=budget)
     # So sure that an attack which finds everything is not above the claim by luck.

@@ -202,7 +202,7 @@ def exits():
             problem,
             turns,
             None,
-            CentralGaussian(1.0, bands=3),
+            CentralGaussian(1.0, strategy=fl.privacy.matrices.square_root(3)),
         ),
     }
 

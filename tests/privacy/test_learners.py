@@ -18,8 +18,8 @@ from fljax.algorithms.server import feddpsgd
 from fljax.engine import trace
 from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal, shuffled
 from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
-from fljax.privacy.central import banded_root
 from fljax.privacy.ledger import claimed_epsilon
+from fljax.privacy.matrices import column_normalized, identity, square_root
 from tests.cases import CLIENTS, DIM, EXACT, SIZES, make_data, make_objective, make_problem
 from tests.guides import programs
 from tests.reference import private
@@ -77,11 +77,19 @@ def server_draws(numbers=DIM, rounds=ROUNDS):
 def test_private_averaging_is_the_loop(selector, expected, bands):
     """DP-FedAvg, and DP-FTRL as one linear system over all rounds."""
     algorithm = FedAvg(0.05, epochs=3, weighting="equal", selector=selector)
-    mechanism = CentralGaussian(0.7, clip=0.2, bands=bands)
+    mechanism = CentralGaussian(0.7, clip=0.2, strategy=square_root(bands))
     ours, _ = trajectory(simulate(algorithm, mechanism))
     present = participants(selector)
     theirs = private.dp_fedavg(
-        make_objective(), 0.05, 3, present, expected, 0.7, 0.2, server_draws(), bands
+        make_objective(),
+        0.05,
+        3,
+        present,
+        expected,
+        0.7,
+        0.2,
+        server_draws(),
+        private.prefix_root(ROUNDS, bands),
     )
     close(ours, theirs, rtol=0, atol=1e-11)
     assert len({tuple(p) for p in present}) > 1 or isinstance(selector, Everyone)
@@ -214,7 +222,7 @@ def test_correlated_noise_leaves_less_in_the_sum_of_all_rounds():
     whole = private.prefix_root(40, 40)
     root = whole / whole[0, 0]
     close(root @ root, np.tril(np.ones((40, 40))), atol=1e-12)
-    column = banded_root(8)
+    column = np.asarray(square_root(8).coefficients)
     close(np.linalg.norm(column), 1)
     prefix = np.tril(np.ones((40, 40)))
     left = [
@@ -343,7 +351,7 @@ def budgeted(epsilon, selector, rounds=ROUNDS, **fields):
     [
         (None, {}),
         (None, {"neighbors": "replace", "arrivals": "secret"}),
-        (Cyclic(3), {"bands": 3}),
+        (Cyclic(3), {"strategy": square_root(3)}),
         (None, {"clip": AdaptiveClip(share_noise=9.0)}),
         (Fraction(0.2), {}),
         (Fraction(0.9), {}),
@@ -354,7 +362,7 @@ def test_a_budget_for_a_run_is_spent_and_not_exceeded(selector, fields):
     """As an axis of a study, in one program, and of one run: by what is printed afterwards."""
     if selector is not None:
         pytest.importorskip("dp_accounting")
-    axis = [0.5, 2.0, 8.0] if selector is None or fields.get("bands") else [2.0]
+    axis = [0.5, 2.0, 8.0] if selector is None or fields.get("strategy") else [2.0]
     study = fl.sweep(
         lambda key, epsilon: budgeted(epsilon, selector, **fields),
         grid={"epsilon": axis},
@@ -373,7 +381,7 @@ def test_a_budget_without_a_theorem_of_its_sampling_covers_a_client_that_is_alwa
     for fields, selector in (
         ({"neighbors": "replace"}, Fraction(0.5)),
         ({}, Drawn(2)),
-        ({"arrivals": "secret", "bands": 3}, Cyclic(3)),
+        ({"arrivals": "secret"}, Cyclic(3)),
     ):
         mechanism = budgeted(2.0, selector, **fields).privacy
         moved = {"add-or-remove": 1, "replace": 2}[mechanism.neighbors]
@@ -400,7 +408,7 @@ def test_no_point_of_a_study_has_a_budget_that_is_none(points):
         ({"selector": Drawn(6), "clients": 5}, "must be at most the 5 clients"),
         ({"selector": Subset(2), "clients": 5}, "how Subset chooses is not accounted for"),
         ({"selector": 0.5, "clients": 5}, "selector must be an instance of .*Selector, got 0.5"),
-        ({"bands": 3}, r"choose by fljax.participation.Cyclic\(3\)"),
+        ({"strategy": column_normalized(identity(), 4)}, "is made for 4 rounds, and the run has 5"),
         ({"clip": -1.0}, "clip must be finite and > 0"),
         (
             {"selector": Drawn(2), "clients": 5, "neighbors": "replace", "arrivals": "secret"},
@@ -597,7 +605,7 @@ def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
     """Who knows the matrix whitens all that is published; the claim is tight for it."""
     bands, rounds, z, seeds = 3, 6, 2.0, AUDIT["seeds"]
     algorithm = FedAvg(0.1, weighting="equal", selector=Cyclic(bands))
-    mechanism = CentralGaussian(z, clip=0.5, bands=bands)
+    mechanism = CentralGaussian(z, clip=0.5, strategy=square_root(bands))
     root = private.prefix_root(rounds, bands)
     took_part = (np.arange(rounds) % bands == 0).astype(float)
     shift = root @ took_part / z
@@ -638,8 +646,8 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
     algorithm, privacy, clip, rate = LEARNERS["DP-FedAvg"]
     honest = CentralGaussian.plan
 
-    def halved(self, selector, clients):
-        plan = honest(self, selector, clients)
+    def halved(self, selector, clients, rounds):
+        plan = honest(self, selector, clients, rounds)
         return plan._replace(update_noise=plan.update_noise / 2)
 
     claim = claimed(simulate(algorithm, privacy, worlds(True)))
@@ -657,7 +665,7 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
         (lambda: CentralGaussian(0.0), "noise_multiplier must be"),
         (lambda: CentralGaussian(math.nan), "noise_multiplier must be"),
         (lambda: CentralGaussian(1.0, clip=-1.0), "clip must be"),
-        (lambda: CentralGaussian(1.0, bands=0), "bands must be"),
+        (lambda: CentralGaussian(1.0, strategy=3), "strategy must be an instance of .*Strategy"),
         (lambda: CentralGaussian(1.0, neighbors="sample"), "unknown neighbors"),
         (lambda: AdaptiveClip(quantile=1.0), "quantile must be"),
         (lambda: AdaptiveClip(initial=0.0), "initial must be"),
@@ -757,8 +765,8 @@ def test_bad_input_says_what_is_wrong(build, match):
         ),
         (
             FedAvg(0.1, weighting="equal", selector=Cyclic(2)),
-            CentralGaussian(1.0, bands=3),
-            "choose by fljax.participation.Cyclic\\(3\\)",
+            CentralGaussian(1.0, strategy=column_normalized(identity(), 2)),
+            "is made for 2 rounds",
         ),
         (
             FedAvg(0.1, weighting="equal"),
@@ -868,7 +876,7 @@ def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, band
     z = 2.0 if neighbors == "replace" else 1.0
     selector = Cyclic(bands) if bands > 1 else None
     algorithm = FedAvg(0.1, weighting="equal", selector=selector)
-    mechanism = CentralGaussian(z, clip=0.5, bands=bands, neighbors=neighbors)
+    mechanism = CentralGaussian(z, clip=0.5, strategy=square_root(bands), neighbors=neighbors)
     quiet, loud = silence_and_noise(neighbors)
     simulation = simulate(algorithm, mechanism, loud)
     rounds = 2 * bands  # client 0 takes part twice, and what it said is heard out

@@ -23,6 +23,7 @@ from fljax.privacy import (
     NoisyGradients,
     PureDP,
 )
+from fljax.privacy.matrices import square_root
 from fljax.running import unperturbed
 from tests.cases import CASES, READING, make_network, make_problem, make_read, make_servers
 from tests.marks import quiet
@@ -98,12 +99,12 @@ def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):
     [
         DiscreteZCDP(1.0),
         CentralGaussian(1.0, AdaptiveClip(share_noise=0.5)),
-        CentralGaussian(1.0, bands=2),
+        CentralGaussian(1.0, strategy=square_root(2)),
     ],
 )
 def test_nor_under_other_mechanisms(budget):
     central = isinstance(budget, CentralGaussian)
-    selector = fl.participation.Cyclic(2) if central and budget.bands > 1 else None
+    selector = fl.participation.Cyclic(2) if central and budget.strategy else None
     algorithm = ConventionalFL(0.1)
     if central:
         algorithm = FedAvg(0.1, weighting="equal", selector=selector)

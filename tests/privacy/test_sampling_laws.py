@@ -177,7 +177,7 @@ class Sooner(Cyclic):
         (SameEveryTime(2), {"neighbors": "replace"}, "SameEveryTime.law declares a share of 0.2"),
         (OfTheAvailable(2), {"neighbors": "replace"}, "where some clients are absent"),
         (TakesTwice(2), {"neighbors": "replace"}, "takes one client twice"),
-        (Sooner(3), {"bands": 4}, "3 rounds after another"),
+        (Sooner(3), {}, "3 rounds after another"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fl.participation.Selector) else "",
 )

@@ -23,11 +23,11 @@ def prefix_root(rounds, bands):
     return matrix
 
 
-def dp_fedavg(objective, step, epochs, took_part, expected, z, bound, draws, bands=1):
+def dp_fedavg(objective, step, epochs, took_part, expected, z, bound, draws, matrix=None):
     """McMahan et al. 2018, Algorithm 1, a fixed divisor; correlated noise as a whole matrix
     (Choquette-Choo et al. 2023): ``inv(C) G``. ``[T, D]``.
     """
-    noise = np.linalg.solve(prefix_root(len(draws), bands), draws)
+    noise = draws if matrix is None else np.linalg.solve(matrix, draws)
     server, history = np.zeros(objective.dim), []
     for n, present in enumerate(took_part):
         total = np.zeros(objective.dim)
@@ -42,9 +42,22 @@ def dp_fedavg(objective, step, epochs, took_part, expected, z, bound, draws, ban
 
 
 def dp_fedavg_adaptive(
-    objective, step, took_part, expected, z, draws, share_draws, initial, quantile, rate, share
+    objective,
+    step,
+    took_part,
+    expected,
+    z,
+    draws,
+    share_draws,
+    initial,
+    quantile,
+    rate,
+    share,
+    matrix=None,
 ):
     """Andrew et al. 2021, Algorithm 1: models ``[T, D]`` and the clip after the last round."""
+    if matrix is not None:
+        draws, share_draws = (np.linalg.solve(matrix, each) for each in (draws, share_draws))
     deviation = share * expected
     z_updates = (z**-2 - (2 * deviation) ** -2) ** -0.5
     server, bound, history = np.zeros(objective.dim), initial, []

@@ -209,6 +209,20 @@ class Strategy:
         """
         raise NotImplementedError
 
+    @_check.required
+    def absolute(self) -> "Strategy":
+        """Return the strategy of the same computation in which no two terms cancel.
+
+        Encoding norms of rows by it bounds the sums of absolute values of all terms that make up an
+        encoded row, by which its roundings are bounded (:meth:`roundings`).
+        """
+        raise NotImplementedError
+
+    @_check.required
+    def roundings(self, rounds: int) -> int:
+        """Return how often, at most, a term of an encoded row is rounded in so many rounds."""
+        raise NotImplementedError
+
     def inverse(self, rounds: int) -> Float[np.ndarray, "rounds rounds"]:
         """Return :math:`C^{-1}` for so many rounds, dense."""
         matrix = self.matrix(rounds)
@@ -460,6 +474,12 @@ class Toeplitz(ToeplitzStrategy):
     def inverse_column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
         return _toeplitz.inverted(_on_host("coefficients", self.coefficients), rounds)
 
+    def absolute(self) -> "Toeplitz":
+        return Toeplitz(jnp.abs(jnp.asarray(self.coefficients)))
+
+    def roundings(self, rounds: int) -> int:
+        return len(self.coefficients) + 1
+
     def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> PastState:
         return PastState(jnp.zeros(_with_axis(self.bands - 1, shape), dtype))
 
@@ -542,6 +562,14 @@ class InverseToeplitz(ToeplitzStrategy):
             )
         return error / (1 - share)
 
+    def absolute(self) -> "InverseToeplitz":
+        # Encoding subtracts the other coefficients, so that none of these may be positive.
+        coefficients = jnp.asarray(self.coefficients)
+        return InverseToeplitz(jnp.abs(coefficients).at[1:].multiply(-1))
+
+    def roundings(self, rounds: int) -> int:
+        return rounds * (len(self.coefficients) + 2)  # encoded rows are computed from encoded rows
+
     def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> PastState:
         return PastState(jnp.zeros(_with_axis(len(self.coefficients) - 1, shape), dtype))
 
@@ -617,6 +645,12 @@ class BufferedToeplitz(ToeplitzStrategy):
         root = np.sqrt(scale)
         decays, vectors = np.linalg.eigh(np.diag(decay) - np.outer(root, root))
         return -((root @ vectors) ** 2), decays
+
+    def absolute(self) -> "BufferedToeplitz":
+        return self  # no number is negative
+
+    def roundings(self, rounds: int) -> int:
+        return 2 * rounds + len(self.scale) + 1  # a buffer is multiplied and added to in each
 
     def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> BufferState:
         return BufferState(jnp.zeros(_with_axis(len(self.scale), shape), dtype))
@@ -722,6 +756,12 @@ class Banded(Strategy):
         solve = scipy.linalg.solve_triangular
         decoder = solve(self.matrix(rounds), target.T, lower=True, trans=1)
         return np.sum(decoder.T**2, axis=1)
+
+    def absolute(self) -> "Banded":
+        return Banded(jnp.abs(jnp.asarray(self.columns)))
+
+    def roundings(self, rounds: int) -> int:
+        return self.bands + 1
 
     def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> BandedState:
         past = jnp.zeros(_with_axis(self.bands - 1, shape), dtype)
