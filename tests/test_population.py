@@ -139,6 +139,11 @@ def test_optimizers_of_clients_stay_theirs(population):
         {"aggregation": fl.aggregation.Median()},
         {"masks": fl.link.SecureAggregation(1.0)},
         {"privacy": fl.privacy.CentralGaussian(noise_multiplier=1.0, clip=0.5)},
+        {
+            "privacy": fl.privacy.CentralGaussian(
+                1.0, clip=0.5, strategy=fl.privacy.matrices.square_root(3)
+            )
+        },
         {"attack": fl.attacks.SignFlip(fl.attacks.first(3, 12))},
     ],
     ids=lambda parts: next(iter(parts)),
