@@ -29,10 +29,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 from filelock import FileLock, Timeout
 from jax.experimental import multihost_utils
@@ -69,6 +70,14 @@ AHEAD = 64
 
 #: A checkpoint is due after so many seconds, or bytes of clients' rows.
 CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 2**26
+
+#: JAX's options that change numbers.
+OPTIONS = (
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_random_seed_offset",
+    "jax_threefry_partitionable",
+)
 
 CHECKPOINT, CLIENTS = "checkpoint.npz", "clients.bin"
 
@@ -518,7 +527,7 @@ def _identity(
     bare: Simulation, key: Array, rounds: int, record_every: int, shared: bool
 ) -> dict[str, Any]:
     """Everything that the numbers of a run depend on."""
-    problem = bare.problem
+    problem, config = bare.problem, cast("Any", jax.config)
     known = replace(bare, problem=replace(problem, population=problem.population.digest))
     try:
         digest = fingerprint(known)
@@ -534,7 +543,9 @@ def _identity(
         "record_every": record_every,
         "precision": str(float_dtype()),
         "devices": jax.device_count() if shared else 1,
-        "versions": f"fljax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
+        "options": {name: str(config.values[name]) for name in OPTIONS if name in config.values},
+        "versions": f"fljax {__version__}, jax {jax.__version__}, jaxlib "
+        f"{jaxlib.version.__version__}, {jax.default_backend()}",
     }
 
 

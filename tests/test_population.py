@@ -9,7 +9,9 @@ import sys
 import textwrap
 import time
 
+import flax.linen
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -410,6 +412,53 @@ def test_a_folder_is_of_one_run(population, tmp_path, change, words):
     kept_run(population, tmp_path / "run", rounds=2)
     with pytest.raises(ValueError, match=f"holds another run: it differs in .*{words}"):
         kept_run(population, tmp_path / "run", **{"rounds": 2, **change})
+
+
+def linen_network():
+    return fl.models.linen(flax.linen.Dense(2))
+
+
+def straight_through(slope):
+    """A network that rounds, with a gradient of its own."""
+
+    @jax.custom_jvp
+    def rounded(x):
+        return jnp.round(x)
+
+    rounded.defjvp(lambda primals, tangents: (jnp.round(*primals), slope * tangents[0]))
+
+    def init(key):
+        return {"w": jax.random.normal(key, (3, 2))}
+
+    return fl.models.plain(init, lambda p, x: x @ p["w"] + rounded(x @ p["w"]))
+
+
+def run_of(population, folder, network):
+    problem = fl.problems.Model.from_population(population, network, KEY, LOSS, test=CLIENTS[0])
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=4, local_steps=2)
+    return fl.run(fl.Simulation(problem, algorithm), 2, store=folder)
+
+
+def test_another_gradient_of_a_rounding_is_another_run(population, tmp_path):
+    run_of(population, tmp_path / "run", straight_through(1.0))
+    run_of(population, tmp_path / "run", straight_through(1.0))
+    with pytest.raises(ValueError, match="holds another run: it differs in the simulation"):
+        run_of(population, tmp_path / "run", straight_through(0.25))
+
+
+def test_a_network_of_linen_that_is_made_again_is_the_same_run(population, tmp_path):
+    first = run_of(population, tmp_path / "run", linen_network())
+    flax.linen.Dense(3)
+    identical(first, run_of(population, tmp_path / "run", linen_network()))
+
+
+def test_another_precision_of_products_is_another_run(population, tmp_path):
+    kept_run(population, tmp_path / "run", rounds=2)
+    with (
+        jax.default_matmul_precision("bfloat16"),
+        pytest.raises(ValueError, match="holds another run: it differs in options"),
+    ):
+        kept_run(population, tmp_path / "run", rounds=2)
 
 
 def test_a_folder_in_use_is_refused(population, tmp_path):
