@@ -354,7 +354,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still held
         return 141
     except Exception as error:
-        text = one_line(error) if isinstance(error, fl.StoreError) else told(error)
+        stores = fl.StoreError | fl.OtherStudyError
+        text = one_line(error) if isinstance(error, stores) else told(error)
         if text is None:
             raise
         print(f"error: {text}", file=sys.stderr)

@@ -14,7 +14,7 @@ from xarray.backends import H5NetCDFStore
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._folders import write_whole
+from fljax._folders import replace_file
 from fljax.privacy.releasing import released
 from fljax.study.collection import read
 
@@ -76,24 +76,10 @@ def save(
         dataset = released(dataset, tuple(public))
     elif public:
         raise ValueError("public= names metrics that a release keeps; pass release=True with it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
-    if path.exists() and not path.is_file():
-        raise FileExistsError(
-            f"{path} is no regular file and is not replaced; give the name of a file, such as "
-            "results.nc."
-        )
     content = io.BytesIO()  # HDF5 does not survive a write that fails
     with h5netcdf.File(content, "w") as file:
         dataset.assign_attrs(checksum=checksum(dataset)).dump_to_store(H5NetCDFStore(file))
-    try:
-        write_whole(path.resolve(), content.getvalue())  # a link stays one
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot write {path} ({error.strerror}); make room or choose another folder",
-        ) from error
-    return path
+    return replace_file(path, content.getvalue())
 
 
 @checked

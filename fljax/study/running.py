@@ -27,6 +27,7 @@ from threadpoolctl import ThreadpoolController
 
 from fljax import _check
 from fljax._arguments import check, rule
+from fljax._folders import named
 from fljax._generator import GENERATOR
 from fljax._module import float_dtype
 from fljax.decisions import recorded
@@ -166,9 +167,9 @@ def sweep(
 
     Raises:
       TypeError, ValueError: invalid parts of a simulation that the scenario builds, with the grid
-        point named, raised before anything is compiled; a store that holds another study; a store
-        for a study that calls Python code on the host that cannot be identified (it holds a lock or
-        a file).
+        point named, raised before anything is compiled; a store for a study that calls Python code
+        on the host that cannot be identified (it holds a lock or a file).
+      OtherStudyError: a store that holds another study; it is a ``ValueError``.
       StoreError: a store that cannot be written or is in use.
       MemoryError: a single run that does not fit; results that do not fit, before anything is
         computed.
@@ -188,6 +189,8 @@ def sweep(
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
     check("store", store, rule(str | PathLike | None))
+    if store is not None:
+        named(store)
     check("callback", callback, rule(Callable | None))
     _check.switch("keep_state", keep_state)
     if progress is not None:

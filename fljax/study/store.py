@@ -10,7 +10,6 @@ found by looking.
 """
 
 import contextlib
-import hashlib
 import io
 import itertools
 import json
@@ -24,11 +23,24 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fljax._arguments import check, rule
-from fljax._folders import StoreError, alive, host, write_whole
+from fljax._folders import (
+    OtherStudyError,
+    StoreError,
+    alive,
+    claim,
+    digest,
+    host,
+    named,
+    sealed,
+    unsealed,
+    write_whole,
+    writing,
+)
 
 __all__ = [
     "Block",
     "DamageWarning",
+    "OtherStudyError",
     "Store",
     "StoreError",
     "difference",
@@ -142,7 +154,7 @@ class Store:
     def __init__(
         self, folder: str | os.PathLike, lock: str | None = "study", create: bool = True
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = claim(folder, MANIFEST, "store") if create else named(folder)
         if not create and not (self.folder / MANIFEST).is_file():
             raise StoreError(f"{self.folder} is no store of fljax: it has no {MANIFEST}.")
         self._waiting: list[Block] = []
@@ -150,20 +162,11 @@ class Store:
         #: Where the states of a point and seed lie, by the records there are at that point of the
         #: run: file, block in it, row and column.
         self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
-        if create:
-            with _writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
-        # In this order: another shard may write the manifest, always its first file, in between.
-        if any(self._files("*")) and not (self.folder / MANIFEST).exists():
-            raise StoreError(
-                f"{self.folder} is no store of fljax and is not empty; give an empty folder or "
-                "one that does not exist yet."
-            )
         self._lock = None
         if lock is not None:
             self._lock = FileLock(self.folder / f".{lock}.lock")
             try:
-                with _writing(self.folder):
+                with writing(self.folder):
                     self._lock.acquire(timeout=0)
             except Timeout:
                 raise StoreError(
@@ -186,25 +189,28 @@ class Store:
         """
         path = self.folder / MANIFEST
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            written = json.loads(text)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"{path} cannot be read ({error}); restore it or start anew."
             ) from None
-        if not isinstance(manifest, dict):
+        if not isinstance(written, dict):
             raise StoreError(f"{path} cannot be read (no manifest); restore it or start anew.")
-        if manifest.get("format") != FORMAT:
+        if written.get("format") != FORMAT:
             raise StoreError(
-                f"{path} has format {manifest.get('format')!r}, this version reads {FORMAT}; open "
+                f"{path} has format {written.get('format')!r}, this version reads {FORMAT}; open "
                 "it with the version of fljax that wrote it."
             )
-        if manifest.pop("digest", None) != _digest(json.dumps(manifest).encode()):
+        try:
+            manifest = unsealed(text)
+        except ValueError:
             raise StoreError(
                 f"{path} was edited: it does not match its own digest, so what its runs are of is "
                 "not known. Restore it or start anew."
-            )
+            ) from None
         self._study = manifest
         return manifest
 
@@ -215,13 +221,13 @@ class Store:
         shrink.
 
         Raises:
-          ValueError: the store holds another study.
+          OtherStudyError: the store holds another study.
         """
         with self._alone():
             stored = self.manifest()
             if stored:
                 if text := _conflict(stored, study):
-                    raise ValueError(
+                    raise OtherStudyError(
                         f"the store {self.folder} holds another study:{text}\n"
                         "Finish it with what it was begun with, or choose another store. "
                         "(`program` stands for the scenario and the algorithms in it, `numbers` "
@@ -238,13 +244,12 @@ class Store:
 
     def _tell(self, study: Mapping[str, Any]) -> None:
         self._study = {**study, "format": FORMAT}
-        signed = self._study | {"digest": _digest(json.dumps(self._study).encode())}
-        self._write(MANIFEST, json.dumps(signed, indent=1).encode())
+        self._write(MANIFEST, sealed(self._study, indent=1).encode())
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """The manifest is read, changed and written by one process at a time, of all shards."""
-        with _writing(self.folder), FileLock(self.folder / ".manifest.lock"):
+        with writing(self.folder), FileLock(self.folder / ".manifest.lock"):
             yield
 
     # Writing -------------------------------------------------------------------------------------
@@ -293,12 +298,12 @@ class Store:
         return gone
 
     def _save(self, kind: str, content: bytes) -> str:
-        name = f"{kind}-{_digest(content)}.npz"
+        name = f"{kind}-{digest(content)}.npz"
         self._write(name, content)
         return name
 
     def _write(self, name: str, content: bytes) -> None:
-        with _writing(self.folder):
+        with writing(self.folder):
             write_whole(self.folder / name, content)
 
     # Reading -------------------------------------------------------------------------------------
@@ -364,7 +369,7 @@ class Store:
             content = path.read_bytes()
         except OSError:
             content = b""
-        if path.stem.rpartition("-")[2] == _digest(content):
+        if path.stem.rpartition("-")[2] == digest(content):
             self._require_own(path, content)
             return content
         aside = path.with_suffix(".damaged")
@@ -452,23 +457,6 @@ def unpack(content: bytes) -> list[Block]:
     return blocks
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:24]
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (StoreError, Timeout):
-        raise
-    except OSError as error:
-        raise StoreError(
-            f"cannot write to the store {folder}: {error.strerror or error}. What it holds is "
-            "whole; make room or make it writable, then run the same study again to go on."
-        ) from error
-
-
 def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     """Join stores of one study, such as the shards of :func:`fljax.sweep`.
 
@@ -486,6 +474,7 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     """
     for number, folder in enumerate((into, *stores)):
         check("into" if not number else f"store {number}", folder, rule(str | os.PathLike))
+        named(folder)
     if not stores:
         raise ValueError("merge needs at least one store to take runs from.")
     folders = [Path(folder).resolve() for folder in (into, *stores)]
@@ -503,7 +492,7 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
         text = _conflict(study, manifest, places)
         text += difference({"rounds": study["rounds"]}, {"rounds": manifest["rounds"]}, places)
         if text:
-            raise ValueError(
+            raise OtherStudyError(
                 f"{part.folder} does not fit {first.folder}:{text}\n"
                 "Only stores of one study, of as many rounds, can be merged."
             )
