@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy
 import numpy as np
 
 __all__ = [
@@ -29,7 +30,9 @@ __all__ = [
     "host",
     "named",
     "replace_file",
+    "restored",
     "sealed",
+    "storable",
     "unsealed",
     "write_whole",
     "writing",
@@ -192,6 +195,20 @@ def array_digest(arrays: Mapping[str, np.ndarray]) -> str:
         whole.update(json.dumps([name, array.dtype.str, list(array.shape)]).encode())
         whole.update(array.tobytes())
     return whole.hexdigest()[:24]
+
+
+def storable(array: np.ndarray) -> tuple[np.ndarray, str]:
+    """An array as NumPy's files have it, and the type of which its bytes are: one of JAX's small
+    types, of which files would say only how many bytes they have; empty for all others.
+    """
+    if array.dtype.isbuiltin != 2:  # registered by another library than NumPy
+        return array, ""
+    return array.view(f"u{array.dtype.itemsize}"), array.dtype.name
+
+
+def restored(array: np.ndarray, kind: str) -> np.ndarray:
+    """What :func:`storable` made storable."""
+    return array.view(jax.numpy.dtype(kind)) if kind else array
 
 
 def sealed(content: Mapping[str, Any], **style: Any) -> str:

@@ -48,7 +48,9 @@ from fljax._folders import (
     array_digest,
     claim,
     named,
+    restored,
     sealed,
+    storable,
     write_whole,
     writing,
 )
@@ -523,9 +525,11 @@ class _Folder:
         try:
             with np.load(self.path / CHECKPOINT, allow_pickle=False) as file:
                 found = {name: file[name] for name in file.files}
+            kinds = json.loads(str(found.get("types", "{}")))
             if str(found.pop("digest")) != array_digest(found):
                 raise ValueError("it was altered: it does not match its own digest")
             known = json.loads(str(found.pop("identity")))
+            found = {name: restored(array, kinds.get(name, "")) for name, array in found.items()}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise StoreError(
                 f"{self.path / CHECKPOINT} cannot be read ({error}); remove the folder and start "
@@ -549,7 +553,11 @@ class _Folder:
     def save(self, arrays: dict[str, np.ndarray]) -> None:
         assert self.path is not None
         buffer = io.BytesIO()
-        whole = arrays | {"identity": np.array(json.dumps(self.identity))}
+        parts = {name: storable(array) for name, array in arrays.items()}
+        kinds = {name: kind for name, (_, kind) in parts.items() if kind}
+        whole = {name: array for name, (array, _) in parts.items()}
+        whole |= {"identity": np.array(json.dumps(self.identity))}
+        whole |= {"types": np.array(json.dumps(kinds))}
         np.savez(buffer, digest=np.array(array_digest(whole)), **whole)  # pyright: ignore
         with writing(self.path):
             write_whole(self.path / CHECKPOINT, buffer.getvalue())

@@ -29,7 +29,6 @@ from fljax import _check
 from fljax._arguments import check, rule
 from fljax._folders import named
 from fljax._generator import GENERATOR
-from fljax._module import float_dtype
 from fljax.decisions import recorded
 from fljax.privacy import promises
 from fljax.privacy.secrets import origin_of
@@ -679,8 +678,9 @@ class _Run:
         """Provenance of the results."""
         asked = self.asked
         choice = "; ".join(axis.choice for axis in self.study.axes if axis.choice)
+        dtypes = {str(group.shown.problem.dtype) for group in self.study.groups}
         return provenance(
-            dtype=str(float_dtype()),
+            dtype="; ".join(sorted(dtypes)),
             prng=asked.generator,
             root=asked.root,
             record_every=asked.record_every,

@@ -31,7 +31,9 @@ from fljax._folders import (
     digest,
     host,
     named,
+    restored,
     sealed,
+    storable,
     unsealed,
     write_whole,
     writing,
@@ -348,12 +350,15 @@ class Store:
         if any(content is None for content in files.values()):
             return None
         arrays = {name: np.load(io.BytesIO(content or b"")) for name, content in files.items()}
+        kinds = {name: _about(content or b"").get("types", {}) for name, content in files.items()}
         name, block, *_ = places[0][0]  # pyright: ignore[reportGeneralTypeIssues]
         count = sum(key.startswith(f"{block}/") for key in arrays[name].files)
 
         def leaf(number: int) -> np.ndarray:
             parts = {
-                (name, block): arrays[name][f"{block}/{number}"]
+                (name, block): restored(
+                    arrays[name][key := f"{block}/{number}"], kinds[name].get(key, "")
+                )
                 for name, block in {place[:2] for row in places for place in row}  # pyright: ignore
             }
             return np.asarray([[parts[place[:2]][place[2:]] for place in row] for row in places])  # pyright: ignore
@@ -417,7 +422,9 @@ def _file(
     blocks: Sequence[Block], arrays: Mapping[str, np.ndarray], study: Mapping[str, Any]
 ) -> bytes:
     known = study.get("points", {})
+    parts = {name: storable(np.asarray(array)) for name, array in arrays.items()}
     about = {
+        "types": {name: kind for name, (_, kind) in parts.items() if kind},
         "identity": study.get("identity", {}),
         "axes": [*study.get("axes", {})],
         "points": {p: known[p] for block in blocks for p in block.points if p in known},
@@ -434,6 +441,7 @@ def _file(
     }
     buffer = io.BytesIO()
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    arrays = {name: array for name, (array, _) in parts.items()}
     np.savez(buffer, about=text, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
@@ -445,15 +453,16 @@ def _about(content: bytes) -> dict[str, Any]:
 
 def unpack(content: bytes) -> list[Block]:
     """The blocks that were passed to :func:`pack`."""
+    about = _about(content)
+    kinds = about.get("types", {})
     blocks = [
-        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {})
-        for a in _about(content)["blocks"]
+        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {}) for a in about["blocks"]
     ]
     with np.load(io.BytesIO(content)) as arrays:
         for key in arrays.files:
             if key != "about":
                 i, kind, name = key.split("/", 2)
-                getattr(blocks[int(i)], kind)[name] = arrays[key]
+                getattr(blocks[int(i)], kind)[name] = restored(arrays[key], kinds.get(key, ""))
     return blocks
 
 
