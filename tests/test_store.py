@@ -535,6 +535,25 @@ def test_a_store_of_another_user_is_read(tmp_path, whole, monkeypatch):
     assert leftover.exists()
 
 
+def test_a_finished_study_of_another_user_is_returned(tmp_path, whole, kept, monkeypatch):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("fljax.study.store.FileLock.acquire", refuse)
+    monkeypatch.setattr("fljax.study.store.write_whole", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    with pytest.raises(fl.StoreError, match=r"cannot write to the store .*: Permission denied"):
+        fl.sweep(steps, **STUDY | {"seeds": 5}, store=tmp_path)
+    with pytest.raises(fl.OtherStudyError):
+        fl.sweep(bolder, **STUDY, store=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert kept
+
+
 def test_a_smaller_study_leaves_the_store_as_large_as_it_is(tmp_path, whole):
     fl.sweep(steps, **STUDY, store=tmp_path)
     few = {"rounds": 4, "seeds": [1], "grid": {"step": [0.05]}}

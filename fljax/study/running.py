@@ -27,7 +27,7 @@ from threadpoolctl import ThreadpoolController
 
 from fljax import _check
 from fljax._arguments import check, rule
-from fljax._folders import named
+from fljax._folders import named, writing
 from fljax._generator import GENERATOR
 from fljax.decisions import recorded
 from fljax.privacy import promises
@@ -356,6 +356,9 @@ class _Run:
             store.agree(self.study.description() | {"attributes": self._attributes()})
             for block in store.blocks():
                 self.collection.add(block)
+            if store.unwritable and not self.collection.done[self.mine].all():
+                with writing(store.folder):
+                    raise store.unwritable
         except BaseException:
             store.close()
             raise

@@ -150,7 +150,10 @@ class Store:
       create: whether the folder may be new; else it must be a store.
 
     Raises:
-      StoreError: the folder cannot be written, is not a store, or is in use.
+      StoreError: the folder is not a store, cannot be made, or is in use.
+
+    Attributes:
+      unwritable: why nothing can be written, of a user who may only read; what is there is read.
     """
 
     def __init__(
@@ -164,13 +167,15 @@ class Store:
         #: Where the states of a point and seed lie, by the records there are at that point of the
         #: run: file, block in it, row and column.
         self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
-        self._lock = None
+        self._lock, self.unwritable = None, None
         if lock is not None:
             self._lock = FileLock(self.folder / f".{lock}.lock")
             try:
-                with writing(self.folder):
-                    self._lock.acquire(timeout=0)
-            except Timeout:
+                self._lock.acquire(timeout=0)
+            except OSError as error:
+                if not isinstance(error, Timeout):
+                    self._lock, self.unwritable = None, error
+                    return
                 raise StoreError(
                     f"another process is at work on {self.folder} ({lock}); wait for it, stop it, "
                     "or choose another store. Nothing was changed."
@@ -225,7 +230,7 @@ class Store:
         Raises:
           OtherStudyError: the store holds another study.
         """
-        with self._alone():
+        with contextlib.nullcontext() if self.unwritable else self._alone():
             stored = self.manifest()
             if stored:
                 if text := _conflict(stored, study):
@@ -237,10 +242,13 @@ class Store:
                         "spread over, `prng` for generator=.)"
                     )
                 study = _joined(stored, study)
-            self._tell(study)
+            if not self.unwritable:
+                self._tell(study)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Store provenance, which is returned when the store is read."""
+        if self.unwritable:
+            return
         with self._alone():
             self._tell(self.manifest() | {"attributes": dict(attributes)})
 
