@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 import matplotlib as mpl
+from filelock import FileLock, Timeout
 
 import experiments
 import fljax as fl
@@ -33,8 +34,10 @@ from experiments.records import Broken
 from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
 from experiments.thinning import thinned
 from fljax import _check, _folders
+from fljax.__main__ import one_line
 from fljax._devices import configured
-from fljax.records import code_version
+from fljax._folders import replace_file, write_whole
+from fljax.records import versions_in_use
 from fljax.study.engine import program
 
 
@@ -113,6 +116,9 @@ def run(
     effort = Effort(count, min(base.tuning_seeds, count), quick)
     kept = writable(unfinished(effort) if store is None else store)
     writable(folder)
+    if store is None:
+        for figure in figures:
+            discard_stale(kept, figure.name)
     compute = functools.partial(_run_one, effort=effort, kept=kept, folder=folder)
     if min(jobs, len(figures)) == 1:
         for figure in figures:
@@ -142,7 +148,7 @@ class Clock:
         self.seconds = self.before + time.perf_counter() - self.began
         with contextlib.suppress(OSError):  # a full disk is no reason to lose the results
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(f"{self.seconds}\n")
+            write_whole(self.path, f"{self.seconds}\n".encode())
 
 
 def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
@@ -162,8 +168,8 @@ def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
         try:
             results = figure.study(dataclasses.replace(effort, store=kept / figure.name))
             studies = thinned(figure, results, effort)
-        except (fl.StoreError, Broken) as error:
-            raise UsageError(str(error)) from None
+        except (fl.StoreError, fl.OtherStudyError, Broken) as error:
+            raise UsageError(one_line(error)) from None
     if known:
         print(f"  went on from what {kept} held: the time counts earlier parts, killed ones aside")
     try:
@@ -207,10 +213,48 @@ def _told(compute: Callable[[str], None], name: str) -> str:
 
 def unfinished(effort: Effort) -> Path:
     """Where a run that is killed is found again by the same code with the same effort."""
-    digest = hashlib.sha256(repr((code_version(), dataclasses.astuple(effort))).encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return _folders.cache() / "figures" / digest.hexdigest()[:16]
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    return kept_folder("figures", dataclasses.astuple(effort), sources)
+
+
+def kept_folder(kind: str, effort: Any, sources: Sequence[Path]) -> Path:
+    """A folder whose name says all that the stores in it are checked against: first the effort,
+    then the versions of all code.
+    """
+    code = hashlib.sha256(versions_in_use().encode())
+    for path in sources:
+        code.update(path.read_bytes())
+    asked = hashlib.sha256(repr(effort).encode())
+    return _folders.cache() / kind / f"{asked.hexdigest()[:8]}-{code.hexdigest()[:16]}"
+
+
+def discard_stale(kept: Path, name: str) -> None:
+    """Remove what the same command left unfinished under another version of the code or of JAX:
+    nothing goes on from there.
+    """
+    for other in kept.parent.glob(f"{kept.name.partition('-')[0]}-*"):
+        left = other / name
+        if other == kept or not left.is_dir() or _is_in_use(left):
+            continue
+        shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            other.rmdir()
+        print(
+            f"{name} begins anew: what another version of the code or of JAX left unfinished in "
+            f"{left} is removed"
+        )
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether a process works on one of the stores in a folder."""
+    locks = [*folder.rglob("*.lock"), *folder.parent.glob(f"{folder.name}.lock")]
+    for path in locks:
+        try:
+            with FileLock(path, timeout=0):
+                pass
+        except (Timeout, OSError):
+            return True
+    return False
 
 
 def draw(names: Sequence[str], folder: Path) -> int:
@@ -276,6 +320,6 @@ def report(folder: Path) -> int:
         raise UsageError(f"no results in {folder}; python -m experiments run --all makes them.")
     writable(folder)
     for name, text in pages(result, records.first_edition()).items():
-        (folder / name).write_text(text, encoding="utf-8")
+        replace_file(folder / name, text)
     print(f"written to {folder / 'README.md'}, and a page a figure beside it")
     return 0

@@ -27,6 +27,7 @@ from experiments.figure import Claim, Effort, Figure, Studies, Verdict
 from experiments.measures import bound_held
 from experiments.picture import print_style
 from fljax import plotting
+from fljax._folders import digest, replace_file, sealed, unsealed
 from fljax.privacy import accounting
 from fljax.records import TRAFFIC
 
@@ -222,9 +223,17 @@ def describe(
     few_colors(folder / f"{figure.name}.png")
     with kept(figure):
         written = plain(record(figure, studies, effort, seconds))
-    text = json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / f"{figure.name}.json").write_text(text + "\n", encoding="utf-8")
+    written["digests"] = {
+        path.name: digest(path.read_bytes())
+        for path in (*pictures_of(folder, figure), path_of(folder, figure))
+    }
+    text = sealed(written, indent=1, ensure_ascii=False, allow_nan=False)
+    replace_file(folder / f"{figure.name}.json", text + "\n")
     return written
+
+
+def pictures_of(folder: Path, figure: Figure) -> list[Path]:
+    return [folder / f"{figure.name}{ending}" for ending in PICTURES]
 
 
 def few_colors(path: Path) -> None:
@@ -233,25 +242,30 @@ def few_colors(path: Path) -> None:
         few = picture.convert("RGB").quantize(
             256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
         )
-    few.save(path, optimize=True)
+    content = io.BytesIO()
+    few.save(content, "PNG", optimize=True)
+    replace_file(path, content.getvalue())
 
 
 def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
     """The stored record.
 
     Raises:
-      Broken: missing or not the record of this figure.
+      Broken: missing, altered, or not the record of this figure.
     """
     path = folder / f"{figure.name}.json"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = unsealed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise Broken(
             f"no results {path}; python -m experiments run {figure.name} makes them."
         ) from None
     except ValueError as error:
-        raise Broken(f"{path} is not valid JSON: {error}") from None
-    missing = {"name", "claims", "files", "effort", "provenance"} - set(result)
+        raise Broken(
+            f"{path} is no record of a figure ({error}); python -m experiments run {figure.name} "
+            "makes it again."
+        ) from None
+    missing = {"name", "claims", "files", "effort", "provenance", "digests"} - set(result)
     if missing or result["name"] != figure.name:
         raise Broken(f"{path} is not a record of {figure.name} (lacks {sorted(missing)}).")
     return result
@@ -269,7 +283,7 @@ def save_studies(studies: Studies, path: Path) -> None:
         for name, study in sorted({f"{name}.nc": study for name, study in studies.items()}.items()):
             saved = fl.save(_shuffled(study), Path(folder) / name)
             file.writestr(zipfile.ZipInfo(name), saved.read_bytes(), zipfile.ZIP_LZMA)
-    path.write_bytes(content.getvalue())
+    replace_file(path, content.getvalue())
 
 
 def _shuffled(study: xr.Dataset) -> xr.Dataset:
@@ -314,10 +328,16 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
       Broken: files are missing or unreadable, or lack what is judged.
     """
     stored = read_record(figure, folder)
-    for ending in PICTURES:
-        if not (folder / f"{figure.name}{ending}").is_file():
-            raise Broken(f"the picture {folder / f'{figure.name}{ending}'} is missing.")
     studies = read_studies(figure, folder)
+    for path in pictures_of(folder, figure):
+        if not path.is_file():
+            raise Broken(f"the picture {path} is missing.")
+    for name, known in stored["digests"].items():
+        if digest((folder / name).read_bytes()) != known:
+            raise Broken(
+                f"{folder / name} was cut or altered: it is not what the record is of; python -m "
+                f"experiments draw {figure.name} makes pictures and record again."
+            )
     by_name = {claim["name"]: claim for claim in stored["claims"]}
     verdicts, wrong = [], []
     for claim in figure.claims:

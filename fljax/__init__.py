@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fljax.study import (
         DamageWarning,
         Interrupted,
+        OtherStudyError,
         Plan,
         PrivateTuning,
         StoreError,
@@ -66,6 +67,7 @@ __all__ = [
     "DivergenceWarning",
     "Interrupted",
     "MetricWarning",
+    "OtherStudyError",
     "Plan",
     "PrivateTuning",
     "Simulation",

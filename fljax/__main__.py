@@ -1,9 +1,9 @@
 """Studies from the command line: ``python -m fljax run | plan | show | merge``."""
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
-import json
 import logging
 import math
 import os
@@ -268,10 +268,10 @@ def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
 
 def value(word: str, where: str) -> Any:
     """A number, ``true``, ``false`` or a word."""
-    try:
-        number = json.loads(word)
-    except ValueError:
-        number = word
+    number: Any = {"true": True, "false": False, "null": None}.get(word, word)
+    with contextlib.suppress(ValueError):  # as Python has numbers: .2, 2., +0.1, 007
+        number = float(word)
+        number = int(word)
     finite = not isinstance(number, float) or math.isfinite(number)
     if not (isinstance(number, str | int | float) and finite and word == word.strip() != ""):
         raise UsageError(
@@ -354,7 +354,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still held
         return 141
     except Exception as error:
-        text = one_line(error) if isinstance(error, fl.StoreError) else told(error)
+        stores = fl.StoreError | fl.OtherStudyError
+        text = one_line(error) if isinstance(error, stores) else told(error)
         if text is None:
             raise
         print(f"error: {text}", file=sys.stderr)
@@ -467,7 +468,8 @@ def join(where: tuple[str, int, int] | tuple[()]) -> None:
 def scenario_of(text: str) -> Callable[..., Any]:
     """The function behind ``file.py:name`` or ``module:name``."""
     place, _, name = text.rpartition(":")
-    if not (place.strip(".") == place and place and name):
+    file = place.endswith(".py")
+    if not ((file or place.strip(".") == place) and place and name):
         raise UsageError(f"a scenario is FILE.py:NAME or module:NAME, got {text!r}.")
     try:
         module = module_of(place)

@@ -9,7 +9,8 @@ written after it, from the host's memory or from a file in the run's folder.
 The folder's ``checkpoint.npz`` appears whole or not at all. It holds the state after a round, and
 the clients' rows that changed since the one before; these are copied into ``clients.bin`` after it
 is written, and again when a killed run goes on, so that the file never holds what a lost round
-wrote.
+wrote. It has a digest of itself and a checksum of every client's row, so that neither file goes on
+if it was cut, altered, or is of another moment than the other.
 
 Shared over devices, each has its share of a round's participants, and each process reads the
 samples of its own devices' alone; models and clients' rows are copied to all. Of several processes
@@ -24,22 +25,35 @@ import json
 import os
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 from filelock import FileLock, Timeout
 from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool
 
 from fljax._devices import everywhere, gathered, put, sharing, split, without_shardy
-from fljax._folders import StoreError, write_whole
+from fljax._folders import (
+    OtherStudyError,
+    StoreError,
+    array_digest,
+    claim,
+    named,
+    restored,
+    sealed,
+    storable,
+    write_whole,
+    writing,
+)
 from fljax._generator import name_of
 from fljax._hosted import UnknownError, fingerprint
 from fljax._module import float_dtype, replace
@@ -70,7 +84,16 @@ AHEAD = 64
 #: A checkpoint is due after so many seconds, or bytes of clients' rows.
 CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 2**26
 
-CHECKPOINT, CLIENTS = "checkpoint.npz", "clients.bin"
+#: JAX's options that change numbers.
+OPTIONS = (
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_random_seed_offset",
+    "jax_threefry_partitionable",
+)
+
+#: The files of a run's folder; the first says that it is one.
+MARK, CHECKPOINT, CLIENTS = "run.json", "checkpoint.npz", "clients.bin"
 
 
 class Layout(NamedTuple):
@@ -345,8 +368,10 @@ class ClientStates:
         self.each = sum(self.sizes)
         self.known = np.zeros(clients, bool)  # who took part
         self.changed: dict[int, bytes] = {}  # what is not in the file
+        self.sums = np.zeros(0, np.uint32)  # checksums of records, where there is a file
         self.file = None
         if path is not None:
+            self.sums = np.zeros(clients, np.uint32)
             self.file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
 
     def close(self) -> None:
@@ -369,17 +394,33 @@ class ClientStates:
     def _record(self, client: int) -> bytes:
         if client in self.changed:
             return self.changed[client]
-        assert self.file is not None
-        self.file.seek(client * self.each)
-        return _exactly(self.file, self.each)
+        return self._kept(self.file, client)
+
+    def _kept(self, file: Any, client: int) -> bytes:
+        """What a file holds of a client, which is what was written."""
+        file.seek(client * self.each)
+        record = file.read(self.each)
+        if len(record) != self.each or zlib.crc32(record) != self.sums[client]:
+            raise StoreError(
+                f"{file.name} was cut or altered: what it holds of client {client} is not what the "
+                "run wrote. Restore the run's folder, or remove it and start again."
+            )
+        return record
 
     def copy(self, path: Path) -> None:
         """Keep in memory what another process's file has of those who took part."""
         with open(path, "rb") as file:
             for client in np.flatnonzero(self.known).tolist():
                 if client not in self.changed:
-                    file.seek(client * self.each)
-                    self.changed[client] = _exactly(file, self.each)
+                    self.changed[client] = self._kept(file, client)
+
+    def checksums(self) -> np.ndarray:
+        """Of the records of those who took part, as they will be once they are settled."""
+        if not self.sums.size:
+            return self.sums
+        for client, record in self.changed.items():
+            self.sums[client] = zlib.crc32(record)
+        return self.sums[self.known]
 
     def write(self, clients: Any, here: Any, parts: list[np.ndarray]) -> None:
         """Replace the records of those who are here."""
@@ -404,13 +445,6 @@ class ClientStates:
         self.changed.clear()
 
 
-def _exactly(file: Any, size: int) -> bytes:
-    content = file.read(size)
-    if len(content) != size:
-        raise StoreError(f"{file.name} is truncated; remove the run's folder and start again.")
-    return content
-
-
 # A run ---------------------------------------------------------------------------------------
 
 
@@ -426,8 +460,9 @@ class _Folder:
     def __init__(
         self, folder: str | PathLike | None, identity: dict[str, Any], together: bool = False
     ) -> None:
-        self.path, self.identity = None if folder is None else Path(folder), identity
+        self.path, self.identity = None if folder is None else named(folder), identity
         self.lock, self.written = None, time.monotonic()
+        self.unwritable: OSError | None = None
         self.together = together and folder is not None
         self.mine = not self.together or jax.process_index() == 0
         self._in_all(self._hold)
@@ -435,12 +470,18 @@ class _Folder:
     def _hold(self) -> None:
         if self.path is None or not self.mine:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(self.path / "run.lock")
+        claim(self.path, MARK, "run")
+        self.lock = FileLock(self.path / ".run.lock")
         try:
             self.lock.acquire(timeout=0)
         except Timeout:
             raise StoreError(f"{self.path} is in use by another process.") from None
+        except OSError as error:  # who only reads has the results of a run that is over
+            self.lock, self.unwritable = None, error
+            return
+        with writing(self.path):
+            if not (self.path / CHECKPOINT).exists():
+                write_whole(self.path / MARK, sealed({"identity": self.identity}).encode())
 
     def close(self) -> None:
         if self.lock is not None:
@@ -472,6 +513,10 @@ class _Folder:
                     f"the processes of this run find different checkpoints in {self.path}; take a "
                     "folder on a file system that they share."
                 )
+        over = found is not None and int(found["number"]) == self.identity["rounds"]
+        if self.path is not None and self.unwritable is not None and not over:
+            with writing(self.path):
+                raise self.unwritable
         return found
 
     def _found(self) -> dict[str, np.ndarray] | None:
@@ -480,7 +525,11 @@ class _Folder:
         try:
             with np.load(self.path / CHECKPOINT, allow_pickle=False) as file:
                 found = {name: file[name] for name in file.files}
+            kinds = json.loads(str(found.get("types", "{}")))
+            if str(found.pop("digest")) != array_digest(found):
+                raise ValueError("it was altered: it does not match its own digest")
             known = json.loads(str(found.pop("identity")))
+            found = {name: restored(array, kinds.get(name, "")) for name, array in found.items()}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise StoreError(
                 f"{self.path / CHECKPOINT} cannot be read ({error}); remove the folder and start "
@@ -488,7 +537,7 @@ class _Folder:
             ) from error
         if known != self.identity:
             other = [n for n in self.identity if known.get(n) != self.identity[n]]
-            raise ValueError(
+            raise OtherStudyError(
                 f"{self.path} holds another run: it differs in {', '.join(other)}. Give this one a "
                 "folder of its own."
             )
@@ -504,8 +553,14 @@ class _Folder:
     def save(self, arrays: dict[str, np.ndarray]) -> None:
         assert self.path is not None
         buffer = io.BytesIO()
-        np.savez(buffer, identity=np.array(json.dumps(self.identity)), **arrays)  # pyright: ignore
-        write_whole(self.path / CHECKPOINT, buffer.getvalue())
+        parts = {name: storable(array) for name, array in arrays.items()}
+        kinds = {name: kind for name, (_, kind) in parts.items() if kind}
+        whole = {name: array for name, (array, _) in parts.items()}
+        whole |= {"identity": np.array(json.dumps(self.identity))}
+        whole |= {"types": np.array(json.dumps(kinds))}
+        np.savez(buffer, digest=np.array(array_digest(whole)), **whole)  # pyright: ignore
+        with writing(self.path):
+            write_whole(self.path / CHECKPOINT, buffer.getvalue())
         self.written = time.monotonic()
 
 
@@ -518,7 +573,7 @@ def _identity(
     bare: Simulation, key: Array, rounds: int, record_every: int, shared: bool
 ) -> dict[str, Any]:
     """Everything that the numbers of a run depend on."""
-    problem = bare.problem
+    problem, config = bare.problem, cast("Any", jax.config)
     known = replace(bare, problem=replace(problem, population=problem.population.digest))
     try:
         digest = fingerprint(known)
@@ -534,7 +589,9 @@ def _identity(
         "record_every": record_every,
         "precision": str(float_dtype()),
         "devices": jax.device_count() if shared else 1,
-        "versions": f"fljax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
+        "options": {name: str(config.values[name]) for name in OPTIONS if name in config.values},
+        "versions": f"fljax {__version__}, jax {jax.__version__}, jaxlib "
+        f"{jaxlib.version.__version__}, {jax.default_backend()}",
     }
 
 
@@ -637,7 +694,8 @@ def _run(
     held, held_key = whole((bare, key))
     layout = _layout(bare, shapes)
     alike = {"layout": layout, "rounds": rounds, "shared": shared}
-    path = None if kept.path is None or not layout.rows else kept.path / CLIENTS
+    over = found is not None and int(found["number"]) == rounds
+    path = None if kept.path is None or over or not layout.rows else kept.path / CLIENTS
     states = ClientStates(problem.clients, layout.rows, path if kept.mine else None)
     records: list[dict[str, np.ndarray]] = []
     done, cohorts = 0, iter(())
@@ -717,6 +775,7 @@ def _checkpoint(
         **said,
         "number": np.array(number),
         "known": np.packbits(states.known),
+        "checksums": states.checksums(),
         "changed": np.fromiter(states.changed, np.int64, len(states.changed)),
         "changed_rows": changed,
     }
@@ -733,6 +792,9 @@ def _restored(
     count = len(next(iter(said.values()))) if said else 0
     records = [{n: np.asarray(a[i]) for n, a in said.items()} for i in range(count)]
     states.known = np.unpackbits(found["known"], count=len(states.known)).astype(bool)
+    if states.each:
+        states.sums = np.zeros(len(states.known), np.uint32)
+        states.sums[states.known] = found["checksums"]
     rows = found["changed_rows"].reshape(len(found["changed"]), states.each)
     states.changed = {int(k): row.tobytes() for k, row in zip(found["changed"], rows, strict=True)}
     states.settle()

@@ -370,7 +370,13 @@ def _measured(metric: Any, now: Snapshot) -> Array:
         raise TypeError(
             f"the metric {metric.name!r} must be one number, got {_check.shown(value)}."
         )
-    return jnp.asarray(value)
+    value = jnp.asarray(value)
+    if value.dtype.isbuiltin != 2:
+        return value
+    # Of JAX's small types, which files and tables do not know, to one that holds each of them.
+    if jnp.issubdtype(value.dtype, jnp.floating):
+        return value.astype(jnp.float32)
+    return value.astype(jnp.int8 if jnp.issubdtype(value.dtype, jnp.signedinteger) else jnp.uint8)
 
 
 def _booked(spent: Array, more: Array) -> Array:

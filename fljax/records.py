@@ -235,6 +235,11 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
+def versions_in_use() -> str:
+    """The versions of all code that computes: a store of other ones does not go on."""
+    return f"{code_version()}, jax {jax.__version__}, jaxlib {jaxlib.version.__version__}"
+
+
 def warn(dataset: "xarray.Dataset", built: Sequence[tuple[Any, Any]] = ()) -> None:
     """Say what a reader of the numbers must know: divergence, broken assumptions, cut graphs.
 

@@ -90,8 +90,9 @@ def run(
       loss of all clients is over ``population``.
 
     Raises:
+      OtherStudyError: a store of another run; it is a ``ValueError``.
       TypeError, ValueError: invalid arguments, as documented in their classes; a store without a
-        population, or of another run; participants that cannot be shared out evenly; a noise seed
+        population; participants that cannot be shared out evenly; a noise seed
         that could be guessed, or entropy for a run that is kept or shared by processes.
       StoreError: a store that is in use or cannot be read, or that not all processes see.
     """

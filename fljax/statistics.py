@@ -300,7 +300,8 @@ def best(
 
     Raises:
       ValueError: an unknown metric or axis; a metric with axes of its own; a round that was not
-        recorded; a point at which every run diverged or is missing.
+        recorded; a point at which every run diverged or is missing; values of which the runs end
+        before that round, as where studies of other rounds were joined.
 
     Example:
       >>> import xarray as xr
@@ -317,6 +318,12 @@ def best(
     chosen = [over] if isinstance(over, str) else list(over)
     values = keep_finite(at_round(dataset, round), metric).reset_coords(drop=True)
     values = values.where(np.isfinite(values))
+    there = _is_there(dataset, metric).reset_coords(drop=True) & dataset.get("done", True)
+    if there.sizes.get("round"):
+        at = int(dataset["round"][-1]) if round is None else round
+        now = there.sel(round=at, drop=True)
+        _check_last_rounds(there, now, at)
+        there = now
     axes = [str(dim) for dim in values.dims if dim not in ("seed", "round")]
     for axis in chosen:
         _check.choice("axis", axis, axes)
@@ -329,7 +336,7 @@ def best(
             f"{metric!r} has an axis of its own, {own[0]!r}; reduce it first, dataset.assign("
             f"{metric}=dataset[{metric!r}].mean({own[0]!r}, keep_attrs=True))."
         )
-    lost = values.isnull() & dataset.get("done", True)
+    lost = values.isnull() & there
     if "diverged" in dataset:
         lost = lost | (dataset["diverged"] > 0)
     mean, lost = values.mean("seed"), lost.sum("seed")
@@ -548,7 +555,9 @@ def until(
 
     Returns:
       The cost over all axes but the round: infinite where a run never reaches the target or
-      diverges, NaN where the run is not there yet or its cost is unknown.
+      diverges, NaN where its cost is unknown, or where it has not reached the target and its later
+      rounds are not there: of an unfinished run, or where studies of other seeds or rounds were
+      joined.
 
     Raises:
       ValueError: an unknown metric or cost, a negative price, or results without a round axis.
@@ -575,11 +584,53 @@ def until(
     so_far = functools.reduce(operator.add, parts)
     cost = so_far.where(values <= target).min("round").fillna(np.inf)
     cost = cost.where(so_far.notnull().any("round"))
+    over = _is_there(dataset, named(dataset, metric)).isel(round=-1, drop=True)
+    if "diverged" in dataset:
+        over = over | (dataset["diverged"] > 0)
+    cost = cost.where(np.isfinite(cost) | over)
     if "done" in dataset:
         cost = cost.where(dataset["done"])
     long_name = dataset[named(dataset, metric)].attrs.get("long_name", metric)
     what = "rounds" if of == "round" else of if isinstance(of, str) else "cost"
     return cost.assign_attrs(long_name=f"{what} until {long_name} is {target:g}")
+
+
+def _is_there(dataset: xr.Dataset, metric: str) -> xr.DataArray:
+    """Which rounds of which runs a dataset has: of others no variable has a value, as where studies
+    of other seeds or rounds were joined.
+    """
+    if "diverged" not in dataset:
+        return _until_last(dataset[metric].notnull())
+    runs = dataset["diverged"].notnull()
+    parts = [
+        variable.notnull().any([d for d in variable.dims if d not in (*runs.dims, "round")])
+        for variable in dataset.data_vars.values()
+        if "round" in variable.dims
+    ]
+    return runs & _until_last(functools.reduce(operator.or_, parts)) if parts else runs
+
+
+def _until_last(there: xr.DataArray) -> xr.DataArray:
+    """Of each run all rounds up to the last that is there."""
+    if "round" not in there.dims:
+        return there
+    back = {"round": slice(None, None, -1)}
+    return there.isel(back).cumsum("round").isel(back) > 0
+
+
+def _check_last_rounds(there: xr.DataArray, now: xr.DataArray, round: int) -> None:
+    """Raise ``ValueError`` where there are runs, and none of them has a round."""
+    ended = there.any({"seed", "round"} & {*there.dims}) & ~now.any({"seed"} & {*now.dims})
+    if not ended.any():
+        return
+    last = there["round"].where(there).max({"seed", "round"} & {*there.dims})
+    where = dict(zip(ended.dims, np.argwhere(ended.values)[0], strict=True))
+    said = ", ".join(f"{dim}={ended[dim].values[place]}" for dim, place in where.items())
+    raise ValueError(
+        f"at round {round} no run is there of {said}: its runs end at round "
+        f"{int(last.isel(where))}, as studies of other rounds were joined. Compare at a round that "
+        f"all have, round={int(last.min())}."
+    )
 
 
 @checked
@@ -595,8 +646,9 @@ def profile(cost: xr.DataArray, along: str = "algorithm") -> xr.DataArray:
 
     Args:
       cost: non-negative costs of every method and instance, such as those of :func:`until`;
-        infinite or NaN where a method does not solve an instance. All axes besides the methods
-        (seeds, problems) are instances.
+        infinite where a method does not solve an instance, NaN where it is not known whether it
+        does: such an instance is none of the method's. All axes besides the methods (seeds,
+        problems) are instances.
       along: the axis with the methods.
 
     Returns:
@@ -619,13 +671,15 @@ def profile(cost: xr.DataArray, along: str = "algorithm") -> xr.DataArray:
         raise ValueError(f"costs of no method or no instance, of shape {cost.shape}.")
     if (costs < 0).any():
         raise ValueError(f"costs must not be negative, as ratios are taken, got {costs.min():g}.")
-    costs = np.where(np.isnan(costs), np.inf, costs)
-    least = costs.min(axis=0)
+    known = ~np.isnan(costs)
+    least = np.where(known, costs, np.inf).min(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(costs == least, 1.0, costs / least)
     ratios[~np.isfinite(costs)] = np.inf
     factors = np.unique([1.0, *ratios[np.isfinite(ratios)]])
-    shares = (ratios[:, None] <= factors[:, None]).mean(axis=-1)
+    within = (ratios[:, None] <= factors[:, None]).sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        shares = within / known.sum(axis=-1)[:, None]
     coords = {along: cost[along]} if along in cost.coords else {}
     return xr.DataArray(shares, {**coords, "factor": factors}, (along, "factor"))
 

@@ -18,6 +18,7 @@ import xarray as xr
 
 from fljax import _check, statistics
 from fljax._arguments import checked
+from fljax._folders import replace_file
 
 __all__ = ["Table", "table"]
 
@@ -106,13 +107,13 @@ class Table:
         """Write the table in the format given by the file's suffix: ``.md``, ``.tex`` or ``.csv``.
 
         Raises:
+          OSError: as :func:`fljax.save`.
           ValueError: another suffix.
         """
         path = Path(path)
         writers = {".md": self.markdown, ".tex": self.latex, ".csv": self.csv}
         _check.choice("ending of a table's file", path.suffix, writers)
-        path.write_text(writers[path.suffix](), encoding="utf-8")
-        return path
+        return replace_file(path, writers[path.suffix]())
 
     def __repr__(self) -> str:
         return self.markdown()

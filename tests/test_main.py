@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fljax as fl
-from fljax.__main__ import main, parser
+from fljax.__main__ import UsageError, axes, main, parser, scenario_of
 from fljax.study.results import checksum
 from fljax.study.store import Store
 
@@ -67,6 +67,42 @@ def test_shards_are_run_merged_and_shown(ask, capsys):
     assert checksum(merged) == checksum(alone)
     assert merged.attrs["compilations"] == 0
     assert checksum(fl.load("whole")) == checksum(alone)
+
+
+NUMBERS = {
+    ".2": 0.2,
+    "2.": 2.0,
+    "+0.1": 0.1,
+    "-.5": -0.5,
+    "1e3": 1000.0,
+    "1.0": 1.0,
+    "+3": 3,
+    "-3": -3,
+    "007": 7,
+    "10": 10,
+    "true": True,
+    "false": False,
+    "relu": "relu",
+}
+
+
+@pytest.mark.parametrize("word", NUMBERS)
+def test_numbers_of_a_grid_are_read_as_python_reads_them(word):
+    (read,) = axes([f"a={word}"], "--grid")["a"]
+    assert read == NUMBERS[word]
+    assert type(read) is type(NUMBERS[word])
+
+
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "Infinity", "NaN", "null", "1e999", ""])
+def test_what_is_no_finite_number_is_no_value_of_a_grid(word):
+    with pytest.raises(UsageError, match="must be a finite number"):
+        axes([f"a=1,{word}"], "--grid")
+
+
+@pytest.mark.parametrize("place", ["./mine.py", "../{}/mine.py", ".//mine.py"])
+def test_the_file_of_a_scenario_is_named_in_any_way(ask, tmp_path, place):
+    assert callable(scenario_of(f"{place.format(tmp_path.name)}:study"))
+    assert callable(scenario_of(f"{tmp_path / 'mine.py'}:study"))
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import sys
 import textwrap
 import time
 
+import flax.linen
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -417,6 +419,53 @@ def test_a_folder_is_of_one_run(population, tmp_path, change, words):
         kept_run(population, tmp_path / "run", **{"rounds": 2, **change})
 
 
+def linen_network():
+    return fl.models.linen(flax.linen.Dense(2))
+
+
+def straight_through(slope):
+    """A network that rounds, with a gradient of its own."""
+
+    @jax.custom_jvp
+    def rounded(x):
+        return jnp.round(x)
+
+    rounded.defjvp(lambda primals, tangents: (jnp.round(*primals), slope * tangents[0]))
+
+    def init(key):
+        return {"w": jax.random.normal(key, (3, 2))}
+
+    return fl.models.plain(init, lambda p, x: x @ p["w"] + rounded(x @ p["w"]))
+
+
+def run_of(population, folder, network):
+    problem = fl.problems.Model.from_population(population, network, KEY, LOSS, test=CLIENTS[0])
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=4, local_steps=2)
+    return fl.run(fl.Simulation(problem, algorithm), 2, store=folder)
+
+
+def test_another_gradient_of_a_rounding_is_another_run(population, tmp_path):
+    run_of(population, tmp_path / "run", straight_through(1.0))
+    run_of(population, tmp_path / "run", straight_through(1.0))
+    with pytest.raises(ValueError, match="holds another run: it differs in the simulation"):
+        run_of(population, tmp_path / "run", straight_through(0.25))
+
+
+def test_a_network_of_linen_that_is_made_again_is_the_same_run(population, tmp_path):
+    first = run_of(population, tmp_path / "run", linen_network())
+    flax.linen.Dense(3)
+    identical(first, run_of(population, tmp_path / "run", linen_network()))
+
+
+def test_another_precision_of_products_is_another_run(population, tmp_path):
+    kept_run(population, tmp_path / "run", rounds=2)
+    with (
+        jax.default_matmul_precision("bfloat16"),
+        pytest.raises(ValueError, match="holds another run: it differs in options"),
+    ):
+        kept_run(population, tmp_path / "run", rounds=2)
+
+
 def test_a_folder_in_use_is_refused(population, tmp_path):
     folder = cohorts._Folder(tmp_path / "run", {})
     with pytest.raises(fl.StoreError, match="in use by another process"):
@@ -430,6 +479,120 @@ def test_a_checkpoint_that_was_cut_is_refused(population, tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(fl.StoreError, match="cannot be read"):
         kept_run(population, tmp_path / "run", rounds=2)
+
+
+def interrupted(population, folder, monkeypatch, stop=6):
+    """A run that ended before its end, with rows of clients in the file."""
+    part = cohorts._round
+
+    def one(bare, key, carry, number, *rest, **static):
+        if number == stop:
+            raise KeyboardInterrupt
+        return part(bare, key, carry, number, *rest, **static)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cohorts, "CHECKPOINT_SECONDS", 0)
+        patch.setattr(cohorts, "_round", one)
+        with pytest.raises(KeyboardInterrupt):
+            kept_run(population, folder)
+
+
+DAMAGES = {
+    "a flipped bit in each number": lambda b: bytes(x ^ (i % 4 == 0) for i, x in enumerate(b)),
+    "zeros": lambda b: bytes(len(b)),
+    "cut": lambda b: b[: len(b) // 2],
+    "empty": lambda b: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_rows_of_clients_that_were_altered_are_not_gone_on_from(
+    population, tmp_path, monkeypatch, damage
+):
+    interrupted(population, tmp_path / "run", monkeypatch)
+    path = tmp_path / "run" / "clients.bin"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(fl.StoreError, match=r"clients.bin was cut or altered"):
+        kept_run(population, tmp_path / "run")
+
+
+def test_rows_of_clients_of_another_moment_are_not_gone_on_from(population, tmp_path, monkeypatch):
+    """Of a folder that was copied while its run went on."""
+    interrupted(population, tmp_path / "run", monkeypatch, stop=3)
+    path = tmp_path / "run" / "clients.bin"
+    before = path.read_bytes()
+    interrupted(population, tmp_path / "run", monkeypatch)
+    path.write_bytes(before)
+    with pytest.raises(fl.StoreError, match=r"clients.bin was cut or altered"):
+        kept_run(population, tmp_path / "run")
+
+
+def test_a_checkpoint_with_other_numbers_is_refused(population, tmp_path, monkeypatch):
+    interrupted(population, tmp_path / "run", monkeypatch)
+    path = tmp_path / "run" / "checkpoint.npz"
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **(arrays | {"carry/0": arrays["carry/0"] + 1}))
+    with pytest.raises(fl.StoreError, match="it does not match its own digest"):
+        kept_run(population, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["clients.bin", "checkpoint.npz", "notes.txt", "study.json"])
+def test_a_folder_of_something_else_is_no_place_for_a_run(population, tmp_path, name):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(fl.StoreError, match="is no run of fljax and is not empty"):
+        kept_run(population, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {name: b"mine"}
+
+
+def test_a_run_needs_the_name_of_a_folder(population, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="store must be the name of a folder, got ''"):
+        kept_run(population, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
+    population, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(cohorts, "_round", None)
+        with pytest.raises(TypeError):
+            kept_run(population, tmp_path / "run")
+    assert {"run.json", "clients.bin"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    identical(kept_run(population, tmp_path / "run"), kept_run(population, tmp_path / "whole"))
+
+
+def test_who_may_only_read_a_folder_has_the_results_of_a_finished_run(
+    population, tmp_path, monkeypatch
+):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    finished, begun = tmp_path / "finished", tmp_path / "begun"
+    first = kept_run(population, finished)
+    interrupted(population, begun, monkeypatch)
+    monkeypatch.setattr(cohorts.FileLock, "acquire", refuse)
+    monkeypatch.setattr(cohorts, "write_whole", refuse)
+    monkeypatch.setattr("builtins.open", reading_only)
+    identical(first, kept_run(population, finished))
+    with pytest.raises(fl.StoreError, match=r"cannot write to .*begun: Permission denied"):
+        kept_run(population, begun)
+
+
+def reading_only(path, mode="r", *rest, opened=open, **settings):
+    if set(mode) & set("wax+"):
+        raise PermissionError(13, "Permission denied")
+    return opened(path, mode, *rest, **settings)
+
+
+def test_a_full_disk_says_how_to_go_on(population, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cohorts, "write_whole", full)
+    with pytest.raises(fl.StoreError, match=r"No space left on device.*run the same study again"):
+        kept_run(population, tmp_path / "run")
 
 
 def test_a_population_may_move(population, tmp_path):

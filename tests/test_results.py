@@ -3,12 +3,15 @@
 import os
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import fljax as fl
 from fljax import _folders
+from fljax._devices import configured
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,31 @@ def test_provenance_says_how_the_numbers_came_about(study):
 
 
 @pytest.mark.slow
+def test_the_precision_is_that_of_the_numbers_and_not_of_the_setting(tmp_path):
+    """Data made before double precision was turned on are computed with as they are."""
+
+    def made():
+        return fl.problems.ridge(jax.random.key(0), clients=3, samples=4, dim=2)
+
+    with configured("jax_enable_x64", False):
+        single = made()
+
+    def scenario(key, precision):
+        problem = single if precision == "single" else made()
+        return fl.Simulation(problem, fl.algorithms.FedAvg(0.1), metrics=["objective"])
+
+    for names, said in (
+        (["single"], "float32"),
+        (["double"], "float64"),
+        (["single", "double"], "float32; float64"),
+    ):
+        grid = {"precision": fl.static(names)}
+        results = fl.sweep(scenario, rounds=2, grid=grid, store=tmp_path / said, progress=False)
+        assert results.attrs["dtype"] == fl.load(tmp_path / said).attrs["dtype"] == said
+        if len(names) == 1:
+            assert results.objective.dtype == said
+
+
 def test_the_scenario_hash_follows_the_program():
     def hashed(penalty):
         def scenario(key):
@@ -132,6 +160,86 @@ def test_hdf5_never_meets_a_full_disk(study, tmp_path, monkeypatch):
     monkeypatch.setattr(_folders, "open", full, raising=False)
     with pytest.raises(OSError, match="No space left"):
         fl.save(study, tmp_path / "study.nc")
+    assert not list(tmp_path.iterdir())
+
+
+NAMES = ["test/accuracy", "a/b/c", ".", "a\0b", "a b", "ä%", "1", "name_0"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_metric_may_have_any_name(name, tmp_path):
+    data = xr.Dataset({name: ("seed", [0.5, 0.25]), "name_0": ("seed", [1, 2])}, {"seed": [0, 1]})
+    xr.testing.assert_identical(fl.load(fl.save(data, tmp_path / "study.nc")), data)
+
+
+def test_an_axis_may_have_any_name(tmp_path):
+    data = xr.Dataset({"error": (("a/b", "c/d"), [[0.5, 0.25]])}, {"a/b": ["one"]})
+    xr.testing.assert_identical(fl.load(fl.save(data, tmp_path / "study.nc")), data)
+
+
+def test_a_study_with_a_metric_of_a_path_is_kept_and_saved(tmp_path):
+    def scenario(key):
+        return fl.Simulation(
+            problem=fl.problems.ridge(jax.random.key(0), clients=3, samples=4, dim=2),
+            network=fl.graphs.ring(3),
+            algorithm=fl.algorithms.ConventionalFL(0.1),
+            metrics=[fl.metrics.Metric("test/error", lambda now: jnp.sum(now.model), "error")],
+        )
+
+    made = fl.sweep(scenario, rounds=2, seeds=2, store=tmp_path / "kept", progress=False)
+    xr.testing.assert_equal(fl.load(tmp_path / "kept")["test/error"], made["test/error"])
+    xr.testing.assert_equal(fl.load(fl.save(made, tmp_path / "study.nc")), made)
+
+
+def part(name, seeds, kind):
+    values = np.arange(seeds)[None] + 1
+    return xr.Dataset(
+        {
+            "error": (("algorithm", "seed"), values / 2),
+            "messages": (("algorithm", "seed"), values.astype(kind)),
+            "told": ("algorithm", [name]),
+        },
+        {"algorithm": [name], "seed": range(seeds)},
+    )
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.int64, np.uint16, np.float16, np.float32])
+@pytest.mark.parametrize("chunks", [{}, {"error": {"chunksizes": (1, 2)}}])
+def test_loaded_files_may_be_joined_and_saved(kind, chunks, tmp_path):
+    """With names of other lengths, and counts with holes where the other has more seeds."""
+    parts = [part("a", 2, kind), part("much longer", 3, kind)]
+    loaded = []
+    for number, one in enumerate(parts):
+        for name, encoding in chunks.items():
+            one[name].encoding = encoding if number == 0 else {}
+        loaded.append(fl.load(fl.save(one, tmp_path / f"{number}.nc")))
+        assert not any(variable.encoding for variable in loaded[-1].variables.values())
+    whole = xr.concat(loaded, "algorithm", join="outer")
+    xr.testing.assert_identical(fl.load(fl.save(whole, tmp_path / "whole.nc")), whole)
+    # As xarray reads them, with the encodings of their files.
+    opened = [
+        xr.open_dataset(tmp_path / f"{number}.nc", engine="h5netcdf").load() for number in (0, 1)
+    ]
+    whole = xr.concat(opened, "algorithm", join="outer", combine_attrs="drop")
+    xr.testing.assert_equal(fl.load(fl.save(whole, tmp_path / "whole.nc")), whole)
+
+
+UNKEPT = {
+    "a duration": np.array([3], "m8[ns]"),
+    "objects": np.array([1.5], object),
+    "nothing": np.array([None], object),
+    "other bytes": np.array([1], ">i4"),
+    "a date by its unit": xr.Variable("seed", [1.0], {"units": "days since 2000-01-01"}),
+    "a filling": xr.Variable("seed", [1], {"_FillValue": 1}),
+    "a scale": xr.Variable("seed", [1], {"scale_factor": 2.0}),
+}
+
+
+@pytest.mark.parametrize("values", UNKEPT.values(), ids=UNKEPT)
+def test_what_a_file_would_not_hold_is_said_when_it_is_saved(values, tmp_path):
+    variable = values if isinstance(values, xr.Variable) else ("seed", values)
+    with pytest.raises(ValueError, match=r"study.nc would not hold 'odd' as it is, .* give it as"):
+        fl.save(xr.Dataset({"odd": variable}), tmp_path / "study.nc")
     assert not list(tmp_path.iterdir())
 
 

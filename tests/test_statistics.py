@@ -511,13 +511,64 @@ def test_the_cost_until_a_target():
         statistics.until(data.isel(round=0, drop=True), "error", 2.0)
 
 
+def joined(one_seeds=3, one_rounds=10):
+    """Two studies of other seeds or rounds; the values of a method are its number in the study."""
+
+    def study(name, seeds, rounds, level):
+        values = np.full((1, seeds, rounds), level)
+        return xr.Dataset(
+            {
+                "error": (("algorithm", "seed", "round"), values),
+                "bits": (("algorithm", "seed", "round"), np.ones_like(values).cumsum(-1)),
+                "diverged": (("algorithm", "seed"), np.zeros((1, seeds), int)),
+            },
+            {"algorithm": [name], "seed": range(seeds), "round": range(1, rounds + 1)},
+        )
+
+    parts = study("short", one_seeds, one_rounds, 1.0), study("long", 5, 20, 2.0)
+    return xr.concat(parts, "algorithm", join="outer")
+
+
+@pytest.mark.parametrize("of", ["round", "bits"])
+def test_runs_that_do_not_exist_do_not_fail(of):
+    nan, inf = np.nan, np.inf
+    costs = statistics.until(joined(), "error", 1.0, of)
+    np.testing.assert_array_equal(costs, [[1, 1, 1, nan, nan], [inf] * 5])
+    costs = statistics.until(joined(), "error", 0.5, of)  # who knows what later rounds bring
+    np.testing.assert_array_equal(costs, [[nan] * 5, [inf] * 5])
+    costs = statistics.until(joined(one_rounds=20), "error", 0.5, of)
+    np.testing.assert_array_equal(costs, [[inf, inf, inf, nan, nan], [inf] * 5])
+    data = joined()
+    data["diverged"][0, 0] = 3
+    assert statistics.until(data, "error", 0.5, of)[0, 0] == inf
+    data = joined(one_rounds=20)
+    data["error"][:] = np.nan  # of runs that are there
+    assert (statistics.until(data, "error", 0.5, of).values[1] == inf).all()
+
+
+def test_the_best_is_who_is_best_and_not_who_has_more_seeds_or_rounds():
+    chosen = statistics.best(joined(one_rounds=20), "error", over="algorithm")
+    assert chosen["algorithm"] == "short"
+    with pytest.raises(ValueError, match=r"at round 20 no run is there of algorithm=short: "):
+        statistics.best(joined(), "error", over="algorithm")
+    assert statistics.best(joined(), "error", over="algorithm", round=10)["algorithm"] == "short"
+
+
+def test_a_profile_is_over_the_instances_that_a_method_has():
+    costs = statistics.until(joined(one_rounds=20), "error", 1.0)
+    shares = statistics.profile(costs)
+    np.testing.assert_array_equal(shares.isel(factor=-1), [1.0, 0.0])
+    unknown = statistics.profile(costs.where(costs["algorithm"] == "long"))
+    assert np.isnan(unknown.sel(algorithm="short")).all()
+
+
 def test_performance_profiles_by_hand():
     cost = xr.DataArray(
         [[[1.0, 4.0], [np.inf, 0.0]], [[2.0, 1.0], [np.inf, np.nan]]], dims=("a", "problem", "seed")
     )
     shares = statistics.profile(cost, "a")
     assert shares["factor"].values.tolist() == [1, 2, 4]
-    np.testing.assert_array_equal(shares, [[0.5, 0.5, 0.75], [0.25, 0.5, 0.5]])
+    np.testing.assert_array_equal(shares, [[0.5, 0.5, 0.75], [1 / 3, 2 / 3, 2 / 3]])
     nobody = statistics.profile(cost.isel(problem=1, seed=[0]), "a")
     assert nobody["factor"].values.tolist() == [1]
     np.testing.assert_array_equal(nobody, 0)

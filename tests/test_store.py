@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -22,7 +23,7 @@ from fljax._folders import host
 from fljax.study import machine
 from fljax.study import running as sweeping
 from fljax.study.results import checksum
-from fljax.study.store import Store, _attributes
+from fljax.study.store import Block, Store, _attributes
 
 pytestmark = pytest.mark.core
 
@@ -536,6 +537,25 @@ def test_a_store_of_another_user_is_read(tmp_path, whole, monkeypatch):
     assert leftover.exists()
 
 
+def test_a_finished_study_of_another_user_is_returned(tmp_path, whole, kept, monkeypatch):
+    fl.sweep(steps, **STUDY, store=tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("fljax.study.store.FileLock.acquire", refuse)
+    monkeypatch.setattr("fljax.study.store.write_whole", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert same(fl.sweep(steps, **STUDY, store=tmp_path), whole)
+    with pytest.raises(fl.StoreError, match=r"cannot write to the store .*: Permission denied"):
+        fl.sweep(steps, **STUDY | {"seeds": 5}, store=tmp_path)
+    with pytest.raises(fl.OtherStudyError):
+        fl.sweep(bolder, **STUDY, store=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert kept
+
+
 def test_a_smaller_study_leaves_the_store_as_large_as_it_is(tmp_path, whole):
     fl.sweep(steps, **STUDY, store=tmp_path)
     few = {"rounds": 4, "seeds": [1], "grid": {"step": [0.05]}}
@@ -559,6 +579,49 @@ def bolder(key, step):
 
 def larger(key, step):
     return build(key, fl.algorithms.ZCDPGradNFL(step), clients=K + 1)
+
+
+SMALL = ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "int4", "uint4", "bool"]
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_metric_of_a_small_type_is_kept_and_gone_on_with(tmp_path, kind):
+    def scenario(key, step):
+        def measured(now):
+            return (jnp.sum(now.model) > 0).astype(kind)
+
+        return fl.Simulation(
+            problem=fl.problems.ridge(jax.random.key(0), clients=3, samples=4, dim=2),
+            network=fl.graphs.ring(3),
+            algorithm=fl.algorithms.ConventionalFL(step),
+            metrics=[fl.metrics.Metric("measured", measured, "a number", decibel=False)],
+        )
+
+    study = {"rounds": 2, "grid": {"step": [0.1]}, "progress": False, "store": tmp_path / "kept"}
+    first = fl.sweep(scenario, seeds=1, **study)
+    more = fl.sweep(scenario, seeds=2, **study)
+    assert first.measured.dtype == more.measured.dtype == fl.load(tmp_path / "kept").measured.dtype
+    np.testing.assert_array_equal(first.measured, more.measured.isel(seed=[0]))
+    xr.testing.assert_equal(fl.load(fl.save(more, tmp_path / "more.nc")), more)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e5m2", "int4"])
+def test_a_state_of_a_small_type_is_read_as_it_was(tmp_path, kind):
+    state = [np.arange(6).reshape(1, 1, 6).astype(jnp.dtype(kind)), np.ones((1, 1, 2))]
+    opened = Store(tmp_path)
+    opened._tell({"identity": {}, "axes": {}, "points": {}})
+    block = Block(["p"], [0], 0, False, {"x": np.zeros((1, 1, 3))}, {}, state)
+    opened.add(block)
+    opened.flush()
+    opened.close()
+    again = Store(tmp_path)
+    assert again.blocks()
+    read = again.state(["p"], [0], 3)
+    again.close()
+    assert read is not None
+    for one, other in zip(state, read, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
 
 
 def named(key, step):

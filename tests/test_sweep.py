@@ -16,6 +16,7 @@ import pytest
 from jax.extend import core
 
 import fljax as fl
+from fljax._folders import sealed, unsealed
 from fljax._generator import GENERATOR
 from fljax._memory import traced_for
 from fljax.engine import trace
@@ -676,15 +677,16 @@ def test_a_measured_block_is_used(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "seeds_per_block", lambda *_: 4)
     study = {"rounds": T, "seeds": 24, "workers": 1}
     plan = fl.plan(scenario, **study, measure=True)
-    ((program, block),) = json.loads((tmp_path / "cache" / "blocks.json").read_text()).items()
+    ((program, block),) = unsealed((tmp_path / "cache" / "blocks.json").read_text()).items()
     assert f"jax {jax.__version__}" in program
     assert block in (1, 2, 4, 8, 16)
     assert plan.parts[0].seeds_per_block == machine.spread(24, block, 1)
     for measured in (3, 12):
-        (tmp_path / "cache" / "blocks.json").write_text(json.dumps({program: measured}))
+        (tmp_path / "cache" / "blocks.json").write_text(sealed({program: measured}))
         assert fl.sweep(scenario, **study).attrs["block"] == f"[{measured}]"
-    (tmp_path / "cache" / "blocks.json").write_text("{")  # a damaged one is no measurement
-    assert fl.sweep(scenario, **study).attrs["block"] == "[4]"
+    for damaged in ("{", "[]", json.dumps({program: 3})):  # no measurements
+        (tmp_path / "cache" / "blocks.json").write_text(damaged)
+        assert fl.sweep(scenario, **study).attrs["block"] == "[4]"
 
 
 def least_squares(key, **changed):

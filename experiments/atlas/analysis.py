@@ -170,6 +170,7 @@ def costs(scenarios: list[Scenario], results: Mapping[str, Result | None], of: s
             ]
         )
     values = np.concatenate(columns, axis=1) if columns else np.empty((0, 0))
+    values = np.where(np.isnan(values), np.inf, values)  # none of what is counted is no solution
     return xr.DataArray(values, {"algorithm": labels}, ("algorithm", "instance"), name=of)
 
 

@@ -10,9 +10,11 @@ from experiments.atlas import convex, graphs, labels, links, others, trust
 from experiments.atlas.report import pages
 from experiments.atlas.running import FULL, QUICK, Busy, compute, path_of, read, unfinished
 from experiments.atlas.scenario import SCENARIOS, Scenario
-from experiments.commands import readable, writable
+from experiments.commands import discard_stale, readable, writable
 from experiments.errors import UsageError
-from fljax import StoreError, _check
+from fljax import OtherStudyError, StoreError, _check
+from fljax.__main__ import one_line
+from fljax._folders import replace_file
 
 #: Importing one declares its scenarios.
 FAMILIES = (convex, links, graphs, trust, labels, others)
@@ -42,6 +44,8 @@ def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Pat
     kept = writable(unfinished(effort) if store is None else store)
     writable(folder)
     for one in scenarios:
+        if store is None:
+            discard_stale(kept, one.name)
         print(f"{one.name}: {one.title}", flush=True)
         began = time.perf_counter()
         try:
@@ -53,8 +57,8 @@ def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Pat
             stored = read(one.name, folder) is not None
             print(f"  {'stored, not looked at' if stored else 'not run'}: {error}")
             continue
-        except StoreError as error:
-            raise UsageError(str(error)) from None
+        except (StoreError, OtherStudyError) as error:
+            raise UsageError(one_line(error)) from None
         if result is None:
             print(f"  finished; delete {path_of(one.name, folder)} to compute it again")
             continue
@@ -71,6 +75,6 @@ def report(folder: Path) -> int:
     writable(folder)
     mpl.use("Agg")
     for name, text in pages(results, folder).items():
-        (folder / name).write_text(text, encoding="utf-8")
+        replace_file(folder / name, text)
     print(f"written to {folder / 'README.md'}, and a page a scenario beside it")
     return 0

@@ -1,5 +1,6 @@
 """The atlas's pages: decisions in words and numbers, a ranking a scenario, profiles over all."""
 
+import io
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from experiments.atlas.convex import CONDITION
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.picture import print_style
 from fljax import statistics
+from fljax._folders import replace_file
 from fljax.algorithms import REGISTRY
 from fljax.metrics import METRICS
 from fljax.plotting.house import look_of
@@ -364,7 +366,9 @@ def draw(scenarios: Sequence[Scenario], results: Mapping[str, Result | None], pa
         )
         for ax, (kind, those) in zip(row[0], kinds.items(), strict=True):
             panel(ax, kind, analysis.costs(those, results, "rounds"))
-        picture.savefig(path, dpi=150)
+        content = io.BytesIO()
+        picture.savefig(content, format="png", dpi=150)
+        replace_file(path, content.getvalue())
     plt.close(picture)
 
 

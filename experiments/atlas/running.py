@@ -1,7 +1,5 @@
 """Computing a scenario: its methods one by one, each tuned by the same rule; what is kept of it."""
 
-import hashlib
-import json
 import re
 import shutil
 import time
@@ -19,10 +17,11 @@ import xarray as xr
 import fljax as fl
 from experiments.atlas.methods import Method, methods
 from experiments.atlas.scenario import Scenario
+from experiments.commands import kept_folder
 from experiments.errors import UsageError
-from fljax import _folders, statistics
-from fljax._folders import write_whole
-from fljax.records import code_version
+from fljax import statistics
+from fljax._folders import sealed, unsealed, write_whole
+from fljax.records import versions_in_use
 from fljax.study.engine import program
 from fljax.study.tuning import COUNTED, evaluated_until, unwarned
 
@@ -73,7 +72,7 @@ def read(name: str, folder: Path) -> dict[str, Any] | None:
     """
     path = path_of(name, folder)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = unsealed(path.read_text(encoding="utf-8"))
         if content["scenario"] != name:
             raise UsageError(f"{path} is of the scenario {content['scenario']!r}; delete it.")
     except FileNotFoundError:
@@ -85,11 +84,9 @@ def read(name: str, folder: Path) -> dict[str, Any] | None:
 
 def unfinished(effort: Effort) -> Path:
     """Where a run that is killed is found again by the same code with the same effort."""
-    digest = hashlib.sha256(repr((code_version(), asdict(effort))).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path.stem not in ("__main__", "report", "page"):
-            digest.update(path.read_bytes())
-    return _folders.cache() / "atlas" / digest.hexdigest()[:16]
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    unread = ("__main__", "report", "page")
+    return kept_folder("atlas", asdict(effort), [p for p in sources if p.stem not in unread])
 
 
 def compute(
@@ -128,7 +125,7 @@ def compute(
             result = {
                 "scenario": scenario.name,
                 "effort": asdict(effort),
-                "versions": sorted({*known["versions"], code_version()}),
+                "versions": sorted({*known["versions"], versions_in_use()}),
                 "refused": refused,
                 "methods": _computed(scenario, admitted, effort, own, say, known["methods"]),
             }
@@ -140,7 +137,7 @@ def compute(
 
 
 def _write(result: Mapping[str, Any], folder: Path) -> None:
-    text = json.dumps(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
+    text = sealed(result, separators=(",", ":")).replace('"methods"', '\n"methods"')
     write_whole(path_of(result["scenario"], folder), (text + "\n").encode())
 
 
@@ -154,6 +151,7 @@ def _computed(
 ) -> dict[str, Any]:
     """What is kept of every method; of those that are known already, what is known."""
     numbers = dict(known)
+    about = {"scenario": scenario.name, "effort": asdict(effort), "versions": versions_in_use()}
 
     def path(label: str) -> Path:
         return own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
@@ -162,14 +160,15 @@ def _computed(
     for label in admitted:
         if label in numbers:
             continue
-        if path(label).exists():
-            numbers[label] = json.loads(path(label).read_text(encoding="utf-8"))
-        else:
+        if (part := _part(path(label), about | {"method": label})) is None:
             missing.append(label)
+        else:
+            numbers[label] = part
     for some in pieces(missing, TOGETHER):
         found = evaluated(scenario, {label: admitted[label] for label in some}, effort)
         for label in some:
-            write_whole(path(label), json.dumps(found[label]).encode())
+            part = sealed({"of": about | {"method": label}, "kept": found[label]})
+            write_whole(path(label), part.encode())
         numbers |= found
         seconds = sum(one["seconds"] for one in found.values())
         say(f"  {', '.join(some)}: {seconds:.0f} s", flush=True)
@@ -177,6 +176,17 @@ def _computed(
     program.cache_clear()
     jax.clear_caches()
     return {label: numbers[label] for label in admitted}
+
+
+def _part(path: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is kept of a method in a file, ``None`` where it is not of this effort and these
+    versions, or not what was written.
+    """
+    try:
+        content = unsealed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content["kept"] if content.get("of") == about else None
 
 
 def evaluated(

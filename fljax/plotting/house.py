@@ -1,5 +1,6 @@
 """The house style of figures: colors, legends and files."""
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from matplotlib.legend import Legend
 
 from fljax import _check
 from fljax._arguments import checked
+from fljax._folders import replace_file
 from fljax.tables import shown
 
 __all__ = ["HOUSE", "LOOKS", "NOTE", "save", "style"]
@@ -114,7 +116,7 @@ def save(picture: Any, path: str | PathLike) -> Path:
     Raises:
       TypeError: not a figure.
       ValueError: a suffix that matplotlib does not support.
-      FileNotFoundError: a folder that does not exist.
+      OSError: as :func:`fljax.save`, such as for a folder that does not exist.
 
     Example:
       >>> import tempfile, fljax as fl
@@ -135,9 +137,10 @@ def save(picture: Any, path: str | PathLike) -> Path:
     _check.choice("ending of a picture's file", path.suffix, [f".{name}" for name in known])
     dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
     metadata = {dated[path.suffix]: None} if path.suffix in dated else None
+    content = io.BytesIO()  # a picture that is there is replaced by a whole one, or not at all
     with style():
-        figure.savefig(path, metadata=metadata)
-    return path
+        figure.savefig(content, format=path.suffix[1:], metadata=metadata)
+    return replace_file(path, content.getvalue())
 
 
 def named(value: Any, labels: Mapping[Any, str] | None) -> str:

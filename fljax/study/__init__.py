@@ -16,11 +16,12 @@ from fljax.study.planning import Part, Plan, plan
 from fljax.study.results import load, save
 from fljax.study.running import Interrupted, sweep
 from fljax.study.selection import PrivateTuning
-from fljax.study.store import DamageWarning, StoreError, merge
+from fljax.study.store import DamageWarning, OtherStudyError, StoreError, merge
 
 __all__ = [
     "DamageWarning",
     "Interrupted",
+    "OtherStudyError",
     "Part",
     "Plan",
     "PrivateTuning",

@@ -7,8 +7,6 @@ device its own blocks, so no device ever waits for another.
 """
 
 import functools
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fljax import _folders
+from fljax import _check, _folders
+from fljax._folders import sealed, unsealed, write_whole
 from fljax._memory import cores, memory_at_hand, on_cpu
 from fljax.link.server import GROUP
 from fljax.problems import Problem
@@ -206,9 +205,10 @@ def measured_block(identity: str) -> int | None:
     any.
     """
     try:
-        return json.loads(measurements().read_text()).get(_measurement(identity))
+        block = unsealed(measurements().read_text()).get(_measurement(identity))
     except (OSError, ValueError):
         return None
+    return block if _check.is_whole(block) and block > 0 else None
 
 
 def remember_block(identity: str, block: int) -> None:
@@ -216,12 +216,10 @@ def remember_block(identity: str, block: int) -> None:
     path = measurements()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        known = json.loads(path.read_text())
+        known = unsealed(path.read_text())
     except (OSError, ValueError):
         known = {}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(known | {_measurement(identity): block}, indent=1))
-    os.replace(temporary, path)
+    write_whole(path, sealed(known | {_measurement(identity): block}, indent=1).encode())
 
 
 def _measurement(identity: str) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import h5netcdf
 import numpy as np
@@ -14,11 +15,23 @@ from xarray.backends import H5NetCDFStore
 
 from fljax import _check
 from fljax._arguments import checked
-from fljax._folders import write_whole
+from fljax._folders import replace_file
 from fljax.privacy.releasing import released
 from fljax.study.collection import read
 
 __all__ = ["checksum", "load", "save"]
+
+#: How a variable is laid out in a file, which changes none of its values.
+LAYOUT = {"chunksizes", "complevel", "compression", "fletcher32", "shuffle", "zlib"}
+
+#: Attributes by which readers of netCDF files translate values.
+MEANINGFUL = {
+    *("_FillValue", "_Unsigned", "add_offset", "calendar", "dtype", "missing_value"),
+    "scale_factor",
+}
+
+#: The attribute of a file with names that it could not have.
+NAMES = "fljax_names"
 
 
 @checked
@@ -45,6 +58,8 @@ def save(
     Raises:
       OSError: the folder is missing or not writable, the disk is full, or the path is not that of a
         file (the message says which); an existing file is left unchanged.
+      TypeError, ValueError: values that the file would not hold as they are, with the variable
+        named; nothing is written.
       ValueError: a release of runs that are nominal or have no budget, whose noise can be drawn
         again by guessing seeds (run with ``noise_seed=``), or whose settings were chosen by private
         results at a cost that was not counted; public metrics without a release, or of exact
@@ -76,24 +91,11 @@ def save(
         dataset = released(dataset, tuple(public))
     elif public:
         raise ValueError("public= names metrics that a release keeps; pass release=True with it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
-    if path.exists() and not path.is_file():
-        raise FileExistsError(
-            f"{path} is no regular file and is not replaced; give the name of a file, such as "
-            "results.nc."
-        )
     content = io.BytesIO()  # HDF5 does not survive a write that fails
     with h5netcdf.File(content, "w") as file:
-        dataset.assign_attrs(checksum=checksum(dataset)).dump_to_store(H5NetCDFStore(file))
-    try:
-        write_whole(path.resolve(), content.getvalue())  # a link stays one
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot write {path} ({error.strerror}); make room or choose another folder",
-        ) from error
-    return path
+        _writable(dataset).dump_to_store(H5NetCDFStore(file))
+    _check_kept(dataset, content, path)
+    return replace_file(path, content.getvalue())
 
 
 @checked
@@ -113,8 +115,9 @@ def load(path: str | os.PathLike) -> xr.Dataset:
     if not path.is_file():
         raise FileNotFoundError(f"no results file {path}.")
     try:
-        with xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False) as opened:
-            dataset = opened.load()
+        with _opened(path) as opened:
+            dataset = opened.load().drop_encoding()  # what is made of it is another file
+        dataset = dataset.rename(json.loads(dataset.attrs.pop(NAMES, "{}")))
     except Exception as error:
         raise ValueError(
             f"{path} is not a readable results file (cut short, or not written by fljax.save): "
@@ -126,6 +129,61 @@ def load(path: str | os.PathLike) -> xr.Dataset:
             "study again, or restore the file."
         )
     return dataset
+
+
+def _writable(dataset: xr.Dataset) -> xr.Dataset:
+    """A dataset as it is written: with its checksum, with names that a file can have, and as the
+    numbers that it holds, whatever file they were read from.
+    """
+    signed = dataset.assign_attrs(checksum=checksum(dataset))
+    names = [str(name) for name in {**dataset.sizes, **dataset.variables}]
+    impossible = [name for name in names if name == "." or {"/", "\0"} & {*name}]
+    written = {name: f"name_{i}" for i, name in enumerate(impossible)}
+    while {*written.values()} & {*names}:
+        written = {name: f"{other}_" for name, other in written.items()}
+    if written:
+        back = {other: name for name, other in written.items()}
+        signed = signed.rename(written).assign_attrs({NAMES: json.dumps(back)})
+    signed = signed.copy()
+    for variable in signed.variables.values():
+        kept = {key: value for key, value in variable.encoding.items() if key in LAYOUT}
+        if kept.get("chunksizes", variable.shape) != variable.shape:
+            del kept["chunksizes"]  # of another file
+        variable.encoding = kept
+    return signed
+
+
+def _opened(file: Any) -> xr.Dataset:
+    return xr.open_dataset(file, engine="h5netcdf", decode_timedelta=False)
+
+
+def _check_kept(dataset: xr.Dataset, content: io.BytesIO, path: Path) -> None:
+    """Raise ``ValueError`` unless what was written is what was given: of numbers the types, which
+    they keep, and everything of what is translated.
+    """
+    with _opened(content) as opened:
+        back = opened.rename(json.loads(opened.attrs.get(NAMES, "{}")))
+        for name, variable in dataset.variables.items():
+            found = back.variables.get(name)
+            same = found is not None and (found.dims, found.shape) == (
+                variable.dims,
+                variable.shape,
+            )
+            dated = "since" in str(variable.attrs.get("units"))
+            plain = not dated and not MEANINGFUL & {*variable.attrs}
+            if same and variable.dtype.kind in "biuf" and plain:
+                same = found.dtype == variable.dtype
+            elif same:
+                same = checksum(xr.Dataset({"values": found})) == checksum(
+                    xr.Dataset({"values": variable})
+                )
+            if not same:
+                raise ValueError(
+                    f"{path} would not hold {name!r} as it is, {variable.dtype} over "
+                    f"{variable.dims} with the attributes {variable.attrs}: give it as numbers or "
+                    "texts, without attributes that a netCDF file gives a meaning. Nothing was "
+                    "written."
+                )
 
 
 def checksum(dataset: xr.Dataset) -> str:

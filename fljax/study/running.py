@@ -27,8 +27,8 @@ from threadpoolctl import ThreadpoolController
 
 from fljax import _check
 from fljax._arguments import check, rule
+from fljax._folders import named, writing
 from fljax._generator import GENERATOR
-from fljax._module import float_dtype
 from fljax.decisions import recorded
 from fljax.privacy import promises
 from fljax.privacy.secrets import origin_of
@@ -166,9 +166,9 @@ def sweep(
 
     Raises:
       TypeError, ValueError: invalid parts of a simulation that the scenario builds, with the grid
-        point named, raised before anything is compiled; a store that holds another study; a store
-        for a study that calls Python code on the host that cannot be identified (it holds a lock or
-        a file).
+        point named, raised before anything is compiled; a store for a study that calls Python code
+        on the host that cannot be identified (it holds a lock or a file).
+      OtherStudyError: a store that holds another study; it is a ``ValueError``.
       StoreError: a store that cannot be written or is in use.
       MemoryError: a single run that does not fit; results that do not fit, before anything is
         computed.
@@ -188,6 +188,8 @@ def sweep(
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
     check("store", store, rule(str | PathLike | None))
+    if store is not None:
+        named(store)
     check("callback", callback, rule(Callable | None))
     _check.switch("keep_state", keep_state)
     if progress is not None:
@@ -354,6 +356,9 @@ class _Run:
             store.agree(self.study.description() | {"attributes": self._attributes()})
             for block in store.blocks():
                 self.collection.add(block)
+            if store.unwritable and not self.collection.done[self.mine].all():
+                with writing(store.folder):
+                    raise store.unwritable
         except BaseException:
             store.close()
             raise
@@ -676,8 +681,9 @@ class _Run:
         """Provenance of the results."""
         asked = self.asked
         choice = "; ".join(axis.choice for axis in self.study.axes if axis.choice)
+        dtypes = {str(group.shown.problem.dtype) for group in self.study.groups}
         return provenance(
-            dtype=str(float_dtype()),
+            dtype="; ".join(sorted(dtypes)),
             prng=asked.generator,
             root=asked.root,
             record_every=asked.record_every,

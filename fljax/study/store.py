@@ -10,7 +10,6 @@ found by looking.
 """
 
 import contextlib
-import hashlib
 import io
 import itertools
 import json
@@ -24,11 +23,26 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fljax._arguments import check, rule
-from fljax._folders import StoreError, alive, host, write_whole
+from fljax._folders import (
+    OtherStudyError,
+    StoreError,
+    alive,
+    claim,
+    digest,
+    host,
+    named,
+    restored,
+    sealed,
+    storable,
+    unsealed,
+    write_whole,
+    writing,
+)
 
 __all__ = [
     "Block",
     "DamageWarning",
+    "OtherStudyError",
     "Store",
     "StoreError",
     "difference",
@@ -136,13 +150,16 @@ class Store:
       create: whether the folder may be new; else it must be a store.
 
     Raises:
-      StoreError: the folder cannot be written, is not a store, or is in use.
+      StoreError: the folder is not a store, cannot be made, or is in use.
+
+    Attributes:
+      unwritable: why nothing can be written, of a user who may only read; what is there is read.
     """
 
     def __init__(
         self, folder: str | os.PathLike, lock: str | None = "study", create: bool = True
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = claim(folder, MANIFEST, "store") if create else named(folder)
         if not create and not (self.folder / MANIFEST).is_file():
             raise StoreError(f"{self.folder} is no store of fljax: it has no {MANIFEST}.")
         self._waiting: list[Block] = []
@@ -150,22 +167,15 @@ class Store:
         #: Where the states of a point and seed lie, by the records there are at that point of the
         #: run: file, block in it, row and column.
         self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
-        if create:
-            with _writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
-        # In this order: another shard may write the manifest, always its first file, in between.
-        if any(self._files("*")) and not (self.folder / MANIFEST).exists():
-            raise StoreError(
-                f"{self.folder} is no store of fljax and is not empty; give an empty folder or "
-                "one that does not exist yet."
-            )
-        self._lock = None
+        self._lock, self.unwritable = None, None
         if lock is not None:
             self._lock = FileLock(self.folder / f".{lock}.lock")
             try:
-                with _writing(self.folder):
-                    self._lock.acquire(timeout=0)
-            except Timeout:
+                self._lock.acquire(timeout=0)
+            except OSError as error:
+                if not isinstance(error, Timeout):
+                    self._lock, self.unwritable = None, error
+                    return
                 raise StoreError(
                     f"another process is at work on {self.folder} ({lock}); wait for it, stop it, "
                     "or choose another store. Nothing was changed."
@@ -186,25 +196,28 @@ class Store:
         """
         path = self.folder / MANIFEST
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            written = json.loads(text)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"{path} cannot be read ({error}); restore it or start anew."
             ) from None
-        if not isinstance(manifest, dict):
+        if not isinstance(written, dict):
             raise StoreError(f"{path} cannot be read (no manifest); restore it or start anew.")
-        if manifest.get("format") != FORMAT:
+        if written.get("format") != FORMAT:
             raise StoreError(
-                f"{path} has format {manifest.get('format')!r}, this version reads {FORMAT}; open "
+                f"{path} has format {written.get('format')!r}, this version reads {FORMAT}; open "
                 "it with the version of fljax that wrote it."
             )
-        if manifest.pop("digest", None) != _digest(json.dumps(manifest).encode()):
+        try:
+            manifest = unsealed(text)
+        except ValueError:
             raise StoreError(
                 f"{path} was edited: it does not match its own digest, so what its runs are of is "
                 "not known. Restore it or start anew."
-            )
+            ) from None
         self._study = manifest
         return manifest
 
@@ -215,13 +228,13 @@ class Store:
         shrink.
 
         Raises:
-          ValueError: the store holds another study.
+          OtherStudyError: the store holds another study.
         """
-        with self._alone():
+        with contextlib.nullcontext() if self.unwritable else self._alone():
             stored = self.manifest()
             if stored:
                 if text := _conflict(stored, study):
-                    raise ValueError(
+                    raise OtherStudyError(
                         f"the store {self.folder} holds another study:{text}\n"
                         "Finish it with what it was begun with, or choose another store. "
                         "(`program` stands for the scenario and the algorithms in it, `numbers` "
@@ -229,22 +242,24 @@ class Store:
                         "spread over, `prng` for generator=.)"
                     )
                 study = _joined(stored, study)
-            self._tell(study)
+            if not self.unwritable:
+                self._tell(study)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Store provenance, which is returned when the store is read."""
+        if self.unwritable:
+            return
         with self._alone():
             self._tell(self.manifest() | {"attributes": dict(attributes)})
 
     def _tell(self, study: Mapping[str, Any]) -> None:
         self._study = {**study, "format": FORMAT}
-        signed = self._study | {"digest": _digest(json.dumps(self._study).encode())}
-        self._write(MANIFEST, json.dumps(signed, indent=1).encode())
+        self._write(MANIFEST, sealed(self._study, indent=1).encode())
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """The manifest is read, changed and written by one process at a time, of all shards."""
-        with _writing(self.folder), FileLock(self.folder / ".manifest.lock"):
+        with writing(self.folder), FileLock(self.folder / ".manifest.lock"):
             yield
 
     # Writing -------------------------------------------------------------------------------------
@@ -293,12 +308,12 @@ class Store:
         return gone
 
     def _save(self, kind: str, content: bytes) -> str:
-        name = f"{kind}-{_digest(content)}.npz"
+        name = f"{kind}-{digest(content)}.npz"
         self._write(name, content)
         return name
 
     def _write(self, name: str, content: bytes) -> None:
-        with _writing(self.folder):
+        with writing(self.folder):
             write_whole(self.folder / name, content)
 
     # Reading -------------------------------------------------------------------------------------
@@ -343,12 +358,15 @@ class Store:
         if any(content is None for content in files.values()):
             return None
         arrays = {name: np.load(io.BytesIO(content or b"")) for name, content in files.items()}
+        kinds = {name: _about(content or b"").get("types", {}) for name, content in files.items()}
         name, block, *_ = places[0][0]  # pyright: ignore[reportGeneralTypeIssues]
         count = sum(key.startswith(f"{block}/") for key in arrays[name].files)
 
         def leaf(number: int) -> np.ndarray:
             parts = {
-                (name, block): arrays[name][f"{block}/{number}"]
+                (name, block): restored(
+                    arrays[name][key := f"{block}/{number}"], kinds[name].get(key, "")
+                )
                 for name, block in {place[:2] for row in places for place in row}  # pyright: ignore
             }
             return np.asarray([[parts[place[:2]][place[2:]] for place in row] for row in places])  # pyright: ignore
@@ -364,7 +382,7 @@ class Store:
             content = path.read_bytes()
         except OSError:
             content = b""
-        if path.stem.rpartition("-")[2] == _digest(content):
+        if path.stem.rpartition("-")[2] == digest(content):
             self._require_own(path, content)
             return content
         aside = path.with_suffix(".damaged")
@@ -412,7 +430,9 @@ def _file(
     blocks: Sequence[Block], arrays: Mapping[str, np.ndarray], study: Mapping[str, Any]
 ) -> bytes:
     known = study.get("points", {})
+    parts = {name: storable(np.asarray(array)) for name, array in arrays.items()}
     about = {
+        "types": {name: kind for name, (_, kind) in parts.items() if kind},
         "identity": study.get("identity", {}),
         "axes": [*study.get("axes", {})],
         "points": {p: known[p] for block in blocks for p in block.points if p in known},
@@ -429,6 +449,7 @@ def _file(
     }
     buffer = io.BytesIO()
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    arrays = {name: array for name, (array, _) in parts.items()}
     np.savez(buffer, about=text, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
@@ -440,33 +461,17 @@ def _about(content: bytes) -> dict[str, Any]:
 
 def unpack(content: bytes) -> list[Block]:
     """The blocks that were passed to :func:`pack`."""
+    about = _about(content)
+    kinds = about.get("types", {})
     blocks = [
-        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {})
-        for a in _about(content)["blocks"]
+        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {}) for a in about["blocks"]
     ]
     with np.load(io.BytesIO(content)) as arrays:
         for key in arrays.files:
             if key != "about":
                 i, kind, name = key.split("/", 2)
-                getattr(blocks[int(i)], kind)[name] = arrays[key]
+                getattr(blocks[int(i)], kind)[name] = restored(arrays[key], kinds.get(key, ""))
     return blocks
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:24]
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (StoreError, Timeout):
-        raise
-    except OSError as error:
-        raise StoreError(
-            f"cannot write to the store {folder}: {error.strerror or error}. What it holds is "
-            "whole; make room or make it writable, then run the same study again to go on."
-        ) from error
 
 
 def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
@@ -486,6 +491,7 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     """
     for number, folder in enumerate((into, *stores)):
         check("into" if not number else f"store {number}", folder, rule(str | os.PathLike))
+        named(folder)
     if not stores:
         raise ValueError("merge needs at least one store to take runs from.")
     folders = [Path(folder).resolve() for folder in (into, *stores)]
@@ -503,7 +509,7 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
         text = _conflict(study, manifest, places)
         text += difference({"rounds": study["rounds"]}, {"rounds": manifest["rounds"]}, places)
         if text:
-            raise ValueError(
+            raise OtherStudyError(
                 f"{part.folder} does not fit {first.folder}:{text}\n"
                 "Only stores of one study, of as many rounds, can be merged."
             )

@@ -5,7 +5,6 @@ evaluation.
 import contextlib
 import inspect
 import itertools
-import json
 import math
 import tempfile
 import warnings
@@ -24,7 +23,7 @@ from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
-from fljax._folders import write_whole
+from fljax._folders import replace_file, sealed, unsealed
 from fljax._generator import random_key
 from fljax.algorithms.base import REGISTRY, SYNONYMS, Algorithm
 from fljax.metrics import Metric, as_metric
@@ -300,10 +299,12 @@ class Tuned:
         ax.plot(chosen[name], mean.min(), linestyle="", markersize=8, **mark)
 
     def save(self, path: str | PathLike) -> Path:
-        """Write the result to a JSON file, atomically; :meth:`load` reads it."""
-        path = Path(path)
-        write_whole(path, self.text().encode())
-        return path
+        """Write the result to a JSON file, atomically; :meth:`load` reads it.
+
+        Raises:
+          OSError: as :func:`fljax.save`.
+        """
+        return replace_file(Path(path), self.text())
 
     def text(self) -> str:
         """The content of a file written by :meth:`save`."""
@@ -315,7 +316,7 @@ class Tuned:
             "privacy": self.privacy,
             "released": None if self.released is None else self.released.to_dict(),
         }
-        return json.dumps(content)
+        return sealed(content)
 
     @classmethod
     def load(cls, path: str | PathLike, methods: Sequence[str] | Mapping[str, tuple]) -> "Tuned":
@@ -326,16 +327,32 @@ class Tuned:
           methods: the methods given to :func:`tune`; functions are not stored in the file.
 
         Raises:
-          ValueError: other methods than those of the file.
+          FileNotFoundError: no such file.
+          ValueError: other methods than those of the file; a file that was cut or edited, or is not
+            of a tuning.
         """
-        return cls.of_text(Path(path).read_text(encoding="utf-8"), methods, path)
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"no file of a tuning {path}.")
+        return cls.of_text(path.read_bytes().decode(errors="replace"), methods, path)
 
     @classmethod
     def of_text(
         cls, text: str, methods: Sequence[str] | Mapping[str, tuple], path: str | PathLike
     ) -> "Tuned":
-        """Read what :meth:`text` returned, from the file at a path."""
-        content = json.loads(text)
+        """Read what :meth:`text` returned, from the file at a path.
+
+        Raises:
+          ValueError: as :meth:`load`.
+        """
+        try:
+            content = unsealed(text)
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not what Tuned.save wrote ({error}); tune again, or restore the file."
+            ) from None
+        if "response" not in content:
+            raise ValueError(f"{path} is of no tuning; name a file that Tuned.save wrote.")
         response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
         structures = _structures(methods)
         if (run := content.get("released")) is not None:

@@ -3,7 +3,6 @@ killed run goes on, and the pages say what the results are.
 """
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from experiments.atlas.links import UNEQUAL
 from experiments.atlas.methods import Refused, method, methods
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.errors import UsageError
+from fljax._folders import sealed
 from fljax.algorithms import REGISTRY
 from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.records import code_version
+from fljax.records import versions_in_use
 from fljax.study import engine
 from fljax.study.tuning import unwarned
 
@@ -304,7 +304,7 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     monkeypatch.setattr(commands, "FULL", effort)
     known = stored({"ATC": outcome(1.0, 4), "gone": outcome(1.0, 4)}, small.name)
     path = tmp_path / f"{small.name}.json"
-    path.write_text(json.dumps(known))
+    path.write_text(sealed(known))
     ask = ["run", small.name, "--out", str(tmp_path), "--store", str(tmp_path / "store")]
     assert main(ask) == 0
     assert "the stored result lacks CTA, LED" in capsys.readouterr().out
@@ -313,8 +313,8 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     assert list(result["methods"]) == ["ATC", "CTA", "LED"]
     assert result["methods"]["ATC"] == known["methods"]["ATC"]
     assert result["refused"] == {"FedAvg": "other."}
-    assert {"of then", code_version()} == {*result["versions"]}
-    path.write_text(path.read_text().replace("other.", "of then."))
+    assert {"of then", versions_in_use()} == {*result["versions"]}
+    path.write_text(sealed(result | {"refused": {"FedAvg": "of then."}}))
     assert main(ask) == 0
     assert "finished; delete" in capsys.readouterr().out
     assert len(asked) == 1
@@ -334,6 +334,30 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     path.unlink()
     assert main(ask) == 0
     assert "not run: no such data" in capsys.readouterr().out
+
+
+def test_a_part_is_of_one_effort_and_one_version(small, outcome, tmp_path, monkeypatch):
+    """Parts of a store that the user names are known by what they say they are."""
+    asked = []
+
+    def evaluated(one, made, *_):
+        asked.append(list(made))
+        return {label: outcome(2.0, 4) for label in made}
+
+    def computed(effort):
+        running._computed(small, dict.fromkeys(["A+", "A-"]), effort, tmp_path, print, {})
+        return [asked.pop(0) for _ in list(asked)]
+
+    monkeypatch.setattr(running, "evaluated", evaluated)
+    assert computed(running.QUICK) == [["A+", "A-"]]
+    assert computed(running.QUICK) == [["A+"]]  # one name of a file is of the other
+    assert computed(running.FULL) == [["A+", "A-"]]
+    assert computed(running.FULL) == [["A+"]]
+    monkeypatch.setattr(jax, "__version__", "99.0")
+    assert computed(running.FULL) == [["A+", "A-"]]
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(path.read_text().replace("2.0", "3.0"))
+    assert computed(running.FULL) == [["A+", "A-"]]
 
 
 def test_a_scenario_is_computed_by_one_process(small, tmp_path):
@@ -485,7 +509,7 @@ def test_profiles_count_refusals_as_unsolved(outcome):
 def test_the_pages_say_what_the_results_are(outcome, tmp_path):
     refused = {"FedAvg": "runs on one server.", "FedSGD, networked": "runs on one server."}
     outcomes = {"EXTRA": outcome(1e-3, 20), "CTA": outcome(1.0, 4)}
-    (tmp_path / "peers-ring.json").write_text(json.dumps(stored(outcomes, refused=refused)))
+    (tmp_path / "peers-ring.json").write_text(sealed(stored(outcomes, refused=refused)))
     assert main(["report", "--out", str(tmp_path)]) == 0
     front = (tmp_path / "README.md").read_text()
     assert "*EXTRA* (-30.0 dB; rank 1, between 1 and 1 of 2)" in front
@@ -550,7 +574,7 @@ def test_a_folder_without_results_or_with_a_damaged_one_is_named(tmp_path, capsy
     path.write_text("{")
     with pytest.raises(UsageError, match=r"cannot read .*peers-ring.json .*; delete it"):
         running.read("peers-ring", tmp_path)
-    path.write_text(json.dumps(stored({}, name="peers-grid")))
+    path.write_text(sealed(stored({}, name="peers-grid")))
     with pytest.raises(UsageError, match="is of the scenario 'peers-grid'"):
         running.read("peers-ring", tmp_path)
 

@@ -8,8 +8,10 @@ import re
 import shutil
 from pathlib import Path
 
+import jax
 import pytest
 import xarray as xr
+from filelock import FileLock
 
 import experiments
 import fljax as fl
@@ -21,6 +23,7 @@ from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Setting
 from experiments.gauthier import chapter3 as ch3
 from fljax import _folders
+from fljax._folders import sealed, unsealed
 from fljax.study import running
 
 NAME = "gauthier-3.1"
@@ -77,9 +80,9 @@ def copy(quick, tmp_path):
 
 def edit(folder, change):
     path = folder / f"{NAME}.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = unsealed(path.read_text(encoding="utf-8"))
     change(record)
-    path.write_text(json.dumps(record), encoding="utf-8")
+    path.write_text(sealed(record), encoding="utf-8")
 
 
 def complaint(capsys, *argv):
@@ -189,7 +192,7 @@ def test_draw_judges_and_draws_what_run_did(small, tmp_path, capsys):
     made = files(tmp_path / "made")
     assert {*made} == {"small.json", "small.pdf", "small.png", "small.zip"}
     assert made["small.pdf"].startswith(b"%PDF")
-    record = json.loads(made["small.json"])
+    record = unsealed(made["small.json"].decode())
     assert [c["kind"] for c in record["claims"]] == ["source", "conditional"]
     assert [c["note"] for c in record["claims"]] == ["", "measured on 3 seeds"]
     assert main(["draw", "small", "--out", "made"]) == 0
@@ -226,6 +229,46 @@ def test_a_run_that_was_killed_goes_on_from_the_cache(small, tmp_path, monkeypat
     assert "went on from what" in capsys.readouterr().out
     assert 1000 < json.loads(Path("made/small.json").read_text())["seconds"] < 1500
     assert [p.name for p in kept.iterdir()] == ["other"]
+
+
+@pytest.mark.slow
+def test_after_an_upgrade_a_killed_run_begins_anew(small, tmp_path, monkeypatch, capsys):
+    ask = ["run", "small", "--quick", "--seeds", "3", "--out", "made"]
+    stored = records.store
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "store", killed)
+        assert main(ask) == 130
+        assert main([*ask, "--seeds", "4"]) == 130  # another effort, whose runs stay
+    before = commands.unfinished(Effort(3, 3, True))
+    assert (before / "small").is_dir()
+    monkeypatch.setattr(jax, "__version__", "99.0")
+    assert commands.unfinished(Effort(3, 3, True)) != before
+    capsys.readouterr()
+    with FileLock(before / "small" / ".study.lock"):
+        commands.discard_stale(commands.unfinished(Effort(3, 3, True)), "small")
+        assert (before / "small").is_dir()  # a process of the other version is at work
+    assert main(ask) == 0
+    assert capsys.readouterr().out.count("small begins anew: what another version") == 1
+    assert not before.exists()
+    assert commands.unfinished(Effort(4, 4, True)).parent.is_dir()
+    assert len(list((tmp_path / "cache/figures").iterdir())) == 1
+    assert records.store is stored
+
+
+@pytest.mark.slow
+def test_another_study_in_a_store_is_one_line(small, tmp_path, monkeypatch, capsys):
+    ask = ["run", "small", "--quick", "--seeds", "3", "--out", "made", "--store", "kept"]
+    assert main(ask) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(jax, "__version__", "99.0")
+    assert main(ask) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "holds another study: jax:" in err
 
 
 def greeted(name):
@@ -334,7 +377,24 @@ def test_check_finds_missing_files(copy, capsys, end):
 def test_check_refuses_a_garbled_record(copy, capsys):
     (copy / f"{NAME}.json").write_text("{", encoding="utf-8")
     assert main(["check", NAME, "--out", str(copy)]) == 1
-    assert "not valid JSON" in capsys.readouterr().out
+    assert "is no record of a figure (it is no JSON" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_check_finds_a_record_that_was_edited(copy, capsys):
+    path = copy / f"{NAME}.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"seconds": ', '"seconds": 1'))
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    assert "it does not match its own digest" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [".png", ".pdf"])
+def test_check_finds_a_cut_picture(copy, capsys, end):
+    path = copy / f"{NAME}{end}"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert main(["check", NAME, "--out", str(copy)]) == 1
+    assert f"{NAME}{end} was cut or altered" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -560,7 +620,10 @@ def test_check_goes_on_past_a_claim_that_breaks(small, tmp_path, capsys):
         for path in list((tmp_path / "made").iterdir()):
             text = path.read_bytes()
             if path.suffix == ".json":
-                text = text.replace(b'"small"', b'"smallest"')
+                record = unsealed(text.decode()) | {"name": "smallest"}
+                known = record["digests"].items()
+                record["digests"] = {n.replace("small", "smallest"): one for n, one in known}
+                text = sealed(record).encode()
             path.with_name(path.name.replace("small", "smallest")).write_bytes(text)
         assert main(["check", "smallest", "small", "--out", "made"]) == 1
     finally:
