@@ -474,7 +474,7 @@ class Model(Problem):
 
     @property
     def layout(self) -> Layout:
-        """The positions of the parameters in a model's row of numbers."""
+        """The positions of the network's parameters in a model's row of numbers."""
         dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
         return layout_of(self.architecture, tuple(self.features.shape[2:]), dtype)
 
@@ -482,11 +482,6 @@ class Model(Problem):
     def dim(self) -> int:
         """The number of parameters ``D``."""
         return self.layout.dim
-
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """As in :class:`Problem`, those of the network's parameters."""
-        return self.layout.sizes
 
     def coordinates(self, chosen: Any) -> np.ndarray:
         """As in :class:`Problem`, or the parameters whose path matches a regular expression."""

@@ -25,6 +25,7 @@ from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST, along
 from fljax._outer import clipped_sum, pieces_of
+from fljax.models.architecture import Layout
 from fljax.participation import shuffled
 from fljax.problems.objectives import (
     Huber,
@@ -323,9 +324,16 @@ class Problem:
         return width * self.loss.outputs
 
     @property
+    def layout(self) -> Layout:
+        """The positions of the parameters in a model's row of numbers; of a model without a
+        network the row is the only parameter.
+        """
+        return Layout.of_row(self.dim)
+
+    @property
     def pieces(self) -> tuple[int, ...]:
         """The numbers of parameters in each of the pieces that a model's row is joined of."""
-        return (self.dim,)
+        return self.layout.sizes
 
     def together(self, samples: int) -> int:
         """Number of clients whose gradient steps are best computed side by side for this number of

@@ -185,7 +185,13 @@ class FedPAC(Averaging):
                 return direction(part, model.at[:, places].set(some), ())[:, places]
 
             some = self.learn(
-                now, cohort, model[:, places], batch=batch, direction=along, given=model
+                now,
+                cohort,
+                model[:, places],
+                batch=batch,
+                direction=along,
+                given=model,
+                layouts=[now.problem.layout.part(places)],
             )
             return model.at[:, places].set(some.model)
 
