@@ -507,7 +507,8 @@ class Problem:
 
     def unweighted(self) -> "Problem":
         r"""Each client's own mean loss, with a share of the regularizer such that the objective is
-        the mean of these by the clients' weights.
+        the mean of these by the clients' weights. Who weighs nothing in that mean leaves its share
+        to all others.
         """
         if self.importance is None:
             return self
@@ -516,11 +517,15 @@ class Problem:
         if kept is not None and kept.gram is not None:
             gram, moment = kept.gram * factor[:, None, None], kept.moment * factor[:, None]
             kept = kept._replace(gram=gram, moment=moment)
-        each = jnp.ndim(self.strength) > 0
+        if jnp.ndim(self.strength) > 0:
+            left = jnp.sum(jnp.where(weights > 0, 0, self.strength)) / jnp.sum(weights)
+            strength = self.strength * factor + left
+        else:
+            strength = self.strength / jnp.mean(weights)
         return replace(
             self,
             weights=self.weights * factor[:, None],
-            strength=self.strength * (factor if each else 1 / jnp.mean(weights)),
+            strength=strength,
             importance=None,
             statistics=kept,
         )
