@@ -1003,3 +1003,22 @@ def test_a_state_without_numbers_goes_through_blocks_in_turns():
     in_turns = fl.sweep(**given, block=1)
     whole = fl.sweep(**given, block=8)
     assert np.allclose(in_turns.normalized_error, whole.normalized_error, rtol=1e-10)
+
+
+def test_a_study_until_an_accuracy_ends_once_it_is_reached():
+    def scenario(key):
+        problem = fl.problems.softmax(key, clients=3, samples=30, dim=4, classes=2)
+        problem = problem.split(jax.random.fold_in(key, 1), test=0.5)
+        return fl.Simulation(problem, fl.algorithms.FedAvg(0.02), metrics=["accuracy"])
+
+    def ended(level):
+        given = {"rounds": 40, "seeds": 1, "segment": 4, "until": {"accuracy": level}}
+        return fl.sweep(scenario, **given)
+
+    whole = fl.sweep(scenario, rounds=40, seeds=1).accuracy.values[0]
+    level = float(whole.max()) - 1e-9
+    early = int(ended(level).stopped.item())
+    assert whole[early - 1] >= level
+    assert (whole[3 : early - 1 : 4] < level).all()
+    assert int(ended(0.0).stopped.item()) == 4
+    assert whole[3] < level  # so that a study until it is there is longer
