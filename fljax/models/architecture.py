@@ -58,6 +58,8 @@ class Architecture:
     """
 
     head_paths: ClassVar[str | None] = None
+    #: Whether it is known that predictions of samples do not depend on each other.
+    apart: ClassVar[bool] = False
 
     @_check.required
     def init(self, key: Array, features: Array) -> Any:

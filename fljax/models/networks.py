@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +91,7 @@ class Autoencoder(Architecture):
 
     code: int
     hidden: tuple[int, ...]
+    apart: ClassVar[bool] = True
 
     def init(self, key: Array, features: Array) -> Any:
         k_encoder, k_decoder = jax.random.split(key)
@@ -155,6 +156,7 @@ class _Layers(Architecture):
     channels: tuple[int, ...]
     hidden: tuple[int, ...]
     kernel: int
+    apart: ClassVar[bool] = True
 
     def init(self, key: Array, features: Array) -> Any:
         parameters, shape = {}, features.shape[1:]

@@ -130,6 +130,37 @@ def _check_totals(totals: Any, importance: Any = None) -> None:
         )
 
 
+def _check_functions(loss: Loss, regularizer: Any, shape: tuple[int, ...], dim: int) -> None:
+    """Raise ``ValueError`` for a user's loss or regularizer with values of other shapes than those
+    of what they are of, which would be broadcast.
+    """
+    outputs = (loss.outputs,) if loss.outputs > 1 else ()
+    prediction, target, rows = (
+        jax.ShapeDtypeStruct(one, float_dtype())
+        for one in ((*shape, *outputs), shape, (shape[0], dim))
+    )
+    for part, name, given, wanted in (
+        (loss, "value", (prediction, target), target.shape),
+        (loss, "derivative", (prediction, target), prediction.shape),
+        (regularizer, "value", (rows,), rows.shape[:1]),
+        (regularizer, "gradient", (rows,), rows.shape),
+    ):
+        function = getattr(type(part), name, None)
+        if function is None or getattr(function, "__module__", "").startswith("fljax."):
+            continue
+        try:
+            found = jax.eval_shape(getattr(part, name), *given)
+        except Exception:  # of a method that nobody may call, whatever it raises
+            continue
+        if jnp.shape(found) != wanted:
+            shapes = " and ".join(str(one.shape) for one in given)
+            found = f"shape {found.shape}" if hasattr(found, "shape") else _check.shown(found)
+            raise ValueError(
+                f"{type(part).__name__}.{name} must return an array of shape {wanted} for arrays "
+                f"of shape {shapes}, got {found}."
+            )
+
+
 def value_of(loss: Loss, prediction: Array, target: Array) -> Array:
     """The score that is the loss."""
     return loss.value(prediction, target)
@@ -245,6 +276,8 @@ class Problem:
             if self.importance is not None:
                 share = share * self.importance[:, None]
             object.__setattr__(self, "weights", share)
+        if self.linear:
+            _check_functions(self.loss, self.regularizer, shape[:2], self.dim)
         if type(self.loss).check_targets is not Loss.check_targets:
             _check.known(self._check_targets, self.targets, self.weights)
 
