@@ -752,3 +752,54 @@ def test_functions_of_each_sample_are_taken_and_those_that_mix_where_nothing_is_
     fitted(squares)
     fitted(lambda prediction, target: (prediction - target[:, None]) ** 2)
     fitted(squares, lambda parameters, x: (x - x.mean(0)) @ parameters["w"], sizes=(4, 4))
+
+
+# What is one parameter, and what is a label -------------------------------------------------------
+
+
+def test_arrays_in_two_places_of_a_module_of_equinox_are_refused():
+    eqx = pytest.importorskip("equinox")
+
+    class Tied(eqx.Module):
+        first: jax.Array
+        last: jax.Array
+
+        def __init__(self, *, key):
+            self.first = self.last = jax.random.normal(key, (3, 3))
+
+        def __call__(self, x):
+            return self.last @ (self.first @ x)
+
+    with pytest.raises(ValueError, match="first and last are one array, and would be two"):
+        fl.models.layout_of(fl.models.equinox(Tied), (3,), "float32")
+
+
+def test_arrays_in_two_places_of_plain_parameters_are_said():
+    def init(key):
+        one = jax.random.normal(key, (3,))
+        return {"a": one, "b": one}
+
+    network = fl.models.plain(init, lambda parameters, x: x @ (parameters["a"] * parameters["b"]))
+    with pytest.warns(fl.AssumptionWarning, match="parameters a and b are one array"):
+        fl.models.layout_of(network, (3,), "float32")
+
+
+def test_labels_without_an_output_are_refused_by_the_loss_of_optax():
+    def made(labels):
+        data = [(np.ones((3, 2)), np.asarray(labels))]
+        loss = optax.softmax_cross_entropy_with_integer_labels
+        return fl.problems.Model.from_clients(
+            fl.models.mlp(3, hidden=[4]), jax.random.key(0), data, loss
+        )
+
+    made([0, 1, 2])
+    for labels in ([0, 1, -1], [0, 1, 3]):
+        with pytest.raises(ValueError, match="labels must be from 0 to 2, one for each"):
+            made(labels)
+
+
+def test_images_with_their_channels_first_are_refused():
+    network = fl.models.cnn(2, channels=[4], hidden=[])
+    with pytest.raises(ValueError, match=r"images \[channels, height, width\], as it seems"):
+        fl.models.layout_of(network, (3, 8, 8), "float32")
+    fl.models.layout_of(network, (8, 8, 3), "float32")

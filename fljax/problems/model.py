@@ -59,6 +59,9 @@ NO_REPRESENTATION = (
     "or take fljax.models.mlp or cnn"
 )
 
+#: A loss of optax whose targets are classes' numbers.
+OF_LABELS = "softmax_cross_entropy_with_integer_labels"
+
 #: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
 
@@ -164,6 +167,7 @@ class Model(Problem):
             _check.choice("compute", self.compute, COMPUTE)
         super().validate()
         self._check_network()
+        self._check_labels()
 
     def _targets(self, targets: Any) -> Any:
         # A column may be what the network's outputs are.
@@ -235,6 +239,28 @@ class Model(Problem):
         weights = jax.ShapeDtypeStruct((2,), self.dtype)
         slope, given = self._client_slope(self._losses), ((row, ()), features, targets, weights)
         traced("the network is not differentiable for", slope, *given)
+
+    def _check_labels(self) -> None:
+        """Raise ``ValueError`` for labels without a class, which optax would take for another one,
+        as -1 for the last, or make NaN of.
+        """
+        loss = self.loss.function if isinstance(self.loss, FunctionLoss) else None
+        if getattr(loss, "__name__", "") != OF_LABELS or self.targets is None:
+            return
+        made = jax.ShapeDtypeStruct((2, *self.features.shape[2:]), self.features.dtype)
+        row = jax.ShapeDtypeStruct((self.dim,), self.dtype)
+        classes = jax.eval_shape(self._outputs, row, made).shape[-1]
+
+        def known(targets: Any, weights: Any) -> None:
+            labels = np.asarray(targets)[np.asarray(weights) > 0]
+            if labels.size and (labels.min() < 0 or labels.max() >= classes):
+                raise ValueError(
+                    f"labels must be from 0 to {classes - 1}, one for each of the network's "
+                    f"{classes} outputs, got {labels.min()} to {labels.max()}; of samples without "
+                    "a label, leave them out."
+                )
+
+        _check.known(known, self.targets, self.weights)
 
     def _check_samples(
         self, traced: Callable[..., Any], row: Any, features: Any, targets: Any
