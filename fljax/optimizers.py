@@ -20,9 +20,6 @@ from fljax.schedules import Schedule, StepSize, as_schedule
 if TYPE_CHECKING:
     import optax
 
-    from fljax.problems import Problem
-    from fljax.streams import Stream
-
 __all__ = ["Optimizer", "as_optimizer", "as_step", "check_optimizer", "from_optax"]
 
 
@@ -236,10 +233,10 @@ def as_step(value: "StepSize | Optimizer | optax.GradientTransformation") -> Sch
         ) from error
 
 
-def check_optimizer(value: Any, problem: "Problem | Stream") -> None:
-    """Raise ``ValueError`` for an optimizer that cannot move the problem's models."""
+def check_optimizer(value: Any, layout: Layout) -> None:
+    """Raise ``ValueError`` for an optimizer, if it is one, that cannot move such parameters."""
     if isinstance(value, Optimizer):
-        value.check(problem.layout)
+        value.check(layout)
 
 
 def _check_transformation(value: Any) -> None:

@@ -780,7 +780,7 @@ def test_arrays_in_two_places_of_plain_parameters_are_said():
         return {"a": one, "b": one}
 
     network = fl.models.plain(init, lambda parameters, x: x @ (parameters["a"] * parameters["b"]))
-    with pytest.warns(fl.AssumptionWarning, match="parameters a and b are one array"):
+    with pytest.warns(UserWarning, match="parameters a and b are one array"):
         fl.models.layout_of(network, (3,), "float32")
 
 

@@ -214,13 +214,10 @@ class _Plain(Architecture):
     def init(self, key: Array, features: Array) -> Any:
         parameters = self.start(key)
         if tied := _same(parameters):
-            from fljax.records import AssumptionWarning
-
             warnings.warn(
                 f"the parameters {' and '.join(tied)} are one array where init makes them, and are "
                 "learned apart; to tie them, make one and let apply use it twice, or make an array "
                 "for each.",
-                AssumptionWarning,
                 stacklevel=2,
             )
         return parameters

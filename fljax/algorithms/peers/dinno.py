@@ -82,7 +82,7 @@ class DiNNO(Algorithm):
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         if self.batches is not None:
             self.batches.check(problem)
-        check_optimizer(self.step_size, problem)
+        check_optimizer(self.step_size, problem.layout)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
         start = start_models(problem)

@@ -15,7 +15,7 @@ from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Needs, algorithm, representation_width, server_start, start_models
 from fljax.algorithms.server.base import Averaging
 from fljax.models import Layout
-from fljax.optimizers import Optimizer
+from fljax.optimizers import Optimizer, check_optimizer
 from fljax.problems import Model, Problem, Reading, Softmax
 from fljax.rounds import Round
 from fljax.streams import Stream
@@ -139,7 +139,7 @@ class FedKD(Averaging):
         super().check(problem, network)
         if isinstance(self.step_size, Optimizer):
             assert isinstance(problem, Problem)
-            self.step_size.check(_transform(problem))
+            check_optimizer(self.step_size, _transform(problem))
 
     def init(self, problem: Problem, network: Any) -> State:
         start, width = start_models(problem), representation_width(problem)

@@ -141,7 +141,7 @@ class LocalLearning(Algorithm):
         check_per_client("local_steps", self.local_steps, problem.clients)
         if (law := self._law) is not None:
             law.check(problem)
-        check_optimizer(self.step_size, problem)
+        check_optimizer(self.step_size, problem.layout)
 
     @property
     def selection(self) -> Selector:

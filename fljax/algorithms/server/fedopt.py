@@ -95,7 +95,7 @@ class FedOpt(_ServerSteps):
 
     def check(self, problem: Problem | Stream, network: Any) -> None:
         super().check(problem, network)
-        check_optimizer(self.server, problem)
+        check_optimizer(self.server, problem.layout)
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         start = server_start(problem)
