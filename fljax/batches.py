@@ -97,7 +97,12 @@ def check_per_client(name: str, value: Any, clients: int) -> None:
 def taken(problem: Problem, clients: Array, batch: Batch, step: Any) -> Problem:
     """Return the problem on the batches of one step of these clients."""
     part = problem.take(clients, batch.rows[:, step])
-    return part if batch.weights is None else replace(part, weights=batch.weights[:, step])
+    if batch.weights is None:
+        return part
+    weights = batch.weights[:, step]
+    if part.importance is not None:  # a batch's weights are of a client's mean
+        weights = weights * part.importance[:, None]
+    return replace(part, weights=weights)
 
 
 @module
@@ -281,7 +286,8 @@ class Weighted(Batches):
 
     Args:
       size: :math:`B_k`, one number or one per client.
-      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on samples, with sum one for each client.
+      probability: :math:`p_n^{(k)}`, ``[K, N]``, positive on samples, with sum one for each client
+        but those that have none.
 
     Raises:
       ValueError: probabilities of another shape, that do not sum to one, or are not positive where
@@ -304,8 +310,9 @@ class Weighted(Batches):
     @staticmethod
     def _check_sums(probability: Any) -> None:
         totals = np.sum(np.asarray(probability), axis=1)
-        if np.any(np.abs(totals - 1) > 1e-4):
-            worst = int(np.argmax(np.abs(totals - 1)))
+        away = np.where(totals == 0, 0, np.abs(totals - 1))  # zero: a client without samples
+        if np.any(away > 1e-4):
+            worst = int(np.argmax(away))
             raise ValueError(
                 f"probability must sum to one over each client's samples, got {totals[worst]:g} of "
                 f"client {worst}; divide each row by its sum."
@@ -385,10 +392,11 @@ def ordered(
     on_lines = jax.vmap(partial(on_line, most=most))
     rows = on_lines(*order, probability, sizes)
     chance = jnp.take_along_axis(probability[:, None], rows, axis=2)
-    counts = jnp.sum(real, axis=1, dtype=probability.dtype)
+    counts = jnp.maximum(jnp.sum(real, axis=1, dtype=probability.dtype), 1)
     drawn = jnp.arange(most, dtype=jnp.int32)[None, None] < sizes[:, None, None]
+    drawn &= chance > 0  # of a client without samples there is nothing to draw
     share = 1 / (sizes.astype(probability.dtype) * counts)[:, None, None]
-    weights = jnp.where(drawn, share / jnp.where(chance > 0, chance, 1), 0)
+    weights = jnp.where(drawn, share / jnp.where(drawn, chance, 1), 0)
     return Batch(jnp.where(drawn, rows, samples), weights)
 
 

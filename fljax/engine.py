@@ -365,7 +365,14 @@ def advance(
 
 
 def _measured(metric: Any, now: Snapshot) -> Array:
-    value = metric.measure(now)
+    try:
+        value = metric.measure(now)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise TypeError(
+            f"the metric {metric.name!r} needs the values of arrays while it is compiled: take "
+            "jax.numpy instead of numpy and of float(), and jnp.where instead of if "
+            f"({str(error).partition(chr(10))[0]})"
+        ) from error
     if not _check.is_real(value):
         raise TypeError(
             f"the metric {metric.name!r} must be one number, got {_check.shown(value)}."

@@ -133,7 +133,8 @@ def worst(
       metric: as for :func:`spread`.
       share: :math:`s\in(0,1]`; the single worst client by default.
       largest: whether the largest values are the worst. By default true for metrics on a dB scale,
-        such as errors, and false for metrics with an upper bound, such as an accuracy.
+        such as errors, and false for metrics that are better the larger they are or have an upper
+        bound, such as an accuracy.
 
     Raises:
       ValueError: a metric that is not per client, or that does not determine which values are
@@ -147,12 +148,13 @@ def worst(
     if share is not None:
         _check.interval("share", share, above=0, at_most=1, hint="It is one of the clients.")
     if largest is None:
-        if not metric.decibel and math.isinf(metric.bounds[1]):
+        known = metric.decibel or metric.larger_is_better
+        if not known and math.isinf(metric.bounds[1]):
             raise ValueError(
                 f"it is not known whether large or small values of {metric.name!r} are the worst; "
                 "give largest=True or largest=False."
             )
-        largest = metric.decibel
+        largest = metric.decibel and not metric.larger_is_better
     part = "" if share is None else f"_{100 * share:g}".replace(".", "_")
     who = "worst client" if share is None else f"worst {100 * share:g} % of the clients"
     return dataclasses.replace(

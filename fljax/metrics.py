@@ -1,5 +1,6 @@
 """Metrics of a run, reduced to a few numbers inside the scan."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._arguments import check_fields, checked
@@ -190,12 +191,20 @@ class Metric:
             )
 
 
-def _mean(now: Snapshot, rows: Float[Array, "clients ..."]) -> Float[Array, "..."]:
-    """The mean over the clients, or over the honest clients under an attack."""
-    if now.honest is None:
+def _mean(
+    now: Snapshot,
+    rows: Float[Array, "clients ..."],
+    there: Bool[Array, " clients"] | None = None,
+) -> Float[Array, "..."]:
+    """The mean over the clients, or over the honest clients under an attack; only over those that
+    are ``there``, where that is given.
+    """
+    if now.honest is None and there is None:
         return jnp.mean(rows, axis=0)
-    honest = now.honest.reshape((-1,) + (1,) * (rows.ndim - 1))
-    return jnp.sum(jnp.where(honest, rows, 0), axis=0) / jnp.sum(now.honest, dtype=rows.dtype)
+    counted = [known for known in (now.honest, there) if known is not None]
+    some = functools.reduce(jnp.logical_and, counted)
+    each = some.reshape((-1,) + (1,) * (rows.ndim - 1))
+    return jnp.sum(jnp.where(each, rows, 0), axis=0) / jnp.sum(some, dtype=rows.dtype)
 
 
 def _optima(now: Snapshot) -> Float[Array, "#clients dim"]:
@@ -253,15 +262,33 @@ Score = Callable[[Any, Array, Array], Array]
 
 
 def judged(now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda test: test) -> Array:
-    """The mean over clients of the mean score of their models, each on the client's held-out data.
+    """The mean over clients of the mean score of their models, each on the client's held-out data;
+    clients without any are left out.
 
     Args:
       now: the round.
       score: score of the samples.
       changed: transformation of the held-out data before scoring.
     """
-    scores = _of_each(now, score, changed)
-    return scores[0] if len(scores) == 1 else _mean(now, scores)
+    scores, there = _of_each(now, score, changed), _has_data(now, changed)
+    return scores[0] if len(scores) == 1 else _mean(now, scores, there)
+
+
+def _has_data(now: Snapshot, changed: Callable[[Any], Any]) -> Bool[Array, " clients"] | None:
+    """Which clients have held-out data; ``None`` where all of them do."""
+    test = changed(held_out(now.problem))
+    if test.clients == 1 or test.importance is None:
+        return None
+    there = jnp.sum(jnp.asarray(test.weights), axis=1) > 0
+    return there if now.problem.test is not None else there[now.problem.tasks.cluster]
+
+
+def _by_samples(test: Any) -> Any:
+    """Held-out data in whose sums over clients all samples count alike, instead of all clients."""
+    weights = jnp.asarray(test.weights)
+    counts = jnp.sum(weights > 0, axis=1, keepdims=True, dtype=weights.dtype)
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    return replace(test, weights=weights * counts / jnp.where(total > 0, total, 1))
 
 
 def _of_each(
@@ -675,13 +702,26 @@ class _BackdoorSuccess:
     def _stamped(self, test: Any) -> Any:
         others = test.targets != jnp.asarray(self.target).astype(test.targets.dtype)
         weights = jnp.where(others, test.weights, 0)
+        total = jnp.sum(weights, axis=1, keepdims=True)
         return replace(
             test,
             features=self.trigger.stamp(test.features),
             targets=jnp.full_like(test.targets, self.target),
-            weights=weights / jnp.sum(weights, axis=1, keepdims=True),
+            weights=weights / jnp.where(total > 0, total, 1),
+            importance=(total[:, 0] > 0).astype(weights.dtype),  # of who has none, none counts
             statistics=None,
         )
+
+    def check(self, problem: Any) -> None:
+        def others(targets: Any, weights: Any) -> None:
+            if not np.any((np.asarray(targets) != self.target) & (np.asarray(weights) > 0)):
+                raise ValueError(
+                    "backdoor_success is of samples with other labels than the target "
+                    f"{self.target:g}, and no held-out sample has one; take another target."
+                )
+
+        test = held_out(problem)
+        _check.known(others, test.targets, test.weights)
 
 
 @checked
@@ -689,12 +729,15 @@ def backdoor_success(trigger: Trigger, target: float) -> Metric:
     """Success rate of the attack :func:`fljax.attacks.backdoor` on a classifier.
 
     The share of held-out samples with other labels that are classified as the target once they
-    carry the trigger; the mean over (honest) clients. ``accuracy`` shows the performance without
-    the trigger. It becomes ``backdoor_success`` in the results.
+    carry the trigger; the mean over (honest) clients that have such samples. ``accuracy`` shows the
+    performance without the trigger. It becomes ``backdoor_success`` in the results.
 
     Args:
       trigger: the trigger that was planted.
       target: the label that the attacker intends.
+
+    Raises:
+      ValueError: held-out samples that all have the target's label.
 
     Example:
       >>> import jax, fljax as fl
@@ -714,7 +757,14 @@ def backdoor_success(trigger: Trigger, target: float) -> Metric:
     _check.interval("target", target)
     label = "backdoor success"
     measure = _BackdoorSuccess(trigger, float(target))
-    return Metric("backdoor_success", measure, label, needs_labels=True, bounds=(0.0, 1.0))
+    return Metric(
+        "backdoor_success",
+        measure,
+        label,
+        needs_labels=True,
+        bounds=(0.0, 1.0),
+        check=measure.check,
+    )
 
 
 @dataclass(frozen=True)
@@ -732,7 +782,8 @@ class _OneVersusRest:
                     now.model.dtype
                 )
 
-            return judged(now, score)
+            # Ratios of sums over all samples: of means over clients, each would count alike.
+            return judged(now, score, _by_samples)
 
         hits = rate(lambda predicted, true: predicted & true)
         predicted, true = rate(lambda predicted, _: predicted), rate(lambda _, true: true)

@@ -1,6 +1,7 @@
 """Optimizers of optax, at clients or at a server, whose numbers can be swept."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,16 +14,23 @@ from fljax._arguments import checked
 from fljax._module import float_dtype, module, static
 from fljax._numerics import foreign
 from fljax._optax import is_transformation, split
+from fljax.models.architecture import Layout
 from fljax.schedules import Schedule, StepSize, as_schedule
 
 if TYPE_CHECKING:
     import optax
 
-__all__ = ["Optimizer", "as_optimizer", "as_step", "from_optax"]
+__all__ = ["Optimizer", "as_optimizer", "as_step", "check_optimizer", "from_optax"]
 
 
 #: A gradient of which optimizers take a step on trial, far above what noise some of them add.
 TRIAL = [1e3, -2e3]
+
+#: Parameters of a model without a network, for that trial.
+ROW = Layout.of_row(len(TRIAL))
+
+#: What such a model is.
+ONE_ROW = "is one row of numbers"
 
 
 class Optimizer:
@@ -33,27 +41,64 @@ class Optimizer:
         """The optimizer as an optax transformation."""
         raise NotImplementedError
 
-    def init(self, model: Float[Array, "*batch dim"]) -> Any:
-        """The initial state for one model, or for each of several."""
+    def init(self, model: Float[Array, "*batch dim"], layouts: Sequence[Layout] = ()) -> Any:
+        """The initial state for one model, or for each of several.
+
+        Args:
+          model: ``[D]`` or ``[M, D]``.
+          layouts: the layout of the parameters in the row, so that optax sees a network's own
+            parameters, or those of each of the models that the row is joined of, each with a state
+            of its own; by default the row is the only parameter.
+        """
+        start = self.transformation().init
+        given = layouts or (Layout.of_row(model.shape[-1]),)
+
+        def one(model: Array) -> Any:
+            return [start(tree) for tree in _trees(model, given)]
+
         with foreign():
-            start = self.transformation().init
-            return start(model) if model.ndim == 1 else jax.vmap(start)(model)
+            return one(model) if model.ndim == 1 else jax.vmap(one)(model)
 
     def move(
-        self, model: Float[Array, "*batch dim"], slope: Float[Array, "*batch dim"], memory: Any
+        self,
+        model: Float[Array, "*batch dim"],
+        slope: Float[Array, "*batch dim"],
+        memory: Any,
+        layouts: Sequence[Layout] = (),
     ) -> tuple[Float[Array, "*batch dim"], Any]:
         """The model, or each of several, after a step along the negative gradient, and the new
-        state.
+        state; arguments are those of :meth:`init`.
         """
         update = self.transformation().update
+        given = layouts or (Layout.of_row(model.shape[-1]),)
 
         def one(model: Array, slope: Array, memory: Any) -> tuple[Array, Any]:
-            change: Any
-            change, memory = update(slope, memory, model)
-            return jnp.asarray(model + change, model.dtype), memory
+            rows, after = [], []
+            trees = (_trees(row, given) for row in (slope, model))
+            for layout, gradient, parameters, old in zip(given, *trees, memory, strict=True):
+                change, new = update(gradient, old, parameters)
+                rows.append(layout.row(change))
+                after.append(new)
+            change = rows[0] if len(rows) == 1 else jnp.concatenate(rows)
+            return jnp.asarray(model + change, model.dtype), after
 
         with foreign():
             return (one if model.ndim == 1 else jax.vmap(one))(model, slope, memory)
+
+    def check(self, layout: Layout) -> None:
+        """Raise ``ValueError`` unless a step of a model with such parameters is such a model, and
+        the state fits the next step.
+        """
+        _check_moves(*_abstract(self), layout)
+        if not _moves_rows(self):  # such steps were not tried when it was made
+            _check_first(self.transformation(), layout)
+
+
+def _trees(row: Array, layouts: Sequence[Layout]) -> list[Any]:
+    """The parameters of each of the models that a row is joined of."""
+    ends = np.cumsum([layout.dim for layout in layouts])[:-1].tolist()
+    rows = jnp.split(row, ends) if ends else [row]
+    return [layout.parameters(part) for layout, part in zip(layouts, rows, strict=True)]
 
 
 @module
@@ -92,6 +137,13 @@ def _counted(number: Any) -> Any:
 def from_optax(make: Callable[..., "optax.GradientTransformation"], **arguments: Any) -> Optimizer:
     """An optimizer of optax whose numbers can be swept like those of any other part.
 
+    An optimizer sees the parameters of the problem's network as the library has them, a tree of
+    arrays with its paths: masks, groups of parameters with an optimizer of their own
+    (``optax.multi_transform``) and rules that go by matrices (``optax.lamb``,
+    ``optax.contrib.muon``) do what they do in optax. Without a network the model is one row, and
+    that is what they see. Where an algorithm trains several models or a part of one, each is a tree
+    of its own, with ``None`` in the place of parameters that are not trained.
+
     Optax returns a closure with its numbers compiled in, so each value would need its own program.
     Here the floats among the arguments, and those of schedules of :mod:`fljax.schedules`, stay
     numbers, except for those that optax must know to build the optimizer; integers, booleans and
@@ -106,8 +158,8 @@ def from_optax(make: Callable[..., "optax.GradientTransformation"], **arguments:
       TypeError: arguments that ``make`` does not have, or that cannot be structure; a ``make`` that
         does not return a transformation.
       ValueError: arguments rejected by optax; a swept number that optax must know; an optimizer
-        that cannot update a model given as one row of numbers, or whose first step is not finite or
-        an ascent step, as with a negative learning rate.
+        that cannot update the problem's model by its gradient alone, or whose first step is not
+        finite or an ascent step, as with a negative learning rate.
 
     Example:
       >>> import jax, optax, fljax as fl
@@ -131,7 +183,7 @@ def from_optax(make: Callable[..., "optax.GradientTransformation"], **arguments:
 
     def used(transformation: Any) -> Any:
         _check_transformation(transformation)
-        return _step(transformation)
+        return _tried(transformation)
 
     known, numbers = split(
         make,
@@ -141,7 +193,7 @@ def from_optax(make: Callable[..., "optax.GradientTransformation"], **arguments:
         made="make the transformation with optax and give it as it is",
     )
     optimizer = _Optax(make, known, numbers)
-    _check_moves(optimizer)
+    _check_made(optimizer)
     return optimizer
 
 
@@ -151,13 +203,13 @@ def as_optimizer(value: Any) -> Optimizer:
 
     Raises:
       TypeError: neither.
-      ValueError: one that cannot update a model given as one row of numbers.
+      ValueError: as for :func:`from_optax`.
     """
     if isinstance(value, Optimizer):
         return value
     _check_transformation(value)
     optimizer = _Given(value)
-    _check_moves(optimizer)
+    _check_made(optimizer)
     return optimizer
 
 
@@ -181,6 +233,12 @@ def as_step(value: "StepSize | Optimizer | optax.GradientTransformation") -> Sch
         ) from error
 
 
+def check_optimizer(value: Any, layout: Layout) -> None:
+    """Raise ``ValueError`` for an optimizer, if it is one, that cannot move such parameters."""
+    if isinstance(value, Optimizer):
+        value.check(layout)
+
+
 def _check_transformation(value: Any) -> None:
     if not is_transformation(value):
         raise TypeError(
@@ -190,55 +248,121 @@ def _check_transformation(value: Any) -> None:
         )
 
 
-def _step(transformation: Any, slope: Array | None = None) -> Any:
+class _CannotMove(ValueError):
+    """An optimizer that fails on a model's parameters."""
+
+
+def _step(transformation: Any, parameters: Any, gradient: Any = None) -> tuple[Any, Any, Any]:
+    """A first step's change, along a gradient of zeros by default, and the states before and after
+    it.
+    """
     import optax
 
-    start = jnp.zeros(2, float_dtype())
-    slope = start if slope is None else slope
+    memory = transformation.init(parameters)
     update = optax.with_extra_args_support(transformation).update
-    return update(slope, transformation.init(start), start)
+    change, after = update(parameters if gradient is None else gradient, memory, parameters)
+    return change, memory, after
 
 
-def _check_first(change: Any) -> None:
-    """Raise ``ValueError`` for a step that is no number, or leads up the slope."""
-    if not np.all(np.isfinite(change)):
-        raise ValueError(
-            f"the optimizer's step of the gradient {TRIAL} is {np.asarray(change).tolist()}; give "
-            "it finite numbers, such as a learning rate > 0."
-        )
-    if np.dot(np.asarray(change), TRIAL) > 0:
-        raise ValueError(
-            f"the optimizer's step of the gradient {TRIAL}, {np.asarray(change).tolist()}, goes up "
-            "the objective; is its learning rate negative, or does it lack one (optax.chain(..., "
-            "optax.scale_by_learning_rate(0.1)))?"
-        )
-
-
-def _check_moves(optimizer: Optimizer) -> None:
-    """Raise ``ValueError`` unless its step of a row of numbers is such a row, and its state fits
-    the next step.
+def _tried(transformation: Any) -> Any:
+    """A step of a row of numbers, to see which numbers optax reads; nothing for an optimizer that
+    cannot move a row, such as one that looks for a network's layers.
     """
-    transformation = optimizer.transformation()
-    with foreign():
-        memory = jax.eval_shape(transformation.init, jnp.zeros(2, float_dtype()))
-        try:
-            change, after = jax.eval_shape(lambda: _step(transformation))
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise ValueError(
-                "the optimizer cannot move a model, which is one row of numbers, along its "
-                f"gradient alone: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            ) from error
-    if jax.tree.structure(change) != jax.tree.structure(0) or change.shape != (2,):
+    try:
+        return _step(transformation, jnp.zeros(ROW.dim, float_dtype()))
+    except jax.errors.ConcretizationTypeError:  # of a number that optax must know
+        raise
+    except Exception:  # a user's function of the parameters may raise anything
+        return ()
+
+
+def _check_made(optimizer: Optimizer) -> None:
+    """Raise ``ValueError`` for an optimizer that fits no model, as far as a row of numbers shows
+    it; one that looks for a network's layers is tried once the network is known.
+    """
+    if _moves_rows(optimizer):
+        _check_first(optimizer.transformation(), ROW)
+
+
+def _moves_rows(optimizer: Optimizer) -> bool:
+    """Whether it can move a model without a network."""
+    try:
+        _check_moves(*_abstract(optimizer), ROW)
+    except _CannotMove:
+        return False
+    return True
+
+
+def _abstract(optimizer: Optimizer) -> tuple[Any, tuple[Any, ...]]:
+    """An optimizer's structure, and the shapes and types of its numbers."""
+    leaves, structure = jax.tree.flatten(optimizer)
+    return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+@functools.lru_cache(maxsize=64)
+def _check_moves(structure: Any, shapes: tuple[Any, ...], layout: Layout) -> None:
+    """Raise ``ValueError`` unless a step of a model with these parameters is such a model, and the
+    state fits the next step.
+    """
+    parameters = layout.parameters(jnp.zeros(layout.dim, float_dtype()))
+    kinds: list[Any] = []
+
+    def traced(*numbers: Array) -> None:
+        transformation = jax.tree.unflatten(structure, numbers).transformation()
+        kinds.extend(map(_kinds, _step(transformation, parameters)))
+
+    try:
+        with foreign():
+            jax.eval_shape(traced, *(jax.ShapeDtypeStruct(*one) for one in shapes))
+    except Exception as error:  # a user's function of the parameters may raise anything
+        model = f"has the parameters {_paths(layout)}" if layout.paths[0] else ONE_ROW
+        raise _CannotMove(
+            f"the optimizer cannot move a model, which {model}, along its gradient alone: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        ) from error
+    change, before, after = kinds
+    if change != _kinds(parameters):
         raise ValueError(
-            "the optimizer must turn the gradient of a row of numbers into such a row, and makes "
-            f"{_check.shown(change)} of one of shape (2,)."
+            "the optimizer must turn a gradient into a change of the parameters, of the same "
+            f"shapes and types, {_kinds(parameters)}, and makes {change}."
         )
-    shapes = [jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), m) for m in (memory, after)]
-    if shapes[0] != shapes[1]:
+    if before != after:
         raise ValueError(
             "the optimizer's state must keep its shapes from step to step, and goes from "
-            f"{shapes[0]} to {shapes[1]}."
+            f"{before} to {after}."
         )
+
+
+def _kinds(tree: Any) -> Any:
+    """A tree's shapes and types."""
+    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", tree)
+
+
+def _paths(layout: Layout) -> str:
+    """The first paths of a network's parameters."""
+    more = ", ..." if len(layout.paths) > 6 else ""
+    return ", ".join(layout.paths[:6]) + more
+
+
+def _check_first(transformation: Any, layout: Layout) -> None:
+    """Raise ``ValueError`` for a step that is no number, or leads up the objective."""
+    gradient = np.resize(TRIAL, layout.dim).astype(float_dtype())
+
+    def verify(change: Any) -> None:
+        change = np.asarray(change)
+        if not np.all(np.isfinite(change)):
+            raise ValueError(
+                f"the optimizer's step of the gradient {TRIAL} is {change[:2].tolist()}; give "
+                "it finite numbers, such as a learning rate > 0."
+            )
+        if np.dot(change, gradient) > 0:
+            raise ValueError(
+                f"the optimizer's step of the gradient {TRIAL}, {change[:2].tolist()}, goes up "
+                "the objective; is its learning rate negative, or does it lack one "
+                "(optax.chain(..., optax.scale_by_learning_rate(0.1)))?"
+            )
+
     with foreign():
-        change = _step(transformation, jnp.asarray(TRIAL, float_dtype()))[0]
-    _check.known(_check_first, change)
+        start, along = (layout.parameters(jnp.asarray(row)) for row in (0 * gradient, gradient))
+        change = layout.row(_step(transformation, start, along)[0])
+    _check.known(verify, change)

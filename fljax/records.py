@@ -179,6 +179,7 @@ def describe(metrics: Iterable[Any], budgets: Iterable[Any] = ()) -> dict[str, d
         m.name: {"long_name": m.label, "units": "1", "decibel": int(m.decibel)}
         | ({"dims": list(m.dims)} if m.dims else {})
         | {end: b for end, b in zip(BOUNDS, m.bounds, strict=True) if np.isfinite(b)}
+        | ({"larger_is_better": 1} if m.larger_is_better else {})
         for m in metrics
     }
     relations: dict[str, set[str]] = {}

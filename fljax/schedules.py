@@ -105,6 +105,16 @@ class _Function:
         return jnp.asarray(self.function(round), float_dtype())
 
 
+@dataclasses.dataclass(frozen=True)
+class _FromZero:
+    """A function of optax of steps that are counted from zero, as one of the round."""
+
+    schedule: Callable[[Array], Array]
+
+    def __call__(self, round: Array) -> Array:
+        return self.schedule((jnp.asarray(round) - 1).astype(float_dtype()))
+
+
 def check_rounds(name: str, schedule: Schedule, rounds: int) -> None:
     """Raise ``ValueError`` where the value in one of the rounds is negative or NaN."""
     with jax.ensure_compile_time_eval():  # what does not depend on a tracer is known
@@ -124,7 +134,7 @@ def check_length(owner: Any, rounds: int) -> None:
 
 def as_schedule(value: StepSize) -> Schedule:
     """Convert a number to a :class:`Constant`; schedules and functions of the round are accepted
-    too.
+    too. A schedule of optax, which counts steps from 0, has its step 0 in round 1.
 
     Raises:
       TypeError: none of these, a function of other arguments, or one that does not return a number.
@@ -135,7 +145,10 @@ def as_schedule(value: StepSize) -> Schedule:
     schedule: Any = value
     if isinstance(value, type):
         raise TypeError(f"a step size must be a number or a schedule, got {_check.shown(value)}.")
-    return _Function(schedule) if jax.tree_util.all_leaves([schedule]) else schedule
+    if not jax.tree_util.all_leaves([schedule]):
+        return schedule
+    made = str(getattr(schedule, "__module__", None))
+    return _Function(_FromZero(schedule) if made.partition(".")[0] == "optax" else schedule)
 
 
 @module
@@ -209,8 +222,8 @@ def from_optax(make: Callable[..., Callable], **arguments: Any) -> Schedule:
     if not arguments:
         raise TypeError(
             "from_optax takes the function that makes a schedule, and its arguments by name: "
-            "from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=100). Of a "
-            "schedule made already, give lambda n: schedule(n - 1); of an optimizer, such as "
+            "from_optax(optax.cosine_decay_schedule, init_value=0.1, decay_steps=100). A "
+            "schedule made already can stand for itself; of an optimizer, such as "
             "optax.adam, take fljax.optimizers.from_optax(optax.adam, learning_rate=0.01)."
         )
 

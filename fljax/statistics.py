@@ -17,7 +17,7 @@ from scipy import stats
 
 from fljax import _check
 from fljax._arguments import check, checked, rule
-from fljax.metrics import Metric
+from fljax.metrics import METRICS, Metric
 from fljax.privacy.coverage import ledger_of
 from fljax.privacy.promises import broken, not_counted
 from fljax.records import BOUNDS, PER_CLIENT, PER_RUN
@@ -32,6 +32,7 @@ __all__ = [
     "is_decibel",
     "keep_finite",
     "label_of",
+    "larger_is_better",
     "metric_names",
     "named",
     "nominal",
@@ -84,6 +85,15 @@ def named(dataset: xr.Dataset, metric: str | Metric) -> str:
 def is_decibel(dataset: xr.Dataset, metric: str | Metric) -> bool:
     """Whether the metric is a non-negative quantity that is shown on a dB scale."""
     return bool(dataset[named(dataset, metric)].attrs.get("decibel", 0))
+
+
+@checked
+def larger_is_better(dataset: xr.Dataset, metric: str | Metric) -> bool:
+    """Whether the metric is better the larger it is, as an accuracy is."""
+    name = named(dataset, metric)
+    known = metric if isinstance(metric, Metric) else METRICS.get(name)
+    said = dataset[name].attrs.get("larger_is_better")  # older results do not say it
+    return bool(known is not None and known.larger_is_better if said is None else said)
 
 
 @checked
@@ -273,7 +283,7 @@ def best(
     metric: str | Metric,
     over: str | Sequence[str],
     *,
-    of: str = "min",
+    of: str | None = None,
     round: int | None = None,
 ) -> xr.Dataset:
     """Select the best value along an axis of a study, such as the best step size of each method.
@@ -289,7 +299,8 @@ def best(
       metric: a variable of it with one number per run and round, by name or as a
         :class:`~fljax.metrics.Metric`.
       over: the axis to select along, or several, which are then selected jointly.
-      of: whether the least or the greatest mean is best, ``"min"`` or ``"max"``.
+      of: whether the least or the greatest mean is best, ``"min"`` or ``"max"``; by default as the
+        metric has it, so the greatest of an accuracy and the least of an error.
       round: the round at which the metric is read; by default the last recorded round.
 
     Returns:
@@ -314,6 +325,7 @@ def best(
       {'FedAvg': 0.5, 'PGFL': 0.1}
     """
     metric = named(dataset, metric)
+    of = of or ("max" if larger_is_better(dataset, metric) else "min")
     _check.choice("of", of, ("min", "max"))
     chosen = [over] if isinstance(over, str) else list(over)
     values = keep_finite(at_round(dataset, round), metric).reset_coords(drop=True)
@@ -479,9 +491,10 @@ def ranks(
     round: int | None = None,
     level: float = LEVEL,
 ) -> xr.Dataset:
-    r"""Ranks of methods, the least mean first, with simultaneous confidence intervals.
+    r"""Ranks of methods, the best mean first, with simultaneous confidence intervals.
 
-    The rank of a method among :math:`A` is at least one more than the number of methods that are
+    The best mean is the least one, or the greatest of a metric that is better the larger it is. The
+    rank of a method among :math:`A` is at least one more than the number of methods that are
     significantly better, and at most :math:`A` less the number of those that are significantly
     worse, both by the intervals of :func:`compare` for all pairs (Al Mohamad, van Zwet, Goeman &
     Solari, "Simultaneous confidence intervals for ranks with application to ranking
@@ -511,6 +524,9 @@ def ranks(
     """
     metric = named(dataset, metric)
     pairs = compare(dataset, metric, along=along, round=round, level=level)
+    if larger_is_better(dataset, metric):
+        ends = {"difference": -pairs["difference"], "low": -pairs["high"], "high": -pairs["low"]}
+        pairs = pairs.assign(ends)
     values = keep_finite(at_round(dataset, round), metric).reset_coords(drop=True)
     along = _methods(values, along)
     count = values.sizes[along]
@@ -520,7 +536,7 @@ def ranks(
     )
 
     def above(high: xr.DataArray, low: xr.DataArray) -> xr.DataArray:
-        """The number of pairs in which a method is above the other one."""
+        """The number of pairs in which a method is worse than the other one."""
         high, low = ((part > 0).drop_vars("pair").astype(int) for part in (high, low))
         return (high * first).sum("pair") + (low * second).sum("pair")
 
@@ -543,7 +559,8 @@ def until(
     target: float,
     of: str | Mapping[str, float] = "round",
 ) -> xr.DataArray:
-    """The cost of each run until a metric is at or below a target for the first time.
+    """The cost of each run until a metric is at or below a target for the first time; at or above
+    it, if the metric is better the larger it is.
 
     Args:
       dataset: the results of :func:`fljax.sweep`.
@@ -582,7 +599,8 @@ def until(
         _check.interval(f"price of {name}", price, at_least=0)
     parts = (price * dataset[name].astype(np.float64) for name, price in prices.items())
     so_far = functools.reduce(operator.add, parts)
-    cost = so_far.where(values <= target).min("round").fillna(np.inf)
+    reached = values >= target if larger_is_better(dataset, metric) else values <= target
+    cost = so_far.where(reached).min("round").fillna(np.inf)
     cost = cost.where(so_far.notnull().any("round"))
     over = _is_there(dataset, named(dataset, metric)).isel(round=-1, drop=True)
     if "diverged" in dataset:

@@ -21,6 +21,7 @@ from fljax._generator import normal
 from fljax._memory import check_fits
 from fljax._module import float_array, float_dtype, module, replace, static
 from fljax._numerics import HIGHEST, key_of
+from fljax.models.architecture import Layout
 from fljax.participation import Always, Pattern
 from fljax.problems import LeastSquares, Loss, Problem
 from fljax.problems.problem import check_test
@@ -78,6 +79,11 @@ class Stream:
     def dim(self) -> int:
         """Number of parameters of a model."""
         raise NotImplementedError
+
+    @property
+    def layout(self) -> Layout:
+        """The positions of the parameters in a model's row of numbers: the row is the only one."""
+        return Layout.of_row(self.dim)
 
     @property
     def samples(self) -> int:

@@ -294,3 +294,58 @@ def test_what_does_not_fit_is_refused(what):
     make, message = REFUSED[what]
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+# Ratios and means over nothing --------------------------------------------------------------------
+
+
+def unequal(held_out):
+    """A model of one number labels samples by their sign; these are clients' held-out data."""
+    data = [(np.ones((2, 1)), np.ones(2))] * len(held_out)
+    test = [(np.asarray(x, float)[:, None], np.asarray(y, float)) for x, y in held_out]
+    return from_clients(data, Logistic(), test=test).starting_at(np.ones(1))
+
+
+def at_the_start(problem, *metrics):
+    algorithm = FedAvg(1e-9)
+    return fl.run(fl.Simulation(problem, algorithm, metrics=list(metrics)), 1).isel(round=-1)
+
+
+@pytest.mark.parametrize("kind", ["precision", "recall", "f1_score"])
+def test_rates_of_a_class_are_of_all_held_out_samples_together(kind):
+    """One client has one sample, right; another has nine of each kind, of which one is right."""
+    small = [1.0], [1.0]
+    large = [1.0] * 9 + [-1.0] * 9, [1.0] + [-1.0] * 8 + [1.0] * 8 + [-1.0]
+    result = at_the_start(unequal([small, large]), getattr(fl.metrics, kind)(1.0))
+    predicted, true = np.concatenate([small, large], axis=1)
+    hits = np.sum((predicted == 1) & (true == 1))
+    whole = {"precision": predicted == 1, "recall": true == 1}
+    totals = {name: np.sum(some) for name, some in whole.items()}
+    totals["f1_score"] = (totals["precision"] + totals["recall"]) / 2
+    np.testing.assert_allclose(result[f"{kind}_1"], hits / totals[kind], rtol=1e-6)
+
+
+def test_clients_with_the_target_s_label_only_are_no_part_of_a_backdoor_s_success():
+    """With the trigger every sample of the first two is taken for the target."""
+    trigger = fl.attacks.Trigger([0], 1.0)
+    held_out = [([1.0, 1.0, 1.0], [-1, -1, 1]), ([1.0, -1.0], [-1, -1]), ([1.0], [1])]
+
+    def success(*some):
+        seen = fl.metrics.backdoor_success(trigger, 1.0)
+        return float(at_the_start(unequal(some), seen).backdoor_success)
+
+    assert success(*held_out) == success(*held_out[:2]) == 1
+    with pytest.raises(ValueError, match="no held-out sample has one; take another target"):
+        success(held_out[2])
+
+
+def test_clients_without_held_out_data_are_no_part_of_a_mean():
+    held_out = [([1.0, 1.0], [1, -1]), ([1.0], [1]), ([1.0, 1.0], [1, 1])]
+    whole, some = unequal(held_out), unequal([held_out[0], held_out[2]])
+    there = np.array([1.0, 0, 1])
+    weights = np.asarray(whole.test.weights) * there[:, None]
+    test = dataclasses.replace(whole.test, weights=weights, importance=there)
+    whole = dataclasses.replace(whole, test=test)
+    for metric in ("accuracy", "test_error"):
+        expected = at_the_start(some, metric)[metric]
+        np.testing.assert_allclose(at_the_start(whole, metric)[metric], expected, rtol=1e-6)

@@ -694,3 +694,112 @@ def test_every_algorithm_learns_a_network_as_its_loop_does(label):
     ours = run.model_trajectory.values
     np.testing.assert_allclose(ours, np.broadcast_to(theirs, ours.shape), rtol=0, atol=1e-8)
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-3
+
+
+# Functions whose results for a sample depend on other samples -------------------------------------
+
+
+def fitted(loss, apply=None, sizes=(5, 4)):
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)), rng.normal(size=n)) for n in sizes]
+    network = fl.models.plain(
+        lambda key: {"w": jax.random.normal(key, (3, 1))},
+        apply or (lambda parameters, x: x @ parameters["w"]),
+    )
+    return fl.problems.Model.from_clients(network, jax.random.key(0), data, loss)
+
+
+def squares(prediction, target):
+    return (prediction[:, 0] - target) ** 2
+
+
+BROADCAST = {
+    "a loss of all pairs": (
+        lambda: fitted(lambda prediction, target: (prediction - target) ** 2),
+        r"loss must return one number of each sample.*\(2, 2\) for two samples and \(3, 3\)",
+    ),
+    "a loss of means over pairs": (
+        lambda: fitted(lambda prediction, target: ((prediction - target) ** 2).mean(1)),
+        "loss of a sample must depend on its own prediction and target alone",
+    ),
+    "right of all pairs": (
+        lambda: fitted(fl.problems.FunctionLoss(squares, right=lambda p, t: p > t)),
+        r"function right must return one number of each sample.*\(2, 2\)",
+    ),
+    "right of all together": (
+        lambda: fitted(fl.problems.FunctionLoss(squares, right=lambda p, t: jnp.all(p[:, 0] > t))),
+        "function right must return one number of each sample",
+    ),
+    "a network of all pairs": (
+        lambda: fitted(squares, lambda parameters, x: x @ x.T),
+        "network must return one prediction of each sample.*whatever their number",
+    ),
+    "a network that sees padding": (
+        lambda: fitted(squares, lambda parameters, x: (x - x.mean(0)) @ parameters["w"]),
+        "prediction of a sample depends on other samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROADCAST)
+def test_functions_that_mix_samples_are_refused(what):
+    make, message = BROADCAST[what]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_functions_of_each_sample_are_taken_and_those_that_mix_where_nothing_is_padded():
+    fitted(squares)
+    fitted(lambda prediction, target: (prediction - target[:, None]) ** 2)
+    fitted(squares, lambda parameters, x: (x - x.mean(0)) @ parameters["w"], sizes=(4, 4))
+
+
+# What is one parameter, and what is a label -------------------------------------------------------
+
+
+def test_arrays_in_two_places_of_a_module_of_equinox_are_refused():
+    eqx = pytest.importorskip("equinox")
+
+    class Tied(eqx.Module):
+        first: jax.Array
+        last: jax.Array
+
+        def __init__(self, *, key):
+            self.first = self.last = jax.random.normal(key, (3, 3))
+
+        def __call__(self, x):
+            return self.last @ (self.first @ x)
+
+    with pytest.raises(ValueError, match="first and last are one array, and would be two"):
+        fl.models.layout_of(fl.models.equinox(Tied), (3,), "float32")
+
+
+def test_arrays_in_two_places_of_plain_parameters_are_said():
+    def init(key):
+        one = jax.random.normal(key, (3,))
+        return {"a": one, "b": one}
+
+    network = fl.models.plain(init, lambda parameters, x: x @ (parameters["a"] * parameters["b"]))
+    with pytest.warns(UserWarning, match="parameters a and b are one array"):
+        fl.models.layout_of(network, (3,), "float32")
+
+
+def test_labels_without_an_output_are_refused_by_the_loss_of_optax():
+    def made(labels):
+        data = [(np.ones((3, 2)), np.asarray(labels))]
+        loss = optax.softmax_cross_entropy_with_integer_labels
+        return fl.problems.Model.from_clients(
+            fl.models.mlp(3, hidden=[4]), jax.random.key(0), data, loss
+        )
+
+    made([0, 1, 2])
+    for labels in ([0, 1, -1], [0, 1, 3]):
+        with pytest.raises(ValueError, match="labels must be from 0 to 2, one for each"):
+            made(labels)
+
+
+def test_images_with_their_channels_first_are_refused():
+    network = fl.models.cnn(2, channels=[4], hidden=[])
+    with pytest.raises(ValueError, match=r"images \[channels, height, width\], as it seems"):
+        fl.models.layout_of(network, (3, 8, 8), "float32")
+    fl.models.layout_of(network, (8, 8, 3), "float32")

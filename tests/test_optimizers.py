@@ -1,6 +1,8 @@
 """Optimizers of optax at clients: against optax by hand, swept, and what is refused."""
 
 import dataclasses
+import inspect
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from fljax.engine import trace
 from fljax.optimizers import as_optimizer, as_step, from_optax
 from fljax.participation import Trace
 from fljax.schedules import Constant, GeometricDecay
+from tests import small_network
 from tests.cases import CLIENTS, DIM, EXACT, ROUNDS, make_problem
 
 close = np.testing.assert_allclose
@@ -211,6 +214,11 @@ def as_made(bound):
 
 REFUSED = {
     "a number": (TypeError, lambda: as_optimizer(0.1), "must be an optax.GradientTransformation"),
+    "an optimizer of DLM": (
+        TypeError,
+        lambda: fl.algorithms.DLM(1.0, optax.sgd(0.1)),
+        "step size, where it is no schedule",
+    ),
     "a function of optax": (
         TypeError,
         lambda: FedAvg(optax.sgd),
@@ -224,15 +232,21 @@ REFUSED = {
     ),
     "an unknown argument": (TypeError, lambda: from_optax(optax.sgd, rate=0.1), "rate"),
     "a memory that grows": (ValueError, lambda: as_optimizer(growing()), "must keep its shapes"),
-    "a number for a row": (ValueError, lambda: as_optimizer(scalar()), "into such a row"),
+    "a number for a row": (
+        ValueError,
+        lambda: as_optimizer(scalar()),
+        "into a change of the parameters",
+    ),
     "what needs the value": (
         ValueError,
-        lambda: FedAvg(of_value()),
+        lambda: fl.Simulation(make_problem(), FedAvg(of_value())),
         "cannot move a model, which is one row of numbers, along its gradient alone.*value",
     ),
     "optax refuses": (
         ValueError,
-        lambda: from_optax(optax.scale_by_lbfgs, memory_size=0),
+        lambda: fl.Simulation(
+            make_problem(), FedAvg(from_optax(optax.scale_by_lbfgs, memory_size=0))
+        ),
         "memory_size must be >= 1",
     ),
     "swept structure": (
@@ -258,3 +272,206 @@ def test_bad_optimizers_are_refused(what):
     error, make, message = REFUSED[what]
     with pytest.raises(error, match=message):
         make()
+
+
+# On a network's own parameters -------------------------------------------------------------------
+
+
+class Dense(fl.models.Architecture):
+    """Two layers of matrices and offsets, which paths tell apart."""
+
+    def init(self, key, features):
+        first, last = jax.random.split(key)
+        return {
+            "body": {"kernel": jax.random.normal(first, (3, 4)), "bias": jnp.zeros(4)},
+            "head": {"kernel": jax.random.normal(last, (4, 2)), "bias": jnp.zeros(2)},
+        }
+
+    head_paths = "^head"
+
+    def represent(self, parameters, features):
+        body = parameters["body"]
+        return jnp.tanh(features @ body["kernel"] + body["bias"][None])
+
+    def head(self, parameters, representation):
+        head = parameters["head"]
+        return representation @ head["kernel"] + head["bias"][None]
+
+
+NETWORK = Dense()
+
+
+def network_problem(clients=2):
+    data = fl.problems.softmax(jax.random.key(0), clients=clients, samples=6, dim=3, classes=2)
+    return fl.problems.Model.of(data, NETWORK, jax.random.key(1))
+
+
+def matrices(parameters):
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
+
+
+def by_layer(parameters):
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: path[0].key, parameters)
+
+
+def frozen_body(learning_rate):
+    return optax.multi_transform(
+        {"body": optax.set_to_zero(), "head": optax.sgd(learning_rate)},
+        {"body": "body", "head": "head"},
+    )
+
+
+#: Combinations whose rules go by the parameters' shapes and paths.
+STRUCTURED = {
+    "weight decay of matrices": lambda rate: optax.adamw(rate, weight_decay=0.5, mask=matrices),
+    "layers clipped one by one": lambda rate: optax.chain(
+        optax.adaptive_grad_clip(0.01), optax.sgd(rate)
+    ),
+    "clipped by blocks": lambda rate: optax.chain(optax.clip_by_block_rms(0.01), optax.sgd(rate)),
+    "centered gradients": lambda rate: optax.chain(optax.centralize(), optax.sgd(rate)),
+    "a rate for each layer": lambda rate: optax.multi_transform(
+        {"body": optax.sgd(rate / 10), "head": optax.adam(rate)}, by_layer
+    ),
+    "a frozen layer": frozen_body,
+    "a rate that is injected": optax.inject_hyperparams(optax.lars),
+}
+
+
+def exported():
+    """Every function of optax that makes an optimizer of a learning rate."""
+    for library in (optax, optax.contrib):
+        for name in dir(library):
+            make = getattr(library, name)
+            if name.startswith("_") or not inspect.isfunction(make):
+                continue
+            settings = inspect.signature(make).parameters
+            needed = {each.name for each in settings.values() if each.default is each.empty}
+            if next(iter(settings), "") == "learning_rate" and needed <= {"learning_rate"}:
+                yield name, make
+
+
+EXPORTED = dict(exported())
+
+
+def on_the_tree(transformation, gradient, start, steps):
+    """Optax's own loop over the network's parameters; ``None`` where it needs more than these."""
+    layout, update = network_problem().layout, jax.jit(transformation.update)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        parameters = layout.parameters(start)
+        memory = transformation.init(parameters)
+        for step in range(steps):
+            slope = layout.parameters(gradient(layout.row(parameters), step))
+            try:
+                change, memory = update(slope, memory, parameters)
+            except (TypeError, ValueError):
+                return None
+            parameters = optax.apply_updates(parameters, change)
+    return layout.row(parameters)
+
+
+def final_model(algorithm, rounds):
+    simulation = fl.Simulation(network_problem(), algorithm, metrics=(EXACT,))
+    return np.asarray(trace(simulation, fl.random_key(1), rounds, 1)[0]["exact"])[-1, 0]
+
+
+def of_client(k):
+    problem = network_problem()
+    return lambda row, step: problem.gradient(jnp.stack([row] * 2))[k]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Specifying a key", "ignore:`optimistic_adam`")
+@pytest.mark.parametrize("name", EXPORTED)
+def test_every_optimizer_of_optax_steps_a_network_s_parameters_as_in_optax(name):
+    """Or is refused where a step needs more than parameters and gradient."""
+    problem, made = network_problem(), EXPORTED[name](0.05)
+    expected = [on_the_tree(made, of_client(k), problem.initial, 3) for k in range(2)]
+    if expected[0] is None:
+        with pytest.raises(ValueError, match="cannot move a model, which has the parameters"):
+            fl.Simulation(problem, FedAvg(made))
+        return
+    optimizer, layouts = as_optimizer(made), [problem.layout]
+    models = jnp.stack([problem.initial] * 2)
+    memory, move = optimizer.init(models, layouts), jax.jit(optimizer.move, static_argnums=3)
+    for _ in range(3):
+        models, memory = move(models, problem.gradient(models), memory, tuple(layouts))
+    close(models, np.array(expected), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_optimizers_that_go_by_layers_do_so_at_clients_and_at_a_server(name):
+    problem, made = network_problem(), STRUCTURED[name](0.05)
+    expected = [on_the_tree(made, of_client(k), problem.initial, 3) for k in range(2)]
+    model = final_model(FedAvg(made, epochs=3), 1)
+    close(model, sum(expected) / 2, rtol=1e-9, atol=1e-10)
+
+    def of_server(row, step):
+        return 0.1 * jnp.mean(problem.gradient(jnp.stack([row] * 2)), axis=0)
+
+    expected = on_the_tree(made, of_server, problem.initial, 3)
+    model = final_model(fl.algorithms.FedOpt(0.1, server=made), 3)
+    close(model, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_a_frozen_layer_stays_as_it_is():
+    start, layout = network_problem().initial, network_problem().layout
+    optimizer = from_optax(frozen_body, learning_rate=0.1)
+    model, _ = optimizer.move(
+        start, jnp.ones_like(start), optimizer.init(start, [layout]), [layout]
+    )
+    moved = np.asarray(model != start)
+    np.testing.assert_array_equal(moved, layout.coordinates("^head"))
+
+
+def test_layers_that_the_network_does_not_have_are_refused_before_the_run():
+    with pytest.raises(ValueError, match="which has the parameters a, b, c, d, along its gradient"):
+        fl.Simulation(small_network.problem(), FedAvg(frozen_body(0.1)))
+    with pytest.raises(ValueError, match="which is one row of numbers"):
+        fl.Simulation(make_problem(), FedAvg(frozen_body(0.1)))
+    upwards = optax.multi_transform({"body": optax.sgd(0.1), "head": optax.scale(9.0)}, by_layer)
+    for algorithm in (FedAvg(upwards), fl.algorithms.FedOpt(0.1, server=upwards)):
+        with pytest.raises(ValueError, match="goes up the objective"):
+            fl.Simulation(network_problem(), algorithm)
+
+
+#: Algorithms whose clients train several models, or parts of them.
+SEVERAL = {
+    "APFL": fl.algorithms.APFL,
+    "FML": fl.algorithms.FML,
+    "SuPerFed": fl.algorithms.SuPerFed,
+    "FedKD": fl.algorithms.FedKD,
+    "FedROD": fl.algorithms.FedROD,
+    "FedPAC": fl.algorithms.FedPAC,
+    "FedRep": partial(fl.algorithms.FedRep, personal="^head"),
+    "MIME": fl.algorithms.MIME,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_of_several_models_of_a_client_is_a_tree_of_its_own(name):
+    def labels(parameters):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: "frozen" if path[0].key == "body" else "moved", parameters
+        )
+
+    layers = optax.multi_transform({"frozen": optax.set_to_zero(), "moved": optax.sgd(0.1)}, labels)
+    problem = network_problem()
+    moved = final_model(SEVERAL[name](layers, epochs=2), 2) != np.asarray(problem.initial)
+    np.testing.assert_array_equal(moved, problem.layout.coordinates("^head"))
+
+
+def test_what_an_algorithm_trains_beside_models_is_named_where_an_optimizer_cannot():
+    with pytest.raises(ValueError, match="which has the parameters transform, along"):
+        fl.Simulation(network_problem(), fl.algorithms.FedKD(frozen_body(0.1)))
+
+
+def test_a_part_of_a_layout_keeps_the_paths():
+    layout = network_problem().layout
+    part = layout.part(np.array([0, 1, 2, 3, 18, 20]))
+    assert part.paths == ("body/bias", "head/bias", "head/kernel")[:1] + part.paths[1:]
+    tree = part.parameters(jnp.arange(6.0))
+    assert tree["body"]["kernel"] is None
+    close(tree["body"]["bias"], [0, 1, 2, 3])
+    close(part.row(tree), np.arange(6))

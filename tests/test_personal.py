@@ -529,3 +529,15 @@ def test_solvers_keep_their_optimizer(around):
     close(result, alone, rtol=1e-10, atol=1e-12)
     forgets = trajectory(fl.Simulation(make_problem(), FedAvg(optax.adam(0.05), 3, 2)))[:, 0]
     assert np.abs(forgets - alone).max() > 1e-3
+
+
+def test_clusters_of_networks_start_from_a_draw_for_each():
+    data = fl.problems.softmax(jax.random.key(0), clients=4, samples=8, dim=3, classes=2)
+    problem = fl.problems.Model.of(data, fl.models.mlp(2, hidden=[4]), jax.random.key(1))
+    with pytest.raises(ValueError, match=r"give IFCA start=.*problem\.initialized\(key\)\.initial"):
+        fl.run(fl.Simulation(problem, fl.algorithms.IFCA(0.1, 2)), 1)
+    keys = jax.random.split(jax.random.key(0), 2)
+    start = jnp.stack([problem.initialized(key).initial for key in keys])
+    algorithm = fl.algorithms.IFCA(0.1, 2, start=start)
+    run = fl.run(fl.Simulation(problem, algorithm, metrics=["train_error"]), 5)
+    assert np.all(np.isfinite(run.train_error))

@@ -1063,3 +1063,36 @@ def test_norms_of_samples_with_the_regularizer_s_pull_are_found_whose_squares_ov
     expected = np.linalg.norm((slopes + 2 * (strength[:, None] * w)[:, None]) / size**3, axis=2)
     norms = problem.sample_objective_norms(jnp.asarray(w))
     np.testing.assert_allclose(norms / size**3, expected, rtol=1e-12)
+
+
+# Shapes of what users write -----------------------------------------------------------------------
+
+
+@fl.module
+class Summed(fl.problems.Loss):
+    """A loss whose derivative is one number for all samples."""
+
+    def value(self, prediction, target):
+        return (prediction - target) ** 2
+
+    def derivative(self, prediction, target):
+        return jnp.sum(2 * (prediction - target))
+
+
+@fl.module
+class Whole(fl.problems.Regularizer):
+    """A regularizer of all clients together."""
+
+    def value(self, w):
+        return jnp.sum(w**2)
+
+    def gradient(self, w):
+        return 2 * w
+
+
+def test_own_losses_and_regularizers_of_other_shapes_are_refused():
+    x, y = np.ones((2, 5, 3)), np.ones((2, 5))
+    with pytest.raises(ValueError, match=r"Summed.derivative must return an array of shape \(2, 5"):
+        fl.problems.Problem(x, y, Summed())
+    with pytest.raises(ValueError, match=r"Whole.value must return an array of shape \(2,\)"):
+        fl.problems.Problem(x, y, fl.problems.LeastSquares(), Whole())

@@ -174,3 +174,20 @@ def test_a_plain_function_of_the_round_is_a_schedule():
 def test_schedules_that_cannot_be_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        optax.linear_schedule(0.4, 0.0, 4),
+        optax.cosine_decay_schedule(0.4, 4),
+        optax.join_schedules([optax.constant_schedule(0.4), optax.constant_schedule(0.1)], [2]),
+    ],
+    ids=["linear", "cosine", "joined"],
+)
+def test_a_schedule_of_optax_that_is_made_already_starts_in_round_one_too(schedule):
+    given = as_schedule(schedule)
+    values = [float(given(jnp.asarray(n, jnp.int32))) for n in (1, 2, 3)]
+    np.testing.assert_allclose(values, [float(schedule(n)) for n in (0, 1, 2)], rtol=1e-6)
+    own = as_schedule(lambda n: 0.1 * n.astype(float))
+    np.testing.assert_allclose(own(jnp.asarray(3, jnp.int32)), 0.3)

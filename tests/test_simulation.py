@@ -243,3 +243,19 @@ def test_a_class_may_say_itself_how_it_is_shown():
     worst = fl.metrics.Metric("worst", jax.numpy.max, "worst client")
     known = "Outer(inner=mine, metric=Metric(name='worst', measure=max, label='worst client'))"
     assert repr(Outer(Own(), worst)) == known
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda now: 1.0 if now.model.sum() > 0 else 0.0,
+        lambda now: float(now.model.sum()),
+        lambda now: np.median(now.model),
+    ],
+    ids=["if", "float", "numpy"],
+)
+def test_a_metric_that_needs_values_while_it_is_compiled_is_named(measure):
+    problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=5, dim=2)
+    metric = fl.metrics.Metric("mine", measure, "mine")
+    with pytest.raises(TypeError, match="metric 'mine' needs the values of arrays"):
+        fl.run(fl.Simulation(problem, fl.algorithms.FedAvg(0.1), metrics=[metric]), 2)

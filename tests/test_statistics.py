@@ -578,3 +578,36 @@ def test_performance_profiles_by_hand():
         statistics.profile(cost)
     with pytest.raises(ValueError, match="no instance"):
         statistics.profile(cost.isel(seed=[]), "a")
+
+
+# Metrics that are better the larger they are -----------------------------------------------------
+
+
+@pytest.fixture(params=["said by the results", "known by its name"])
+def accuracies(request):
+    """[algorithm, seed, round], the second method the better one."""
+    values = [[[0.3, 0.5, 0.7], [0.2, 0.4, 0.6]], [[0.4, 0.8, 0.9], [0.5, 0.7, 0.95]]]
+    said = {"larger_is_better": 1} if request.param == "said by the results" else {}
+    return xr.Dataset(
+        {"accuracy": (("algorithm", "seed", "round"), values, said)},
+        {"algorithm": NAMES[:2], "round": [1, 2, 3]},
+    )
+
+
+def test_an_accuracy_is_reached_from_below(accuracies):
+    cost = statistics.until(accuracies, "accuracy", 0.7)
+    np.testing.assert_array_equal(cost, [[3, np.inf], [2, 2]])
+
+
+def test_the_greatest_accuracy_is_the_best_and_ranks_first(accuracies):
+    best = statistics.best(accuracies, "accuracy", "algorithm")
+    assert best.algorithm.item() == NAMES[1]
+    least = statistics.best(accuracies, "accuracy", "algorithm", of="min")
+    assert least.algorithm.item() == NAMES[0]
+    assert statistics.ranks(accuracies, "accuracy")["rank"].values.tolist() == [2, 1]
+
+
+def test_results_say_whether_larger_is_better():
+    said = fl.records.describe([fl.metrics.METRICS["accuracy"], fl.metrics.METRICS["test_error"]])
+    assert said["accuracy"]["larger_is_better"] == 1
+    assert "larger_is_better" not in said["test_error"]

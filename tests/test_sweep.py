@@ -1005,3 +1005,19 @@ def test_a_state_without_numbers_goes_through_blocks_in_turns():
     in_turns = fl.sweep(**given, block=1)
     whole = fl.sweep(**given, block=8)
     assert np.allclose(in_turns.normalized_error, whole.normalized_error, rtol=1e-10)
+
+
+def test_a_study_until_an_accuracy_ends_once_it_is_reached():
+    """The sign of the one parameter labels all samples right or wrong."""
+    x = np.linspace(-1, 1, 10)[None, :, None] * np.ones((2, 1, 1))
+    problem = fl.problems.Problem(x, np.sign(x[..., 0]), fl.problems.Logistic())
+    problem = problem.with_test(x, np.sign(x[..., 0])).starting_at(np.full(1, -0.2))
+
+    def scenario(key):
+        return fl.Simulation(problem, fl.algorithms.FedAvg(0.03), metrics=["accuracy"])
+
+    whole = fl.sweep(scenario, rounds=40, seeds=1).accuracy.values[0]
+    right = 1 + int(np.argmax(whole > 0.99))
+    assert 8 < right < 36
+    study = fl.sweep(scenario, rounds=40, seeds=1, segment=4, until={"accuracy": 0.95})
+    assert study.stopped.item() == -(-right // 4) * 4

@@ -12,7 +12,10 @@ import fljax as fl
 from fljax import problems
 from fljax.algorithms import (
     ATC,
+    ATCGTSAGA,
     EXTRA,
+    GTSAGA,
+    LTADMMVR,
     MIME,
     NIDS,
     SCAFFOLD,
@@ -29,6 +32,8 @@ from fljax.algorithms import (
     ProxSkip,
     QFedAvg,
 )
+from fljax.algorithms.peers.sample_gradients import estimated, tabulated
+from fljax.batches import Weighted, taken
 from fljax.participation import Unequal
 
 SIZES = (2, 9, 4, 14, 6)
@@ -52,8 +57,14 @@ def last_error(problem, algorithm, rounds=1500, **parts):
     return float(fl.run(simulation, rounds).normalized_error[-1])
 
 
+def strengths_of_clients(problem):
+    """Another share of the regularizer for each client, also for the one of weight zero."""
+    return dataclasses.replace(problem.weighing(FACTORS), strength=np.arange(1, 6) / 10)
+
+
 WEIGHED = {
     "none": lambda problem: problem,
+    "any, and strengths": strengths_of_clients,
     "by samples": lambda problem: problem.weighing("samples"),
     "any": lambda problem: problem.weighing(FACTORS),
 }
@@ -71,10 +82,13 @@ EXACT = {
     "FedDyn": FedDyn(0.02, attraction=1.0, local_steps=60),
     "FL": ConventionalFL(0.05),
     "EXTRA": EXTRA(0.02),
+    "GT-SAGA": GTSAGA(0.02),
+    "ATC-GT-SAGA": ATCGTSAGA(0.02),
+    "LT-ADMM-VR": LTADMMVR(0.9, 0.01, pull=0.1, local_steps=3, batch=2),
     "NIDS": NIDS(0.02),
     "ProxSkip": ProxSkip(0.02, probability=0.5),
 }
-PEERS = (EXTRA, NIDS, ProxSkip, ATC)
+PEERS = (EXTRA, NIDS, ProxSkip, ATC, GTSAGA, ATCGTSAGA, LTADMMVR)
 
 
 @pytest.mark.thin(8)
@@ -92,12 +106,12 @@ def test_errors_vanish_whatever_the_weights_of_clients(name, weights):
 @pytest.mark.parametrize("weights", WEIGHED)
 def test_the_optimum_is_that_of_the_weighed_sum(weights):
     problem = WEIGHED[weights](make_problem())
-    factor = {"none": np.ones(5), "by samples": np.array(SIZES) * 5 / 35, "any": FACTORS}[weights]
+    factor = {"none": np.ones(5), "by samples": np.array(SIZES) * 5 / 35}.get(weights, FACTORS)
     x, y, plain = (
         np.asarray(a) for a in (problem.features, problem.targets, make_problem().weights)
     )
-    share = factor[:, None] * plain
-    gram = np.einsum("kn,knp,knq->pq", share, x, x) + 0.7 * np.eye(2)
+    share, strength = factor[:, None] * plain, np.sum(problem.strength)
+    gram = np.einsum("kn,knp,knq->pq", share, x, x) + strength * np.eye(2)
     best = np.linalg.solve(gram, np.einsum("kn,knp,kn->p", share, x, y))
     np.testing.assert_allclose(problems.optimum(problem), best, atol=1e-10)
 
@@ -179,3 +193,49 @@ def test_weights_are_numbers_or_samples():
         FedAvg(0.1, weighting="problem")
     with pytest.raises(TypeError, match="weighting"):
         SCAFFOLD(0.1, weighting="samples")
+
+
+def test_a_table_of_sample_gradients_keeps_the_regularizer_of_a_client_of_weight_zero():
+    """At its model of the round, not at that of the start."""
+    problem = make_problem().weighing(FACTORS)
+    start, model = np.ones((5, 2)), np.full((5, 2), 3.0)
+    table = tabulated(problem, start)
+    rows = np.array([[0, 1], [2, 3], [0, 3], [14, 14], [1, 5]])
+    estimate, after = estimated(problem, table, model, rows)
+    expected = np.asarray(problem.gradient(model))[3]
+    for gradient in (estimate, after.mean):
+        np.testing.assert_allclose(gradient[3], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("strength", [0.7, np.array([0.1, 0.2, 0.3, 0.4, 0.5])])
+def test_who_counts_for_nothing_leaves_its_regularizer_to_the_others(strength):
+    problem = make_problem(strength=strength).weighing(FACTORS)
+    model = np.full((5, 2), 2.0)
+    total = FACTORS @ np.asarray(problem.unweighted().gradient(model))
+    np.testing.assert_allclose(total, np.asarray(problem.gradient(model)).sum(0), atol=1e-12)
+
+
+def test_batches_of_unequal_probabilities_have_the_weight_of_their_client():
+    """Of one sample, drawn by its probability, the mean is the client's gradient."""
+    problem, model = make_problem().weighing(FACTORS), np.ones((5, 2))
+    real = np.asarray(make_problem().weights) > 0
+    law = np.where(real, np.arange(1.0, 15.0), 0)
+    law = law / law.sum(axis=1, keepdims=True)
+    batches = Weighted(1, law).draw(jax.random.key(0), real, np.arange(5), 4000)
+
+    def one(step):
+        return taken(problem, np.arange(5), batches, step).gradient(model)
+
+    mean = np.mean(jax.lax.map(one, np.arange(4000), batch_size=500), axis=0)
+    np.testing.assert_allclose(mean, problem.gradient(model), atol=0.05, rtol=0.1)
+
+
+def test_a_client_without_samples_has_batches_of_nothing_under_unequal_probabilities():
+    data = [(np.ones((n, 2)), np.arange(n) + 1.0) for n in (3, 0, 2)]
+    problem = problems.from_clients(data, problems.LeastSquares(), problems.SquaredL2(), 0.1)
+    law = np.array([[0.5, 0.25, 0.25], [0, 0, 0], [0.5, 0.5, 0]])
+    algorithm = FedAvg(0.1, local_steps=2, batches=Weighted(2, law))
+    run = fl.run(fl.Simulation(problem, algorithm, metrics=["train_error"]), 5)
+    assert np.all(np.isfinite(run.model))
+    with pytest.raises(ValueError, match="positive where there is a sample"):
+        fl.Simulation(problem, FedAvg(0.1, local_steps=2, batches=Weighted(2, law[[0, 1, 1]])))

@@ -1,7 +1,7 @@
 """Local gradient steps of clients on their own data, and the sensitivity of their result."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from fljax._module import replace
 from fljax._pieces import cut, in_pieces, joined
 from fljax._rows import rows_of
 from fljax.batches import Batch, Batches, taken
+from fljax.models import Layout
 from fljax.optimizers import Optimizer
 from fljax.participation import Participants
 from fljax.privacy import Gap
@@ -105,6 +106,7 @@ def learn(
     given: Any = (),
     each: Any = None,
     memory: Any = None,
+    layouts: Sequence[Layout] | None = None,
 ) -> Learned:
     """Return the participants' models after their local steps.
 
@@ -123,13 +125,19 @@ def learn(
       each: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step; it
         then receives the pair of both.
       memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
+      layouts: of the parameters in the variables, for an optimizer that goes by them, one for each
+        of the models that the variables are joined of; by default the problem's, or, if the
+        variables are not as many as a model has, that of a row.
     """
+    if layouts is None:
+        dim = start.shape[-1]
+        layouts = (problem.layout if dim == problem.dim else Layout.of_row(dim),)
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
     rule = step if isinstance(step, Optimizer) else None
     if rule is None:
         sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
     else:
-        sizes, memory = (), rule.init(start) if memory is None else memory
+        sizes, memory = (), rule.init(start, layouts) if memory is None else memory
     own = Learned(start, memory, jnp.zeros(len(start), jnp.int32))
 
     def train(
@@ -156,7 +164,7 @@ def learn(
             if rule is None:
                 model, memory = own.model - sizes[:, None] * slope, ()
             else:
-                model, memory = rule.move(own.model, slope, own.memory)
+                model, memory = rule.move(own.model, slope, own.memory, layouts)
             new = Learned(model, memory, own.steps + 1)
             # Of one client only the steps that it takes are visited.
             return new if some is not None and len(own.model) == 1 else kept(busy, new, own)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._module import float_dtype
@@ -58,6 +58,8 @@ class Architecture:
     """
 
     head_paths: ClassVar[str | None] = None
+    #: Whether it is known that predictions of samples do not depend on each other.
+    apart: ClassVar[bool] = False
 
     @_check.required
     def init(self, key: Array, features: Array) -> Any:
@@ -130,6 +132,31 @@ class Layout:
         parts = jnp.split(row, ends)
         leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
         return jax.tree.unflatten(self.structure, leaves)
+
+    @classmethod
+    def of_row(cls, dim: int) -> "Layout":
+        """The layout of a model without a network, whose only parameter is the row itself."""
+        return cls(jax.tree.structure(0), ((dim,),), ("",))
+
+    def part(self, places: Int[np.ndarray, " some"]) -> "Layout":
+        """The layout of some of the numbers, at these rising positions.
+
+        The tree keeps its structure, so that paths stay what they are: a parameter of which nothing
+        is chosen is ``None``, and one of which some numbers are chosen is a row of these.
+        """
+        ends = np.cumsum(self.sizes)
+        assert np.all(np.diff(places) > 0)
+        counts = np.diff(np.searchsorted(places, ends), prepend=0).tolist()
+        shapes = [
+            None if count == 0 else shape if count == size else (count,)
+            for shape, size, count in zip(self.shapes, self.sizes, counts, strict=True)
+        ]
+        chosen = [None if shape is None else 0 for shape in shapes]
+        return Layout(
+            jax.tree.structure(jax.tree.unflatten(self.structure, chosen)),
+            tuple(shape for shape in shapes if shape is not None),
+            tuple(p for p, shape in zip(self.paths, shapes, strict=True) if shape is not None),
+        )
 
     def coordinates(self, pattern: str) -> np.ndarray:
         """``[D]``, the mask of parameters whose path matches a regular expression.

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -28,7 +29,9 @@ def plain(init: Callable[..., Any], apply: Callable[[Any, Array], Array]) -> Arc
     """A network given by two plain functions.
 
     Args:
-      init: ``key -> parameters``, a pytree of arrays of floats.
+      init: ``key -> parameters``, a pytree of arrays of floats. Each of them is a parameter, which
+        is learned and sent: what is constant belongs into ``apply``, and what is tied is one
+        parameter that ``apply`` uses twice.
       apply: ``(parameters, features [N, ...]) -> predictions [N, ...]``, differentiable.
 
     Raises:
@@ -97,13 +100,16 @@ def equinox(make: Callable[..., Any], *arguments: Any, **settings: Any) -> Archi
     """A network of equinox, which is defined for a single sample, as usual there.
 
     Args:
-      make: a callable that makes the module, such as ``equinox.nn.MLP``; called with ``key=``.
+      make: a callable that makes the module, such as ``equinox.nn.MLP``; called with ``key=``. Each
+        of its arrays of floats is a parameter, as ``equinox.is_inexact_array`` has it, which is
+        learned and sent: what is constant is made where it is used, or is no array.
       arguments: further positional arguments of ``make``.
       settings: further keyword arguments of ``make``.
 
     Raises:
       TypeError: nothing to call.
-      ValueError: a module with state, such as running statistics.
+      ValueError: a module with state, such as running statistics; one array in two places, which
+        would be two parameters (``equinox.nn.Shared`` ties them).
 
     Example:
       >>> import equinox as eqx, fljax as fl
@@ -182,6 +188,18 @@ def _no_instance(door: str, value: Any, library: str, base: str) -> None:
     )
 
 
+def _same(parameters: Any) -> tuple[str, ...]:
+    """The paths of the first two parameters that are one and the same array; none if there are no
+    such two.
+    """
+    seen: dict[int, str] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(parameters)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if (first := seen.setdefault(id(leaf), name)) != name:
+            return first, name
+    return ()
+
+
 def _function(name: str, value: Any) -> Any:
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {_check.shown(value)}.")
@@ -194,7 +212,15 @@ class _Plain(Architecture):
     function: Callable[[Any, Array], Array]
 
     def init(self, key: Array, features: Array) -> Any:
-        return self.start(key)
+        parameters = self.start(key)
+        if tied := _same(parameters):
+            warnings.warn(
+                f"the parameters {' and '.join(tied)} are one array where init makes them, and are "
+                "learned apart; to tie them, make one and let apply use it twice, or make an array "
+                "for each.",
+                stacklevel=2,
+            )
+        return parameters
 
     def apply(self, parameters: Any, features: Array) -> Array:
         return self.function(parameters, features)
@@ -297,6 +323,11 @@ class _Equinox(_Made):
 
         if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
             raise ValueError(f"the module keeps state in an equinox.nn.StateIndex. {STATE}")
+        if tied := _same(eqx.filter(module, eqx.is_inexact_array)):
+            raise ValueError(
+                f"{' and '.join(tied)} are one array, and would be two parameters that are learned "
+                "apart; tie them with equinox.nn.Shared, or make a copy (jax.numpy.array) for each."
+            )
         return module
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,8 @@ def cnn(
       kernel: width of the convolutions, odd; edges are padded with zeros.
 
     Raises:
-      ValueError: sizes that are no counts, an even kernel; images too small, with the shapes.
+      ValueError: sizes that are no counts, an even kernel; images too small, with the shapes, or
+        with their channels first.
 
     Example:
       >>> import fljax as fl
@@ -91,6 +92,7 @@ class Autoencoder(Architecture):
 
     code: int
     hidden: tuple[int, ...]
+    apart: ClassVar[bool] = True
 
     def init(self, key: Array, features: Array) -> Any:
         k_encoder, k_decoder = jax.random.split(key)
@@ -155,6 +157,7 @@ class _Layers(Architecture):
     channels: tuple[int, ...]
     hidden: tuple[int, ...]
     kernel: int
+    apart: ClassVar[bool] = True
 
     def init(self, key: Array, features: Array) -> Any:
         parameters, shape = {}, features.shape[1:]
@@ -207,6 +210,12 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
             f"convolutions are of images [height, width, channels], got samples of shape {shape}."
         )
     height, width, depth = (*shape, 1)[:3]
+    if height in (1, 3) and width == depth > 3:
+        raise ValueError(
+            f"samples of shape {shape} are images [channels, height, width], as it seems, and "
+            "convolutions are of images [height, width, channels]; give jax.numpy.moveaxis("
+            "features, -3, -1)."
+        )
     return height, width, depth
 
 

@@ -59,6 +59,9 @@ NO_REPRESENTATION = (
     "or take fljax.models.mlp or cnn"
 )
 
+#: A loss of optax whose targets are classes' numbers.
+OF_LABELS = "softmax_cross_entropy_with_integer_labels"
+
 #: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
 
@@ -164,6 +167,7 @@ class Model(Problem):
             _check.choice("compute", self.compute, COMPUTE)
         super().validate()
         self._check_network()
+        self._check_labels()
 
     def _targets(self, targets: Any) -> Any:
         # A column may be what the network's outputs are.
@@ -231,9 +235,94 @@ class Model(Problem):
                 "the loss must return one number of each sample, [N] or [N, ...], got "
                 f"{value.shape} for predictions {predictions.shape} and targets {targets.shape}."
             )
+        self._check_samples(traced, row, features, targets)
         weights = jax.ShapeDtypeStruct((2,), self.dtype)
         slope, given = self._client_slope(self._losses), ((row, ()), features, targets, weights)
         traced("the network is not differentiable for", slope, *given)
+
+    def _check_labels(self) -> None:
+        """Raise ``ValueError`` for labels without a class, which optax would take for another one,
+        as -1 for the last, or make NaN of.
+        """
+        loss = self.loss.function if isinstance(self.loss, FunctionLoss) else None
+        if getattr(loss, "__name__", "") != OF_LABELS or self.targets is None:
+            return
+        made = jax.ShapeDtypeStruct((2, *self.features.shape[2:]), self.features.dtype)
+        row = jax.ShapeDtypeStruct((self.dim,), self.dtype)
+        classes = jax.eval_shape(self._outputs, row, made).shape[-1]
+
+        def known(targets: Any, weights: Any) -> None:
+            labels = np.asarray(targets)[np.asarray(weights) > 0]
+            if labels.size and (labels.min() < 0 or labels.max() >= classes):
+                raise ValueError(
+                    f"labels must be from 0 to {classes - 1}, one for each of the network's "
+                    f"{classes} outputs, got {labels.min()} to {labels.max()}; of samples without "
+                    "a label, leave them out."
+                )
+
+        _check.known(known, self.targets, self.weights)
+
+    def _check_samples(
+        self, traced: Callable[..., Any], row: Any, features: Any, targets: Any
+    ) -> None:
+        """Raise ``ValueError`` for functions whose results for a sample depend on the others: on
+        their number, by shapes for two and for three samples, or on what they are.
+        """
+
+        def of(function: Callable[..., Any], *given: Any) -> list[tuple[int, ...]]:
+            """The function's shapes of two and of three samples."""
+            sizes = []
+            for count in (2, 3):
+                some = [jax.ShapeDtypeStruct((count, *a.shape[1:]), a.dtype) for a in given]
+                sizes.append(traced("a function of the problem has no value for", function, *some))
+            return [tuple(one.shape) for one in sizes]
+
+        def outputs(features: Array) -> Array:
+            return self._outputs(jnp.zeros(row.shape, row.dtype), features)
+
+        data = [self, self.test] if isinstance(self.test, Model) else [self]
+        shapes, padded = of(outputs, features), any(map(_is_padded, data))
+        if shapes[0][1:] != shapes[1][1:] or shapes[1][0] != 3:
+            raise ValueError(
+                "the network must return one prediction of each sample, [N, ...], whatever their "
+                f"number, got {shapes[0]} for two samples and {shapes[1]} for three."
+            )
+        if isinstance(self.loss, FunctionLoss):
+            predictions = jax.eval_shape(outputs, features)
+            functions = {"loss": self.loss.function, "function right": self.loss.right}
+            for name, function in functions.items():
+                if function is None:
+                    continue
+                with foreign():
+                    found = of(function, predictions, targets)
+                if found[0][:1] != (2,) or found[1][:1] != (3,) or found[0][1:] != found[1][1:]:
+                    raise ValueError(
+                        f"the {name} must return one number of each sample, [N] or [N, ...], "
+                        f"whatever their number, got {found[0]} for two samples and {found[1]} for "
+                        f"three: predictions {predictions.shape} and targets {targets.shape} of "
+                        "two are broadcast against each other. Give both the same shape, such as "
+                        "prediction[:, 0] or target[:, None]."
+                    )
+            like, sizes = predictions.shape, (predictions.size, targets.size)
+            broadcast = like != targets.shape and sizes[0] == sizes[1]
+            if (padded or broadcast) and _mixes_losses(self.loss.function, predictions, targets):
+                raise ValueError(
+                    "the loss of a sample must depend on its own prediction and target alone, and "
+                    f"it depends on other samples, or padding: predictions {like} and targets "
+                    f"{targets.shape} of two are broadcast against each other, or it takes means "
+                    "over samples. Give both the same shape, and return the losses, [N]."
+                )
+        if (
+            padded
+            and not self.architecture.apart
+            and _mixes(self.architecture, self.layout, features)
+        ):
+            raise ValueError(
+                "the network's prediction of a sample depends on other samples, and clients of "
+                "fewer samples than the largest are filled up with padding, on which it would "
+                "depend. Standardize the features before, normalize by groups or layers instead "
+                "of over samples, or give all clients the same number of samples."
+            )
 
     def _check_representation(
         self, traced: Callable[..., Any], row: Any, features: Any, predictions: Any
@@ -474,7 +563,7 @@ class Model(Problem):
 
     @property
     def layout(self) -> Layout:
-        """The positions of the parameters in a model's row of numbers."""
+        """The positions of the network's parameters in a model's row of numbers."""
         dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
         return layout_of(self.architecture, tuple(self.features.shape[2:]), dtype)
 
@@ -482,11 +571,6 @@ class Model(Problem):
     def dim(self) -> int:
         """The number of parameters ``D``."""
         return self.layout.dim
-
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """As in :class:`Problem`, those of the network's parameters."""
-        return self.layout.sizes
 
     def coordinates(self, chosen: Any) -> np.ndarray:
         """As in :class:`Problem`, or the parameters whose path matches a regular expression."""
@@ -771,6 +855,56 @@ class PopulationModel(OnDisk, Model):
             object.__setattr__(self, "loss", FunctionLoss(self.loss))
         super().validate()
         self._check_network()
+
+
+def _is_padded(problem: Model) -> bool:
+    """Whether some of the samples in memory are padding, as far as that is known."""
+    weights = problem.weights
+    return weights is not None and _check.is_concrete(weights) and bool(np.any(weights == 0))
+
+
+def _drawn(like: Any) -> tuple[Array, Array]:
+    """Three samples of this kind, and the same where the third is another one."""
+    rng, shape = np.random.default_rng(0), (4, *like.shape[1:])
+    floats = jnp.issubdtype(like.dtype, jnp.floating)
+    numbers = rng.normal(size=shape) if floats else rng.integers(0, 2, shape)
+    if not floats:
+        numbers[3] = 1 - numbers[2]
+    samples = jnp.asarray(numbers.astype(like.dtype))
+    return samples[:3], samples[jnp.array([0, 1, 3])]
+
+
+def _depends(function: Callable[..., Array], *pairs: tuple[Array, Array]) -> bool:
+    """Whether what a function makes of the first two samples depends on the third."""
+    one, other = (np.asarray(function(*given))[:2] for given in zip(*pairs, strict=True))
+    known = np.isfinite(one) & np.isfinite(other)
+    return bool(np.any(np.abs(one - other)[known] > 1e-3 * (1e-3 + np.abs(one)[known])))
+
+
+@functools.lru_cache(maxsize=64)
+def _mixes_losses(function: Callable[..., Array], predictions: Any, targets: Any) -> bool:
+    """Whether a sample's loss depends on other samples, where that can be seen."""
+    with jax.ensure_compile_time_eval(), foreign():
+        try:
+            return _depends(jax.jit(function), _drawn(predictions), _drawn(targets))
+        except Exception:  # of numbers that no problem has a user's function may raise anything
+            return False
+
+
+@functools.lru_cache(maxsize=64)
+def _mixes(architecture: Architecture, layout: Layout, features: Any) -> bool:
+    """Whether a network's prediction of a sample depends on other samples, likewise."""
+    rng = np.random.default_rng(1)
+    row = jnp.asarray(rng.normal(scale=0.3, size=layout.dim), float_dtype())
+
+    def outputs(features: Array) -> Array:
+        return architecture.apply(layout.parameters(row), features)
+
+    with jax.ensure_compile_time_eval(), foreign():
+        try:
+            return _depends(jax.jit(outputs), _drawn(features))
+        except Exception:
+            return False
 
 
 @functools.lru_cache(maxsize=64)

@@ -25,6 +25,7 @@ from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST, along
 from fljax._outer import clipped_sum, pieces_of
+from fljax.models.architecture import Layout
 from fljax.participation import shuffled
 from fljax.problems.objectives import (
     Huber,
@@ -127,6 +128,37 @@ def _check_totals(totals: Any, importance: Any = None) -> None:
             "weights must sum to one over each client's samples (1/D_k on each), got "
             f"sums from {totals.min():g} to {totals.max():g}."
         )
+
+
+def _check_functions(loss: Loss, regularizer: Any, shape: tuple[int, ...], dim: int) -> None:
+    """Raise ``ValueError`` for a user's loss or regularizer with values of other shapes than those
+    of what they are of, which would be broadcast.
+    """
+    outputs = (loss.outputs,) if loss.outputs > 1 else ()
+    prediction, target, rows = (
+        jax.ShapeDtypeStruct(one, float_dtype())
+        for one in ((*shape, *outputs), shape, (shape[0], dim))
+    )
+    for part, name, given, wanted in (
+        (loss, "value", (prediction, target), target.shape),
+        (loss, "derivative", (prediction, target), prediction.shape),
+        (regularizer, "value", (rows,), rows.shape[:1]),
+        (regularizer, "gradient", (rows,), rows.shape),
+    ):
+        function = getattr(type(part), name, None)
+        if function is None or getattr(function, "__module__", "").startswith("fljax."):
+            continue
+        try:
+            found = jax.eval_shape(getattr(part, name), *given)
+        except Exception:  # of a method that nobody may call, whatever it raises
+            continue
+        if jnp.shape(found) != wanted:
+            shapes = " and ".join(str(one.shape) for one in given)
+            found = f"shape {found.shape}" if hasattr(found, "shape") else _check.shown(found)
+            raise ValueError(
+                f"{type(part).__name__}.{name} must return an array of shape {wanted} for arrays "
+                f"of shape {shapes}, got {found}."
+            )
 
 
 def value_of(loss: Loss, prediction: Array, target: Array) -> Array:
@@ -244,6 +276,8 @@ class Problem:
             if self.importance is not None:
                 share = share * self.importance[:, None]
             object.__setattr__(self, "weights", share)
+        if self.linear:
+            _check_functions(self.loss, self.regularizer, shape[:2], self.dim)
         if type(self.loss).check_targets is not Loss.check_targets:
             _check.known(self._check_targets, self.targets, self.weights)
 
@@ -323,9 +357,16 @@ class Problem:
         return width * self.loss.outputs
 
     @property
+    def layout(self) -> Layout:
+        """The positions of the parameters in a model's row of numbers; of a model without a
+        network the row is the only parameter.
+        """
+        return Layout.of_row(self.dim)
+
+    @property
     def pieces(self) -> tuple[int, ...]:
         """The numbers of parameters in each of the pieces that a model's row is joined of."""
-        return (self.dim,)
+        return self.layout.sizes
 
     def together(self, samples: int) -> int:
         """Number of clients whose gradient steps are best computed side by side for this number of
@@ -499,7 +540,8 @@ class Problem:
 
     def unweighted(self) -> "Problem":
         r"""Each client's own mean loss, with a share of the regularizer such that the objective is
-        the mean of these by the clients' weights.
+        the mean of these by the clients' weights. Who weighs nothing in that mean leaves its share
+        to all others.
         """
         if self.importance is None:
             return self
@@ -508,11 +550,15 @@ class Problem:
         if kept is not None and kept.gram is not None:
             gram, moment = kept.gram * factor[:, None, None], kept.moment * factor[:, None]
             kept = kept._replace(gram=gram, moment=moment)
-        each = jnp.ndim(self.strength) > 0
+        if jnp.ndim(self.strength) > 0:
+            left = jnp.sum(jnp.where(weights > 0, 0, self.strength)) / jnp.sum(weights)
+            strength = self.strength * factor + left
+        else:
+            strength = self.strength / jnp.mean(weights)
         return replace(
             self,
             weights=self.weights * factor[:, None],
-            strength=self.strength * (factor if each else 1 / jnp.mean(weights)),
+            strength=strength,
             importance=None,
             statistics=kept,
         )

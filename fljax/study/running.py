@@ -150,9 +150,10 @@ def sweep(
       segment: number of rounds between checkpoints of a run; by default only long runs have
         checkpoints.
       until: maps metrics to tolerances: a block ends once each of its runs has diverged or has
-        every metric at or below its tolerance (checked after each segment, by default a tenth of
-        the run). A run that ended early keeps its model, so its later records repeat the last one
-        and count no traffic; ``stopped`` gives the round.
+        every metric at or below its tolerance, or at or above it where larger is better, as of an
+        accuracy (checked after each segment, by default a tenth of the run). A run that ended early
+        keeps its model, so its later records repeat the last one and count no traffic; ``stopped``
+        gives the round.
       callback: called with the dataset so far, every few seconds. It sees metrics that no budget
         covers and can end the study by an exception, so that private runs are then nominal
         (:func:`fljax.privacy.assumptions`).
@@ -595,8 +596,14 @@ class _Run:
         """Whether all runs of a block have ended early."""
         finished = known["diverged"] > 0
         if self.study.until:
-            levels = [recorded[name][:, :, -1] <= level for name, level in self.study.until.items()]
-            finished |= np.all(levels, axis=0)
+            metrics = [m for group in self.study.groups for m in group.shown.metrics]
+            rising = {m.name for m in metrics if m.larger_is_better}  # pyright: ignore[reportAttributeAccessIssue]
+            reached = [
+                np.greater_equal(last, level) if name in rising else np.less_equal(last, level)
+                for name, level in self.study.until.items()
+                for last in [recorded[name][:, :, -1]]
+            ]
+            finished |= np.all(reached, axis=0)
         return bool(finished.all())
 
     def _count(self, seconds: float) -> None:

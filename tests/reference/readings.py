@@ -300,6 +300,9 @@ def ccvr(net, start, step, weights, visits, rate, turns, draws):
             values = np.where(values > 1e-12, values, 0)
             root = (vectors * np.sqrt(values)) @ vectors.T
             virtual += [(mean + root @ draw, c) for draw in normal[c]]
+        if not each and history:  # nobody was there, and the model stays
+            history.append(history[-1])
+            continue
         model = w.copy()
         for _ in range(turns):
             slope = np.zeros(length)

@@ -11,7 +11,7 @@ from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.peers.base import learnt
 from fljax.batches import Batches
 from fljax.graphs import Graph
-from fljax.optimizers import Optimizer, as_step
+from fljax.optimizers import Optimizer, as_step, check_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule
@@ -82,6 +82,7 @@ class DiNNO(Algorithm):
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         if self.batches is not None:
             self.batches.check(problem)
+        check_optimizer(self.step_size, problem.layout)
 
     def init(self, problem: Problem | Stream, network: Graph) -> State:
         start = start_models(problem)

@@ -8,9 +8,8 @@ from fljax.algorithms.base import Needs, algorithm
 from fljax.algorithms.peers.base import largest_curvature
 from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 from fljax.graphs import Graph
-from fljax.optimizers import Optimizer, as_step
 from fljax.problems import Problem
-from fljax.schedules import Schedule
+from fljax.schedules import Schedule, as_schedule
 from fljax.streams import Stream
 
 __all__ = ["DLM"]
@@ -53,7 +52,7 @@ class DLM(ZCDPNFL):
     """
 
     penalty: Float[Array, ""] | float
-    step_size: Schedule | Optimizer = field(converter=as_step)
+    step_size: Schedule = field(converter=as_schedule)
     stability = "2 / L, whatever the network"
 
     def step_bound(

@@ -50,6 +50,9 @@ def estimated(
 
         g_k=\frac1{|B|}\sum_{j\in B}\big(f_{k,j}'(w)-t_{k,j}\big)+\frac1{D_k}\sum_jt_{k,j}
 
+    A client of weight zero has no sample that tells of it: of its objective only the regularizer's
+    share is left, whose gradient is known.
+
     Args:
       problem: the clients' problem.
       table: :math:`t_{k,j}`.
@@ -70,5 +73,8 @@ def estimated(
     gradients = table.gradients.at[own, rows].add(change, mode="drop")
     change = share[..., None] * change
     moved = jnp.sum(change, axis=1)
-    estimate = table.mean + moved * of / jnp.maximum(drawn, 1)
-    return estimate, Table(gradients, table.mean + moved)
+    estimate, mean = table.mean + moved * of / jnp.maximum(drawn, 1), table.mean + moved
+    if problem.importance is not None:
+        pull = problem.share[:, None] * problem.regularizer.gradient(model)
+        estimate, mean = (jnp.where(total[:, None] > 0, a, pull) for a in (estimate, mean))
+    return estimate, Table(gradients, mean)

@@ -121,7 +121,9 @@ class APFL(Averaging):
             return jnp.concatenate([part.gradient(local), pulled], axis=1)
 
         pair = jnp.concatenate([jnp.broadcast_to(start, personal.shape), personal], axis=1)
-        pair = self.learn(now, cohort, pair, direction=both, given=alpha).model
+        pair = self.learn(
+            now, cohort, pair, direction=both, given=alpha, layouts=[now.problem.layout] * 2
+        ).model
         server = self.collect(now, cohort, pair[:, :dim], start).move(start)
         personal = who.put(state.personal, pair[:, dim:])
         interpolation = who.put(state.interpolation, alpha)

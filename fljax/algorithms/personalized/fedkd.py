@@ -14,8 +14,11 @@ from fljax._module import module, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Needs, algorithm, representation_width, server_start, start_models
 from fljax.algorithms.server.base import Averaging
+from fljax.models import Layout
+from fljax.optimizers import Optimizer, check_optimizer
 from fljax.problems import Model, Problem, Reading, Softmax
 from fljax.rounds import Round
+from fljax.streams import Stream
 
 __all__ = ["FedKD", "State", "of_low_rank", "truncated"]
 
@@ -132,6 +135,12 @@ class FedKD(Averaging):
             _check.interval(name, getattr(self, name), above=0, at_most=1)
         _check.count("warmup", self.warmup)
 
+    def check(self, problem: Problem | Stream, network: Any) -> None:
+        super().check(problem, network)
+        if isinstance(self.step_size, Optimizer):
+            assert isinstance(problem, Problem)
+            check_optimizer(self.step_size, _transform(problem))
+
     def init(self, problem: Problem, network: Any) -> State:
         start, width = start_models(problem), representation_width(problem)
         same = jnp.tile(jnp.eye(width, dtype=problem.dtype).reshape(1, -1), (problem.clients, 1))
@@ -144,7 +153,8 @@ class FedKD(Averaging):
         own = who.take(state.model)
         common = jnp.broadcast_to(server, own.shape)
         start = jnp.concatenate([own, common, who.take(state.transform)], axis=1)
-        learned = self.learn(now, cohort, start, direction=_mutual).model
+        layouts = *[now.problem.layout] * 2, _transform(now.problem)
+        learned = self.learn(now, cohort, start, direction=_mutual, layouts=layouts).model
         mentor, mentee, transform = jnp.split(learned, [dim, 2 * dim], axis=1)
 
         update, numbers = of_low_rank(now.problem, mentee - server[None], energy)
@@ -257,3 +267,9 @@ def truncated(
     onto = jnp.einsum("kqi,kri->kqr", vectors, vectors, precision=HIGHEST)
     matrices = jnp.einsum("kpq,kqr->kpr", matrices, onto, precision=HIGHEST)
     return matrices, jnp.sum(kept, axis=1, dtype=jnp.int32)
+
+
+def _transform(problem: Problem) -> Layout:
+    """The layout of the matrix that a client learns beside its models."""
+    width = representation_width(problem)
+    return Layout(jax.tree.structure({"transform": 0}), ((width, width),), ("transform",))

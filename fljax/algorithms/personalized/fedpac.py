@@ -79,7 +79,8 @@ class FedPAC(Averaging):
 
     A message up has :math:`D+C(2R+1)+1` numbers and one down :math:`D+C(R+1)`. Metrics evaluate
     :math:`(\theta^{(n)},\varphi_k)`, and clients that do not participate keep the heads that the
-    server has combined for them last. A class of which the server knows nothing pulls nobody, in
+    server has combined for them last; so do participants without samples, whose heads are part of
+    no combination. A class of which the server knows nothing pulls nobody, in
     the first round none does, and one of which no participant has samples keeps its centroid. The
     server knows each head and its class distribution, so secure summation is not possible.
 
@@ -161,14 +162,16 @@ class FedPAC(Averaging):
         local, sums, moments, variance = jnp.split(said, ends, axis=1)
         away = local[:, body] - state.body[None]
         common = state.body + self.shares(cohort, arrived, local.dtype) @ away
-        heads = _combined(local[:, head], moments, jnp.maximum(variance[:, 0], 0), arrived)
-        total = jnp.sum(sums, axis=0).reshape(classes, width + 1)
+        each = sums.reshape(len(sums), classes, width + 1)
+        told = arrived & (jnp.sum(each[..., -1], axis=1) > 0)  # nothing, of who has no samples
+        heads = _combined(local[:, head], moments, jnp.maximum(variance[:, 0], 0), told)
+        total = jnp.sum(each, axis=0)
         counts = total[:, -1:]
         heard = counts > 0
         means = jnp.where(heard, total[:, :-1] / jnp.where(heard, counts, 1), state.means)
 
         old = who.take(state.model)
-        new = old.at[:, head].set(jnp.where(arrived[:, None], heads, old[:, head]))
+        new = old.at[:, head].set(jnp.where(told[:, None], heads, old[:, head]))
         model = who.put(state.model, new).at[:, body].set(common[None])
         return State(model, common, means, state.known | heard[:, 0])
 
@@ -185,7 +188,13 @@ class FedPAC(Averaging):
                 return direction(part, model.at[:, places].set(some), ())[:, places]
 
             some = self.learn(
-                now, cohort, model[:, places], batch=batch, direction=along, given=model
+                now,
+                cohort,
+                model[:, places],
+                batch=batch,
+                direction=along,
+                given=model,
+                layouts=[now.problem.layout.part(places)],
             )
             return model.at[:, places].set(some.model)
 
@@ -223,6 +232,7 @@ def _moments(problem: Problem, models: Array) -> tuple[Array, Array]:
     read = problem.representations(models)
     real = (problem.weights > 0).astype(read.dtype)
     count = jnp.sum(real, axis=1, keepdims=True)
+    count = jnp.maximum(count, 1)
     moments = class_sums(problem, read)[..., :-1] / count[..., None]
     squares = jnp.sum(real * jnp.sum(read**2, axis=2), axis=1, keepdims=True) / count
     return moments, (squares - jnp.sum(moments**2, axis=(1, 2))[:, None]) / count
@@ -232,11 +242,11 @@ def _combined(
     heads: Float[Array, "chosen head"],
     moments: Float[Array, "chosen numbers"],
     variance: Float[Array, " chosen"],
-    arrived: Bool[Array, " chosen"],
+    told: Bool[Array, " chosen"],
 ) -> Float[Array, "chosen head"]:
-    """The combination of the heads for each of those who sent them."""
+    """The combination of the heads for each of those who sent them, with moments of samples."""
     products = jnp.matmul(moments, moments.T, precision=HIGHEST)
     # Of nobody anything will do: nobody gets it.
-    allowed = arrived | ~jnp.any(arrived)
+    allowed = told | ~jnp.any(told)
     shares = simplex_minimizers(jnp.diag(variance) + products, products, allowed)
     return jnp.matmul(shares, heads, precision=HIGHEST)

@@ -143,7 +143,13 @@ class FedPer(Averaging):
             return part.gradient(model.at[:, places].set(some))[:, places]
 
         learned = self.learn(
-            now, cohort, model[:, places], batch=batch, direction=along, given=model
+            now,
+            cohort,
+            model[:, places],
+            batch=batch,
+            direction=along,
+            given=model,
+            layouts=[now.problem.layout.part(places)],
         )
         return model.at[:, places].set(learned.model)
 

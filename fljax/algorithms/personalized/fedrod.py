@@ -113,7 +113,8 @@ class FedROD(Averaging):
 
         common = jnp.broadcast_to(server, (len(heads), dim))
         start = jnp.concatenate([common, heads], axis=1)
-        both = self.learn(now, cohort, start, direction=along, given=prior).model
+        layouts = now.problem.layout, now.problem.layout.part(places)
+        both = self.learn(now, cohort, start, direction=along, given=prior, layouts=layouts).model
         server = self.collect(now, cohort, both[:, :dim], server).move(server)
         heads = cohort.who.put(state.heads, both[:, dim:])
         model = jnp.broadcast_to(server, state.model.shape).at[:, places].add(heads)

@@ -97,7 +97,9 @@ class FML(Averaging):
 
         own = cohort.who.take(state.model)
         start = jnp.concatenate([own, jnp.broadcast_to(server, own.shape)], axis=1)
-        both = self.learn(now, cohort, start, direction=along).model
+        both = self.learn(
+            now, cohort, start, direction=along, layouts=[now.problem.layout] * 2
+        ).model
         server = self.collect(now, cohort, both[:, dim:], server).move(server)
         return State(cohort.who.put(state.model, both[:, :dim]), server)
 

@@ -61,7 +61,8 @@ class IFCA(Algorithm):
       clients_per_round: :math:`|S|`, the number of participants; all clients by default.
       start: ``[Q, D]``, the server's initial models. They must differ, otherwise clients cannot
         distinguish them. By default :func:`random_start` from a fixed key, the same in every run;
-        use one from the scenario's own key if every seed should have its own.
+        use one from the scenario's own key if every seed should have its own. For networks it must
+        be given; their own start is not used.
 
     Raises:
       ValueError: more participants than clients; several local steps with gradient averaging; a
@@ -126,10 +127,16 @@ class IFCA(Algorithm):
 
     def init(self, problem: Problem, network: Any) -> State:
         self.selection.check(problem.clients)
-        if problem.initial is not None:
+        if problem.initial is not None and (problem.linear or self.start is None):
+            drawn = (
+                "such as jax.numpy.stack([problem.initialized(key).initial for key in "
+                f"jax.random.split(jax.random.key(0), {self.clusters})])."
+            )
+            remedy = "leave out starting_at(), and " * problem.linear
+            remedy += "give IFCA start=[clusters, dim]" + ("." if problem.linear else f", {drawn}")
             raise ValueError(
                 "IFCA starts from one model for each cluster, and not from the problem's start: "
-                "leave out starting_at(), and give IFCA start=[clusters, dim]."
+                + remedy
             )
         if self.start is None:
             key = jax.random.key(0, impl="threefry2x32")

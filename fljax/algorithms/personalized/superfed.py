@@ -123,7 +123,9 @@ class SuPerFed(Averaging):
             return jnp.concatenate([common, own], axis=1) + repulsion
 
         pair = jnp.concatenate([jnp.broadcast_to(server, personal.shape), personal], axis=1)
-        pair = self.learn(now, cohort, pair, direction=both, each=shares).model
+        pair = self.learn(
+            now, cohort, pair, direction=both, each=shares, layouts=[now.problem.layout] * 2
+        ).model
         server = self.collect(now, cohort, pair[:, :dim], server).move(server)
         personal = who.put(state.personal, pair[:, dim:])
         return State(self._judged(personal, server), personal, server)

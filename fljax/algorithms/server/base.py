@@ -1,6 +1,7 @@
 """Base classes of federated averaging and its variants: local steps at participants of a server."""
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ from fljax.algorithms.local_steps import (
 )
 from fljax.batches import Batch, Batches, Counts, Shuffled, check_per_client, per_client
 from fljax.link import Arrived
-from fljax.optimizers import Optimizer, as_step
+from fljax.models import Layout
+from fljax.optimizers import Optimizer, as_step, check_optimizer
 from fljax.participation import Drawn, Participants, Selector, everyone_or
 from fljax.privacy import CentralGaussian
 from fljax.problems import Problem
@@ -139,6 +141,7 @@ class LocalLearning(Algorithm):
         check_per_client("local_steps", self.local_steps, problem.clients)
         if (law := self._law) is not None:
             law.check(problem)
+        check_optimizer(self.step_size, problem.layout)
 
     @property
     def selection(self) -> Selector:
@@ -195,6 +198,7 @@ class LocalLearning(Algorithm):
         given: Any = (),
         each: Any = None,
         memory: Any = None,
+        layouts: Sequence[Layout] | None = None,
     ) -> Learned:
         """Return the participants' models after their steps from a common model, or from one each.
 
@@ -211,6 +215,8 @@ class LocalLearning(Algorithm):
           each: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step;
             it then receives the pair of both.
           memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
+          layouts: of the parameters in the variables, as in
+            :func:`~fljax.algorithms.local_steps.learn`.
         """
         common = start
         start = jnp.broadcast_to(start, (len(cohort.here), start.shape[-1]))
@@ -228,6 +234,7 @@ class LocalLearning(Algorithm):
             given=given,
             each=each,
             memory=memory,
+            layouts=layouts,
         )
         if common.shape == (now.problem.dim,):
             moved = jnp.sum((learned.model - common[None]) ** 2, axis=1)

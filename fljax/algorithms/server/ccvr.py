@@ -12,6 +12,7 @@ from fljax._linalg import symmetric_eigen
 from fljax._module import field, module, static
 from fljax._numerics import HIGHEST
 from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.local_steps import kept
 from fljax.algorithms.server import fedavg
 from fljax.algorithms.server.fedavg import FedAvg
 from fljax.participation import Selector
@@ -52,7 +53,8 @@ class CCVR(Algorithm):
     and the server trains the head of :math:`w^{(n)}` by :math:`\tau` gradient steps on the mean
     loss of :math:`M` draws from :math:`\mathcal N(\mu_c,\Sigma_c)` for each class with two samples
     or more. Calibration starts anew from the model of each round and does not affect training;
-    metrics evaluate its result, the model that would be deployed if training stopped here. Without
+    metrics evaluate its result, the model that would be deployed if training stopped here, which a
+    round of nobody leaves as it is. Without
     steps it would be the solver.
 
     A participant sends the sums of its representations, of their products and of ones, from which
@@ -132,7 +134,8 @@ class CCVR(Algorithm):
         def one(_: Array, model: Array) -> Array:
             return model - self.step_size(now.number) * jax.grad(loss)(model)
 
-        return State(jax.lax.fori_loop(0, self.calibration_steps, one, server), shared)
+        model = jax.lax.fori_loop(0, self.calibration_steps, one, server)
+        return State(kept(arrived.any, model, state.model), shared)
 
 
 def _sums(

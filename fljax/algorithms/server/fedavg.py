@@ -108,7 +108,7 @@ class FedAvg(ReleasesModel, Averaging):
         memory: Any = ()
         if self.keeps_optimizer:
             assert isinstance(self.step_size, Optimizer)
-            memory = self.step_size.init(start_models(problem))
+            memory = self.step_size.init(start_models(problem), [problem.layout])
         return State(server_start(problem), memory)
 
     def step(self, state: State, now: Round) -> State:

@@ -11,7 +11,7 @@ from fljax._module import field, module
 from fljax.algorithms.base import ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import kept
 from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
-from fljax.optimizers import Optimizer, as_optimizer
+from fljax.optimizers import Optimizer, as_optimizer, check_optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
 from fljax.schedules import Schedule, as_schedule
@@ -93,16 +93,19 @@ class FedOpt(_ServerSteps):
 
     server: Optimizer = field(converter=as_optimizer, kw_only=True)
 
-    def validate(self) -> None:
-        super().validate()
+    def check(self, problem: Problem | Stream, network: Any) -> None:
+        super().check(problem, network)
+        check_optimizer(self.server, problem.layout)
 
     def init(self, problem: Problem | Stream, network: Any) -> State:
         start = server_start(problem)
-        return State(start, self.server.init(start))
+        return State(start, self.server.init(start, [problem.layout]))
 
     def step(self, state: State, now: Round) -> State:
         change, heard = self.change(state.model, now)
-        return kept(heard, State(*self.server.move(state.model, -change, state.memory)), state)
+        layouts = [now.problem.layout]
+        moved = self.server.move(state.model, -change, state.memory, layouts)
+        return kept(heard, State(*moved), state)
 
 
 class Momentum(NamedTuple):

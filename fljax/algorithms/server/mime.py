@@ -1,6 +1,7 @@
 r"""MIME: local steps that mimic a centralized optimizer (Karimireddy et al. 2021)."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from fljax._module import module
 from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import along_gradient, kept
 from fljax.algorithms.server.base import SUMMED, Averaging, Cohort
+from fljax.models import Layout
 from fljax.optimizers import Optimizer
 from fljax.problems import Problem
 from fljax.rounds import Round
@@ -52,14 +54,18 @@ class _Frozen(Optimizer):
     def transformation(self) -> "optax.GradientTransformationExtraArgs":
         return self.rule.transformation()
 
-    def init(self, model: Float[Array, "*batch dim"]) -> Any:
+    def init(self, model: Float[Array, "*batch dim"], layouts: Sequence[Layout] = ()) -> Any:
         return ()
 
     def move(
-        self, model: Float[Array, "*batch dim"], slope: Float[Array, "*batch dim"], memory: Any
+        self,
+        model: Float[Array, "*batch dim"],
+        slope: Float[Array, "*batch dim"],
+        memory: Any,
+        layouts: Sequence[Layout] = (),
     ) -> tuple[Float[Array, "*batch dim"], Any]:
         each = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(model), *a.shape)), self.memory)
-        return self.rule.move(model, slope, each)[0], ()
+        return self.rule.move(model, slope, each, layouts)[0], ()
 
 
 @module
@@ -86,7 +92,8 @@ class _Mimicking(ReleasesModel, Averaging):
 
     def init(self, problem: Problem, network: Any) -> State:
         start = server_start(problem)
-        return State(start, self.rule(jnp.ones((), jnp.int32)).init(start))
+        rule = self.rule(jnp.ones((), jnp.int32))
+        return State(start, rule.init(start, [problem.layout]))
 
     def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
         """Return the participants, the server's model and frozen optimizer, and the gradients at
@@ -102,7 +109,8 @@ class _Mimicking(ReleasesModel, Averaging):
 
     def moved(self, state: State, now: Round, model: Array, slope: Array) -> State:
         """Return the new state, with the statistics updated by the mean gradient."""
-        _, memory = self.rule(now.number).move(state.model, slope, state.memory)
+        rule, layouts = self.rule(now.number), [now.problem.layout]
+        _, memory = rule.move(state.model, slope, state.memory, layouts)
         return State(model, memory)
 
 
