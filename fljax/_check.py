@@ -11,7 +11,7 @@ import functools
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import jax
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
     sparse = sys.modules.get("scipy.sparse")
     if sparse is not None and sparse.issparse(value):
         return value.toarray()
-    if not _is_frame(value):
+    if not is_frame(value):
         return value
     array = np.asarray(value.to_numpy())
     if array.dtype == object:  # of pandas' types that know of missing values
@@ -120,7 +120,7 @@ def _stacked(value: Any) -> Any:
     return value
 
 
-def _is_frame(value: Any) -> bool:
+def is_frame(value: Any) -> bool:
     """Whether it is a table or a column of pandas, or of what is like it."""
     return callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")
 
@@ -217,7 +217,7 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} of {value.dtype}"
     if value is None:
         return "None"
-    if _is_frame(value):
+    if is_frame(value):
         bad = ", of whose entries some are missing or no numbers" if plain(value) is value else ""
         return f"a {type(value).__name__} of shape {value.shape}{bad}"
     text = " ".join(repr(value).split())
@@ -348,15 +348,19 @@ def registered(name: str, value: Any) -> None:
 def finite(name: str, value: Any, hint: str = "") -> None:
     """Raise ``ValueError`` if a concrete array holds NaN or infinity."""
 
-    def check(bad: Any) -> None:
+    def check(bad: Any, first: str = "") -> None:
         if bad:
             raise ValueError(
-                f"{name} holds {int(bad)} NaN or infinite entries; remove or impute them first."
-                f"{' ' + hint if hint else ''}"
+                f"{name} holds {int(bad)} NaN or infinite entries{first}; remove or impute them "
+                f"first.{' ' + hint if hint else ''}"
             )
 
     if is_concrete(value):
-        check(np.size(value) - np.isfinite(np.asarray(value)).sum())
+        good = np.isfinite(np.asarray(value))
+        if not good.all():
+            place = np.argwhere(~good)[0].tolist()
+            first = f", the first at {place}" if place else ""
+            check(np.size(good) - good.sum(), first)
     elif _COLLECTED.get() and isinstance(value, jax.core.Tracer):
         known(check, jnp.sum(~jnp.isfinite(value), dtype=np.int32))
 
@@ -382,10 +386,39 @@ def feature_map(value: Any) -> None:
         )
 
 
-def column(name: str, values: Any) -> np.ndarray:
-    """A column's entries as an array; ``ValueError`` for NaN that NumPy made text of.
+def column_names(table: Any) -> list[Any] | None:
+    """Of a structured array, a mapping, a data set or a frame; ``None`` of anything else."""
+    known = getattr(getattr(table, "dtype", None), "names", None)
+    if known is None:
+        known = getattr(table, "column_names", None)
+    if known is None and isinstance(table, Mapping):
+        known = table.keys()
+    if known is None:
+        known = getattr(table, "columns", None)
+    return None if known is None else list(known)
 
-    Of ``["a", nan]`` it would make ``["a", "nan"]``, a name like any other.
+
+def one_length(columns: Mapping[str, Any]) -> int:
+    """That of all columns; ``ValueError`` if they differ or have no rows."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1 or not min(lengths.values()):
+        raise ValueError(f"columns must have one length, of one row or more, got {lengths}.")
+    return next(iter(lengths.values()))
+
+
+def is_missing(entry: Any) -> bool:
+    """Whether it is ``None``, NaN, NaT or pandas' ``NA``: what does not equal itself."""
+    if entry is None:
+        return True
+    same = entry == entry  # NA compared to anything is NA, which is neither true nor false
+    return not same if isinstance(same, bool | np.bool_) else np.ndim(same) == 0
+
+
+def column(name: str, values: Any) -> np.ndarray:
+    """A column's entries as an array, by position and whatever the index of a frame.
+
+    ``ValueError`` for NaN that NumPy made text of: of ``["a", nan]`` it would make
+    ``["a", "nan"]``, a name like any other.
     """
     if isinstance(values, list | tuple) and len({isinstance(v, str) for v in values}) > 1:
         entries = np.empty(len(values), object)
@@ -399,6 +432,56 @@ def column(name: str, values: Any) -> np.ndarray:
             "makes of a missing value among text; leave such rows out, or give it a name."
         )
     return array
+
+
+def names(name: str, values: Any, what: str = "name or number") -> np.ndarray:
+    """``[n]``, what each row belongs to: a class, a client, a node, as text or numbers.
+
+    The rows of a frame are taken by position, whatever its index.
+
+    Raises:
+      ValueError: not one entry of each row; a missing one, with its row; text beside numbers, of
+        which ``"1"`` and ``1`` would be one name or two.
+      TypeError: entries that are neither.
+    """
+    if isinstance(values, str | np.ma.MaskedArray):
+        raise ValueError(f"{name} must be a {what} of each row, got {shown(values)}.")
+    array = column(name, values)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} must be a {what} of each row, [n], got shape {array.shape}; of one-hot "
+            "rows take argmax(axis=1)."
+        )
+    if array.dtype.kind in "USbiu":
+        return array
+    entries = array.tolist()
+    missing = (
+        [is_missing(entry) for entry in entries] if array.dtype.kind == "O" else array != array
+    )
+    if array.dtype.kind == "f":
+        missing = ~np.isfinite(array)
+    if np.any(missing):
+        row = int(np.argmax(missing))
+        raise ValueError(
+            f"{name} must be a {what} of each row, got {entries[row]} in row {row}; leave out rows "
+            "without one, or fill it in."
+        )
+    if array.dtype.kind != "O":
+        return array
+    text = [isinstance(entry, str) for entry in entries]
+    if all(text):
+        return array.astype(str)
+    if any(text):
+        one, other = text.index(True), text.index(False)
+        raise ValueError(
+            f"{name} holds text, {entries[one]!r} in row {one}, and {entries[other]!r} of type "
+            f"{type(entries[other]).__name__} in row {other}; make all of them one kind, such as "
+            "[str(entry) for entry in ...]."
+        )
+    made = np.asarray(entries)
+    if made.ndim != 1 or made.dtype.kind not in "biufMm":
+        raise TypeError(f"{name} must be text or numbers, got {shown(entries[0])} in row 0.")
+    return made
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> None:
