@@ -497,6 +497,16 @@ def choice(name: str, value: Any, known: Iterable[str]) -> None:
         )
 
 
+def indices(name: str, value: Any, count: int) -> None:
+    """Raise ``ValueError`` unless known numbers are places among so many: JAX would clamp them."""
+    if is_concrete(value) and np.size(value):
+        least, most = int(np.min(value)), int(np.max(value))
+        if least < 0 or most >= count:
+            raise ValueError(
+                f"{name} must be from 0 to {count - 1}, got {least if least < 0 else most}."
+            )
+
+
 def per_client(name: str, value: Any, clients: int) -> None:
     """Raise ``ValueError`` unless ``value`` is one number or ``[clients]``."""
     if np.ndim(value) > 1 or (np.ndim(value) == 1 and np.shape(value) != (clients,)):

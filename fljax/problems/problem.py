@@ -723,7 +723,11 @@ class Problem:
           clients: ``[M]``, their indices.
           rows: ``[M, B]``, indices of their samples; all by default. Padding stays padding, and an
             index past the last sample is padding too. A batch of padding alone has weight zero.
+
+        Raises:
+          ValueError: known indices of clients that there are not.
         """
+        _check.indices("clients", clients, self.clients)
         self = self.apart()  # noqa: PLW0642 (as in `prepare`)
         kept, strength = self.statistics, jnp.asarray(self.strength)
         importance = None if self.importance is None else self.importance[clients]

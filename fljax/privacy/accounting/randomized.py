@@ -104,4 +104,7 @@ def subsampled(epsilon: ArrayLike, delta: ArrayLike, fraction: ArrayLike) -> tup
     _check.interval("delta", delta, at_least=0, below=1)
     _check.interval("fraction", fraction, above=0, at_most=1)
     xp, epsilon, delta, fraction = _inputs.arrays(epsilon, delta, fraction)
-    return xp.log1p(fraction * xp.expm1(epsilon)), fraction * delta
+    # Of a large epsilon the exponential is taken out, so that it cannot overflow.
+    small = xp.log1p(fraction * xp.expm1(xp.minimum(epsilon, 30)))
+    large = epsilon + xp.log(fraction + (1 - fraction) * xp.exp(-epsilon))
+    return xp.where(epsilon < 30, small, large)[()], fraction * delta
