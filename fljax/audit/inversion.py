@@ -272,11 +272,21 @@ def peak_ratio(
     Returns:
       The ratio of the sample with the nearest estimate.
 
+    Raises:
+      ValueError: samples of different shapes, or not finite.
+
     Example:
       >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)
       20.0
     """
     _check.positive("peak", peak)
+    if np.shape(estimate)[1:] != np.shape(truth)[1:]:
+        raise ValueError(
+            f"estimate and truth must be of samples of one shape, got {np.shape(estimate)[1:]} and "
+            f"{np.shape(truth)[1:]}."
+        )
+    _check.finite("estimate", estimate)
+    _check.finite("truth", truth)
     one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (estimate, truth))
     distance = np.mean((two[:, None] - one[None]) ** 2, axis=2)
     with np.errstate(divide="ignore"):
