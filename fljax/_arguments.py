@@ -161,7 +161,7 @@ _KINDS: dict[type, Rule] = {
         "a dict", lambda value: isinstance(value, collections.abc.Mapping)
     ),
     jax.Array: Rule(
-        "an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)
+        "an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic), True
     ),
     np.ndarray: Rule(
         "an array",
@@ -282,9 +282,8 @@ def checked(function: F) -> F:
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             wanted = rules.get(name)
-            value = taken(value, wanted)
+            bound.arguments[name] = value = _listed(taken(value, wanted), wanted)
             check(name, value, wanted)
-            bound.arguments[name] = _listed(value, wanted)
         return function(*bound.args, **bound.kwargs)
 
     return typing.cast(F, call)

@@ -550,7 +550,7 @@ def wholes(value: Any) -> Any:
 def trace(
     name: str, table: Any, kind: str, shape: tuple[str, ...] = ("rounds", "clients"), hint: str = ""
 ) -> Any:
-    """The table as an array; ``ValueError`` unless it has these axes and is of this kind.
+    """The table as an array; ``ValueError`` unless it is of this kind, has these axes and entries.
 
     Args:
       name: of it.
@@ -559,7 +559,7 @@ def trace(
       shape: its axes.
       hint: what to do otherwise.
     """
-    table = array(name, {"booleans": flags, "integers": wholes}[kind](table))
+    table = filled(name, {"booleans": flags, "integers": wholes}[kind](table))
     dtype = {"booleans": np.bool_, "integers": np.integer}[kind]
     if np.ndim(table) != len(shape) or not np.issubdtype(table.dtype, dtype):
         raise ValueError(

@@ -458,8 +458,9 @@ class Autoregressive(Stream):
                     f"{name} must have one entry a client, like memory, got shape "
                     f"{np.shape(value)} beside {np.shape(self.memory)}."
                 )
-        check_truth(self.truth, self.dim)
         _check.feature_map(self.feature_map)
+        check_truth(self.truth, self.dim)
+        _check.finite("mean", self.mean)
         _check.interval("memory", self.memory, at_least=0, below=1)
         _check.nonnegative("variance", self.variance)
         _check.nonnegative("noise", self.noise)

@@ -64,6 +64,8 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
     Reference:
       Jung 2025, Exercises 9.1 and 10.1.
     """
+    _check.finite("models", models)
+    _check.finite("gradients", gradients)
     w, g = (np.asarray(a, np.float64) for a in (models, gradients))
     if w.ndim != 2 or w.shape != g.shape:
         raise ValueError(
@@ -162,6 +164,8 @@ def invert(
     Reference:
       Zhu et al. 2019, Algorithm 1; Geiping et al. 2020, (4).
     """
+    _check.finite("model", model)
+    _check.finite("gradient", gradient)
     _check.choice("matching", matching, MATCHING)
     for name, value in (("samples", samples), ("steps", steps), ("restarts", restarts)):
         _check.count(name, value)
