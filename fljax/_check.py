@@ -181,12 +181,16 @@ def filled(name: str, value: Any, axes: int | None = None) -> Any:
 
 
 def representable(name: str, value: Any, kept: Any) -> None:
-    """Raise ``ValueError`` for a number that is lost as it is kept, by underflow or overflow."""
-    tiny = jnp.finfo(kept.dtype).tiny
-    if value and (abs(kept) < tiny or (not np.isfinite(kept) and math.isfinite(value))):
+    """Raise ``ValueError`` for numbers that are lost as they are kept, by underflow or overflow."""
+    if not (is_concrete(value) and is_concrete(kept)):
+        return
+    value, tiny = np.asarray(value, np.float64), jnp.finfo(kept.dtype).tiny
+    size = np.abs(np.asarray(kept))
+    lost = (value != 0) & ((size < tiny) | (~np.isfinite(size) & np.isfinite(value)))
+    if np.any(lost):
         raise ValueError(
             f"{name} must be a number that {kept.dtype} can hold, from {tiny:.3g} to "
-            f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value:.3g}."
+            f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value[lost][0]:.3g}."
         )
 
 

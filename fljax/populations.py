@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fljax import _check
@@ -422,6 +423,7 @@ def _client(
     arrays = []
     for part, values in zip(("features", "targets"), client[:2], strict=True):
         rows = np.asarray(_check.array(f"{part} of {called}", values))
+        _check_whole(f"{part} of {called}", values, rows)
         rows = rows.astype(_kept(rows.dtype))
         if rows.ndim < 1 or 0 in rows.shape:
             what = "has no samples" if rows.shape[:1] == (0,) else f"has {part} of an empty shape"
@@ -439,7 +441,8 @@ def _client(
                     f"{rows.dtype}."
                 )
             kept = rows.astype(first.dtype)
-            if rows.dtype.kind in "iu" and np.any(kept != rows):
+            # As integers: as floats, those that differ may be equal.
+            if rows.dtype.kind in "iu" and np.any(kept.astype(rows.dtype) != rows):
                 raise ValueError(
                     f"{called} has {part} that {first.dtype}, the first client's type, cannot hold."
                 )
@@ -452,6 +455,19 @@ def _client(
             f"{len(arrays[1])}."
         )
     return arrays[0], arrays[1], name
+
+
+def _check_whole(what: str, values: Any, rows: np.ndarray) -> None:
+    """Raise ``ValueError`` for whole numbers in a list that became other ones as floats."""
+    if not isinstance(values, list | tuple) or rows.dtype.kind != "f":
+        return
+    if rows.size and np.max(np.abs(rows)) >= 2**53:
+        for entry in jax.tree.leaves(values):
+            if isinstance(entry, int) and int(float(entry)) != entry:
+                raise ValueError(
+                    f"{what} hold {entry} beside numbers of another type, and {rows.dtype} cannot "
+                    "hold it; give an array of one type."
+                )
 
 
 def _named(names: list[str | None]) -> list[str] | None:

@@ -179,3 +179,13 @@ def test_weights_are_numbers_or_samples():
         FedAvg(0.1, weighting="problem")
     with pytest.raises(TypeError, match="weighting"):
         SCAFFOLD(0.1, weighting="samples")
+
+
+@pytest.mark.parametrize("factor", [1e-320, 1e-310])
+def test_importances_that_vanish_in_the_precision_in_use_are_refused(key, factor):
+    """They would all become zero, and so would the objective."""
+    problem = fl.problems.ridge(key, clients=3, samples=4, dim=2)
+    with pytest.raises(ValueError, match="importance must be a number that float64 can hold"):
+        problem.weighing([factor] * 3)
+    with pytest.raises(ValueError, match="strength must be a number that float64 can hold"):
+        fl.problems.ridge(key, clients=3, samples=4, dim=2, strength=factor)

@@ -207,7 +207,9 @@ class Problem:
                 value = _check.array(name, value)
                 if name == "targets":
                     value = self._targets(value)
-                value = value if name in self._whole() else as_floats(value)
+                given, value = value, value if name in self._whole() else as_floats(value)
+                if name == "strength":
+                    _check.representable(name, given, value)
             object.__setattr__(self, name, value)
         shape = jnp.shape(self.features)
         self._check_shapes(shape)
@@ -1133,7 +1135,10 @@ def _importance(factor: Any, clients: int) -> Any:
             )
 
     _check.known(known, factor)
-    return factor.astype(float_dtype())
+    with np.errstate(over="ignore"):
+        kept = factor.astype(float_dtype())
+    _check.representable("importance", factor, kept)
+    return kept
 
 
 def check_test(test: Any, clients: int, dim: int) -> None:

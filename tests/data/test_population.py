@@ -364,3 +364,20 @@ def test_users_of_leaf_become_a_population(tmp_path):
     )
     assert (kept.names, kept.sizes.tolist()) == (["ada", "bob"], [1, 2])
     assert kept.features[0] == (28, 28, 1)
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([([[1.0]], [1.0]), (np.array([[1]]), np.array([BIG]))], "targets that float64"),
+        ([([[1.0]], [1.0]), (np.array([[BIG]]), np.array([1]))], "features that float64"),
+        ([([[1.0], [2.0]], [BIG, 0.5])], f"targets of client 0 hold {BIG} beside"),
+    ],
+)
+def test_whole_numbers_do_not_become_others(tmp_path, clients, message):
+    with pytest.raises(ValueError, match=message):
+        write_population(tmp_path / "p", clients)
+    assert write_population(tmp_path / "q", [([[1]], [BIG])])[0][1].tolist() == [BIG]
