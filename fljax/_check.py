@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import difflib
 import functools
-import math
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping

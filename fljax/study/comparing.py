@@ -23,7 +23,15 @@ from fljax.study.grid import Scenario
 from fljax.study.request import Request
 from fljax.study.results import load, save
 from fljax.study.running import sweep
-from fljax.study.tuning import COUNTED, FIRST_SEED, Tuned, check_target, evaluated_until, tune, unwarned
+from fljax.study.tuning import (
+    COUNTED,
+    FIRST_SEED,
+    Tuned,
+    check_target,
+    evaluated_until,
+    tune,
+    unwarned,
+)
 from fljax.tables import shown
 
 __all__ = ["COSTS", "Comparison", "compare"]
