@@ -106,18 +106,9 @@ def _is_number(value: Any) -> bool:
     return _check.is_real(value) and np.ndim(value) == 0
 
 
-def _is_key(value: Any) -> bool:
-    if not isinstance(value, jax.Array):
-        return False
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return value.ndim == 0
-    # Of jax.random.PRNGKey, for the generator that is the default.
-    return value.dtype == np.uint32 and value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape
-
-
 def _array(hint: Any) -> Rule:
     if hint.dtype is jaxtyping.Key:
-        return Rule("a random key, such as jax.random.key(0)", _is_key)
+        return Rule("a random key, such as jax.random.key(0)", _check.is_key)
     kinds = (np.floating, np.integer, np.bool_)
     named = "an array"
     if hint.dtype is jaxtyping.Bool:

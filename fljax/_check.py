@@ -86,6 +86,15 @@ def transformed() -> Any:
     return get_opaque_trace_state()
 
 
+def outside(name: str) -> None:
+    """Raise ``TypeError`` where code is being traced: what compiles programs cannot be a part."""
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise TypeError(
+            f"{name} compiles programs of its own and cannot be called within jax.jit or the like; "
+            "call it outside, and sweep numbers by its grid."
+        )
+
+
 def plain(value: Any) -> Any:
     """What other libraries hold numbers in as an array of NumPy: frames, series, sparse matrices;
     a list of traced numbers or arrays as one traced array.
@@ -299,6 +308,24 @@ def seed(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be an integer, got {shown(value)}.")
     if not -(2**31) <= int(value) < 2**32:
         raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
+
+
+def is_key(value: Any) -> bool:
+    """Whether it is one random key, typed or of ``jax.random.PRNGKey``."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        return False
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value.ndim == 0
+    # Of jax.random.PRNGKey, for the generator that is the default.
+    return value.dtype == np.uint32 and value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape
+
+
+def key(name: str, value: Any, more: str = "") -> None:
+    """Raise ``TypeError`` unless it is one random key."""
+    if not is_key(value):
+        raise TypeError(
+            f"{name} must be a random key, such as jax.random.key(0){more}, got {shown(value)}."
+        )
 
 
 def switch(name: str, value: Any) -> None:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fljax import _check
+from fljax import _check, _folders
 from fljax._arguments import checked
 
 __all__ = ["Cohort", "Population", "clients_of_dataset", "write_population"]
@@ -81,7 +81,7 @@ class Population:
         self.folder = Path(folder)
         try:
             about = self._json(MANIFEST)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
                 f"no population in {str(self.folder)!r}: it has no {MANIFEST}; write one with "
                 "fljax.data.write_population."
@@ -319,7 +319,7 @@ def write_population(folder: str | os.PathLike, clients: Iterable[tuple[Any, ...
         raise FileExistsError(
             f"{str(folder)!r} exists; a population is written once, into a new folder."
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _folders.parent(folder)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     partial.mkdir()
     try:

@@ -138,6 +138,8 @@ def save(picture: Any, path: str | PathLike) -> Path:
     _check.choice("ending of a picture's file", ending, [f".{name}" for name in known])
     dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
     metadata = {dated[ending]: None} if ending in dated else None
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
     with style():
         figure.savefig(path, metadata=metadata)
     return path

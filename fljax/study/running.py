@@ -187,6 +187,7 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
+    _check.outside("fljax.sweep")
     check("store", store, rule(str | PathLike | None))
     check("callback", callback, rule(Callable | None))
     _check.switch("keep_state", keep_state)

@@ -24,7 +24,7 @@ from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
-from fljax._folders import write_whole
+from fljax._folders import text_of, write_whole
 from fljax._generator import random_key
 from fljax.algorithms.base import REGISTRY, SYNONYMS, Algorithm
 from fljax.metrics import METRICS, Metric, as_metric
@@ -329,20 +329,28 @@ class Tuned:
           methods: the methods given to :func:`tune`; functions are not stored in the file.
 
         Raises:
-          ValueError: other methods than those of the file.
+          FileNotFoundError: no such file.
+          ValueError: other methods than those of the file; a file that :meth:`save` did not write.
         """
-        return cls.of_text(Path(path).read_text(encoding="utf-8"), methods, path)
+        return cls.of_text(text_of(Path(path)), methods, path)
 
     @classmethod
     def of_text(
         cls, text: str, methods: Sequence[str] | Mapping[str, tuple], path: str | PathLike
     ) -> "Tuned":
         """Read what :meth:`text` returned, from the file at a path."""
-        content = json.loads(text)
-        response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
         structures = _structures(methods)
-        if (run := content.get("released")) is not None:
-            content["released"] = xr.Dataset.from_dict(run)
+        try:
+            content = json.loads(text)
+            response = {n: xr.Dataset.from_dict(one) for n, one in content.pop("response").items()}
+            if (run := content.get("released")) is not None:
+                content["released"] = xr.Dataset.from_dict(run)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} is damaged, or holds no methods that were tuned ({type(error).__name__}: "
+                f"{error}); tune them again."
+            ) from error
+        if run is not None:
             structures = {name: one for name, one in structures.items() if name in response}
         if set(structures) != set(response):
             raise ValueError(f"{path} is of the methods {list(response)}, got {list(structures)}.")
@@ -601,8 +609,8 @@ def tune(
         start = max((risen.get((i, end), math.inf) for i in own), default=math.inf)
         if 0 < RISEN * start < end < math.inf:
             warnings.warn(
-                f"the best candidate of {method} ends at {end:.3g} and began at {start:.3g}: all of "
-                "them diverge, or nearly; give a range of smaller step sizes.",
+                f"the best candidate of {method} ends at {end:.3g} and began at {start:.3g}: all "
+                "diverge, or nearly; give a range of smaller step sizes.",
                 MetricWarning,
                 stacklevel=3,
             )
