@@ -205,7 +205,7 @@ def taken(value: Any, wanted: Rule | None) -> Any:
     if wanted.fits(value) and not indexed:
         return value
     if indexed and np.ndim(value) == 1 and wanted.words.startswith("a sequence"):
-        array = value.to_numpy().tolist()
+        array = np.asarray(value.to_numpy()).tolist()  # pyright: ignore[reportAttributeAccessIssue]
     else:
         array = _check.plain(value)
     if wanted.words.startswith("a boolean array"):

@@ -147,8 +147,8 @@ def page_hinkley(
         new = new._replace(infinite=jnp.where(known, infinite, state.infinite))
         return new, (statistic, raised)
 
-    numbers = [jnp.zeros(errors.shape[1:], errors.dtype) for _ in range(4)]
-    start = _State(*numbers, jnp.zeros(errors.shape[1:], bool))
+    zero = jnp.zeros(errors.shape[1:], errors.dtype)
+    start = _State(zero, zero, zero, zero, jnp.zeros(errors.shape[1:], bool))
     return Alarms(*jax.lax.scan(move, start, errors)[1])
 
 

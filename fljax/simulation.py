@@ -152,8 +152,8 @@ class Simulation:
         own, its = self.problem.dtype, getattr(getattr(network, "degree", None), "dtype", None)
         if {str(own), str(its)} == {"float32", "float64"}:
             raise TypeError(
-                f"the problem is of {own} and the network of {its}; make both after `jax_enable_x64` "
-                "was set."
+                f"the problem is of {own} and the network of {its}; make both after "
+                "`jax_enable_x64` was set."
             )
         if not self.allow_disconnected:
             network.require_connected()

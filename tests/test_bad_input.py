@@ -133,6 +133,7 @@ INSIDE = {
     "monitoring.Alarm",
     "monitoring.Alarms",
     "monitoring.Report",
+    "monitoring.Silence",
     "participation.Law",
     "participation.Participants",
     "participation.distinct",

@@ -82,7 +82,7 @@ class TestFiles:
 )
 def test_a_key_is_one_random_key(use, key, simulation):
     with pytest.raises(
-        (TypeError, ValueError), match="key must be (a random key|an array or an integer)"
+        (TypeError, ValueError), match=r"key must be (a random key|an array or an integer)"
     ):
         use(key, simulation)
 

@@ -65,17 +65,17 @@ def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -
     _orders(orders)
     _check.nonnegative("sensitivity", sensitivity)
     _check.positive("scale", scale, "A release without noise has no finite privacy cost.")
-    xp, orders, sensitivity, scale = _inputs.arrays(orders, sensitivity, scale)
-    ratio, both = sensitivity / scale, 2 * orders - 1
+    xp, alpha, sensitivity, scale = _inputs.arrays(orders, sensitivity, scale)
+    ratio, both = sensitivity / scale, 2 * alpha - 1
     # The larger exponential is taken out, so that large orders cannot overflow.
-    large = ratio + xp.log1p((orders - 1) / both * xp.expm1(-both * ratio)) / (orders - 1)
+    large = ratio + xp.log1p((alpha - 1) / both * xp.expm1(-both * ratio)) / (alpha - 1)
     # Of small ratios that is the difference of nearly equal numbers. The mean of the exponentials
     # is one and these remainders, of which none is negative.
-    near = xp.minimum(ratio, 1 / (2 * orders))
-    rest = orders * _remainder(xp, (orders - 1) * near)
-    rest = rest + (orders - 1) * _remainder(xp, -orders * near)
-    small = xp.log1p(rest / both) / (orders - 1)
-    return xp.where(orders * ratio < 0.5, small, large)[()]
+    near = xp.minimum(ratio, 1 / (2 * alpha))
+    rest = alpha * _remainder(xp, (alpha - 1) * near)
+    rest = rest + (alpha - 1) * _remainder(xp, -alpha * near)
+    small = xp.log1p(rest / both) / (alpha - 1)
+    return xp.where(alpha * ratio < 0.5, small, large)[()]
 
 
 def _remainder(xp: Any, x: Any) -> Any:
