@@ -479,8 +479,8 @@ def names(name: str, values: Any, what: str = "name or number") -> np.ndarray:
     array = column(name, values)
     if array.ndim != 1:
         raise ValueError(
-            f"{name} must be a {what} of each row, [n], got shape {array.shape}; of one-hot "
-            "rows take argmax(axis=1)."
+            f"{name} must be a {what} of each row, [n], got shape {array.shape}; of one-hot rows "
+            f"take {name}.argmax(axis=1)."
         )
     if array.dtype.kind in "USbiu":
         return array

@@ -2045,7 +2045,10 @@ RING = np.roll(np.eye(K), 1, 1) + np.roll(np.eye(K), -1, 1)
             lambda: fl.graphs.from_networkx(networkx.path_graph(3), weight="cost"),
             "no edge of the networkx graph has an attribute 'cost'",
         ),
-        (lambda: fl.data.by_label(np.full(8, np.nan), 2, 2, 0), "labels holds 8 NaN"),
+        (
+            lambda: fl.data.by_label(np.full(8, np.nan), 2, 2, 0),
+            "labels must be a label of each row, got nan in row 0",
+        ),
         (lambda: fl.algorithms.ZCDPNFL(1e-320, 0.1), "penalty must be a number that float64"),
         (lambda: fl.algorithms.ZCDPNFL(10**400, 0.1), "penalty must be a number"),
         (lambda: fl.algorithms.FedAvg(float), "got the class float"),
