@@ -33,6 +33,7 @@ class Rule(NamedTuple):
 
     words: str
     fits: Callable[[Any], bool]
+    is_array: bool = False  # of one axis or more, so that a list of numbers is to become one
 
 
 def rule(hint: Any) -> Rule | None:
@@ -69,7 +70,8 @@ def _any_of(hints: Iterable[Any]) -> Rule | None:
     if len(known) < len(rules):
         return None
     words = " or ".join(dict.fromkeys(one.words for one in known if one.words != "None"))
-    return Rule(words, lambda value: any(one.fits(value) for one in known))
+    array = any(one.is_array for one in known) and "a sequence" not in words
+    return Rule(words, lambda value: any(one.fits(value) for one in known), array)
 
 
 def _sequence(origin: Any, inside: tuple[Any, ...]) -> Rule:
@@ -104,18 +106,9 @@ def _is_number(value: Any) -> bool:
     return _check.is_real(value) and np.ndim(value) == 0
 
 
-def _is_key(value: Any) -> bool:
-    if not isinstance(value, jax.Array):
-        return False
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return value.ndim == 0
-    # Of jax.random.PRNGKey, for the generator that is the default.
-    return value.dtype == np.uint32 and value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape
-
-
 def _array(hint: Any) -> Rule:
     if hint.dtype is jaxtyping.Key:
-        return Rule("a random key, such as jax.random.key(0)", _is_key)
+        return Rule("a random key, such as jax.random.key(0)", _check.is_key)
     kinds = (np.floating, np.integer, np.bool_)
     named = "an array"
     if hint.dtype is jaxtyping.Bool:
@@ -136,7 +129,7 @@ def _array(hint: Any) -> Rule:
         return right and least <= np.ndim(value) <= most and np.size(value) > 0
 
     shape = ", ".join(axis.lstrip("#*") for axis in axes)
-    return Rule(f"{named} of shape [{shape}]", lambda value: _tried(fits, value))
+    return Rule(f"{named} of shape [{shape}]", lambda value: _tried(fits, value), True)
 
 
 _NUMBERS = Rule(
@@ -144,6 +137,7 @@ _NUMBERS = Rule(
     lambda value: (
         _check.is_real(value) and np.size(value) > 0 and not isinstance(value, bool | np.bool_)
     ),
+    True,
 )
 
 #: Kinds of which more than an instance will do, or less.
@@ -158,10 +152,12 @@ _KINDS: dict[type, Rule] = {
         "a dict", lambda value: isinstance(value, collections.abc.Mapping)
     ),
     jax.Array: Rule(
-        "an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)
+        "an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic), True
     ),
     np.ndarray: Rule(
-        "an array", lambda value: _check.dtype_of(value) != np.dtype(object) and np.ndim(value) > 0
+        "an array",
+        lambda value: _check.dtype_of(value) != np.dtype(object) and np.ndim(value) > 0,
+        True,
     ),
 }
 
@@ -198,18 +194,30 @@ def taken(value: Any, wanted: Rule | None) -> Any:
     """The value in the form in which what asks for it takes it, if it has one.
 
     Integers of NumPy and JAX become Python's, which can be hashed and do not overflow; frames and
-    sparse matrices arrays; zeros and ones booleans where only those will do.
+    sparse matrices arrays, whose entries are found by position and not by an index, or lists where
+    a sequence is asked for; zeros and ones booleans where only those will do.
     """
     if wanted is None:
         return value
     if not isinstance(value, int) and wanted.words in _WHOLE and _check.is_whole(value):
         return int(value)
-    if wanted.fits(value):
+    indexed = _check.is_frame(value)
+    if wanted.fits(value) and not indexed:
         return value
-    array = _check.plain(value)
+    if indexed and np.ndim(value) == 1 and wanted.words.startswith("a sequence"):
+        array = np.asarray(value.to_numpy()).tolist()  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        array = _check.plain(value)
     if wanted.words.startswith("a boolean array"):
         array = _check.flags(array)
     return array if array is not value and wanted.fits(array) else value
+
+
+def _listed(value: Any, wanted: Rule | None) -> Any:
+    """Lists of numbers as an array where a function asks for one."""
+    if not isinstance(value, list | tuple) or wanted is None or not wanted.is_array:
+        return value
+    return np.asarray(value) if _check.is_real(value) else value
 
 
 def check_fields(owner: Any) -> None:
@@ -265,7 +273,7 @@ def checked(function: F) -> F:
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             wanted = rules.get(name)
-            bound.arguments[name] = value = taken(value, wanted)
+            bound.arguments[name] = value = _listed(taken(value, wanted), wanted)
             check(name, value, wanted)
         return function(*bound.args, **bound.kwargs)
 

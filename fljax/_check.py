@@ -8,10 +8,9 @@ import contextlib
 import contextvars
 import difflib
 import functools
-import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import jax
@@ -87,6 +86,15 @@ def transformed() -> Any:
     return get_opaque_trace_state()
 
 
+def outside(name: str) -> None:
+    """Raise ``TypeError`` where code is being traced: what compiles programs cannot be a part."""
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise TypeError(
+            f"{name} compiles programs of its own and cannot be called within jax.jit or the like; "
+            "call it outside, and sweep numbers by its grid."
+        )
+
+
 def plain(value: Any) -> Any:
     """What other libraries hold numbers in as an array of NumPy: frames, series, sparse matrices;
     a list of traced numbers or arrays as one traced array.
@@ -101,7 +109,7 @@ def plain(value: Any) -> Any:
     sparse = sys.modules.get("scipy.sparse")
     if sparse is not None and sparse.issparse(value):
         return value.toarray()
-    if not _is_frame(value):
+    if not is_frame(value):
         return value
     array = np.asarray(value.to_numpy())
     if array.dtype == object:  # of pandas' types that know of missing values
@@ -120,7 +128,7 @@ def _stacked(value: Any) -> Any:
     return value
 
 
-def _is_frame(value: Any) -> bool:
+def is_frame(value: Any) -> bool:
     """Whether it is a table or a column of pandas, or of what is like it."""
     return callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape")
 
@@ -181,12 +189,16 @@ def filled(name: str, value: Any, axes: int | None = None) -> Any:
 
 
 def representable(name: str, value: Any, kept: Any) -> None:
-    """Raise ``ValueError`` for a number that is lost as it is kept, by underflow or overflow."""
-    tiny = jnp.finfo(kept.dtype).tiny
-    if value and (abs(kept) < tiny or (not np.isfinite(kept) and math.isfinite(value))):
+    """Raise ``ValueError`` for numbers that are lost as they are kept, by underflow or overflow."""
+    if not (is_concrete(value) and is_concrete(kept)):
+        return
+    value, tiny = np.asarray(value, np.float64), jnp.finfo(kept.dtype).tiny
+    size = np.abs(np.asarray(kept))
+    lost = (value != 0) & ((size < tiny) | (~np.isfinite(size) & np.isfinite(value)))
+    if np.any(lost):
         raise ValueError(
             f"{name} must be a number that {kept.dtype} can hold, from {tiny:.3g} to "
-            f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value:.3g}."
+            f"{jnp.finfo(kept.dtype).max:.3g} in size, got {value[lost][0]:.3g}."
         )
 
 
@@ -217,7 +229,7 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} of {value.dtype}"
     if value is None:
         return "None"
-    if _is_frame(value):
+    if is_frame(value):
         bad = ", of whose entries some are missing or no numbers" if plain(value) is value else ""
         return f"a {type(value).__name__} of shape {value.shape}{bad}"
     text = " ".join(repr(value).split())
@@ -298,6 +310,24 @@ def seed(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be an integer of 32 bits, got {value}.")
 
 
+def is_key(value: Any) -> bool:
+    """Whether it is one random key, typed or of ``jax.random.PRNGKey``."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        return False
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value.ndim == 0
+    # Of jax.random.PRNGKey, for the generator that is the default.
+    return value.dtype == np.uint32 and value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape
+
+
+def key(name: str, value: Any, more: str = "") -> None:
+    """Raise ``TypeError`` unless it is one random key."""
+    if not is_key(value):
+        raise TypeError(
+            f"{name} must be a random key, such as jax.random.key(0){more}, got {shown(value)}."
+        )
+
+
 def switch(name: str, value: Any) -> None:
     """Raise ``TypeError`` unless ``value`` is ``True`` or ``False``: any text would be true."""
     if not isinstance(value, bool | np.bool_):
@@ -348,15 +378,19 @@ def registered(name: str, value: Any) -> None:
 def finite(name: str, value: Any, hint: str = "") -> None:
     """Raise ``ValueError`` if a concrete array holds NaN or infinity."""
 
-    def check(bad: Any) -> None:
+    def check(bad: Any, first: str = "") -> None:
         if bad:
             raise ValueError(
-                f"{name} holds {int(bad)} NaN or infinite entries; remove or impute them first."
-                f"{' ' + hint if hint else ''}"
+                f"{name} holds {int(bad)} NaN or infinite entries{first}; remove or impute them "
+                f"first.{' ' + hint if hint else ''}"
             )
 
     if is_concrete(value):
-        check(np.size(value) - np.isfinite(np.asarray(value)).sum())
+        good = np.isfinite(np.asarray(value))
+        if not good.all():
+            place = np.argwhere(~good)[0].tolist()
+            first = f", the first at {place}" if place else ""
+            check(np.size(good) - good.sum(), first)
     elif _COLLECTED.get() and isinstance(value, jax.core.Tracer):
         known(check, jnp.sum(~jnp.isfinite(value), dtype=np.int32))
 
@@ -382,10 +416,39 @@ def feature_map(value: Any) -> None:
         )
 
 
-def column(name: str, values: Any) -> np.ndarray:
-    """A column's entries as an array; ``ValueError`` for NaN that NumPy made text of.
+def column_names(table: Any) -> list[Any] | None:
+    """Of a structured array, a mapping, a data set or a frame; ``None`` of anything else."""
+    known = getattr(getattr(table, "dtype", None), "names", None)
+    if known is None:
+        known = getattr(table, "column_names", None)
+    if known is None and isinstance(table, Mapping):
+        known = table.keys()
+    if known is None:
+        known = getattr(table, "columns", None)
+    return None if known is None else list(known)
 
-    Of ``["a", nan]`` it would make ``["a", "nan"]``, a name like any other.
+
+def one_length(columns: Mapping[str, Any]) -> int:
+    """That of all columns; ``ValueError`` if they differ or have no rows."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1 or not min(lengths.values()):
+        raise ValueError(f"columns must have one length, of one row or more, got {lengths}.")
+    return next(iter(lengths.values()))
+
+
+def is_missing(entry: Any) -> bool:
+    """Whether it is ``None``, NaN, NaT or pandas' ``NA``: what does not equal itself."""
+    if entry is None:
+        return True
+    same = entry == entry  # NA compared to anything is NA, which is neither true nor false
+    return not same if isinstance(same, bool | np.bool_) else np.ndim(same) == 0
+
+
+def column(name: str, values: Any) -> np.ndarray:
+    """A column's entries as an array, by position and whatever the index of a frame.
+
+    ``ValueError`` for NaN that NumPy made text of: of ``["a", nan]`` it would make
+    ``["a", "nan"]``, a name like any other.
     """
     if isinstance(values, list | tuple) and len({isinstance(v, str) for v in values}) > 1:
         entries = np.empty(len(values), object)
@@ -401,6 +464,56 @@ def column(name: str, values: Any) -> np.ndarray:
     return array
 
 
+def names(name: str, values: Any, what: str = "name or number") -> np.ndarray:
+    """``[n]``, what each row belongs to: a class, a client, a node, as text or numbers.
+
+    The rows of a frame are taken by position, whatever its index.
+
+    Raises:
+      ValueError: not one entry of each row; a missing one, with its row; text beside numbers, of
+        which ``"1"`` and ``1`` would be one name or two.
+      TypeError: entries that are neither.
+    """
+    if isinstance(values, str | np.ma.MaskedArray):
+        raise ValueError(f"{name} must be a {what} of each row, got {shown(values)}.")
+    array = column(name, values)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} must be a {what} of each row, [n], got shape {array.shape}; of one-hot rows "
+            f"take {name}.argmax(axis=1)."
+        )
+    if array.dtype.kind in "USbiu":
+        return array
+    entries = array.tolist()
+    missing = (
+        [is_missing(entry) for entry in entries] if array.dtype.kind == "O" else array != array
+    )
+    if array.dtype.kind == "f":
+        missing = ~np.isfinite(array)
+    if np.any(missing):
+        row = int(np.argmax(missing))
+        raise ValueError(
+            f"{name} must be a {what} of each row, got {entries[row]} in row {row}; leave out rows "
+            "without one, or fill it in."
+        )
+    if array.dtype.kind != "O":
+        return array
+    text = [isinstance(entry, str) for entry in entries]
+    if all(text):
+        return array.astype(str)
+    if any(text):
+        one, other = text.index(True), text.index(False)
+        raise ValueError(
+            f"{name} holds text, {entries[one]!r} in row {one}, and {entries[other]!r} of type "
+            f"{type(entries[other]).__name__} in row {other}; make all of them one kind, such as "
+            "[str(entry) for entry in ...]."
+        )
+    made = np.asarray(entries)
+    if made.ndim != 1 or made.dtype.kind not in "biufMm":
+        raise TypeError(f"{name} must be text or numbers, got {shown(entries[0])} in row 0.")
+    return made
+
+
 def choice(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``known``, suggesting the nearest."""
     known = list(known)
@@ -412,6 +525,16 @@ def choice(name: str, value: Any, known: Iterable[str]) -> None:
             f"unknown {name} {value!r}; known: {', '.join(known)}."
             f"{f' Did you mean {near[0]!r}?' if near else ''}"
         )
+
+
+def indices(name: str, value: Any, count: int) -> None:
+    """Raise ``ValueError`` unless known numbers are places among so many: JAX would clamp them."""
+    if is_concrete(value) and np.size(value):
+        least, most = int(np.min(value)), int(np.max(value))
+        if least < 0 or most >= count:
+            raise ValueError(
+                f"{name} must be from 0 to {count - 1}, got {least if least < 0 else most}."
+            )
 
 
 def per_client(name: str, value: Any, clients: int) -> None:
@@ -457,7 +580,7 @@ def wholes(value: Any) -> Any:
 def trace(
     name: str, table: Any, kind: str, shape: tuple[str, ...] = ("rounds", "clients"), hint: str = ""
 ) -> Any:
-    """The table as an array; ``ValueError`` unless it has these axes and is of this kind.
+    """The table as an array; ``ValueError`` unless it is of this kind, has these axes and entries.
 
     Args:
       name: of it.
@@ -466,7 +589,7 @@ def trace(
       shape: its axes.
       hint: what to do otherwise.
     """
-    table = array(name, {"booleans": flags, "integers": wholes}[kind](table))
+    table = filled(name, {"booleans": flags, "integers": wholes}[kind](table))
     dtype = {"booleans": np.bool_, "integers": np.integer}[kind]
     if np.ndim(table) != len(shape) or not np.issubdtype(table.dtype, dtype):
         raise ValueError(

@@ -236,3 +236,28 @@ def unsealed(text: str) -> dict[str, Any]:
     if content.pop("digest") != digest(json.dumps(content).encode()):
         raise ValueError("it was cut or edited: it does not match its own digest")
     return content
+
+
+def parent(path: Path) -> None:
+    """Make the folder that a file or folder is to be in; raise if a file is in its place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(
+            f"{path.parent} is, or is below, a file, and cannot be a folder; give another place."
+        ) from None
+
+
+def text_of(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: a file that is no text.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text.") from None

@@ -241,10 +241,12 @@ def as_key(key: Array | int, generator: str | None = None) -> Array:
 
     Raises:
       ValueError: a key and a generator.
+      TypeError: what is neither one key nor an integer.
     """
     if isinstance(key, int | np.integer):
         _check.seed("key", key)
         return random_key(key, generator or GENERATOR)
+    _check.key("key", key, " or an integer")
     if generator is not None:
         raise ValueError(
             f"generator={generator!r} is for integer keys, and this key is of {name_of(key)!r}; "

@@ -82,6 +82,11 @@ class Rows:
     def __jax_array__(self) -> Any:  # where JAX looks whether it is an array, it is told
         return self._refuse()
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(np.ndarray, name) and not name.startswith("_"):  # what arrays can do
+            return self._refuse()
+        raise AttributeError(f"rows of clients have no attribute {name!r}.")
+
     def _refuse(self) -> Any:
         wanted = f"{self.size * np.dtype(self.dtype).itemsize / 1e9:.3g} GB"
         raise TypeError(

@@ -208,6 +208,7 @@ def gaussian_mixture(
       True
     """
     _check.positive("floor", floor)
+    _check.finite("points", points)
     points = jnp.asarray(_check.filled("points", points, axes=2), float_dtype())
     starts = jax.vmap(
         lambda k: kmeans(k, points, clusters, restarts=1, iterations=iterations).cluster
@@ -460,6 +461,7 @@ def misassigned(estimate: Any, truth: Any) -> float:
       >>> fl.clustering.misassigned([0, 0, 0, 1], [1, 1, 0, 0])
       0.25
     """
+    estimate, truth = _check.plain(estimate), _check.plain(truth)
     if not (_check.is_concrete(estimate) and _check.is_concrete(truth)):
         raise TypeError(
             "misassigned cannot be traced, since it matches clusters on the host; take "

@@ -101,6 +101,10 @@ def noiseless(simulation: Simulation) -> Prepared:
         known = requirements.shown(simulation.network)
         best = problem.truth if problem.online else simulation.algorithm.optimum(problem, known)
         best = jnp.asarray(best)
+        if problem.online and best.shape not in ((problem.dim,), (problem.clients, problem.dim)):
+            raise ValueError(  # of a stream of one's own, whose errors it would broadcast to
+                f"truth must be a model of {problem.dim} parameters, got shape {best.shape}."
+            )
     changing = isinstance(network, Varying)
     return Prepared(
         problem,

@@ -28,6 +28,7 @@ __all__ = [
     "Alarm",
     "Alarms",
     "Report",
+    "Silence",
     "calibrated_threshold",
     "detection_delay",
     "false_alarm_rate",
@@ -52,18 +53,27 @@ class Alarm(NamedTuple):
     after: float  # the error of the round
 
 
+class Silence(NamedTuple):
+    """A node without errors until the end: it has no data any more, or has diverged."""
+
+    node: int
+    round: int  # of the first missing error
+
+
 class Report(NamedTuple):
-    """All alarms of a run, in order of time."""
+    """All alarms of a run, in order of time, and the nodes of which nothing is known at its end."""
 
     alarms: tuple[Alarm, ...]
+    silent: tuple[Silence, ...] = ()
 
     def __str__(self) -> str:
-        lines = (
+        lines = [
             f"round {a.round}: node {a.node}, whose error is {a.after:.3g} after a mean of "
             f"{a.before:.3g}"
             for a in self.alarms
-        )
-        return "\n".join(lines) or "no alarm"
+        ] or ["no alarm"]
+        lines += [f"round {s.round}: node {s.node} has no error from then on" for s in self.silent]
+        return "\n".join(lines)
 
 
 class _State(NamedTuple):
@@ -73,6 +83,7 @@ class _State(NamedTuple):
     mean: Array
     total: Array
     least: Array
+    infinite: Array  # whether the last error was, for which there is one alarm
 
 
 @checked
@@ -91,7 +102,8 @@ def page_hinkley(
         \text{alarm when }m_t-\min_{i\le t}m_i>\lambda.
 
     After an alarm the test restarts, so that a later drift is detected as well. Errors that are
-    NaN, from rounds without data, are skipped.
+    NaN, from rounds without data, are skipped. An infinite error, of a model that has diverged,
+    raises an alarm at once, and no other until errors are finite again.
 
     Args:
       errors: ``[T, ...]``, in the order of rounds.
@@ -102,7 +114,8 @@ def page_hinkley(
       burn_in: number of errors at the start, and after an alarm, during which no alarm is raised.
 
     Raises:
-      ValueError: a negative tolerance, a threshold that is not positive.
+      ValueError: a negative tolerance, a threshold that is not positive, an error of minus
+        infinity.
 
     Reference:
       Page 1954; Hinkley 1971.
@@ -120,17 +133,22 @@ def page_hinkley(
     errors = _series("errors", errors)
 
     def move(state: _State, error: Array) -> tuple[_State, tuple[Array, Array]]:
-        seen = ~jnp.isnan(error)
+        seen, infinite = jnp.isfinite(error), jnp.isposinf(error)
         observed = state.observed + 1
         mean = state.mean + (error - state.mean) / observed
         total = state.total + error - mean - tolerance
-        new = _State(observed, mean, total, jnp.minimum(state.least, total))
+        new = _State(observed, mean, total, jnp.minimum(state.least, total), state.infinite)
         new = jax.tree.map(lambda after, before: jnp.where(seen, after, before), new, state)
-        statistic = new.total - new.least
+        statistic = jnp.where(infinite, jnp.inf, new.total - new.least)
         raised = seen & (statistic > threshold) & (new.observed > burn_in)
-        return jax.tree.map(lambda value: jnp.where(raised, 0, value), new), (statistic, raised)
+        raised = raised | (infinite & ~state.infinite)
+        new = jax.tree.map(lambda value: jnp.where(raised, jnp.zeros_like(value), value), new)
+        known = seen | infinite
+        new = new._replace(infinite=jnp.where(known, infinite, state.infinite))
+        return new, (statistic, raised)
 
-    start = _State(*(jnp.zeros(errors.shape[1:], errors.dtype) for _ in _State._fields))
+    zero = jnp.zeros(errors.shape[1:], errors.dtype)
+    start = _State(zero, zero, zero, zero, jnp.zeros(errors.shape[1:], bool))
     return Alarms(*jax.lax.scan(move, start, errors)[1])
 
 
@@ -152,7 +170,8 @@ def calibrated_threshold(
       burn_in: as for :func:`page_hinkley`.
 
     Raises:
-      ValueError: a share outside (0, 1); not more rounds than the burn-in.
+      ValueError: a share outside (0, 1); not more rounds than the burn-in; infinite errors, or none
+        at all.
 
     Example:
       >>> import jax, fljax as fl
@@ -163,11 +182,11 @@ def calibrated_threshold(
       True
     """
     _check.interval("false_alarms", false_alarms, above=0, below=1)
+    _check.count("burn_in", burn_in, at_least=0)
     errors = _series("errors", errors)
-    if len(errors) <= burn_in:
-        raise ValueError(
-            f"errors must have more rounds than the burn-in, {burn_in}, got {len(errors)}."
-        )
+    _longer(errors, burn_in)
+    if _check.is_concrete(errors) and (np.isposinf(errors).any() or np.isnan(errors).all()):
+        raise ValueError("errors without drift must be finite, some of them at least, got none.")
     highest = float(jnp.finfo(errors.dtype).max)
     statistic = page_hinkley(errors, tolerance, highest, burn_in=burn_in).statistic
     return jnp.quantile(jnp.max(statistic[burn_in:], axis=0), 1 - jnp.asarray(false_alarms))
@@ -245,7 +264,8 @@ def report(
       rounds: ``[T]``, the rounds that were recorded; 1, 2, ... by default.
 
     Raises:
-      ValueError: errors of more than one run, a number of rounds that does not match.
+      ValueError: errors of more than one run, a number of rounds that does not match or is not
+        above the burn-in.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -256,33 +276,53 @@ def report(
     """
     if rounds is None and "round" in getattr(errors, "coords", ()):
         rounds = errors["round"].values
+    if "round" in getattr(errors, "dims", ()):
+        errors = errors.transpose("round", ...)  # whatever their order
+    _check.count("burn_in", burn_in, at_least=0)
     values = np.asarray(_series("errors", errors))
     if values.ndim != 2:
         raise ValueError(
             f"errors must be of one run, [rounds, nodes], got shape {values.shape}; choose a seed "
             "with errors.isel(seed=0)."
         )
+    _longer(values, burn_in)
     rounds = np.asarray(_rounds(rounds, len(values)))
     raised = np.asarray(page_hinkley(values, tolerance, threshold, burn_in=burn_in).raised)
     alarms, begun = [], dict.fromkeys(range(values.shape[1]), 0)
     for at, node in np.argwhere(raised).tolist():
-        before = float(np.nanmean(values[begun[node] : at, node]))
+        before = values[begun[node] : at, node]
+        before = before[np.isfinite(before)]
+        before = float(np.mean(before)) if len(before) else float("nan")
         alarms.append(Alarm(node, int(rounds[at]), before, float(values[at, node])))
         begun[node] = at + 1
-    return Report(tuple(alarms))
+    there = ~np.isnan(values)
+    last = np.where(there.any(axis=0), len(values) - np.argmax(there[::-1], axis=0), 0)
+    silent = [Silence(k, int(rounds[at])) for k, at in enumerate(last.tolist()) if at < len(values)]
+    return Report(tuple(alarms), tuple(silent))
 
 
 def _series(name: str, values: Any) -> Float[Array, "rounds ..."]:
     values = _check.filled(name, values)
     if not np.ndim(values):
         raise ValueError(f"{name} must be a series, [rounds, ...], got one number.")
+    if _check.is_concrete(values) and np.isneginf(values).any():
+        raise ValueError(f"{name} holds minus infinity, which is no error of a model.")
     return jnp.asarray(values, float_dtype())
+
+
+def _longer(errors: Any, burn_in: int) -> None:
+    if len(errors) <= burn_in:
+        raise ValueError(
+            f"errors must have more rounds than the burn-in, {burn_in}, got {len(errors)}; before "
+            "that there is no alarm. Rounds are the first axis."
+        )
 
 
 def _rounds(rounds: Any, count: int) -> Float[Array, " rounds"]:
     if rounds is None:
         return jnp.arange(1, count + 1, dtype=float_dtype())
     rounds = _check.array("rounds", rounds, axes=1)
+    _check.finite("rounds", rounds)
     if len(rounds) != count:
         raise ValueError(f"rounds must be those of the {count} records, got {len(rounds)}.")
     return jnp.asarray(rounds, float_dtype())
@@ -290,7 +330,7 @@ def _rounds(rounds: Any, count: int) -> Float[Array, " rounds"]:
 
 def _judged(raised: Any, onset: Any, rounds: Any) -> tuple[Array, Array, Array]:
     """Alarms ``[T, ...]``, onsets ``[1, ...]`` and rounds ``[T, 1, ...]``."""
-    raised = jnp.asarray(_check.array("raised", _check.flags(raised)))
+    raised = jnp.asarray(_check.filled("raised", _check.flags(raised)))
     if raised.dtype != bool or not raised.ndim:
         raise ValueError(f"raised must be truth values, [rounds, ...], got {_check.shown(raised)}.")
     onset = _check.array("onset", onset)

@@ -20,13 +20,14 @@ import shutil
 import threading
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from fljax import _check
+from fljax import _check, _folders
 from fljax._arguments import checked
 
 __all__ = ["Cohort", "Population", "clients_of_dataset", "write_population"]
@@ -80,7 +81,7 @@ class Population:
         self.folder = Path(folder)
         try:
             about = self._json(MANIFEST)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
                 f"no population in {str(self.folder)!r}: it has no {MANIFEST}; write one with "
                 "fljax.data.write_population."
@@ -318,7 +319,7 @@ def write_population(folder: str | os.PathLike, clients: Iterable[tuple[Any, ...
         raise FileExistsError(
             f"{str(folder)!r} exists; a population is written once, into a new folder."
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _folders.parent(folder)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     partial.mkdir()
     try:
@@ -412,11 +413,17 @@ def _client(
             f"client {number} must be (features, targets) or (features, targets, name), got "
             f"{_check.shown(client)}."
         )
+    if len(client) == 3 and _check.is_missing(client[2]):
+        raise ValueError(
+            f"client {number} must have a name, got {client[2]}; leave its samples out, or give "
+            "them one."
+        )
     name = str(client[2]) if len(client) == 3 else None
     called = f"client {number}" + ("" if name is None else f" ({name!r})")
     arrays = []
     for part, values in zip(("features", "targets"), client[:2], strict=True):
         rows = np.asarray(_check.array(f"{part} of {called}", values))
+        _check_whole(f"{part} of {called}", values, rows)
         rows = rows.astype(_kept(rows.dtype))
         if rows.ndim < 1 or 0 in rows.shape:
             what = "has no samples" if rows.shape[:1] == (0,) else f"has {part} of an empty shape"
@@ -434,7 +441,8 @@ def _client(
                     f"{rows.dtype}."
                 )
             kept = rows.astype(first.dtype)
-            if rows.dtype.kind in "iu" and np.any(kept != rows):
+            # As integers: as floats, those that differ may be equal.
+            if rows.dtype.kind in "iu" and np.any(kept.astype(rows.dtype) != rows):
                 raise ValueError(
                     f"{called} has {part} that {first.dtype}, the first client's type, cannot hold."
                 )
@@ -447,6 +455,19 @@ def _client(
             f"{len(arrays[1])}."
         )
     return arrays[0], arrays[1], name
+
+
+def _check_whole(what: str, values: Any, rows: np.ndarray) -> None:
+    """Raise ``ValueError`` for whole numbers in a list that became other ones as floats."""
+    if not isinstance(values, list | tuple) or rows.dtype.kind != "f":
+        return
+    if rows.size and np.max(np.abs(rows)) >= 2**53:
+        for entry in jax.tree.leaves(values):
+            if isinstance(entry, int) and int(float(entry)) != entry:
+                raise ValueError(
+                    f"{what} hold {entry} beside numbers of another type, and {rows.dtype} cannot "
+                    "hold it; give an array of one type."
+                )
 
 
 def _named(names: list[str | None]) -> list[str] | None:
@@ -470,9 +491,9 @@ def clients_of_dataset(
     """The clients of a table with a column that says whose a sample is, one after the other.
 
     Args:
-      dataset: one of Hugging Face's ``datasets``, or a mapping from names to columns: what
-        ``dataset[name]`` gives, and for rows at a time ``dataset.select``.
-      client: the column of the clients' names.
+      dataset: one of Hugging Face's ``datasets``, a ``DataFrame`` of any index, or a mapping from
+        names to columns: what ``dataset[name]`` gives, and for rows at a time ``dataset.select``.
+      client: the column of the clients' names, text or numbers.
       features: the column of the features.
       target: the column of the targets.
 
@@ -481,7 +502,9 @@ def clients_of_dataset(
 
     Raises:
       TypeError: no data set.
-      ValueError: no such column; it is said which there are.
+      ValueError: no such column; it is said which there are. A row without a client, features or a
+        target; columns of different lengths; clients of which some are text and some numbers, since
+        ``"1"`` and ``1`` would be one client or two.
 
     Example:
       >>> table = {"who": ["b", "a", "b"], "x": [[1.0], [2.0], [3.0]], "y": [0, 1, 1]}
@@ -489,32 +512,52 @@ def clients_of_dataset(
       >>> [(x.tolist(), y.tolist(), name) for x, y, name in clients]
       [([[1.0], [3.0]], [0, 1], 'b'), ([[2.0]], [1], 'a')]
     """
-    known = getattr(dataset, "column_names", None)
-    if known is None and isinstance(dataset, Mapping):
-        known = list(dataset)
+    known = _check.column_names(dataset)
     if known is None:
         raise TypeError(
-            "dataset must be a data set of Hugging Face's datasets or a mapping from names to "
-            f"columns, got {_check.shown(dataset)}."
+            "dataset must have named columns: a data set of Hugging Face's datasets, a DataFrame "
+            f"or a mapping from names to columns, got {_check.shown(dataset)}."
         )
     for name in (client, features, target):
         if name not in known:
             raise ValueError(f"no column {name!r}; there are {', '.join(map(repr, known))}.")
-    return _rows_by_client(dataset, client, features, target)
+    owner = _check.names(f"column {client!r}", dataset[client])
+    # Rows are taken by number where a table has a way to, as of one on disk.
+    if hasattr(dataset, "select") and not _check.is_frame(dataset):
+        return _rows_by_client(owner, features, target, dataset.select)
+    columns = {name: _by_position(name, dataset[name]) for name in (features, target)}
+    _check.one_length({client: owner, **columns})
+    return _rows_by_client(
+        owner, features, target, lambda rows: {n: [a[i] for i in rows] for n, a in columns.items()}
+    )
+
+
+def _by_position(name: str, column: Any) -> Any:
+    """A column whose entries are found by row number, whatever the index of a frame.
+
+    Raises:
+      ValueError: a missing entry, with its row.
+    """
+    column = column.to_numpy() if _check.is_frame(column) else column
+    if np.ndim(column[0] if len(column) else 0) == 0:
+        column = np.asarray(_check.column(f"column {name!r}", column))
+        for row in np.flatnonzero([_check.is_missing(entry) for entry in column.tolist()]):
+            raise ValueError(
+                f"column {name!r} has nothing in row {row}; leave the row out, or fill it in."
+            )
+        if column.dtype.kind == "O":
+            column = column.tolist()
+    return column
 
 
 def _rows_by_client(
-    dataset: Any, client: str, features: str, target: str
+    owner: np.ndarray, features: str, target: str, taken: Callable[[np.ndarray], Any]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    owner = np.asarray(dataset[client])
     _, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
     place = first[inverse.reshape(-1)]  # where its client appeared first
     order = np.argsort(place, kind="stable")
     bounds = np.flatnonzero(np.diff(place[order])) + 1
-    # Rows are taken by number where a table has a way to, as of one on disk.
-    taken = dataset.select if hasattr(dataset, "select") else None
-    whole = None if taken else {name: dataset[name] for name in (features, target)}
     for rows in np.split(order, bounds):
-        part = {n: [a[row] for row in rows] for n, a in whole.items()} if whole else taken(rows)  # pyright: ignore[reportOptionalCall]
+        part = taken(rows)
         x, y = (np.asarray([np.asarray(v) for v in part[name]]) for name in (features, target))
         yield x, y, str(owner[rows[0]])

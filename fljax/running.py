@@ -96,6 +96,7 @@ def run(
         that could be guessed, or entropy for a run that is kept or shared by processes.
       StoreError: a store that is in use or cannot be read, or that not all processes see.
     """
+    _check.outside("fljax.run")
     check_rounds(rounds, record_every)
     if shard_over is not None:
         _check.choice("shard_over", shard_over, ("clients",))

@@ -149,6 +149,12 @@ class Simulation:
                 f"the network has {network.nodes} nodes but the problem "
                 f"{self.problem.clients} clients; they must be equal."
             )
+        own, its = self.problem.dtype, getattr(getattr(network, "degree", None), "dtype", None)
+        if {str(own), str(its)} == {"float32", "float64"}:
+            raise TypeError(
+                f"the problem is of {own} and the network of {its}; make both after "
+                "`jax_enable_x64` was set."
+            )
         if not self.allow_disconnected:
             network.require_connected()
 

@@ -194,9 +194,15 @@ def samples(
     )
 
 
-def _check_truth(truth: Any) -> None:
-    if truth is not None:
-        _check.finite("truth", _check.filled("truth", truth, axes=1))
+def check_truth(truth: Any, dim: int) -> None:
+    """Raise unless it is ``None`` or one finite number of each parameter."""
+    if truth is None:
+        return
+    _check.finite("truth", _check.filled("truth", truth, axes=1))
+    if np.shape(truth) != (dim,):
+        raise ValueError(
+            f"truth must have the {dim} parameters of a model, got shape {np.shape(truth)}."
+        )
 
 
 def _held_out(features: Array, targets: Array, feature_map: Any) -> Problem:
@@ -251,7 +257,7 @@ class Replay(Stream):
                 "network on all of its data at once."
             )
         _check.start(self.initial, self.clients, self.dim)
-        _check_truth(self.truth)
+        check_truth(self.truth, self.dim)
         if self.rows is not None:
             object.__setattr__(self, "rows", _rows(self.rows, self.data))
         if self.test is None:
@@ -458,8 +464,9 @@ class Autoregressive(Stream):
                     f"{name} must have one entry a client, like memory, got shape "
                     f"{np.shape(value)} beside {np.shape(self.memory)}."
                 )
-        _check_truth(self.truth)
         _check.feature_map(self.feature_map)
+        check_truth(self.truth, self.dim)
+        _check.finite("mean", self.mean)
         _check.interval("memory", self.memory, at_least=0, below=1)
         _check.nonnegative("variance", self.variance)
         _check.nonnegative("noise", self.noise)

@@ -72,7 +72,7 @@ class Table:
             mean = f"**{content.mean}**" if content.best else content.mean
             return f"{mean} [{content.low}, {content.high}]" if content.low else mean
 
-        head, *rows = self._rows(cell, lambda text: text.replace("|", r"\|"))
+        head, *rows = self._rows(cell, lambda text: " ".join(text.replace("|", r"\|").split()))
         sides = ["---"] * len(self._labels) + ["---:"] * (len(head) - len(self._labels))
         lines = [f"| {' | '.join(row)} |" for row in (head, sides, *rows)]
         return "\n".join([*lines, "", self.note, ""])

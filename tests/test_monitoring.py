@@ -350,3 +350,53 @@ def test_a_report_has_the_rounds_that_were_recorded():
 def test_what_cannot_be_watched_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class TestAnswersThatAreNoAnswer:
+    def errors(self, rounds=60, nodes=3):
+        return np.ones((rounds, nodes))
+
+    def test_a_diverged_model_raises_an_alarm_and_later_drifts_do_too(self):
+        errors = self.errors(120)
+        errors[5:8, 0] = np.inf  # within the burn-in
+        errors[100:, 0] = 4.0
+        found = fl.monitoring.report(errors, tolerance=0.1, threshold=5.0)
+        assert [(a.node, a.round) for a in found.alarms] == [(0, 6), (0, 102)]
+        assert found.alarms[0].before == 1
+        assert found.alarms[0].after == np.inf
+
+    def test_a_node_that_says_nothing_any_more_is_named(self):
+        errors = self.errors()
+        errors[40:, 1] = np.nan
+        errors[:, 2] = np.nan
+        found = fl.monitoring.report(errors, tolerance=0.1, threshold=5.0)
+        assert str(found) == (
+            "no alarm\nround 41: node 1 has no error from then on\n"
+            "round 1: node 2 has no error from then on"
+        )
+        errors[59] = 1.0  # data arrive again
+        assert not fl.monitoring.report(errors, tolerance=0.1, threshold=5.0).silent
+
+    def test_axes_are_told_by_their_names(self):
+        errors = self.errors(100)
+        errors[70:, 1] = 4.0
+        named = xr.DataArray(errors.T, dims=("node", "round"), coords={"round": np.arange(1, 101)})
+        found = fl.monitoring.report(named, tolerance=0.1, threshold=5.0)
+        assert [(a.node, a.round) for a in found.alarms] == [(1, 72)]
+
+    @pytest.mark.parametrize(
+        ("errors", "message"),
+        [
+            (np.ones((30, 3)), "more rounds than the burn-in, 30, got 30"),
+            (np.ones((3, 60)), "Rounds are the first axis"),
+            (np.full((60, 3), -np.inf), "minus infinity"),
+        ],
+    )
+    def test_what_could_raise_no_alarm_is_not_called_quiet(self, errors, message):
+        with pytest.raises(ValueError, match=message):
+            fl.monitoring.report(errors, tolerance=0.1, threshold=5.0)
+
+    @pytest.mark.parametrize("number", [np.inf, np.nan])
+    def test_a_threshold_needs_errors_without_drift(self, number):
+        with pytest.raises(ValueError, match="must be finite, some of them at least"):
+            fl.monitoring.calibrated_threshold(np.full((60, 3), number), 0.1, 0.05)

@@ -384,6 +384,16 @@ def test_the_same_picture_gives_the_same_file(pair, tmp_path, ending):
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.parametrize("ending", ["PDF", "Png", "svg"])
+def test_a_picture_is_saved_in_the_home_folder_whatever_the_case_of_its_ending(
+    pair, tmp_path, monkeypatch, ending
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = plotting.save(plotting.learning_curves(pair), f"~/curves.{ending}")
+    assert path == tmp_path / f"curves.{ending}"
+    assert path.stat().st_size > 1000
+
+
 @pytest.mark.slow
 def test_nothing_is_hidden_and_nothing_cut_off(pair):
     for ax in every_plot(pair):
@@ -416,6 +426,41 @@ def test_a_legend_without_room_goes_beside_axes_that_stay_as_wide():
     assert room.width > 0.95 * alone.get_window_extent().width
     free = plotting.learning_curves(study(np.ones((2, 4, 60)) * [[[1.0]], [[0.5]]]))
     assert free.figure.get_figwidth() == plotting.HOUSE["figure.figsize"][0]
+
+
+def of_methods(count, letters):
+    """A study of many methods, the first of which has a name that matplotlib would leave out."""
+    text = "with a step size found by tuning, and with momentum of its own in all rounds"
+    names = [f"{i:02d}" if letters < 4 else f"method {i} {text}"[:letters] for i in range(count)]
+    values = 10 ** -np.random.default_rng(0).uniform(0, 3, size=(count, 2, 9))
+    each = [study(values[i : i + 1]) for i in range(count)]
+    return xr.concat(each, "algorithm").assign_coords(algorithm=[f"_{names[0]}", *names[1:]])
+
+
+@pytest.mark.parametrize("letters", [3, 20, 40, 80])
+@pytest.mark.parametrize("count", [1, 7, 25, 60])
+@pytest.mark.thin(6)
+def test_axes_keep_most_of_the_figure_whatever_the_number_and_length_of_names(count, letters):
+    dataset = of_methods(count, letters)
+    ax = plotting.learning_curves(dataset)
+    figure, legend = ax.figure, ax.get_legend()
+    figure.canvas.draw()
+    room, whole = ax.get_window_extent(), figure.bbox
+    assert room.width >= 0.6 * whole.width
+    assert room.height >= 0.6 * whole.height
+    assert legend is None or len(legend.get_texts()) == count
+    if legend is not None:
+        box = legend.get_window_extent()
+        assert whole.x0 <= box.x0 < box.x1 <= whole.x1 + 1
+        assert whole.y0 <= box.y0 < box.y1 <= whole.y1 + 1
+        shown = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+        assert len(set(shown)) == count
+    plt.close(figure)
+
+
+def test_a_method_whose_name_begins_with_an_underscore_is_in_the_legend(pair):
+    ax = plotting.learning_curves(pair.assign_coords(algorithm=["_mine", "other"]))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["_mine", "other"]
 
 
 def test_twelve_curves_can_be_told_apart_and_their_legend_names_the_axis(pair):

@@ -725,3 +725,17 @@ def test_an_unknown_axis_names_those_there_are(study):
     known = "round, messages, scalars, bits_up, bits_down, bits"
     with pytest.raises(ValueError, match=f"unknown x axis 'bytes'; known: {known}"):
         plotting.learning_curves(study, "test_error", x="bytes")
+
+
+@pytest.mark.parametrize("length", [1, 3, 12])
+def test_a_truth_has_the_parameters_of_a_model(key, length):
+    """One number would be subtracted from all of them."""
+    data = fl.problems.least_squares(key, clients=2, samples=3, dim=4)
+    numbers = {name: np.full(2, 0.5) for name in ("memory", "mean", "variance", "noise")}
+    for make in (
+        lambda truth: fl.streams.Replay(data, truth=truth),
+        lambda truth: fl.streams.from_table(data.features, data.targets, truth=truth),
+        lambda truth: fl.streams.Autoregressive(**numbers, truth=truth),
+    ):
+        with pytest.raises(ValueError, match=rf"the 4 parameters of a model, got shape \({length}"):
+            make(np.ones(length))

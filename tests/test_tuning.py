@@ -547,3 +547,17 @@ def test_a_method_that_always_diverges_says_so():
         fl.tune(
             scenario, candidates(1e30, 1e35), extensions=0, metric="normalized_error", rounds=40
         )
+
+
+@pytest.mark.parametrize("target", [-5, 0.0, float("nan")])
+def test_a_target_that_no_error_can_reach_is_refused(target):
+    with pytest.raises(ValueError, match="target must be"):
+        fl.tune(scenario, candidates(0.01, 0.1), **METRIC, goal="rounds", target=target)
+    both = {**candidates(0.01, 0.1), "ATC": (fl.algorithms.ATC, {"step_size": (0.01, 0.1)})}
+    with pytest.raises(ValueError, match="target must be"):
+        fl.compare(scenario, both, **METRIC, target=target)
+
+
+def test_a_range_in_which_all_diverge_is_not_called_tuned():
+    with pytest.warns(fl.MetricWarning, match="the best candidate of CTA ends at .* and began at"):
+        fl.tune(scenario, candidates(1e3, 1e4), **METRIC, points=3, extensions=0, refinements=0)

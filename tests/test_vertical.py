@@ -118,6 +118,12 @@ def test_tables_that_cannot_be_spread_are_refused(arguments, message):
         vertical(**given)
 
 
+@pytest.mark.parametrize("width", [2, 5, 7])
+def test_held_out_features_have_the_tables_columns(width):
+    with pytest.raises(ValueError, match=f"the 6 columns of the features, got {width}"):
+        vertical(TABLE, LABELS, COLUMNS, test=(np.ones((3, width)), np.ones(3)))
+
+
 def test_clients_with_samples_of_their_own_are_refused():
     data = [(RNG.normal(size=(n, 2)), RNG.normal(size=n)) for n in (3, 5)]
     problem = fl.problems.from_clients(data, fl.problems.LeastSquares())

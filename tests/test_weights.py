@@ -239,3 +239,13 @@ def test_a_client_without_samples_has_batches_of_nothing_under_unequal_probabili
     assert np.all(np.isfinite(run.model))
     with pytest.raises(ValueError, match="positive where there is a sample"):
         fl.Simulation(problem, FedAvg(0.1, local_steps=2, batches=Weighted(2, law[[0, 1, 1]])))
+
+
+@pytest.mark.parametrize("factor", [1e-320, 1e-310])
+def test_importances_that_vanish_in_the_precision_in_use_are_refused(key, factor):
+    """They would all become zero, and so would the objective."""
+    problem = fl.problems.ridge(key, clients=3, samples=4, dim=2)
+    with pytest.raises(ValueError, match="importance must be a number that float64 can hold"):
+        problem.weighing([factor] * 3)
+    with pytest.raises(ValueError, match="strength must be a number that float64 can hold"):
+        fl.problems.ridge(key, clients=3, samples=4, dim=2, strength=factor)

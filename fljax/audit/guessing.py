@@ -330,6 +330,17 @@ def measured_rho(
     """
     _check.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
     _check.count("dim", dim)
+    noise, gap, rho = (
+        np.asarray(_check.array(name, value, axes=2), np.float64)
+        for name, value in (("noise", noise), ("gap", gap), ("rho", rho))
+    )
+    if not noise.shape == gap.shape == rho.shape:
+        raise ValueError(
+            f"noise, gap and rho must be of the same rounds and clients, got shapes {noise.shape}, "
+            f"{gap.shape} and {rho.shape}."
+        )
+    for name, value in (("noise", noise), ("gap", gap), ("rho", rho)):
+        _check.nonnegative(name, value)
     covers = (gap > 0) & (rho > 0)
     if not covers.any():
         return 0.0

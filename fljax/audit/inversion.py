@@ -64,6 +64,8 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
     Reference:
       Jung 2025, Exercises 9.1 and 10.1.
     """
+    _check.finite("models", models)
+    _check.finite("gradients", gradients)
     w, g = (np.asarray(a, np.float64) for a in (models, gradients))
     if w.ndim != 2 or w.shape != g.shape:
         raise ValueError(
@@ -162,6 +164,8 @@ def invert(
     Reference:
       Zhu et al. 2019, Algorithm 1; Geiping et al. 2020, (4).
     """
+    _check.finite("model", model)
+    _check.finite("gradient", gradient)
     _check.choice("matching", matching, MATCHING)
     for name, value in (("samples", samples), ("steps", steps), ("restarts", restarts)):
         _check.count(name, value)
@@ -272,11 +276,21 @@ def peak_ratio(
     Returns:
       The ratio of the sample with the nearest estimate.
 
+    Raises:
+      ValueError: samples of different shapes, or not finite.
+
     Example:
       >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)
       20.0
     """
     _check.positive("peak", peak)
+    if np.shape(estimate)[1:] != np.shape(truth)[1:]:
+        raise ValueError(
+            f"estimate and truth must be of samples of one shape, got {np.shape(estimate)[1:]} and "
+            f"{np.shape(truth)[1:]}."
+        )
+    _check.finite("estimate", estimate)
+    _check.finite("truth", truth)
     one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (estimate, truth))
     distance = np.mean((two[:, None] - one[None]) ** 2, axis=2)
     with np.errstate(divide="ignore"):

@@ -113,6 +113,8 @@ def matched_client(problem: Problem, quadratic: Any, linear: Any) -> int:
             f"quadratic and linear must be of the problem's {problem.dim} parameters, got shapes "
             f"{np.shape(quadratic)} and {np.shape(linear)}."
         )
+    _check.finite("quadratic", quadratic)
+    _check.finite("linear", linear)
 
     def numbers(quadratic: Any, linear: Any) -> np.ndarray:
         square, line = np.asarray(quadratic, np.float64), np.asarray(linear, np.float64)

@@ -107,6 +107,7 @@ def region_errors(
     errors = []
     for name, releases, inside in (("one", one, False), ("other", other, True)):
         releases = np.asarray(_check.filled(name, releases))
+        _check.finite(name, releases)
         told = np.asarray(region(releases))
         if told.dtype != np.bool_ or told.shape != np.shape(releases)[:1]:
             raise ValueError(

@@ -179,8 +179,11 @@ def read_idx(path: str | Path) -> np.ndarray:
     32-bit numbers, the entries with the last axis fastest.
 
     Raises:
+      FileNotFoundError: no such file.
       ValueError: not gzip, truncated, not idx, another type, another number of entries than stated.
     """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no file {path}.")
     try:
         with gzip.open(path) as file:
             content = file.read()

@@ -121,7 +121,8 @@ def libsvm(
 def _opened(path: Path) -> TextIOBase:
     with path.open("rb") as file:
         start = file.read(2)
-    return OPENERS.get(start, open)(path, "rt", encoding="ascii")
+    # Some editors begin a file with a mark of its encoding.
+    return OPENERS.get(start, open)(path, "rt", encoding="utf-8-sig")
 
 
 def _samples(path: Path, file: TextIOBase) -> Iterator[tuple[float, list[tuple[int, float]]]]:

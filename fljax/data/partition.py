@@ -234,7 +234,7 @@ def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
 
 
 @checked
-def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[np.ndarray]:
+def by_label(labels: Any, clients: int, shards: int, seed: int) -> list[np.ndarray]:
     """Rows sorted by label, cut into ``clients * shards`` shards, ``shards`` of them for each
     client.
 
@@ -245,7 +245,7 @@ def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[n
     Raises:
       ValueError: fewer rows than shards.
     """
-    rng, labels = _generator(seed), _one_each(labels)
+    rng, labels = _generator(seed), _check.names("labels", labels, "label")
     _check.count("clients", clients)
     _check.count("shards", shards)
     order = rng.permutation(len(labels))
@@ -257,7 +257,7 @@ def by_label(labels: np.ndarray, clients: int, shards: int, seed: int) -> list[n
 
 @checked
 def dirichlet(
-    labels: np.ndarray, clients: int, concentration: float, seed: int, least: int = 1
+    labels: Any, clients: int, concentration: float, seed: int, least: int = 1
 ) -> list[np.ndarray]:
     r"""Each label's rows, distributed in proportions drawn from :math:`\mathrm{Dir}(\alpha\mathbf
     1_K)`.
@@ -280,7 +280,7 @@ def dirichlet(
     _check.count("clients", clients)
     _check.positive("concentration", concentration)
     _check.count("least", least)
-    rng, labels = _generator(seed), _one_each(labels)
+    rng, labels = _generator(seed), _check.names("labels", labels, "label")
     groups = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     for _ in range(ATTEMPTS):
         shares = rng.dirichlet(np.full(clients, concentration), len(groups))
@@ -420,10 +420,8 @@ def by_user(
 
 def _names(what: str, values: Any) -> np.ndarray:
     """``[n]``, of text or whole numbers."""
-    array = _check.column(what, values)
-    if array.dtype.kind == "O" and all(isinstance(entry, str) for entry in array.flat):
-        array = array.astype(str)  # of a DataFrame
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "Uiu":
+    array = _check.names(what, values)
+    if not array.size or array.dtype.kind not in "Uiu":
         raise ValueError(
             f"{what} must be a name or number of each, one or more, got {_check.shown(values)}."
         )
@@ -432,7 +430,7 @@ def _names(what: str, values: Any) -> np.ndarray:
 
 @checked
 def detectors(
-    labels: np.ndarray, shots: int | Sequence[int], seed: int
+    labels: Any, shots: int | Sequence[int], seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """One client per class, with a few samples of it and the same number from other classes.
 
@@ -460,7 +458,7 @@ def detectors(
       >>> [len(rows) for rows, _ in parts], [int(signs.sum()) for _, signs in parts]
       ([20, 20, 4], [0, 0, 0])
     """
-    rng, labels = _generator(seed), _one_each(labels)
+    rng, labels = _generator(seed), _check.names("labels", labels, "label")
     classes, kind = np.unique(labels, return_inverse=True)
     counts = np.broadcast_to(shots, len(classes)) if np.ndim(shots) == 0 else np.asarray(shots)
     if len(classes) < 2 or counts.shape != classes.shape:
@@ -546,18 +544,6 @@ def _check_shots(counts: Any, there: Any) -> None:
 def _generator(seed: int) -> np.random.Generator:
     _check.count("seed", seed, at_least=0)
     return np.random.default_rng(seed)
-
-
-def _one_each(labels: np.ndarray) -> np.ndarray:
-    labels = np.asarray(labels)
-    if labels.ndim != 1:
-        raise ValueError(
-            f"labels must be one for each row, [n], got shape {labels.shape}; of one-hot rows take "
-            "labels.argmax(axis=1)."
-        )
-    if labels.dtype.kind == "f":
-        _check.finite("labels", labels)
-    return labels
 
 
 def _shared(order: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:

@@ -155,11 +155,7 @@ def from_table(
 
 def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     """The columns of these names, of one length."""
-    known = getattr(getattr(table, "dtype", None), "names", None)
-    if known is None and isinstance(table, Mapping):
-        known = table.keys()
-    if known is None:
-        known = getattr(table, "columns", None)
+    known = _check.column_names(table)
     if known is None:
         raise TypeError(
             "table must have named columns: a DataFrame, a dict of arrays or a structured array, "
@@ -168,9 +164,7 @@ def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     for name in wanted:
         _check.choice("column", name, map(str, known))
     columns = {name: _column(name, table[name]) for name in wanted}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1 or not min(lengths.values()):
-        raise ValueError(f"columns must have one length, of one row or more, got {lengths}.")
+    _check.one_length(columns)
     return columns
 
 
@@ -189,7 +183,7 @@ def _members(name: str, column: np.ndarray) -> tuple[tuple[Any, ...], np.ndarray
     number: dict[Any, int] = {}
     entries = column.tolist()
     for row, entry in enumerate(entries):
-        if _is_missing(entry) or (isinstance(entry, float) and not math.isfinite(entry)):
+        if _check.is_missing(entry) or (isinstance(entry, float) and not math.isfinite(entry)):
             raise ValueError(f"row {row} has no node, column {name!r} holds {entry!r} there.")
         if getattr(entry, "__hash__", None) is None:
             raise TypeError(
@@ -198,11 +192,6 @@ def _members(name: str, column: np.ndarray) -> tuple[tuple[Any, ...], np.ndarray
             )
     member = np.array([number.setdefault(entry, len(number)) for entry in entries])
     return tuple(number), member
-
-
-def _is_missing(entry: Any) -> bool:
-    """Whether it is ``None``, NaN, NaT or pandas' ``NA``: what does not equal itself."""
-    return entry is None or (entry == entry) is not True
 
 
 def _numbers(name: str, column: np.ndarray) -> np.ndarray:
@@ -216,11 +205,11 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
             f"{column.dtype}."
         )
     for row, entry in enumerate(entries):
-        if not isinstance(entry, numbers.Real) and not _is_missing(entry):
+        if not isinstance(entry, numbers.Real) and not _check.is_missing(entry):
             raise TypeError(
                 f"column {name!r} must hold real numbers, got {_check.shown(entry)} in row {row}."
             )
-    return np.array([np.nan if _is_missing(entry) else float(entry) for entry in entries])
+    return np.array([np.nan if _check.is_missing(entry) else float(entry) for entry in entries])
 
 
 def _flags(name: str, column: np.ndarray) -> np.ndarray:

@@ -114,6 +114,7 @@ class RandomFourier:
                 f"cosine features need one phase a frequency, shape {shape[:1]}, got "
                 f"{None if self.phases is None else jnp.shape(self.phases)}."
             )
+        _check.finite("phases", self.phases)
         if self.kind == "pair" and self.phases is not None:
             raise ValueError("pairs of cosine and sine have no phases; give phases=None.")
         _check.finite("frequencies", self.frequencies)

@@ -78,7 +78,7 @@ def randomized_labels(
             f"classes must be the two or more values of a label, got {_check.shown(classes)}."
         )
     _check.finite("classes", classes)
-    labels = _check.array("labels", labels)
+    labels = _check.filled("labels", labels)
     kind = jax.dtypes.canonicalize_dtype(_check.dtype_of(labels))  # of what is returned
     if _check.is_concrete(classes):
         _check_classes(classes, kind)
@@ -198,6 +198,8 @@ def noisy_inputs(
     Reference:
       Jung 2025, section 9.2.
     """
+    _check.finite("features", features)
+    _check.finite("targets", targets)
     if len(features) != len(targets):
         raise ValueError(f"targets must be of the {len(features)} samples, got {len(targets)}.")
     given = {"feature_deviation": feature_deviation, "target_deviation": target_deviation}
@@ -236,6 +238,7 @@ def replaced_features(
     Reference:
       Jung 2025, section 9.2.
     """
+    _check.finite("features", features)
     features = jnp.asarray(features, float_dtype())
     mean = jnp.mean(features, axis=0, keepdims=True)
     rest = features - mean
@@ -273,6 +276,8 @@ def subsample(
     Reference:
       Jung 2025, section 9.2.
     """
+    _check.finite("features", features)
+    _check.finite("targets", targets)
     if len(features) != len(targets):
         raise ValueError(f"targets must be of the {len(features)} samples, got {len(targets)}.")
     _check.count("count", count, at_most=len(features))

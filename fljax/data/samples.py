@@ -163,8 +163,9 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
 def _targets(name: str, column: np.ndarray, known: list[Any]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers, and what they are numbers of."""
     listed = column.dtype.kind in "UO" and column.ndim == 1
-    if listed and all(isinstance(entry, str) for entry in column.tolist()):
-        classes, numbers = np.unique(column.astype(str), return_inverse=True)
+    if listed and any(isinstance(entry, str) for entry in column.tolist()):
+        column = _check.names(f"column {name!r}", column, "class")
+        classes, numbers = np.unique(column, return_inverse=True)
         return numbers.astype(np.int32), tuple(classes.tolist())
     targets = _numbers(name, column)
     labels = targets.ndim == 1 and targets.dtype.kind in "iu" and targets.size > 0

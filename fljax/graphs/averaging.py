@@ -46,6 +46,7 @@ def consensus(
       >>> [round(float(entry), 4) for entry in ended[:, 0]]
       [0.25, 0.25, 0.25, 0.25]
     """
+    _check.finite("models", models)
     _check.positive("tolerance", tolerance)
     _check.count("rounds", rounds)
     if models.shape[0] != combination.nodes:

@@ -49,6 +49,7 @@ def agreed(
 
     Reference: Jung 2025, (46) and (47).
     """
+    _check.finite("models", models)
     models = jnp.asarray(models)
     nodes, dim = models.shape
     if shared is not None and np.shape(shared) != (dim,):

@@ -194,9 +194,8 @@ def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Ax
                 ax.set(xlabel="", ylabel="")
             figure.suptitle("; ".join(_note(dataset, numbers)), **SMALL)
             if legend:
-                place = {"loc": "outside right upper", "title": title, "alignment": "left"}
-                entries = panels[0, 0].get_legend_handles_labels()
-                house.widen(figure, figure.legend(*entries, **place))
+                place = {"loc": "outside right upper", "title": title}
+                house.widen(figure, house.listed(figure, *house.entries(panels[0, 0]), **place))
             return panels
         own = ax is None
         if ax is None:
@@ -205,10 +204,10 @@ def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Ax
         corner = {"xy": (0.015, 0.02), "xycoords": "axes fraction"}
         ax.annotate("\n".join(_note(dataset, numbers)), **corner, **SMALL, gid=NOTE)
         if legend:
-            beside = len(ax.get_legend_handles_labels()[0]) > ROOM
+            beside = len(house.entries(ax)[0]) > ROOM
             drawn_legend = house.legend_of(ax, title, beside)
             if own and (beside or house.hides(ax, drawn_legend)):
-                house.legend_of(ax, title, beside=True)
+                drawn_legend = house.legend_of(ax, title, beside=True)
                 house.widen(house.whole(ax), drawn_legend)
     return ax
 

@@ -1,6 +1,8 @@
 """The house style of figures: colors, legends and files."""
 
 import io
+import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -108,7 +110,7 @@ def save(picture: Any, path: str | PathLike) -> Path:
     Args:
       picture: a return value of the functions of this package (axes, or an array of the axes of one
         figure), or the figure.
-      path: path of the file.
+      path: path of the file; ``~`` is the home folder.
 
     Returns:
       The path.
@@ -132,14 +134,17 @@ def save(picture: Any, path: str | PathLike) -> Path:
             "a picture must be axes, an array of a figure's axes, or a figure, got "
             f"{_check.shown(picture)}."
         )
-    path, figure = Path(path), whole(parts[0])
+    path, figure = Path(path).expanduser(), whole(parts[0])
     known = figure.canvas.get_supported_filetypes()
-    _check.choice("ending of a picture's file", path.suffix, [f".{name}" for name in known])
+    ending = path.suffix.lower()
+    _check.choice("ending of a picture's file", ending, [f".{name}" for name in known])
     dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
-    metadata = {dated[path.suffix]: None} if path.suffix in dated else None
+    metadata = {dated[ending]: None} if ending in dated else None
+    if not path.parent.is_dir():  # before anything is drawn
+        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
     content = io.BytesIO()  # a picture that is there is replaced by a whole one, or not at all
     with style():
-        figure.savefig(content, format=path.suffix[1:], metadata=metadata)
+        figure.savefig(content, format=ending[1:], metadata=metadata)
     return replace_file(path, content.getvalue())
 
 
@@ -168,18 +173,88 @@ def look_of(position: int) -> dict[str, Any]:
     return look
 
 
+#: Letters of a name in one column of a legend; letters side by side in all columns.
+LETTERS, ABREAST = 28, 48
+
+#: Lines of a legend beside axes, and of one with many entries, in smaller letters.
+LINES, SMALL_LINES = 16, 22
+
+#: The least share of a figure's width and height that its axes keep beside a legend.
+SHARE = 0.62
+
+
+def entries(ax: Axes) -> tuple[list[Any], list[str]]:
+    """What has a name in the axes, and the names: also such that begin with an underscore, which
+    matplotlib takes for its own.
+    """
+    named = {part: str(part.get_label()) for part in (*ax.lines, *ax.collections)}
+    named = {part: n for part, n in named.items() if n and not re.fullmatch(r"_child\d+", n)}
+    return list(named), list(named.values())
+
+
 def legend_of(ax: Axes, title: str, beside: bool, **more: Any) -> Legend:
     """Draw a legend at the emptiest place inside the axes, or beside them."""
     corner = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
     place = corner if beside else {"loc": "best"}
-    return ax.legend(**place, title=title, alignment="left", **more)
+    return listed(ax, *entries(ax), title=title, **place, **more)
+
+
+def listed(where: Axes | Figure, handles: list[Any], names: list[str], **more: Any) -> Legend:
+    """A legend with as many columns, and names as short, as leave room for the axes."""
+    names, columns, small = _fitted(names)
+    size = {"fontsize": 6.5, "handlelength": 2.2, "columnspacing": 1.0} if small else {}
+    numbers = [*map(str, range(len(names)))]  # matplotlib leaves out names that begin with "_"
+    more = {"alignment": "left", "ncols": columns} | size | more
+    legend = where.legend(handles, numbers, **more)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_text(name)
+    return legend
+
+
+def _fitted(names: list[str]) -> tuple[list[str], int, bool]:
+    """The names, wrapped or shortened; the number of columns, and whether letters are small."""
+    wrapped = [textwrap.wrap(name, LETTERS) or [""] for name in names]
+    if sum(map(len, wrapped)) <= LINES:
+        return ["\n".join(lines) for lines in wrapped], 1, False
+    small = len(names) > LINES
+    columns = -(-len(names) // SMALL_LINES) if small else 1
+    return _shortened(names, min(LETTERS, ABREAST // columns)), columns, small
+
+
+def _shortened(names: list[str], letters: int) -> list[str]:
+    """Names without their middle, or the first part of them by which all can be told apart."""
+    head = (letters - 1) // 2
+
+    def part(name: str, start: int | None) -> str:
+        if len(name) <= letters:
+            return name
+        if start is None:
+            return f"{name[:head]}\u2026{name[len(name) - (letters - 1 - head) :]}"
+        rest = name[start:]
+        rest = f"\u2026{rest[1:]}" if start else rest
+        return rest if len(rest) <= letters else f"{rest[: letters - 1]}\u2026"
+
+    for start in (None, *range(max(map(len, names)))):
+        short = [part(name, start) for name in names]
+        if len(set(short)) == len(set(names)):
+            return short
+    return [f"{part(name, 0)[:-5]}\u2026 ({place})" for place, name in enumerate(names, start=1)]
 
 
 def widen(figure: Figure, legend: Legend) -> None:
-    """Widen a figure by the width of the legend beside it."""
+    """Enlarge a figure by the room of the legend beside its axes, which keep most of it."""
     figure.draw_without_rendering()
-    width = legend.get_window_extent().width
-    figure.set_figwidth(figure.get_figwidth() + width / figure.dpi)
+    box = legend.get_window_extent()
+    figure.set_figwidth(figure.get_figwidth() + box.width / figure.dpi)
+    figure.set_figheight(max(figure.get_figheight(), 1.04 * box.height / figure.dpi))
+    figure.draw_without_rendering()
+    boxes = [ax.get_window_extent() for ax in figure.axes if ax.get_subplotspec() is not None]
+    if not boxes:
+        return
+    whole = figure.bbox
+    width = max(box.x1 for box in boxes) - min(box.x0 for box in boxes)
+    if width < SHARE * whole.width:
+        figure.set_figwidth((whole.width - width) / (1 - SHARE) / figure.dpi)
 
 
 def hides(ax: Axes, legend: Legend) -> bool:

@@ -146,6 +146,7 @@ def _counts(labels: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray
             f"labels must be one for each row, [n], and parts the rows of each client, got "
             f"{_check.shown(labels)} and {len(parts)} parts."
         )
+    labels = _check.names("labels", labels, "label")
     classes, kind = np.unique(labels, return_inverse=True)
     counts = np.zeros((len(parts), len(classes)), int)
     for k, rows in enumerate(parts):

@@ -55,9 +55,9 @@ def gaussian_release(
       The noisy models, of the same shape.
 
     Raises:
-      ValueError: a negative sensitivity, a budget that is not positive, the classical scale outside
-        the range of its theorem; a delta below which no epsilon holds, since the numbers that are
-        drawn end (:func:`fljax.privacy.discrete.least_delta`).
+      ValueError: a sensitivity or budget that is not positive, models that are not finite, the
+        classical scale outside the range of its theorem; a delta below which no epsilon holds,
+        since the numbers that are drawn end (:func:`fljax.privacy.discrete.least_delta`).
       TypeError: a traced budget.
 
     Guarantees:
@@ -72,8 +72,9 @@ def gaussian_release(
     Reference:
       Jung 2025, (181); Balle & Wang 2018, theorem 8; Dwork & Roth 2014, theorem 3.22.
     """
+    _check.finite("models", models)
     _check.choice("scale", scale, ("analytic", "classical"))
-    _check.nonnegative("sensitivity", sensitivity)
+    _check.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
     sigma = (
         accounting.analytic_gaussian_sigma
         if scale == "analytic"
@@ -131,8 +132,8 @@ def laplace_release(
       The noisy models, of the same shape.
 
     Raises:
-      ValueError: a negative sensitivity, a budget that is not positive, or so small that rounding
-        would spend it.
+      ValueError: a sensitivity or budget that is not positive, models that are not finite, a budget
+        so small that rounding would spend it.
 
     Guarantees:
       :math:`\epsilon`-DP, for the relation of neighbors of the sensitivity; up to a total
@@ -148,7 +149,8 @@ def laplace_release(
     Reference:
       Jung 2025, (181); Dwork & Roth 2014, theorem 3.6.
     """
-    _check.nonnegative("sensitivity", sensitivity)
+    _check.finite("models", models)
+    _check.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
     models = jnp.asarray(models, float_dtype())
     spare = STEPS / float(accounting.laplace_scale(1.0, epsilon)) - models.size
     if spare <= 0:

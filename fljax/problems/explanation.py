@@ -104,6 +104,7 @@ def explanation_error(
     Reference:
       Jung 2025, (177).
     """
+    _check.finite("models", models)
     models = jnp.asarray(models)
     if models.ndim != 2:
         raise ValueError(f"models must be [clients, parameters], got shape {models.shape}.")

@@ -239,7 +239,9 @@ class Problem:
                 value = _check.array(name, value)
                 if name == "targets":
                     value = self._targets(value)
-                value = value if name in self._whole() else as_floats(value)
+                given, value = value, value if name in self._whole() else as_floats(value)
+                if name == "strength":
+                    _check.representable(name, given, value)
             object.__setattr__(self, name, value)
         shape = jnp.shape(self.features)
         self._check_shapes(shape)
@@ -769,7 +771,11 @@ class Problem:
           clients: ``[M]``, their indices.
           rows: ``[M, B]``, indices of their samples; all by default. Padding stays padding, and an
             index past the last sample is padding too. A batch of padding alone has weight zero.
+
+        Raises:
+          ValueError: known indices of clients that there are not.
         """
+        _check.indices("clients", clients, self.clients)
         self = self.apart()  # noqa: PLW0642 (as in `prepare`)
         kept, strength = self.statistics, jnp.asarray(self.strength)
         importance = None if self.importance is None else self.importance[clients]
@@ -1175,7 +1181,10 @@ def _importance(factor: Any, clients: int) -> Any:
             )
 
     _check.known(known, factor)
-    return factor.astype(float_dtype())
+    with np.errstate(over="ignore"):
+        kept = factor.astype(float_dtype())
+    _check.representable("importance", factor, kept)
+    return kept
 
 
 def check_test(test: Any, clients: int, dim: int) -> None:

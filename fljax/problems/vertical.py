@@ -57,7 +57,7 @@ def vertical(
 
     Raises:
       ValueError: a client without columns, a column at two clients or that the table does not have;
-        targets of another size.
+        targets of another size, held-out features of another width.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -75,7 +75,13 @@ def vertical(
     _check.count("holder", holder, at_least=0, at_most=len(columns) - 1)
     rows = [_spread(features, targets, columns, holder)]
     if test is not None:
-        rows.append(_spread(*_table("test", *test), columns, holder))
+        held_out_features, held_out_targets = _table("the test features", *test)
+        if held_out_features.shape[1] != features.shape[1]:
+            raise ValueError(
+                f"the test features must have the {features.shape[1]} columns of the features, got "
+                f"{held_out_features.shape[1]}."
+            )
+        rows.append(_spread(held_out_features, held_out_targets, columns, holder))
     held_out = None if test is None else Problem(*rows[1], LeastSquares())
     return Problem(*rows[0], LeastSquares(), regularizer, strength, test=held_out)
 

@@ -23,7 +23,15 @@ from fljax.study.grid import Scenario
 from fljax.study.request import Request
 from fljax.study.results import load, save
 from fljax.study.running import sweep
-from fljax.study.tuning import COUNTED, FIRST_SEED, Tuned, evaluated_until, tune, unwarned
+from fljax.study.tuning import (
+    COUNTED,
+    FIRST_SEED,
+    Tuned,
+    check_target,
+    evaluated_until,
+    tune,
+    unwarned,
+)
 from fljax.tables import shown
 
 __all__ = ["COSTS", "Comparison", "compare"]
@@ -289,8 +297,7 @@ def compare(
         )
     if len(methods) < 2:
         raise ValueError(f"two or more methods are compared, got {_check.shown(methods)}.")
-    if target is not None:
-        _check.interval("target", target)
+    check_target(metric, target)
     _check.switch("timed", timed)
     if timed and rounds < 2 * record_every:
         raise ValueError(f"timed= needs two records or more, got rounds={rounds}.")

@@ -188,6 +188,7 @@ def sweep(
       >>> dict(study.sizes)
       {'penalty': 2, 'seed': 3, 'round': 20}
     """
+    _check.outside("fljax.sweep")
     check("store", store, rule(str | PathLike | None))
     if store is not None:
         named(store)

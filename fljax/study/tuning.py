@@ -23,10 +23,10 @@ from scipy.stats import qmc
 
 from fljax import _check, statistics
 from fljax._arguments import checked
-from fljax._folders import replace_file, sealed, unsealed
+from fljax._folders import replace_file, sealed, text_of, unsealed
 from fljax._generator import random_key
 from fljax.algorithms.base import REGISTRY, SYNONYMS, Algorithm
-from fljax.metrics import Metric, as_metric
+from fljax.metrics import METRICS, Metric, as_metric
 from fljax.plotting.house import SMALL, look_of, style, widen
 from fljax.records import COMPUTED, AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.running import evaluations
@@ -85,6 +85,9 @@ COUNTED = {"rounds": "round", "bits": "bits", "gradients": "gradients"}
 #: What is minimized: the last record, the mean over all records, or the effort needed to reach the
 #: target.
 GOALS = ("final", "area", *COUNTED)
+
+#: A metric that grows by more than this factor from its first record to its last one is no result.
+RISEN = 100
 
 #: A run that never reaches the target counts as this multiple of all its rounds, bits or gradients
 #: (the penalized average runtime PAR2 of algorithm configuration).
@@ -328,13 +331,10 @@ class Tuned:
 
         Raises:
           FileNotFoundError: no such file.
-          ValueError: other methods than those of the file; a file that was cut or edited, or is not
-            of a tuning.
+          ValueError: other methods than those of the file; a file that was cut or edited, or that
+            :meth:`save` did not write.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"no file of a tuning {path}.")
-        return cls.of_text(path.read_bytes().decode(errors="replace"), methods, path)
+        return cls.of_text(text_of(Path(path)), methods, path)
 
     @classmethod
     def of_text(
@@ -479,6 +479,7 @@ def tune(
             f"target= is for the goals {', '.join(map(repr, COUNTED))}, which need it; got "
             f"goal={goal!r} and target={target}."
         )
+    check_target(metric, target)
     if private is not None:
         seeds, extensions, refinements = _private_request(
             goal, seeds, extensions, refinements, halvings, store
@@ -544,6 +545,7 @@ def tune(
                     "goal 'rounds' or 'bits'."
                 )
     scores: list[list[xr.Dataset]] = [[] for _ in rows]
+    risen: dict[tuple[int, float], float] = {}  # by structure and score: the first record
     compilations = 0
 
     def scored(racing: Mapping[str, int], stage: int) -> xr.Dataset:
@@ -563,7 +565,12 @@ def tune(
             rows_of = np.stack([counted[owner][at] for owner in racing.values()])
             results["gradients"] = ("algorithm", "round"), rows_of
         whole = stage == rounds or target is None
-        return _scored(results, metric, *((goal, target) if whole else ("final", None)))
+        found = _scored(results, metric, *((goal, target) if whole else ("final", None)))
+        if goal == "final" and stage == rounds and results.sizes["round"] > 1:
+            first = _scored(results.isel(round=slice(1)), metric, goal, None)["mean"].values
+            for owner, end, start in zip(racing.values(), found["mean"].values, first, strict=True):
+                risen[owner, float(end)] = float(start)
+        return found
 
     kept = contextlib.nullcontext(store)
     with tempfile.TemporaryDirectory() if halvings and store is None else kept as folder:
@@ -602,6 +609,17 @@ def tune(
     lost = {
         n: (one["censored"] == len(tuned_on)) | np.isinf(one["mean"]) for n, one in response.items()
     }
+    for method in methods_:
+        own = [i for i, row in enumerate(rows) if row[0] == method]
+        end = float(response[method]["mean"].min())
+        start = max((risen.get((i, end), math.inf) for i in own), default=math.inf)
+        if 0 < RISEN * start < end < math.inf:
+            warnings.warn(
+                f"the best candidate of {method} ends at {end:.3g} and began at {start:.3g}: all "
+                "diverge, or nearly; give a range of smaller step sizes.",
+                MetricWarning,
+                stacklevel=3,
+            )
     if target is not None and (never := [n for n, one in lost.items() if one.all()]):
         warnings.warn(
             f"no run of {', '.join(never)} reached the target {target:g} with any candidate; all "
@@ -611,6 +629,22 @@ def tune(
             stacklevel=3,
         )
     return tuned
+
+
+def check_target(metric: str | Metric, target: float | None) -> None:
+    """Raise ``ValueError`` for a target that no value of the metric can have."""
+    if target is None:
+        return
+    _check.interval("target", target)
+    known = METRICS.get(metric) if isinstance(metric, str) else metric
+    least, most = (-math.inf, math.inf) if known is None else known.bounds
+    if not least <= target <= most:
+        raise ValueError(f"target must be from {least:g} to {most:g}, got {target:g}.")
+    if known is not None and known.decibel and target <= 0:
+        raise ValueError(
+            f"target must be > 0, as {known.name!r} is, got {target:g}; of decibels take "
+            f"10 ** ({target:g} / 10)."
+        )
 
 
 def _private_request(

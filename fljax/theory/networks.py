@@ -218,6 +218,7 @@ def cluster_deviation_bound(
     Raises:
       ValueError: as for :func:`deviation_bound`; fewer than two members, shapes that do not match.
     """
+    _check.finite("solution", solution)
     check_network(problem, network)
     if np.shape(members) != (problem.clients,):
         raise ValueError(
@@ -331,6 +332,7 @@ def variation_bounds(network: Graph, models: Float[Array, "clients dim"]) -> Var
     Raises:
       ValueError: models for another number of nodes.
     """
+    _check.finite("models", models)
     if len(models) != network.nodes:
         raise ValueError(
             f"the network has {network.nodes} nodes, but there are {len(models)} models."

@@ -303,6 +303,7 @@ def extended_matrices(
     Raises:
       ValueError: shapes that do not match each other.
     """
+    _check.finite("weights", weights)
     delays, clients, dim = _shaped("sent", sent, 3)
     for name, value, shape in (
         ("available", available, (clients,)),
@@ -396,6 +397,7 @@ def extended_run(
     Raises:
       ValueError: shapes that do not match each other.
     """
+    _check.finite("weights", weights)
     _check.nonnegative("step_size", step_size)
     rounds, clients, dim = _shaped("features", draws.features, 3)
     delays = np.size(weights)
@@ -633,6 +635,7 @@ def mean_error(
 
     Model 0 is the server's, models 1 to ``K`` are the clients'.
     """
+    _check.finite("optimum", optimum)
     matrix, error = mean_matrix(instance), _start(instance, optimum)
     _check.count("rounds", rounds)
     errors = [error]
@@ -753,6 +756,7 @@ def transient(
       rounds: ``T``.
       small_steps: as in :func:`mean_square_matrix`.
     """
+    _check.finite("optimum", optimum)
     _check.count("rounds", rounds)
     error = _start(instance, optimum)
     backwards = sp.csr_array(mean_square_matrix(instance, small_steps).T)

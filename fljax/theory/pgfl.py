@@ -377,6 +377,7 @@ def cluster_distance(optima: Float[np.ndarray, "clusters dim"]) -> float:
     r"""The largest squared distance of :func:`cluster_optima`,
     :math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28).
     """
+    _check.finite("optima", optima)
     optima = np.asarray(optima)
     return float(np.sum((optima[:, None] - optima[None]) ** 2, axis=-1).max())
 
@@ -465,6 +466,8 @@ def theorem_two(
     Raises:
       ValueError: runs with different shapes.
     """
+    _check.finite("without", without)
+    _check.finite("mixed", mixed)
     _check.nonnegative("distance", distance)
     without, mixed = np.asarray(without), np.asarray(mixed)
     if without.shape != mixed.shape or without.ndim < 4:

@@ -70,6 +70,8 @@ def robustness_ratio(
     Reference:
       Jung 2025, (173).
     """
+    _check.finite("models", models)
+    _check.finite("perturbed", perturbed)
     graph = simulation.network
     if not isinstance(graph, Graph):
         raise ValueError(
@@ -122,6 +124,8 @@ def median_residual(
     Reference:
       Jung 2025, (176), with the sign of ERR-21, which does not matter.
     """
+    _check.finite("point", point)
+    _check.finite("messages", messages)
     count, dim = _two(messages)
     if np.shape(point) != (dim,):
         raise ValueError(f"point must be of the messages' {dim} numbers, got {np.shape(point)}.")

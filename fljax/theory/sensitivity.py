@@ -161,6 +161,8 @@ def estimation_error(
     Reference:
       Jung 2025, (61), (62) and section 8.2.2.
     """
+    _check.finite("models", models)
+    _check.finite("truth", truth)
     models, truth = jnp.asarray(models), jnp.asarray(truth)
     if models.ndim != 2 or truth.shape != models.shape[1:]:
         raise ValueError(
@@ -207,6 +209,7 @@ def common_error(
     Reference:
       Jung 2025, (166), (167).
     """
+    _check.finite("deviation", deviation)
     _check.switch("printed", printed)
     shared = networks._truth(problem, truth, shared=True)
     if np.shape(deviation) != (problem.clients, problem.dim):

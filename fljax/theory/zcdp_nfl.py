@@ -344,6 +344,12 @@ class _Terms(NamedTuple):
     noise: Array  # <W~n - w*, 2M xi(n+1)>
 
 
+def _check_model(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    if np.shape(value) != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {np.shape(value)}.")
+    _check.finite(name, value)
+
+
 @checked
 def lemma_two(
     simulation: Simulation,
@@ -394,6 +400,9 @@ def lemma_two(
       TypeError: an unsupported algorithm.
       ValueError: a problem that clips, whose gradients are not subgradients of its objective.
     """
+    _check_model("optimum", optimum, (simulation.problem.dim,))
+    if multiplier is not None:
+        _check_model("multiplier", multiplier, (simulation.problem.clients, simulation.problem.dim))
     algorithm, of = _setting(simulation)
     heard = transcript.heard
     multiplier = jnp.zeros_like(heard[0]) if multiplier is None else multiplier
@@ -470,6 +479,7 @@ def theorem_two_bound(
     Reference:
       Gauthier 2024, Theorem II (3.20); P2, Appendix E.
     """
+    _check_model("optimum", optimum, (simulation.problem.dim,))
     _check.choice("noise", noise, ("realized", "expected", "printed"))
     algorithm, of = _setting(simulation)
     heard, horizon = transcript.heard, transcript.horizon
@@ -514,6 +524,7 @@ def ergodic_gap(
       consensual: whether to evaluate the mean over clients of :math:`\widehat W`, a feasible point,
         so that the gap is never negative. If false, :math:`\widehat W` itself, as in Theorem II.
     """
+    _check_model("optimum", optimum, (simulation.problem.dim,))
     heard = transcript.heard[1:]
     ordinals = jnp.arange(1, heard.shape[0] + 1, dtype=heard.dtype)[:, None, None]
     averages = jnp.cumsum(heard, axis=0) / ordinals
@@ -540,6 +551,7 @@ def convergence_rate(gap: Float[Array, " rounds"], first: int | None = None) -> 
       >>> round(float(convergence_rate(5.0 / jnp.arange(1.0, 101.0))), 3)
       -1.0
     """
+    _check.finite("gap", gap)
     gap = jnp.asarray(gap)
     rounds = gap.shape[0]
     first = rounds // 2 + 1 if first is None else first

@@ -1,6 +1,10 @@
+import contextlib
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import minimize
 
@@ -420,6 +424,72 @@ def test_parts_make_a_problem():
 def test_bad_partitions_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def listed_in_all_ways(values):
+    """The same column as other libraries hold it, by name; frames with an index of their own."""
+    backwards = range(len(values))[::-1]
+    ways = {
+        "array": np.array(values),
+        "objects": np.array(values, object),
+        "series": pd.Series(values),
+        "of an index": pd.Series(values, index=backwards),
+        "of objects": pd.Series(values, index=backwards, dtype=object),
+        "categories": pd.Series(values, index=backwards, dtype="category"),
+        "categorical": pd.Categorical(values),
+        "an index": pd.Index(values),
+    }
+    if isinstance(values[0], str):
+        ways["text"] = pd.Series(values, index=backwards, dtype="string")
+    else:
+        ways["nullable"] = pd.Series(values, index=backwards, dtype="Int64")
+    with contextlib.suppress(ImportError):
+        ways["polars"] = importlib.import_module("polars").Series(values)
+    return ways
+
+
+PARTITIONS = {
+    "dirichlet": lambda labels: dirichlet(labels, 2, 1.0, seed=0),
+    "by_label": lambda labels: by_label(labels, 2, 2, seed=0),
+    "by_user": by_user,
+    "detectors": lambda labels: [rows for rows, _ in detectors(labels, 1, seed=0)],
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("values", [list("abcab"), [3, 1, 2, 3, 1]], ids=["text", "numbers"])
+def test_labels_are_taken_by_their_place_from_any_library(name, values):
+    wanted = PARTITIONS[name](values)
+    for way, column in listed_in_all_ways(values).items():
+        for got, rows in zip(PARTITIONS[name](column), wanted, strict=True):
+            np.testing.assert_array_equal(got, rows, err_msg=way)
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["a", None, "b", "b"], "must be a .* of each row, got None in row 1"),
+        (["a", float("nan"), "b", "b"], "must be a .* of each row, got nan in row 1"),
+        (pd.Series(["a", "b", None, "b"]), "must be a .* of each row, got nan in row 2"),
+        (pd.Series([1, None, 2, 2], dtype="Int64"), "must be a .* of each row, got nan in row 1"),
+        ([1.0, 2.0, np.nan, 2.0], "must be a .* of each row, got nan in row 2"),
+        (["1", 1, "1", 1], "holds text, '1' in row 0, and 1 of type int in row 1"),
+        (np.array([1, "1", 1], object), "holds text, '1' in row 1, and 1 of type int in row 0"),
+    ],
+)
+def test_a_missing_or_ambiguous_label_is_named_with_its_row(name, values, message):
+    with pytest.raises(ValueError, match=message):
+        PARTITIONS[name](values)
+
+
+def test_numbers_of_labels_that_are_kept_may_be_a_column(key):
+    problem = fl.problems.least_squares(key, clients=3, samples=4, dim=2)
+    wanted = few_shot(key, problem, [4, 2, 1]).weights
+    for way, column in listed_in_all_ways([4, 2, 1]).items():
+        if way != "objects":
+            kept = few_shot(key, problem, column).weights
+            np.testing.assert_array_equal(kept, wanted, err_msg=way)
 
 
 def test_each_class_has_a_client_with_as_many_of_it_as_of_the_others():

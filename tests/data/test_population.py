@@ -7,6 +7,7 @@ import pickle
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import fljax as fl
@@ -277,8 +278,65 @@ def test_rows_of_a_table_become_clients(tmp_path):
     assert [kept[k][1].tolist() for k in range(3)] == [[0, 2], [1, 4], [3]]
     with pytest.raises(ValueError, match="no column 'user'; there are 'writer', 'image', 'digit'"):
         clients_of_dataset(table, client="user", features="image", target="digit")
-    with pytest.raises(TypeError, match="must be a data set"):
+    with pytest.raises(TypeError, match="must have named columns"):
         clients_of_dataset([1, 2], client="user", features="image", target="digit")
+
+
+OWNERS = ["b", "a", "b", "c", "a"]
+
+
+def as_frame(table):
+    return pd.DataFrame({name: list(column) for name, column in table.items()})
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        dict,
+        as_frame,
+        lambda table: as_frame(table).set_index(pd.Index([3, 1, 0, 4, 2])),
+        lambda table: as_frame(table).set_index(pd.Index([7, 7, 7, 7, 7])),
+        lambda table: dict(as_frame(table).set_index(pd.Index([3, 1, 0, 4, 2]))),
+        lambda table: as_frame(table).astype({"who": "category"}),
+        lambda table: pytest.importorskip("polars").DataFrame(
+            {name: list(column) for name, column in table.items()}
+        ),
+    ],
+    ids=["dict", "frame", "shuffled", "repeated", "series", "categories", "polars"],
+)
+def test_rows_are_found_by_their_place_and_not_by_an_index(of):
+    table = of({"who": OWNERS, "x": np.arange(10.0).reshape(5, 2).tolist(), "y": np.arange(5)})
+    found = clients_of_dataset(table, client="who", features="x", target="y")
+    assert [(x.tolist(), y.tolist(), name) for x, y, name in found] == [
+        ([[0.0, 1.0], [4.0, 5.0]], [0, 2], "b"),
+        ([[2.0, 3.0], [8.0, 9.0]], [1, 4], "a"),
+        ([[6.0, 7.0]], [3], "c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("who", ["b", None, "b", "c", "a"], "'who' must be .* got None in row 1"),
+        ("who", ["b", "a", np.nan, "c", "a"], "'who' must be .* got nan in row 2"),
+        ("who", [0.0, 1.0, 0.0, np.nan, 1.0], "'who' must be .* got nan in row 3"),
+        ("who", ["1", 1, "1", 1, 2], "text, '1' in row 0, and 1 of type int in row 1"),
+        ("who", ["b", "a"], r"one length, of one row or more, got {'who': 2, 'x': 5, 'y': 5}"),
+        ("x", [1.0, 2.0], r"one length, of one row or more, got {'who': 5, 'x': 2, 'y': 5}"),
+        ("y", [0, 1, None, 2, 3], "'y' has nothing in row 2"),
+        ("x", [0.0, 1.0, 2.0, 3.0, np.nan], "'x' has nothing in row 4"),
+    ],
+)
+def test_a_row_without_an_owner_or_a_value_is_named(column, values, message):
+    table = {"who": OWNERS, "x": np.arange(5.0), "y": np.arange(5), column: values}
+    with pytest.raises(ValueError, match=message):
+        clients_of_dataset(table, client="who", features="x", target="y")
+
+
+@pytest.mark.parametrize("name", [None, float("nan"), pd.NaT, pd.NA])
+def test_a_missing_name_is_no_name(tmp_path, name):
+    with pytest.raises(ValueError, match="client 0 must have a name"):
+        write_population(tmp_path / "p", [(np.ones((2, 1)), np.ones(2), name)])
 
 
 def test_rows_of_hugging_faces_datasets_become_clients(tmp_path):
@@ -306,3 +364,20 @@ def test_users_of_leaf_become_a_population(tmp_path):
     )
     assert (kept.names, kept.sizes.tolist()) == (["ada", "bob"], [1, 2])
     assert kept.features[0] == (28, 28, 1)
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([([[1.0]], [1.0]), (np.array([[1]]), np.array([BIG]))], "targets that float64"),
+        ([([[1.0]], [1.0]), (np.array([[BIG]]), np.array([1]))], "features that float64"),
+        ([([[1.0], [2.0]], [BIG, 0.5])], f"targets of client 0 hold {BIG} beside"),
+    ],
+)
+def test_whole_numbers_do_not_become_others(tmp_path, clients, message):
+    with pytest.raises(ValueError, match=message):
+        write_population(tmp_path / "p", clients)
+    assert write_population(tmp_path / "q", [([[1]], [BIG])])[0][1].tolist() == [BIG]

@@ -114,7 +114,7 @@ def test_columns_of_numbers_are_put_side_by_side(dataset):
         ("ragged", "label", ValueError, "'ragged' holds samples of several shapes; pad"),
         ("gap", "label", ValueError, "'gap' holds 1 NaN"),
         ("word", "label", TypeError, "'word' must hold numbers.*encode it first"),
-        ("image", "unsure", TypeError, "'unsure' must hold numbers"),
+        ("image", "unsure", ValueError, "'unsure' must be a class of each row, got None in row 1"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(dataset, features, target, error, message):

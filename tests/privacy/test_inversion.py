@@ -281,3 +281,16 @@ def test_impossible_audits_are_refused():
         membership(key, data, lambda problem: jnp.zeros(3), models=16)
     with pytest.raises(ValueError, match="not finite"):
         membership(key, data, lambda problem: jnp.full(2, jnp.nan), models=16)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "message"),
+    [
+        (np.zeros((2, 1)), "samples of one shape"),
+        (np.zeros(4), "samples of one shape"),
+        (np.full((2, 4), np.nan), "estimate holds 8 NaN"),
+    ],
+)
+def test_reconstructions_are_compared_with_samples_of_their_shape(estimate, message):
+    with pytest.raises(ValueError, match=message):
+        fl.audit.peak_ratio(estimate, np.zeros((3, 4)))

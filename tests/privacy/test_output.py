@@ -66,8 +66,9 @@ def test_bad_releases():
         lambda s, e: gaussian_release(0, MODELS, s, e, 1e-5),
         lambda s, e: laplace_release(0, MODELS, s, e),
     ):
-        with pytest.raises(ValueError, match="sensitivity must be finite and >= 0"):
-            release(-1.0, 1.0)
+        for sensitivity in (-1.0, 0.0):  # of zero there would be no noise
+            with pytest.raises(ValueError, match="sensitivity must be finite and > 0"):
+                release(sensitivity, 1.0)
         with pytest.raises(ValueError, match="epsilon must be finite and > 0"):
             release(1.0, 0.0)
 

@@ -51,11 +51,34 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
 def _log_delta_gaussian(rho: float, epsilon: float) -> float:
     """Log delta of a Gaussian mechanism (Balle & Wang 2018, Theorem 8; mu = sensitivity/sigma)."""
     mu = np.sqrt(2 * rho)
-    first = scipy.special.log_ndtr(mu / 2 - epsilon / mu)
-    second = epsilon + scipy.special.log_ndtr(-mu / 2 - epsilon / mu)
+    upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    if mu < 1:
+        # Both terms are nearly equal, and are the density at the upper point times Mills ratios.
+        rise = _mills_rise(upper, lower, mu)
+        return -(upper**2) / 2 - np.log(2 * np.pi) / 2 + np.log(rise) if rise > 0 else -np.inf
+    first = scipy.special.log_ndtr(upper)
+    second = epsilon + scipy.special.log_ndtr(lower)
     # In logarithms, so that deltas below the smallest float still steer the root finder.
     with np.errstate(divide="ignore"):
         return first + np.log(-np.expm1(min(second - first, 0.0)))
+
+
+def _mills_rise(upper: float, lower: float, width: float) -> float:
+    """By how much m(x) = Phi(x) / phi(x) rises from one point to the other, without cancellation.
+
+    Close points would cancel: there it is the mean of the derivatives 1 + x m(x) at both ends,
+    which is not less, since the derivative is convex.
+    """
+
+    def mills(x: float) -> float:
+        return np.sqrt(np.pi / 2) * scipy.special.erfcx(-x / np.sqrt(2))
+
+    def derivative(x: float) -> float:
+        return 1 + x * mills(x) if x > -1e3 else 1 / x**2
+
+    if width < 1e-5:
+        return width * (derivative(upper) + derivative(lower)) / 2
+    return mills(upper) - mills(lower)
 
 
 def _log_delta_cks(rho: float, epsilon: float) -> float:
@@ -80,15 +103,28 @@ def _tight_epsilon(log_delta: Callable, rho: float, delta: float) -> float:
     if rho == 0 or log_delta(rho, 0.0) <= np.log(delta):
         return 0.0
     looser = rho + 2 * np.sqrt(-rho * np.log(delta))
+    if log_delta(rho, looser) >= np.log(delta):  # of numbers so large that they round to one
+        return looser
     return _root(lambda epsilon: log_delta(rho, epsilon) - np.log(delta), 0.0, looser)
 
 
 def _tight_delta(log_delta: Callable, rho: float, epsilon: float) -> float:
-    return 0.0 if rho == 0 else float(np.exp(min(0.0, log_delta(rho, epsilon))))
+    # By the proposition delta is below the smallest number where the second condition holds.
+    if rho == 0 or (epsilon > rho and (epsilon - rho) * ((epsilon - rho) / rho) > 4000):
+        return 0.0
+    return float(np.exp(min(0.0, log_delta(rho, epsilon))))
 
 
 def _tight_rho(log_delta: Callable, epsilon: float, delta: float) -> float:
-    low = np.log(_proposition_rho(np, epsilon, delta))
+    least = _proposition_rho(np, epsilon, delta)
+    if not least:
+        raise ValueError(
+            f"an epsilon of {epsilon:g} at a delta of {delta:g} needs a rho below the smallest "
+            f"number, {np.finfo(float).tiny:.3g}; no noise that can be written down gives it."
+        )
+    low = np.log(least)
+    if log_delta(np.exp(low), epsilon) >= np.log(delta):  # of numbers that round to one
+        return least * (1 - 1e-13)  # more than the logarithm's rounding, and safe
     high = low + 1
     while log_delta(np.exp(high), epsilon) < np.log(delta):
         high += 1
@@ -106,7 +142,8 @@ def _tight(function: str, solve: Callable, conversion: str, **values: ArrayLike)
         f"{function}(conversion={conversion!r})", ", or use conversion='proposition'", **values
     )
     solve_all = np.vectorize(lambda *a: solve(_LOG_DELTA[conversion], *a), otypes=[float])
-    return solve_all(*arrays)[()]
+    with np.errstate(over="ignore"):  # where a bound is infinite, another one holds
+        return solve_all(*arrays)[()]
 
 
 @checked
@@ -166,7 +203,8 @@ def zcdp_delta(
         xp, spent, allowed = _inputs.arrays(rho, epsilon)
         excess = xp.maximum(allowed - spent, 0)
         safe = xp.where(spent > 0, spent, 1)  # nothing spent: delta 0, without dividing by 0
-        return xp.where(spent > 0, xp.exp(-(excess**2) / (4 * safe)), 0.0)[()]
+        with np.errstate(over="ignore"):  # its exponential is zero
+            return xp.where(spent > 0, xp.exp(-(excess**2) / (4 * safe)), 0.0)[()]
     return _tight("zcdp_delta", _tight_delta, conversion, rho=rho, epsilon=epsilon)
 
 

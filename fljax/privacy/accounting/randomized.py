@@ -103,5 +103,8 @@ def subsampled(epsilon: ArrayLike, delta: ArrayLike, fraction: ArrayLike) -> tup
     _check.nonnegative("epsilon", epsilon)
     _check.interval("delta", delta, at_least=0, below=1)
     _check.interval("fraction", fraction, above=0, at_most=1)
-    xp, epsilon, delta, fraction = _inputs.arrays(epsilon, delta, fraction)
-    return xp.log1p(fraction * xp.expm1(epsilon)), fraction * delta
+    xp, spent, delta, share = _inputs.arrays(epsilon, delta, fraction)
+    # Of a large epsilon the exponential is taken out, so that it cannot overflow.
+    small = xp.log1p(share * xp.expm1(xp.minimum(spent, 30)))
+    large = spent + xp.log(share + (1 - share) * xp.exp(-spent))
+    return xp.where(spent < 30, small, large)[()], share * delta

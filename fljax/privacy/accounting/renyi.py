@@ -65,10 +65,25 @@ def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -
     _orders(orders)
     _check.nonnegative("sensitivity", sensitivity)
     _check.positive("scale", scale, "A release without noise has no finite privacy cost.")
-    xp, orders, sensitivity, scale = _inputs.arrays(orders, sensitivity, scale)
-    ratio, both = sensitivity / scale, 2 * orders - 1
+    xp, alpha, sensitivity, scale = _inputs.arrays(orders, sensitivity, scale)
+    ratio, both = sensitivity / scale, 2 * alpha - 1
     # The larger exponential is taken out, so that large orders cannot overflow.
-    return ratio + xp.log1p((orders - 1) / both * xp.expm1(-both * ratio)) / (orders - 1)
+    large = ratio + xp.log1p((alpha - 1) / both * xp.expm1(-both * ratio)) / (alpha - 1)
+    # Of small ratios that is the difference of nearly equal numbers. The mean of the exponentials
+    # is one and these remainders, of which none is negative.
+    near = xp.minimum(ratio, 1 / (2 * alpha))
+    rest = alpha * _remainder(xp, (alpha - 1) * near)
+    rest = rest + (alpha - 1) * _remainder(xp, -alpha * near)
+    small = xp.log1p(rest / both) / (alpha - 1)
+    return xp.where(alpha * ratio < 0.5, small, large)[()]
+
+
+def _remainder(xp: Any, x: Any) -> Any:
+    """``exp(x) - 1 - x`` for ``|x| <= 1/2``, by its series: to the last place after 14 terms."""
+    total = xp.ones_like(x)
+    for term in range(15, 2, -1):
+        total = 1 + total * x / term
+    return x**2 / 2 * total
 
 
 @checked
@@ -85,8 +100,14 @@ def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
     _orders(orders)
     _check.nonnegative("epsilon", epsilon)
     xp, alpha, pure = _inputs.arrays(orders, epsilon)
-    small = xp.log1p(xp.exp(-(2 * alpha - 1) * pure)) - xp.log1p(xp.exp(-pure))
-    return pure + small / (alpha - 1)
+    rest = xp.log1p(xp.exp(-(2 * alpha - 1) * pure)) - xp.log1p(xp.exp(-pure))
+    large = pure + rest / (alpha - 1)
+    # Of small ones that is the difference of nearly equal numbers, and the same fraction is
+    # cosh((alpha - 1/2) epsilon) / cosh(epsilon / 2).
+    near = xp.minimum(pure, 40 / alpha)
+    half = xp.sinh(alpha * near / 2) * xp.sinh((alpha - 1) * near / 2)
+    small = xp.log1p(2 * half / xp.cosh(near / 2)) / (alpha - 1)
+    return xp.where(alpha * pure < 40, small, large)[()]
 
 
 def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]:

@@ -1,0 +1,171 @@
+"""Every array argument of every public function: in other libraries' columns, and as no valid one.
+
+The calls are those of `tests/test_bad_input.py`, so a new public function is tried here as well.
+What an array must not be is refused in one clear line, or it is listed here, with its reason.
+"""
+
+import jax
+import jaxtyping
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.test_bad_input import PUBLIC, UNTRIED, VALID, judge
+
+
+def is_array(value):
+    """Whether it is an array or a list of numbers or names."""
+    if isinstance(value, jax.Array):
+        return value.ndim > 0 and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if type(value) in (list, tuple):
+        try:
+            value = np.asarray(value)
+        except ValueError:  # ragged
+            return False
+    return isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "biufU"
+
+
+ARRAYS = {
+    label: names
+    for label in PUBLIC
+    if label not in UNTRIED
+    and (names := [name for name, value in VALID[label].items() if is_array(value)])
+}
+
+
+@pytest.fixture(autouse=True)
+def _annotations_unchecked():
+    """The functions find bad values themselves, without the tests' import hook."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+    plt.close("all")
+
+
+def bad_values(value):
+    """Arrays of the same kind that hardly any function has an answer for."""
+    array = np.asarray(value)
+    if array.dtype.kind == "f":
+        for name, number in (("nan", np.nan), ("infinity", np.inf)):
+            changed = array.copy()
+            changed.flat[-1] = number
+            yield name, changed
+    yield "empty", np.zeros((0, *array.shape[1:]), array.dtype)
+    if array.ndim > 1:
+        yield "narrow", np.zeros((*array.shape[:-1], 0), array.dtype)
+    if array.ndim == 2 and array.shape[0] != array.shape[1]:
+        yield "transposed", array.T
+    if array.ndim == 1 and len(array) > 1:
+        yield "column", array[:, None]
+
+
+ACCEPTED = {
+    # no parameters are personal; an axis of a grid without points is refused by the sweep
+    **{
+        (f"algorithms.{name}", "personal"): "empty"
+        for name in ("FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg")
+    },
+    ("static", "values"): "empty",
+    # rounds without data; a model that has diverged; rounds and nodes that no other argument tells
+    ("monitoring.calibrated_threshold", "errors"): "nan",
+    ("monitoring.page_hinkley", "errors"): "nan infinity transposed",
+    ("monitoring.report", "errors"): "nan infinity",
+    ("streams.from_table", "targets"): "nan",
+    # a loss that is infinite with some probability
+    ("privacy.accounting.monte_carlo_delta", "losses"): "infinity",
+    ("privacy.accounting.monte_carlo_epsilon", "losses"): "infinity",
+    # rows and columns of any number; those of a run are compared with it when it begins
+    ("algorithms.ModelAgnosticFedRelax", "test_set"): "transposed",
+    ("data.replaced_features", "features"): "transposed",
+    ("link.DelayTrace", "table"): "transposed",
+    ("participation.Trace", "table"): "transposed",
+    ("privacy.gaussian_release", "models"): "transposed",
+    ("privacy.laplace_release", "models"): "transposed",
+    ("privacy.matrices.Banded", "columns"): "transposed",
+    **{
+        (f"theory.operators.{name}", "around"): "transposed"
+        for name in ("contractive", "firmly_non_expansive", "lipschitz", "non_expansive")
+    },
+    ("theory.operators.fixed_point", "start"): "transposed",
+    # points, labels and rounds of any shape
+    ("data.randomized_labels", "labels"): "column",
+    ("data.subsample", "targets"): "column",
+    ("descent.minimize", "start"): "column",
+    ("privacy.accounting.pure_composition", "epsilon"): "column",
+    **{("privacy.joint_table", name): "column" for name in ("private", "features", "useful")},
+    ("privacy.private_map", "attributes"): "column",
+    ("privacy.quantized", "values"): "column",
+    ("privacy.reconstruction_error", "attributes"): "column",
+    ("theory.multiagent_privacy.epsilon", "deviation"): "column",
+    ("theory.multiagent_privacy.noise_variance", "deviation"): "column",
+}
+
+
+@pytest.mark.parametrize("label", ARRAYS)
+@pytest.mark.thin(40)
+def test_arrays_without_an_answer_are_refused_or_listed(label):
+    wrong = []
+    for name in ARRAYS[label]:
+        listed = ACCEPTED.get((label, name), "").split()
+        for kind, value in bad_values(VALID[label][name]):
+            verdict = judge(label, name, VALID[label] | {name: value})
+            if verdict != ("accepted" if kind in listed else "clear"):
+                wrong.append(f"{name} = {kind}: {verdict}")
+    assert not wrong, "\n".join(wrong)
+
+
+def columns(value):
+    """The same numbers as lists and as other libraries hold them, with an index of their own."""
+    array = np.asarray(value)
+    yield "list", array.tolist()
+    backwards = range(len(array))[::-1]
+    if array.ndim == 1:
+        yield "series", pd.Series(array, index=backwards)
+        if array.dtype.kind in "iuU":
+            yield "categories", pd.Series(array, index=backwards, dtype="category")
+    elif array.ndim == 2:
+        yield "frame", pd.DataFrame(array, index=backwards)
+    try:
+        import polars as pl
+    except ImportError:
+        return
+    if array.ndim == 1:
+        yield "polars", pl.Series(array.tolist())
+    elif array.ndim == 2:
+        yield "polars", pl.DataFrame({str(i): c.tolist() for i, c in enumerate(array.T)})
+
+
+def numbers(result):
+    """All that a result holds, as arrays."""
+    if isinstance(result, list | tuple | dict):
+        inside = result.values() if isinstance(result, dict) else result
+        return [number for entry in inside for number in numbers(entry)]
+    leaves = jax.tree.leaves(result)
+    return [np.asarray(a, float) for a in leaves if isinstance(a, jax.Array | np.ndarray | float)]
+
+
+#: A list of lists of rows, which are not one table.
+ROWS = {("plotting.draw_partition", "parts")}
+
+
+#: What they compile takes seconds for each column.
+COSTLY = {"clustering.gaussian_mixture", "problems.heterogeneous_softmax"}
+
+
+@pytest.mark.parametrize(
+    "label",
+    [pytest.param(name, marks=pytest.mark.slow) if name in COSTLY else name for name in ARRAYS],
+)
+@pytest.mark.thin(25)
+def test_columns_of_any_library_and_index_are_taken_by_position(label):
+    arguments = VALID[label]
+    wanted = numbers(PUBLIC[label](**arguments))
+    for name in ARRAYS[label]:
+        if (label, name) in ROWS:
+            continue
+        for way, value in columns(arguments[name]):
+            got = numbers(PUBLIC[label](**arguments | {name: value}))
+            assert len(got) == len(wanted), (name, way)
+            for one, other in zip(got, wanted, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-6, err_msg=f"{name} as {way}")
