@@ -44,7 +44,7 @@ DELTA = Setting("delta", 1e-5, "far below one in the number of clients")
 BUDGETS = Setting("epsilon", (0.5, 2.0, 8.0), "of a client, in all rounds")
 STEPS = Setting(
     "step sizes tried",
-    (0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+    (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
     "for each method and budget, by the mean error of the last rounds",
 )
 BANDS = Setting("bands where clients are drawn by turns", (2, 5), "and one, which is DP-SGD")
