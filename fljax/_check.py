@@ -416,6 +416,17 @@ def feature_map(value: Any) -> None:
         )
 
 
+def returned(name: str, value: Any, *shapes: tuple[int, ...]) -> Any:
+    """What a user's function returned; ``ValueError`` unless it has one of these shapes, since
+    arrays of other shapes would be broadcast or fail elsewhere.
+    """
+    if not hasattr(value, "shape") or value.shape not in shapes:
+        found = f"shape {value.shape}" if hasattr(value, "shape") else shown(value)
+        wanted = " or ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{name} must return an array of shape {wanted}, got {found}.")
+    return value
+
+
 def column_names(table: Any) -> list[Any] | None:
     """Of a structured array, a mapping, a data set or a frame; ``None`` of anything else."""
     known = getattr(getattr(table, "dtype", None), "names", None)

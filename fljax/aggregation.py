@@ -94,6 +94,20 @@ class Aggregator:
         """
         raise NotImplementedError
 
+    def of_one_receiver(
+        self,
+        messages: Float[Array, "senders dim"],
+        weights: Float[Array, " senders"],
+        around: Float[Array, " dim"],
+    ) -> Float[Array, " dim"]:
+        """Return :meth:`combine` of a single receiver.
+
+        Raises:
+          ValueError: ``combine`` returned an array of another shape.
+        """
+        found = self.combine(messages[None], weights[None], around[None])
+        return _check.returned(f"{type(self).__name__}.combine", found, (1, *around.shape))[0]
+
 
 def _need(name: str, fewest: int, wanted: int, why: str) -> None:
     if fewest < wanted:

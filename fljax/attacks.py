@@ -208,6 +208,8 @@ class Attack:
           around: ``[M, D]``, or ``[1, D]`` for all: the vector that both ends know.
         """
         lies = self.lie(key, messages, attacking, sending, around)
+        shapes = messages.shape, (1, *messages.shape[1:])
+        lies = _check.returned(f"{type(self).__name__}.lie", lies, *shapes)
         return jnp.where(attacking[:, None], lies, messages)
 
 

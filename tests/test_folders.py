@@ -197,7 +197,7 @@ def test_a_measured_block_is_a_number_of_seeds(block, tmp_path, monkeypatch):
 def test_a_tuning_that_was_saved_is_loaded_and_another_file_is_none(tuned, results, tmp_path):
     one, methods = tuned
     assert fl.Tuned.load(one.save(tmp_path / "tuned.json"), methods).chosen == one.chosen
-    with pytest.raises(FileNotFoundError, match="no file .*none.json"):
+    with pytest.raises(FileNotFoundError, match=r"no file .*none\.json"):
         fl.Tuned.load(tmp_path / "none.json", methods)
     with pytest.raises(ValueError, match="is no text"):
         fl.Tuned.load(fl.save(results, tmp_path / "results.nc"), methods)

@@ -274,7 +274,7 @@ class Inbox:
             receiver, own, own_weight, rows, weights = given
             messages = jnp.concatenate([own[None], delivered(receiver, flat[rows])])
             weights = jnp.concatenate([own_weight[None], weights])
-            return aggregator.combine(messages[None], weights[None], own[None])[0]
+            return aggregator.of_one_receiver(messages, weights, own)
 
         given = (
             jnp.arange(len(rows), dtype=jnp.int32),

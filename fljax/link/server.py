@@ -490,7 +490,7 @@ class Server(Out):
         def one(given: tuple[Array, Array]) -> tuple[Array, Array]:
             number, around = given
             own = jnp.where(home == number, weight, 0)
-            return aggregator.combine(models[None], own[None], around[None])[0], jnp.sum(own)
+            return aggregator.of_one_receiver(models, own, around), jnp.sum(own)
 
         rows = around.reshape(-1, around.shape[-1])
         numbers = jnp.arange(len(rows), dtype=jnp.int32)
@@ -601,7 +601,7 @@ class Server(Out):
 
         def one(given: tuple[Array, Array, Array]) -> Array:
             weights, rows, around = given
-            return aggregator.combine(said[rows][None], weights[None], around[None])[0]
+            return aggregator.of_one_receiver(said[rows], weights, around)
 
         present = (jnp.sum(inside, axis=1, keepdims=True) > 0).astype(said.dtype)
         weights, rows = jax.lax.top_k(inside, most)  # those inside, in their order, and others

@@ -687,8 +687,15 @@ class Problem:
         """
         if self.feature_map is None:
             return self.features
-        values = self.feature_map(self.features)
+        values = self._features_of(self.features)
         return _finite(values) if self._promises else values
+
+    def _features_of(self, inputs: Float[Array, "*points width"]) -> Float[Array, "*points dim"]:
+        """The inputs themselves, or what the feature map makes of them."""
+        if self.feature_map is None:
+            return inputs
+        shape = (*inputs.shape[:-1], self.feature_map.dim)
+        return _check.returned("feature_map", self.feature_map(inputs), shape)
 
     @property
     def _promises(self) -> bool:
@@ -709,7 +716,7 @@ class Problem:
 
     def unusable_samples(self) -> Int[Array, ""]:
         """Number of samples whose features, once mapped, are not finite."""
-        values = self.features if self.feature_map is None else self.feature_map(self.features)
+        values = self._features_of(jnp.asarray(self.features))
         bad = ~jnp.all(jnp.isfinite(values), axis=2) & (jnp.asarray(self.weights) > 0)
         return jnp.sum(bad, dtype=jnp.int32)
 
