@@ -28,7 +28,7 @@ from fljax import _check
 from fljax._arguments import checked
 from fljax._linalg import norm
 from fljax._module import replace
-from fljax.metrics import Metric, Snapshot, as_metric, held_out, judged
+from fljax.metrics import Metric, Snapshot, as_metric, held_out, judged, measured_clients
 from fljax.problems import Problem
 from fljax.problems.problem import value_of
 
@@ -71,10 +71,14 @@ class _Worst:
 
 
 def _each(metric: Metric, now: Snapshot) -> tuple[Array, Array]:
-    """The metric per client, ``[K, ...]``, and which clients are honest, ``[K, 1, ...]``."""
+    """The metric per client, ``[K, ...]``, and which clients count: honest ones that have the data
+    that it is of, ``[K, 1, ...]``.
+    """
     each = metric.measure(now)
-    honest = jnp.ones(len(each), bool) if now.honest is None else now.honest
-    return each, honest.reshape((-1,) + (1,) * (each.ndim - 1))
+    counted = jnp.ones(len(each), bool) if now.honest is None else now.honest
+    if (measured := measured_clients(metric, now)) is not None:
+        counted = counted & measured
+    return each, counted.reshape((-1,) + (1,) * (each.ndim - 1))
 
 
 @checked
@@ -82,7 +86,7 @@ def spread(metric: Metric | str, *, squared: bool = False) -> Metric:
     r"""Standard deviation of a per-client metric over the clients.
 
     It becomes ``<name>_deviation`` in the results, or ``<name>_variance``. Under an attack only the
-    honest clients count.
+    honest clients count, and clients without the data that the metric is of are left out.
 
     Args:
       metric: a per-client metric, or its name, such as ``"client_accuracy"`` and
@@ -127,7 +131,8 @@ def worst(
 
     It becomes ``<name>_worst`` in the results, or for a share such as one tenth
     ``<name>_worst_10``: the mean over the worst :math:`\lceil sK\rceil` clients (Li et al. 2020,
-    fair). Under an attack only the honest clients count.
+    fair). Under an attack only the honest clients count, and clients without the data that the
+    metric is of are left out.
 
     Args:
       metric: as for :func:`spread`.

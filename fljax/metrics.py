@@ -283,6 +283,17 @@ def _has_data(now: Snapshot, changed: Callable[[Any], Any]) -> Bool[Array, " cli
     return there if now.problem.test is not None else there[now.problem.tasks.cluster]
 
 
+def measured_clients(metric: Metric, now: Snapshot) -> Bool[Array, " clients"] | None:
+    """Which clients have the data, held out or for training, that a metric of each client is of;
+    ``None`` for all.
+    """
+    if metric.needs_test or metric.needs_labels:
+        return None if held_out(now.problem) is None else _has_data(now, lambda test: test)
+    if metric.needs_data and now.problem.importance is not None:
+        return jnp.sum(jnp.asarray(now.problem.weights), axis=1) > 0
+    return None
+
+
 def _by_samples(test: Any) -> Any:
     """Held-out data in whose sums over clients all samples count alike, instead of all clients."""
     weights = jnp.asarray(test.weights)
@@ -431,7 +442,8 @@ joint_error = Metric(
     "joint_error", _joint_error, "test error of all together", decibel=True, needs_test=True
 )
 #: Mean loss of each client's model on the client's held-out data, ``[K]``: the validation error of
-#: Algorithm 1 of Jung 2025.
+#: Algorithm 1 of Jung 2025. Zero for clients without held-out data, which
+#: :func:`fljax.fairness.spread` and :func:`fljax.fairness.worst` leave out.
 validation_error = Metric(
     "validation_error",
     _validation_error,
@@ -468,7 +480,8 @@ accuracy = Metric(
 error_rate = Metric(
     "error_rate", _error_rate, "test error rate", needs_labels=True, bounds=(0.0, 1.0)
 )
-#: Test accuracy of each client's model on the client's held-out data, ``[K]``.
+#: Test accuracy of each client's model on the client's held-out data, ``[K]``; zero for clients
+#: without any, as ``validation_error``.
 client_accuracy = Metric(
     "client_accuracy",
     _client_accuracy,
