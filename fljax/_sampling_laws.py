@@ -265,11 +265,12 @@ class _BatchTap(Link):
         steps: int,
         participants: Participants,
         start: Array,
-        draw: Callable[[Array], tuple[Any, Array]],
+        draw: Callable[[Array, Array], tuple[Any, Array]],
         move: Callable[[Array, Array], Array],
     ) -> Array:
         key = jax.random.fold_in(self._batch_key, len(self.batches))
-        self.batches.append((participants, draw(key)[0]))
+        first = jnp.zeros(participants.here.shape, jnp.int32)
+        self.batches.append((participants, draw(key, first)[0]))
         return start
 
 

@@ -20,8 +20,7 @@ from fljax.link import Link, LocalGraphHomomorphic, Memory, Traffic, receivers_o
 from fljax.link import begin as begin_link
 from fljax.metrics import Metric, Snapshot
 from fljax.participation import Participants, Selector
-from fljax.privacy import CentralGaussian, Gap, Notion, promises
-from fljax.privacy.accounting.sampling import amplifies
+from fljax.privacy import CentralGaussian, Gap, NoisyGradients, Notion, promises
 from fljax.privacy.notions import is_gaussian
 from fljax.rounds import Round
 from fljax.simulation import Simulation
@@ -162,11 +161,15 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     trusted server, from its sampling of participants.
     """
     privacy = simulation.privacy
+    algorithm, problem = simulation.algorithm, simulation.problem
     if isinstance(privacy, CentralGaussian):
-        return privacy.plan(simulation.algorithm.selection, simulation.problem.clients, rounds)
+        return privacy.plan(algorithm.selection, problem.clients, rounds)
+    if isinstance(privacy, NoisyGradients):
+        steps = getattr(algorithm, "local_steps", None)
+        return privacy.plan(algorithm.sampling(problem), steps, rounds)
     if not isinstance(privacy, Notion):
         return None
-    return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
+    return privacy.plan(functools.partial(_sensitivity, simulation, problem), rounds)
 
 
 def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
@@ -216,10 +219,28 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         Traffic.none(),
         problem.begin(zeroth),
         () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
-        begin_link(simulation.stages, network, zeroth, said, asleep=pattern is not None),
+        begin_link(
+            simulation.stages,
+            network,
+            zeroth,
+            said,
+            asleep=pattern is not None,
+            counted=problem.dim if _counts_steps(simulation) else None,
+        ),
         missing if _asks(simulation, "needs_noise") else None,
         missing if _asks(simulation, "needs_drift") else None,
     )
+
+
+def _counts_steps(simulation: Simulation) -> bool:
+    """Whether it matters how many local steps each client has taken: of groups of samples that take
+    turns, and of noise that is correlated over them.
+    """
+    privacy = simulation.privacy
+    if isinstance(privacy, NoisyGradients) and privacy.strategy is not None:
+        return True
+    law = simulation.algorithm.sampling(simulation.problem)
+    return law is not None and law.separation > 1
 
 
 def look(
@@ -495,14 +516,9 @@ def _sampled(simulation: Simulation, prepared: Prepared) -> dict[str, Array]:
     if isinstance(privacy, CentralGaussian):
         law = algorithm.selection.law(problem.clients)
         return privacy.sampled(prepared.plan, law, problem.clients)
+    assert isinstance(privacy, NoisyGradients)
     law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
-    amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]
-    drawn = amplified and law.sampling == "drawn"
-    return {
-        "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]
-        "sampling_rate": jnp.asarray(law.rate if amplified else 1.0),
-        "drawn_from": jnp.asarray(records if drawn else 0),
-    }
+    return privacy.sampled(prepared.plan, law, records)
 
 
 def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:

@@ -1,7 +1,8 @@
 r"""Noise on the gradients of clients: what makes stochastic gradient descent DP-SGD."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -9,12 +10,23 @@ from fljax import _check
 from fljax._generator import private_normal
 from fljax._module import module, replace, static
 from fljax._numerics import represented
+from fljax.participation import Law
+from fljax.privacy import correlation
+from fljax.privacy.correlation import Coding, Turns
+from fljax.privacy.matrices import Strategy
 from fljax.problems import Problem
 
-__all__ = ["NoisyGradients"]
+__all__ = ["NoisyGradients", "Plan"]
 
 #: Sensitivity of a sum of gradients, in multiples of the clip, by relation of neighbors.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
+
+
+class Plan(NamedTuple):
+    """What is fixed for a whole run in which samples take turns, or noise is correlated."""
+
+    turns: Turns  # of the participations of a sample
+    steps: Array | int  # of a client in a round, at most
 
 
 @module
@@ -32,10 +44,19 @@ class NoisyGradients:
     client are computed from these noisy gradients. Clients keep their batches secret, so that
     privacy is amplified by sampling, for which :func:`fljax.privacy.spent` accounts.
 
+    With a strategy the noise of a client is correlated over its own steps, from the first to the
+    last of the run: with :math:`x` its gradients in deviations of their noise, it perturbs
+    :math:`\theta=Cx` by independent noise :math:`g`, on the grid of
+    :func:`fljax.privacy.discrete.perturbed`, and descends along the rows of
+    :math:`C^{-1}(\theta+g)`, a function of perturbed numbers. A step costs as much memory as the
+    strategy has bands or buffers, twice for every client.
+
     Args:
       noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in multiples of the
         clip.
       clip: :math:`c>0`, of per-sample loss gradients.
+      strategy: :math:`C`, of :mod:`fljax.privacy.matrices`, for as many rounds as a client takes
+        steps in the run; independent noise by default.
       neighbors: ``"add-or-remove"``: a sample of one client is present or its place is empty;
         ``"replace"``: it is replaced by another one. The divisor is public and the same for both
         neighbors.
@@ -48,15 +69,40 @@ class NoisyGradients:
       sample (``"add-or-remove"``) or of a fixed number of samples (``"replace"``), against those
       who do not see the batches.
 
+      Where groups of samples take turns (``FedDPSGD(turns=b)``), a client pays only in the steps in
+      which its first group has its turn, and under a strategy for the :math:`k`-th turn as many
+      times :math:`1/(2z^2)` as it adds to the squared sensitivity of :math:`C`
+      (:meth:`~fljax.privacy.matrices.Strategy.participation_costs`): rows of :math:`x` that depend
+      on what was released before cost no more than fixed ones (Denisov et al. 2022). A strategy of
+      at most :math:`b` bands is amplified by cyclic Poisson sampling
+      (:func:`~fljax.privacy.accounting.cyclic_poisson_epsilon`; Choquette-Choo et al. 2023,
+      Theorem 4); one of more, such as every :class:`~fljax.privacy.matrices.BufferedToeplitz`, is
+      not amplified.
+
     Raises:
-      ValueError: numbers out of their ranges.
+      ValueError: numbers out of their ranges; more steps than a strategy is made for.
 
     Reference:
-      Abadi et al. 2016, Algorithm 1.
+      Abadi et al. 2016, Algorithm 1; Choquette-Choo et al. 2023 (strategies).
+
+    Example:
+      DP-SGD with the noise of BandMF: at equal epsilon, with less of it in the sum of all steps.
+
+      >>> import jax, fljax as fl
+      >>> strategy = fl.privacy.matrices.optimize_banded_toeplitz(40, bands=4, separation=4)
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=10, samples=200, dim=3),
+      ...     algorithm=fl.algorithms.FedDPSGD(0.1, local_steps=2, sampling_rate=0.2, turns=4),
+      ...     privacy=fl.privacy.NoisyGradients(1.0, clip=2.0, strategy=strategy),
+      ... )
+      >>> results = fl.run(simulation, rounds=20, record_every=10)
+      >>> fl.privacy.spent(results, delta=1e-5).epsilon.values.round(1).tolist()
+      [4.0, 5.0]
     """
 
     noise_multiplier: Float[Array, ""] | float
     clip: Float[Array, ""] | float = 1.0
+    strategy: Strategy | None = None
     neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
 
     scope: ClassVar[str] = "gradient"
@@ -69,6 +115,8 @@ class NoisyGradients:
             "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
         )
         _check.positive("clip", self.clip, "It is the largest norm of a sample's gradient.")
+        if self.strategy is not None:
+            _check.kind("strategy", self.strategy, Strategy)
         _check.choice("neighbors", self.neighbors, _MOVED)
 
     def gradient(
@@ -112,5 +160,99 @@ class NoisyGradients:
     def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:
         """Return what ``times`` releases of each client add to the ledger."""
         releases = times.astype(dtype)
-        rho = (self.moved / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
-        return {"rho": rho * releases, "releases": releases}
+        return {"rho": self._rho(dtype) * releases, "releases": releases}
+
+    def _rho(self, dtype: Any) -> Array:
+        """Of one release of independent noise."""
+        return (self.moved / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
+
+    # Turns and strategies ------------------------------------------------------------------------
+
+    def plan(self, law: Law, steps: int | None, rounds: int) -> Plan | None:
+        """Return what is fixed for a run; ``None`` where samples take no turns and noise is
+        independent.
+
+        Args:
+          law: of batches.
+          steps: of a client in a round, at most; ``None`` if that is not known.
+          rounds: of the run.
+
+        Raises:
+          ValueError: an unknown number of steps; more of them than a strategy is made for.
+        """
+        if self.strategy is None and law.separation == 1:
+            return None
+        if steps is None:
+            raise ValueError(
+                "what a strategy or turns of samples cost depends on how many steps a client takes "
+                "in a round; give the algorithm a field or property local_steps with their number."
+            )
+        turns = correlation.turns(self.strategy, law, rounds * steps)
+        # Each term is also rounded as a sum with the regularizer's gradient, and divided.
+        return Plan(turns._replace(roundings=turns.roundings + 2), steps)
+
+    def begin(self, dim: int, dtype: Any, clients: int) -> Coding | None:
+        """Return the strategy's state of every client before its first step, ``[K, ...]``."""
+        if self.strategy is None:
+            return None
+        one = correlation.begin(self.strategy, dim, dtype)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), one)
+
+    def encoded(
+        self, plan: Plan, coding: Coding, rows: Float[Array, "clients dim"]
+    ) -> tuple[Coding, Float[Array, "clients dim"], Float[Array, " clients"]]:
+        """Return the next states, the encoded gradients, and how far roundings may move each.
+
+        Args:
+          plan: of the run.
+          coding: of these clients.
+          rows: their gradients, in deviations of their noise.
+        """
+        strategy = self.strategy
+        assert strategy is not None
+        return jax.vmap(lambda state, row: correlation.encoded(strategy, plan.turns, state, row))(
+            coding, rows
+        )
+
+    def decoded(
+        self, coding: Coding, rows: Float[Array, "clients dim"]
+    ) -> tuple[Coding, Float[Array, "clients dim"]]:
+        """Return the next states, and gradients from what was perturbed of them.
+
+        Args:
+          coding: of these clients.
+          rows: as they were released, in deviations of their noise.
+        """
+        strategy = self.strategy
+        assert strategy is not None
+        return jax.vmap(lambda state, row: correlation.decoded(strategy, state, row))(coding, rows)
+
+    def spent_by_turns(
+        self, plan: Plan, number: Int[Array, " clients"], dtype: Any
+    ) -> dict[str, Array]:
+        """Return what a step of each client adds to its ledger.
+
+        Args:
+          plan: of the run.
+          number: ``[M]``, the number of the client's step, from zero.
+          dtype: of the ledger.
+        """
+        # Of the steps of a cycle the first is in the turn of the group that had most turns so far.
+        first = number % plan.turns.separation == 0
+        cost = plan.turns.costs.at[number // plan.turns.separation]
+        cost = cost.get(mode="fill", fill_value=jnp.inf)  # beyond the plan nothing is known
+        rho = self._rho(dtype) * cost.astype(dtype)
+        return {"rho": jnp.where(first, rho, 0), "releases": first.astype(dtype)}
+
+    def sampled(self, plan: Plan | None, law: Law, records: Array) -> dict[str, Array]:
+        """Return what :func:`fljax.privacy.spent` needs for amplification by sampling.
+
+        Args:
+          plan: of the run.
+          law: of batches.
+          records: samples of the client with the fewest.
+        """
+        costs = jnp.ones(1) if plan is None else plan.turns.costs
+        return correlation.sampled(
+            self.strategy, self.noise_multiplier, costs, law, self.neighbors, records
+        )

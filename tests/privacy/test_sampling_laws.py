@@ -268,8 +268,8 @@ def run_with_batches(kind, network=False, **settings):
 
 @fl.module
 class OtherBatches(FedDPSGD):
-    def _drawn(self, key, data):
-        return super()._drawn(jax.random.fold_in(key, 1), data)
+    def _drawn(self, key, data, number):
+        return super()._drawn(jax.random.fold_in(key, 1), data, number)
 
 
 @fl.module
@@ -280,7 +280,7 @@ class OtherBatchesDeclared(OtherBatches):
 
 @fl.module
 class AllSamples(OtherBatchesDeclared):
-    def _drawn(self, key, data):
+    def _drawn(self, key, data, number):
         return data, data.influence
 
     def sampling(self, problem):
@@ -289,8 +289,8 @@ class AllSamples(OtherBatchesDeclared):
 
 @fl.module
 class FirstSample(OtherBatchesDeclared):
-    def _drawn(self, key, data):
-        batch, share = super()._drawn(key, data)
+    def _drawn(self, key, data, number):
+        batch, share = super()._drawn(key, data, number)
         return replace(batch, weights=batch.weights.at[:, 0].set(share)), share
 
     def sampling(self, problem):
@@ -301,7 +301,7 @@ class FirstSample(OtherBatchesDeclared):
 class WholeBlocks(OtherBatchesDeclared):
     """Every sample as often as declared, but five of them together."""
 
-    def _drawn(self, key, data):
+    def _drawn(self, key, data, number):
         weights, rate = jnp.asarray(data.weights), jnp.asarray(0.2, data.dtype)
         blocks = weights.shape[0], weights.shape[1] // 5
         drawn = jnp.repeat(jax.random.uniform(key, blocks, data.dtype) < rate, 5, axis=1)
