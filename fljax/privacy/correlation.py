@@ -29,6 +29,7 @@ __all__ = [
     "begin",
     "decoded",
     "encoded",
+    "overlaps",
     "participation_costs",
     "sampled",
     "turns",
@@ -66,7 +67,7 @@ def turns(strategy: Strategy | None, law: Law, rows: int) -> Turns:
     costs = jnp.asarray(participation_costs(strategy, law, rows))
     if strategy is None:
         return Turns(costs, 1, 0, law.separation)
-    affected = rows if _meets(strategy, law) else min(strategy.bands or rows, rows)
+    affected = rows if overlaps(strategy, law) else min(strategy.bands or rows, rows)
     return Turns(costs, affected, strategy.roundings(rows), law.separation)
 
 
@@ -111,8 +112,10 @@ def _participation_costs(
     return jax.tree.unflatten(structure, leaves).participation_costs(rows, gap)
 
 
-def _meets(strategy: Strategy, law: Law) -> bool:
+def overlaps(strategy: Strategy | None, law: Law) -> bool:
     """Whether one row may hold two participations."""
+    if strategy is None:
+        return False
     return strategy.bands is None or strategy.bands > law.separation
 
 
@@ -120,8 +123,7 @@ def amplified(strategy: Strategy | None, law: Law, neighbors: str) -> bool:
     """Whether secret sampling by this law amplifies the guarantee: its theorem is known for these
     neighbors, and no row holds two participations.
     """
-    alone = strategy is None or not _meets(strategy, law)
-    return alone and amplifies(law.sampling, neighbors)
+    return not overlaps(strategy, law) and amplifies(law.sampling, neighbors)
 
 
 def sampled(

@@ -97,7 +97,7 @@ class NoisyGradients:
       ... )
       >>> results = fl.run(simulation, rounds=20, record_every=10)
       >>> fl.privacy.spent(results, delta=1e-5).epsilon.values.round(1).tolist()
-      [4.0, 5.0]
+      [3.9, 5.0]
     """
 
     noise_multiplier: Float[Array, ""] | float

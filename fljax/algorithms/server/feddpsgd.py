@@ -259,7 +259,7 @@ def _in_turn(data: Problem, number: Int[Array, " clients"] | int, turns: int) ->
     everyone = jnp.arange(data.clients, dtype=jnp.int32)[:, None]
     most = -(-jnp.shape(data.weights)[1] // turns)
     first = jnp.broadcast_to(jnp.asarray(number, jnp.int32) % turns, data.clients)
-    rows = first[:, None] + turns * jnp.arange(most, dtype=jnp.int32)
+    rows = first[:, None] + turns * jnp.arange(most, dtype=jnp.int32)[None]
     weights = jnp.asarray(data.weights).at[everyone, rows].get(mode="fill", fill_value=0)
     return replace(data.take(everyone[:, 0], rows), weights=turns * weights)
 
