@@ -518,6 +518,7 @@ def _sampled(simulation: Simulation, prepared: Prepared) -> dict[str, Array]:
         return privacy.sampled(prepared.plan, law, problem.clients)
     assert isinstance(privacy, NoisyGradients)
     law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
+    assert law is not None  # or there is no plan
     return privacy.sampled(prepared.plan, law, records)
 
 

@@ -489,6 +489,7 @@ def worst_neighbors(
     if (strategy := getattr(privacy, "strategy", None)) is not None:
         algorithm = simulation.algorithm
         law = algorithm.selection.law(clients) if central else algorithm.sampling(problem)
+        assert law is not None  # or the simulation has no plan
         if correlation.overlaps(strategy, law):
             raise ValueError(
                 f"under {type(strategy).__name__} one message may hold several participations, and "

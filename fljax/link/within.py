@@ -161,14 +161,15 @@ class Within(Out):
         scale = inexact * mechanism.scale(share)
         sensitivity = inexact * mechanism.sensitivity(share)
         noise = PrivateNoise(mechanism.draw(key, model.shape, model.dtype), scale)
-        clean = batch.gradient(model)
-        rounding = 2 * rounded_off(clean)  # of the regularizer's gradient, and onto the grid
         if coding is None:
+            clean = batch.gradient(model)
+            rounding = 2 * rounded_off(clean)  # of the regularizer's gradient, and onto the grid
             left = self._leave(clean, noise, sensitivity, spent, clients, present, rounding)
             return left, None
         assert self._plan is not None  # where there is a strategy
         # Where nothing hides anything there is nothing to hide: rows of clients without samples.
         unit = jnp.where(scale > 0, scale, 1)[:, None]
+        clean = batch.loss_gradient(model)
         coding, encoded, moved = mechanism.encoded(self._plan, coding, clean / unit)
         encoded = unit * encoded
         noise = noise._replace(releases=self._plan.turns.affected)
@@ -177,7 +178,9 @@ class Within(Out):
         rounding = unit[:, 0] * moved + 2 * rounded_off(encoded)
         left = self._leave(encoded, noise, sensitivity, spent, clients, present, rounding)
         coding, decoded = mechanism.decoded(coding, left / unit)
-        return jnp.where(present[:, None], unit * decoded, 0), coding
+        # The regularizer's gradient is public: it needs neither noise nor encoding.
+        gradient = unit * decoded + batch.regularizer_gradient(model)
+        return jnp.where(present[:, None], gradient, 0), coding
 
     def _within(self, step: Array) -> "Within":
         """A link for one of several steps in a round: what leaves in it is added up afterwards."""

@@ -45,11 +45,11 @@ class NoisyGradients:
     privacy is amplified by sampling, for which :func:`fljax.privacy.spent` accounts.
 
     With a strategy the noise of a client is correlated over its own steps, from the first to the
-    last of the run: with :math:`x` its gradients in deviations of their noise, it perturbs
+    last of the run: with :math:`x` its sums of gradients in deviations of their noise, it perturbs
     :math:`\theta=Cx` by independent noise :math:`g`, on the grid of
     :func:`fljax.privacy.discrete.perturbed`, and descends along the rows of
-    :math:`C^{-1}(\theta+g)`, a function of perturbed numbers. A step costs as much memory as the
-    strategy has bands or buffers, twice for every client.
+    :math:`C^{-1}(\theta+g)`, a function of perturbed numbers. Between its steps each client keeps
+    two vectors as long as a model for each band, or buffer, of the strategy.
 
     Args:
       noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in multiples of the
@@ -168,7 +168,7 @@ class NoisyGradients:
 
     # Turns and strategies ------------------------------------------------------------------------
 
-    def plan(self, law: Law, steps: int | None, rounds: int) -> Plan | None:
+    def plan(self, law: Law | None, steps: int | None, rounds: int) -> Plan | None:
         """Return what is fixed for a run; ``None`` where samples take no turns and noise is
         independent.
 
@@ -178,8 +178,15 @@ class NoisyGradients:
           rounds: of the run.
 
         Raises:
-          ValueError: an unknown number of steps; more of them than a strategy is made for.
+          ValueError: an unknown law, an unknown number of steps; more of them than a strategy is
+            made for.
         """
+        if law is None:
+            raise ValueError(
+                "how the algorithm draws batches is not known: its method 'sampling' returns None. "
+                "Let it return their fljax.participation.Law; Law(1.0) where all samples are in "
+                "every step."
+            )
         if self.strategy is None and law.separation == 1:
             return None
         if steps is None:
@@ -188,8 +195,8 @@ class NoisyGradients:
                 "in a round; give the algorithm a field or property local_steps with their number."
             )
         turns = correlation.turns(self.strategy, law, rounds * steps)
-        # Each term is also rounded as a sum with the regularizer's gradient, and divided.
-        return Plan(turns._replace(roundings=turns.roundings + 2), steps)
+        # Each term is also rounded as it is divided by the deviation of its noise.
+        return Plan(turns._replace(roundings=turns.roundings + 1), steps)
 
     def begin(self, dim: int, dtype: Any, clients: int) -> Coding | None:
         """Return the strategy's state of every client before its first step, ``[K, ...]``."""

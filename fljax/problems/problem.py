@@ -924,7 +924,11 @@ class Problem:
         r"""A subgradient of each client's :math:`f_k`; the regularizer is public and never
         clipped.
         """
-        return self.loss_gradient(w) + self.share[:, None] * self.regularizer.gradient(w)
+        return self.loss_gradient(w) + self.regularizer_gradient(w)
+
+    def regularizer_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+        r"""A subgradient of each client's :math:`\frac\lambda KR`."""
+        return self.share[:, None] * self.regularizer.gradient(w)
 
     # What some algorithms read of a model beside its gradient ----------------------------------
 

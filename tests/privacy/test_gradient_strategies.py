@@ -240,15 +240,15 @@ def test_nothing_leaves_but_perturbed_under_a_strategy():
 
 @pytest.mark.slow
 def test_long_sums_of_gradients_in_single_precision_are_nominal():
-    """Of large public gradients of the regularizer, beside a small clip."""
+    """Of many samples, whatever public gradients the regularizer has."""
     with jax.enable_x64(False):
-        problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=4, dim=3)
-        problem = replace(problem, strength=jnp.float32(3.0)).starting_at(np.full(3, 100.0))
         strategy = matrices.BufferedToeplitz(scale=[0.5], decay=[1.0])
-        for clip, nominal in ((1e-4, True), (10.0, False)):
-            budget = NoisyGradients(1.0, clip=clip, strategy=strategy)
+        budget = NoisyGradients(1.0, clip=1e-3, strategy=strategy)
+        for samples, rounds, nominal in ((400, 100, True), (4, 20, False)):
+            problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=samples, dim=3)
+            problem = replace(problem, strength=jnp.float32(3.0)).starting_at(np.full(3, 100.0))
             simulation = fl.Simulation(problem, FedDPSGD(1e-3), privacy=budget)
-            results = fl.run(simulation, 50, record_every=50)
+            results = fl.run(simulation, rounds, record_every=rounds)
             assert bool(results.nominal) == nominal
 
 
@@ -330,9 +330,16 @@ class WithoutLaw(FedDPSGD):
         return super()._drawn(key, data, number)
 
 
+@fl.module
+class UnknownLaw(FedDPSGD):
+    def sampling(self, problem):
+        return None
+
+
 @pytest.mark.parametrize(
     ("build", "match"),
     [
+        (lambda: simulate(UnknownLaw(0.1), NoisyGradients(1.0)), "its method 'sampling' returns"),
         (lambda: NoisyGradients(1.0, strategy=3), "strategy must be an instance of .*Strategy"),
         (lambda: FedDPSGD(0.1, turns=0), "turns must be"),
         (lambda: FedDPSGD(0.1, turns=2, batch=3), "draws from all samples of a client in every"),
