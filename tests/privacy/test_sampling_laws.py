@@ -312,6 +312,20 @@ class WholeBlocks(OtherBatchesDeclared):
         return Law(0.2, sampling="poisson")
 
 
+@fl.module
+class FewerTurns(OtherBatchesDeclared):
+    """Three groups of samples, declared as four."""
+
+    def sampling(self, problem):
+        return Law(0.25, separation=4)
+
+
+@fl.module
+class DrawnByTurns(OtherBatchesDeclared):
+    def sampling(self, problem):
+        return Law(0.1, separation=2, sampling="poisson")
+
+
 def test_no_budget_for_batches_without_a_law():
     with pytest.raises(ValueError, match="does not say how it draws samples"):
         run_with_batches(OtherBatches, sampling_rate=0.1)
@@ -324,6 +338,8 @@ def test_no_budget_for_batches_without_a_law():
         (FirstSample, {"sampling_rate": 0.1}, "takes sample 0 in"),
         (FirstSample, {"sampling_rate": 0.1, "network": True}, "takes sample 0 in"),
         (WholeBlocks, {}, "together in"),
+        (FewerTurns, {"turns": 3}, "is in one 3 steps after another"),
+        (DrawnByTurns, {"turns": 2, "sampling_rate": 0.2}, "turns.*or declare sampling=None"),
     ],
 )
 def test_batches_refute_a_wrong_law(kind, settings, text):
@@ -338,6 +354,7 @@ def test_batches_refute_a_wrong_law(kind, settings, text):
         {"sampling_rate": 0.01, "capacity": 25},
         {"batch": 4},
         {"batch": 4, "network": True},
+        {"turns": 3},
     ],
 )
 def test_batches_agree_with_a_right_law(settings):
