@@ -26,10 +26,10 @@ Z, CLIP = 0.8, 0.5
 ROUNDS, STEPS = 6, 2
 
 STRATEGIES = {
+    "buffers": matrices.BufferedToeplitz(scale=[0.3, 0.2], decay=[0.9, 0.4]),
     "banded square root": matrices.square_root(3),
     "negative entries": matrices.Toeplitz([1.0, -0.5, 0.25]),
     "inverse square root": matrices.inverse_square_root(3),
-    "buffers": matrices.BufferedToeplitz(scale=[0.3, 0.2], decay=[0.9, 0.4]),
     "columns of norm one": matrices.column_normalized(matrices.square_root(4), ROUNDS * STEPS),
 }
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
