@@ -150,6 +150,16 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             each=dtype.itemsize,
             mend="take a law of shorter delays",
         )
+    if isinstance(simulation.privacy, NoisyGradients) and simulation.privacy.strategy is not None:
+        budget, problem = simulation.privacy, simulation.problem
+        kept = jax.eval_shape(lambda: budget.begin(problem.dim, problem.dtype, 1))
+        check_fits(
+            "what clients keep of a strategy between their steps",
+            clients,
+            sum(leaf.size for leaf in jax.tree.leaves(kept)),
+            each=problem.dtype.itemsize,
+            mend="take one of fewer bands, or of a few buffers (BufferedToeplitz)",
+        )
     if hasattr(simulation.privacy, "check"):
         size = simulation.algorithm.message_size_of(simulation.problem)
         simulation.privacy.check(size, rounds)
@@ -165,6 +175,8 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     if isinstance(privacy, CentralGaussian):
         return privacy.plan(algorithm.selection, problem.clients, rounds)
     if isinstance(privacy, NoisyGradients):
+        if privacy.parts is not None:
+            problem.check_parts(privacy.parts)
         steps = getattr(algorithm, "local_steps", None)
         return privacy.plan(algorithm.sampling(problem), steps, rounds)
     if not isinstance(privacy, Notion):

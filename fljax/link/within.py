@@ -158,28 +158,33 @@ class Within(Out):
         # Noise grows with what rounding inside of the gradient adds to a sample's influence.
         batch = mechanism.clipped(batch, share)
         inexact = 1 + batch.gradient_rounding() / mechanism.moved
-        scale = inexact * mechanism.scale(share)
-        sensitivity = inexact * mechanism.sensitivity(share)
-        noise = PrivateNoise(mechanism.draw(key, model.shape, model.dtype), scale)
-        if coding is None:
+        drawn = mechanism.draw(key, model.shape, model.dtype)
+        if mechanism.alone:
+            noise = PrivateNoise(drawn, inexact * mechanism.scale(share))
+            sensitivity = inexact * mechanism.sensitivity(share)
             clean = batch.gradient(model)
             rounding = 2 * rounded_off(clean)  # of the regularizer's gradient, and onto the grid
             left = self._leave(clean, noise, sensitivity, spent, clients, present, rounding)
             return left, None
-        assert self._plan is not None  # where there is a strategy
-        # Where nothing hides anything there is nothing to hide: rows of clients without samples.
-        unit = jnp.where(scale > 0, scale, 1)[:, None]
-        clean = batch.loss_gradient(model)
-        coding, encoded, moved = mechanism.encoded(self._plan, coding, clean / unit)
-        encoded = unit * encoded
-        noise = noise._replace(releases=self._plan.turns.affected)
-        sensitivity = sensitivity * jnp.sqrt(self._plan.turns.costs[0]).astype(sensitivity.dtype)
-        # Of the product with the unit, and onto the grid.
-        rounding = unit[:, 0] * moved + 2 * rounded_off(encoded)
-        left = self._leave(encoded, noise, sensitivity, spent, clients, present, rounding)
-        coding, decoded = mechanism.decoded(coding, left / unit)
+        # In deviations of its noise, in which all numbers have the same noise.
+        unit = inexact * mechanism.units(share, model.shape[1])
+        exposed = (share > 0).astype(model.dtype)
+        row = mechanism.loss_gradient(batch, model) / unit
+        sensitivity = exposed * jnp.asarray(mechanism.moved / mechanism.multiplier, row.dtype)
+        noise = PrivateNoise(drawn, exposed)
+        rounding = rounded_off(row)  # of the division
+        if coding is not None:
+            assert self._plan is not None
+            turns = self._plan.turns
+            coding, row, rounding = mechanism.encoded(self._plan, coding, row)
+            sensitivity = sensitivity * jnp.sqrt(turns.costs[0]).astype(row.dtype)
+            noise = noise._replace(releases=turns.affected)
+        rounding = rounding + rounded_off(row)  # onto the grid
+        left = self._leave(row, noise, sensitivity, spent, clients, present, rounding)
+        if coding is not None:
+            coding, left = mechanism.decoded(coding, left)
         # The regularizer's gradient is public: it needs neither noise nor encoding.
-        gradient = unit * decoded + batch.regularizer_gradient(model)
+        gradient = unit * left + batch.regularizer_gradient(model)
         return jnp.where(present[:, None], gradient, 0), coding
 
     def _within(self, step: Array) -> "Within":

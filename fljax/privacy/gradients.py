@@ -4,11 +4,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._generator import private_normal
-from fljax._module import module, replace, static
+from fljax._linalg import norm
+from fljax._module import float_array, module, replace, static
 from fljax._numerics import represented
 from fljax.participation import Law
 from fljax.privacy import correlation
@@ -51,20 +53,30 @@ class NoisyGradients:
     :math:`C^{-1}(\theta+g)`, a function of perturbed numbers. Between its steps each client keeps
     two vectors as long as a model for each band, or buffer, of the strategy.
 
+    With ``parts`` each part of a sample's gradient, such as those of a network's layers, is clipped
+    by itself, and has noise of its own: part :math:`i` to :math:`c_i`, with noise of deviation
+    :math:`z_ic_i`. In deviations of their noise all parts together are one vector that a sample
+    moves by :math:`1/\bar z` at most, :math:`\bar z^{-2}=\sum_iz_i^{-2}`, so that a step is one
+    Gaussian release of multiplier :math:`\bar z`.
+
     Args:
       noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in multiples of the
-        clip.
-      clip: :math:`c>0`, of per-sample loss gradients.
+        clip; with parts one for all, or of each.
+      clip: :math:`c>0`, of per-sample loss gradients; with parts one for all, or of each.
       strategy: :math:`C`, of :mod:`fljax.privacy.matrices`, for as many rounds as a client takes
         steps in the run; independent noise by default.
       neighbors: ``"add-or-remove"``: a sample of one client is present or its place is empty;
         ``"replace"``: it is replaced by another one. The divisor is public and the same for both
         neighbors.
+      parts: numbers of parameters of the parts, which are all of a model one after the other;
+        ``problem.pieces`` for the arrays of a network's parameters. A gradient is one part by
+        default.
 
     Guarantees:
       The ledger's zCDP of every client for any one of its samples, whatever the data, against those
       who see all messages and even the batches: each step is a Gaussian release of multiplier
-      :math:`z`, :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). The
+      :math:`z`, :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``); with
+      parts the sum of these over all parts. The
       amplified epsilon, where each step draws a new batch, with the same probability for each
       sample (``"add-or-remove"``) or of a fixed number of samples (``"replace"``), against those
       who do not see the batches.
@@ -80,10 +92,12 @@ class NoisyGradients:
       not amplified.
 
     Raises:
-      ValueError: numbers out of their ranges; more steps than a strategy is made for.
+      ValueError: numbers out of their ranges; more steps than a strategy is made for; numbers of
+        parts without parts, or of others than these; parts that are not all of a model.
 
     Reference:
-      Abadi et al. 2016, Algorithm 1; Choquette-Choo et al. 2023 (strategies).
+      Abadi et al. 2016, Algorithm 1; McMahan & Andrew 2018 (parts as one joint mechanism);
+      Choquette-Choo et al. 2023 (strategies).
 
     Example:
       DP-SGD with the noise of BandMF: at equal epsilon, with less of it in the sum of all steps.
@@ -100,10 +114,11 @@ class NoisyGradients:
       [3.9, 5.0]
     """
 
-    noise_multiplier: Float[Array, ""] | float
-    clip: Float[Array, ""] | float = 1.0
+    noise_multiplier: Float[Array, "*parts"] | float
+    clip: Float[Array, "*parts"] | float = 1.0
     strategy: Strategy | None = None
     neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
+    parts: tuple[int, ...] | None = static(default=None)
 
     scope: ClassVar[str] = "gradient"
     reference: ClassVar[str] = "abadi2016"
@@ -111,6 +126,15 @@ class NoisyGradients:
     gaussian_noise: ClassVar[bool] = True
 
     def validate(self) -> None:
+        if self.parts is not None:
+            object.__setattr__(self, "parts", tuple(self.parts))
+            for size in self.parts:
+                _check.count("parts", size, hint="They are numbers of parameters.")
+        for name in ("noise_multiplier", "clip"):
+            given = getattr(self, name)
+            if np.ndim(given):
+                self._check_each(name, given)
+                object.__setattr__(self, name, float_array(name, given))
         _check.positive(
             "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
         )
@@ -118,6 +142,13 @@ class NoisyGradients:
         if self.strategy is not None:
             _check.kind("strategy", self.strategy, Strategy)
         _check.choice("neighbors", self.neighbors, _MOVED)
+
+    def _check_each(self, name: str, given: Any) -> None:
+        """Raise ``ValueError`` unless these are numbers of the parts."""
+        count = 0 if self.parts is None else len(self.parts)
+        if np.shape(given) != (count,):
+            wanted = f"or one of each of the {count} parts" if count else "(there are no parts=)"
+            raise ValueError(f"{name} must be one number {wanted}, got {_check.shown(given)}.")
 
     def gradient(
         self, batch: Problem, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
@@ -129,12 +160,30 @@ class NoisyGradients:
           model: ``[K, D]``.
           share: ``[K]``, the largest weight that a sample can have, and has.
         """
-        return self.clipped(batch, share).gradient(model)
+        own = self.clipped(batch, share)
+        return self.loss_gradient(own, model) + own.regularizer_gradient(model)
+
+    def loss_gradient(
+        self, clipped: Problem, model: Float[Array, "clients dim"]
+    ) -> Float[Array, "clients dim"]:
+        """Return the gradient of every client's losses.
+
+        Args:
+          clipped: the batch, of :meth:`clipped`.
+          model: ``[K, D]``.
+        """
+        if self.parts is None:
+            return clipped.loss_gradient(model)
+        clips = jnp.broadcast_to(jnp.asarray(self.clip, model.dtype), len(self.parts))
+        return clipped.loss_gradient_in_parts(model, self.parts, clips)
 
     def clipped(self, batch: Problem, share: Float[Array, " clients"]) -> Problem:
         """Return the batch with clipped per-sample gradients, no sample of more than its share."""
         weights = jnp.minimum(batch.weights, share[:, None])
-        return replace(batch, weights=weights, clip=jnp.asarray(self.clip, weights.dtype))
+        clip = jnp.asarray(self.clip, weights.dtype)
+        if self.parts is not None:  # of all parts of a gradient together
+            clip = jnp.sqrt(jnp.sum(jnp.broadcast_to(clip, len(self.parts)) ** 2))
+        return replace(batch, weights=weights, clip=clip)
 
     @property
     def moved(self) -> float:
@@ -145,8 +194,33 @@ class NoisyGradients:
         """Draw noise of deviation one; the key is consumed."""
         return private_normal(key, shape, dtype)
 
+    @property
+    def multiplier(self) -> Array | float:
+        """The noise multiplier of a step; of all parts together."""
+        if self.parts is None:
+            return self.noise_multiplier
+        each = jnp.broadcast_to(jnp.asarray(self.noise_multiplier), len(self.parts))
+        return 1 / norm(1 / each)
+
+    @property
+    def alone(self) -> bool:
+        """Whether noise is independent and the same for all numbers of a gradient."""
+        return self.strategy is None and self.parts is None
+
+    def units(self, share: Float[Array, " clients"], dim: int) -> Float[Array, "clients dim"]:
+        """Standard deviation of the noise on each number of each client's gradient; one where
+        nothing has to be hidden.
+        """
+        there = jnp.broadcast_to((share > 0)[:, None], (len(share), dim))
+        each = jnp.asarray(self.noise_multiplier * self.clip, share.dtype)
+        if each.ndim:
+            assert self.parts is not None
+            each = jnp.repeat(each, np.array(self.parts), total_repeat_length=dim)
+        sizes = jnp.broadcast_to(each, dim)[None] * share[:, None]
+        return jnp.where(there, represented(sizes, there), 1)
+
     def scale(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
-        """Standard deviation of the noise on each client's gradient."""
+        """Standard deviation of the noise on each client's gradient, of one part."""
         return self.noise_multiplier * self._most(share)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
@@ -164,7 +238,7 @@ class NoisyGradients:
 
     def _rho(self, dtype: Any) -> Array:
         """Of one release of independent noise."""
-        return (self.moved / jnp.asarray(self.noise_multiplier, dtype)) ** 2 / 2
+        return (self.moved / jnp.asarray(self.multiplier, dtype)) ** 2 / 2
 
     # Turns and strategies ------------------------------------------------------------------------
 
@@ -261,5 +335,5 @@ class NoisyGradients:
         """
         costs = jnp.ones(1) if plan is None else plan.turns.costs
         return correlation.sampled(
-            self.strategy, self.noise_multiplier, costs, law, self.neighbors, records
+            self.strategy, self.multiplier, costs, law, self.neighbors, records
         )

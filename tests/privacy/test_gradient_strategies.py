@@ -365,6 +365,13 @@ def test_more_steps_than_a_strategy_is_made_for_are_refused():
         fl.run(simulation, ROUNDS + 1)
 
 
+def test_a_strategy_that_does_not_fit_is_refused():
+    problem = fl.problems.ridge(jax.random.key(0), clients=2000, samples=1, dim=2000)
+    budget = NoisyGradients(1.0, strategy=matrices.square_root(200_000))
+    with pytest.raises(MemoryError, match=r"what clients keep of a strategy .*fewer bands"):
+        fl.run(fl.Simulation(problem, FedDPSGD(0.1), privacy=budget), 1)
+
+
 def own(how, steps=2):
     """An algorithm of two steps a round that says how many there are."""
     kind = type(own_algorithm(NoisyGradients, how))
