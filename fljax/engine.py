@@ -150,20 +150,24 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             each=dtype.itemsize,
             mend="take a law of shorter delays",
         )
-    if isinstance(simulation.privacy, NoisyGradients) and simulation.privacy.strategy is not None:
-        budget, problem = simulation.privacy, simulation.problem
-        kept = jax.eval_shape(lambda: budget.begin(problem.dim, problem.dtype, 1))
-        check_fits(
-            "what clients keep of a strategy between their steps",
-            clients,
-            sum(leaf.size for leaf in jax.tree.leaves(kept)),
-            each=problem.dtype.itemsize,
-            mend="take one of fewer bands, or of a few buffers (BufferedToeplitz)",
-        )
+    if isinstance(simulation.privacy, NoisyGradients):
+        _check_strategy(simulation.privacy, simulation.problem)
     if hasattr(simulation.privacy, "check"):
         size = simulation.algorithm.message_size_of(simulation.problem)
         simulation.privacy.check(size, rounds)
     noise_plan(simulation, rounds)
+
+
+def _check_strategy(budget: NoisyGradients, problem: Any) -> None:
+    """Raise ``MemoryError`` where clients cannot keep the state of a strategy."""
+    kept = jax.eval_shape(lambda: budget.begin(problem.dim, problem.dtype, 1))
+    check_fits(
+        "what clients keep of a strategy between their steps",
+        problem.clients,
+        sum(leaf.size for leaf in jax.tree.leaves(kept)),
+        each=problem.dtype.itemsize,
+        mend="take one of fewer bands, or of a few buffers (BufferedToeplitz)",
+    )
 
 
 def noise_plan(simulation: Simulation, rounds: int) -> Any:

@@ -325,7 +325,7 @@ class NoisyGradients:
         rho = self._rho(dtype) * cost.astype(dtype)
         return {"rho": jnp.where(first, rho, 0), "releases": first.astype(dtype)}
 
-    def sampled(self, plan: Plan | None, law: Law, records: Array) -> dict[str, Array]:
+    def sampled(self, plan: Plan | None, law: Law, records: Array | int) -> dict[str, Array]:
         """Return what :func:`fljax.privacy.spent` needs for amplification by sampling.
 
         Args:
