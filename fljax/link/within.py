@@ -48,9 +48,9 @@ class Within(Out):
           start: ``[M, D]``, which may be public.
           draw: from a key, and the number of each client's step from zero, ``[M]``, to the batches
             of a step: a problem of these clients, and the largest weight that a sample of each can
-            have in it, ``[M]``. The steps that a client has taken are counted where the
-            algorithm's :class:`~fljax.participation.Law` of batches has turns or the budget a
-            strategy; elsewhere those of a client that is always there.
+            have in it, ``[M]``. Each client's own steps are counted where the algorithm's
+            :class:`~fljax.participation.Law` of batches has turns or the budget a strategy;
+            elsewhere the number is that of a client that is there in all rounds, each of one call.
           move: from models and gradients, ``[M, D]`` each, to the next models.
 
         Under a budget the gradient of a participant that is not there is zero. Another call in the

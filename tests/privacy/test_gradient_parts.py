@@ -147,6 +147,21 @@ def test_parts_may_be_correlated_by_a_strategy():
 
 
 @pytest.mark.slow
+def test_layers_of_a_network_by_turns_under_a_strategy():
+    problem = network()
+    z, strategy = np.arange(2.0, 2 + len(problem.pieces)), matrices.square_root(2)
+    budget = NoisyGradients(z, clip=0.1 * z, parts=problem.pieces, strategy=strategy)
+    algorithm = FedDPSGD(0.05, local_steps=2, sampling_rate=0.5, turns=2)
+    simulation = fl.Simulation(problem, algorithm, privacy=budget)
+    assert fl.audit.unperturbed(simulation) == []
+    results = fl.run(simulation, 3)
+    rho = strategy.participation_costs(6, 2).sum() * np.sum(1 / (2 * z**2))
+    close(results.privacy_rho[-1], rho, rtol=1e-6)
+    close(results.sampling_rate, 0.5, rtol=1e-6)
+    assert np.isfinite(results.model).all()
+
+
+@pytest.mark.slow
 def test_numbers_of_parts_may_be_axes_of_a_study():
     def scenario(key, first):
         z = jnp.stack([first, jnp.asarray(3.0)])
