@@ -152,7 +152,7 @@ def check_length(simulation: Simulation, rounds: int) -> None:
         )
     if isinstance(simulation.privacy, NoisyGradients):
         _check_strategy(simulation.privacy, simulation.problem)
-    if hasattr(simulation.privacy, "check"):
+    elif hasattr(simulation.privacy, "check"):
         size = simulation.algorithm.message_size_of(simulation.problem)
         simulation.privacy.check(size, rounds)
     noise_plan(simulation, rounds)
