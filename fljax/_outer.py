@@ -20,7 +20,16 @@ from fljax._linalg import norm, scaled_down
 from fljax._numerics import HIGHEST
 from fljax._pieces import bound
 
-__all__ = ["Piece", "clipped_sum", "finite", "inner", "norm_of", "numbers_of", "pieces_of"]
+__all__ = [
+    "Piece",
+    "clipped_sum",
+    "finite",
+    "inner",
+    "norm_of",
+    "numbers_of",
+    "parted",
+    "pieces_of",
+]
 
 #: One row, a piece of a gradient; or two, of which it is the outer product, row after row.
 Piece = tuple[Array, ...]
@@ -116,6 +125,36 @@ def norm_of(pieces: Sequence[Piece]) -> Float[Array, "*batch"]:
         return jnp.minimum(norm(row), jnp.finfo(row.dtype).max)  # infinite times zero is NaN
 
     return norm(jnp.stack([math.prod(map(size, piece)) for piece in pieces], axis=-1))
+
+
+def parted(pieces: Sequence[Piece], sizes: Sequence[int]) -> list[list[Piece]]:
+    """The pieces of each part of a gradient, of so many numbers one after the other."""
+    parts, left = [], [*pieces]
+    for size in sizes:
+        own: list[Piece] = []
+        while size > 0:
+            piece, *left = left
+            width = math.prod(row.shape[-1] for row in piece)
+            if width > size:
+                piece, rest = _cut(piece, size)
+                left, width = [rest, *left], size
+            own.append(piece)
+            size -= width
+        parts.append(own)
+    return parts
+
+
+def _cut(piece: Piece, at: int) -> tuple[Piece, Piece]:
+    """A piece in two, of which the first has so many numbers; an outer product that is not cut
+    between its rows is formed.
+    """
+    first, *others = piece
+    if others and at % others[0].shape[-1]:
+        whole = first[..., :, None] * others[0][..., None, :]
+        first, others = whole.reshape(*first.shape[:-1], -1), []
+    elif others:
+        at //= others[0].shape[-1]
+    return (first[..., :at], *others), (first[..., at:], *others)
 
 
 def inner(pieces: Sequence[Piece], row: Float[Array, " dim"]) -> Float[Array, ""]:

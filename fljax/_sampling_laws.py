@@ -130,7 +130,7 @@ def _check_selector(clients: int, rounds: int, given: tuple[Selector, Any]) -> N
     name, law = f"{type(selector).__name__}.law", selector.law(clients)
     if law is None:
         return
-    _check_turns(name, law)
+    _check_turns(name, law, "choose by fljax.participation.Cyclic(cohorts, fraction)")
     if law.sampling is None:
         if law.separation > 1:
             _check_separation(selector, network, law, clients, rounds)
@@ -174,13 +174,13 @@ def _chosen(
     return jax.lax.map(one, (keys, rounds, available), batch_size=SIDE_BY_SIDE)
 
 
-def _check_turns(name: str, law: Law) -> None:
+def _check_turns(name: str, law: Law, instead: str) -> None:
     """Raise ``ValueError`` for draws by turns, whose groups a comparison would have to know."""
     if law.sampling is not None and law.separation > 1:
         raise ValueError(
             f"{name} declares random draws by turns (sampling={law.sampling!r} beside "
             f"separation={law.separation}), which are accounted for where the library draws them; "
-            "choose by fljax.participation.Cyclic(cohorts, fraction), or declare sampling=None."
+            f"{instead}, or declare sampling=None."
         )
 
 
@@ -201,13 +201,18 @@ def _check_separation(
         key = jax.random.key(1)
         taken = np.asarray(_chosen(selector, network, key, numbers, available)) > 0
         for client in range(clients):
-            gaps = np.diff(np.flatnonzero(taken[:, client]))
-            if gaps.size and gaps.min() < law.separation:
+            gap = _least_gap(taken[:, client])
+            if gap < law.separation:
                 raise ValueError(
                     f"{type(selector).__name__}.law declares that {law.separation} rounds lie "
                     f"between two participations of a client, but client {client} takes part "
-                    f"{gaps.min()} rounds after another. Declare the separation that 'choose' has."
+                    f"{gap} rounds after another. Declare the separation that 'choose' has."
                 )
+
+
+def _least_gap(taken: np.ndarray) -> int:
+    """The least distance of two draws that take a unit."""
+    return int(np.min(np.diff(np.flatnonzero(taken)), initial=np.iinfo(np.int32).max))
 
 
 def _check_senders(rounds: int, simulation: Simulation) -> None:
@@ -255,9 +260,10 @@ def _senders(
 class _BatchTap(Link):
     """A link that keeps the batches of local steps and takes none of the steps."""
 
-    def __init__(self, *args: Any, batch_key: Array, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, batch_key: Array, step: Array, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._batch_key = batch_key
+        self._step = step  # the number of each client's step
         self.batches: list[tuple[Participants, Any]] = []
 
     def descend(
@@ -265,11 +271,12 @@ class _BatchTap(Link):
         steps: int,
         participants: Participants,
         start: Array,
-        draw: Callable[[Array], tuple[Any, Array]],
+        draw: Callable[[Array, Array], tuple[Any, Array]],
         move: Callable[[Array, Array], Array],
     ) -> Array:
         key = jax.random.fold_in(self._batch_key, len(self.batches))
-        self.batches.append((participants, draw(key)[0]))
+        step = jnp.broadcast_to(self._step, participants.here.shape)
+        self.batches.append((participants, draw(key, step)[0]))
         return start
 
 
@@ -277,9 +284,9 @@ def _check_batches(rounds: int, simulation: Simulation) -> None:
     """Compare the batches of a user's algorithm with the law that it declares of them."""
     algorithm, problem = simulation.algorithm, simulation.problem
     law = algorithm.sampling(problem)
-    if law is None or law.sampling is None:
+    if law is None or (law.sampling is None and law.separation == 1):
         return
-    _check_turns(f"{type(algorithm).__name__}.sampling", law)
+    _check_turns(f"{type(algorithm).__name__}.sampling", law, "run FedDPSGD(turns=...)")
     if not _numbered(problem):
         return
     real = np.asarray(problem.weights) > 0
@@ -287,6 +294,8 @@ def _check_batches(rounds: int, simulation: Simulation) -> None:
     spaced = np.linspace(0, problem.clients - 1, min(BATCHED - 1, problem.clients))
     clients = np.unique([*spaced.astype(int), int(np.argmin(np.where(counts, counts, np.inf)))])
     number = int(np.clip(ENTRIES // (len(clients) * real.shape[1]), DRAWS[0] // 4, DRAWS[1]))
+    if law.sampling is None:
+        number = max(SUCCESSIVE, 2 * law.separation)
     taken, present, recognized = map(
         np.asarray,
         _batches(simulation, jax.random.key(0), clients.astype(np.int32), rounds, number),
@@ -295,6 +304,17 @@ def _check_batches(rounds: int, simulation: Simulation) -> None:
         return
     for row, client in enumerate(clients):
         mine = real[client]
+        if law.sampling is None:
+            for sample in np.flatnonzero(mine):
+                gap = _least_gap(taken[:, row, sample])
+                if gap < law.separation:
+                    raise ValueError(
+                        f"{type(algorithm).__name__}.sampling declares that {law.separation} steps "
+                        f"lie between two batches with the same sample, but sample {sample} of "
+                        f"client {client} is in one {gap} steps after another. Declare the "
+                        "separation that its batches have."
+                    )
+            continue
         draws = taken[present[:, row], row][:, mine].astype(int)
         if not draws.size:
             continue
@@ -322,8 +342,9 @@ def _numbered(problem: Any) -> bool:
 def _batches(
     simulation: Simulation, key: Array, clients: Int[Array, " some"], rounds: int, number: int
 ) -> tuple[Array, Array, Array]:
-    """``[draws, some, N]``, how often each sample of some clients is in a batch; ``[draws, some]``,
-    whether the client draws one; and ``[draws]``, whether all samples were recognized.
+    """``[draws, some, N]``, how often each sample of some clients is in a batch of steps 0, 1, ...;
+    ``[draws, some]``, whether the client draws one; and ``[draws]``, whether all samples were
+    recognized.
 
     Each sample carries its number in its features: which samples are drawn depends on nobody's
     data.
@@ -340,9 +361,10 @@ def _batches(
     row_of = jnp.full(problem.clients, len(clients), jnp.int32)
     row_of = row_of.at[clients].set(jnp.arange(len(clients), dtype=jnp.int32))
 
-    def one(key: Array) -> tuple[Array, Array, Array]:
+    def one(given: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+        key, step = given
         carry, batch_key = begin(simulation, ready, key), jax.random.fold_in(key, 1)
-        linked = functools.partial(_BatchTap, batch_key=batch_key)
+        linked = functools.partial(_BatchTap, batch_key=batch_key, step=step)
         now = look(simulation, ready, key, carry, jnp.ones((), jnp.int32), rounds, linked)[0]
         simulation.algorithm.step(carry.state, now)
         assert isinstance(now.link, _BatchTap)
@@ -361,7 +383,8 @@ def _batches(
             present = present.at[rows].set(True, mode="drop")
         return taken.astype(jnp.uint8), present, recognized
 
-    return jax.lax.map(one, jax.random.split(key, number), batch_size=SIDE_BY_SIDE)
+    given = jax.random.split(key, number), jnp.arange(number, dtype=jnp.int32)
+    return jax.lax.map(one, given, batch_size=SIDE_BY_SIDE)
 
 
 # Tests of draws ----------------------------------------------------------------------------------

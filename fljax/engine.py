@@ -20,8 +20,7 @@ from fljax.link import Link, LocalGraphHomomorphic, Memory, Traffic, receivers_o
 from fljax.link import begin as begin_link
 from fljax.metrics import Metric, Snapshot
 from fljax.participation import Participants, Selector
-from fljax.privacy import CentralGaussian, Gap, Notion, promises
-from fljax.privacy.accounting.sampling import amplifies
+from fljax.privacy import CentralGaussian, Gap, NoisyGradients, Notion, promises
 from fljax.privacy.notions import is_gaussian
 from fljax.rounds import Round
 from fljax.simulation import Simulation
@@ -155,10 +154,24 @@ def check_length(simulation: Simulation, rounds: int) -> None:
             each=dtype.itemsize,
             mend="take a law of shorter delays",
         )
-    if hasattr(simulation.privacy, "check"):
+    if isinstance(simulation.privacy, NoisyGradients):
+        _check_strategy(simulation.privacy, simulation.problem)
+    elif hasattr(simulation.privacy, "check"):
         size = simulation.algorithm.message_size_of(simulation.problem)
         simulation.privacy.check(size, rounds)
     noise_plan(simulation, rounds)
+
+
+def _check_strategy(budget: NoisyGradients, problem: Any) -> None:
+    """Raise ``MemoryError`` where clients cannot keep the state of a strategy."""
+    kept = jax.eval_shape(lambda: budget.begin(problem.dim, problem.dtype, 1))
+    check_fits(
+        "what clients keep of a strategy between their steps",
+        problem.clients,
+        sum(leaf.size for leaf in jax.tree.leaves(kept)),
+        each=problem.dtype.itemsize,
+        mend="take one of fewer bands, or of a few buffers (BufferedToeplitz)",
+    )
 
 
 def noise_plan(simulation: Simulation, rounds: int) -> Any:
@@ -166,11 +179,17 @@ def noise_plan(simulation: Simulation, rounds: int) -> Any:
     trusted server, from its sampling of participants.
     """
     privacy = simulation.privacy
+    algorithm, problem = simulation.algorithm, simulation.problem
     if isinstance(privacy, CentralGaussian):
-        return privacy.plan(simulation.algorithm.selection, simulation.problem.clients, rounds)
+        return privacy.plan(algorithm.selection, problem.clients, rounds)
+    if isinstance(privacy, NoisyGradients):
+        if privacy.parts is not None:
+            problem.check_parts(privacy.parts)
+        steps = getattr(algorithm, "local_steps", None)
+        return privacy.plan(algorithm.sampling(problem), steps, rounds)
     if not isinstance(privacy, Notion):
         return None
-    return privacy.plan(functools.partial(_sensitivity, simulation, simulation.problem), rounds)
+    return privacy.plan(functools.partial(_sensitivity, simulation, problem), rounds)
 
 
 def _sensitivity(simulation: Simulation, problem: Any, round: Array) -> Array:
@@ -220,10 +239,28 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
         Traffic.none(),
         problem.begin(zeroth),
         () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
-        begin_link(simulation.stages, network, zeroth, said, asleep=pattern is not None),
+        begin_link(
+            simulation.stages,
+            network,
+            zeroth,
+            said,
+            asleep=pattern is not None,
+            counted=problem.dim if _counts_steps(simulation) else None,
+        ),
         missing if _asks(simulation, "needs_noise") else None,
         missing if _asks(simulation, "needs_drift") else None,
     )
+
+
+def _counts_steps(simulation: Simulation) -> bool:
+    """Whether it matters how many local steps each client has taken: of groups of samples that take
+    turns, and of noise that is correlated over them.
+    """
+    privacy = simulation.privacy
+    if isinstance(privacy, NoisyGradients) and privacy.strategy is not None:
+        return True
+    law = simulation.algorithm.sampling(simulation.problem)
+    return law is not None and law.separation > 1
 
 
 def look(
@@ -512,14 +549,10 @@ def _sampled(simulation: Simulation, prepared: Prepared) -> dict[str, Array]:
     if isinstance(privacy, CentralGaussian):
         law = algorithm.selection.law(problem.clients)
         return privacy.sampled(prepared.plan, law, problem.clients)
+    assert isinstance(privacy, NoisyGradients)
     law, records = algorithm.sampling(problem), jnp.min(problem.sample_counts())
-    amplified = amplifies(law.sampling, privacy.neighbors)  # pyright: ignore[reportOptionalMemberAccess]
-    drawn = amplified and law.sampling == "drawn"
-    return {
-        "noise_multiplier": jnp.asarray(privacy.noise_multiplier),  # pyright: ignore[reportOptionalMemberAccess]
-        "sampling_rate": jnp.asarray(law.rate if amplified else 1.0),
-        "drawn_from": jnp.asarray(records if drawn else 0),
-    }
+    assert law is not None  # or there is no plan
+    return privacy.sampled(prepared.plan, law, records)
 
 
 def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:

@@ -457,7 +457,8 @@ class Law(_Law):
 
     Args:
       rate: the average share of all clients that takes part, in (0, 1].
-      separation: the smallest number of rounds between two participations of a client.
+      separation: the smallest number of rounds between two participations of a client; or of a
+        client's own steps between two batches with the same sample.
       sampling: ``"poisson"`` or ``"drawn"`` (:mod:`fljax.privacy.accounting`): clients are drawn at
         random, independently in each round; ``None``: they are not. With a separation above one
         round, each client is drawn in the rounds of its turn alone, so many rounds apart.

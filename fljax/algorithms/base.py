@@ -222,6 +222,11 @@ class Algorithm:
         ``None`` if unspecified, in which case :class:`~fljax.privacy.NoisyGradients` has no privacy
         accounting.
 
+        A law with a separation says that so many of a client's own steps lie between two batches
+        with the same sample: :meth:`fljax.link.Link.descend` passes the number of the step to
+        ``draw``. What that costs, or a strategy of the noise, depends on how many steps a client
+        takes in a round; a field or property ``local_steps`` says how many.
+
         The law is that of the class that declares it: a subclass that overrides ``step``, or
         another method by which batches are drawn, has none unless it declares its own
         (``return super().sampling(problem)`` where it is the same).

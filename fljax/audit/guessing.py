@@ -64,6 +64,7 @@ from fljax.engine import (
     check_length,
     check_rounds,
     look,
+    noise_plan,
     prepare,
     stepped,
     witnessed,
@@ -1607,12 +1608,15 @@ def one_run(
     shaped = math.nan
     if ledger.get("gaussian_noise", 0.0) > 0:
         change, noise = values["change"][:, placed], values["noise"][:, placed]
-        # Each of several releases of a round books the same.
-        steps = len(noise) // rounds
-        rho = np.repeat(booked["rho"][:, placed] / steps, steps, axis=0)
-        least = measured_rho(
-            noise, np.sum(change**2, axis=2), rho, change.shape[2], 1 - SHARES[2] * (1 - confidence)
-        )
+        gap, dim, rho = np.sum(change**2, axis=2), change.shape[2], booked["rho"][:, placed]
+        if isinstance(privacy, NoisyGradients) and noise_plan(simulation, rounds) is not None:
+            # What is booked is of all rows that a participation moves, in whichever round it is.
+            dim *= len(noise)
+            noise, gap, rho = (each.sum(axis=0, keepdims=True) for each in (noise, gap, rho))
+        else:  # each of several releases of a round books the same
+            steps = len(noise) // rounds
+            rho = np.repeat(rho / steps, steps, axis=0)
+        least = measured_rho(noise, gap, rho, dim, 1 - SHARES[2] * (1 - confidence))
         shaped = math.inf if math.isinf(least) else 0.0
         if 0 < least < math.inf:
             shaped = float(accounting.zcdp_epsilon(least, delta, "gaussian"))

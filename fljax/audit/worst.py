@@ -30,7 +30,7 @@ from fljax._numerics import made_finite
 from fljax.algorithms.base import start_models
 from fljax.audit.guessing import _lacking, _overhear, _silent, _Spoken, told_apart
 from fljax.engine import check_length, check_rounds, prepare
-from fljax.privacy import CentralGaussian, Notion
+from fljax.privacy import CentralGaussian, Notion, correlation
 from fljax.privacy.promises import ROUNDING
 from fljax.problems import Problem
 from fljax.simulation import Simulation
@@ -447,7 +447,8 @@ def worst_neighbors(
     Raises:
       TypeError: no simulation, or a stream of data.
       ValueError: no privacy; a client that does not exist; no evaluations; under a trusted server's
-        ``"add-or-remove"`` a regularizer, which also moves the model of a client without data.
+        ``"add-or-remove"`` a regularizer, which also moves the model of a client without data; a
+        strategy of which one message may hold several participations.
 
     Guarantees:
       None where nothing is found. A gap above one is not due to chance: the stated sensitivity is
@@ -485,6 +486,16 @@ def worst_neighbors(
     jax.eval_shape(lambda: check_length(simulation, rounds))
     central = isinstance(privacy, CentralGaussian)
     problem = simulation.problem
+    if (strategy := getattr(privacy, "strategy", None)) is not None:
+        algorithm = simulation.algorithm
+        law = algorithm.selection.law(clients) if central else algorithm.sampling(problem)
+        assert law is not None  # or the simulation has no plan
+        if correlation.overlaps(strategy, law):
+            raise ValueError(
+                f"under {type(strategy).__name__} one message may hold several participations, and "
+                "what is bounded is how far all messages of a run are moved together; test it by "
+                "fljax.audit.two_worlds."
+            )
     removed = privacy.neighbors == "add-or-remove"
     if removed or problem.feature_bound is not None:
         problem = problem.mapped()

@@ -21,7 +21,7 @@ from fljax.link.uploads import Agreed, Masked
 from fljax.privacy import Notion
 from fljax.privacy.discrete import PrivateNoise
 
-__all__ = ["ROUNDINGS", "Out", "check_numbers"]
+__all__ = ["ROUNDINGS", "Out", "check_numbers", "first_rows"]
 
 T = TypeVar("T")
 
@@ -95,6 +95,7 @@ class Out:
         self.drift: Array | None = None
         self._sent = 0  # messages of a client so far
         self._descents = 0  # calls of descend so far
+        self._steps = 0  # of a client in them
         self._transformed = _check.transformed()
         self._working: list[Array] | None = None  # drawn once a round
         self._inboxes: list[Inbox] = []
@@ -490,6 +491,18 @@ class Out:
     def _count(self, messages: Array, numbers: int, up: int = 0, down: int = 0) -> None:
         new = Traffic(*(wide(messages, times) for times in (1, numbers, up, down)))
         self.traffic = self.traffic.plus(new)
+
+
+def first_rows(
+    clients: Int[Array, " senders"], sending: Bool[Array, " senders"], count: int
+) -> Bool[Array, " senders"]:
+    """Which rows are sent, only the first of each client: of a second one no bound is known on what
+    the client contributes.
+    """
+    rows = jnp.arange(len(clients), dtype=jnp.int32)
+    first = jnp.full(count, len(clients), jnp.int32)
+    first = first.at[jnp.where(sending, clients, count)].min(rows, mode="drop")
+    return sending & (first[clients] == rows)
 
 
 def check_numbers(clients: Array, sending: Array, count: int, once: bool) -> None:

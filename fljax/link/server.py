@@ -16,7 +16,7 @@ from fljax.graphs import Combination
 from fljax.link.compression import WORD, Compressor
 from fljax.link.delays import DelayLaw, Fixed, Line
 from fljax.link.inbox import Inbox
-from fljax.link.out import ROUNDINGS, Out
+from fljax.link.out import ROUNDINGS, Out, first_rows
 from fljax.link.uploads import Agreed, Masked
 from fljax.participation import Participants
 from fljax.privacy import CentralGaussian
@@ -234,7 +234,7 @@ class Server(Out):
             compression.check(length)
         senders = self._open(self._of_clients(clients, senders), "who sends to a server")
         if trusted:
-            senders = _once(clients, senders, self._clients)
+            senders = first_rows(clients, senders, self._clients)
         senders = self._in_company(clients, senders, compression)
         weights = None if weights is None else self._open(weights, "weights of messages")
         if numbers is None:
@@ -694,18 +694,6 @@ def _discounts(
             f"law, got {alpha.shape[0]}."
         )
     return alpha if alpha.ndim else alpha**late
-
-
-def _once(
-    clients: Int[Array, " senders"], sending: Bool[Array, " senders"], count: int
-) -> Bool[Array, " senders"]:
-    """Which rows are sent, only the first of each client: a trusted server bounds the contribution
-    of one client to its sum.
-    """
-    rows = jnp.arange(len(clients), dtype=jnp.int32)
-    first = jnp.full(count, len(clients), jnp.int32)
-    first = first.at[jnp.where(sending, clients, count)].min(rows, mode="drop")
-    return sending & (first[clients] == rows)
 
 
 def _add_in_groups(

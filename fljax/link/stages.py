@@ -16,7 +16,7 @@ from fljax.link.delays import DelayLaw, Line, empty_line
 from fljax.link.losses import Losses, of_edges
 from fljax.link.noise import Noise
 from fljax.link.uploads import SecureAggregation, UploadNoise
-from fljax.privacy import CentralGaussian
+from fljax.privacy import CentralGaussian, NoisyGradients
 
 __all__ = ["Memory", "Stages", "begin", "drawn_of_edges", "receivers_of"]
 
@@ -42,11 +42,17 @@ class Memory(NamedTuple):
     line: Line | None = None  # what is on its way to a server
     past: Array | None = None  # [B, K, D]  what peers said in the last rounds, a ring
     losses: Any = None  # of the law of losses, for each table of edges
-    mechanism: Any = None  # of a trusted server
+    mechanism: Any = None  # of a trusted server; or of a strategy at clients, [K, ...]
+    steps: Array | None = None  # [K]  of each client so far, where their number matters
 
 
 def begin(
-    stages: Stages, network: Any, key: Array, said: Float[Array, "clients dim"], asleep: bool
+    stages: Stages,
+    network: Any,
+    key: Array,
+    said: Float[Array, "clients dim"],
+    asleep: bool,
+    counted: int | None = None,
 ) -> Memory:
     """Return the state before the first round.
 
@@ -56,6 +62,7 @@ def begin(
       key: of round 0.
       said: the vectors that all clients know of all others at the start: the initial models.
       asleep: whether peers may be absent.
+      counted: parameters of the models whose local steps are counted; ``None`` if none are.
     """
     peers, line, past, losses = isinstance(network, Graph), None, None, None
     (clients, dim), dtype, law = said.shape, said.dtype, stages.delays
@@ -71,10 +78,14 @@ def begin(
             stages.losses.begin(uniform)
             for uniform in drawn_of_edges(stages.losses, key, network, clients, dtype)
         ]
-    mechanism = None
+    mechanism, steps = None, None
     if isinstance(stages.privacy, CentralGaussian):
         mechanism = stages.privacy.begin(dim, dtype, clients)
-    return Memory(line, past, losses, mechanism)
+    if counted is not None:
+        steps = jnp.zeros(clients, jnp.int32)
+        if isinstance(stages.privacy, NoisyGradients):
+            mechanism = stages.privacy.begin(counted, dtype, clients)
+    return Memory(line, past, losses, mechanism, steps)
 
 
 def drawn_of_edges(

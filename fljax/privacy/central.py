@@ -18,13 +18,12 @@ from jaxtyping import Array, Bool, Float
 
 from fljax import _check
 from fljax._generator import private_normal
-from fljax._linalg import norm, rounded_off
 from fljax._module import float_dtype, module, replace, static
 from fljax._numerics import represented
 from fljax.participation import Everyone, Law, Selector
-from fljax.privacy import accounting
+from fljax.privacy import accounting, correlation
 from fljax.privacy.accounting._inputs import probability
-from fljax.privacy.accounting.sampling import amplifies
+from fljax.privacy.correlation import Coding, Turns
 from fljax.privacy.discrete import PrivateNoise
 from fljax.privacy.matrices import Strategy
 
@@ -43,18 +42,13 @@ class Plan(NamedTuple):
     expected: Array  # []  how many clients take part in a round, on average: the divisor
     update_noise: Array  # []  of the sum, in clips
     share_noise: Array  # []  of the number of updates within the clip, standard deviation
-    costs: Array  # [participations]  squared sensitivity that each one of a client adds, in clips
-    affected: Array | int  # number of releases that one participation may move
-    roundings: Array | int  # of a term of an encoded sum
-    separation: Array | int  # least number of rounds between two participations of a client
+    turns: Turns  # of the participations of a client
 
 
 class Correlated(NamedTuple):
-    """State of a strategy between rounds; rows are in deviations of their noise."""
+    """State of a strategy between rounds."""
 
-    encoder: Any  # of sums
-    decoder: Any  # of perturbed numbers
-    lengths: Any  # of the norms of sums, of which nothing cancels
+    coding: Coding
     participations: Array  # [K]  of each client so far
 
 
@@ -285,7 +279,7 @@ class CentralGaussian:
         _check.count("clients", clients)
         selector.check(clients)
         law = mechanism._law(selector, clients)
-        costs = mechanism._costs(law, rounds)
+        costs = correlation.participation_costs(mechanism.strategy, law, rounds)
         secret = mechanism.arrivals == "secret"  # then every client pays for every round
         if mechanism.strategy is None and secret:
             costs = np.ones(rounds)
@@ -312,13 +306,9 @@ class CentralGaussian:
         """
         law = self._law(selector, clients)
         expected, multiplier = law.rate * clients, self.noise_multiplier
-        affected, roundings, costs = 1, 0, np.ones(1)
-        if self.strategy is not None:
-            costs, roundings = self._costs(law, rounds), self.strategy.roundings(rounds)
-            affected = rounds if self._meets(law) else min(self.strategy.bands or rounds, rounds)
-        of_rounds = jnp.asarray(costs), affected, roundings, law.separation
+        turns = correlation.turns(self.strategy, law, rounds)
         if not isinstance(self.clip, AdaptiveClip):
-            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()), *of_rounds)
+            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()), turns)
         share = self.clip.share_noise * expected
 
         def check(share: Any, expected: Any, multiplier: Any) -> None:
@@ -332,57 +322,18 @@ class CentralGaussian:
 
         _check.known(check, share, expected, multiplier)
         left = multiplier**-2.0 - (2 * share) ** -2.0
-        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share), *of_rounds)
-
-    def _meets(self, law: Law) -> bool:
-        """Whether one release may hold two participations of a client."""
-        assert self.strategy is not None
-        bands = self.strategy.bands
-        return bands is None or bands > law.separation
-
-    def _costs(self, law: Law, rounds: int) -> Array | np.ndarray:
-        """What each participation of a client adds to the squared sensitivity, in clips, rounded
-        up; of traced strategies once their numbers are known.
-        """
-        count = -(-rounds // law.separation)
-        if self.strategy is None:
-            return np.ones(count)
-        horizon = self.strategy.horizon
-        if horizon is not None and rounds > horizon:
-            raise ValueError(
-                f"the strategy is made for {horizon} rounds, and the run has {rounds}; make one "
-                "for as many rounds."
-            )
-        leaves, structure = jax.tree.flatten(self.strategy)
-        dtype = np.dtype(float_dtype())
-
-        def costs(*numbers: Any) -> np.ndarray:
-            arrays = [np.asarray(each) for each in numbers]
-            given = tuple((each.dtype.str, each.shape, each.tobytes()) for each in arrays)
-            exact = _participation_costs(structure, given, rounds, law.separation)
-            return np.nextafter(exact.astype(dtype), dtype.type(np.inf))
-
-        if all(_check.is_concrete(leaf) for leaf in leaves):
-            return costs(*leaves)
-        shape = jax.ShapeDtypeStruct((count,), dtype)
-        return jax.pure_callback(costs, shape, *leaves, vmap_method="sequential")
+        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share), turns)
 
     def is_amplified(self, law: Law) -> bool:
         """Whether secret sampling by this law amplifies the guarantee."""
-        alone = self.strategy is None or not self._meets(law)
-        return alone and amplifies(law.sampling, self.neighbors)
+        return correlation.amplified(self.strategy, law, self.neighbors)
 
     def sampled(self, plan: Plan, law: Law, clients: int) -> dict[str, Array]:
-        """Return what :func:`fljax.privacy.spent` needs for amplification by sampling: the
-        multiplier of a release, the rate and the number of clients that are drawn from.
-        """
-        amplified = self.is_amplified(law)
-        drawn = amplified and law.sampling == "drawn"
-        return {
-            "noise_multiplier": jnp.asarray(self.noise_multiplier) / jnp.sqrt(plan.costs[0]),
-            "sampling_rate": jnp.asarray(law.rate_of_turn if amplified else 1.0),
-            "drawn_from": jnp.asarray(clients if drawn else 0),
-        }
+        """Return what :func:`fljax.privacy.spent` needs for amplification by sampling."""
+        costs = plan.turns.costs
+        return correlation.sampled(
+            self.strategy, self.noise_multiplier, costs, law, self.neighbors, clients
+        )
 
     def _law(self, selector: Selector, clients: int) -> Law:
         """Return the selector's law; ``ValueError`` where it cannot be accounted for."""
@@ -406,11 +357,8 @@ class CentralGaussian:
         first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
         correlated = None
         if self.strategy is not None:
-            numbers = dim + adaptive
             correlated = Correlated(
-                self.strategy.begin(numbers, dtype),
-                self.strategy.begin(numbers, dtype),
-                self.strategy.absolute().begin((), dtype),
+                correlation.begin(self.strategy, dim + adaptive, dtype),
                 jnp.zeros(clients, jnp.int32),
             )
         return State(jnp.asarray(first, dtype), jnp.zeros((), jnp.int32), correlated)
@@ -445,17 +393,14 @@ class CentralGaussian:
             clean = jnp.append(clean, unit * (within - count / 2))
         moved = self.moved * scale / self.noise_multiplier
         if self.strategy is not None and correlated is not None:
-            row = clean / scale
-            encoder, encoded = self.strategy.encode(correlated.encoder, row)
-            lengths, length = self.strategy.absolute().encode(correlated.lengths, norm(row))
-            correlated = correlated._replace(encoder=encoder, lengths=lengths)
-            clean = scale * encoded
-            # What several releases move together is as long as their number's square root.
-            each = plan.roundings * rounded_off((scale * length)[None, None])[0]
-            rounding = each * jnp.sqrt(jnp.asarray(plan.affected, dtype))
-            moved = moved * jnp.sqrt(plan.costs[0])
+            coding, encoded, rounding = correlation.encoded(
+                self.strategy, plan.turns, correlated.coding, clean / scale
+            )
+            correlated = correlated._replace(coding=coding)
+            clean, rounding = scale * encoded, scale * rounding
+            moved = moved * jnp.sqrt(plan.turns.costs[0])
         drawn = private_normal(key, clean.shape, dtype)
-        noise = PrivateNoise(drawn[None], scale[None], releases=plan.affected)
+        noise = PrivateNoise(drawn[None], scale[None], releases=plan.turns.affected)
         return Published(clean, noise, moved.astype(dtype), rounding, correlated)
 
     @property
@@ -483,9 +428,9 @@ class CentralGaussian:
         scale, clip, correlated = release.noise.scale[0], state.clip, release.correlated
         numbers = perturbed
         if self.strategy is not None and correlated is not None:
-            decoder, row = self.strategy.decode(correlated.decoder, numbers / scale)
+            coding, row = correlation.decoded(self.strategy, correlated.coding, numbers / scale)
             times = correlated.participations + self._pays(took_part).astype(jnp.int32)
-            correlated = correlated._replace(decoder=decoder, participations=times)
+            correlated = Correlated(coding, times)
             numbers = scale * row
         if isinstance(self.clip, AdaptiveClip):
             numbers, counted = numbers[:-1], numbers[-1] * plan.share_noise / scale
@@ -518,22 +463,14 @@ class CentralGaussian:
         """
         rho = (self.moved / self.noise_multiplier) ** 2 / 2
         if state.correlated is not None:
-            cost = plan.costs.at[state.correlated.participations]
+            cost = plan.turns.costs.at[state.correlated.participations]
             rho = rho * cost.get(mode="fill", fill_value=0)
         # Of the rounds in which it is some client's turn the first is its group's.
-        counted = state.round % plan.separation == 0
+        counted = state.round % plan.turns.separation == 0
         return {
             "rho": jnp.where(self._pays(took_part), rho, 0).astype(dtype),
             "releases": jnp.broadcast_to(counted, took_part.shape).astype(dtype),
         }
-
-
-@functools.lru_cache(maxsize=256)  # all seeds of a study ask alike
-def _participation_costs(
-    structure: Any, numbers: tuple[tuple[str, tuple[int, ...], bytes], ...], rounds: int, gap: int
-) -> np.ndarray:
-    leaves = [np.frombuffer(data, dtype).reshape(shape) for dtype, shape, data in numbers]
-    return jax.tree.unflatten(structure, leaves).participation_costs(rounds, gap)
 
 
 def _least_noise(

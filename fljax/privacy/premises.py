@@ -61,8 +61,23 @@ PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "NoisyGradients": (
         "rho-zCDP of a sample, amplified under secret sampling",
-        "Abadi et al. 2016; Mironov et al. 2019",
-        ("sums", "grid", "noise", "keys", "law", "rate", "booked", "only exit"),
+        (
+            "Abadi et al. 2016; McMahan & Andrew 2018 (parts); Denisov et al. 2022 and "
+            "Choquette-Choo et al. 2023 (strategies, turns); Mironov et al. 2019 (sampling)"
+        ),
+        (
+            "sums",
+            "parts",
+            "turns",
+            "encoding",
+            "grid",
+            "noise",
+            "keys",
+            "law",
+            "rate",
+            "booked",
+            "only exit",
+        ),
     ),
     "gaussian_release": (
         "(epsilon, delta)-DP of released models",
@@ -83,6 +98,8 @@ PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 _GRID, _ROUNDING = "tests/privacy/test_grid.py", "tests/privacy/test_rounding.py"
 _CORRELATED = "tests/privacy/test_correlated.py"
+_PARTS = "tests/privacy/test_gradient_parts.py"
+_GRADIENTS = "tests/privacy/test_gradient_strategies.py"
 
 #: The premises by name.
 PREMISES = {
@@ -112,6 +129,25 @@ PREMISES = {
         ),
         f"{_CORRELATED}::test_a_client_pays_what_its_participations_add_to_the_sensitivity",
         "a client in every round, whose columns overlap, against the whole claim",
+    ),
+    "parts": Premise(
+        "each part of a sample's gradient is as long as its clip at most",
+        (
+            "fljax.problems.Problem.loss_gradient_in_parts",
+            "fljax.privacy.NoisyGradients.units",
+        ),
+        f"{_PARTS}::test_no_sample_moves_a_part_by_more_than_its_clip",
+        "samples that overflow; one far above the clip of every part, against the whole claim",
+    ),
+    "turns": Premise(
+        "samples take part in the turns of their group, which are counted in their client's own "
+        "steps, and pay what these add to the sensitivity at most",
+        (
+            "fljax.privacy.NoisyGradients.spent_by_turns",
+            "fljax.link.within.Within.descend",
+        ),
+        f"{_GRADIENTS}::test_a_sample_pays_what_its_turns_add_to_the_sensitivity",
+        "a sample in every turn of its group, against the whole claim",
     ),
     "encoding": Premise(
         "roundings of encoding are counted, and make a run nominal above a hundredth",

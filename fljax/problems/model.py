@@ -751,13 +751,27 @@ class Model(Problem):
         """
         return self._slope_of(self._losses, w, ())
 
-    def _slope_of(self, losses: Callable[..., Array], w: Any, given: Any) -> Array:
+    def _slope_in_parts(
+        self, w: Float[Array, "clients dim"], sizes: tuple[int, ...], clips: Array
+    ) -> Float[Array, "clients dim"]:
+        return self._slope_of(self._losses, w, (), (sizes, clips))
+
+    def _check_cuts(self, sizes: tuple[int, ...]) -> None:
+        """Any part of a network's gradient can be clipped."""
+
+    def _slope_of(
+        self,
+        losses: Callable[..., Array],
+        w: Any,
+        given: Any,
+        parts: tuple[tuple[int, ...], Array] | None = None,
+    ) -> Array:
         size = self._chunk(self._activations)
         if self.clip is not None:
             one = jax.tree.map(lambda a: a[0], (w, given)), self.features[0, 0], self.targets[0, 0]
             each = self._activations + numbers_of(self._sample_slope(losses), *one)
             size = self._chunk(each, single=True)
-        return self._each(self._summed(size, self._client_slope(losses)), (w, given))
+        return self._each(self._summed(size, self._client_slope(losses, parts)), (w, given))
 
     def representations(
         self, w: Float[Array, "clients dim"]

@@ -24,7 +24,7 @@ from fljax._linalg import directed, norm, norm_of_sum
 from fljax._memory import on_cpu
 from fljax._module import as_leaf, float_dtype, module, replace
 from fljax._numerics import HIGHEST, along
-from fljax._outer import clipped_sum, pieces_of
+from fljax._outer import clipped_sum, parted, pieces_of
 from fljax.models.architecture import Layout
 from fljax.participation import shuffled
 from fljax.problems.objectives import (
@@ -923,6 +923,55 @@ class Problem:
         r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
         return evaluated(self._slope(w), self.weights.shape[1])
 
+    def loss_gradient_in_parts(
+        self,
+        w: Float[Array, "clients dim"],
+        sizes: tuple[int, ...],
+        clips: Float[Array, " parts"],
+    ) -> Float[Array, "clients dim"]:
+        """As :meth:`loss_gradient`, each part of a sample's gradient clipped by itself.
+
+        Args:
+          w: ``[K, D]``.
+          sizes: numbers of parameters of the parts, one after the other.
+          clips: the largest norm of each part; the problem itself has a clip, too.
+        """
+        return evaluated(self._slope_in_parts(w, sizes, clips), self.weights.shape[1])
+
+    def check_parts(self, sizes: tuple[int, ...]) -> None:
+        """Raise ``ValueError`` unless parts of a gradient are all of it, and can be clipped."""
+        if sum(sizes) != self.dim:
+            raise ValueError(
+                f"parts must be all {self.dim} parameters of a model, got parts of {sizes}, which "
+                f"are {sum(sizes)}; for one of each array of parameters pass problem.pieces."
+            )
+        self._check_cuts(sizes)
+
+    def _check_cuts(self, sizes: tuple[int, ...]) -> None:
+        width = self.dim // self.loss.outputs
+        if self.loss.outputs > 1 and any(size % width for size in sizes):
+            raise ValueError(
+                f"parts of a model of {self.loss.outputs} outputs must be of whole outputs, which "
+                f"have {width} parameters each, got parts of {sizes}."
+            )
+
+    def _slope_in_parts(
+        self, w: Float[Array, "clients dim"], sizes: tuple[int, ...], clips: Array
+    ) -> Float[Array, "clients dim"]:
+        derivative, design = self.loss.derivative(self.predictions(w), self.targets), self.design
+        sums, start = [], 0
+        for i, size in enumerate(sizes):
+            own, values = replace(self, clip=clips[i]), derivative
+            if self.loss.outputs == 1:
+                columns = design[..., start : start + size]
+                own = replace(own, features=columns, feature_map=None, statistics=None)
+            else:
+                first, count = start // design.shape[2], size // design.shape[2]
+                values = derivative[..., first : first + count]
+            sums.append(own._combination_in_blocks(own.weighted(own._clipped(values))))
+            start += size
+        return jnp.concatenate(sums, axis=1)
+
     def _slope(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         known = self.statistics is not None and self.statistics.gram is not None
         if known and self.clip is None:  # a clip that came later needs each sample
@@ -983,7 +1032,11 @@ class Problem:
         r"""A subgradient of each client's :math:`f_k`; the regularizer is public and never
         clipped.
         """
-        return self.loss_gradient(w) + self.share[:, None] * self.regularizer.gradient(w)
+        return self.loss_gradient(w) + self.regularizer_gradient(w)
+
+    def regularizer_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+        r"""A subgradient of each client's :math:`\frac\lambda KR`."""
+        return self.share[:, None] * self.regularizer.gradient(w)
 
     # What some algorithms read of a model beside its gradient ----------------------------------
 
@@ -1074,9 +1127,14 @@ class Problem:
         slope = self._client_slope(losses)
         return jax.vmap(slope)((w, given), self.design, self.targets, self.weights)
 
-    def _client_slope(self, losses: Callable[..., Array]) -> Callable[..., Array]:
+    def _client_slope(
+        self,
+        losses: Callable[..., Array],
+        parts: tuple[tuple[int, ...], Array] | None = None,
+    ) -> Callable[..., Array]:
         """The gradient of one client's weighted sum of losses, ``((row, given), features, targets,
-        weights) -> [D]``, of clipped per-sample gradients under a clip.
+        weights) -> [D]``, of clipped per-sample gradients under a clip; or of ones whose parts, of
+        these sizes, are clipped to these norms.
         """
 
         def total(row: Array, given: Any, x: Array, y: Array, weights: Array) -> Array:
@@ -1087,7 +1145,14 @@ class Problem:
 
         def clipped(both: Any, x: Array, y: Array, weights: Array) -> Array:
             pieces = jax.vmap(pieces_of(self._sample_slope(losses)), (None, 0, 0))(both, x, y)
-            return clipped_sum(pieces, jnp.asarray(self.clip, weights.dtype), weights)
+            if parts is None:
+                return clipped_sum(pieces, jnp.asarray(self.clip, weights.dtype), weights)
+            sizes, clips = parts
+            each = [
+                clipped_sum(own, clips[i].astype(weights.dtype), weights)
+                for i, own in enumerate(parted(pieces, sizes))
+            ]
+            return jnp.concatenate(each)
 
         return whole if self.clip is None else clipped
 

@@ -35,7 +35,7 @@ class Twice(Algorithm):
         def gradient(share):
             batch = replace(problem, weights=share * problem.weights)
             return now.link.descend(
-                1, who, start, lambda key: (batch, problem.influence), lambda model, g: g
+                1, who, start, lambda key, number: (batch, problem.influence), lambda model, g: g
             )
 
         model = start - 0.1 * (gradient(1.0) - gradient(0.0))

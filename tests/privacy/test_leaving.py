@@ -234,7 +234,9 @@ class Beside(Own):
     def said(self, state, now, own, slope):
         who = now.choose(Everyone())
         share = now.problem.influence
-        now.link.descend(1, who, own * 0, lambda key: (now.problem, share), lambda w, g: w - g)
+        now.link.descend(
+            1, who, own * 0, lambda key, number: (now.problem, share), lambda w, g: w - g
+        )
         arrived = now.link.collect(own, who.here, state.model)
         return State(arrived.move(state.model), own)
 
@@ -431,7 +433,7 @@ class Descends(Own):
                 self.steps,
                 who,
                 model,
-                lambda key: (now.problem, now.problem.influence),
+                lambda key, number: (now.problem, now.problem.influence),
                 lambda w, g: w - 0.1 * g,
             )
         arrived = now.link.collect(model, who.here, state.model)
@@ -514,5 +516,5 @@ def test_participants_twice_pay_twice():
     now = fl.view(simulation)
     who = Participants(jnp.asarray([1, 1, 2], jnp.int32), jnp.ones(3, bool))
     data, start = who.of(now.problem), jnp.zeros((3, 2))
-    now.link.descend(2, who, start, lambda key: (data, data.influence), lambda w, g: w - g)
+    now.link.descend(2, who, start, lambda key, number: (data, data.influence), lambda w, g: w - g)
     np.testing.assert_allclose(now.link.spent["releases"], [0, 4, 2, 0])

@@ -268,8 +268,8 @@ def run_with_batches(kind, network=False, **settings):
 
 @fl.module
 class OtherBatches(FedDPSGD):
-    def _drawn(self, key, data):
-        return super()._drawn(jax.random.fold_in(key, 1), data)
+    def _drawn(self, key, data, number):
+        return super()._drawn(jax.random.fold_in(key, 1), data, number)
 
 
 @fl.module
@@ -280,7 +280,7 @@ class OtherBatchesDeclared(OtherBatches):
 
 @fl.module
 class AllSamples(OtherBatchesDeclared):
-    def _drawn(self, key, data):
+    def _drawn(self, key, data, number):
         return data, data.influence
 
     def sampling(self, problem):
@@ -289,8 +289,8 @@ class AllSamples(OtherBatchesDeclared):
 
 @fl.module
 class FirstSample(OtherBatchesDeclared):
-    def _drawn(self, key, data):
-        batch, share = super()._drawn(key, data)
+    def _drawn(self, key, data, number):
+        batch, share = super()._drawn(key, data, number)
         return replace(batch, weights=batch.weights.at[:, 0].set(share)), share
 
     def sampling(self, problem):
@@ -301,7 +301,7 @@ class FirstSample(OtherBatchesDeclared):
 class WholeBlocks(OtherBatchesDeclared):
     """Every sample as often as declared, but five of them together."""
 
-    def _drawn(self, key, data):
+    def _drawn(self, key, data, number):
         weights, rate = jnp.asarray(data.weights), jnp.asarray(0.2, data.dtype)
         blocks = weights.shape[0], weights.shape[1] // 5
         drawn = jnp.repeat(jax.random.uniform(key, blocks, data.dtype) < rate, 5, axis=1)
@@ -310,6 +310,20 @@ class WholeBlocks(OtherBatchesDeclared):
 
     def sampling(self, problem):
         return Law(0.2, sampling="poisson")
+
+
+@fl.module
+class FewerTurns(OtherBatchesDeclared):
+    """Three groups of samples, declared as four."""
+
+    def sampling(self, problem):
+        return Law(0.25, separation=4)
+
+
+@fl.module
+class DrawnByTurns(OtherBatchesDeclared):
+    def sampling(self, problem):
+        return Law(0.1, separation=2, sampling="poisson")
 
 
 def test_no_budget_for_batches_without_a_law():
@@ -324,6 +338,8 @@ def test_no_budget_for_batches_without_a_law():
         (FirstSample, {"sampling_rate": 0.1}, "takes sample 0 in"),
         (FirstSample, {"sampling_rate": 0.1, "network": True}, "takes sample 0 in"),
         (WholeBlocks, {}, "together in"),
+        (FewerTurns, {"turns": 3}, "is in one 3 steps after another"),
+        (DrawnByTurns, {"turns": 2, "sampling_rate": 0.2}, "turns.*or declare sampling=None"),
     ],
 )
 def test_batches_refute_a_wrong_law(kind, settings, text):
@@ -338,6 +354,7 @@ def test_batches_refute_a_wrong_law(kind, settings, text):
         {"sampling_rate": 0.01, "capacity": 25},
         {"batch": 4},
         {"batch": 4, "network": True},
+        {"turns": 3},
     ],
 )
 def test_batches_agree_with_a_right_law(settings):

@@ -47,7 +47,11 @@ def without_receivers(now, start):
 def steps_of(now, start, who):
     problem = now.problem
     model = now.link.descend(
-        2, who, start, lambda key: (problem, problem.influence), lambda model, g: model - 0.1 * g
+        2,
+        who,
+        start,
+        lambda key, number: (problem, problem.influence),
+        lambda model, g: model - 0.1 * g,
     )
     now.link.collect(model, who.here & False, start[0])
     return jnp.mean(model, axis=0)
@@ -145,7 +149,11 @@ def test_absent_participants_take_no_private_steps():
     def steps_rows(now, start, who):
         problem = now.problem
         model = now.link.descend(
-            2, who, start, lambda key: (problem, problem.influence), lambda model, g: model - g
+            2,
+            who,
+            start,
+            lambda key, number: (problem, problem.influence),
+            lambda model, g: model - g,
         )
         now.link.collect(model, who.here, start[0])
         return model

@@ -98,3 +98,19 @@ def dp_sgd(objective, step, took_part, sampled, sizes, z, draws):
         server = np.mean(models, axis=0) if models else server
         history.append(server)
     return np.array(history)
+
+
+def correlated(matrix, took_part, draws):
+    """Draws ``[n][k][i]`` of clients' steps as noise of a matrix mechanism: of each client's own
+    steps, one after the other, ``inv(C) G`` (Choquette-Choo et al. 2023).
+    """
+    noise = [[list(steps) for steps in clients] for clients in draws]
+    for k in range(len(draws[0])):
+        rounds = [n for n, here in enumerate(took_part) if k in here]
+        own = [(n, i) for n in rounds for i in range(len(draws[n][k]))]
+        if not own:
+            continue
+        rows = np.linalg.solve(matrix[: len(own), : len(own)], [draws[n][k][i] for n, i in own])
+        for (n, i), row in zip(own, rows, strict=True):
+            noise[n][k][i] = row
+    return noise

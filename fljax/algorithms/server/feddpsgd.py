@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fljax import _check
 from fljax._generator import bernoulli, rate_drawn
@@ -66,6 +66,11 @@ class FedDPSGD(ReleasesModel, Algorithm):
       batch: samples per batch, instead of ``sampling_rate``; a client with fewer samples uses all
         of them. Without either, every step is on all samples.
       clients_per_round: number of participants, drawn without replacement; all clients by default.
+      turns: :math:`b`; with more than one, samples take turns: sample :math:`j` of a client takes
+        part in those of its own steps :math:`i=0,1,\dots` with :math:`i=j` modulo :math:`b`, each
+        with probability ``sampling_rate`` (cyclic Poisson sampling) or, without it, always. It
+        counts :math:`b` times in them, so that :math:`b` steps together are as unbiased as one. For
+        strategies of :class:`~fljax.privacy.NoisyGradients`.
       capacity: samples for which there is room in a batch of ``sampling_rate``; by default all of a
         client's, and each step then costs as much as one on all of them. It must be so large that a
         larger batch has a probability of at most 1e-30; :meth:`room` says how large that is, 900
@@ -74,7 +79,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
     Raises:
       ValueError: both ``sampling_rate`` and ``batch``; a batch larger than every client's data;
         more participants than clients; a capacity without ``sampling_rate``, or one that is too
-        small.
+        small; turns with a fixed ``batch``, or more turns than samples.
 
     Guarantees:
       Those of :class:`~fljax.privacy.NoisyGradients`, exactly, whatever the capacity: a batch that
@@ -103,9 +108,11 @@ class FedDPSGD(ReleasesModel, Algorithm):
     batch: int | None = static(default=None)
     clients_per_round: int | None = static(default=None)
     capacity: int | None = static(default=None)
+    turns: int = static(default=1)
 
     def validate(self) -> None:
         _check.count("local_steps", self.local_steps)
+        _check.count("turns", self.turns)
         if self.sampling_rate is not None:
             _check.interval(
                 "sampling_rate",
@@ -122,6 +129,12 @@ class FedDPSGD(ReleasesModel, Algorithm):
         for name in ("batch", "clients_per_round", "capacity"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
+        if self.turns > 1 and self.batch is not None:
+            raise ValueError(
+                f"batch={self.batch} draws from all samples of a client in every step, and with "
+                f"turns={self.turns} a step has those of one group; leave out one, or give a "
+                "sampling_rate."
+            )
         if self.capacity is not None and self.sampling_rate is None:
             raise ValueError(
                 f"capacity={self.capacity} is of batches that are drawn with a sampling_rate, and "
@@ -136,9 +149,10 @@ class FedDPSGD(ReleasesModel, Algorithm):
     def sampling(self, problem: Problem) -> Law:
         """Return how a batch is sampled, at the client with the fewest samples."""
         if self.sampling_rate is not None:
-            return Law(rate_drawn(self.sampling_rate), sampling="poisson")
+            rate = rate_drawn(self.sampling_rate) / self.turns
+            return Law(rate, self.turns, sampling="poisson")
         if self.batch is None:
-            return Law(1.0)
+            return Law(1 / self.turns, self.turns)
         rate = jnp.minimum(1, self.batch / jnp.min(problem.sample_counts()))
         return Law(rate, sampling="drawn")
 
@@ -167,9 +181,17 @@ class FedDPSGD(ReleasesModel, Algorithm):
 
     def check(self, problem: Any, network: Any) -> None:
         super().check(problem, network)
-        if (capacity := self.capacity) is None:
+        if (capacity := self.capacity) is None and self.turns == 1:
             return
         samples = jnp.shape(problem.weights)[1]
+        if self.turns > samples:
+            raise ValueError(
+                f"turns must be at most the {samples} samples of the largest client, got "
+                f"{self.turns}: the other groups would be empty."
+            )
+        if capacity is None:
+            return
+        samples = -(-samples // self.turns)
 
         def has_room(rate: Any) -> None:
             if capacity < (least := self.room(samples, float(rate))):
@@ -196,14 +218,21 @@ class FedDPSGD(ReleasesModel, Algorithm):
             self.local_steps,
             who,
             jnp.broadcast_to(server, (data.clients, data.dim)),
-            draw=lambda key: self._drawn(key, data),
+            draw=lambda key, number: self._drawn(key, data, number),
             move=lambda model, gradient: model - step_size * gradient,
         )
         arrived = link.collect(model, who.here, server, clients=who.numbers, step_size=step_size)
         return State(arrived.move(server))
 
-    def _drawn(self, key: Array, data: Problem) -> tuple[Problem, Float[Array, " clients"]]:
-        """Return a batch of every client, and the largest weight that a sample can have in it."""
+    def _drawn(
+        self, key: Array, data: Problem, number: Int[Array, " clients"] | int = 0
+    ) -> tuple[Problem, Float[Array, " clients"]]:
+        """Return a batch of every client for its step of this number, and the largest weight that a
+        sample can have in it.
+        """
+        influence = data.influence
+        if self.turns > 1:
+            data, influence = _in_turn(data, number, self.turns), self.turns * influence
         weights, known = jnp.asarray(data.weights), data.statistics
         if self.batch is None:
             if known is not None:  # sums over all samples are not those of a batch
@@ -214,15 +243,25 @@ class FedDPSGD(ReleasesModel, Algorithm):
                 chosen = bernoulli(key, weights.shape, self.sampling_rate)
                 if self.capacity is not None and self.capacity < weights.shape[1]:
                     batch = _gathered(data, weights / rate, chosen, self.capacity)
-                    return batch, data.influence / rate
+                    return batch, influence / rate
                 weights = jnp.where(chosen, weights, 0) / rate
-            return replace(data, weights=weights, statistics=known), data.influence / rate
+            return replace(data, weights=weights, statistics=known), influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
         rows = uniform_subsets(key, weights > 0, self.batch)
         everyone = jnp.arange(data.clients, dtype=jnp.int32)
         batch = data.take(everyone, rows)
         weights = jnp.take_along_axis(weights, rows, axis=1) / rate[:, None]
-        return replace(batch, weights=weights), data.influence / rate
+        return replace(batch, weights=weights), influence / rate
+
+
+def _in_turn(data: Problem, number: Int[Array, " clients"] | int, turns: int) -> Problem:
+    """The samples of each client whose turn it is, of so many times their weight."""
+    everyone = jnp.arange(data.clients, dtype=jnp.int32)[:, None]
+    most = -(-jnp.shape(data.weights)[1] // turns)
+    first = jnp.broadcast_to(jnp.asarray(number, jnp.int32) % turns, data.clients)
+    rows = first[:, None] + turns * jnp.arange(most, dtype=jnp.int32)[None]
+    weights = jnp.asarray(data.weights).at[everyone, rows].get(mode="fill", fill_value=0)
+    return replace(data.take(everyone[:, 0], rows), weights=turns * weights)
 
 
 def _gathered(
