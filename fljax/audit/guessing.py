@@ -860,8 +860,10 @@ class _Tap(Link):
         clients: Array,
         sending: Array | None,
         rounding: Array,
+        release_rho: Array | None = None,
     ) -> Float[Array, "rows numbers"]:
-        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, rounding)
+        given = (clean, noise, sensitivity, spent, clients, sending, rounding, release_rho)
+        said = super()._leave(*given)
         if self._words is not None:
             words = self._words[len(self.spoken)].rows
             said = words[0] if self._step is None else words[self._step]

@@ -27,12 +27,16 @@ class Marked(Link):
         clients: Array,
         sending: Array | None,
         rounding: Array,
+        release_rho: Array | None = None,
     ) -> Array:
         parts = {"drawn": noise.drawn, "scale": noise.scale, "grid": noise.grid}
         noise = noise._replace(**_taint.open_to_all(parts, "the size of the noise"))
         spent = _taint.open_to_all(spent, "the privacy ledger")
         sending = _taint.open_to_all(sending, "who sends a private message")
-        said = super()._leave(clean, noise, sensitivity, spent, clients, sending, rounding)
+        release_rho = _taint.open_to_all(release_rho, "the privacy ledger")
+        said = super()._leave(
+            clean, noise, sensitivity, spent, clients, sending, rounding, release_rho
+        )
         return _taint.released(said)
 
     def _open(self, value: T, what: str) -> T:

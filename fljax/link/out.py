@@ -275,6 +275,7 @@ class Out:
         clients: Int[Array, " rows"],
         sending: Bool[Array, " rows"] | None,
         rounding: Float[Array, " rows"],
+        release_rho: Array | None = None,
     ) -> Float[Array, "rows numbers"]:
         """Release values that depend on private data, perturbed and recorded in the ledger: the
         only place where this happens. Rows that are not released come back as zeros: what the
@@ -292,6 +293,7 @@ class Out:
           sending: which of the rows are released; ``None``: all.
           rounding: how far apart rounding may move rows of this length for neighboring data sets,
             besides the stated sensitivity.
+          release_rho: the largest zCDP parameter of a row by itself; by default what is spent.
 
         Raises:
           ValueError: a release inside of a transformation of the step's own (``vmap``, ``scan``),
@@ -306,9 +308,8 @@ class Out:
         for name, value in spent.items():
             self.spent[name] = self.spent[name] + value if name in self.spent else value
         if "rho" in spent:
-            self.release_rho = jnp.maximum(
-                self.release_rho, jnp.max(spent["rho"]).astype(self.release_rho.dtype)
-            )
+            largest = jnp.max(spent["rho"]) if release_rho is None else release_rho
+            self.release_rho = jnp.maximum(self.release_rho, largest.astype(self.release_rho.dtype))
         exposed = sensitivity > 0  # others' messages depend on nobody's data
         if sending is not None:
             exposed = sending & exposed

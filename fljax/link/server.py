@@ -469,6 +469,7 @@ class Server(Out):
             only,
             None,
             ROUNDINGS * rounded_off(clean) + release.rounding,
+            mechanism.release_rho(self._plan),
         )
         mean, state = mechanism.after(self._plan, state, release, sum_said[0], took_part)
         self.memory = self.memory._replace(mechanism=state)

@@ -173,14 +173,16 @@ class Within(Out):
         sensitivity = exposed * jnp.asarray(mechanism.moved / mechanism.multiplier, row.dtype)
         noise = PrivateNoise(drawn, exposed)
         rounding = rounded_off(row)  # of the division
+        release_rho = None
         if coding is not None:
             assert self._plan is not None
             turns = self._plan.turns
             coding, row, rounding = mechanism.encoded(self._plan, coding, row)
             sensitivity = sensitivity * jnp.sqrt(turns.costs[0]).astype(row.dtype)
             noise = noise._replace(releases=turns.affected)
+            release_rho = mechanism.release_rho(self._plan, row.dtype)
         rounding = rounding + rounded_off(row)  # onto the grid
-        left = self._leave(row, noise, sensitivity, spent, clients, present, rounding)
+        left = self._leave(row, noise, sensitivity, spent, clients, present, rounding, release_rho)
         if coding is not None:
             coding, left = mechanism.decoded(coding, left)
         # The regularizer's gradient is public: it needs neither noise nor encoding.

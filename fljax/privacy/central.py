@@ -445,6 +445,15 @@ class CentralGaussian:
         """
         return jnp.ones_like(took_part) if self.arrivals == "secret" else took_part
 
+    @property
+    def _rho(self) -> Any:
+        """Of one release of independent noise."""
+        return (self.moved / self.noise_multiplier) ** 2 / 2
+
+    def release_rho(self, plan: Plan) -> Array:
+        """The zCDP parameter of a single release, at most."""
+        return jnp.asarray(self._rho * plan.turns.largest)
+
     def spent(
         self,
         plan: Plan,
@@ -461,7 +470,7 @@ class CentralGaussian:
           took_part: whose updates are in the release.
           dtype: of the ledger.
         """
-        rho = (self.moved / self.noise_multiplier) ** 2 / 2
+        rho = self._rho
         if state.correlated is not None:
             cost = plan.turns.costs.at[state.correlated.participations]
             rho = rho * cost.get(mode="fill", fill_value=0)

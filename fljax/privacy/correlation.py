@@ -40,6 +40,7 @@ class Turns(NamedTuple):
     """What participations cost in a whole run, and how far its rows reach."""
 
     costs: Array  # [participations]  squared sensitivity that each one adds, in sensitivities
+    largest: Array  # []  of a single row at most, whose participations may be several
     affected: Array | int  # number of rows that one participation may move
     roundings: Array | int  # of a term of an encoded row
     separation: Array | int  # least number of rows between two participations
@@ -66,9 +67,11 @@ def turns(strategy: Strategy | None, law: Law, rows: int) -> Turns:
     """
     costs = jnp.asarray(participation_costs(strategy, law, rows))
     if strategy is None:
-        return Turns(costs, 1, 0, law.separation)
-    affected = rows if overlaps(strategy, law) else min(strategy.bands or rows, rows)
-    return Turns(costs, affected, strategy.roundings(rows), law.separation)
+        return Turns(costs, costs[0], 1, 0, law.separation)
+    affected, largest = min(strategy.bands or rows, rows), costs[0]
+    if overlaps(strategy, law):
+        affected, largest = rows, jnp.sum(costs)
+    return Turns(costs, largest, affected, strategy.roundings(rows), law.separation)
 
 
 def participation_costs(strategy: Strategy | None, law: Law, rows: int) -> Array | np.ndarray:

@@ -240,6 +240,10 @@ class NoisyGradients:
         """Of one release of independent noise."""
         return (self.moved / jnp.asarray(self.multiplier, dtype)) ** 2 / 2
 
+    def release_rho(self, plan: "Plan", dtype: Any) -> Array:
+        """The zCDP parameter of a single step, at most."""
+        return self._rho(dtype) * plan.turns.largest.astype(dtype)
+
     # Turns and strategies ------------------------------------------------------------------------
 
     def plan(self, law: Law | None, steps: int | None, rounds: int) -> Plan | None:

@@ -124,6 +124,21 @@ def test_a_client_pays_what_its_participations_add_to_the_sensitivity(name, sepa
     assert float(results.sampling_rate) == 1
 
 
+@each_strategy
+@pytest.mark.parametrize("separation", [1, 3])
+def test_a_single_release_moves_no_further_than_is_said(name, separation):
+    """One row may hold several participations; a delta that noise reaches depends on the most."""
+    strategy = STRATEGIES[name]
+    selector = Everyone() if separation == 1 else Cyclic(separation)
+    results = fl.run(averaging(strategy, selector), ROUNDS)
+    matrix = np.abs(strategy.matrix(ROUNDS))
+    farthest = max(
+        matrix[row, start::separation].sum() for row in range(ROUNDS) for start in range(separation)
+    )
+    assert float(results.release_rho) >= farthest**2 / (2 * Z**2) * (1 - 1e-6)
+    assert float(results.release_rho) <= float(results.privacy_rho[-1]) * (1 + 1e-6)
+
+
 def test_a_client_that_took_part_less_often_paid_for_less():
     strategy = STRATEGIES["buffers"]
     results = fl.run(averaging(strategy, Fraction(0.4)), ROUNDS)

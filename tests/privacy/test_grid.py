@@ -177,8 +177,8 @@ class Watched(Link):
 
     releases: list
 
-    def _leave(self, clean, noise, sensitivity, spent, clients, sending, rounding):
-        released = super()._leave(clean, noise, sensitivity, spent, clients, sending, rounding)
+    def _leave(self, clean, noise, sensitivity, *rest):
+        released = super()._leave(clean, noise, sensitivity, *rest)
         scale, _ = widened(noise.scale, sensitivity, clean.shape[1], clean.dtype, noise.releases)
         Watched.releases.append((released, scale))
         return released
