@@ -277,7 +277,8 @@ def judged(now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda t
 def _has_data(now: Snapshot, changed: Callable[[Any], Any]) -> Bool[Array, " clients"] | None:
     """Which clients have held-out data; ``None`` where all of them do."""
     test = changed(held_out(now.problem))
-    if test.clients == 1 or test.importance is None:
+    # Held-out data that are compared in pairs have no importance, and no client without any.
+    if test.clients == 1 or getattr(test, "importance", None) is None:
         return None
     there = jnp.sum(jnp.asarray(test.weights), axis=1) > 0
     return there if now.problem.test is not None else there[now.problem.tasks.cluster]

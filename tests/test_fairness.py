@@ -1,5 +1,7 @@
 """Between clients, between groups, towards a sensitive feature: against sums written out."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +72,27 @@ def test_spread_and_worst_are_those_of_the_values():
     close(result.given_worst_41, (0.3 + 0.5 + 0.6) / 3, rtol=1e-12)
     assert result.given.dims == ("client",)
     assert result.given_worst.dims == ()
+
+
+def test_clients_without_data_are_not_among_the_worst_off():
+    """A client without held-out samples has an accuracy of zero that nobody measured."""
+    rng = np.random.default_rng(0)
+
+    def some(count):
+        return rng.normal(size=(count, 2)), np.sign(rng.normal(size=count))
+
+    data, test = [some(6) for _ in range(4)], [some(n) for n in (5, 6, 7, 4)]
+    problem = from_clients(data, Logistic(), test=test)
+    problem = dataclasses.replace(problem, test=problem.test.weighing([1, 0, 1, 1]))
+    metrics = ["client_accuracy", fairness.worst("client_accuracy")]
+    result = measured([*metrics, fairness.spread("client_accuracy")], problem)
+    each = result.client_accuracy.values[[0, 2, 3]]
+    close(result.client_accuracy_worst, each.min())
+    close(result.client_accuracy_deviation, each.std(), rtol=1e-6)
+    data[2] = some(0)
+    problem = from_clients(data, Logistic())
+    result = measured(["train_error", fairness.spread("train_error")], problem)
+    close(result.train_error_deviation, result.train_error.values[[0, 1, 3]].std(), rtol=1e-6)
 
 
 def test_errors_are_worst_where_they_are_large():
