@@ -541,7 +541,8 @@ def choice(name: str, value: Any, known: Iterable[str]) -> None:
 def indices(name: str, value: Any, count: int) -> None:
     """Raise ``ValueError`` unless known numbers are places among so many: JAX would clamp them."""
     if is_concrete(value) and np.size(value):
-        least, most = int(np.min(value)), int(np.max(value))
+        places = np.asarray(value)  # within a trace jnp.min of known numbers would be traced
+        least, most = int(places.min()), int(places.max())
         if least < 0 or most >= count:
             raise ValueError(
                 f"{name} must be from 0 to {count - 1}, got {least if least < 0 else most}."

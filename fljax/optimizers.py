@@ -20,7 +20,7 @@ from fljax.schedules import Schedule, StepSize, as_schedule
 if TYPE_CHECKING:
     import optax
 
-__all__ = ["Optimizer", "as_optimizer", "as_step", "check_optimizer", "from_optax"]
+__all__ = ["Optimizer", "as_optimizer", "as_step", "from_optax"]
 
 
 #: A gradient of which optimizers take a step on trial, far above what noise some of them add.

@@ -32,7 +32,6 @@ __all__ = [
     "is_decibel",
     "keep_finite",
     "label_of",
-    "larger_is_better",
     "metric_names",
     "named",
     "nominal",

@@ -261,10 +261,6 @@ def test_mean_gradient_is_the_mean_of_the_gradients(loss, clip, dim):
         close(ready.mean_gradient(w), expected, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.slow
-@pytest.mark.thin(1, every=24)
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("clip", [None, 0.6])
 @pytest.mark.parametrize("client", [-1, 4, 99])
 def test_a_client_that_is_not_there_is_not_another_one(key, client):
     problem = fl.problems.ridge(key, clients=4, samples=3, dim=2)
@@ -272,6 +268,10 @@ def test_a_client_that_is_not_there_is_not_another_one(key, client):
         problem.take(jnp.array([0, client]))
 
 
+@pytest.mark.slow
+@pytest.mark.thin(1, every=24)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("clip", [None, 0.6])
 def test_some_clients_and_some_rows_are_problems_of_their_own(loss, clip):
     """Against the same samples stacked anew; a row past the end and padding have no weight."""
     data = ragged(32, loss=loss)

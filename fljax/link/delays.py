@@ -302,6 +302,8 @@ class EdgeDelays(_Table):
                     f"delays must map edges, pairs of two of the clients 0 to {clients - 1}, to "
                     f"rounds, got {_check.shown(pair)}."
                 )
+        if not delays:
+            return cls(np.zeros((clients, clients), int), longest)
         rounds = _check.trace("delays", list(delays.values()), "integers", ("edges",))
         table = np.zeros((clients, clients), rounds.dtype)
         receivers, senders = np.asarray(list(delays), int).reshape(-1, 2).T

@@ -63,11 +63,11 @@ class NoisyGradients:
       noise_multiplier: :math:`z>0`: standard deviation of the noise on a sum, in multiples of the
         clip; with parts one for all, or of each.
       clip: :math:`c>0`, of per-sample loss gradients; with parts one for all, or of each.
-      strategy: :math:`C`, of :mod:`fljax.privacy.matrices`, for as many rounds as a client takes
-        steps in the run; independent noise by default.
       neighbors: ``"add-or-remove"``: a sample of one client is present or its place is empty;
         ``"replace"``: it is replaced by another one. The divisor is public and the same for both
         neighbors.
+      strategy: :math:`C`, of :mod:`fljax.privacy.matrices`, for as many rounds as a client takes
+        steps in the run; independent noise by default.
       parts: numbers of parameters of the parts, which are all of a model one after the other;
         ``problem.pieces`` for the arrays of a network's parameters. A gradient is one part by
         default.
@@ -116,8 +116,8 @@ class NoisyGradients:
 
     noise_multiplier: Float[Array, "*parts"] | float
     clip: Float[Array, "*parts"] | float = 1.0
-    strategy: Strategy | None = None
     neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
+    strategy: Strategy | None = None
     parts: tuple[int, ...] | None = static(default=None)
 
     scope: ClassVar[str] = "gradient"
@@ -128,6 +128,8 @@ class NoisyGradients:
     def validate(self) -> None:
         if self.parts is not None:
             object.__setattr__(self, "parts", tuple(self.parts))
+            if not self.parts:
+                raise ValueError("parts is empty; leave it out, or give the size of each part.")
             for size in self.parts:
                 _check.count("parts", size, hint="They are numbers of parameters.")
         for name in ("noise_multiplier", "clip"):
