@@ -82,7 +82,7 @@ class Stream:
 
     @property
     def layout(self) -> Layout:
-        """The positions of the parameters in a model's row of numbers: the row is the only one."""
+        """The positions of the parameters in a model's row of numbers, which is the only one."""
         return Layout.of_row(self.dim)
 
     @property
