@@ -140,8 +140,6 @@ def save(picture: Any, path: str | PathLike) -> Path:
     _check.choice("ending of a picture's file", ending, [f".{name}" for name in known])
     dated = {".pdf": "CreationDate", ".svg": "Date", ".png": "Software"}
     metadata = {dated[ending]: None} if ending in dated else None
-    if not path.parent.is_dir():  # before anything is drawn
-        raise FileNotFoundError(f"no folder {path.parent}; create it first.")
     content = io.BytesIO()  # a picture that is there is replaced by a whole one, or not at all
     with style():
         figure.savefig(content, format=ending[1:], metadata=metadata)

@@ -76,10 +76,9 @@ class NoisyGradients:
       The ledger's zCDP of every client for any one of its samples, whatever the data, against those
       who see all messages and even the batches: each step is a Gaussian release of multiplier
       :math:`z`, :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``); with
-      parts the sum of these over all parts. The
-      amplified epsilon, where each step draws a new batch, with the same probability for each
-      sample (``"add-or-remove"``) or of a fixed number of samples (``"replace"``), against those
-      who do not see the batches.
+      parts the sum of these over all parts. The amplified epsilon, where each step draws a new
+      batch, with the same probability for each sample (``"add-or-remove"``) or of a fixed number of
+      samples (``"replace"``), against those who do not see the batches.
 
       Where groups of samples take turns (``FedDPSGD(turns=b)``), a client pays only in the steps in
       which its first group has its turn, and under a strategy for the :math:`k`-th turn as many

@@ -18,6 +18,9 @@ class Premise(NamedTuple):
     attack: str  # that was tried on it
 
 
+#: Premises of Gaussian releases that secret sampling amplifies.
+_OF_SAMPLED_RELEASES = ("grid", "noise", "keys", "law", "rate", "booked", "only exit")
+
 #: What each mechanism promises, by which theorem, and on which premises.
 PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ZCDP": (
@@ -46,18 +49,7 @@ PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "Bun & Steinke 2016; Denisov et al. 2022 and Choquette-Choo et al. 2023 (strategies); "
             "Mironov et al. 2019 (sampling)"
         ),
-        (
-            "clipped sum",
-            "participations",
-            "encoding",
-            "grid",
-            "noise",
-            "keys",
-            "law",
-            "rate",
-            "booked",
-            "only exit",
-        ),
+        ("clipped sum", "participations", "encoding", *_OF_SAMPLED_RELEASES),
     ),
     "NoisyGradients": (
         "rho-zCDP of a sample, amplified under secret sampling",
@@ -65,19 +57,7 @@ PROMISES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "Abadi et al. 2016; McMahan & Andrew 2018 (parts); Denisov et al. 2022 and "
             "Choquette-Choo et al. 2023 (strategies, turns); Mironov et al. 2019 (sampling)"
         ),
-        (
-            "sums",
-            "parts",
-            "turns",
-            "encoding",
-            "grid",
-            "noise",
-            "keys",
-            "law",
-            "rate",
-            "booked",
-            "only exit",
-        ),
+        ("sums", "parts", "turns", "encoding", *_OF_SAMPLED_RELEASES),
     ),
     "gaussian_release": (
         "(epsilon, delta)-DP of released models",
