@@ -1,4 +1,4 @@
-"""Write what follows from the registered algorithms: their exports."""
+"""Write what follows from the registered algorithms and mechanisms: exports, a guide's table."""
 
 import ast
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ROOM = ROOT / "fljax" / "algorithms"
 EXPORTS = ROOM / "__init__.py"
+GUIDE = ROOT / "docs" / "guides" / "privacy.md"
 WINGS = ("server", "personalized", "graph", "peers")
 
 
@@ -43,8 +44,19 @@ def exports(text: str) -> str:
     return text
 
 
+def promises(text: str) -> str:
+    """The guide on privacy with the promises and premises of all mechanisms."""
+    sys.path.insert(0, str(ROOT))
+    from fljax.privacy import premises
+
+    before, _, rest = text.partition("<!-- premises -->\n")
+    _, end, after = rest.partition("<!-- end premises -->")
+    return f"{before}<!-- premises -->\n{premises.table()}\n{end}{after}"
+
+
 def main() -> None:
     """In the form that ruff gives them."""
+    GUIDE.write_text(promises(GUIDE.read_text(encoding="utf-8")), encoding="utf-8")
     EXPORTS.write_text(exports(EXPORTS.read_text(encoding="utf-8")), encoding="utf-8")
     for command in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
         subprocess.run([sys.executable, "-m", "ruff", *command, str(EXPORTS)], check=True)

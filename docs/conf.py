@@ -13,7 +13,8 @@ import fljax
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
 
-project, author = "fljax", "the authors of fljax"
+project = "fljax"
+author = "the authors of fljax"
 copyright = f"2026, {author}"  # noqa: A001
 version = release = fljax.__version__
 
@@ -26,18 +27,20 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "algorithms",
+    "architecture",
     "atlas",
     "gallery",
     "navigation",
     "plots",
     "references",
-    "rooms",
+    "modules",
 ]
 exclude_patterns = [".jupyter_cache", "_build", "_ext", "jupyter_execute"]
 nitpicky = True
 
 # Docstrings are Google's style with two sections of our own.
-napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Guarantees", "notes_style"), ("Reference", "notes_style")]
 napoleon_use_ivar = True
 napoleon_use_rtype = False
@@ -54,7 +57,7 @@ nb_execution_mode = "off" if os.environ.get("FLJAX_DOCS") == "still" else "cache
 nb_execution_show_tb = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
-nb_execution_in_temp = True  # what the programs write is no part of the site
+nb_execution_in_temp = True  # files that the programs write are not part of the site
 nb_output_stderr = "remove"  # bars of progress
 
 html_theme = "furo"
@@ -71,7 +74,7 @@ html_copy_source = html_show_sourcelink = False
 
 
 def create_cache(app: Sphinx) -> None:
-    """Before there are workers, who would race to create its database."""
+    """Create the cache before workers start: they would race to create its database."""
     if app.config.nb_execution_mode == "cache":
         get_cache(Path(app.outdir).parent / ".jupyter_cache").list_cache_records()
 

@@ -48,7 +48,7 @@ class Version(argparse.Action):
     """Says the library's version, which is looked up only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from fljax._version import __version__
+        from fljax._core.version import __version__
 
         print(f"fljax {__version__}")
         parser.exit()
@@ -67,9 +67,9 @@ def add_command(commands: Any, examples: Mapping[str, str], name: str, does: str
 
 def parser() -> Parser:
     """All commands and options."""
-    whole = Parser(prog="python -m experiments", description=__doc__)
-    whole.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
-    commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
+    result = Parser(prog="python -m experiments", description=__doc__)
+    result.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
+    commands = result.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     command = functools.partial(add_command, commands, EXAMPLES)
 
@@ -113,11 +113,11 @@ def parser() -> Parser:
     draw = command("draw", "draw figures and judge their claims from the stored results")
     draw.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     report = command("report", "write the gallery, README.md of the folder")
-    for one in (check, draw, report):
-        one.add_argument(
+    for subcommand in (check, draw, report):
+        subcommand.add_argument(
             "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
         )
-    return whole
+    return result
 
 
 def count(text: str) -> int:
@@ -133,23 +133,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def answer(argv: Sequence[str] | None) -> int:
-    """Do what is asked for."""
-    asked = parser().parse_args(argv)
+    """Run the requested command."""
+    options = parser().parse_args(argv)
     from experiments import commands  # matplotlib, JAX and all figures, for more than --help
 
-    if asked.command == "list":
+    if options.command == "list":
         return commands.list_figures()
-    if asked.command == "run":
-        if bool(asked.names) == asked.all:
+    if options.command == "run":
+        if bool(options.names) == options.all:
             raise UsageError("name the figures to run, or all of them by --all alone.")
-        folder = asked.out or (QUICK_FIGURES if asked.quick else FIGURES)
-        given = asked.names, asked.quick, asked.seeds, folder, asked.store, asked.jobs
-        return commands.run(*given)
-    if asked.command == "check":
-        return commands.check(asked.names, asked.out)
-    if asked.command == "draw":
-        return commands.draw(asked.names, asked.out)
-    return commands.report(asked.out)
+        folder = options.out or (QUICK_FIGURES if options.quick else FIGURES)
+        arguments = options.names, options.quick, options.seeds, folder, options.store, options.jobs
+        return commands.run(*arguments)
+    if options.command == "check":
+        return commands.check(options.names, options.out)
+    if options.command == "draw":
+        return commands.draw(options.names, options.out)
+    return commands.report(options.out)
 
 
 if __name__ == "__main__":

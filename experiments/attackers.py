@@ -25,7 +25,7 @@ class OneOf(attacks.Attack):
     ) -> Float[Array, "senders dim"]:
         number = jnp.asarray(self.which).astype(jnp.int32)
         lies = [
-            messages if one is None else one.lie(key, messages, attacking, sending, around)
-            for one in self.choices
+            messages if choice is None else choice.lie(key, messages, attacking, sending, around)
+            for choice in self.choices
         ]
         return jnp.stack([jnp.broadcast_to(lie, messages.shape) for lie in lies])[number]

@@ -1,4 +1,4 @@
-"""What the command line does: list, run, check and report the figures."""
+"""The commands of the command line: list, run, check and report the figures."""
 
 import contextlib
 import dataclasses
@@ -33,16 +33,16 @@ from experiments.figure import REGISTRY, Effort, Figure
 from experiments.records import Broken
 from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
 from experiments.thinning import thinned
-from fljax import _check, _folders
 from fljax.__main__ import one_line
-from fljax._devices import configured
-from fljax._folders import replace_file, write_whole
-from fljax.records import versions_in_use
-from fljax.study.engine import program
+from fljax._core import checks, storage
+from fljax._core.devices import configured
+from fljax._core.storage import replace_file, write_whole
+from fljax.results.dataset import versions_in_use
+from fljax.study.batched_program import program
 
 
 def figure_modules() -> list[str]:
-    """The modules of all documents that declare a figure each, in order."""
+    """The modules of all documents that each declare a figure, in order."""
     documents = [d.name for d in pkgutil.iter_modules(experiments.__path__) if d.ispkg]
     return [
         f"experiments.{document}.{module.name}"
@@ -57,7 +57,8 @@ MODULES = figure_modules()
 for _module in MODULES:
     importlib.import_module(_module)
 
-FULL, QUICK = Effort(), Effort(seeds=8, tuning_seeds=4, quick=True)
+FULL = Effort()
+QUICK = Effort(seeds=8, tuning_seeds=4, quick=True)
 
 
 def in_order() -> list[Figure]:
@@ -66,19 +67,19 @@ def in_order() -> list[Figure]:
 
 
 def find(names: Sequence[str]) -> list[Figure]:
-    """The figures of these names; all of them for none."""
+    """The figures of these names; all figures if there are no names."""
     if not names:
         return in_order()
     try:
         for name in names:
-            _check.choice("figure", name, REGISTRY)
+            checks.choice("figure", name, REGISTRY)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return [REGISTRY[name] for name in dict.fromkeys(names)]
 
 
 def writable(folder: Path) -> Path:
-    """The folder, made if need be; checked before anything is computed."""
+    """The folder, created if missing; checked before anything is computed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -114,12 +115,12 @@ def run(
     base = QUICK if quick else FULL
     count = base.seeds if seeds is None else seeds
     effort = Effort(count, min(base.tuning_seeds, count), quick)
-    kept = writable(unfinished(effort) if store is None else store)
+    work = writable(unfinished(effort) if store is None else store)
     writable(folder)
     if store is None:
         for figure in figures:
-            discard_stale(kept, figure.name)
-    compute = functools.partial(_run_one, effort=effort, kept=kept, folder=folder)
+            discard_stale(work, figure.name)
+    compute = functools.partial(_run_one, effort=effort, work=work, folder=folder)
     if min(jobs, len(figures)) == 1:
         for figure in figures:
             compute(figure.name)
@@ -127,17 +128,19 @@ def run(
         _side_by_side(compute, figures, jobs)
     if store is None:
         for figure in figures:  # another run of this effort may be at work on others
-            shutil.rmtree(kept / figure.name, ignore_errors=True)
+            shutil.rmtree(work / figure.name, ignore_errors=True)
         with contextlib.suppress(OSError):
-            kept.rmdir()
+            work.rmdir()
     return 0
 
 
 class Clock:
-    """The seconds that a figure took, those of earlier parts in its store included."""
+    """The seconds spent on a figure, including earlier parts that its store holds."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.before, self.seconds = path, 0.0, 0.0
+        self.path = path
+        self.before = 0.0
+        self.seconds = 0.0
         with contextlib.suppress(OSError, ValueError):
             self.before = float(path.read_text())
 
@@ -146,32 +149,32 @@ class Clock:
 
     def __exit__(self, *error: object) -> None:
         self.seconds = self.before + time.perf_counter() - self.began
-        with contextlib.suppress(OSError):  # a full disk is no reason to lose the results
+        with contextlib.suppress(OSError):  # results must not be lost to a full disk
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, f"{self.seconds}\n".encode())
 
 
-def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
+def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
     figure = REGISTRY[name]
     mpl.use("Agg")
-    # What imports made stays: looking through it again and again is a tenth of all tracing.
+    # Objects made by imports stay: scanning them in every collection is a tenth of tracing time.
     gc.freeze()
     print(f"{figure.name}: {figure.title}\n  {figure.source}")
     tuned = f"{effort.tuning_seeds} other seeds for tuning"
     print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
-    known = (kept / figure.name).is_dir()
-    clock = Clock(kept / figure.name / "seconds")
+    resumed = (work / figure.name).is_dir()
+    clock = Clock(work / figure.name / "seconds")
     with clock, configured("jax_enable_x64", figure.double), warnings.catch_warnings():
-        # Broken bounds and diverged runs are part of what is printed and stored below.
+        # Broken bounds and diverged runs are printed and stored below.
         warnings.simplefilter("ignore", fl.AssumptionWarning)
         warnings.simplefilter("ignore", fl.DivergenceWarning)
         try:
-            results = figure.study(dataclasses.replace(effort, store=kept / figure.name))
+            results = figure.study(dataclasses.replace(effort, store=work / figure.name))
             studies = thinned(figure, results, effort)
         except (fl.StoreError, fl.OtherStudyError, Broken) as error:
             raise UsageError(one_line(error)) from None
-    if known:
-        print(f"  went on from what {kept} held: the time counts earlier parts, killed ones aside")
+    if resumed:
+        print(f"  went on from what {work} held: the time counts earlier parts, killed ones aside")
     try:
         written = records.store(figure, studies, folder, effort, clock.seconds)
     except OSError as error:
@@ -186,11 +189,11 @@ def _run_one(name: str, effort: Effort, kept: Path, folder: Path) -> None:
 
 
 def _side_by_side(compute: Callable[[str], None], figures: Sequence[Figure], jobs: int) -> None:
-    """Each figure in a process of its own, so that one compiles while another computes."""
+    """Each figure in its own process, so that one compiles while another computes."""
     with ProcessPoolExecutor(
         jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1
     ) as pool:
-        running = [pool.submit(_told, compute, figure.name) for figure in figures]
+        running = [pool.submit(_captured_output, compute, figure.name) for figure in figures]
         try:
             for done in as_completed(running):
                 print(done.result(), end="", flush=True)
@@ -204,37 +207,37 @@ def _side_by_side(compute: Callable[[str], None], figures: Sequence[Figure], job
             raise
 
 
-def _told(compute: Callable[[str], None], name: str) -> str:
-    """What computing a figure prints, whole: lines of several would mix."""
+def _captured_output(compute: Callable[[str], None], name: str) -> str:
+    """The output of computing a figure, as one text: lines of parallel figures would mix."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         compute(name)
     return text.getvalue()
 
 
 def unfinished(effort: Effort) -> Path:
-    """Where a run that is killed is found again by the same code with the same effort."""
+    """The folder in which the same code with the same effort resumes a killed run."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
-    return kept_folder("figures", dataclasses.astuple(effort), sources)
+    return resume_folder("figures", dataclasses.astuple(effort), sources)
 
 
-def kept_folder(kind: str, effort: Any, sources: Sequence[Path]) -> Path:
-    """A folder whose name says all that the stores in it are checked against: first the effort,
-    then the versions of all code.
+def resume_folder(kind: str, effort: Any, sources: Sequence[Path]) -> Path:
+    """A folder named by digests of the effort and of all code: its stores are resumed only by the
+    same code with the same effort.
     """
     code = hashlib.sha256(versions_in_use().encode())
     for path in sources:
         code.update(path.read_bytes())
-    asked = hashlib.sha256(repr(effort).encode())
-    return _folders.cache() / kind / f"{asked.hexdigest()[:8]}-{code.hexdigest()[:16]}"
+    effort_digest = hashlib.sha256(repr(effort).encode())
+    return storage.cache() / kind / f"{effort_digest.hexdigest()[:8]}-{code.hexdigest()[:16]}"
 
 
-def discard_stale(kept: Path, name: str) -> None:
-    """Remove what the same command left unfinished under another version of the code or of JAX:
-    nothing goes on from there.
+def discard_stale(work: Path, name: str) -> None:
+    """Remove unfinished work of the same command under another version of the code or of JAX, which
+    cannot be resumed.
     """
-    for other in kept.parent.glob(f"{kept.name.partition('-')[0]}-*"):
+    for other in work.parent.glob(f"{work.name.partition('-')[0]}-*"):
         left = other / name
-        if other == kept or not left.is_dir() or _is_in_use(left):
+        if other == work or not left.is_dir() or _is_in_use(left):
             continue
         shutil.rmtree(left, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -258,16 +261,16 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def draw(names: Sequence[str], folder: Path) -> int:
-    """Pictures and verdicts again, from stored results."""
+    """Draw pictures and judge claims again, from stored results."""
     figures = find(names)
     readable(folder)
     mpl.use("Agg")
     for figure in figures:
         try:
-            known = records.read_record(figure, folder)
+            stored = records.read_record(figure, folder)
             studies = records.read_studies(figure, folder)
-            effort = Effort(**known["effort"])
-            written = records.describe(figure, studies, folder, effort, known["seconds"])
+            effort = Effort(**stored["effort"])
+            written = records.describe(figure, studies, folder, effort, stored["seconds"])
         except Broken as error:
             raise UsageError(str(error)) from None
         print(figure.name)
@@ -287,13 +290,14 @@ def show(written: dict[str, Any]) -> None:
 
 
 def check(names: Sequence[str], folder: Path) -> int:
-    figures, failed = find(names), False
+    figures = find(names)
+    failed = False
     readable(folder)
     for figure in figures:
         print(figure.name)
         try:
             verdicts, wrong = records.check(figure, folder)
-        except Exception as error:  # a claim is code: whatever it raises, the others are judged
+        except Exception as error:  # a claim may raise anything; the others are still judged
             kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
             print(f"  BROKEN: {kind}{error}")
             failed = True

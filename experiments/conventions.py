@@ -1,4 +1,4 @@
-"""What the sources' words mean in numbers: one table for all documents.
+"""The meaning of the sources' words in numbers: one table for all documents.
 
 A claim is measured where its source draws it: in dB, as a factor on a linear axis, or in percentage
 points of an error or accuracy. A factor is the same range as its decibels.
@@ -22,7 +22,7 @@ class Meaning(NamedTuple):
     convention: str
 
     def when(self, where: str) -> "Meaning":
-        """The same, of a number that is read under some circumstances."""
+        """The same meaning, restricted to the given circumstances."""
         return Meaning(self.accept, f"{self.convention}; {where}")
 
 
@@ -62,7 +62,7 @@ def _range(low: float, high: float) -> str:
     return f"{low:.3g} to {high:.3g}" if math.isfinite(low) else f"less than {high:.3g}"
 
 
-#: A difference that is there, however small.
+#: Any difference, however small.
 BETTER = _word("outperforms", "better", "more", db=(0, INFINITE), points=(0, INFINITE))
 
 #: At least a factor of two.
@@ -78,7 +78,7 @@ SLIGHTLY = _word("slightly", db=(0, 3), points=(0, 5))
 #: Within a fourth of it.
 CLOSE = _word("close", "similar", "comparable", "tracks", db=(-1, 1), points=(-1, 1))
 
-#: At most a fourth more: what is better than asked is no less true.
+#: At most a fourth more; a better result than claimed is accepted.
 LITTLE = _word(
     *("little advantage", "very little", "not much", "does not hinder"),
     db=(-INFINITE, 1),

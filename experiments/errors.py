@@ -1,4 +1,4 @@
-"""How a command of the figures ends; light, so that ``--help`` needs nothing else."""
+"""Exit codes of the commands; without heavy imports, so that ``--help`` is fast."""
 
 import os
 import sys
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 class UsageError(Exception):
-    """What the user asked for cannot be done; one line."""
+    """A request that cannot be met; the message is one line."""
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """Of a command: its own, 2 if the request was wrong, 130 after Ctrl-C, 141 if nobody reads on
-    what it prints, as of ``list | head``.
+    """A command's exit code: its own, 2 for a wrong request, 130 after Ctrl-C, 141 if the reader of
+    its output is gone, as in ``list | head``.
     """
     try:
         code = command()
@@ -23,6 +23,6 @@ def exit_code(command: Callable[[], int]) -> int:
         print(stop or "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still held
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for buffered output
         return 141
     return code

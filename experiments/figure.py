@@ -1,4 +1,4 @@
-"""What a figure is: a study, a picture, and the claims that its source makes about it."""
+"""The classes that declare a figure: its study, picture, settings and claims."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ class Estimate:
 
     @classmethod
     def exact(cls, value: float, unit: str = "dB") -> "Estimate":
-        """Of a number without uncertainty."""
+        """An estimate of a number without uncertainty."""
         return cls(value, value, value, unit)
 
     def __str__(self) -> str:
@@ -79,11 +79,11 @@ class Estimate:
         return f"{self.value:.2f}{unit} [{self.low:.2f}, {self.high:.2f}]"
 
 
-#: What a claim is evidence of: the source's own statement, the same under a condition of ours, a
-#: statement of our own, or nothing, since it cannot fail.
+#: Kinds of claims: the source's own statement, the same under a condition of ours, a statement of
+#: our own, or one that cannot fail and is not evidence.
 Kind = Literal["source", "conditional", "ours", "by construction"]
 
-#: The studies of a figure to one estimate a case.
+#: Computes an estimate for each case from a figure's studies.
 Measure = Callable[[Studies], dict[str, Estimate]]
 
 
@@ -94,17 +94,16 @@ class Claim:
     Attributes:
       name: unique within the figure.
       text: the statement, in our words.
-      source: where it is made, or what asks for it: the section, and the figure, theorem or
-        equation.
-      measure: what is estimated; the claim must hold in every case.
+      source: the section that makes or suggests it, and the figure, theorem or equation.
+      measure: computes the estimates; the claim must hold in every case.
       accept: the range in which each whole interval must lie.
       convention: how a word of the source became that range, from :mod:`experiments.conventions`
-        where it is there, and when it is read; a tolerance is no condition.
-      condition: what, beyond the source, the claim is tested under; conditional if not empty.
+        if it is defined there, and the rounds that are read; a tolerance is not a condition.
+      condition: our condition beyond the source's; the claim is conditional if not empty.
       ours: whether no source makes the statement.
-      construction: why it cannot fail, if it is true by construction and no evidence.
-      note: what explains a verdict against it; a number in it is computed from the results.
-      changed: what is judged otherwise than in the first edition of the gallery, and why.
+      construction: why it cannot fail, if it is true by construction and thus not evidence.
+      note: explains a verdict against it; numbers in it are computed from the results.
+      changed: how its judgment differs from the first edition of the gallery, and why.
     """
 
     name: str
@@ -130,7 +129,7 @@ class Claim:
 
     @property
     def kind(self) -> Kind:
-        """What it is evidence of."""
+        """The kind of evidence that the claim is."""
         if self.construction:
             return "by construction"
         if self.ours:
@@ -147,7 +146,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim."""
+    """The result of judging a claim."""
 
     claim: str
     cases: dict[str, Estimate]
@@ -172,19 +171,19 @@ class Figure:
 
     Attributes:
       name: on the command line.
-      title: what it shows.
+      title: its subject.
       source: where it was published.
-      caption: what a reader must know about this reproduction.
+      caption: notes on this reproduction for the reader.
       study: runs everything; results by name.
       plot: draws from the results.
       claims: of the source.
       settings: every number behind it.
-      tuning: a table of what was chosen on the tuning seeds, from the results.
+      tuning: a table of the parameters chosen on the tuning seeds, from the results.
       table: rows for readers beyond the gallery, from the results.
-      double: whether runs are in double precision, where what is read falls to the rounding of
-        single. Results are stored in single.
-      keep: counts of communication that are read, of those that every run records
-        (:data:`fljax.records.TRAFFIC`); the others are not stored.
+      double: whether runs are in double precision, for errors that fall to the rounding of single
+        precision. Results are stored in single.
+      keep: the counts of communication (:data:`fljax.metrics.names.TRAFFIC`) that the figure
+        reads; the others are not stored.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What claims are measured with: parts of studies, the seeds of a method, estimates from them.
+"""Building blocks of claims: parts of studies, the seeds of a method, estimates from them.
 
-A chapter says which metric it reads, and when; how that becomes a number with an interval is here.
+Chapters choose the metric and the rounds; this module turns them into numbers with intervals.
 """
 
 import math
@@ -19,7 +19,7 @@ from experiments.figure import Estimate, Measure
 from fljax import statistics
 from fljax.privacy.promises import ROUNDING
 
-#: What a study keeps of its rounds.
+#: Selects rounds of a study.
 Window = Callable[[xr.Dataset], xr.Dataset]
 
 # --------------------------------------------------------------------------- parts of studies
@@ -31,7 +31,7 @@ def joined(*parts: xr.Dataset, axis: str = "algorithm") -> xr.Dataset:
 
 
 def last(data: xr.Dataset) -> xr.Dataset:
-    """The last round, or what has no rounds as it is."""
+    """The last round; data without rounds are returned unchanged."""
     return data.isel(round=-1) if "round" in data.dims else data
 
 
@@ -44,12 +44,12 @@ def last_rounds(count: int) -> Window:
 
 
 def first_part(parts: int) -> Window:
-    """The first of so many equal parts of a run."""
+    """The first of ``parts`` equal parts of a run."""
     return lambda data: first_rounds(_end(data) // parts)(data)
 
 
 def last_part(parts: int) -> Window:
-    """The last of so many equal parts of a run."""
+    """The last of ``parts`` equal parts of a run."""
     return lambda data: last_rounds(_end(data) // parts)(data)
 
 
@@ -81,20 +81,20 @@ def samples(data: xr.Dataset, which: str | Mapping[str, Any], metric: str) -> np
 
 
 def scenario_key(seed: int) -> Key[Array, ""]:
-    """What a sweep gives a scenario for a seed, so that theory meets the same instance."""
+    """The key that a sweep passes to a scenario for a seed: theory then has the same instance."""
     return jax.random.split(jax.random.fold_in(fl.random_key(0), seed))[0]
 
 
 def two(
-    data: xr.Dataset, one: str | Mapping[str, Any], other: str | Mapping[str, Any], metric: str
+    data: xr.Dataset, first: str | Mapping[str, Any], second: str | Mapping[str, Any], metric: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The :func:`samples` of two methods, paired by seed."""
-    return samples(data, one, metric), samples(data, other, metric)
+    return samples(data, first, metric), samples(data, second, metric)
 
 
-def each_mean(found: np.ndarray) -> np.ndarray:
-    """``[S]``: of several rounds, the mean of each seed (or resample)."""
-    return found.mean(axis=1) if found.ndim > 1 else found
+def each_mean(values: np.ndarray) -> np.ndarray:
+    """``[S]``: each seed's (or resample's) mean over rounds, if there are several."""
+    return values.mean(axis=1) if values.ndim > 1 else values
 
 
 # --------------------------------------------------------------------------- estimates
@@ -110,7 +110,7 @@ def estimate(
 def of_few(
     statistic: Callable[..., Any], *samples: Float[np.ndarray, " seeds"], unit: str
 ) -> Estimate:
-    """A number computed from means over paired seeds, with Student's t of the jackknife: of few
+    """A number computed from means over paired seeds, with Student's t of the jackknife: for few
     seeds the bootstrap's interval is too narrow.
     """
     count = len(samples[0])
@@ -126,16 +126,16 @@ def of_few(
 
 
 def gap(over: np.ndarray, under: np.ndarray) -> Estimate:
-    """How far one mean is above another, dB; of several rounds, that of each seed's mean."""
+    """How far one mean is above another, dB; several rounds are averaged for each seed."""
     return estimate(_above, each_mean(over), each_mean(under))
 
 
 def median_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
-    """How far one is above the other in the median run, dB: of the runs' own distances, which no
-    few of them can carry.
+    """How far one is above the other in the median run, dB. Unlike a mean, the median is not
+    dominated by a few runs.
     """
-    apart = _above(each_mean(over), each_mean(under))
-    return of_median(lambda middle: middle[:, 0], apart[:, None])
+    run_gaps = _above(each_mean(over), each_mean(under))
+    return of_median(lambda middle: middle[:, 0], run_gaps[:, None])
 
 
 def curve_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
@@ -143,9 +143,9 @@ def curve_gap(over: np.ndarray, under: np.ndarray) -> Estimate:
     return estimate(lambda a, b: each_mean(_above(a, b)), over, under)
 
 
-def curve_distance(one: np.ndarray, other: np.ndarray) -> Estimate:
+def curve_distance(first: np.ndarray, second: np.ndarray) -> Estimate:
     """Mean distance of two mean curves, whichever is above, dB."""
-    return estimate(lambda a, b: each_mean(np.abs(_above(a, b))), one, other)
+    return estimate(lambda a, b: each_mean(np.abs(_above(a, b))), first, second)
 
 
 def _above(over: np.ndarray, under: np.ndarray) -> np.ndarray:
@@ -158,7 +158,7 @@ def saving(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
 
 
 def share(done: np.ndarray) -> Estimate:
-    """In how many per cent of the runs something is so, ``[S]``."""
+    """The percentage of runs, ``[S]``, with a property."""
     return estimate(lambda a: a, 100.0 * done, unit="%")
 
 
@@ -172,8 +172,8 @@ def gaps(
 
 
 def exponent(values: np.ndarray, at: ArrayLike) -> np.ndarray:
-    """``[B]``: the exponent of values ``[B, points]`` as a power of what they are at, by
-    least squares of their logarithms.
+    """``[B]``: the exponent of values ``[B, points]`` as a power of ``at``, by least squares of
+    their logarithms.
     """
     logarithms = np.log(np.asarray(at, float))
     logarithms = logarithms - logarithms.mean()
@@ -187,10 +187,12 @@ def bound_held(norm: float, bound: float) -> bool:
 
 def gap_band(over: np.ndarray, under: np.ndarray) -> np.ndarray:
     """``[3, rounds]``: how far one mean curve is above another, dB, and its 95 % band by the
-    jackknife over paired seeds, as :func:`fljax.statistics.compare` has it of one round.
+    jackknife over paired seeds, as :func:`fljax.statistics.paired_differences` has it of one round.
     """
-    kept = np.isfinite(over + under).all(axis=1)
-    over, under, runs = over[kept], under[kept], int(kept.sum())
+    finite = np.isfinite(over + under).all(axis=1)
+    over = over[finite]
+    under = under[finite]
+    runs = int(finite.sum())
     middle = _above(over.mean(0), under.mean(0))
     less_one = _above(over.sum(0) - over, under.sum(0) - under)
     error = np.sqrt((runs - 1) * less_one.var(axis=0))

@@ -1,5 +1,5 @@
-"""How the pictures of figures look: lettered panels as wide as a page, legends and notes beside the
-data, theory on top.
+"""The layout of figures' pictures: lettered panels as wide as a page, legends and notes outside
+the data, theory on top.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ from experiments.measures import gap_band
 from fljax import plotting, statistics
 
 #: Inches of one column of a journal, and of the two of its page.
-COLUMN, PAGE = 3.5, 7.16
+COLUMN = 3.5
+PAGE = 7.16
 
 #: How theory is drawn.
 THIN: dict[str, Any] = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
@@ -71,9 +72,9 @@ def panels(
     return picture, axes[: len(titles)]
 
 
-def look(place: int) -> dict[str, Any]:
-    """The color and the line of a curve, as :mod:`fljax.plotting` has them at this place."""
-    return {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+def look(index: int) -> dict[str, Any]:
+    """The color and the line style of the curve with this index, as in :mod:`fljax.plotting`."""
+    return {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")}
 
 
 def theory(ax: Axes, level: float, text: str, unit: str = " dB", **look: Any) -> None:
@@ -86,43 +87,43 @@ def predicted_curve(ax: Axes, at: np.ndarray, curve: np.ndarray, text: str, **lo
     ax.plot(at, curve, label=text, **THIN | look)
 
 
-def finish(picture: Picture, heading: str = "", room: float = 1.1) -> Picture:
-    """Legends below the panels, or one for all where they agree, one y label a row, what is said of
-    seeds and bands in one line at the top: nothing is on top of a curve.
+def finish(picture: Picture, heading: str = "", legend_width: float = 1.1) -> Picture:
+    """Place legends below the panels, or a common one if they agree; use one y label for each row
+    and one line of notes on seeds and bands at the top. Nothing covers a curve.
 
     Args:
-      picture: all is drawn.
-      heading: of the whole.
-      room: the width of a legend, at most, over its panel's with labels; below 0.8 it cannot push
-        the panel's axes together.
+      picture: with everything drawn.
+      heading: of the picture.
+      legend_width: the largest width of a legend as a share of its panel's width with labels;
+        below 0.8 it cannot push the panel's axes together.
     """
     axes: list[Any] = [ax for ax in picture.axes if ax.get_subplotspec() is not None]
     _label_rows(axes)
-    said = _said(axes)
-    if heading or said:
-        picture.suptitle("\n".join(filter(None, (heading, said))))
+    notes = _take_notes(axes)
+    if heading or notes:
+        picture.suptitle("\n".join(filter(None, (heading, notes))))
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[1]]
     titles = {ax: _title(ax.get_legend()) for ax in axes}
     for ax in axes:
         if (result := ax.get_legend()) is not None:
             result.remove()
-    one, *others = [tuple(map(_look, *ax.get_legend_handles_labels())) for ax in drawn] or [()]
-    if others and all(other == one for other in others):
+    first, *remaining = [tuple(map(_look, *ax.get_legend_handles_labels())) for ax in drawn] or [()]
+    if remaining and all(other == first for other in remaining):
         entries = drawn[0].get_legend_handles_labels()
-        place = {"loc": "outside lower center", "title": titles[drawn[0]]}
-        legend = _fitting(picture, entries, picture.bbox.width, **place)
+        position = {"loc": "outside lower center", "title": titles[drawn[0]]}
+        legend = _fitting(picture, entries, picture.bbox.width, **position)
         _grow(picture, legend.get_window_extent().height)
         return picture
     heights: dict[int, float] = {}
     for ax in drawn:
         # Below the label of the axis.
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "borderaxespad": 4.8}
+        position = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "borderaxespad": 4.8}
         entries = ax.get_legend_handles_labels()
-        width = room * ax.get_tightbbox().width
-        legend = _fitting(ax, entries, width, **place, title=titles[ax])
+        width = legend_width * ax.get_tightbbox().width
+        legend = _fitting(ax, entries, width, **position, title=titles[ax])
         row = ax.get_subplotspec().rowspan.start
         height = legend.get_window_extent().height
-        # At once: several rows of legends would leave the panels no room to be laid out in.
+        # Before the next legend: several rows would leave no space to lay the panels out.
         _grow(picture, max(0.0, height - heights.get(row, 0.0)))
         heights[row] = max(heights.get(row, 0.0), height)
     return picture
@@ -138,14 +139,14 @@ def share_legend(axes: Sequence[Axes]) -> None:
                 line.set_label("_named once")
     for ax in axes:
         for label, line in every.items():
-            (shown,) = ax.plot([], [])
-            shown.update_from(line)
-            shown.set_label(label)
+            (entry,) = ax.plot([], [])
+            entry.update_from(line)
+            entry.set_label(label)
 
 
 def faults(picture: Picture) -> list[str]:
-    """What a reader would stumble over: a curve, band or theory below a legend or a note, and words
-    that leave the picture.
+    """Layout faults: a curve, band or theory below a legend or a note, and text that leaves the
+    picture.
     """
     picture.draw_without_rendering()
     result = []
@@ -162,14 +163,15 @@ def faults(picture: Picture) -> list[str]:
     ticks = {t for ax in picture.axes for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(Text)}
     ticks -= {label for ax in picture.axes for label in (ax.xaxis.label, ax.yaxis.label)}
     for text in set(picture.findobj(Text)) - ticks:
-        words, seen = text.get_text(), text.get_window_extent()
-        if words and text.get_visible() and box.count_contains([seen.min, seen.max]) < 2:
-            result.append(f"{words!r} leaves the picture")
+        content = text.get_text()
+        extent = text.get_window_extent()
+        if content and text.get_visible() and box.count_contains([extent.min, extent.max]) < 2:
+            result.append(f"{content!r} leaves the picture")
     return result
 
 
 def _label_rows(axes: Sequence[Any]) -> None:
-    """The y label of a row's first panel is that of the others that agree with it."""
+    """Remove y labels that repeat the one of the row's first panel."""
     first: dict[int, str] = {}
     for ax in axes:
         spec = ax.get_subplotspec()
@@ -178,8 +180,8 @@ def _label_rows(axes: Sequence[Any]) -> None:
             ax.set_ylabel("")
 
 
-def _said(axes: Sequence[Any]) -> str:
-    """What the notes say, which go: each once, and of which panels where others say otherwise."""
+def _take_notes(axes: Sequence[Any]) -> str:
+    """Remove the notes; return each text once, with its panels unless all panels have it."""
     where: dict[str, list[str]] = {}
     panels = set()
     for ax in axes:
@@ -194,15 +196,15 @@ def _said(axes: Sequence[Any]) -> str:
 
 
 def _title(legend: Legend | None) -> str | None:
-    """Of a legend; that curves are algorithms is plain."""
+    """A legend's title, without the obvious ``algorithm``."""
     text = "" if legend is None else legend.get_title().get_text()
     return None if text in ("", "algorithm") else text
 
 
 def _look(handle: Any, label: str) -> tuple[str, ...]:
-    """What a reader sees of an entry."""
-    seen = (handle.get_color(), handle.get_linestyle()) if hasattr(handle, "get_color") else ()
-    return (label, *map(str, seen))
+    """A legend entry's visible properties."""
+    style = (handle.get_color(), handle.get_linestyle()) if hasattr(handle, "get_color") else ()
+    return (label, *map(str, style))
 
 
 def _grow(picture: Picture, pixels: float) -> None:
@@ -210,11 +212,11 @@ def _grow(picture: Picture, pixels: float) -> None:
 
 
 def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) -> Legend:
-    """A legend with as many columns as there is width for."""
+    """A legend with as many columns as fit into the width."""
     drawing: Any = where.figure
     for columns in range(min(len(entries[1]), 6), 0, -1):
         legend = where.legend(*entries, ncols=columns, **place)
-        legend.set_in_layout(False)  # one that is too wide would leave the panels no room
+        legend.set_in_layout(False)  # a legend that is too wide would squeeze the panels
         drawing.draw_without_rendering()
         if columns == 1 or legend.get_window_extent().width <= width:
             legend.set_in_layout(True)
@@ -226,14 +228,14 @@ def _fitting(where: Axes | Picture, entries: tuple, width: float, **place: Any) 
 def name_curves(
     ax: Axes, names: Iterable[str], at: Sequence[int], shift: Sequence[float], **text: Any
 ) -> None:
-    """Names beside curves, in their colors, in the place of a legend.
+    """Write names next to curves, in their colors, instead of a legend.
 
     Args:
       ax: its lines are the curves, in the order of the names.
       names: of the curves.
-      at: the point of each curve that its name is next to; of the last, it ends there.
+      at: the index of the point next to the name; at index -1 the name ends there.
       shift: how far above it, points.
-      text: how they are written otherwise.
+      text: further text properties.
     """
     for line, name, point, up in zip(ax.lines, names, at, shift, strict=False):
         x, y = np.asarray(line.get_xydata())[point]
@@ -243,11 +245,11 @@ def name_curves(
 
 
 def recolor(ax: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Curves, with their bands, in the looks of their names, those of a whole chapter.
+    """Give curves and their bands the looks of their names, which a whole chapter shares.
 
     Args:
       ax: its curves were drawn by :mod:`fljax.plotting`, and nothing else yet.
-      looks: by name, and of names that begin so; what has none stays as it is.
+      looks: by name or beginning of a name; curves without one are unchanged.
     """
     for line, band in itertools.zip_longest(ax.lines, ax.collections):
         label = str(line.get_label())
@@ -259,13 +261,13 @@ def recolor(ax: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def medians(ax: Axes, data: xr.Dataset, metric: str) -> None:
-    """The median over seeds beside every mean of a panel, as a thin line of its color: they are
-    apart where a few seeds carry the mean.
+    """Add the median over seeds to every mean of a panel, as a thin line of its color: they differ
+    where a few seeds dominate the mean.
 
     Args:
       ax: the curves of :mod:`fljax.plotting`, and nothing else yet.
-      data: what was drawn there.
-      metric: likewise.
+      data: the drawn study.
+      metric: the drawn metric.
     """
     scale = statistics.decibels if statistics.is_decibel(data, metric) else np.asarray
     middle = statistics.keep_finite(data, metric).median("seed").squeeze()
@@ -279,7 +281,7 @@ FAINT = 0.1
 
 
 def fade(ax: Axes) -> None:
-    """Bands that overlap without becoming one."""
+    """Make overlapping bands transparent enough to tell them apart."""
     for band in ax.collections:
         band.set_alpha(FAINT)
 
@@ -290,10 +292,10 @@ def difference(
     """How far one mean is above another along an axis, dB, with its 95 % band, paired by seed.
 
     Args:
-      ax: where.
-      at: of the points.
+      ax: the panel.
+      at: the points on the axis.
       over: ``[S, points]``.
-      under: likewise.
+      under: ``[S, points]``.
       text: for the legend; none if empty.
       look: of the line.
     """

@@ -1,4 +1,7 @@
-"""Which claim is an algorithm's headline: what its paper, or thesis, promises first."""
+"""Each algorithm's headline: the claim that its paper, or thesis, makes first.
+
+An algorithm without an entry is not judged yet, which the page of promises says.
+"""
 
 #: The figure and the claim, by the algorithm's registered name.
 HEADLINES: dict[str, tuple[str, str]] = {

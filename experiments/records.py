@@ -1,7 +1,7 @@
-"""What is stored about a figure, and how it is judged again.
+"""The stored records of figures, and how claims are judged again.
 
-Everything that is printed or stored about a figure is computed from its stored results alone, so
-`check` can compute it all again.
+Everything printed or stored about a figure is computed from its stored results alone, so `check`
+can recompute it.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from experiments.figure import Claim, Effort, Figure, Studies, Verdict
 from experiments.measures import bound_held
 from experiments.picture import print_style
 from fljax import plotting
-from fljax._folders import digest, replace_file, sealed, unsealed
+from fljax._core.storage import digest, replace_file, sealed, unsealed
+from fljax.metrics.names import TRAFFIC
 from fljax.privacy import accounting
-from fljax.records import TRAFFIC
 
 # --------------------------------------------------------------------------- privacy
 
 
-#: The columns of :func:`privacy_table` that are no axes of the study.
+#: The columns of :func:`privacy_table` besides the axes of the study.
 PRIVACY = (
     *("rho", "delta", "epsilon_composed", "epsilon_corollary", "epsilon_tight"),
     *("largest_gradient", "gradient_bound", "bound_held"),
@@ -42,10 +42,10 @@ PRIVACY = (
 
 
 def privacy_table(study: xr.Dataset, delta: float) -> list[dict[str, Any]]:
-    """What each case spent, by the Corollary and tightly, and whether its assumption held.
+    """The privacy that each case spent, by the Corollary and tightly, and whether its bound held.
 
-    The ledger's zCDP parameter is that of the noise itself, also for runs that were calibrated by
-    (epsilon, delta) rules: it says what their noise is really worth.
+    The zCDP parameter is computed from the noise, also for runs that were calibrated by (epsilon,
+    delta) rules: it is their actual privacy.
     """
     if "privacy_rho" not in study:
         return []
@@ -58,7 +58,8 @@ def privacy_table(study: xr.Dataset, delta: float) -> list[dict[str, Any]]:
         rho = float(last["privacy_rho"].max())
         row = {d: v.item() if isinstance(v, np.generic) else v for d, v in named.items()}
         composed = float(last["privacy_epsilon"].max()) if "privacy_epsilon" in last else math.nan
-        norm, bound = float(case["gradient_norm"].max()), float(case["gradient_bound"].max())
+        norm = float(case["gradient_norm"].max())
+        bound = float(case["gradient_bound"].max())
         row |= {
             "rho": rho,
             "delta": delta,
@@ -88,12 +89,12 @@ PICTURES = (".png", ".pdf")
 
 
 class Broken(Exception):
-    """Stored results are missing, unreadable or disagree; the message says which and why."""
+    """Stored results are missing, unreadable or disagree; the message names them and the reason."""
 
 
 @contextlib.contextmanager
-def kept(figure: Figure) -> Iterator[None]:
-    """Says what to do where a count of communication is read that the figure does not keep."""
+def explain_unstored(figure: Figure) -> Iterator[None]:
+    """Explain a failed read of a count of communication that the figure does not store."""
     try:
         yield
     except (KeyError, ValueError) as error:
@@ -107,7 +108,7 @@ def kept(figure: Figure) -> Iterator[None]:
 
 
 def path_of(folder: Path, figure: Figure) -> Path:
-    """Of the file with all studies of a figure."""
+    """The file with all studies of a figure."""
     return folder / f"{figure.name}.zip"
 
 
@@ -118,7 +119,7 @@ def record(
     seconds: float,
     claims: Sequence[Claim] | None = None,
 ) -> dict[str, Any]:
-    """All that is said about a figure, as plain numbers; of all claims or of these."""
+    """The record of a figure as plain numbers, with all its claims or the given ones."""
     claims = figure.claims if claims is None else claims
     delta = next((s.value for s in figure.settings if s.name == "delta"), None)
     return {
@@ -213,15 +214,15 @@ def describe(
     """Write the pictures and the record; returns the record.
 
     Raises:
-      Broken: the figure reads what it does not keep.
+      Broken: the figure reads a count that it does not store.
     """
-    with kept(figure), print_style():
+    with explain_unstored(figure), print_style():
         picture = figure.plot(studies)
         for ending in PICTURES:
-            plotting.save(picture, folder / f"{figure.name}{ending}")
+            plotting.save_figure(picture, folder / f"{figure.name}{ending}")
         plt.close(picture)
-    few_colors(folder / f"{figure.name}.png")
-    with kept(figure):
+    reduce_palette(folder / f"{figure.name}.png")
+    with explain_unstored(figure):
         written = plain(record(figure, studies, effort, seconds))
     written["digests"] = {
         path.name: digest(path.read_bytes())
@@ -236,8 +237,8 @@ def pictures_of(folder: Path, figure: Figure) -> list[Path]:
     return [folder / f"{figure.name}{ending}" for ending in PICTURES]
 
 
-def few_colors(path: Path) -> None:
-    """Write a PNG file again with a palette of 256 colors: the same to the eye, in a third."""
+def reduce_palette(path: Path) -> None:
+    """Rewrite a PNG file with a palette of 256 colors: visually the same, a third of the size."""
     with Image.open(path) as picture:
         few = picture.convert("RGB").quantize(
             256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
@@ -272,8 +273,8 @@ def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
 
 
 def save_studies(studies: Studies, path: Path) -> None:
-    """Write studies to one zip file, a netCDF file each: a third of what netCDF's own compression
-    of each variable takes. The same studies give the same file.
+    """Write studies to one zip file, a netCDF file each: a third of the size under netCDF's own
+    compression of variables. The same studies give the same file.
     """
     content = io.BytesIO()
     with (
@@ -287,7 +288,7 @@ def save_studies(studies: Studies, path: Path) -> None:
 
 
 def _shuffled(study: xr.Dataset) -> xr.Dataset:
-    """A study that is stored with bytes of like weight side by side, which pack better."""
+    """A study stored with bytes of equal significance next to each other, which compress better."""
     study = study.copy()
     for variable in study.data_vars.values():
         if variable.dtype.kind in "fi" and variable.size > 1:
@@ -303,15 +304,17 @@ def read_studies(figure: Figure, folder: Path) -> dict[str, xr.Dataset]:
     """
     path = path_of(folder, figure)
     try:
-        with tempfile.TemporaryDirectory() as room, zipfile.ZipFile(path) as file:
-            return {Path(name).stem: fl.load(file.extract(name, room)) for name in file.namelist()}
+        with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(path) as file:
+            return {
+                Path(name).stem: fl.load(file.extract(name, scratch)) for name in file.namelist()
+            }
     except FileNotFoundError:
         raise Broken(f"no results file {path}.") from None
     except (zipfile.BadZipFile, lzma.LZMAError, EOFError, ValueError) as error:
         raise Broken(f"{path} is not a readable results file ({error}).") from None
 
 
-#: What a stored claim has from its figure's module.
+#: The parts of a stored claim that come from its figure's module.
 DECLARED = (
     *("text", "source", "accepted", "convention", "condition", "construction", "kind"),
     "changed",
@@ -322,27 +325,28 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
     """Judge every claim again on the stored results.
 
     Returns:
-      The verdicts, and what disagrees with the stored record (nothing, if all is well).
+      The verdicts, and the disagreements with the stored record.
 
     Raises:
-      Broken: files are missing or unreadable, or lack what is judged.
+      Broken: files are missing or unreadable, or lack a variable of a claim.
     """
     stored = read_record(figure, folder)
     studies = read_studies(figure, folder)
     for path in pictures_of(folder, figure):
         if not path.is_file():
             raise Broken(f"the picture {path} is missing.")
-    for name, known in stored["digests"].items():
-        if digest((folder / name).read_bytes()) != known:
+    for name, expected in stored["digests"].items():
+        if digest((folder / name).read_bytes()) != expected:
             raise Broken(
                 f"{folder / name} was cut or altered: it is not what the record is of; python -m "
                 f"experiments draw {figure.name} makes pictures and record again."
             )
     by_name = {claim["name"]: claim for claim in stored["claims"]}
-    verdicts, wrong = [], []
+    verdicts = []
+    wrong = []
     for claim in figure.claims:
         try:
-            with kept(figure):
+            with explain_unstored(figure):
                 verdict = claim.judge(studies)
         except (KeyError, ValueError) as error:
             wrong.append(f"{claim.name}: cannot be judged on the stored results ({error!r})")
@@ -353,10 +357,10 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
         if before is None:
             wrong.append(f"{claim.name}: not in the stored record")
         elif before["holds"] != now["holds"]:
-            words = {True: "holds", False: "does not hold"}
+            phrases = {True: "holds", False: "does not hold"}
             wrong.append(
-                f"{claim.name}: stored verdict {words.get(before['holds'], before['holds'])!r}, "
-                f"recomputed {words[now['holds']]!r}"
+                f"{claim.name}: stored verdict {phrases.get(before['holds'], before['holds'])!r}, "
+                f"recomputed {phrases[now['holds']]!r}"
             )
         elif not _same_numbers(before["cases"], now["cases"]):
             wrong.append(f"{claim.name}: stored numbers differ from the recomputed ones")

@@ -1,4 +1,4 @@
-"""Records in words: what the command line prints, and the gallery's pages."""
+"""Records as text: the output of the command line, and the gallery's pages."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ from experiments.conventions import WORDS
 from experiments.figure import Estimate
 from experiments.promises import HEADLINES
 from experiments.records import PRIVACY
+from fljax.algorithms import REGISTRY as ALGORITHMS
 
 Record = Mapping[str, Any]
 
@@ -19,7 +20,7 @@ KINDS = {
     "by construction": "by construction",
 }
 
-#: Figures that no document has.
+#: Figures that are in no document.
 OWN = ("audit", "gauthier-3.stress", "models", "robustness")
 
 INTRODUCTION = """\
@@ -36,26 +37,26 @@ the method named first (in chapter 3, of the comparator) is above that of the ot
 Words mean the same in all figures, on the axis on which the source draws:"""
 
 
-#: Of the index.
+#: On the index page.
 PAGES = """\
 A page a figure, with its picture, claims, settings and provenance. Times are as recorded, for some
 figures on a machine that was shared.
 [What changed](CHANGES.md) since the first edition has a page of its own, and so has
 [what each algorithm promises](HEADLINES.md)."""
 
-#: Of the page of promises.
+#: On the page of promises.
 PROMISES = """\
 The main promise of each algorithm's paper, judged as all claims are. A verdict is on the figure's
 own problem, whose settings are on its page."""
 
-#: Of a page.
+#: On a figure's page.
 AGAIN = """\
 [The figure as PDF]({name}.pdf). `python -m experiments run {name}` reproduces it; that took
 {time} when it was recorded."""
 
 
 def conventions() -> list[str]:
-    """What the sources' words mean, as a table."""
+    """The meaning of the sources' words, as a table."""
     rows = [
         (", ".join(word.words), *(m.convention.split(": ")[1] for m in word[1:])) for word in WORDS
     ]
@@ -84,8 +85,8 @@ def tally(claims: Iterable[Record], kind: str) -> str:
     if not ours:
         return ""
     undecided = sum(not (c["holds"] or c["decided"]) for c in ours)
-    held = f"{sum(c['holds'] for c in ours)} of {len(ours)}"
-    return held + (f", {undecided} undecided" if undecided else "")
+    counted = f"{sum(c['holds'] for c in ours)} of {len(ours)}"
+    return counted + (f", {undecided} undecided" if undecided else "")
 
 
 def claims_lines(claims: Iterable[Record]) -> list[str]:
@@ -108,7 +109,7 @@ def claims_lines(claims: Iterable[Record]) -> list[str]:
 
 
 def tuning_lines(record: Record) -> list[str]:
-    """What was chosen, and why."""
+    """The chosen parameters and the rules of the choice."""
     lines = []
     for row in record["tuning"]:
         if not row["chosen"]:
@@ -134,7 +135,7 @@ def tuning_lines(record: Record) -> list[str]:
 
 
 def privacy_lines(record: Record) -> list[str]:
-    """What every method spent at every budget, without repeating panels of the same runs."""
+    """The privacy that every method spent at every budget; panels of the same runs once."""
     lines = []
     for (method, bound), rows in _privacy_by_method(record).items():
         parts = [f"zCDP {_slashes(rows, 'rho')}"]
@@ -143,8 +144,8 @@ def privacy_lines(record: Record) -> list[str]:
         parts.append(f"ε = {_slashes(rows, 'epsilon_corollary')} by the Corollary")
         parts.append(f"{_slashes(rows, 'epsilon_tight')} tight (δ = {rows[0]['delta']:g})")
         norm = max(r["largest_gradient"] for r in rows)
-        held = "held" if all(r["bound_held"] for r in rows) else "BROKEN"
-        parts.append(f"bound c1 = {bound:g} {held}: largest gradient {norm:.4g}")
+        verdict = "held" if all(r["bound_held"] for r in rows) else "BROKEN"
+        parts.append(f"bound c1 = {bound:g} {verdict}: largest gradient {norm:.4g}")
         lines.append(f"{method}: {', '.join(parts)}")
     return lines
 
@@ -190,14 +191,17 @@ def _bounds(record: Record) -> str:
 
 def page(record: Record) -> str:
     """The page of a figure."""
-    claims, seeds = record["claims"], " or ".join(map(str, record["seeds"]))
+    claims = record["claims"]
+    seeds = " or ".join(map(str, record["seeds"]))
     runs = f" {seeds} seeds." if seeds else ""
-    held = "; ".join(f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind)))
+    counts = "; ".join(
+        f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind))
+    )
     lost = sum(a for a, _ in record["diverged"].values())
     lines = [
         f"# {record['name']}: {record['title']}",
         "",
-        f"Source: {record['source']}. Claims that hold: **{held}**.{runs}",
+        f"Source: {record['source']}. Claims that hold: **{counts}**.{runs}",
         "",
         f"![{record['title']}]({record['name']}.png)",
         "",
@@ -238,12 +242,12 @@ def page(record: Record) -> str:
     ):
         if result:
             lines += [f"## {heading}", "", *(f"- {line}" for line in result), ""]
-    made = record["provenance"]
+    provenance = record["provenance"]
     keys = ("fljax", "code", "jax", "numpy", "python", "platform", "dtype", "prng", "created")
     lines += [
         "## Provenance",
         "",
-        ", ".join(f"{k} {made[k]}" for k in keys if k in made)
+        ", ".join(f"{k} {provenance[k]}" for k in keys if k in provenance)
         + f"; {record['seconds']:g} s. Results: "
         + ", ".join(f"`{f}`" for f in record["files"])
         + ".",
@@ -273,7 +277,7 @@ def summary(records: Sequence[Record]) -> list[str]:
 
 
 def index(records: Sequence[Record]) -> str:
-    """The folder's README: what is counted how, and every figure with its claims in numbers."""
+    """The folder's README: the rules of counting, and every figure with its tallied claims."""
     literature = [r for r in records if r["name"] not in OWN]
     rows = [
         (
@@ -286,8 +290,8 @@ def index(records: Sequence[Record]) -> str:
     ]
     for name, result in (("**the literature**", literature), ("**all**", records)):
         claims = [claim for r in result for claim in r["claims"]]
-        whole = sum(r["seconds"] for r in result)
-        rows.append((name, "", *(tally(claims, kind) for kind in KINDS), _time(whole)))
+        total_seconds = sum(r["seconds"] for r in result)
+        rows.append((name, "", *(tally(claims, kind) for kind in KINDS), _time(total_seconds)))
     lines = [
         "# Figures",
         "",
@@ -303,7 +307,7 @@ def index(records: Sequence[Record]) -> str:
 
 
 def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) -> str:
-    """Claim by claim, what was judged otherwise in the first edition, and why it changed.
+    """The claims whose verdict differs from the first edition, and the reasons.
 
     Args:
       records: of the figures.
@@ -311,10 +315,11 @@ def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
     """
     rows = []
     for record in records:
-        known = before.get(record["name"], {})
+        previous = before.get(record["name"], {})
         for claim in record["claims"]:
-            now, then = short_verdict(claim), known.get(claim["name"], "not judged")
-            if claim["changed"] or (now != then and known):
+            now = short_verdict(claim)
+            then = previous.get(claim["name"], "not judged")
+            if claim["changed"] or (now != then and previous):
                 why = claim["changed"] or "the same measure on new draws"
                 rows.append((record["name"], claim["text"], claim["kind"], then, now, why))
     lines = [
@@ -328,18 +333,18 @@ def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
 
 
 def headlines(records: Sequence[Record]) -> str:
-    """What each algorithm promises first, and the verdict."""
+    """Each algorithm's headline, and the verdict."""
     claims = {(r["name"], claim["name"]): claim for r in records for claim in r["claims"]}
     rows = []
     for name, (figure, claim) in sorted(HEADLINES.items(), key=lambda row: row[0].lower()):
-        if (found := claims.get((figure, claim))) is None:
+        if (entry := claims.get((figure, claim))) is None:
             continue
-        cases = sorted(found["cases"].items(), key=lambda case: case[1]["holds"])
-        case, one = cases[0]  # one that fails, if any
+        cases = sorted(entry["cases"].items(), key=lambda case: case[1]["holds"])
+        case, estimate = cases[0]  # one that fails, if any
         more = f" (one of {len(cases)} cases)" if len(cases) > 1 else ""
-        measured = f"{case}: {_estimate(one)}{more}"
+        measured = f"{case}: {_estimate(estimate)}{more}"
         where = f"[{figure}]({figure}.md)"
-        rows.append((name, found["text"], found["source"], short_verdict(found), measured, where))
+        rows.append((name, entry["text"], entry["source"], short_verdict(entry), measured, where))
     lines = [
         "# What each algorithm promises",
         "",
@@ -347,6 +352,8 @@ def headlines(records: Sequence[Record]) -> str:
         "",
         *_table(("algorithm", "promise", "source", "verdict", "measured", "figure"), rows),
     ]
+    if rest := sorted(ALGORITHMS.keys() - HEADLINES.keys(), key=str.lower):
+        lines += ["", f"Not judged yet: {', '.join(rest)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What is stored of a figure's studies: what is said of them needs no more."""
+"""Reduce a figure's studies for storage, without changing a word of the gallery."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,80 +8,85 @@ import xarray as xr
 
 from experiments import report
 from experiments.figure import Claim, Effort, Figure, Studies
-from experiments.records import claim_record, kept, plain, record
-from fljax.records import TRAFFIC
+from experiments.records import claim_record, explain_unstored, plain, record
+from fljax.metrics.names import TRAFFIC
 
-#: Of a single run's metrics, from the fewest with which no picture changes to what single
-#: precision has.
+#: Mantissa bits that are tried for a run's metrics: from the fewest that leave pictures unchanged
+#: to single precision.
 BITS = range(6, 24, 4)
 
 
 def thinned(figure: Figure, studies: Studies, effort: Effort) -> Studies:
     """The studies in single precision, every metric with the fewest bits that leave the gallery's
-    words as they are, every verdict and printed number among them; without the counts of
-    communication that the figure does not keep.
+    words, verdicts and printed numbers unchanged; without the counts of communication that the
+    figure does not store.
 
     Raises:
-      Broken: the figure reads what it does not keep.
+      Broken: the figure reads a count that it does not store.
     """
-    found = {name: slim(study, figure.keep) for name, study in studies.items()}
-    words = Words(figure, effort, found)
+    stored = {name: in_single_precision(study, figure.keep) for name, study in studies.items()}
+    gallery = GalleryText(figure, effort, stored)
     metrics = [
-        (name, v.name) for name, s in found.items() for v in s.data_vars.values() if of_runs(v)
+        (name, v.name)
+        for name, s in stored.items()
+        for v in s.data_vars.values()
+        if is_per_round(v)
     ]
     groups = [metrics] if metrics else []
-    while groups:  # those that can do with the fewest bits are mostly found many at a time
+    # Metrics are tried in groups, halved on failure: most of them need only the fewest bits.
+    while groups:
         group = groups.pop()
         for bits in BITS if len(group) == 1 else BITS[:1]:
-            fewer = {**found}
+            fewer = {**stored}
             for name, metric in group:
-                fewer[name] = fewer[name].assign({metric: rounded(found[name][metric], bits)})
-            if words.same(fewer, {name for name, _ in group}):
-                found = fewer
+                fewer[name] = fewer[name].assign({metric: rounded(stored[name][metric], bits)})
+            if gallery.is_unchanged(fewer, {name for name, _ in group}):
+                stored = fewer
                 break
         else:
             if len(group) > 1:
                 half = len(group) // 2
                 groups += [group[half:], group[:half]]
-    return found
+    return stored
 
 
-class Words:
-    """What the gallery says of a figure: of each claim, and (``None``) of all else."""
+class GalleryText:
+    """The gallery's text on a figure: for each claim, and (key ``None``) for everything else."""
 
     def __init__(self, figure: Figure, effort: Effort, studies: Studies) -> None:
-        self.figure, self.effort = figure, effort
+        self.figure = figure
+        self.effort = effort
         self.rest = self.record(studies)
-        #: By part, what is said, and of which studies. What was said otherwise comes first: it is
-        #: the likeliest to be so again.
+        #: For each part, its text and the studies it reads. The part whose text changed last comes
+        #: first, because it is the likeliest to change again.
         self.parts: dict[Claim | None, tuple[str, set[str]]] = {}
         for claim in figure.claims:
-            read = Read(studies)
-            self.parts[claim] = self.said(claim, read), read.names
+            read = RecordingStudies(studies)
+            self.parts[claim] = self.text_of(claim, read), read.names
         self.parts[None] = report.page(plain(self.rest)), {*studies}
 
     def record(self, studies: Studies) -> dict[str, Any]:
-        with kept(self.figure):
+        with explain_unstored(self.figure):
             return record(self.figure, studies, self.effort, 0, claims=())
 
-    def said(self, part: Claim | None, studies: Studies) -> str:
+    def text_of(self, part: Claim | None, studies: Studies) -> str:
         if part is None:
             return report.page(plain(self.record(studies)))
-        with kept(self.figure):
+        with explain_unstored(self.figure):
             claims = [claim_record(part, part.judge(studies))]
         return report.page(plain(self.rest | {"claims": claims}))
 
-    def same(self, studies: Studies, changed: set[str]) -> bool:
-        """Whether all is said as at first, of studies of which some are changed."""
+    def is_unchanged(self, studies: Studies, changed: set[str]) -> bool:
+        """Whether the text is unchanged for studies, where the named ones are changed."""
         for part, (text, names) in self.parts.items():
-            if changed & names and self.said(part, studies) != text:
+            if changed & names and self.text_of(part, studies) != text:
                 self.parts = {part: self.parts[part]} | self.parts
                 return False
         return True
 
 
-class Read(Mapping[str, xr.Dataset]):
-    """Studies, and which of them are read."""
+class RecordingStudies(Mapping[str, xr.Dataset]):
+    """Studies that record which names are read."""
 
     def __init__(self, studies: Studies) -> None:
         self.studies, self.names = studies, set[str]()
@@ -97,16 +102,16 @@ class Read(Mapping[str, xr.Dataset]):
         return len(self.studies)
 
 
-def slim(study: xr.Dataset, keep: Sequence[str]) -> xr.Dataset:
-    """A study in single precision, without the counts of communication that are not kept."""
+def in_single_precision(study: xr.Dataset, keep: Sequence[str]) -> xr.Dataset:
+    """A study in single precision, without the counts of communication that are not stored."""
     study = study.drop_vars([name for name in TRAFFIC if name in study and name not in keep])
     for name in [*study.data_vars]:
-        study[name] = study[name].astype(narrow(study[name]), keep_attrs=True)
+        study[name] = study[name].astype(half_width_type(study[name]), keep_attrs=True)
     return study
 
 
-def narrow(values: xr.DataArray) -> np.dtype:
-    """Half as wide a type, where it has room for the counts."""
+def half_width_type(values: xr.DataArray) -> np.dtype:
+    """The type of half the width, if the values fit."""
     if values.dtype == np.float64:
         return np.dtype(np.float32)
     if values.dtype == np.int64 and abs(values).max() <= np.iinfo(np.int32).max:
@@ -114,18 +119,18 @@ def narrow(values: xr.DataArray) -> np.dtype:
     return values.dtype
 
 
-def of_runs(values: xr.DataArray) -> bool:
-    """Whether it is a number of every run and round."""
+def is_per_round(values: xr.DataArray) -> bool:
+    """Whether a variable has a value for every run and round."""
     return {"seed", "round"} <= {*values.dims} and values.dtype == np.float32
 
 
 def rounded(metric: xr.DataArray, bits: int) -> xr.DataArray:
-    """A metric with so many bits; the last round, which most claims read, is as it was."""
+    """A metric rounded to ``bits`` bits, except the last round, which most claims read."""
     last = metric["round"] == metric["round"][-1]
     return metric.where(last, fewer_bits(metric.values, bits))
 
 
 def fewer_bits(values: np.ndarray, bits: int) -> np.ndarray:
-    """Numbers to the nearest with so many bits."""
+    """Numbers rounded to ``bits`` bits of the mantissa."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits)

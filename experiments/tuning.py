@@ -1,4 +1,4 @@
-"""How free parameters are chosen: candidates on seeds of their own, and how bad each of them is."""
+"""The tuning of free parameters: candidates, run on separate seeds, and their scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ def seeds(count: int) -> range:
     return range(FIRST_SEED, FIRST_SEED + count)
 
 
-def means(found: xr.Dataset, metric: str) -> xr.DataArray:
-    """Of errors, over seeds. A candidate that ever diverged is no candidate: it has infinity."""
-    numbers = statistics.summary(found, metric)
+def means(results: xr.Dataset, metric: str) -> xr.DataArray:
+    """Mean errors over seeds; infinite for a candidate with a diverged run."""
+    numbers = statistics.summary(results, metric)
     return numbers["mean"].where(numbers["diverged"] == 0, np.inf)
 
 
@@ -30,12 +30,12 @@ class Tuning:
     """One free parameter of one comparator.
 
     Attributes:
-      method: which.
-      build: of a candidate.
-      candidates: what is tried.
+      method: the comparator.
+      build: makes the method from a candidate.
+      candidates: the values to try.
       parameter: its name.
-      rule: ``"early"`` gives an early learning curve like that of the target; ``"final"`` the
-        comparator's own least error, where a similar start cannot be had.
+      rule: ``"early"`` matches the target's early learning curve; ``"final"`` minimizes the
+        comparator's own final error, for methods that cannot start similarly.
     """
 
     method: str
@@ -47,15 +47,16 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a chapter compares its candidates: by learning curves beside that of a target.
+    """How a chapter compares candidates: their learning curves against that of a target.
 
     Attributes:
       metric: of the curves.
       early: the rounds in which they are matched.
-      late: those of the final error, their mean.
-      scale: of the ratio of two curves, whose mean absolute value is their distance.
-      method: the comparator of results that name none.
-      quick: how many candidates are tried when quick.
+      late: the rounds whose mean is the final error.
+      scale: maps the ratio of two curves to a difference, whose mean absolute value is their
+        distance.
+      method: the comparator in results without names.
+      quick: the number of candidates of a quick run.
     """
 
     metric: str
@@ -77,7 +78,7 @@ class Protocol:
         Args:
           run: studies methods, by name, on seeds.
           target: one method.
-          tunings: what is tuned.
+          tunings: the comparators' parameters.
           effort: how many seeds and candidates.
         """
         rows = [(t, value) for t in tunings for value in effort.thin(t.candidates, self.quick)]
@@ -98,15 +99,15 @@ class Protocol:
         )
 
     def scores(self, tuning: xr.Dataset) -> np.ndarray:
-        """How bad each candidate is under its rule."""
-        kept = self.early(tuning)
+        """The score of each candidate under its rule; the least is the best."""
+        early_part = self.early(tuning)
         with np.errstate(divide="ignore"):
-            apart = self.scale(kept["curve"].values / kept["target"].values)
+            distances = self.scale(early_part["curve"].values / early_part["target"].values)
         early = self._names(tuning, "rule") == "early"
-        return np.where(early, np.abs(apart).mean(axis=1), self._final(tuning))
+        return np.where(early, np.abs(distances).mean(axis=1), self._final(tuning))
 
     def chosen(self, tuning: xr.Dataset, method: str | None = None) -> float:
-        """The tuned value of a comparator's parameter; of the only one by default."""
+        """The tuned value of a comparator's parameter; by default of the only comparator."""
         ours = self._names(tuning, "tuned") == (method or self.method)
         if not ours.any():
             raise ValueError(f"{method!r} was not tuned; {set(self._names(tuning, 'tuned'))} were.")
@@ -119,13 +120,13 @@ class Protocol:
         for name, tuning in studies.items():
             if not name.startswith("tuning"):
                 continue
-            place = name.removeprefix("tuning").strip("-")
+            panel = name.removeprefix("tuning").strip("-")
             numbers = (tuning["value"].values, self.scores(tuning), self._final(tuning))
             names = (self._names(tuning, kind) for kind in ("tuned", "parameter", "rule"))
             for method, parameter, rule, value, score, final in zip(*names, *numbers, strict=True):
                 rows.append(
                     {
-                        "method": f"{method} ({place})" if place else str(method),
+                        "method": f"{method} ({panel})" if panel else str(method),
                         "parameter": str(parameter),
                         "value": float(value),
                         "rule": str(rule),
@@ -141,7 +142,7 @@ class Protocol:
         return (curve.mean("round") if "round" in curve.dims else curve).values
 
     def _names(self, tuning: xr.Dataset, kind: str) -> np.ndarray:
-        """Of each candidate. Stored results lack those that were the same for all of a chapter."""
+        """A name for each candidate; stored results lack names that a whole chapter shares."""
         if kind in tuning.coords:
             return tuning[kind].values
         same = {"tuned": self.method, "parameter": "step size", "rule": "early"}

@@ -4,51 +4,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fljax import (
-    _renamed,
-    aggregation,
     algorithms,
-    attacks,
-    batches,
-    clustering,
     data,
-    federation,
     graphs,
     link,
     metrics,
     models,
-    optimizers,
     participation,
+    partitions,
     privacy,
     problems,
-    schedules,
-    streams,
 )
-from fljax._generator import random_key
-from fljax._module import field, module, static
-from fljax._version import __version__ as __version__
-from fljax.citation import citation
-from fljax.decisions import decisions
-from fljax.records import AssumptionWarning, DivergenceWarning, MetricWarning
-from fljax.running import run, view
-from fljax.simulation import Simulation
+from fljax._core.module import field, module, static
+from fljax._core.prng import random_key
+from fljax._core.version import __version__ as __version__
+from fljax.graphs import federation
+from fljax.link import aggregation, attacks
+from fljax.optimization import optimizers, schedules
+from fljax.problems import batches, clustering, streams
+from fljax.results.warnings import AssumptionWarning, DivergenceWarning, MetricWarning
+from fljax.simulation.citation import citation
+from fljax.simulation.decisions import decisions
+from fljax.simulation.running import run, view
+from fljax.simulation.scenario import Simulation
 
 if TYPE_CHECKING:
-    from fljax import (
-        audit,
-        descent,
-        fairness,
-        monitoring,
-        plotting,
-        statistics,
-        theory,
-    )
-    from fljax.statistics import best
+    from fljax import audit, contrib, plotting, theory
+    from fljax.metrics import fairness
+    from fljax.optimization import descent
+    from fljax.results import monitoring, statistics
+    from fljax.results.statistics import best
+    from fljax.results.tables import table
     from fljax.study import (
         DamageWarning,
         Interrupted,
         OtherStudyError,
         Plan,
-        PrivateTuning,
         StoreError,
         load,
         merge,
@@ -56,9 +47,7 @@ if TYPE_CHECKING:
         save,
         sweep,
     )
-    from fljax.study.comparing import Comparison, compare
-    from fljax.study.tuning import Tuned, tune
-    from fljax.tables import table
+    from fljax.tuning import Comparison, PrivateTuning, Tuned, compare, tune
 
 __all__ = [
     "AssumptionWarning",
@@ -82,6 +71,7 @@ __all__ = [
     "citation",
     "clustering",
     "compare",
+    "contrib",
     "data",
     "decisions",
     "descent",
@@ -98,6 +88,7 @@ __all__ = [
     "monitoring",
     "optimizers",
     "participation",
+    "partitions",
     "plan",
     "plotting",
     "privacy",
@@ -116,24 +107,41 @@ __all__ = [
     "view",
 ]
 
-#: Loaded when they are first used, as simulations are made without them; matplotlib, xarray and
-#: SciPy's statistics, which some of them need, take longer than JAX.
-_ROOMS = (
-    *("audit", "descent", "fairness", "monitoring"),
-    *("plotting", "statistics", "study", "theory"),
-)
+#: Modules that are imported when they are first used: simulations are made without them, and
+#: matplotlib, xarray and SciPy's statistics, which some of them need, take longer to import than
+#: JAX.
+_LAZY_MODULES = {
+    "audit": "fljax.audit",
+    "contrib": "fljax.contrib",
+    "descent": "fljax.optimization.descent",
+    "fairness": "fljax.metrics.fairness",
+    "monitoring": "fljax.results.monitoring",
+    "plotting": "fljax.plotting",
+    "statistics": "fljax.results.statistics",
+    "study": "fljax.study",
+    "theory": "fljax.theory",
+    "tuning": "fljax.tuning",
+}
+
+#: Where functions and classes are defined that are imported when they are first used; all other
+#: names of ``__all__`` that are not here yet are of studies.
+_LAZY_NAMES = {
+    "best": "fljax.results.statistics",
+    "table": "fljax.results.tables",
+    "Comparison": "fljax.tuning",
+    "PrivateTuning": "fljax.tuning",
+    "Tuned": "fljax.tuning",
+    "compare": "fljax.tuning",
+    "tune": "fljax.tuning",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"fljax.{name}")
-    if name in __all__:  # all that is not here yet is of studies, but for a few
-        rooms = {"best": "statistics", "table": "tables"}
-        rooms |= {"Comparison": "study.comparing", "compare": "study.comparing"}
-        rooms |= {"Tuned": "study.tuning", "tune": "study.tuning"}
-        room = rooms.get(name, "study")
-        return getattr(importlib.import_module(f"fljax.{room}"), name)
-    return _renamed.lookup(__name__)(name)
+    if name in _LAZY_MODULES:
+        return importlib.import_module(_LAZY_MODULES[name])
+    if name in __all__:
+        return getattr(importlib.import_module(_LAZY_NAMES.get(name, "fljax.study")), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -14,10 +14,13 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import fljax as fl
-from fljax._generator import GENERATOR, GENERATORS
+from fljax._core.prng import GENERATOR, GENERATORS
+
+if TYPE_CHECKING:
+    import xarray
 
 HERE = str(Path(__file__).parent)
 
@@ -63,9 +66,9 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     """All commands and options."""
-    whole = Parser(prog="python -m fljax", description=__doc__)
-    whole.add_argument("--version", action="version", version=f"fljax {fl.__version__}")
-    commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
+    main_parser = Parser(prog="python -m fljax", description=__doc__)
+    main_parser.add_argument("--version", action="version", version=f"fljax {fl.__version__}")
+    commands = main_parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     def command(name: str, does: str) -> Parser:
         return commands.add_parser(
@@ -78,8 +81,8 @@ def parser() -> Parser:
 
     run = command("run", "run a study, or a shard of it")
     plan = command("plan", "show how a study would be run")
-    for one in (run, plan):
-        _add_study(one)
+    for subparser in (run, plan):
+        _add_study(subparser)
     plan.add_argument(
         "--measure", action="store_true", help="measure the best block, remember it (default: no)"
     )
@@ -131,11 +134,11 @@ def parser() -> Parser:
     merge.add_argument(
         "stores", type=Path, nargs="+", metavar="FOLDER", help="stores that are joined (required)"
     )
-    return whole
+    return main_parser
 
 
 def _add_study(command: Parser) -> None:
-    """What says which runs there are, and how they go through."""
+    """Options that determine the runs, and options of their execution."""
     command.add_argument(
         "scenario",
         metavar="FILE.py:NAME",
@@ -242,19 +245,19 @@ def address(text: str) -> tuple[str, int, int] | tuple[()]:
     """``"node:9999,1/2"`` as ("node:9999", 1, 2); of nothing nothing."""
     if not text:
         return ()
-    place, _, part = text.rpartition(",")
-    host, _, port = place.rpartition(":")
+    coordinator, _, part = text.rpartition(",")
+    host, _, port = coordinator.rpartition(":")
     if not (host and re.fullmatch(r"\d+", port, re.ASCII) and 0 < int(port) < 2**16):
         raise argparse.ArgumentTypeError(
             f"must be HOST:PORT,I/N with a port below 65536, got {text!r}."
         )
-    return place, *share(part)
+    return coordinator, *share(part)
 
 
-def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
+def axes(texts: Sequence[str], option: str) -> dict[str, list[Any]]:
     """``["budget=0.1,1"]`` as ``{"budget": [0.1, 1]}``."""
     grid = {}
-    for text in given:
+    for text in texts:
         name, _, values = text.partition("=")
         if not (name.isidentifier() and values):
             raise UsageError(f"{option} must be NAME=VALUE,VALUE..., got {text!r}.")
@@ -268,7 +271,7 @@ def axes(given: Sequence[str], option: str) -> dict[str, list[Any]]:
 
 def value(word: str, where: str) -> Any:
     """A number, ``true``, ``false`` or a word."""
-    number: Any = {"true": True, "false": False, "null": None}.get(word, word)
+    number: str | float | bool | None = {"true": True, "false": False, "null": None}.get(word, word)
     with contextlib.suppress(ValueError):  # as Python has numbers: .2, 2., +0.1, 007
         number = float(word)
         number = int(word)
@@ -285,9 +288,9 @@ def value(word: str, where: str) -> Any:
     return number
 
 
-def levels(given: Sequence[str]) -> dict[str, float]:
+def levels(texts: Sequence[str]) -> dict[str, float]:
     """``["objective=0.1"]`` as ``{"objective": 0.1}``."""
-    thresholds = axes(given, "--until")
+    thresholds = axes(texts, "--until")
     for name, values in thresholds.items():
         if len(values) > 1 or isinstance(values[0], str | bool):
             raise UsageError(
@@ -318,31 +321,32 @@ def writable(path: Path) -> None:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for, as far as it can be read without the scenario."""
-    asked = parser().parse_args(argv)
-    if asked.command in ("run", "plan"):
-        asked.grid, asked.static = axes(asked.grid, "--grid"), axes(asked.static, "--static")
-        if both := asked.grid.keys() & asked.static.keys():
+    """Parse the command line, as far as possible without the scenario."""
+    request = parser().parse_args(argv)
+    if request.command in ("run", "plan"):
+        request.grid = axes(request.grid, "--grid")
+        request.static = axes(request.static, "--static")
+        if common := request.grid.keys() & request.static.keys():
             raise UsageError(
-                f"{', '.join(sorted(both))} must be in --grid or in --static, not both."
+                f"{', '.join(sorted(common))} must be in --grid or in --static, not both."
             )
-    if asked.command == "run":
-        asked.until = levels(asked.until)
-        if asked.out is not None:
-            writable(asked.out)
-        if asked.shard is not None and asked.store is None:
+    if request.command == "run":
+        request.until = levels(request.until)
+        if request.out is not None:
+            writable(request.out)
+        if request.shard is not None and request.store is None:
             raise UsageError("--shard needs a --store to leave its runs in.")
-    return asked
+    return request
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 2 if the request was wrong, 130 after Ctrl-C, 141 if nobody reads on."""
+    """The exit code: 0, 2 if the request was wrong, 130 after Ctrl-C, 141 if output is closed."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     for noisy in ("jax", "filelock", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        asked = arguments(argv)
-        code = {"run": run, "plan": plan, "show": show, "merge": merge}[asked.command](asked)
+        request = arguments(argv)
+        code = {"run": run, "plan": plan, "show": show, "merge": merge}[request.command](request)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -351,73 +355,74 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(stop or "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still held
+        # Unflushed output must not raise again when Python closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
         stores = fl.StoreError | fl.OtherStudyError
-        text = one_line(error) if isinstance(error, stores) else told(error)
+        text = one_line(error) if isinstance(error, stores) else error_text(error)
         if text is None:
             raise
         print(f"error: {text}", file=sys.stderr)
     return 2
 
 
-# What is asked for is done --------------------------------------------------------------------
+# Commands ------------------------------------------------------------------------------------
 
 
-def run(asked: argparse.Namespace) -> int:
+def run(request: argparse.Namespace) -> int:
     import jax
 
-    if asked.distributed is not None:
-        join(asked.distributed)
+    if request.distributed is not None:
+        join(request.distributed)
     results = fl.sweep(
-        scenario_of(asked.scenario),
-        **study(asked),
-        root=asked.root,
-        until=asked.until,
-        store=asked.store,
-        shard=asked.shard,
+        scenario_of(request.scenario),
+        **study(request),
+        root=request.root,
+        until=request.until,
+        store=request.store,
+        shard=request.shard,
     )
     if jax.process_index() == 0:
-        if asked.out is not None:
-            save(results, asked.out)
-            print(f"written to {asked.out}")
+        if request.out is not None:
+            save(results, request.out)
+            print(f"written to {request.out}")
         summarize(results)
     return 0
 
 
-def plan(asked: argparse.Namespace) -> int:
-    print(fl.plan(scenario_of(asked.scenario), **study(asked), measure=asked.measure))
+def plan(request: argparse.Namespace) -> int:
+    print(fl.plan(scenario_of(request.scenario), **study(request), measure=request.measure))
     return 0
 
 
-def show(asked: argparse.Namespace) -> int:
-    from fljax._memory import human
+def show(request: argparse.Namespace) -> int:
+    from fljax._core.memory import human
 
-    if not asked.store.is_dir():
-        raise UsageError(f"{asked.store} is no store of fljax: it is no folder.")
-    size = sum(path.stat().st_size for path in asked.store.glob("*.npz"))
-    summarize(fl.load(asked.store))
-    print(f"{human(size)} in {asked.store}")
+    if not request.store.is_dir():
+        raise UsageError(f"{request.store} is no store of fljax: it is no folder.")
+    size = sum(path.stat().st_size for path in request.store.glob("*.npz"))
+    summarize(fl.load(request.store))
+    print(f"{human(size)} in {request.store}")
     return 0
 
 
-def merge(asked: argparse.Namespace) -> int:
+def merge(request: argparse.Namespace) -> int:
     try:
-        fl.merge(asked.into, *asked.stores)
+        fl.merge(request.into, *request.stores)
     except ValueError as error:
         raise UsageError(one_line(error)) from None
-    return show(argparse.Namespace(store=asked.into))
+    return show(argparse.Namespace(store=request.into))
 
 
-def save(results: Any, path: Path) -> None:
+def save(results: "xarray.Dataset", path: Path) -> None:
     try:
         fl.save(results, path)
     except OSError as error:
         raise UsageError(f"{error.strerror or error}.") from None
 
 
-def summarize(results: Any) -> None:
+def summarize(results: "xarray.Dataset") -> None:
     """Sizes, and how many runs are done."""
     if "diverged" not in results:
         print("no run is done")
@@ -428,23 +433,23 @@ def summarize(results: Any) -> None:
     print(f"{done} of {total} runs of {results.attrs['rounds']} rounds are done ({sizes})")
 
 
-def study(asked: argparse.Namespace) -> dict[str, Any]:
+def study(request: argparse.Namespace) -> dict[str, Any]:
     """What the two commands have in common, as arguments of :func:`fljax.sweep`."""
-    if asked.x64:
+    if request.x64:
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    fixed = {name: fl.static(values) for name, values in asked.static.items()}
+    fixed = {name: fl.static(values) for name, values in request.static.items()}
     return {
-        "rounds": asked.rounds,
-        "seeds": asked.seeds,
-        "grid": asked.grid | fixed,
-        "record_every": asked.record_every,
-        "generator": asked.generator,
-        "block": asked.block,
-        "workers": asked.workers,
-        "segment": asked.segment,
-        "shard_over": asked.shard_over,
+        "rounds": request.rounds,
+        "seeds": request.seeds,
+        "grid": request.grid | fixed,
+        "record_every": request.record_every,
+        "generator": request.generator,
+        "block": request.block,
+        "workers": request.workers,
+        "segment": request.segment,
+        "shard_over": request.shard_over,
     }
 
 
@@ -453,8 +458,8 @@ def join(where: tuple[str, int, int] | tuple[()]) -> None:
     import jax
 
     if where:
-        place, part, parts = where
-        jax.distributed.initialize(place, parts, part - 1)
+        coordinator, part, parts = where
+        jax.distributed.initialize(coordinator, parts, part - 1)
         return
     try:
         jax.distributed.initialize()
@@ -467,39 +472,40 @@ def join(where: tuple[str, int, int] | tuple[()]) -> None:
 
 def scenario_of(text: str) -> Callable[..., Any]:
     """The function behind ``file.py:name`` or ``module:name``."""
-    place, _, name = text.rpartition(":")
-    file = place.endswith(".py")
-    if not ((file or place.strip(".") == place) and place and name):
+    source, _, name = text.rpartition(":")
+    file = source.endswith(".py")
+    if not ((file or source.strip(".") == source) and source and name):
         raise UsageError(f"a scenario is FILE.py:NAME or module:NAME, got {text!r}.")
     try:
-        module = module_of(place)
+        module = module_of(source)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        own = own_lines(error)
+        lines = user_lines(error)
         raise UsageError(
-            f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}{own}"
+            f"{source} cannot be imported: {type(error).__name__}: {one_line(error)}{lines}"
         ) from None
     scenario = getattr(module, name, None)
     if scenario is None:
-        raise UsageError(f"{place} has no function {name}.")
+        raise UsageError(f"{source} has no function {name}.")
     if not callable(scenario):
-        raise UsageError(f"{name} of {place} is no function but of type {type(scenario).__name__}.")
+        kind = type(scenario).__name__
+        raise UsageError(f"{name} of {source} is no function but of type {kind}.")
     return scenario
 
 
-def module_of(place: str) -> Any:
-    """Of a file, or of an importable name."""
-    if not place.endswith(".py"):
+def module_of(source: str) -> Any:
+    """The module of a file, or of an importable name."""
+    if not source.endswith(".py"):
         try:
-            return importlib.import_module(place)
+            return importlib.import_module(source)
         except ModuleNotFoundError as error:
-            if error.name and f"{place}.".startswith(f"{error.name}."):
-                raise UsageError(f"no module {place} and no file {place}.py.") from None
+            if error.name and f"{source}.".startswith(f"{error.name}."):
+                raise UsageError(f"no module {source} and no file {source}.py.") from None
             raise
-    if not Path(place).is_file():
-        raise UsageError(f"no file {place}.")
-    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    if not Path(source).is_file():
+        raise UsageError(f"no file {source}.")
+    spec = importlib.util.spec_from_file_location(Path(source).stem, source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -515,25 +521,25 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def told(error: Exception) -> str | None:
-    """An error in words: in one line what the library says, or the own lines of a scenario in which
-    something else went wrong; ``None`` for what went wrong in the library.
+def error_text(error: Exception) -> str | None:
+    """An error as text: the library's message in one line, or the user's lines of the traceback for
+    other errors in a scenario; ``None`` for errors within the library.
     """
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     text = " ".join([one_line(error), *notes])
     *_, last = traceback.extract_tb(error.__traceback__)
     if last.filename.startswith(HERE) and isinstance(error, TypeError | ValueError | MemoryError):
         return text
-    own = own_lines(error)
-    return f"the scenario failed: {type(error).__name__}: {text}{own}" if own else None
+    lines = user_lines(error)
+    return f"the scenario failed: {type(error).__name__}: {text}{lines}" if lines else None
 
 
-def own_lines(error: BaseException) -> str:
-    """The part of the traceback that is in the user's own files, each line of it on a new one."""
+def user_lines(error: BaseException) -> str:
+    """The part of the traceback in the user's files, each line of it on a new one."""
     folders = (HERE, "<", *(sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")))
     stack = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in stack if not frame.filename.startswith(folders)]
-    return "".join(f"\n{line}" for line in "".join(traceback.format_list(own)).splitlines())
+    user_frames = [frame for frame in stack if not frame.filename.startswith(folders)]
+    return "".join(f"\n{line}" for line in "".join(traceback.format_list(user_frames)).splitlines())
 
 
 if __name__ == "__main__":

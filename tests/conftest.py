@@ -26,11 +26,11 @@ ROOT = str(Path(__file__).parents[1])
 
 if ROOT not in map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
     sys.path[:] = [*(place for place in sys.path if place not in ("", ROOT)), ROOT]
-importlib.import_module("tests.annotations")  # the hook knows it by name
+importlib.import_module("tests.support.annotations")  # the hook knows it by name
 
-# Every call of a function checks its arguments and results against the annotations, shapes too.
-# Constructors say themselves what is wrong with a value, in words.
-jaxtyping.install_import_hook("fljax", "tests.annotations.checked")
+# Arguments, results and shapes are checked against the annotations in every call of a function.
+# Constructors are left out: they raise errors of their own.
+jaxtyping.install_import_hook("fljax", "tests.support.annotations.checked")
 
 # Children read the environment; here JAX is imported already.
 lean = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") != "0"
@@ -39,8 +39,10 @@ if lean and jax.__version_info__ < (0, 11) and "xla_cpu_use" not in os.environ.g
     # Half of XLA's time is in these emitters; later versions compile as fast with their own.
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
     os.environ["XLA_FLAGS"] = flags.strip()
-# Of each worker its own: JAX reads what another is still writing, and warns of a truncated stream.
-programs, worker = f"{ROOT}/.pytest_cache/d/programs", os.environ.get("PYTEST_XDIST_WORKER")
+# One folder per worker: JAX would read a file that another worker is still writing, and warn of a
+# truncated stream.
+programs = f"{ROOT}/.pytest_cache/d/programs"
+worker = os.environ.get("PYTEST_XDIST_WORKER")
 if worker and os.environ.get("JAX_COMPILATION_CACHE_DIR") == programs:  # set by who started it
     del os.environ["JAX_COMPILATION_CACHE_DIR"]
 for option, value in {
@@ -64,9 +66,9 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Where core tests alone are asked for, files without one: collecting all takes a minute."""
-    asked = f"{config.option.markexpr} and "
-    if asked.startswith("core and ") and collection_path.suffix == ".py":
+    """Skip files without core tests if only these are selected: collecting all takes a minute."""
+    expression = f"{config.option.markexpr} and "
+    if expression.startswith("core and ") and collection_path.suffix == ".py":
         return "mark.core" not in collection_path.read_text(encoding="utf-8") or None
     return None
 
@@ -81,30 +83,44 @@ def pytest_addoption(parser):
 
 
 @contextlib.contextmanager
-def raises(*args, raises=pytest.raises, **kwargs):
-    """:func:`pytest.raises`, within which the function called is to find the bad value itself."""
+def unchecked_annotations():
+    """The library's functions check their arguments themselves here, without the import hook."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        with raises(*args, **kwargs) as result:
-            yield result
+        yield
     finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+        jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def annotations_unchecked():
+    with unchecked_annotations():
+        yield
+
+
+@contextlib.contextmanager
+def raises(*args, raises=pytest.raises, **kwargs):
+    """:func:`pytest.raises`, within which the function called is to find the bad value itself."""
+    with unchecked_annotations(), raises(*args, **kwargs) as result:
+        yield result
 
 
 pytest.raises = raises
 
 
 def in_turn(item, which):
-    """Whether a test that is not quick is one of those of this turn; see ``--turn``. The cases of
-    one test are in many: it may have a hundred.
+    """Whether a slow test belongs to share I of N; see ``--turn``. The cases of one parametrized
+    test (there may be a hundred) are spread over the shares.
     """
-    turn, turns = map(int, which.split("/"))
-    return int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % turns == turn % turns
+    index, count = map(int, which.split("/"))
+    return int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % count == index % count
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of the cases of a test marked ``thin(n)`` all but ``n``, spread evenly, are slow ones; of
-    these all but every twentieth (``every=``) are long ones. What is long is slow, too.
+    """Mark cases of tests as slow or long. A test with ``thin(n)`` keeps ``n`` evenly spread quick
+    cases; the rest are slow, and all but every twentieth (``every=``) of the rest are long. Long
+    cases are also slow.
     """
     cases = {}
     for item in items:
@@ -114,11 +130,11 @@ def pytest_collection_modifyitems(config, items):
             name = item.parent.nodeid, item.originalname
             cases.setdefault(name, (thin.args[0], thin.kwargs.get("every", 20), []))[2].append(item)
     for count, every, result in cases.values():
-        kept = {round(i * (len(result) - 1) / max(count - 1, 1)) for i in range(count)}
-        others = [item for place, item in enumerate(result) if place not in kept]
-        for place, item in enumerate(others):
+        quick = {round(i * (len(result) - 1) / max(count - 1, 1)) for i in range(count)}
+        slow = [item for position, item in enumerate(result) if position not in quick]
+        for position, item in enumerate(slow):
             item.add_marker(pytest.mark.slow)
-            if place % every:
+            if position % every:
                 item.add_marker(pytest.mark.long)
     waiting = [
         item
@@ -134,8 +150,8 @@ def pytest_collection_modifyitems(config, items):
 def _forget_programs():
     """Compiled programs go after a file that leaves many.
 
-    Each maps some tens of memory regions, and Linux lets a process have 65530 of them: a worker
-    that kept those of the whole suite came to 47,000 and 5.7 GB, and one crashed.
+    Each maps some tens of memory regions, and Linux lets a process have 65530 of them: without
+    this, a worker reached 47,000 regions and 5.7 GB over the whole suite, and one crashed.
     """
     yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 15_000:

@@ -1,8 +1,11 @@
-"""Every array argument of every public function: in other libraries' columns, and as no valid one.
+"""Every array argument of every public function: as columns of other libraries, and as invalid
+arrays.
 
 The calls are those of `tests/test_bad_input.py`, so a new public function is tried here as well.
-What an array must not be is refused in one clear line, or it is listed here, with its reason.
+Invalid arrays are refused in one clear line, or listed here with a reason.
 """
+
+import typing
 
 import jax
 import jaxtyping
@@ -11,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.test_bad_input import PUBLIC, UNTRIED, VALID, judge
+from tests.test_bad_input import PUBLIC, UNTRIED, VALID, K, judge, parameters
 
 
 def is_array(value):
-    """Whether it is an array or a list of numbers or names."""
+    """Whether the value is an array or a list of numbers or names."""
     if isinstance(value, jax.Array):
         return value.ndim > 0 and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     if type(value) in (list, tuple):
@@ -34,12 +37,12 @@ ARRAYS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("annotations_unchecked")
+
+
 @pytest.fixture(autouse=True)
-def _annotations_unchecked():
-    """The functions find bad values themselves, without the tests' import hook."""
-    jaxtyping.config.update("jaxtyping_disable", True)
+def _pictures_closed():
     yield
-    jaxtyping.config.update("jaxtyping_disable", False)
     plt.close("all")
 
 
@@ -71,13 +74,13 @@ ACCEPTED = {
     ("monitoring.calibrated_threshold", "errors"): "nan",
     ("monitoring.page_hinkley", "errors"): "nan infinity transposed",
     ("monitoring.report", "errors"): "nan infinity",
-    ("streams.from_table", "targets"): "nan",
+    ("streams.from_observations", "targets"): "nan",
     # a loss that is infinite with some probability
     ("privacy.accounting.monte_carlo_delta", "losses"): "infinity",
     ("privacy.accounting.monte_carlo_epsilon", "losses"): "infinity",
-    # rows and columns of any number; those of a run are compared with it when it begins
+    # rows and columns of any number; a run compares them with its own when it begins
     ("algorithms.ModelAgnosticFedRelax", "test_set"): "transposed",
-    ("data.replaced_features", "features"): "transposed",
+    ("contrib.replaced_features", "features"): "transposed",
     ("link.DelayTrace", "table"): "transposed",
     ("participation.Trace", "table"): "transposed",
     ("privacy.gaussian_release", "models"): "transposed",
@@ -85,21 +88,90 @@ ACCEPTED = {
     ("privacy.matrices.Banded", "columns"): "transposed",
     **{
         (f"theory.operators.{name}", "around"): "transposed"
-        for name in ("contractive", "firmly_non_expansive", "lipschitz", "non_expansive")
+        for name in ("contractive", "firmly_non_expansive", "lipschitz")
     },
     ("theory.operators.fixed_point", "start"): "transposed",
     # points, labels and rounds of any shape
-    ("data.randomized_labels", "labels"): "column",
-    ("data.subsample", "targets"): "column",
+    ("contrib.randomized_labels", "labels"): "column",
+    ("contrib.subsample", "targets"): "column",
     ("descent.minimize", "start"): "column",
     ("privacy.accounting.pure_composition", "epsilon"): "column",
-    **{("privacy.joint_table", name): "column" for name in ("private", "features", "useful")},
-    ("privacy.private_map", "attributes"): "column",
-    ("privacy.quantized", "values"): "column",
-    ("privacy.reconstruction_error", "attributes"): "column",
+    **{("contrib.joint_table", name): "column" for name in ("private", "features", "useful")},
+    ("contrib.private_map", "attributes"): "column",
+    ("contrib.quantized", "values"): "column",
+    ("contrib.reconstruction_error", "attributes"): "column",
     ("theory.multiagent_privacy.epsilon", "deviation"): "column",
     ("theory.multiagent_privacy.noise_variance", "deviation"): "column",
 }
+
+
+#: Sizes of the axes of annotations in the valid calls; other axes have size 3.
+SIZES = {"clients": K, "nodes": K, "dim": 2}
+
+
+def ones_like(annotation):
+    """Ones of the kind and the shape that an annotation asks for; ``None`` if it is of no array."""
+    for kind in typing.get_args(annotation) or (annotation,):
+        if isinstance(kind, type) and issubclass(kind, jaxtyping.AbstractArray):
+            shape = [SIZES.get(axis.lstrip("*#"), 3) for axis in kind.dim_str.split()]
+            numbers = {jaxtyping.Int: int, jaxtyping.Bool: bool}.get(kind.dtype, float)
+            return np.ones(shape, numbers) if shape else None
+    return None
+
+
+#: What the valid calls leave out, by callable and name.
+OPTIONAL = {
+    label: found
+    for label in PUBLIC
+    if label not in UNTRIED
+    and (
+        found := {
+            name: array
+            for name, parameter in parameters(PUBLIC[label]).items()
+            if name not in VALID[label] and (array := ones_like(parameter.annotation)) is not None
+        }
+    )
+}
+
+
+def bad_optional_values(array):
+    """As :func:`bad_values`, and arrays that are one too long, and indices out of range."""
+    yield from bad_values(array)
+    for axis in range(array.ndim):
+        yield "long", np.concatenate([array, array.take([0], axis)], axis)
+    if array.dtype.kind == "i":
+        yield "negative", -array
+        yield "beyond", 1000 * array
+
+
+ACCEPTED_OPTIONAL = {
+    # one for each client, and as many are compared with the problem when a run begins
+    ("algorithms.APFL", "interpolation"): "long",
+    **{
+        (f"algorithms.{name}", "inter_cluster"): "long"
+        for name in ("NPFL", "NPFLByGradient", "NPFLByLoss")
+    },
+    ("algorithms.NPFLRL", "initial"): "long",
+    # one entry a lag; a run has as many lags as its delays are long
+    **{(f"algorithms.{name}", "discount"): "long" for name in ("PAOFed", "PAOFedGraph", "PSOFed")},
+    # of each of any number of levels, that clients are drawn from
+    ("problems.clustered_ridge", "noise_variance"): "long",
+    # three parameters, which those models have
+    ("graphs.agreed", "shared"): "long",
+}
+
+
+@pytest.mark.parametrize("label", OPTIONAL)
+@pytest.mark.thin(10)
+def test_optional_arrays_without_an_answer_are_refused_or_listed(label):
+    wrong = []
+    for name, array in OPTIONAL[label].items():
+        listed = ACCEPTED_OPTIONAL.get((label, name), "").split()
+        for kind, value in bad_optional_values(array):
+            verdict = judge(label, name, VALID[label] | {name: value})
+            if verdict != ("accepted" if kind in listed else "clear"):
+                wrong.append(f"{name} = {kind}: {verdict}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("label", ARRAYS)
@@ -115,8 +187,24 @@ def test_arrays_without_an_answer_are_refused_or_listed(label):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("label", ARRAYS)
+@pytest.mark.thin(25)
+def test_whole_numbers_and_booleans_are_numbers_or_refused(label):
+    """Errors name the caller's argument, not an internal type."""
+    wrong = []
+    for name in ARRAYS[label]:
+        array = np.asarray(VALID[label][name])
+        if array.dtype.kind != "f":
+            continue
+        for kind, value in (("whole", np.rint(array).astype(int)), ("booleans", array > 0)):
+            verdict = judge(label, name, VALID[label] | {name: value})
+            if verdict not in ("accepted", "clear"):
+                wrong.append(f"{name} = {kind}: {verdict}")
+    assert not wrong, "\n".join(wrong)
+
+
 def columns(value):
-    """The same numbers as lists and as other libraries hold them, with an index of their own."""
+    """The same numbers as lists and in other libraries' types, with unordered indices."""
     array = np.asarray(value)
     yield "list", array.tolist()
     backwards = range(len(array))[::-1]
@@ -164,8 +252,10 @@ def test_columns_of_any_library_and_index_are_taken_by_position(label):
     for name in ARRAYS[label]:
         if (label, name) in ROWS:
             continue
-        for way, value in columns(arguments[name]):
+        for form, value in columns(arguments[name]):
             got = numbers(PUBLIC[label](**arguments | {name: value}))
-            assert len(got) == len(wanted), (name, way)
-            for one, other in zip(got, wanted, strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-6, err_msg=f"{name} as {way}")
+            assert len(got) == len(wanted), (name, form)
+            for received, expected in zip(got, wanted, strict=True):
+                np.testing.assert_allclose(
+                    received, expected, rtol=1e-6, err_msg=f"{name} as {form}"
+                )

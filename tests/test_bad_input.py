@@ -7,6 +7,7 @@ parameter; or be listed below as accepted. A public callable or parameter withou
 import dataclasses
 import functools
 import inspect
+import operator
 import tempfile
 import traceback
 import types
@@ -15,7 +16,6 @@ from pathlib import Path
 import flax.linen
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import matplotlib.pyplot as plt
 import networkx
 import numpy as np
@@ -26,15 +26,16 @@ from matplotlib.figure import Figure
 from scipy import sparse
 
 import fljax as fl
-from fljax import _memory
+from fljax._core import memory
 from fljax.privacy import ZCDP
-from fljax.study import engine, grid
+from fljax.study import batched_program, grid
 from fljax.study.request import Request, Study
 from tests.cases import CASES
+from tests.cases.mechanisms import MECHANISMS
 
-HERE = Path(fl.__file__).parent
+PACKAGE_FOLDER = Path(fl.__file__).parent
 
-ROOMS = {
+PACKAGES = {
     "": fl,
     "aggregation": fl.aggregation,
     "algorithms": fl.algorithms,
@@ -42,6 +43,7 @@ ROOMS = {
     "audit": fl.audit,
     "batches": fl.batches,
     "clustering": fl.clustering,
+    "contrib": fl.contrib,
     "data": fl.data,
     "descent": fl.descent,
     "fairness": fl.fairness,
@@ -53,6 +55,7 @@ ROOMS = {
     "monitoring": fl.monitoring,
     "optimizers": fl.optimizers,
     "participation": fl.participation,
+    "partitions": fl.partitions,
     "plotting": fl.plotting,
     "privacy": fl.privacy,
     "privacy.accounting": fl.privacy.accounting,
@@ -62,32 +65,32 @@ ROOMS = {
     "statistics": fl.statistics,
     "streams": fl.streams,
     "theory.multiagent": fl.theory.multiagent,
-    "theory.multiagent_bounds": fl.theory.multiagent_bounds,
     "theory.multiagent_privacy": fl.theory.multiagent_privacy,
     "theory.network_rates": fl.theory.network_rates,
     "theory.networks": fl.theory.networks,
     "theory.operators": fl.theory.operators,
-    "theory.robustness": fl.theory.robustness,
-    "theory.sensitivity": fl.theory.sensitivity,
     "theory.pao_fed": fl.theory.pao_fed,
     "theory.pgfl": fl.theory.pgfl,
     "theory.zcdp_nfl": fl.theory.zcdp_nfl,
 }
 
-#: Not covered here: what the library makes and hands out; and `module`, which takes any class and
-#: says at its construction what is wrong with it.
+#: Not covered here: objects that the library creates and returns; and `module`, which takes any
+#: class and reports errors when it is constructed.
 NOT_COVERED = {"Comparison", "Interrupted", "Plan", "Tuned", "module"}
 
-#: Made by the library inside a run or for its results, not by users: records, and what is called
-#: with arrays that were checked on their way in.
+#: Created by the library inside a run or for its results, not by users: records, and functions
+#: whose arrays were checked on their way in.
 INSIDE = {
-    "privacy.Tradeoff",
+    "contrib.Tradeoff",
     "algorithms.Needs",
     "algorithms.NetworkState",
     "algorithms.server_start",
     "algorithms.start_models",
     "audit.OneRun",
-    "audit.TrainedAttack",
+    "partitions.Heterogeneity",
+    "partitions.Partition",
+    "partitions.Pool",
+    "contrib.TrainedAttack",
     "audit.Overheard",
     "audit.Protection",
     "batches.Batch",
@@ -98,13 +101,13 @@ INSIDE = {
     "audit.WorstNeighbors",
     "audit.gaussian_misses",
     "clustering.Clusters",
-    "clustering.Mixture",
+    "clustering.GaussianMixture",
     "clustering.Quality",
     "data.CalCOFI",
     "data.Images",
     "data.Nodes",
     "data.Samples",
-    "data.Table",
+    "data.SampleTable",
     "data.Users",
     "data.Weather",
     "graphs.Combination",
@@ -132,20 +135,17 @@ INSIDE = {
     "models.layout_of",
     "monitoring.Alarm",
     "monitoring.Alarms",
-    "monitoring.Report",
+    "monitoring.AlarmReport",
     "monitoring.Silence",
     "participation.Law",
     "participation.Participants",
-    "participation.distinct",
     "participation.everyone_or",
-    "participation.shuffled",
-    "participation.subset",
-    "participation.systematic",
     "privacy.Gap",
+    "privacy.Release",
     "problems.Certificate",
     "problems.Reading",
-    "problems.Interval",
-    "problems.Prediction",
+    "contrib.Interval",
+    "contrib.Prediction",
     "problems.Solution",
     "problems.ClusteredNetwork",
     "problems.factorize",
@@ -156,32 +156,25 @@ INSIDE = {
     "streams.samples",
     "theory.multiagent.BestStep",
     "theory.multiagent.Curves",
-    "theory.multiagent.Sampling",
+    "theory.multiagent.DrawMoments",
     "theory.multiagent.SteadyState",
-    "theory.multiagent_bounds.BatchVariance",
-    "theory.multiagent_bounds.Constants",
-    "theory.multiagent_bounds.ServerNoise",
     "theory.network_rates.Asynchronous",
     "descent.Extremes",
     "theory.network_rates.LargestBound",
     "theory.networks.ConnectivityBound",
     "theory.networks.Curvature",
     "theory.networks.ErdosRenyi",
-    "theory.networks.VariationBounds",
     "theory.operators.Evidence",
     "theory.operators.FixedPoint",
-    "theory.pao_fed.Draws",
     "theory.pao_fed.Extended",
-    "theory.sensitivity.CommonError",
-    "theory.sensitivity.EstimationError",
-    "theory.sensitivity.LabelShiftBound",
+    "contrib.EstimationError",
+    "contrib.LabelShiftBound",
     "theory.pgfl.Bias",
-    "theory.pgfl.Round",
-    "theory.pgfl.TheoremTwo",
+    "theory.pgfl.RidgeRound",
     "theory.zcdp_nfl.Arcs",
     "theory.zcdp_nfl.Operators",
     "theory.zcdp_nfl.Sides",
-    "theory.zcdp_nfl.TheoremTwo",
+    "theory.zcdp_nfl.TheoremTwoBound",
     "theory.zcdp_nfl.Transcript",
     # of files and downloads, which tests/data holds
     "data.Population",
@@ -263,11 +256,12 @@ class Columns:
 @functools.cache
 def problem(samples=5, clients=K):
     rng = np.random.default_rng(0)
-    features, targets = rng.normal(size=(clients, samples, 2)), rng.normal(size=(clients, samples))
+    features = rng.normal(size=(clients, samples, 2))
+    targets = rng.normal(size=(clients, samples))
     return fl.problems.Problem(features, targets, fl.problems.LeastSquares())
 
 
-def drawn(**more):
+def generator_arguments(**more):
     return {"key": KEY, "clients": K, "samples": 5, "dim": 2, **more}
 
 
@@ -305,7 +299,7 @@ STUDY = {"dataset": RESULTS}
 MEASURED = {**STUDY, "metric": "error"}
 DRAWN = {"key": KEY, "clients": K, "samples": 5, "dim": 2}
 AR = {"memory": np.full(K, 0.5), "mean": np.zeros(K), "variance": np.ones(K), "noise": np.ones(K)}
-LAW = {"attackers": MASK}
+ATTACK = {"attackers": MASK}
 
 SERVED = fl.Simulation(
     problem=fl.problems.clustered_ridge(KEY, CLUSTER, 2, (3, 3), 2, 0.1, 1.0),
@@ -330,9 +324,9 @@ FAILING = {
 COUPLED = {"problem": problem(), "network": fl.graphs.ring(K), "coupling": 0.5}
 PAIRS = {"operator": jnp.tanh, "around": np.ones((K, 2)), "key": KEY, "scale": 1.0, "pairs": 2}
 INSTANCE = {"instance": fl.theory.pao_fed.Instance(**CASE)}
-OVER = fl.graphs.ring(K).mixing()
-TOLD = fl.theory.zcdp_nfl.Transcript(*[jnp.zeros((3, K, 2))] * 3)
-HEARD = {"simulation": SIMULATION, "transcript": TOLD}
+COMBINATION = fl.graphs.ring(K).mixing()
+TRANSCRIPT = fl.theory.zcdp_nfl.Transcript(*[jnp.zeros((3, K, 2))] * 3)
+RECORDED = {"simulation": SIMULATION, "transcript": TRANSCRIPT}
 PRIVATE = dataclasses.replace(SIMULATION, problem=problem().clipped(1.0), privacy=ZCDP(1.0))
 PROBABILITIES = {"delta": 1e-5, "confidence": 0.95}
 
@@ -341,7 +335,7 @@ def study(key, penalty=1.0):
     return SIMULATION
 
 
-#: One call of every public callable: what it must be given.
+#: One valid call of every public callable.
 VALID = {
     "citation": {"subject": SIMULATION},
     "load": {"path": "results.nc"},
@@ -362,9 +356,14 @@ VALID = {
     "audit.without": {"problem": problem(), "client": 1, "sample": 0},
     "audit.guessed_epsilon": {"right": 5, "guesses": 6, "canaries": 10, **PROBABILITIES},
     "audit.one_run": {"simulation": PRIVATE, "canaries": problem(), "rounds": 2, "delta": 1e-5},
-    "audit.overheard": {"noise": fl.link.PerEdge(1.0), "over": OVER, "victim": 0, "attackers": 1},
+    "audit.overheard": {
+        "noise": fl.link.PerEdge(1.0),
+        "over": COMBINATION,
+        "victim": 0,
+        "attackers": 1,
+    },
     "audit.overheard_upload": {"clients": K, "victim": 0},
-    "audit.protection": {"over": OVER, "victim": 0},
+    "audit.protection": {"over": COMBINATION, "victim": 0},
     "audit.shaped_epsilon": {
         "scores": np.random.default_rng(0).normal(size=(2, 99)),
         **PROBABILITIES,
@@ -395,7 +394,11 @@ VALID = {
         "error": 1.0,
         "other_error": 1.0,
     },
-    "theory.multiagent_privacy.deviation_bound": {"error": 1.0, "other_error": 1.0, "optima": 1.0},
+    "theory.multiagent_privacy.neighbor_deviation_bound": {
+        "error": 1.0,
+        "other_error": 1.0,
+        "optima": 1.0,
+    },
     "theory.multiagent_privacy.epsilon": {"deviation": np.ones(3), "variance": 1.0},
     "theory.multiagent_privacy.noise_variance": {"deviation": np.ones(3), "epsilon": 1.0},
     "theory.multiagent.best_step": {
@@ -461,31 +464,6 @@ VALID = {
         "variance": 0.1,
         "clients_per_round": 2,
     },
-    "theory.multiagent_bounds.batch_gain": {"batch": 2, "samples": 5},
-    "theory.multiagent_bounds.batch_variance": {
-        "values": np.ones((3, 2)),
-        "probabilities": np.full(3, 1 / 3),
-        "batch": 2,
-        "variances": np.ones(3),
-    },
-    "theory.multiagent_bounds.constants": {
-        "problem": problem(),
-        "clients": np.full(K, 1 / K),
-        "samples": np.full((K, 5), 1 / 5),
-        "clients_per_round": 2,
-    },
-    "theory.multiagent_bounds.disagreement_bound": {
-        "combination": fl.graphs.ring(K).mixing(),
-        "step_size": 0.1,
-        "gradient_noise": np.ones(K),
-        "added_noise": np.ones(K),
-        "slopes": np.ones(K),
-    },
-    "theory.multiagent_bounds.server_noise": {
-        "problem": problem(),
-        "network": fl.federation.balanced(2, fl.graphs.path(2)),
-        "clients_per_server": 1,
-    },
     "theory.network_rates.asynchronous_bound": {
         "factor": 0.5,
         "events": 3,
@@ -516,13 +494,9 @@ VALID = {
     "theory.networks.connectivity_bound": {"network": fl.graphs.ring(K)},
     "theory.networks.curvature": {"problem": problem()},
     "theory.networks.deviation_bound": {**COUPLED, "truth": np.ones(2)},
-    "theory.networks.erdos_renyi": {"nodes": 3, "edge_probability": 0.5},
+    "theory.networks.erdos_renyi_estimates": {"nodes": 3, "edge_probability": 0.5},
     "theory.networks.laplacian_bound": {"network": fl.graphs.ring(K)},
     "theory.networks.local_error_bound": {"problem": problem(), "truth": np.ones(2)},
-    "theory.networks.variation_bounds": {
-        "network": fl.graphs.ring(K),
-        "models": np.ones((K, 2)),
-    },
     "theory.operators.contractive": {**PAIRS, "factor": 0.5, "norm": "block"},
     "theory.operators.firmly_non_expansive": PAIRS,
     "theory.operators.fixed_point": {
@@ -532,26 +506,20 @@ VALID = {
         "most": 3,
     },
     "theory.operators.lipschitz": {**PAIRS, "norm": "block"},
-    "theory.operators.non_expansive": {**PAIRS, "norm": "block"},
     "theory.operators.operator": {"simulation": DIFFUSED},
-    "theory.robustness.median_residual": {
+    "contrib.median_residual": {
         "point": np.ones(2),
         "messages": np.eye(3, 2),
         "weights": np.ones(3),
     },
-    "theory.robustness.robustness_ratio": {
+    "contrib.robustness_ratio": {
         "simulation": DIFFUSED,
         "models": np.ones((K, 2)),
         "perturbed": np.zeros((K, 2)),
     },
-    "theory.sensitivity.common_error": {
-        "problem": problem(),
-        "truth": np.ones(2),
-        "deviation": np.ones((K, 2)),
-    },
-    "theory.sensitivity.estimation_error": {"models": np.eye(3, 2), "truth": np.ones(2)},
-    "theory.sensitivity.label_shift": {**COUPLED, "change": np.ones((K, 5))},
-    "theory.sensitivity.label_shift_bound": {**COUPLED, "change": np.ones((K, 5))},
+    "contrib.estimation_error": {"models": np.eye(3, 2), "truth": np.ones(2)},
+    "contrib.label_shift": {**COUPLED, "change": np.ones((K, 5))},
+    "contrib.label_shift_bound": {**COUPLED, "change": np.ones((K, 5))},
     "theory.pao_fed.Instance": CASE,
     "theory.pao_fed.expected_matrices": INSTANCE,
     "theory.pao_fed.extended_matrices": {
@@ -561,15 +529,7 @@ VALID = {
         "arrives": np.ones((1, K), bool),
         "weights": np.ones(1),
     },
-    "theory.pao_fed.extended_run": {
-        "draws": fl.theory.pao_fed.Draws(
-            *(np.zeros((3, 2, 2)[:axes]) for axes in (2, 3, 3, 2, 3, 2))
-        ),
-        "weights": np.ones(2),
-        "step_size": 0.1,
-    },
     "theory.pao_fed.mean_bound": {"correlations": CASE["correlations"]},
-    "theory.pao_fed.mean_error": {**INSTANCE, "optimum": np.ones(2), "rounds": 2},
     "theory.pao_fed.mean_matrix": INSTANCE,
     "theory.pao_fed.mean_radius": INSTANCE,
     "theory.pao_fed.mean_square_bound": {"correlations": CASE["correlations"]},
@@ -590,20 +550,12 @@ VALID = {
     "theory.pgfl.rate": {"simulation": SERVED},
     "theory.pgfl.sensitivity": {"gradient_bound": 1.0, "penalty": 1.0, "samples": 5},
     "theory.pgfl.server_models": {"simulation": SERVED, "key": KEY, "rounds": 2},
-    "theory.pgfl.theorem_two": {
-        "without": np.ones((2, 2, 2, 2)),
-        "mixed": np.ones((2, 2, 2, 2)),
-        "inter_cluster": 0.1,
-        "distance": 1.0,
-    },
     "theory.pgfl.zcdp_total": {"initial": 1.0, "decay": 0.9, "rounds": 2},
     "theory.zcdp_nfl.arcs": {"network": fl.graphs.ring(K)},
-    "theory.zcdp_nfl.combined_residual": HEARD,
     "theory.zcdp_nfl.convergence_rate": {"gap": jnp.ones(3)},
-    "theory.zcdp_nfl.dual_residual": HEARD,
-    "theory.zcdp_nfl.ergodic_gap": {**HEARD, "optimum": jnp.ones(2)},
+    "theory.zcdp_nfl.ergodic_gap": {**RECORDED, "optimum": jnp.ones(2)},
     "theory.zcdp_nfl.lemma_two": {
-        **HEARD,
+        **RECORDED,
         "optimum": jnp.ones(2),
         "multiplier": jnp.ones((K, 2)),
     },
@@ -612,9 +564,8 @@ VALID = {
         "penalty": 1.0,
     },
     "theory.zcdp_nfl.operators": {"network": fl.graphs.ring(K)},
-    "theory.zcdp_nfl.optimality_residual": HEARD,
     "theory.zcdp_nfl.privacy_accuracy_bound": {"simulation": PRIVATE, "rounds": 2},
-    "theory.zcdp_nfl.theorem_two_bound": {**HEARD, "optimum": jnp.ones(2)},
+    "theory.zcdp_nfl.theorem_two_bound": {**RECORDED, "optimum": jnp.ones(2)},
     "theory.zcdp_nfl.transcript": {"simulation": SIMULATION, "key": KEY, "rounds": 2},
     "Simulation": {
         "problem": problem(),
@@ -640,7 +591,7 @@ VALID = {
     "aggregation.NormClipping": {"radius": 1.0},
     "aggregation.TrimmedMean": {"share": 0.2},
     "aggregation.WinsorizedMean": {"share": 0.2},
-    "batches.Cyclic": {"size": 2},
+    "batches.CyclicBatches": {"size": 2},
     "batches.Shuffled": {"size": 2},
     "batches.Uniform": {"size": 2},
     "batches.Weighted": {"size": 2, "probability": np.full((2, 4), 0.25)},
@@ -757,14 +708,14 @@ VALID = {
         "reference": "nobody2026",
         "needs": fl.algorithms.Needs(),
     },
-    "attacks.ALittleIsEnough": LAW,
-    "attacks.Attack": LAW,
-    "attacks.Constant": {**LAW, "value": 1.0},
-    "attacks.InnerProductManipulation": {**LAW, "scale": 1.0},
-    "attacks.LargeNoise": {**LAW, "scale": 1.0},
-    "attacks.SignFlip": LAW,
+    "attacks.ALittleIsEnough": ATTACK,
+    "attacks.Attack": ATTACK,
+    "attacks.ConstantMessage": {**ATTACK, "value": 1.0},
+    "attacks.InnerProductManipulation": {**ATTACK, "scale": 1.0},
+    "attacks.LargeNoise": {**ATTACK, "scale": 1.0},
+    "attacks.SignFlip": ATTACK,
     "attacks.first": {"count": 1, "clients": K},
-    "attacks.poison_labels": {"problem": problem(), **LAW},
+    "attacks.poison_labels": {"problem": problem(), **ATTACK},
     "attacks.random_attackers": {"key": KEY, "clients": K, "count": 1},
     "data.RandomFourier": {"frequencies": np.ones((3, 2)), "phases": np.ones(3)},
     "data.binary_tasks": {
@@ -817,10 +768,10 @@ VALID = {
     "descent.rounds_needed": {"distance": 1.0, "accuracy": 0.1, "factor": 0.5},
     "federation.Federation": {"server": [0, 0, 1, 1], "graph": fl.graphs.path(2)},
     "federation.balanced": {"clients_per_server": 2, "graph": fl.graphs.path(2)},
-    "graphs.Drawn": {"draw": lambda key: fl.graphs.ring(K)},
+    "graphs.DrawnGraphs": {"draw": lambda key: fl.graphs.ring(K)},
     "graphs.Mixing": {"rule": "laplacian", "step": 0.1},
     "graphs.Relearned": {"candidates": fl.graphs.ring(K), "neighbors": 1},
-    "graphs.Schedule": {"graphs": [fl.graphs.ring(K), fl.graphs.complete(K)]},
+    "graphs.GraphSchedule": {"graphs": [fl.graphs.ring(K), fl.graphs.complete(K)]},
     "graphs.complete": {"nodes": K},
     "graphs.consensus": {
         "combination": fl.graphs.ring(K).mixing(),
@@ -861,9 +812,9 @@ VALID = {
     "problems.prediction_discrepancy": {"predictions": np.eye(3)},
     "graphs.agreed": {"models": np.eye(3)},
     "graphs.null_space": {"graph": fl.graphs.ring(K)},
-    "graphs.edge_budget": {"points": np.eye(3), "edges": 1},
-    "graphs.project_regular": {"matrix": np.eye(3), "degree": 1.0},
-    "graphs.regular_similarity": {"points": np.eye(3), "degree": 1.0},
+    "contrib.edge_budget": {"points": np.eye(3), "edges": 1},
+    "contrib.project_regular": {"matrix": np.eye(3), "degree": 1.0},
+    "contrib.regular_similarity": {"points": np.eye(3), "degree": 1.0},
     "graphs.nearest_neighbors": {"points": np.eye(3), "neighbors": 1},
     "graphs.path": {"nodes": K},
     "graphs.perron_vector": {"matrix": np.full((3, 3), 1 / 3)},
@@ -877,10 +828,10 @@ VALID = {
         "sizes": (2, 2),
         "probabilities": np.full((2, 2), 0.5),
     },
-    "link.agreed_laplace": {"key": KEY, "variance": 0.1},
-    "link.log_ratio": {"key": KEY},
-    "link.public_number": {"secret": 6, "base": 5, "modulus": 23},
-    "link.shared_number": {"secret": 6, "public": 8, "modulus": 23},
+    "contrib.agreed_laplace": {"key": KEY, "variance": 0.1},
+    "contrib.log_ratio": {"key": KEY},
+    "contrib.public_number": {"secret": 6, "base": 5, "modulus": 23},
+    "contrib.shared_number": {"secret": 6, "public": 8, "modulus": 23},
     "link.Circular": {"size": 1},
     "link.DelayTrace": {"table": np.zeros((3, K), np.int32), "longest": 1},
     "link.EdgeDelays": {"table": np.zeros((K, K), np.int32), "longest": 1},
@@ -899,7 +850,7 @@ VALID = {
     "link.Sign": {},
     "link.StochasticSign": {"bound": 1.0},
     "link.TopK": {"count": 1},
-    "link.Uniform": {"longest": 2},
+    "link.UniformDelay": {"longest": 2},
     "link.UploadNoise": {"variance": 0.1},
     "fairness.augmented": {
         "problem": fl.problems.Problem(np.eye(2)[None], np.ones((1, 2)), fl.problems.Logistic()),
@@ -911,6 +862,7 @@ VALID = {
     "fairness.spread": {"metric": "client_accuracy"},
     "fairness.worst": {"metric": "client_accuracy"},
     "metrics.Metric": {"name": "own", "measure": lambda now: 0.0, "label": "own"},
+    "metrics.Quantity": {"lacking": lambda simulation, problem: ""},
     "metrics.as_metric": {"metric": "objective"},
     "metrics.f1_score": {"label": 1.0},
     "metrics.precision": {"label": 1.0},
@@ -942,6 +894,23 @@ VALID = {
     "participation.Unequal": {"count": 1, "probability": np.full(K, 0.25)},
     "participation.Until": {"last": 5},
     "participation.groups": {"values": [0.1, 0.5], "clients": K},
+    "partitions.AtLeast": {"rule": fl.partitions.IID(), "rows": 2},
+    "partitions.AtMost": {"rule": fl.partitions.IID(), "rows": 8},
+    "partitions.ByColumn": {"values": np.linspace(0.0, 1.0, 8)},
+    "partitions.ById": {"values": np.array(["a", "b", "a", "c"])},
+    "partitions.Dirichlet": {"concentration": 0.5},
+    "partitions.DirichletSizes": {"concentration": 0.5},
+    "partitions.EqualDirichlet": {"concentration": 0.5},
+    "partitions.LabelsPerClient": {"labels": 2},
+    "partitions.LogNormalSizes": {"sigma": 0.5},
+    "partitions.Mixed": {
+        "shares": (0.2, 0.8),
+        "rules": (fl.partitions.IID(), fl.partitions.SortedByLabel()),
+    },
+    "partitions.PowerLawSizes": {"exponent": 1.0},
+    "partitions.Shards": {"per_client": 2},
+    "partitions.heterogeneity": {"counts": np.array([[3, 1], [0, 4]])},
+    "partitions.similar": {"similarity": 0.3},
     "plotting.by_client": {
         "dataset": RESULTS.expand_dims(client=[0, 1]),
         "metric": "error",
@@ -952,15 +921,11 @@ VALID = {
     "plotting.heat_map": {"dataset": BUDGETS.expand_dims(algorithm=["a", "b"]), "metric": "error"},
     "plotting.learning_curves": MEASURED,
     "plotting.network_map": {"graph": fl.graphs.ring(K), "coordinates": np.eye(K)[:, :2]},
-    "plotting.save": {"picture": Figure(), "path": "picture.png"},
+    "plotting.save_figure": {"picture": Figure(), "path": "picture.png"},
     "plotting.trade_off": {"dataset": BUDGETS, "metric": "error"},
     "privacy.AdaptiveClip": {},
-    "privacy.ApproximateDP": RELEASE,
     "privacy.CentralGaussian": CLIP,
-    "privacy.DiscreteZCDP": {"total_rho": 1.0},
     "privacy.NoisyGradients": CLIP,
-    "privacy.PureDP": {"epsilon": 1.0},
-    "privacy.ZCDP": {"total_rho": 1.0},
     "privacy.assumptions": {"dataset": None},
     "privacy.events": {"results": None},
     "privacy.not_covered": {"dataset": None},
@@ -1026,7 +991,7 @@ VALID = {
     "privacy.accounting.zcdp_delta": {"rho": 1.0, "epsilon": 1.0},
     "privacy.accounting.zcdp_epsilon": {"rho": 1.0, "delta": 1e-5},
     "privacy.accounting.zcdp_rho": RELEASE,
-    "problems.augmented": {"problem": problem(), "penalty": 0.1},
+    "problems.with_ridge_samples": {"problem": problem(), "penalty": 0.1},
     "privacy.matrices.Banded": {"columns": np.ones((3, 2))},
     "privacy.matrices.BufferedToeplitz": {"scale": [0.1], "decay": [0.5]},
     "privacy.matrices.InverseToeplitz": {"coefficients": [1.0, -0.5]},
@@ -1064,7 +1029,7 @@ VALID = {
         "signal": np.ones(2),
         "features": np.eye(2),
     },
-    "problems.predict": {
+    "contrib.predict": {
         "coupled": fl.problems.GTVMin(problem(), fl.graphs.ring(K), 1.0),
         "features": np.eye(2),
     },
@@ -1111,6 +1076,13 @@ VALID = {
         "data": [(np.ones((n, 2)), np.ones(n)) for n in (2, 3, 2)],
         "loss": fl.problems.LeastSquares(),
     },
+    "problems.from_pool": {
+        "features": np.ones((8, 2)),
+        "targets": np.repeat([0, 1], 4),
+        "loss": fl.problems.Softmax(2),
+        "partition": fl.partitions.IID(),
+        "clients": 2,
+    },
     "problems.from_population": {
         "population": fl.data.write_population(
             f"{FOLDER.name}/p", [(np.ones((n, 2)), np.ones(n)) for n in (2, 3, 2)]
@@ -1148,7 +1120,7 @@ VALID = {
     "statistics.at_round": STUDY,
     "statistics.best": {**MEASURED, "over": "algorithm"},
     "statistics.bootstrap": {"statistic": lambda mean: mean},
-    "statistics.compare": MEASURED,
+    "statistics.paired_differences": MEASURED,
     "statistics.profile": {"cost": RESULTS.error.isel(round=-1)},
     "statistics.ranks": MEASURED,
     "statistics.remarks": STUDY,
@@ -1175,11 +1147,11 @@ VALID = {
     },
     "audit.worst_neighbors": {"simulation": PRIVATE},
     "streams.Replay": {"data": problem()},
-    "streams.from_table": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
+    "streams.from_observations": {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))},
     "streams.autoregressive": {"key": KEY, "clients": K, "test_samples": 3},
 }
 
-#: Of chapters 8 to 10 of the book.
+#: Chapters 8 to 10 of the book.
 TABLE = np.random.default_rng(0).dirichlet(np.ones(8)).reshape(2, 2, 2)
 TRIGGER = fl.attacks.Trigger([0], 1.0)
 COLUMN = jnp.asarray(np.random.default_rng(1).normal(size=(20, 3)))
@@ -1202,20 +1174,20 @@ TRUSTWORTHY = {
         "victim": 1,
     },
     "attacks.poison_features": {**POISONED, "shift": 1.0},
-    "audit.gaussian_region": {"shift": 1.0, "sigma": 1.0, "threshold": 0.5},
-    "audit.matched_client": {
+    "contrib.gaussian_region": {"shift": 1.0, "sigma": 1.0, "threshold": 0.5},
+    "contrib.matched_client": {
         "problem": problem(),
         "quadratic": np.eye(2),
         "linear": np.zeros(2),
     },
-    "audit.most_accurate": {"epsilon": 1.0, "delta": 0.0},
-    "audit.queried_loss": {
+    "contrib.most_accurate": {"epsilon": 1.0, "delta": 0.0},
+    "contrib.queried_loss": {
         "models": np.eye(3, 2),
         "messages": np.ones((2, 2)),
         "step_size": 0.1,
         "pull": 1.0,
     },
-    "audit.reach": {"attacked": DESCENDED, "clean": DESCENDED, "rounds": 2},
+    "contrib.reach": {"attacked": DESCENDED, "clean": DESCENDED, "rounds": 2},
     "audit.invert": {
         "problem": NETWORK,
         "model": NETWORK.initial,
@@ -1226,12 +1198,12 @@ TRUSTWORTHY = {
     "audit.membership": {"key": KEY, "pool": problem(20, 1), "models": 20},
     "audit.quadratic": {"models": np.eye(3, 2), "gradients": np.ones((3, 2))},
     "audit.peak_ratio": {"estimate": np.zeros((2, 3)), "truth": np.ones((2, 3))},
-    "audit.region_errors": {
+    "contrib.region_errors": {
         "one": np.zeros(9),
         "other": np.ones(9),
         "region": lambda value: value < 0.5,
     },
-    "audit.trained_attack": {
+    "contrib.trained_attack": {
         "release": lambda key, data: data + jax.random.normal(key),
         "one": np.zeros(()),
         "other": np.ones(()),
@@ -1239,21 +1211,21 @@ TRUSTWORTHY = {
         "delta": 0.0,
         "trials": 40,
     },
-    "data.noisy_inputs": {
+    "contrib.noisy_inputs": {
         "key": KEY,
         "features": np.ones((4, 2)),
         "targets": np.ones(4),
         "feature_deviation": 0.1,
         "target_deviation": 0.1,
     },
-    "data.randomized_labels": {
+    "contrib.randomized_labels": {
         "key": KEY,
         "labels": np.arange(4) % 2,
         "classes": np.arange(2),
         "probability": 0.5,
     },
-    "data.replaced_features": {"key": KEY, "features": np.ones((4, 2))},
-    "data.subsample": {
+    "contrib.replaced_features": {"key": KEY, "features": np.ones((4, 2))},
+    "contrib.subsample": {
         "key": KEY,
         "features": np.ones((4, 2)),
         "targets": np.ones(4),
@@ -1276,17 +1248,26 @@ TRUSTWORTHY = {
         "sensitivity": 1.0,
         "epsilon": 0.5,
     },
-    "privacy.joint_table": {
+    "contrib.joint_table": {
         "private": np.array([0, 1]),
         "features": np.array([0, 1]),
         "useful": np.array([0, 1]),
     },
-    "privacy.mutual_information": {"table": np.full((2, 2), 0.25)},
-    "privacy.privacy_funnel": {"table": TABLE, "slopes": 3, "restarts": 1, "iterations": 20},
-    "privacy.private_map": {"features": COLUMN, "attributes": COLUMN[:, 0]},
-    "privacy.reconstruction_error": {"features": COLUMN, "attributes": COLUMN[:, 0]},
-    "privacy.quantized": {"values": np.arange(6.0), "levels": 2},
-    "privacy.GaussianFunnel": {
+    "contrib.label_sensitivity": COUPLED,
+    "contrib.sharing_noise": {
+        **COUPLED,
+        "step_size": 0.01,
+        "rounds": 3,
+        "change": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    },
+    "contrib.mutual_information": {"table": np.full((2, 2), 0.25)},
+    "contrib.privacy_funnel": {"table": TABLE, "slopes": 3, "restarts": 1, "iterations": 20},
+    "contrib.private_map": {"features": COLUMN, "attributes": COLUMN[:, 0]},
+    "contrib.reconstruction_error": {"features": COLUMN, "attributes": COLUMN[:, 0]},
+    "contrib.quantized": {"values": np.arange(6.0), "levels": 2},
+    "contrib.GaussianFunnel": {
         "covariance": np.eye(2),
         "private": np.array([[0.5], [0.0]]),
         "useful": np.array([0.0, 0.5]),
@@ -1294,14 +1275,18 @@ TRUSTWORTHY = {
         "useful_variance": 1.0,
     },
 }
-#: Of other algorithms, what their cases have that is needed.
+#: Other algorithms, and privacy mechanisms, with the parts that their test cases need.
+REGISTERED = {
+    f"algorithms.{type(case.algorithm).__name__}": case.algorithm for case in CASES.values()
+}
+REGISTERED |= {f"privacy.{type(mechanism).__name__}": mechanism for mechanism in MECHANISMS}
 VALID = {
-    f"algorithms.{type(it).__name__}": {
-        field.name: getattr(it, field.name)
-        for field in dataclasses.fields(it)
+    label: {
+        field.name: getattr(valid, field.name)
+        for field in dataclasses.fields(valid)
         if field.default is dataclasses.MISSING
     }
-    for it in (case.algorithm for case in CASES.values())
+    for label, valid in REGISTERED.items()
 } | (VALID | TRUSTWORTHY)
 
 #: The valid calls that are not made: they would compile a run, or read results.
@@ -1310,8 +1295,8 @@ UNTRIED = {
     *(
         "audit.one_run",
         "audit.membership",
-        "audit.reach",
-        "audit.trained_attack",
+        "contrib.reach",
+        "contrib.trained_attack",
         "audit.twins",
         "audit.two_worlds",
         "audit.unperturbed",
@@ -1319,9 +1304,9 @@ UNTRIED = {
         "audit.worst_neighbors",
         "theory.pgfl.server_models",
     ),
-    "plotting.save",  # a file
+    "plotting.save_figure",  # a file
     "privacy.assumptions",
-    "privacy.privacy_funnel",
+    "contrib.privacy_funnel",
     "privacy.events",
     "privacy.not_covered",
     "privacy.spent",
@@ -1336,6 +1321,7 @@ ASKING = {("algorithms.FedAvg", "keeps_optimizer")}
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
 ACCEPTED = {
+    ("theory.multiagent.gradient_noise", "at"): "list",
     ("theory.multiagent.learning_curve", "around"): "list",
     ("theory.multiagent.steady_state", "around"): "list",
     ("random_key", "seed"): "negative",
@@ -1368,39 +1354,37 @@ ACCEPTED = {
     ("metrics.precision", "label"): "negative",
     ("metrics.recall", "label"): "negative",
     ("problems.explained", "signal"): "list",
-    ("audit.region_errors", "one"): "list",
-    ("audit.peak_ratio", "estimate"): "list",
-    ("audit.peak_ratio", "truth"): "list",
-    ("audit.region_errors", "other"): "list",
-    ("privacy.GaussianFunnel", "private"): "list",
-    ("privacy.GaussianFunnel", "useful"): "list",
-    ("audit.gaussian_region", "shift"): "list shape",
-    ("audit.gaussian_region", "sigma"): "list shape",
-    ("audit.gaussian_region", "threshold"): "negative list shape",
-    ("audit.most_accurate", "epsilon"): "list shape",
-    ("audit.most_accurate", "delta"): "list",
-    ("audit.matched_client", "linear"): "list",
-    ("audit.reach", "key"): "negative",
-    ("audit.trained_attack", "one"): "negative",
-    ("audit.trained_attack", "other"): "negative",
-    ("audit.trained_attack", "epsilon"): "list shape",
-    ("audit.trained_attack", "delta"): "list",
-    ("audit.trained_attack", "key"): "negative",
-    ("data.noisy_inputs", "key"): "negative",
-    ("data.randomized_labels", "key"): "negative",
-    ("data.randomized_labels", "labels"): "shape empty",
-    ("data.replaced_features", "key"): "negative",
-    ("data.subsample", "key"): "negative",
+    ("contrib.region_errors", "one"): "list",
+    ("contrib.region_errors", "other"): "list",
+    ("contrib.GaussianFunnel", "private"): "list",
+    ("contrib.GaussianFunnel", "useful"): "list",
+    ("contrib.gaussian_region", "shift"): "list shape",
+    ("contrib.gaussian_region", "sigma"): "list shape",
+    ("contrib.gaussian_region", "threshold"): "negative list shape",
+    ("contrib.most_accurate", "epsilon"): "list shape",
+    ("contrib.most_accurate", "delta"): "list",
+    ("contrib.matched_client", "linear"): "list",
+    ("contrib.reach", "key"): "negative",
+    ("contrib.trained_attack", "one"): "negative",
+    ("contrib.trained_attack", "other"): "negative",
+    ("contrib.trained_attack", "epsilon"): "list shape",
+    ("contrib.trained_attack", "delta"): "list",
+    ("contrib.trained_attack", "key"): "negative",
+    ("contrib.noisy_inputs", "key"): "negative",
+    ("contrib.randomized_labels", "key"): "negative",
+    ("contrib.randomized_labels", "labels"): "shape",
+    ("contrib.replaced_features", "key"): "negative",
+    ("contrib.subsample", "key"): "negative",
     ("privacy.gaussian_release", "key"): "negative",
     ("privacy.gaussian_release", "models"): "list shape",
     ("privacy.laplace_release", "key"): "negative",
     ("privacy.laplace_release", "models"): "list shape",
-    ("privacy.privacy_funnel", "key"): "negative",
-    ("privacy.quantized", "values"): "list shape",
+    ("contrib.privacy_funnel", "key"): "negative",
+    ("contrib.quantized", "values"): "list shape",
     ("privacy.accounting.randomized_response_epsilon", "probability"): "list shape",
     ("privacy.accounting.subsampled", "fraction"): "list shape",
-    ("audit.counted_epsilon", "hits"): "list shape",
-    ("audit.counted_epsilon", "false_alarms"): "list shape",
+    ("audit.counted_epsilon", "hits"): "shape",
+    ("audit.counted_epsilon", "false_alarms"): "shape",
     ("audit.one_run", "key"): "negative",
     ("audit.overheard", "noise"): "none",
     ("audit.overheard_upload", "attackers"): "empty",
@@ -1411,7 +1395,7 @@ ACCEPTED = {
         [
             *(("theory.multiagent_privacy.bound_probability", n) for n in ("error", "other_error")),
             *(
-                ("theory.multiagent_privacy.deviation_bound", n)
+                ("theory.multiagent_privacy.neighbor_deviation_bound", n)
                 for n in ("error", "other_error", "optima")
             ),
             *(("theory.multiagent_privacy.epsilon", n) for n in ("deviation", "variance")),
@@ -1441,14 +1425,13 @@ ACCEPTED = {
     ("theory.pao_fed.Instance", "participation"): "list",
     ("theory.pao_fed.Instance", "delays"): "list",
     ("theory.pao_fed.Instance", "weights"): "list",
-    ("theory.pao_fed.extended_run", "weights"): "list",
-    ("theory.pao_fed.mean_error", "optimum"): "list",
     ("theory.pao_fed.transient", "optimum"): "list",
-    ("theory.pgfl.sensitivity", "gradient_bound"): "shape",  # elementwise
-    ("theory.pgfl.sensitivity", "penalty"): "shape",
-    ("theory.pgfl.sensitivity", "samples"): "shape",
-    ("theory.pgfl.theorem_two", "distance"): "list",
+    ("theory.pgfl.sensitivity", "gradient_bound"): "list shape",  # elementwise
+    ("theory.pgfl.sensitivity", "penalty"): "list shape",
+    ("theory.pgfl.sensitivity", "samples"): "list shape",
     ("theory.zcdp_nfl.ergodic_gap", "optimum"): "list",
+    ("theory.zcdp_nfl.lemma_two", "optimum"): "list",
+    ("theory.zcdp_nfl.theorem_two_bound", "optimum"): "list",
     ("theory.zcdp_nfl.privacy_accuracy_bound", "constant"): "negative",
     ("theory.zcdp_nfl.transcript", "key"): "negative",
     ("algorithms.DeterministicPolicyGradient", "cap"): "infinity",
@@ -1473,13 +1456,13 @@ ACCEPTED = {
     ("algorithms.PSOFed", "discount"): "list",
     ("algorithms.algorithm", "label"): "text",
     ("algorithms.algorithm", "reference"): "text",
-    ("attacks.Constant", "value"): "list negative",
+    ("attacks.ConstantMessage", "value"): "list negative",
     ("graphs.from_edges", "weights"): "list",
     ("problems.label_histograms", "labels"): "list",
     ("problems.label_overlap", "labels"): "list",
     ("problems.local_gradients", "at"): "list",
-    ("link.agreed_laplace", "shape"): "empty",  # one number
-    ("link.log_ratio", "shape"): "empty",
+    ("contrib.agreed_laplace", "shape"): "empty",  # one number
+    ("contrib.log_ratio", "shape"): "empty",
     ("fairness.group_rates", "groups"): "list",
     ("fairness.group_rates", "positive"): "negative",
     ("fairness.parity_difference", "groups"): "list",
@@ -1493,11 +1476,10 @@ ACCEPTED = {
     ("metrics.explanation", "signal"): "list",
     ("metrics.gtv_objective", "coupling"): "list",
     ("problems.explanation_error", "signal"): "list",
-    ("theory.robustness.median_residual", "point"): "list",
-    ("theory.sensitivity.common_error", "truth"): "list",
-    ("theory.sensitivity.estimation_error", "truth"): "list",
-    ("theory.sensitivity.label_shift", "coupling"): "list",
-    ("theory.sensitivity.label_shift_bound", "coupling"): "list",
+    ("contrib.median_residual", "point"): "list",
+    ("contrib.estimation_error", "truth"): "list",
+    ("contrib.label_shift", "coupling"): "list",
+    ("contrib.label_shift_bound", "coupling"): "list",
     ("metrics.trajectory", "dims"): "empty",
     ("metrics.trajectory", "name"): "text",
     ("participation.Bernoulli", "probability"): "list",
@@ -1523,21 +1505,24 @@ ACCEPTED = {
     ("problems.GTVMin", "coupling"): "list",  # of each of two parameters
     ("problems.PNorm", "p"): "infinity",
     ("problems.Problem", "initial"): "list",
-    ("problems.augmented", "towards"): "list",
+    ("problems.with_ridge_samples", "towards"): "list",
     ("problems.diagnose", "reference"): "list",
     ("problems.diagnose", "train_error"): "list",
     ("problems.diagnose", "validation_error"): "list",
-    ("streams.Autoregressive", "truth"): "list",
     ("streams.Drifting", "features"): "list",
     ("streams.Drifting", "labels"): "list",
     ("streams.Linear", "initial"): "list",
     ("streams.Linear", "truth"): "list",
     ("streams.Replay", "initial"): "list",
     ("streams.Replay", "truth"): "list",
-    ("streams.from_table", "truth"): "list",
+    ("partitions.ByColumn", "values"): "list",
+    ("partitions.ById", "values"): "list",
+    ("problems.from_pool", "key"): "negative",
+    ("problems.from_pool", "strength"): "list",
+    ("streams.from_observations", "truth"): "list",
 }
 
-#: Accounting is elementwise: numbers of any shape, those of a probability below one.
+#: Accounting is elementwise: numbers of any shape; probabilities below one.
 ACCOUNTED = {
     **dict.fromkeys(["delta", "slack"], "list"),
     **dict.fromkeys(
@@ -1549,12 +1534,13 @@ ACCOUNTED = {
 
 def public():
     """Every public callable with parameters, by room and name."""
-    for room, place in ROOMS.items():
-        for name in place.__all__:
-            result, label = getattr(place, name), f"{room}.{name}" if room else name
+    for module_name, module_ in PACKAGES.items():
+        for name in module_.__all__:
+            result = getattr(module_, name)
+            label = f"{module_name}.{name}" if module_name else name
             if not isinstance(result, type | types.FunctionType) or label in INSIDE:
                 continue
-            if room == "" and name in NOT_COVERED:
+            if module_name == "" and name in NOT_COVERED:
                 continue
             if isinstance(result, type) and not is_record(result):
                 continue
@@ -1563,15 +1549,15 @@ def public():
 
 
 def is_record(cls):
-    """Whether a class is made with fields: neither a base to be subclassed nor an exception."""
+    """Whether users construct a class with fields: neither a base class nor an exception."""
     return dataclasses.is_dataclass(cls) and not getattr(cls, "_is_protocol", False)
 
 
-def parameters(found):
+def parameters(function):
     kinds = inspect.Parameter
     return {
         name: parameter
-        for name, parameter in inspect.signature(found).parameters.items()
+        for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
     }
 
@@ -1580,21 +1566,22 @@ PUBLIC = dict(public())
 
 
 def call(label, arguments):
-    """The call, abstract where it would compile what it draws."""
+    """The call; abstract where it would compile random draws."""
     if "key" not in arguments:
         return PUBLIC[label](**arguments)
     return jax.eval_shape(lambda: [PUBLIC[label](**arguments), None][1])
 
 
 def judge(label, parameter, arguments):
-    """``"accepted"``, ``"clear"``, or what is obscure about the error."""
+    """``"accepted"``, ``"clear"``, or the reason why the error is obscure."""
     try:
         call(label, arguments)
     except (TypeError, ValueError) as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        text, place = str(error), frame.f_code.co_filename
-        if "\n" in text or not (Path(place).is_relative_to(HERE) or parameter in text):
-            return f"{type(error).__name__} of {place}: {text[:150]}"
+        text = str(error)
+        filename = frame.f_code.co_filename
+        if "\n" in text or not (Path(filename).is_relative_to(PACKAGE_FOLDER) or parameter in text):
+            return f"{type(error).__name__} of {filename}: {text[:150]}"
         return "clear"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:150]}"
@@ -1622,12 +1609,12 @@ def verdicts(label):
                 yield name, kind, judge(label, name, VALID[label] | {name: value})
 
 
+pytestmark = pytest.mark.usefixtures("annotations_unchecked")
+
+
 @pytest.fixture(autouse=True)
-def _annotations_unchecked():
-    """The functions find bad values themselves, without the tests' import hook."""
-    jaxtyping.config.update("jaxtyping_disable", True)
+def _pictures_closed():
     yield
-    jaxtyping.config.update("jaxtyping_disable", False)
     plt.close("all")
 
 
@@ -1635,7 +1622,7 @@ def test_every_public_callable_has_an_entry():
     assert not PUBLIC.keys() - VALID.keys(), "give these a valid call in VALID"
     assert not VALID.keys() - PUBLIC.keys(), "these are no longer public"
     names = {name for name in fl.__all__ if isinstance(getattr(fl, name), types.ModuleType)}
-    assert names <= NOT_COVERED | {room.partition(".")[0] for room in ROOMS}
+    assert names <= NOT_COVERED | {module_name.partition(".")[0] for module_name in PACKAGES}
     assert set(fl.__all__) >= NOT_COVERED
 
 
@@ -1652,7 +1639,7 @@ def test_bad_input_is_refused_in_words(label):
     assert not wrong, "\n".join(wrong)
 
 
-def test_parts_of_ones_own_that_lack_a_method_are_named():
+def test_custom_parts_without_a_method_are_named():
     for base, method in (
         (fl.aggregation.Aggregator, "combine"),
         (fl.algorithms.Policy, "step"),
@@ -1665,9 +1652,9 @@ def test_parts_of_ones_own_that_lack_a_method_are_named():
         (fl.problems.Penalty, "value"),
         (fl.streams.Stream, "clients"),
     ):
-        own = fl.module(type("Own", (base,), {"__annotations__": {}}))
+        incomplete = fl.module(type("Own", (base,), {"__annotations__": {}}))
         with pytest.raises(TypeError, match=f"Own has no method '{method}': .*Give its class one"):
-            own()
+            incomplete()
 
 
 @pytest.mark.parametrize(
@@ -1702,7 +1689,7 @@ def test_a_metric_is_one_number(measured, message):
 def test_a_state_has_models_and_a_sensitivity_is_of_each_client():
     @fl.module
     class Own(fl.algorithms.Algorithm):
-        needs = fl.algorithms.Needs(privacy=(fl.privacy.ZCDP,))
+        needs = fl.algorithms.Needs(privacy=("message",))
 
         def init(self, problem, network):
             return ()
@@ -1713,26 +1700,26 @@ def test_a_state_has_models_and_a_sensitivity_is_of_each_client():
         def sensitivity(self, problem, network, round, gap):
             return 1.0
 
-    own = dataclasses.replace(SIMULATION, algorithm=Own())
+    custom = dataclasses.replace(SIMULATION, algorithm=Own())
     with pytest.raises(TypeError, match=r"Own\.init must return a state with a field model"):
-        fl.run(own, rounds=2)
+        fl.run(custom, rounds=2)
     with pytest.raises(TypeError, match=r"Own\.sensitivity must return one number of each"):
-        fl.run(dataclasses.replace(own, privacy=fl.privacy.ZCDP(1.0)), rounds=2)
+        fl.run(dataclasses.replace(custom, privacy=fl.privacy.ZCDP(1.0)), rounds=2)
 
 
-def test_one_hot_labels_are_no_labels():
+def test_one_hot_labels_are_refused():
     with pytest.raises(ValueError, match=r"one-hot rows take labels\.argmax"):
         fl.data.dirichlet(np.eye(4), clients=2, concentration=1.0, seed=0)
 
 
 def simulation(key, penalty=1.0, **parts):
     """A small one, whose parts are given or drawn from the key."""
-    given = {
+    defaults = {
         "problem": fl.problems.ridge(key, clients=K, samples=3, dim=2),
         "network": fl.graphs.ring(K),
         "algorithm": fl.algorithms.ZCDPNFL(penalty, 0.1),
     }
-    return fl.Simulation(**given | parts)
+    return fl.Simulation(**defaults | parts)
 
 
 def labeled(key):
@@ -1745,7 +1732,7 @@ def directed(key):
     return fl.graphs.from_adjacency(jnp.triu(jax.random.uniform(key, (K, K)), 1))
 
 
-#: Scenarios of values that are bad for some keys, and what is said of them before compilation.
+#: Scenarios with values that are bad for some keys, and the error before compilation.
 DRAWN_BADLY = {
     "strength must be finite and >= 0, got -": lambda key: simulation(
         key,
@@ -1784,26 +1771,26 @@ DRAWN_BADLY = {
 
 
 @pytest.mark.parametrize("message", DRAWN_BADLY)
-def test_what_is_drawn_from_the_key_is_checked_before_compilation(message, monkeypatch):
-    monkeypatch.setattr(engine.Program, "compile", None)
+def test_drawn_values_are_checked_before_compilation(message, monkeypatch):
+    monkeypatch.setattr(batched_program.Program, "compile", None)
     with pytest.raises(ValueError, match=message):
         fl.sweep(DRAWN_BADLY[message], rounds=2)
 
 
-def test_good_draws_cost_no_program(monkeypatch):
+def test_valid_draws_compile_nothing(monkeypatch):
     """Only where a check waits for values is anything computed."""
     monkeypatch.setattr(grid, "_check_values", None)
     groups = grid.groups_of(simulation, grid.axes_of({"penalty": [1.0, 2.0]}), 2)
     assert len(groups) == 1
 
 
-def test_what_is_drawn_whatever_the_numbers_is_checked_once(monkeypatch):
-    """In a process and for one length of runs; a store needs certainty, and checks it again."""
+def test_checks_that_do_not_depend_on_numbers_run_once(monkeypatch):
+    """Once per process and length of runs; a store needs certainty, and checks again."""
     checked = []
     check = grid._check_values
 
-    def counted(*given):
-        checked.append(check(*given))
+    def counted(*arguments):
+        checked.append(check(*arguments))
         return checked[-1]
 
     monkeypatch.setattr(grid, "_check_values", counted)
@@ -1814,18 +1801,18 @@ def test_what_is_drawn_whatever_the_numbers_is_checked_once(monkeypatch):
         )
         return simulation(key, algorithm=algorithm, problem=drawn)
 
-    def of(*penalties, scale, fresh=False):
+    def of(*penalties, scale, renewed=False):
         algorithms = {str(penalty): fl.algorithms.ZCDPNFL(penalty, 0.1) for penalty in penalties}
         grid = {"algorithm": algorithms, "scale": scale}
-        Study.of(Request(scenario=scenario, rounds=2, grid=grid, fresh=fresh))
+        Study.of(Request(scenario=scenario, rounds=2, grid=grid, retrace=renewed))
 
-    one = fl.static([1.0])
-    of(1.0, scale=one)
-    of(2.0, 3.0, scale=one)
+    one_scale = fl.static([1.0])
+    of(1.0, scale=one_scale)
+    of(2.0, 3.0, scale=one_scale)
     assert checked == [False]
-    of(4.0, scale=one, fresh=True)
+    of(4.0, scale=one_scale, renewed=True)
     assert checked == [False] * 2
-    for last in (2.0, 3.0):  # another structure, whose numbers are in what is drawn
+    for last in (2.0, 3.0):  # another structure, whose numbers enter the draws
         of(5.0, scale=[1.0, last])
     assert checked == [False] * 2 + [True] * 2
     with pytest.raises(ValueError, match=r"features holds .* NaN or infinite entries"):
@@ -1851,7 +1838,7 @@ def private_point(key, penalty=1.0, budget=1.0, clip=1.0):
     ],
 )
 def test_every_point_of_a_large_grid_is_checked(name, value, message):
-    """Quickly: one of ten thousand points is built, and the bad ones are those of the last row."""
+    """Quickly: one of ten thousand points is built, and the bad ones are in the last row."""
     second = "budget" if name == "penalty" else name
     values = {axis: np.linspace(0.5, 0.9, 100) for axis in ("penalty", second)}
     values[name][-1] = value
@@ -1919,8 +1906,8 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("label", TOO_LARGE)
-def test_what_cannot_fit_is_refused_with_its_size(label, monkeypatch):
-    monkeypatch.setattr(_memory, "memory_at_hand", lambda: 10**10)
+def test_studies_beyond_memory_are_refused_with_their_size(label, monkeypatch):
+    monkeypatch.setattr(memory, "memory_at_hand", lambda: 10**10)
     arguments, size = TOO_LARGE[label]
     with jax.enable_x64(False), pytest.raises(MemoryError, match=f"{size}.* at hand; take fewer"):
         PUBLIC[label](**arguments)
@@ -1947,17 +1934,20 @@ def is_required(method):
     [
         (
             fl.problems.Loss,
-            lambda own: problem().__class__(np.ones((2, 2, 1)), np.ones((2, 2)), own),
+            lambda part: problem().__class__(np.ones((2, 2, 1)), np.ones((2, 2)), part),
         ),
-        (fl.algorithms.Policy, lambda own: fl.algorithms.NPFLRL(1.0, policy=own)),
-        (fl.participation.Selector, lambda own: fl.algorithms.FedAvg(0.1, selector=own)),
-        (fl.streams.Stream, lambda own: dataclasses.replace(SIMULATION, problem=own)),
-        (fl.algorithms.Algorithm, lambda own: dataclasses.replace(SIMULATION, algorithm=own)),
-        (fl.aggregation.Aggregator, lambda own: dataclasses.replace(SIMULATION, aggregation=own)),
-        (fl.link.Compressor, lambda own: dataclasses.replace(SIMULATION, compression=own)),
-        (fl.link.DelayLaw, lambda own: dataclasses.replace(SIMULATION, delays=own)),
-        (fl.link.Losses, lambda own: dataclasses.replace(SIMULATION, losses=own)),
-        (fl.participation.Pattern, lambda own: dataclasses.replace(SIMULATION, participation=own)),
+        (fl.algorithms.Policy, lambda part: fl.algorithms.NPFLRL(1.0, policy=part)),
+        (fl.participation.Selector, lambda part: fl.algorithms.FedAvg(0.1, selector=part)),
+        (fl.streams.Stream, lambda part: dataclasses.replace(SIMULATION, problem=part)),
+        (fl.algorithms.Algorithm, lambda part: dataclasses.replace(SIMULATION, algorithm=part)),
+        (fl.aggregation.Aggregator, lambda part: dataclasses.replace(SIMULATION, aggregation=part)),
+        (fl.link.Compressor, lambda part: dataclasses.replace(SIMULATION, compression=part)),
+        (fl.link.DelayLaw, lambda part: dataclasses.replace(SIMULATION, delays=part)),
+        (fl.link.Losses, lambda part: dataclasses.replace(SIMULATION, losses=part)),
+        (
+            fl.participation.Pattern,
+            lambda part: dataclasses.replace(SIMULATION, participation=part),
+        ),
     ],
 )
 def test_a_forgotten_decorator_is_named(base, use):
@@ -1965,16 +1955,16 @@ def test_a_forgotten_decorator_is_named(base, use):
         use(plainly(base)())
 
 
-@pytest.mark.parametrize("given", [lambda x: x, None, 3])
-def test_module_decorates_classes(given):
+@pytest.mark.parametrize("decorated", [lambda x: x, None, 3])
+def test_module_decorates_classes(decorated):
     with pytest.raises(TypeError, match=r"fl\.module decorates a class, got"):
-        fl.module(given)
+        fl.module(decorated)
 
 
 def test_annotations_that_are_strings_are_checked():
-    own = fl.module(type("Own", (), {"__annotations__": {"width": "float"}}))
+    custom = fl.module(type("Own", (), {"__annotations__": {"width": "float"}}))
     with pytest.raises(ValueError, match="width must be a number, got an array"):
-        own(np.ones(3))
+        custom(np.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -1989,7 +1979,7 @@ def test_a_key_is_one_key(key):
 
 
 @pytest.mark.parametrize("name", ["features", "targets"])
-def test_data_whose_squares_overflow_are_refused(name):
+def test_data_with_overflowing_squares_are_refused(name):
     data = {"features": np.ones((K, 3, 2)), "targets": np.ones((K, 3))}
     data[name] = data[name] * 1e160
     large = fl.problems.Problem(**data, loss=fl.problems.LeastSquares())
@@ -1998,7 +1988,7 @@ def test_data_whose_squares_overflow_are_refused(name):
     dataclasses.replace(SIMULATION, problem=large.clipped(1.0))
 
 
-def test_an_optimum_that_is_zero_divides_no_metric():
+def test_a_zero_optimum_does_not_divide_metrics():
     nothing = fl.problems.Problem(np.ones((K, 3, 2)), np.zeros((K, 3)), fl.problems.Huber())
     with pytest.raises(ValueError, match="divides by the optimum, which is zero"):
         dataclasses.replace(SIMULATION, problem=nothing, metrics="normalized_error")
@@ -2055,9 +2045,37 @@ RING = np.roll(np.eye(K), 1, 1) + np.roll(np.eye(K), -1, 1)
         (lambda: fl.sweep(study, rounds=1, seeds=b"12"), "seeds must be a list of integers"),
     ],
 )
-def test_what_another_library_made_is_not_taken_for_what_it_is_not(build, message):
+def test_objects_of_other_libraries_are_not_misread(build, message):
     with pytest.raises((TypeError, ValueError), match=message):
         build()
+
+
+@pytest.mark.parametrize("truth", [True, np.True_, np.array(True), jnp.array(True)], ids=str)
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("aggregation.CenteredClipping", "radius"),
+        ("algorithms.ZCDPNFL", "penalty"),
+        ("attacks.ConstantMessage", "value"),
+        ("privacy.ZCDP", "total_rho"),
+        ("privacy.accounting.gaussian_zcdp", "sigma"),
+        ("schedules.Constant", "value"),
+    ],
+)
+def test_a_boolean_is_refused_as_a_number(label, name, truth):
+    with pytest.raises(TypeError, match=f"{name} must be a.* number"):
+        call(label, VALID[label] | {name: truth})
+
+
+@pytest.mark.parametrize("key", [KEY, jax.random.split(KEY, 2)], ids=["key", "keys"])
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [("algorithms.FedPer", "personal"), ("algorithms.FedALA", "blended")]
+    + [("attacks.Trigger", "features")],
+)
+def test_random_keys_are_refused_as_indices(label, name, key):
+    with pytest.raises(TypeError, match=f"{name} must be"):
+        call(label, VALID[label] | {name: key})
 
 
 def test_a_graph_without_edges_needs_no_weights():
@@ -2065,10 +2083,116 @@ def test_a_graph_without_edges_needs_no_weights():
     assert float(alone.degree.sum()) == 0
 
 
-def test_a_number_used_as_structure_in_a_large_grid_is_told_how_to_be_marked():
+def test_a_number_used_as_structure_in_a_large_grid_names_the_remedy():
     def branching(key, penalty):
         return simulation(key, 2 * penalty if penalty > 3 else penalty)
 
     with pytest.raises(jax.errors.JAXTypeError) as caught:
         fl.sweep(branching, rounds=1, grid={"penalty": np.linspace(1, 9, 200)})
     assert any("fljax.static" in note for note in caught.value.__notes__)
+
+
+class Unprintable:
+    """Its text fails."""
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+def deleted_array():
+    array = jnp.arange(4.0) + 0
+    array.delete()
+    return array
+
+
+def nested_list(levels):
+    return functools.reduce(lambda inner, _: [inner], range(levels), 1.0)
+
+
+def recursive_list():
+    result = []
+    result.append(result)
+    return result
+
+
+#: Values that NumPy, JAX or Python cannot convert or print.
+UNCONVERTIBLE = {
+    "list of a key": [KEY],
+    "range beyond memory": range(10**12),
+    "list of itself": recursive_list(),
+    "three thousand levels": nested_list(3000),
+    "object without a text": Unprintable(),
+    "deleted array": deleted_array(),
+}
+
+
+@pytest.mark.parametrize("kind", UNCONVERTIBLE)
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("aggregation.CenteredClipping", "radius"),  # a number
+        ("aggregation.Krum", "attackers"),  # an integer
+        ("attacks.SignFlip", "attackers"),  # booleans
+        ("metrics.Metric", "name"),  # text
+        ("Simulation", "problem"),  # an object
+        ("Simulation", "metrics"),  # a sequence
+        ("graphs.from_edges", "edges"),  # pairs
+        ("graphs.from_edges", "weights"),
+        ("graphs.GraphSchedule", "graphs"),
+        ("graphs.DrawnGraphs", "draw"),  # a function
+        ("statistics.decibels", "value"),  # a number or an array
+        ("fairness.group_rates", "groups"),
+    ],
+)
+def test_unconvertible_values_are_refused_in_words(label, name, kind):
+    assert judge(label, name, VALID[label] | {name: UNCONVERTIBLE[kind]}) == "clear"
+
+
+@pytest.mark.parametrize("draw", [lambda: 1, len, lambda key: "text", operator.itemgetter("graph")])
+def test_a_draw_of_graphs_that_fails_is_named(draw):
+    with pytest.raises(TypeError, match="draw must be a function key -> Graph that can be traced"):
+        fl.graphs.DrawnGraphs(draw)
+
+
+def test_long_doubles_are_doubles():
+    points = np.array([[0.0, 0.0], [0.0, 1.0], [5.0, 0.0]])
+    extended = fl.graphs.distances(points.astype(np.longdouble))
+    np.testing.assert_array_equal(extended, fl.graphs.distances(points))
+    graph = fl.graphs.erdos_renyi(KEY, 8, np.longdouble(0.8))
+    np.testing.assert_array_equal(graph.adjacency, fl.graphs.erdos_renyi(KEY, 8, 0.8).adjacency)
+
+
+@pytest.mark.parametrize("seed", [2**70, -(2**70), 2**32])
+def test_a_seed_of_more_than_32_bits_is_refused(seed):
+    """Without double precision JAX takes the lower 32 bits: 2^32 would be the key of seed 0."""
+    with pytest.raises(ValueError, match="seed must be an integer of 32 bits"):
+        fl.random_key(seed)
+
+
+@pytest.mark.parametrize("store", ["a\0b", "x" * 5000])
+def test_a_store_whose_name_no_folder_can_have_is_refused(store):
+    with pytest.raises(fl.StoreError, match="cannot be a folder"):
+        fl.sweep(simulation, rounds=1, store=store)
+
+
+@pytest.mark.parametrize(
+    ("grid", "text"),
+    [
+        ({1: [1.0]}, "names of grid axes must be strings"),
+        ({"penalty": jax.random.split(KEY, 2)}, "random keys cannot be values of a grid"),
+    ],
+)
+def test_axes_of_other_kinds_are_named(grid, text):
+    with pytest.raises(TypeError, match=text):
+        fl.sweep(simulation, rounds=1, grid=grid)
+
+
+def test_numbers_in_another_byte_order_are_taken():
+    points = np.array([[0.0, 0.0], [0.0, 1.0], [5.0, 0.0]])
+    swapped = points.astype(points.dtype.newbyteorder())
+    np.testing.assert_array_equal(fl.graphs.distances(swapped), fl.graphs.distances(points))
+
+
+def test_the_nearest_round_of_any_number_is_named():
+    with pytest.raises(ValueError, match="the nearest is 2"):
+        fl.statistics.at_round(VALID["statistics.at_round"]["dataset"], 2**70)

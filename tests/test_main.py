@@ -9,7 +9,7 @@ import pytest
 
 import fljax as fl
 from fljax.__main__ import UsageError, axes, main, parser, scenario_of
-from fljax.study.results import checksum
+from fljax.study.saving import checksum
 from fljax.study.store import Store
 
 SCENARIO = """
@@ -63,7 +63,8 @@ def test_shards_are_run_merged_and_shown(ask, capsys):
     assert capsys.readouterr().out.count("8 of 8 runs of 6 rounds are done") == 2
     assert main(["run", *ask, "--store", "whole", "--out", "merged.nc"]) == 0
     assert main(["run", *ask, "--out", "alone.nc"]) == 0
-    merged, alone = fl.load("merged.nc"), fl.load("alone.nc")
+    merged = fl.load("merged.nc")
+    alone = fl.load("alone.nc")
     assert checksum(merged) == checksum(alone)
     assert merged.attrs["compilations"] == 0
     assert checksum(fl.load("whole")) == checksum(alone)
@@ -94,14 +95,14 @@ def test_numbers_of_a_grid_are_read_as_python_reads_them(word):
 
 
 @pytest.mark.parametrize("word", ["inf", "-inf", "nan", "Infinity", "NaN", "null", "1e999", ""])
-def test_what_is_no_finite_number_is_no_value_of_a_grid(word):
+def test_nonfinite_values_are_refused_in_a_grid(word):
     with pytest.raises(UsageError, match="must be a finite number"):
         axes([f"a=1,{word}"], "--grid")
 
 
-@pytest.mark.parametrize("place", ["./mine.py", "../{}/mine.py", ".//mine.py"])
-def test_the_file_of_a_scenario_is_named_in_any_way(ask, tmp_path, place):
-    assert callable(scenario_of(f"{place.format(tmp_path.name)}:study"))
+@pytest.mark.parametrize("path", ["./mine.py", "../{}/mine.py", ".//mine.py"])
+def test_the_file_of_a_scenario_is_named_in_any_way(ask, tmp_path, path):
+    assert callable(scenario_of(f"{path.format(tmp_path.name)}:study"))
     assert callable(scenario_of(f"{tmp_path / 'mine.py'}:study"))
 
 
@@ -251,18 +252,18 @@ def commands():
 
 
 def options(command):
-    """The names of its arguments: options as they are written."""
+    """The names of a command's options."""
     for action in commands()[command]._actions:
         if action.dest != "help":
             yield (action.option_strings or [action.dest])[-1], action
 
 
-def complete(command, name, words):
+def complete(command, name, arguments):
     """The arguments of a call that is wrong in one of them only."""
     if command not in ("run", "plan"):
-        return [command, *words]
+        return [command, *arguments]
     scenario = [] if name == "scenario" else ["mine.py:study"]
-    return [command, *scenario, *words, *([] if name == "--rounds" else ["--rounds", "6"])]
+    return [command, *scenario, *arguments, *([] if name == "--rounds" else ["--rounds", "6"])]
 
 
 def test_every_option_has_its_wrong_values_and_its_help():
@@ -275,7 +276,7 @@ def test_every_option_has_its_wrong_values_and_its_help():
             described.parse_args(line.split()[4:])  # examples are right
 
 
-def test_commands_and_versions_are_told(capsys):
+def test_commands_and_versions_are_reported(capsys):
     assert main([]) == main(["nothing"]) == 2
     err = capsys.readouterr().err
     assert "required: command" in err
@@ -287,8 +288,8 @@ def test_commands_and_versions_are_told(capsys):
 
 @pytest.mark.parametrize(("command", "name"), [(c, n) for c in WRONG for n in WRONG[c]])
 def test_requests_that_cannot_be_served_take_one_line(ask, capsys, command, name):
-    for words, message in WRONG[command][name]:
-        assert main(complete(command, name, words.split())) == 2, words
+    for arguments, message in WRONG[command][name]:
+        assert main(complete(command, name, arguments.split())) == 2, arguments
         out, err = capsys.readouterr()
         assert out == ""
         assert err.startswith("error: ")
@@ -296,7 +297,7 @@ def test_requests_that_cannot_be_served_take_one_line(ask, capsys, command, name
         assert err.count("\n") == 1 or ".py cannot be imported" in err
 
 
-def test_a_scenario_s_own_mistake_is_shown_by_its_own_lines(ask, capsys):
+def test_an_error_in_a_scenario_shows_the_user_s_lines(ask, capsys):
     assert main(["plan", "mine.py:mistaken", "--rounds", "1", "--grid", "size=3"]) == 2
     first, *lines = capsys.readouterr().err.splitlines()
     assert first.startswith("error: the scenario failed: NameError: name 'undefined' is not")
@@ -309,12 +310,12 @@ def test_a_scenario_s_own_mistake_is_shown_by_its_own_lines(ask, capsys):
     ]
 
 
-def test_a_mistake_of_the_library_is_none_of_the_user_s(ask, monkeypatch):
+def test_internal_errors_are_not_blamed_on_the_user(ask, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("broken")
 
     monkeypatch.setattr(fl, "plan", broken)
-    monkeypatch.setattr("fljax.__main__.own_lines", lambda error: "")  # this file is a user's
+    monkeypatch.setattr("fljax.__main__.user_lines", lambda error: "")  # this file is a user's
     with pytest.raises(RuntimeError, match="broken"):
         main(["plan", "mine.py:study", "--rounds", "1"])
 
@@ -344,16 +345,16 @@ print("new:", *(name for name in sys.modules if not {{name, name.partition(".")[
 print("own:", *(name for name in sys.modules if name not in before and {package!r} in name))
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(fl.__file__).parents[1])}
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
     )
-    new, own = told.stdout.splitlines()[-2:]
+    new, imported = process.stdout.splitlines()[-2:]
     assert new == "new:"
-    assert set(own.split()[1:]) <= {f"{package}.__main__", f"{package}.errors"}
+    assert set(imported.split()[1:]) <= {f"{package}.__main__", f"{package}.errors"}
 
 
 def unread(*command):
-    """A command whose output nobody reads."""
+    """A command whose output pipe is closed."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as output:
@@ -376,7 +377,7 @@ def test_a_store_may_be_shown_in_part(ask):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_ctrl_c_says_what_is_kept(ask, capsys, monkeypatch):
+def test_ctrl_c_announces_the_stored_results(ask, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt("interrupted: 3 of 8 runs are done.")
 

@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import optax
 import pandas as pd
@@ -22,17 +21,13 @@ from fljax.__main__ import main
 K = 4
 
 
-@pytest.fixture(autouse=True)
-def _annotations_unchecked():
-    """The library says itself what it takes, without the tests' import hook."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("annotations_unchecked")
 
 
 def problem(clients=K, samples=5):
     rng = np.random.default_rng(0)
-    features, targets = rng.normal(size=(clients, samples, 2)), rng.normal(size=(clients, samples))
+    features = rng.normal(size=(clients, samples, 2))
+    targets = rng.normal(size=(clients, samples))
     return squares(features, targets)
 
 
@@ -51,7 +46,7 @@ def among_peers(**more):
 
 class TestLink:
     @pytest.mark.parametrize("base", [fl.link.Noise, fl.module(type("Mine", (fl.link.Noise,), {}))])
-    def test_noise_that_adds_nothing_is_refused(self, base):
+    def test_zero_noise_is_refused(self, base):
         with pytest.raises(TypeError, match=r"adds nothing to any message; take .*PerMessage"):
             base(1.0)
 
@@ -63,8 +58,8 @@ class TestLink:
     def test_a_constant_lie_is_as_long_as_a_message(self):
         liar = fl.attacks.first(1, K)
         with pytest.raises(ValueError, match="the attack's value has 3 numbers and a message 2"):
-            served(attack=fl.attacks.Constant(liar, [1.0, 2.0, 3.0]))
-        fl.run(served(attack=fl.attacks.Constant(liar, [1.0, 2.0])), 2)
+            served(attack=fl.attacks.ConstantMessage(liar, [1.0, 2.0, 3.0]))
+        fl.run(served(attack=fl.attacks.ConstantMessage(liar, [1.0, 2.0])), 2)
 
     @pytest.mark.parametrize("make", [served, among_peers])
     def test_links_may_always_fail(self, make):
@@ -72,15 +67,15 @@ class TestLink:
         assert np.isfinite(run.objective).all()
 
     @pytest.mark.slow
-    def test_long_delays_take_no_list_of_all(self):
-        law = fl.link.Uniform(10**6)
-        assert isinstance(law.lags, range)
-        assert fl.run(served(delays=law), 2).sizes["round"] == 2
+    def test_long_delays_are_not_enumerated(self):
+        delays = fl.link.UniformDelay(10**6)
+        assert isinstance(delays.lags, range)
+        assert fl.run(served(delays=delays), 2).sizes["round"] == 2
 
     @pytest.mark.parametrize("make", [served, among_peers])
-    def test_delays_whose_messages_fit_no_memory_are_refused(self, make):
+    def test_delays_that_exceed_memory_are_refused(self, make):
         with pytest.raises(MemoryError, match=r"what is on its way for up to 2000000000 rounds"):
-            fl.run(make(delays=fl.link.Uniform(2 * 10**9)), 2)
+            fl.run(make(delays=fl.link.UniformDelay(2 * 10**9)), 2)
 
 
 class TestGraphs:
@@ -116,18 +111,20 @@ class TestData:
         ids=["frame", "nullable", "sparse", "column", "frame of one", "lists"],
     )
     def test_frames_and_sparse_matrices_are_arrays(self, x, y):
-        got, wanted = self.made(x, y), self.made(self.X, self.Y)
+        got = self.made(x, y)
+        wanted = self.made(self.X, self.Y)
         np.testing.assert_array_equal(got.features, wanted.features)
         np.testing.assert_array_equal(got.targets, wanted.targets)
 
-    def test_what_a_frame_lacks_is_said(self):
+    def test_missing_columns_of_a_frame_are_named(self):
         frame = pd.DataFrame(self.X).convert_dtypes()
         frame.iloc[0, 0] = None
         with pytest.raises((TypeError, ValueError), match="features"):
             self.made(frame, self.Y)
 
     def test_targets_may_be_columns(self):
-        x, y = np.stack([self.X] * 2), np.stack([self.Y] * 2)
+        x = np.stack([self.X] * 2)
+        y = np.stack([self.Y] * 2)
         column = fl.problems.Problem(x, y[..., None], fl.problems.LeastSquares())
         np.testing.assert_array_equal(column.targets, y)
 
@@ -136,7 +133,7 @@ class TestData:
         got = self.made(self.X, of(self.Y > 0), fl.problems.Logistic())
         np.testing.assert_array_equal(got.targets, [self.Y] * 2)
 
-    def test_a_network_is_told_truth_and_falsehood_too(self):
+    def test_audits_of_networks_accept_true_and_refute_false_claims(self):
         net = fl.models.mlp(1, [3])
         result = fl.problems.Model.from_clients(
             net, jax.random.key(0), [(self.X, self.Y > 0)], fl.problems.Logistic()
@@ -160,8 +157,8 @@ class TestData:
             assert np.isfinite(run[name]).all()
 
     def test_one_client_is_a_federation(self):
-        one = problem(clients=1)
-        run = fl.run(served(problem=one, metrics="normalized_error"), 200)
+        single = problem(clients=1)
+        run = fl.run(served(problem=single, metrics="normalized_error"), 200)
         assert run.normalized_error[-1] < 1e-3
 
 
@@ -208,12 +205,12 @@ class TestNumbers:
             lambda table: jnp.asarray(table.to_numpy()),
         ],
     )
-    def test_who_is_there_when_may_be_a_frame(self, of):
+    def test_availability_may_be_a_frame(self, of):
         table = fl.participation.Trace(of(self.TABLE)).table
         assert table.dtype == bool
         np.testing.assert_array_equal(table, self.TABLE)
 
-    def test_a_frame_that_lacks_something_is_no_table(self):
+    def test_an_incomplete_frame_is_refused(self):
         missing = self.TABLE.astype(bool).convert_dtypes()
         missing.iloc[0, 0] = None
         text = self.TABLE.replace({0: "no", 1: "yes"})
@@ -241,10 +238,10 @@ class TestNumbers:
         graph = fl.graphs.from_edges(3, edges[["from", "to"]], edges.weight)
         np.testing.assert_array_equal(graph.degree, [0.5, 2.5, 2.0])
 
-    def test_what_a_frame_lacks_was_not_observed(self):
+    def test_missing_values_of_a_frame_are_not_observed(self):
         targets = pd.DataFrame([[1.0, np.nan, 3.0], [np.nan, 5.0, 7.0]])
-        for given in (targets, targets.convert_dtypes()):
-            stream = fl.streams.from_table(np.ones((2, 3, 1)), given)
+        for frame in (targets, targets.convert_dtypes()):
+            stream = fl.streams.from_observations(np.ones((2, 3, 1)), frame)
             np.testing.assert_array_equal(stream.rows >= 0, ~targets.isna())
 
     def test_sizes_that_are_traced_are_structure(self):
@@ -253,10 +250,10 @@ class TestNumbers:
 
 
 class TestTraced:
-    """What a scenario draws may stand in lists, as it may in a run of its own."""
+    """Values drawn in a scenario may be in lists, as in a single run."""
 
     @pytest.mark.slow
-    def test_clients_drawn_one_by_one_are_a_stack(self):
+    def test_clients_drawn_one_by_one_can_be_stacked(self):
         def listed(key):
             features = [jax.random.normal(k, (5, 3)) for k in jax.random.split(key, K)]
             targets = [rows.sum(1) for rows in features]
@@ -267,8 +264,10 @@ class TestTraced:
             targets = features.sum(2)
             return served(problem=squares(features, targets))
 
-        one, other = (fl.sweep(s, rounds=2, seeds=2).objective.values for s in (listed, stacked))
-        np.testing.assert_array_equal(one, other)
+        from_list, from_stack = (
+            fl.sweep(s, rounds=2, seeds=2).objective.values for s in (listed, stacked)
+        )
+        np.testing.assert_array_equal(from_list, from_stack)
 
     @pytest.mark.parametrize("of", [list, tuple])
     def test_numbers_of_clients_may_be_drawn(self, of):
@@ -289,7 +288,7 @@ class TestTraced:
 
         assert fl.sweep(drawn, rounds=2, seeds=2).sizes["seed"] == 2
 
-    def test_clients_of_different_sizes_are_no_stack(self):
+    def test_clients_of_different_sizes_cannot_be_stacked(self):
         def ragged(key):
             features = [jax.random.normal(key, (5 + k, 3)) for k in range(K)]
             targets = [rows.sum(1) for rows in features]
@@ -328,11 +327,11 @@ class TestParts:
                 ),
                 r"the simulation has no servers with clients of their own; give it network=",
             ),
-            (lambda: fl.graphs.Schedule(None), "graphs must be a list of graphs, .* got None"),
+            (lambda: fl.graphs.GraphSchedule(None), "graphs must be a list of graphs, .* got None"),
             (lambda: fl.participation.groups([0.5, np.nan], 4), "values holds 1 NaN"),
             *(
                 (
-                    lambda law=law: law(fl.participation.groups([0.5, 1.5], 4)),
+                    lambda process=law: process(fl.participation.groups([0.5, 1.5], 4)),
                     "must be finite and .* <= 1, got 1.5",
                 )
                 for law in (
@@ -355,12 +354,12 @@ class TestParts:
             ),
         ],
     )
-    def test_what_does_not_fit_is_said(self, make, message):
+    def test_mismatches_are_reported(self, make, message):
         with pytest.raises((TypeError, ValueError), match=message):
             make()
 
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("step", "message"),
         [
             ({"gradient": lambda w: w[:1]}, r"gradient must .* shape \(2,\), got shape \(1,\)"),
             ({"projection": lambda w: w[None]}, r"projection must .* got shape \(1, 2\)"),
@@ -369,15 +368,15 @@ class TestParts:
             ({"perturbation": lambda n, w: jnp.ones(3)}, r"perturbation must .* shape \(3,\)"),
         ],
     )
-    def test_a_descent_keeps_the_shape_of_its_point(self, given, message):
+    def test_a_descent_keeps_the_shape_of_its_point(self, step, message):
         with pytest.raises((TypeError, ValueError), match=message):
-            fl.descent.minimize(lambda w: jnp.sum(w**2), jnp.ones(2), 0.1, 3, **given)
+            fl.descent.minimize(lambda w: jnp.sum(w**2), jnp.ones(2), 0.1, 3, **step)
 
     @pytest.mark.parametrize("make", [optax.sgd, optax.adam, optax.lion])
     @pytest.mark.parametrize(
         ("rate", "message"), [(-0.1, "goes up the objective"), (np.nan, "is .nan, nan.; give it")]
     )
-    def test_an_optimizer_goes_down(self, make, rate, message):
+    def test_an_optimizer_descends(self, make, rate, message):
         with pytest.raises(ValueError, match=message):
             fl.algorithms.FedAvg(make(rate))
         with pytest.raises(ValueError, match=message):
@@ -386,7 +385,7 @@ class TestParts:
             with pytest.raises(ValueError, match=message):
                 fl.optimizers.from_optax(make, learning_rate=rate)
 
-    def test_a_swept_optimizer_goes_down(self):
+    def test_a_swept_optimizer_descends(self):
         def study(key, rate):
             adam = fl.optimizers.from_optax(optax.adam, learning_rate=rate)
             return served(algorithm=fl.algorithms.FedAvg(adam))
@@ -411,7 +410,7 @@ class TestModels:
             self.model(lost)
 
     @pytest.mark.parametrize("key", [None, 0, 0.2])
-    def test_what_is_held_out_is_drawn(self, key):
+    def test_held_out_samples_are_drawn(self, key):
         with pytest.raises(TypeError, match="key must be a random key, such as"):
             self.model().split(key)
         assert self.model().split(jax.random.key(0)).test.samples == 1
@@ -421,19 +420,19 @@ class TestModels:
         with pytest.raises((TypeError, ValueError), match=r"^models must be"):
             self.model().parameters(models)
 
-    def test_a_door_takes_what_makes_a_network(self):
-        made = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
+    def test_adapters_refuse_built_networks(self):
+        network = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
         with pytest.raises(
             TypeError, match=r"equinox takes what makes .* give equinox\(MLP, \.\.\."
         ):
-            fl.models.equinox(made)
+            fl.models.equinox(network)
         with pytest.raises(TypeError, match=r"nnx takes what makes .* give nnx\(Linear, \.\.\."):
             fl.models.nnx(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
         with pytest.raises(TypeError, match="haiku takes a function, got a module of linen"):
             fl.models.haiku(nn.Dense(1))
 
 
-def test_the_command_line_writes_no_other_format(tmp_path, capsys):
+def test_the_command_line_writes_one_format(tmp_path, capsys):
     assert main(["run", "a.py:study", "--rounds", "2", "--out", str(tmp_path / "x.csv")]) == 2
     assert "--out writes netCDF, and 'x.csv' does not end in .nc" in capsys.readouterr().err
 
@@ -452,7 +451,7 @@ class TestStudies:
             ask(Scenario(), rounds=1)
 
     @pytest.mark.parametrize("value", [np.ones(2), jnp.ones(2)])
-    def test_structure_is_no_array(self, value):
+    def test_structure_cannot_be_an_array(self, value):
         with pytest.raises(TypeError, match=r"a value of static is a static field.*give a tuple"):
             fl.static([value])
 

@@ -1,5 +1,7 @@
 """Arrays of other shapes than documented from a user's own parts are refused, not broadcast."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -17,12 +19,12 @@ def run(problem=None, **parts):
 class OwnAggregator(fl.aggregation.Aggregator):
     result: str = fl.static(default="row")
 
-    def combine(self, messages, weights, around):
+    def combine(self, messages, weights, reference):
         return {
             "row": jnp.mean(messages, axis=1),
             "number": jnp.mean(messages, axis=(1, 2)),
             "messages": messages,
-            "tuple": (around,),
+            "tuple": (reference,),
         }[self.result]
 
 
@@ -50,7 +52,7 @@ def test_an_aggregator_of_peers_returns_one_row_as_well():
 class OwnAttack(fl.attacks.Attack):
     result: str = fl.static(default="rows")
 
-    def lie(self, key, messages, attacking, sending, around):
+    def lie(self, key, messages, attacking, sending, reference):
         return {
             "rows": -messages,
             "row": jnp.zeros((1, messages.shape[1])),
@@ -60,7 +62,7 @@ class OwnAttack(fl.attacks.Attack):
 
 
 @pytest.mark.parametrize("result", ["number", "column"])
-def test_an_attacker_s_message_is_as_long_as_the_others(result):
+def test_an_attacker_s_message_has_the_honest_length(result):
     first = fl.attacks.first(1, 4)
     with pytest.raises(ValueError, match=r"OwnAttack.lie must return an array of shape"):
         run(attack=OwnAttack(first, result))
@@ -78,7 +80,7 @@ class OwnMap:
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-def test_a_feature_map_returns_as_many_features_as_it_says(width):
+def test_a_feature_map_returns_its_declared_number_of_features(width):
     ridge = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
 
     def mapped(width):
@@ -89,3 +91,63 @@ def test_a_feature_map_returns_as_many_features_as_it_says(width):
     with pytest.raises(ValueError, match=r"feature_map must return an array of shape \(4, 5, 3\)"):
         run(mapped(width))
     run(mapped(3))
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (4, 1)], ids=["number", "long", "column"])
+def test_a_stream_s_target_is_one_number_of_each_row(shape):
+    def target(inputs):
+        return jnp.ones(shape)
+
+    stream = fl.streams.Autoregressive(*jnp.full((4, 4), 0.5), target=target)
+    with pytest.raises(ValueError, match=r"target must return an array of shape \(4,\), got"):
+        fl.run(fl.Simulation(stream, fl.algorithms.OnlineFed(0.1)), rounds=2)
+
+
+LOSSES = {
+    "mean": lambda prediction, target: jnp.mean((prediction - target) ** 2),
+    "number": lambda prediction, target: 0.5,
+    "column": lambda prediction, target: (prediction - target)[..., None] ** 2,
+    "text": lambda prediction, target: "text",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_plain_loss_of_linear_predictions_is_one_number_of_each_sample(name):
+    """The mean over all samples has a gradient that is too small by their number."""
+    ridge = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+    with pytest.raises((TypeError, ValueError), match=r"the loss (must return|has no value for)"):
+        fl.problems.Problem(ridge.features, ridge.targets, fl.problems.FunctionLoss(LOSSES[name]))
+
+
+@pytest.mark.parametrize("name", ["prediction", "mean", "number"])
+def test_whether_a_prediction_is_right_is_a_boolean_of_each_sample(name):
+    right = {
+        "prediction": lambda prediction, target: prediction,
+        "mean": lambda prediction, target: jnp.mean(prediction == target),
+        "number": lambda prediction, target: 1.0,
+    }[name]
+    ridge = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+    loss = fl.problems.FunctionLoss(lambda prediction, target: (prediction - target) ** 2, right)
+
+    def tested():
+        held_out = fl.problems.Problem(ridge.features, ridge.targets, loss)
+        run(dataclasses.replace(held_out, test=held_out), metrics="accuracy")
+
+    with pytest.raises((TypeError, ValueError), match="the function right must return"):
+        tested()
+
+
+FLIPS = {
+    "sum": jnp.sum,
+    "number": lambda labels: 1.0,
+    "text": lambda labels: "text",
+    "nothing": lambda labels: None,
+    "column": lambda labels: labels[:, :1],
+}
+
+
+@pytest.mark.parametrize("flip", FLIPS.values(), ids=FLIPS)
+def test_flipped_labels_are_as_many_as_before(flip):
+    ridge = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+    with pytest.raises(ValueError, match=r"flip must return an array of shape \(4, 5\), got"):
+        fl.attacks.poison_labels(ridge, fl.attacks.first(1, 4), flip)

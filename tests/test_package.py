@@ -1,6 +1,6 @@
 """What the package promises about itself."""
 
-import ast
+import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -17,26 +17,33 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from tests.guides import program, text
+from fljax.results.dataset import code_version
+from fljax.simulation.compatibility import of_the_library
+from tests.support.guides import program, text
 
 ROOT = Path(__file__).parents[1]
 SHORT = "seeds=2, rounds=20"
 README = (ROOT / "README.md").read_text()
-MODULES = [
-    module.name
-    for module in pkgutil.walk_packages(fl.__path__, "fljax.")
-    if not re.search(r"\._", module.name)
-]
+MODULES = [module.name for module in pkgutil.walk_packages(fl.__path__, "fljax.")]
 
 
-@pytest.mark.parametrize("name", ["fljax", *MODULES])
-def test_everything_public_is_listed_and_documented(name):
-    module = importlib.import_module(name)
-    assert module.__doc__, name
-    public = getattr(module, "__all__", None)
-    if public is None:
-        assert name == "fljax.__main__", f"{name} has no __all__"
-        return
+def public_modules(package=fl):
+    """The modules that are reached as ``fl.x`` and ``fl.x.y``."""
+    yield package
+    for name in package.__all__:
+        if inspect.ismodule(module := getattr(package, name)):
+            yield from public_modules(module)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_has_a_docstring(name):
+    assert importlib.import_module(name).__doc__, name
+
+
+@pytest.mark.parametrize("module", list(public_modules()), ids=lambda module: module.__name__)
+def test_everything_public_is_listed_and_documented(module):
+    name = module.__name__
+    public = module.__all__
     assert len(set(public)) == len(public)
     for inner in public:
         value = getattr(module, inner)
@@ -46,56 +53,54 @@ def test_everything_public_is_listed_and_documented(name):
             assert written, f"{name}.{inner} has no docstring"
 
 
-def imports(path):
-    """The modules of fljax that a file imports, and whether at its top."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fljax":
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            for name in inner:
-                yield name if name in FILES else node.module, node in tree.body
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] == "fljax":
-                    yield alias.name, node in tree.body
+#: Public names of two objects: the same operation or quantity, of the kind that the module names.
+SAME_MEANING = {
+    "fixed_point",  # theory: of any operator, and of PGFL's round
+    "from_optax",  # an optimizer, or a schedule
+    "stable_step",  # theory: of the algorithm
+    "steady_state",  # theory: of the algorithm
+}
 
 
-def module_of(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def test_public_names_have_one_meaning():
+    objects = {}
+    for module in public_modules():
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isroutine(value):
+                objects.setdefault(name, {})[id(value)] = f"{module.__name__}.{name}"
+    twins = {name: [*paths.values()] for name, paths in objects.items() if len(paths) > 1}
+    assert twins.keys() == SAME_MEANING, twins
 
 
-FILES = {module_of(path): path for path in (ROOT / "fljax").rglob("*.py")}
+def test_the_version_of_the_code_is_a_digest_of_all_its_files():
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "fljax").rglob("*.py")):
+        digest.update(path.relative_to(ROOT / "fljax").as_posix().encode())
+        digest.update(path.read_bytes())
+    assert code_version() == digest.hexdigest()[:16]
 
 
-def test_arrows_point_one_way():
-    """No circle of imports, none hidden in a function."""
-    above = {"fljax", "fljax.__main__"}
-    arrows = {}
-    for name, path in FILES.items():
-        if name not in above:
-            assert all(top for _, top in imports(path)), f"{name} imports fljax in a function"
-            arrows[name] = {other for other, _ in imports(path)} - {name}
-    for _ in FILES:
-        free = {name for name, others in arrows.items() if not others & arrows.keys()}
-        arrows = {name: others for name, others in arrows.items() if name not in free}
-    assert not arrows
+def test_parts_of_the_library_are_told_from_a_users():
+    class Custom(fl.algorithms.FedAvg):
+        pass
 
-
-def test_simulations_know_nothing_of_studies():
-    for name, path in FILES.items():
-        if not name.startswith("fljax.study") and name not in ("fljax", "fljax.__main__"):
-            assert not any(other.startswith("fljax.study") for other, _ in imports(path)), name
+    assert of_the_library(fl.algorithms.FedAvg(0.1))
+    assert of_the_library(fl.link.Quantize(4))
+    assert not of_the_library(Custom(0.1))
 
 
 HEAVY = (
     "fljax.audit",
-    "fljax.descent",
-    "fljax.fairness",
-    "fljax.monitoring",
+    "fljax.contrib",
+    "fljax.metrics.fairness",
+    "fljax.optimization.descent",
     "fljax.plotting",
+    "fljax.results.monitoring",
+    "fljax.results.statistics",
     "fljax.study",
     "fljax.theory",
+    "fljax.tuning",
     "h5netcdf",
     "jax.scipy.stats",
     "matplotlib",
@@ -112,23 +117,29 @@ HEAVY = (
 
 
 def loaded(program):
-    """Which of the heavy modules a program loads, in a fresh process."""
+    """The heavy modules that a program loads, in a fresh process."""
     program += f"; import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
     command = [sys.executable, "-c", program]
     return set(subprocess.run(command, check=True, stdout=-1, text=True, cwd=ROOT).stdout.split())
 
 
+def test_every_algorithm_is_exported_and_registered_under_its_label():
+    for label, cls in fl.algorithms.REGISTRY.items():
+        assert getattr(fl.algorithms, cls.__name__) is cls
+        assert cls.label == label
+
+
 @pytest.mark.parametrize("label", fl.algorithms.REGISTRY)
 def test_an_algorithm_is_in_the_file_of_its_name_or_of_its_family(label):
     cls = fl.algorithms.REGISTRY[label]
-    place = cls.__module__.removeprefix("fljax.algorithms.").split(".")
-    assert place[0] in {"server", "personalized", "graph", "peers"}
+    path = cls.__module__.removeprefix("fljax.algorithms.").split(".")
+    assert path[0] in {"server", "personalized", "graph", "peers"}
     family = {
-        one.__name__.lower()
-        for one in fl.algorithms.REGISTRY.values()
-        if one.__module__ == cls.__module__
+        registered.__name__.lower()
+        for registered in fl.algorithms.REGISTRY.values()
+        if registered.__module__ == cls.__module__
     }
-    named = place[1].replace("_", "")
+    named = path[1].replace("_", "")
     families = {"admm", "diffusion", "gradienttracking", "fedgd"}  # that have a name of their own
     families |= {"pgfldiscovery", "npfldiscovery"}
     assert named in family | families
@@ -136,24 +147,24 @@ def test_an_algorithm_is_in_the_file_of_its_name_or_of_its_family(label):
     assert getattr(fl.algorithms, cls.__name__) is cls
 
 
-def test_importing_loads_what_simulations_are_made_of():
+def test_importing_loads_the_simulation_modules():
     """Half of the time that `import fljax` once took went into plots and tables of statistics, and
     a third of the rest into optax and sparse matrices.
     """
     assert loaded("import fljax as fl; fl.Simulation, fl.algorithms, dir(fl)") == set()
 
 
-def test_parts_made_of_plain_numbers_load_nothing_else():
+def test_parts_made_of_plain_numbers_import_nothing():
     parts = "fl.problems.Problem([[[1.0]]], [[1.0]], fl.problems.LeastSquares())"
     parts += ", fl.algorithms.FedAvg(0.1, epochs=2)"
     assert loaded(f"import fljax as fl; fl.Simulation({parts})") == set()
 
 
 @pytest.mark.slow
-def test_rooms_are_loaded_where_they_are_used():
+def test_subpackages_are_loaded_where_they_are_used():
     assert "matplotlib" not in loaded("import fljax as fl; fl.sweep")
     assert "optax" in loaded("import fljax as fl; fl.descent.backtracking()")
-    assert "fljax.fairness" in loaded("import fljax as fl; fl.fairness")
+    assert "fljax.metrics.fairness" in loaded("import fljax as fl; fl.fairness")
     assert "matplotlib" in loaded("import fljax as fl; fl.plotting.learning_curves")
     assert "matplotlib" in loaded("from fljax import *; plotting")
     assert "scipy.stats" in loaded("import fljax as fl; fl.audit.two_worlds")
@@ -163,19 +174,21 @@ def test_all_names_are_there_before_they_are_used():
     program = "import fljax as fl; assert {*fl.__all__} <= {*dir(fl)}, dir(fl)"
     assert loaded(program) == set()
     assert "audit" not in dir(fl.privacy)
-    for room in (fl, fl.privacy):
-        with pytest.raises(AttributeError, match=f"module '{room.__name__}' has no attribute 'no'"):
-            room.no
+    for package in (fl, fl.privacy):
+        with pytest.raises(
+            AttributeError, match=f"module '{package.__name__}' has no attribute 'no'"
+        ):
+            package.no
 
 
 def test_the_package_is_marked_as_typed():
     assert (ROOT / "fljax" / "py.typed").exists()
 
 
-def test_a_source_distribution_has_what_its_pages_show():
+def test_a_source_distribution_includes_the_files_of_its_pages():
     """All that README and CONTRIBUTING link to, and the pictures of the gallery."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    kept = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     linked = set()
     for page in ("README.md", "CONTRIBUTING.md", "figures/README.md", "figures/audit.md"):
         source = (ROOT / page).read_text(encoding="utf-8")
@@ -185,7 +198,7 @@ def test_a_source_distribution_has_what_its_pages_show():
     lacking = [
         link
         for link in sorted(linked)
-        if not any(fnmatch(link, k) or link.startswith(f"{k}/") for k in kept)
+        if not any(fnmatch(link, k) or link.startswith(f"{k}/") for k in included)
     ]
     assert lacking == []
     assert all((ROOT / link[1:]).exists() for link in linked)
@@ -260,7 +273,7 @@ def test_the_guide_to_networks_of_models_runs():
 
 @pytest.fixture(scope="module")
 def cancelled():
-    """The guide's program of noise that cancels: what it printed, and its names."""
+    """The guide's program of noise that cancels: its output, and its variables."""
     source = program("docs/guides/cancelling")
     printed = []
     names = {"fl": fl, "jax": jax, "print": lambda *parts: printed.append(parts[0])}
@@ -269,7 +282,7 @@ def cancelled():
 
 
 @pytest.mark.slow
-def test_the_guide_s_table_of_protection_is_what_is_found(cancelled):
+def test_the_guide_s_table_of_protection_matches_the_results(cancelled):
     page = text("docs/guides/cancelling")
     table = re.search(r"<!-- overheard -->\n(.+?)\n<!-- end overheard -->", page, re.S)
     assert table

@@ -1,4 +1,4 @@
-"""One word, one meaning: names in signatures, and what became of those of before."""
+"""One word, one meaning: names in signatures, and replaced terms."""
 
 import ast
 import inspect
@@ -24,8 +24,9 @@ TERMS = {
 }
 
 #: Steps of a length, and counts of them.
-LENGTH, COUNT = re.compile(r"(^|_)step_size$"), re.compile(r"(^|_)(steps|epochs)$")
-#: Of whom a word of several meanings may be an argument.
+LENGTH = re.compile(r"(^|_)step_size$")
+COUNT = re.compile(r"(^|_)(steps|epochs)$")
+#: Classes that may have an argument with a name of several meanings.
 MEANINGS = {
     "coupling": "networks of models: FedGD, FedRelax, GTVMin and what is proved of them",
     "mixing": "peers' combination weights",
@@ -34,17 +35,18 @@ MEANINGS = {
 
 def signatures():
     """``name, parameters`` of all that is public, by its dotted name."""
-    result, left = {}, [("fljax", fl)]
+    result = {}
+    left = [("fljax", fl)]
     while left:
-        place, room = left.pop()
-        for name in getattr(room, "__all__", ()):
-            value = getattr(room, name)
+        path, package = left.pop()
+        for name in getattr(package, "__all__", ()):
+            value = getattr(package, name)
             if isinstance(value, types.ModuleType):
                 if value.__name__.startswith("fljax."):
-                    left.append((f"{place}.{name}", value))
+                    left.append((f"{path}.{name}", value))
             elif callable(value):
                 try:
-                    result[f"{place}.{name}"] = list(inspect.signature(value).parameters)
+                    result[f"{path}.{name}"] = list(inspect.signature(value).parameters)
                 except ValueError:  # of a class of NumPy's or of Python's
                     continue
     return result
@@ -56,7 +58,12 @@ ALGORITHMS = [f"fljax.algorithms.{cls.__name__}" for cls in fl.algorithms.REGIST
 
 def test_names_are_spelled_as_in_the_rest_of_the_ecosystem():
     wrong = [name for name in SIGNATURES if BRITISH.search(name)]
-    wrong += [f"{n}({p}=)" for n, given in SIGNATURES.items() for p in given if BRITISH.search(p)]
+    wrong += [
+        f"{n}({p}=)"
+        for n, parameters in SIGNATURES.items()
+        for p in parameters
+        if BRITISH.search(p)
+    ]
     assert not wrong
 
 
@@ -67,53 +74,58 @@ def prose(path):
         return [text]
     if not any(term.search(text) for term in TERMS):
         return []
-    words = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    return [value for value in words if isinstance(value, str) and " " in value]
+    strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [value for value in strings if isinstance(value, str) and " " in value]
 
 
 @pytest.mark.parametrize("folder", ["fljax", "experiments", "docs", "."])
 def test_prose_has_the_standard_terms(folder):
     pages = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.[mp][dy]")
-    made = [
+    generated = [
         ROOT / "docs" / name for name in ("_build", "algorithms", "atlas", "gallery", "reference")
     ]
     wrong = []
     for path in pages:
-        if path.name != "CHANGELOG.md" and not any(map(path.is_relative_to, made)):
+        if path.name != "CHANGELOG.md" and not any(map(path.is_relative_to, generated)):
             for text in prose(path):
                 line = " ".join(text.split())
                 wrong += [
-                    f"{path.relative_to(ROOT)}: {found[0]!r} is {word!r}"
+                    f"{path.relative_to(ROOT)}: {match[0]!r} is {word!r}"
                     for term, word in TERMS.items()
-                    for found in term.finditer(line)
+                    for match in term.finditer(line)
                 ]
     assert not wrong
 
 
-def test_what_is_no_standard_term_is_seen():
-    def found(text):
+def test_nonstandard_terms_are_detected():
+    def terms_in(text):
         return [word for term, word in TERMS.items() if term.search(text)]
 
-    assert found("the chances of a client") == found("Chance of a loss") == ["probability"]
-    assert found("the mean square deviation") == ["mean-square deviation"]
-    assert not found("better than chance, and by chance, stable in the mean square")
+    assert terms_in("the chances of a client") == terms_in("Chance of a loss") == ["probability"]
+    assert terms_in("the mean square deviation") == ["mean-square deviation"]
+    assert not terms_in("better than chance, and by chance, stable in the mean square")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_lengths_and_counts_of_steps_have_one_form(name):
-    for given in SIGNATURES[name]:
-        if "step" in given:
-            assert LENGTH.search(given) or COUNT.search(given), given
-        assert given not in ("scheduler", "rate", "local_rounds", "steps")
+    for parameter in SIGNATURES[name]:
+        if "step" in parameter:
+            assert LENGTH.search(parameter) or COUNT.search(parameter), parameter
+        assert parameter not in ("scheduler", "rate", "local_rounds", "steps")
 
 
 def test_weights_of_peers_and_couplings_of_models_have_a_word_each():
-    def who(word):
+    def algorithms_with(word):
         return {name.split(".")[-1] for name in ALGORITHMS if word in SIGNATURES[name]}
 
     needs = {cls.__name__: cls.needs for cls in fl.algorithms.REGISTRY.values()}
-    assert all(needs[name].network is fl.graphs.Graph for name in who("mixing"))
-    assert who("coupling") == {"FedGD", "FedRelax", "ModelAgnosticFedRelax", "NetworkedFedSGD"}
+    assert all(needs[name].network is fl.graphs.Graph for name in algorithms_with("mixing"))
+    assert algorithms_with("coupling") == {
+        "FedGD",
+        "FedRelax",
+        "ModelAgnosticFedRelax",
+        "NetworkedFedSGD",
+    }
 
 
 def test_the_glossary_has_the_words_of_signatures():
@@ -121,25 +133,6 @@ def test_the_glossary_has_the_words_of_signatures():
     glossary = text[text.index("## Words") :].split("\n## ")[0] + text[text.index("## Words") :]
     for word in ("step_size", "local_steps", "epochs", "selector", "mixing", "coupling", "batches"):
         assert f"`{word}`" in glossary, word
-
-
-@pytest.mark.parametrize(
-    ("make", "new"),
-    [
-        (lambda: fl.algorithms.FedAvg(0.1, scheduler=None), "'scheduler', which is now 'selector'"),
-        (lambda: fl.algorithms.FedAvg(0.1, normalised=True), "now 'normalized'"),
-        (lambda: fl.algorithms.SCAFFOLD(0.1, server_step=1.0), "now 'server_step_size'"),
-        (lambda: fl.algorithms.APFL(0.1, mixing=0.5), "now 'interpolation'"),
-        (lambda: fl.algorithms.FedAsync(0.1, mixing=0.5), "now 'server_step_size'"),
-        (lambda: fl.algorithms.PFedMe(0.1, 1.0, local_rounds=2), "now 'local_steps'"),
-        (lambda: fl.algorithms.NIDS(0.1, coupling=1.0), "now 'consensus_step_size'"),
-        (lambda: fl.algorithms.FedDPSGD(0.1, steps=2), "now 'local_steps'"),
-        (lambda: fl.problems.from_clients([], None, regulariser=None), "now 'regularizer'"),
-    ],
-)
-def test_old_arguments_say_the_new_one(make, new):
-    with pytest.raises(TypeError, match=f"unexpected keyword argument .*{new}"):
-        make()
 
 
 def test_an_argument_that_never_was_is_python_s_own_error():

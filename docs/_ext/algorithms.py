@@ -5,23 +5,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 import uses
+from modules import documented
 from pages import heading, put, table
-from rooms import documented
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 import fljax as fl
 from fljax.algorithms import REGISTRY, Algorithm
-from fljax.algorithms.base import SYNONYMS
-from fljax.federation import Federation
+from fljax.algorithms.algorithm import SYNONYMS
 from fljax.graphs import Graph
-from fljax.requirements import source
+from fljax.graphs.federation import Federation
+from fljax.simulation.compatibility import source
 
-#: Who talks to whom, and the folders that say so in the order of the table.
+#: The communication of an algorithm by its folder, in the order of the table.
 RUNS_ON = {None: "one server", Federation: "servers on a graph", Graph: "peers"}
 WINGS = ("server", "personalized", "graph", "peers")
 
-#: Beside the personalized wing, families that end with models of each client or cluster.
+#: Besides the personalized wing, families that end with models of each client or cluster.
 PERSONAL = (
     *("PGFL", "ClusterFL", "NPFL", "FedGD", "FedSGD, networked", "FedRelax"),
     "Model-agnostic FedRelax",
@@ -87,7 +87,7 @@ def traits(cls: type[Algorithm]) -> dict[str, bool]:
 
 
 def asks(cls: type[Algorithm]) -> Iterator[str]:
-    """What it cannot do without, in sentences."""
+    """An algorithm's requirements, in sentences."""
     needs = cls.needs
     yield f"It runs on {RUNS_ON[needs.network]}."
     if needs.data == "stream":
@@ -134,15 +134,15 @@ def page(cls: type[Algorithm], figures: list[str]) -> str:
 
 
 def synonyms() -> str:
-    """What else the literature calls some of them, or special cases of them."""
-    each = (
+    """Other names in the literature of some algorithms, or of their special cases."""
+    names = (
         f"{name} is :class:`~fljax.algorithms.{REGISTRY[label].__name__}`"
         + (f" {how}" if how else "")
         for name, (label, how) in SYNONYMS.items()
     )
     return (
         "All algorithms can be run with lost links and with attackers. "
-        f"Other names of some of them: {'; '.join(each)}."
+        f"Other names of some of them: {'; '.join(names)}."
     )
 
 
@@ -160,10 +160,10 @@ def write(app: Sphinx) -> None:
         rows.append([f":doc:`{cls.label} <{name}>`", source(cls), where, *signs, str(len(figures))])
     head = ["algorithm", "reference", "runs on", *(t.name for t in TRAITS), "figures"]
     entries = "\n".join(f"   {cls.__name__}" for cls in ordered())
-    words = "; ".join(f"**{trait.name}**: {trait.why}" for trait in TRAITS) + "."
+    definitions = "; ".join(f"**{trait.name}**: {trait.why}" for trait in TRAITS) + "."
     put(
         folder / "index.rst",
-        HEAD.format(count=len(rows), words=words)
+        HEAD.format(count=len(rows), words=definitions)
         + f"{table(head, rows, 'browse')}\n\n{synonyms()}\n\n"
         + f".. toctree::\n   :hidden:\n   :maxdepth: 1\n\n{entries}\n",
     )

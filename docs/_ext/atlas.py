@@ -38,39 +38,39 @@ def hover(text: str, more: str) -> str:
 
 
 def cells(scenario: Scenario, row: Row) -> list[str]:
-    """A row of a scenario's table with its intervals behind what it shows."""
+    """A row of a scenario's table, with intervals that appear on hovering."""
     name = f":doc:`{row.label} </algorithms/{REGISTRY[row.label].__name__}>`"
     if row.remark:
         return ["", name, row.remark, *[""] * (len(report.HEAD) - 3)]
-    whole = report.cells(scenario, row)
-    place, first, last = row.rank or (1, 1, 1)
-    mean, low, high = (report.shown(scenario, end) for end in row.value)
-    rank = hover(str(place), f"between {first} and {last}")
-    return [rank, name, hover(mean.removesuffix(" dB"), f"{low} to {high}"), *whole[3:]]
+    texts = report.cells(scenario, row)
+    estimate, first, last = row.rank or (1, 1, 1)
+    mean, low, high = (report.formatted(scenario, end) for end in row.value)
+    rank = hover(str(estimate), f"between {first} and {last}")
+    return [rank, name, hover(mean.removesuffix(" dB"), f"{low} to {high}"), *texts[3:]]
 
 
 def everything(ran: Sequence[report.Pages]) -> str:
     head = ["algorithm", "scenario", "who talks", "rank", "of", "last value", *COSTS, "slack"]
     rows = []
-    for one in ran:
-        for row in one.rows:
-            rank, name, value, *others = cells(one.scenario, row)
-            known = dict(zip(report.HEAD[3:], others, strict=True))
-            scenario = hover(one.scenario.name, one.scenario.title)
-            costs = [known[of] for of in COSTS]
-            count = str(len(one.rows))
-            where = WHO[one.scenario.talks]
-            rows.append([name, scenario, where, rank, count, value, *costs, known["slack"]])
+    for entry in ran:
+        for row in entry.rows:
+            rank, name, value, *rest = cells(entry.scenario, row)
+            values = dict(zip(report.HEAD[3:], rest, strict=True))
+            scenario = hover(entry.scenario.name, entry.scenario.title)
+            costs = [values[of] for of in COSTS]
+            count = str(len(entry.rows))
+            where = WHO[entry.scenario.talks]
+            rows.append([name, scenario, where, rank, count, value, *costs, values["slack"]])
     return ALL + table(head, rows, "browse") + "\n"
 
 
-def page(one: report.Pages) -> str:
-    """A scenario's page: what it is, its ranking, who is refused and why."""
-    rows = [cells(one.scenario, row) for row in one.rows]
+def page(entry: report.Pages) -> str:
+    """A scenario's page: its description, the ranking, refused algorithms and the reasons."""
+    rows = [cells(entry.scenario, row) for row in entry.rows]
     ranking = table(report.HEAD, rows, "browse")
-    lines = [f"# {one.scenario.title}", "", *report.about(one.scenario), ""]
+    lines = [f"# {entry.scenario.title}", "", *report.about(entry.scenario), ""]
     lines += ["```{eval-rst}", ranking, "```", "", "## Refused", ""]
-    return "\n".join([*lines, *report.refusals(one.result["refused"])]) + "\n"
+    return "\n".join([*lines, *report.refusals(entry.result["refused"])]) + "\n"
 
 
 def write(app: Sphinx) -> None:
@@ -84,14 +84,14 @@ def write(app: Sphinx) -> None:
     if not ran:
         raise ExtensionError(f"the atlas has no results in {FIGURES}.")
     shutil.copyfile(FIGURES / "profiles.png", folder / "profiles.png")
-    names = "\n".join(one.scenario.name for one in ran)
+    names = "\n".join(entry.scenario.name for entry in ran)
     more = "{doc}`All results in one table <all>`, to be sorted and filtered.\n"
     front = report.front(ran, results).replace(report.SHORT, f"{more}\n{report.SHORT}", 1)
     toctree = f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\nall\n{names}\n```\n"
     put(folder / "index.md", f"{front}\n{toctree}")
     put(folder / "all.rst", everything(ran))
-    for one in ran:
-        put(folder / f"{one.scenario.name}.md", page(one))
+    for entry in ran:
+        put(folder / f"{entry.scenario.name}.md", page(entry))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -57,15 +57,15 @@ def document(name: str) -> str:
 
 def outcome(record: report.Record) -> str:
     """The verdicts of the source's own claims in three words."""
-    words = [
+    texts = [
         report.short_verdict(claim)
         for claim in record["claims"]
         if claim["kind"] in ("source", "conditional")
     ]
-    if not words:
+    if not texts:
         return "none judged"
     return (
-        "all hold" if {*words} == {"holds"} else "some hold" if "holds" in words else "none holds"
+        "all hold" if {*texts} == {"holds"} else "some hold" if "holds" in texts else "none holds"
     )
 
 

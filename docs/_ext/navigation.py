@@ -1,6 +1,6 @@
-"""The tree of all pages beside each page, resolved once.
+"""The navigation tree in the sidebar of each page, resolved once.
 
-Sphinx resolves it anew for every page, which was two thirds of a build's time.
+Sphinx resolves it again for every page, which was two thirds of a build's time.
 """
 
 import re
@@ -19,14 +19,15 @@ PART = re.compile(
 
 
 class Tree:
-    """The tree as the root page sees it, from which that of any other is written."""
+    """The tree with links relative to the root page, from which every other page's is written."""
 
     def __init__(self, html: str):
-        self.between: list[str] = []  # what stands before each part, and after the last
+        self.between: list[str] = []  # the text before each part, and after the last
         self.parts: list[re.Match[str]] = []
-        self.places: dict[str, set[int]] = {}  # of a page: its parts, and all around them
-        around: list[int] = []  # lists and entries by turns, down to the present entry
-        first, end = None, 0
+        self.places: dict[str, set[int]] = {}  # by page: its parts, and the parts that contain them
+        enclosing: list[int] = []  # alternating lists and entries, down to the current entry
+        first = None
+        end = 0
         for number, part in enumerate(PART.finditer(html)):
             self.between.append(html[end : part.start()])
             self.parts.append(part)
@@ -35,34 +36,36 @@ class Tree:
                 first = number
                 continue
             above = 2 * int(part["level"]) - 2
-            mine = around[above : above + 1] if first is None else [first]
-            around, first = [*around[:above], *mine, number], None
-            self.places.setdefault(part["to"], set()).update(around)
+            container = enclosing[above : above + 1] if first is None else [first]
+            enclosing = [*enclosing[:above], *container, number]
+            first = None
+            self.places.setdefault(part["to"], set()).update(enclosing)
         self.between.append(html[end:])
 
     def seen_from(self, page: str) -> str:
-        """The tree with links relative to a page, which is marked, as is all that it is in."""
-        here, written = self.places.get(page, set()), []
+        """The tree with links relative to a page; the page and its ancestors are marked."""
+        ancestors = self.places.get(page, set())
+        written = []
         for number, (before, part) in enumerate(zip(self.between, self.parts, strict=False)):
             written.append(before)
-            current = number in here
+            current = number in ancestors
             if part["to"] is None:
                 written.append('<ul class="current">' if current else "<ul>")
                 continue
-            own = part["to"] == page
-            to = "#" if own else relative_uri(page, part["to"])
+            is_current = part["to"] == page
+            to = "#" if is_current else relative_uri(page, part["to"])
             written.append(
                 f'<li class="toctree-l{part["level"]}{" current" if current else ""}">'
-                f'<a class="{"current " if own else ""}reference internal" href="{to}">'
+                f'<a class="{"current " if is_current else ""}reference internal" href="{to}">'
             )
         return "".join([*written, self.between[-1]])
 
 
 class Trees:
-    """What pages ask for, by the options they ask with."""
+    """Navigation trees by the options with which pages request them."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple, Tree] = {}
+        self.trees: dict[tuple, Tree] = {}
 
     def give(
         self, app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any
@@ -70,17 +73,17 @@ class Trees:
         builder = app.builder
         if not isinstance(builder, StandaloneHTMLBuilder) or "toctree" not in context:
             return
-        whole = context["toctree"]
+        original = context["toctree"]
 
         def toctree(**options: Any) -> str:
-            if options.get("collapse", True):  # what is closed depends on the page
-                return whole(**options)
-            asked = tuple(sorted(options.items()))
-            if asked not in self.known:
+            if options.get("collapse", True):  # closed branches depend on the page
+                return original(**options)
+            key = tuple(sorted(options.items()))
+            if key not in self.trees:
                 root = app.config.root_doc
                 tree = global_toctree_for_doc(app.env, root, builder, tags=app.tags, **options)
-                self.known[asked] = Tree(builder.render_partial(tree)["fragment"])
-            return self.known[asked].seen_from(builder.get_target_uri(name))
+                self.trees[key] = Tree(builder.render_partial(tree)["fragment"])
+            return self.trees[key].seen_from(builder.get_target_uri(name))
 
         context["toctree"] = toctree
 

@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
-#: The beginning of a block of source, with viewcode's link to its words.
+#: The beginning of a block of source, with viewcode's link to its documentation.
 BACK = re.compile(
     r'(?P<before><div class="viewcode-block" id="(?P<name>[^"]+)">\n'
     r'<a class="viewcode-back" href="(?:\.\./)*(?P<page>[^"#]+)\.html)#[^"]*"'
@@ -27,14 +27,15 @@ BACK = re.compile(
 def lookup(path: str) -> tuple[Any, Any] | None:
     """The object at a dotted path and its owner, or ``None``."""
     try:
-        owner, value = None, pkgutil.resolve_name(path)
+        owner = None
+        value = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError):
         head, _, last = path.rpartition(".")
         try:
             owner = pkgutil.resolve_name(head) if head else None
         except (ImportError, AttributeError, ValueError):
             return None
-        # A field without a default is no attribute of its class.
+        # A field without a default is not an attribute of its class.
         if last not in getattr(owner, "__annotations__", {}):
             return None
         value = None
@@ -43,17 +44,17 @@ def lookup(path: str) -> tuple[Any, Any] | None:
 
 @functools.cache
 def objects(env: BuildEnvironment) -> dict[int, str]:
-    """Documented names by the identity of what they are."""
-    known: dict[int, str] = {}
+    """Documented names by the identity of their object."""
+    names: dict[int, str] = {}
     for name in env.domaindata["py"]["objects"]:
         _, value = lookup(name) or (None, None)
         if value is not None and not isinstance(value, str | int | float | tuple):
-            known.setdefault(id(value), name)
-    return known
+            names.setdefault(id(value), name)
+    return names
 
 
 def elsewhere(target: str) -> bool:
-    """Whether it names a shape of a signature, or a thing of another library."""
+    """Whether a target names a shape in a signature, or an object of another library."""
     head, *rest = target.split(".")
     return target.startswith("'") or (bool(rest) and head not in ("self",) and _installed(head))
 
@@ -64,7 +65,8 @@ def _installed(name: str) -> bool:
 
 def places(node: pending_xref) -> list[str]:
     """Where a name may be looked up: as the docstring's class and module see it, and its bases'."""
-    module, cls = node.get("py:module"), node.get("py:class")
+    module = node.get("py:module")
+    cls = node.get("py:class")
     result = [f"{module}.{cls}"] if module and cls else []
     written = re.search(
         r"docstring of ([\w.]+)", str(node.source or getattr(node.parent, "source", ""))
@@ -93,7 +95,7 @@ def resolve(
         name = objects(env).get(id(result[1])) if result[1] is not None else None
         if name is None and path in env.domaindata["py"]["objects"]:
             name = path
-        if name is None:  # there is such a thing, on no page: a word
+        if name is None:  # it exists but has no page: plain text
             return content
         entry = env.domaindata["py"]["objects"][name]
         return make_refnode(
@@ -105,28 +107,32 @@ def resolve(
 def back(
     app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.Node | None
 ) -> None:
-    """Links from a source to its words, in the room that shows them.
+    """Correct links from a source to its documentation, on the page that shows it.
 
-    A file's names may be shown in two rooms, and viewcode takes the first room for all of them.
+    A file's names may be on two pages, and viewcode links all of them to the first page.
     """
     if not pagename.startswith("_modules/"):
         return
-    known = app.env.domaindata["py"]["objects"].items()
+    python_objects = app.env.domaindata["py"]["objects"].items()
 
     def anchored(link: re.Match[str]) -> str:
-        before, page, name = link["before"], link["page"], link["name"]
-        shown = [
+        before = link["before"]
+        page = link["page"]
+        name = link["name"]
+        links = [
             (len(path), entry.node_id)
-            for path, entry in known
+            for path, entry in python_objects
             if entry.docname == page and path.endswith(f".{name}")
         ]
-        return f'{before}#{min(shown)[1]}"' if shown else link[0]
+        return f'{before}#{min(links)[1]}"' if links else link[0]
 
     context["body"] = BACK.sub(anchored, context["body"])
 
 
 def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
-    """Fields of named tuples are under ``Attributes``; a property without words has its type's."""
+    """Skip named tuples' fields, which are under ``Attributes``; and properties whose docstring
+    is their type's.
+    """
     wordless = isinstance(value, property) and value.__doc__ is None
     return True if wordless or type(value).__name__ == "_tuplegetter" else None
 

@@ -1,4 +1,4 @@
-"""Which figure runs which algorithm, read off its program.
+"""The algorithms that each figure runs, found in its source.
 
 From a figure's ``study``, through every function and constant of the experiments that it names, to
 the classes of :mod:`fljax.algorithms` that are named there.
@@ -18,7 +18,7 @@ NAMES = {cls.__name__ for cls in REGISTRY.values()}
 
 @cache
 def _definitions(path: str) -> dict[str, list[ast.AST]]:
-    """The top level of a file by the names that it gives."""
+    """The top-level statements of a file by the names that they define."""
     result: dict[str, list[ast.AST]] = {}
     for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -36,7 +36,7 @@ def _definitions(path: str) -> dict[str, list[ast.AST]]:
 
 
 def _named(module: ModuleType, name: str, node: ast.AST) -> Iterator[tuple[ModuleType, str]]:
-    """What the definition of a name names: in its module, or in another of the experiments."""
+    """The names that a name's definition uses: in its module, or in another of the experiments."""
     if isinstance(node, ast.ImportFrom):
         first = next(a.name for a in node.names if name in (a.asname, a.name))
         yield importlib.import_module(node.module or ""), first
@@ -54,16 +54,17 @@ def _named(module: ModuleType, name: str, node: ast.AST) -> Iterator[tuple[Modul
 
 def algorithms(module: ModuleType, start: str) -> set[str]:
     """The classes that are reached from one name of a module."""
-    reached, ahead = {(module.__name__, start)}, [(module, start)]
-    while ahead:
-        here, name = ahead.pop()
-        for node in _definitions(here.__file__ or "").get(name, []):
-            for other in _named(here, name, node):
+    visited = {(module.__name__, start)}
+    pending = [(module, start)]
+    while pending:
+        current, name = pending.pop()
+        for node in _definitions(current.__file__ or "").get(name, []):
+            for other in _named(current, name, node):
                 key = (other[0].__name__, other[1])
-                if key not in reached:
-                    reached.add(key)
-                    ahead.append(other)
-    return {name for _, name in reached if name in NAMES}
+                if key not in visited:
+                    visited.add(key)
+                    pending.append(other)
+    return {name for _, name in visited if name in NAMES}
 
 
 @cache

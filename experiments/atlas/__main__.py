@@ -8,7 +8,8 @@ from pathlib import Path
 from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser, add_command
 from experiments.errors import UsageError, exit_code
 
-ATLAS, QUICK_ATLAS = FIGURES / "atlas", QUICK_FIGURES / "atlas"
+ATLAS = FIGURES / "atlas"
+QUICK_ATLAS = QUICK_FIGURES / "atlas"
 
 EXAMPLES = {
     "list": """
@@ -27,8 +28,8 @@ EXAMPLES = {
 
 def parser() -> Parser:
     """All commands and options."""
-    whole = Parser(prog="python -m experiments.atlas", description=__doc__)
-    commands = whole.add_subparsers(dest="command", required=True, parser_class=Parser)
+    result = Parser(prog="python -m experiments.atlas", description=__doc__)
+    commands = result.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     command = functools.partial(add_command, commands, EXAMPLES)
 
@@ -48,15 +49,15 @@ def parser() -> Parser:
         help="folder that keeps what is computed of an unfinished scenario (default: in the cache)",
     )
     report = command("report", "write the pages from the stored results")
-    for one in (run, report):
-        one.add_argument(
+    for subcommand in (run, report):
+        subcommand.add_argument(
             "--out",
             type=Path,
             metavar="FOLDER",
             help=f"folder of results (default {ATLAS}"
-            + (f", with --quick {QUICK_ATLAS})" if one is run else ")"),
+            + (f", with --quick {QUICK_ATLAS})" if subcommand is run else ")"),
         )
-    return whole
+    return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,20 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def answer(argv: Sequence[str] | None) -> int:
-    """Do what is asked for."""
-    asked = parser().parse_args(argv)
+    """Run the requested command."""
+    options = parser().parse_args(argv)
     from experiments.atlas import commands  # JAX and all scenarios, for more than --help
 
-    if asked.command == "list":
+    if options.command == "list":
         return commands.list_scenarios()
-    if asked.command == "report":
-        return commands.report(asked.out or ATLAS)
-    if asked.names and asked.all:
+    if options.command == "report":
+        return commands.report(options.out or ATLAS)
+    if options.names and options.all:
         raise UsageError("name the scenarios to run, or all of them by --all alone.")
-    if not (asked.names or asked.all or asked.quick):
+    if not (options.names or options.all or options.quick):
         raise UsageError("name the scenarios to run, or all of them by --all.")
-    folder = asked.out or (QUICK_ATLAS if asked.quick else ATLAS)
-    return commands.run(asked.names, asked.all, asked.quick, folder, asked.store)
+    folder = options.out or (QUICK_ATLAS if options.quick else ATLAS)
+    return commands.run(options.names, options.all, options.quick, folder, options.store)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the results of the atlas say: rankings, costs, profiles, and how much tuning matters."""
+"""Statistics of the atlas's results: rankings, costs, profiles, and sensitivity to tuning."""
 
 import math
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ import xarray as xr
 from experiments.atlas.running import floats
 from experiments.atlas.scenario import Scenario
 from fljax import statistics
-from fljax.metrics import METRICS
+from fljax.metrics.definitions import METRICS
 
 Result = Mapping[str, Any]
 
 #: Errors so far below the target are rounding of single precision, and count as equal.
 RESOLVED = 1e-5
 
-#: What is counted until the target is reached.
+#: The costs that are counted until the target is reached.
 COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
 
 #: A profile is summarized by its mean up to this factor, on a logarithmic scale.
@@ -36,7 +36,7 @@ class Row:
         where it is unknown.
       width: decades within 1 dB of the best by name of a number, of linear ones the range itself.
       slack: decades of the most delicate number.
-      remark: why there is no rank; empty if there is one.
+      remark: the reason for a missing rank; empty otherwise.
     """
 
     label: str
@@ -53,12 +53,10 @@ class Row:
 
 
 def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
-    """The last values of the metric, as the library's statistics read them; of the algorithms that
-    were tuned.
-    """
+    """The metric's last values for the tuned algorithms, as the library's statistics read them."""
     metric = METRICS[scenario.metric]
-    kept = {label: one for label, one in result["methods"].items() if "lost" not in one}
-    values = np.array([floats(one["final"]) for one in kept.values()])
+    tuned = {label: method for label, method in result["methods"].items() if "lost" not in method}
+    values = np.array([floats(method["final"]) for method in tuned.values()])
     if metric.decibel:
         values = np.maximum(values, RESOLVED * scenario.target)
     attrs: dict[str, Any] = {"long_name": metric.label, "units": "1"}
@@ -68,16 +66,16 @@ def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
         for end, bound in zip(("least", "greatest"), metric.bounds, strict=True)
         if math.isfinite(bound)
     }
-    diverged = np.array([one["diverged"] for one in kept.values()])
+    diverged = np.array([method["diverged"] for method in tuned.values()])
     axes = ("algorithm", "seed")
     return xr.Dataset(
         {scenario.metric: (axes, values, attrs), "diverged": (axes, diverged)},
-        {"algorithm": [*kept]},
+        {"algorithm": [*tuned]},
     )
 
 
 def table(scenario: Scenario, result: Result) -> list[Row]:
-    """All algorithms that ran, the best first, and after them those that always diverged."""
+    """All algorithms that ran, the best first; algorithms that always diverged come last."""
     data = dataset(scenario, result)
     means = statistics.summary(data, scenario.metric)
     if statistics.is_decibel(data, scenario.metric):
@@ -85,29 +83,29 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
     several = data.sizes["algorithm"] > 1
     ranks = statistics.ranks(data, scenario.metric, "algorithm") if several else None
     rows = []
-    for label, one in result["methods"].items():
-        if "lost" in one:
+    for label, method in result["methods"].items():
+        if "lost" in method:
             rows.append(lost(label))
             continue
         at = {"algorithm": label}
         mean, low, high = (float(means[part].sel(at)) for part in ("mean", "low", "high"))
         rank = None
         if ranks is not None and not math.isnan(float(ranks["rank"].sel(at))):
-            place, first, last = (int(ranks[part].sel(at)) for part in ("rank", "low", "high"))
-            rank = place, first, last
-        width = {name: (float(low), float(high)) for name, (low, high) in one["width"].items()}
+            position, first, last = (int(ranks[part].sel(at)) for part in ("rank", "low", "high"))
+            rank = position, first, last
+        width = {name: (float(low), float(high)) for name, (low, high) in method["width"].items()}
         rows.append(
             Row(
                 label,
                 rank,
                 (mean, low, high),
-                {of: median(one["until"][of]) for of in COSTS},
-                one["chosen"],
+                {of: median(method["until"][of]) for of in COSTS},
+                method["chosen"],
                 width,
                 min((decades(ends) for ends in width.values()), default=math.nan),
-                all(one["interior"].values()),
-                one["tried"],
-                sum(one["diverged"]),
+                all(method["interior"].values()),
+                method["tried"],
+                sum(method["diverged"]),
                 "" if rank or ranks is None else "all runs diverged",
             )
         )
@@ -138,17 +136,19 @@ def decades(ends: tuple[float, float]) -> float:
 
 
 def best(rows: list[Row]) -> list[Row]:
-    """Those whose rank may be the first."""
+    """The rows whose rank may be the first."""
     return [row for row in rows if row.rank is not None and row.rank[1] == 1]
 
 
 def least(rows: list[Row], of: str) -> tuple[list[str], float]:
-    """Who reaches the target at the least cost, and the cost; nobody and infinity if none does."""
-    known = {row.label: row.cost[of] for row in rows if math.isfinite(row.cost[of])}
-    if not known:
+    """The algorithms that reach the target at the least cost, and that cost; an empty list and
+    infinity if none does.
+    """
+    finite = {row.label: row.cost[of] for row in rows if math.isfinite(row.cost[of])}
+    if not finite:
         return [], math.inf
-    lowest = min(known.values())
-    return [label for label, cost in known.items() if cost == lowest], lowest
+    lowest = min(finite.values())
+    return [label for label, cost in finite.items() if cost == lowest], lowest
 
 
 def costs(scenarios: list[Scenario], results: Mapping[str, Result | None], of: str) -> xr.DataArray:
@@ -164,13 +164,14 @@ def costs(scenarios: list[Scenario], results: Mapping[str, Result | None], of: s
         columns.append(
             [
                 never
-                if "lost" in (one := result["methods"].get(label, {"lost": ""}))
-                else floats(one["until"][of])
+                if "lost" in (method := result["methods"].get(label, {"lost": ""}))
+                else floats(method["until"][of])
                 for label in labels
             ]
         )
     values = np.concatenate(columns, axis=1) if columns else np.empty((0, 0))
-    values = np.where(np.isnan(values), np.inf, values)  # none of what is counted is no solution
+    # NaN: the algorithm does not incur this cost, and must not count as the cheapest.
+    values = np.where(np.isnan(values), np.inf, values)
     return xr.DataArray(values, {"algorithm": labels}, ("algorithm", "instance"), name=of)
 
 

@@ -1,4 +1,4 @@
-"""What the atlas's command line does: list, run and report scenarios."""
+"""The commands of the atlas: list, run and report scenarios."""
 
 import time
 from collections.abc import Sequence
@@ -8,13 +8,14 @@ import matplotlib as mpl
 
 from experiments.atlas import convex, graphs, labels, links, others, trust
 from experiments.atlas.report import pages
-from experiments.atlas.running import FULL, QUICK, Busy, compute, path_of, read, unfinished
+from experiments.atlas.running import FULL, QUICK, ScenarioInUse, compute, path_of, read, unfinished
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.commands import discard_stale, readable, writable
 from experiments.errors import UsageError
-from fljax import OtherStudyError, StoreError, _check
+from fljax import OtherStudyError, StoreError
 from fljax.__main__ import one_line
-from fljax._folders import replace_file
+from fljax._core import checks
+from fljax._core.storage import replace_file
 
 #: Importing one declares its scenarios.
 FAMILIES = (convex, links, graphs, trust, labels, others)
@@ -26,41 +27,41 @@ SHORT = ("squares-well-mildly", "peers-ring", "clusters-servers")
 def find(names: Sequence[str]) -> list[Scenario]:
     try:
         for name in names:
-            _check.choice("scenario", name, SCENARIOS)
+            checks.choice("scenario", name, SCENARIOS)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return [SCENARIOS[name] for name in dict.fromkeys(names)]
 
 
 def list_scenarios() -> int:
-    for one in SCENARIOS.values():
-        print(f"{one.name:<26} {one.title}\n{'':<26} {one.reason}")
+    for scenario in SCENARIOS.values():
+        print(f"{scenario.name:<26} {scenario.title}\n{'':<26} {scenario.reason}")
     return 0
 
 
 def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Path | None) -> int:
     scenarios = find(names or (list(SCENARIOS) if every else SHORT))
     effort = QUICK if quick else FULL
-    kept = writable(unfinished(effort) if store is None else store)
+    work = writable(unfinished(effort) if store is None else store)
     writable(folder)
-    for one in scenarios:
+    for scenario in scenarios:
         if store is None:
-            discard_stale(kept, one.name)
-        print(f"{one.name}: {one.title}", flush=True)
+            discard_stale(work, scenario.name)
+        print(f"{scenario.name}: {scenario.title}", flush=True)
         began = time.perf_counter()
         try:
-            result = compute(one, effort, folder, kept)
-        except Busy:
+            result = compute(scenario, effort, folder, work)
+        except ScenarioInUse:
             print("  another process is at it")
             continue
-        except FileNotFoundError as error:  # without its data nobody knows what a result lacks
-            stored = read(one.name, folder) is not None
+        except FileNotFoundError as error:  # without the data, missing methods cannot be listed
+            stored = read(scenario.name, folder) is not None
             print(f"  {'stored, not looked at' if stored else 'not run'}: {error}")
             continue
         except (StoreError, OtherStudyError) as error:
             raise UsageError(one_line(error)) from None
         if result is None:
-            print(f"  finished; delete {path_of(one.name, folder)} to compute it again")
+            print(f"  finished; delete {path_of(scenario.name, folder)} to compute it again")
             continue
         count = f"{len(result['methods'])} algorithms, {len(result['refused'])} refused"
         print(f"  {count}, {time.perf_counter() - began:.0f} s", flush=True)

@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import fljax as fl
 from experiments.atlas.scenario import Scenario
 
-CLIENTS, SAMPLES, DIM, ROUNDS = 50, 20, 10, 200
+CLIENTS = 50
+SAMPLES = 20
+DIM = 10
+ROUNDS = 200
 
 #: Normalized errors are sums over clients: this is a relative error of each of -30 dB.
 TARGET = CLIENTS * 1e-3
@@ -83,8 +86,8 @@ def squares(
     dim: int = DIM,
 ) -> fl.problems.Problem:
     """Least squares."""
-    given = CONDITION[how], DISSIMILARITY[likeness], clients, dim
-    features, targets = squares_data(key, *given)
+    settings = CONDITION[how], DISSIMILARITY[likeness], clients, dim
+    features, targets = squares_data(key, *settings)
     return fl.problems.Problem(features, targets, fl.problems.LeastSquares())
 
 
@@ -96,8 +99,8 @@ def logistic(
     dim: int = DIM,
 ) -> fl.problems.Problem:
     """Regularized logistic regression."""
-    given = CONDITION[how], DISSIMILARITY[likeness], clients, dim
-    features, labels = logistic_data(key, *given)
+    settings = CONDITION[how], DISSIMILARITY[likeness], clients, dim
+    features, labels = logistic_data(key, *settings)
     return fl.problems.Problem(
         features, labels, fl.problems.Logistic(), fl.problems.SquaredL2(), STRENGTH
     )

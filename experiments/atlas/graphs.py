@@ -1,4 +1,4 @@
-"""Peers on a graph without a server: its shape, its links, who is there."""
+"""Peers on a graph without a server: graph shapes, link failures, participation."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -9,11 +9,15 @@ import numpy as np
 
 import fljax as fl
 from experiments.atlas.scenario import LOCAL_STEPS, Scenario
-from fljax._module import float_dtype
+from fljax._core.module import float_dtype
 
-CLIENTS, SAMPLES, BATCH, ROUNDS = 20, 40, 10, 60
+CLIENTS = 20
+SAMPLES = 40
+BATCH = 10
+ROUNDS = 60
 #: Images and rows that clients draw from, and held-out ones.
-POOL, TESTS = 6000, 1000
+POOL = 6000
+TESTS = 1000
 #: Factor of the squared norm of a linear model.
 STRENGTH = 1e-3
 HIDDEN = 32
@@ -78,13 +82,13 @@ DATA = {"mnist": digits, "ijcnn1": ignitions}
 def drawn(
     key: jax.Array, features: Any, start: Any, count: Any, concentration: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Samples of clients whose shares of labels are drawn around those of the pool."""
+    """Samples of clients whose label shares are drawn around the shares of the pool."""
     k_share, k_label, k_row = jax.random.split(key, 3)
     prior = count / jnp.mean(count) * concentration
     shares = jax.random.dirichlet(k_share, prior, (CLIENTS,))
     label = jax.random.categorical(k_label, jnp.log(shares)[:, None], shape=(CLIENTS, SAMPLES))
-    place = jax.random.uniform(k_row, label.shape) * count[label]
-    return features[start[label] + place.astype(jnp.int32)], label.astype(features.dtype)
+    offset = jax.random.uniform(k_row, label.shape) * count[label]
+    return features[start[label] + offset.astype(jnp.int32)], label.astype(features.dtype)
 
 
 def skewed(key: jax.Array, data: str, network: bool, concentration: float) -> dict[str, Any]:
@@ -97,8 +101,8 @@ def skewed(key: jax.Array, data: str, network: bool, concentration: float) -> di
     problem = fl.problems.Problem(features, labels, loss, fl.problems.SquaredL2(), STRENGTH)
     problem = problem.with_test(of.test_features, of.test_labels)
     if network:
-        made = fl.models.mlp(classes, hidden=[HIDDEN])
-        problem = fl.problems.Model.of(problem, made, k_start)
+        network_model = fl.models.mlp(classes, hidden=[HIDDEN])
+        problem = fl.problems.Model.of(problem, network_model, k_start)
     return {"problem": problem}
 
 

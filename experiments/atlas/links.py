@@ -1,4 +1,4 @@
-"""Who takes part, how much work each does, and what becomes of messages to a server."""
+"""Participation, clients' amounts of work, and compressed or delayed messages to a server."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -88,8 +88,9 @@ Scenario(
     record_every=4,
 )
 
-#: Parameters of a model that is compressed, and how many bits a client may send in all.
-WIDE, ALLOWANCE = 64, 20_000
+#: Parameters of a compressed model, and the bits that a client may send in total.
+WIDE = 64
+ALLOWANCE = 20_000
 COMPRESSORS: dict[str, tuple[str, fl.link.Compressor | None]] = {
     "none": ("whole models", None),
     "sign": ("signs", fl.link.Sign()),

@@ -10,12 +10,12 @@ import jax
 import fljax as fl
 from experiments.atlas.scenario import TALKS, Scenario
 from fljax.algorithms import REGISTRY, Algorithm
-from fljax.study.tuning import RANGES, unwarned
+from fljax.tuning.search import RANGES, unwarned
 
 Space = dict[str, Any]
 
-#: Search ranges of required numbers for which :func:`fljax.tune` has none of its own.
-OWN_RANGES = {"consensus_step_size": (0.05, 1.0, "linear")}
+#: Search ranges of required numbers for which :func:`fljax.tune` has no default.
+SPECIFIC_RANGES = {"consensus_step_size": (0.05, 1.0, "linear")}
 
 
 class Method(NamedTuple):
@@ -29,7 +29,7 @@ class Refused(ValueError):
     """The scenario does not admit the algorithm; the text says why."""
 
 
-#: What one server, servers and peers are, in the reason of a refusal.
+#: Words for one server, servers and peers in the reason of a refusal.
 RUNS_ON = {
     "server": "one server",
     "servers": "servers that form a network",
@@ -49,20 +49,20 @@ OBJECTIVES = {
     "Diffusion, general": "is a frame for combination matrices; CTA and ATC are its instances",
 }
 
-#: Algorithms that work on what a network makes of a sample before its last layer: of a model
-#: without other layers that is the sample itself.
+#: Algorithms that use a network's features before its last layer: for a model with one layer
+#: these are the raw sample.
 OF_NETWORKS = {
     "CCVR": "calibrates the last layer, and the model has no other: a covariance of all pixels",
 }
 
-#: Algorithms beside those of the personalized wing whose clients or clusters get models of their
-#: own.
+#: Algorithms outside ``fljax.algorithms.personalized`` that give clients or clusters their own
+#: models.
 PERSONAL = (
     *("PGFL", "GFL", "ClusterFL", "NPFL", "FedGD", "FedSGD, networked", "FedRelax"),
     "Model-agnostic FedRelax",
 )
 
-#: What an algorithm lacks that must be given an argument of which the scenario says nothing.
+#: Reasons for refusing an algorithm with a required argument that the scenario does not define.
 LACKS = {
     "clients_per_round": "draws a part of the clients, and here all take part",
     "clusters": "finds a number of clusters, and here are none",
@@ -70,8 +70,8 @@ LACKS = {
     "personal": "keeps a named part of a model at each client, and here no part is",
 }
 
-#: Arguments without which an algorithm is no method of its own.
-OWN = {"FedSGD, networked": {"batches": fl.batches.Uniform(5)}}
+#: Arguments that make an algorithm different from another one in the registry.
+DISTINGUISHING = {"FedSGD, networked": {"batches": fl.batches.Uniform(5)}}
 
 #: Steps between the exact gradients of variance-reduced methods.
 PERIOD = 10
@@ -89,43 +89,51 @@ def method(scenario: Scenario, label: str) -> Method:
     """
     cls = REGISTRY[label]
     if cls.needs.network is not TALKS[scenario.talks]:
-        (own,) = (name for name, kind in TALKS.items() if kind is cls.needs.network)
-        raise Refused(f"runs on {RUNS_ON[own]}, not on {RUNS_ON[scenario.talks]}.")
+        (network_kind,) = (name for name, kind in TALKS.items() if kind is cls.needs.network)
+        raise Refused(f"runs on {RUNS_ON[network_kind]}, not on {RUNS_ON[scenario.talks]}.")
     if label in OBJECTIVES:
         raise Refused(f"{OBJECTIVES[label]}.")
     if is_personal(cls) and not scenario.personal:
         raise Refused("ends with a model for each client or cluster, and one for all is wanted.")
     if scenario.directed and not cls.needs.directed:
         raise Refused("needs links in both directions.")
-    names = {one.name for one in fields(cls)}  # pyright: ignore[reportArgumentType]
+    names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
     for name, why in scenario.chosen.items():
         if not (name in names or (name == "clients_per_round" and "selector" in names)):
             raise Refused(f"{why}.")
-    return _tried(scenario, label, *_made(cls, names, {**OWN.get(label, {}), **scenario.given}))
+    return _checked_method(
+        scenario,
+        label,
+        *_constructor(cls, names, {**DISTINGUISHING.get(label, {}), **scenario.given}),
+    )
 
 
-def _made(
-    cls: type[Algorithm], names: set[str], given: Mapping[str, Any]
+def _constructor(
+    cls: type[Algorithm], names: set[str], fixed_values: Mapping[str, Any]
 ) -> tuple[Callable[..., Algorithm], Space]:
-    """A function that makes the algorithm from the numbers that are tuned, and their ranges."""
-    fixed = {name: value for name, value in given.items() if name in names}
-    if "clients_per_round" in given and "clients_per_round" not in names and "selector" in names:
-        fixed["selector"] = fl.participation.Drawn(given["clients_per_round"])
+    """A function that makes the algorithm from its tuned numbers, and their ranges."""
+    fixed = {name: value for name, value in fixed_values.items() if name in names}
+    if (
+        "clients_per_round" in fixed_values
+        and "clients_per_round" not in names
+        and "selector" in names
+    ):
+        fixed["selector"] = fl.participation.Drawn(fixed_values["clients_per_round"])
     if "batches" in fixed and "local_steps" in names and "local_steps" not in fixed:
-        del fixed["batches"]  # a law of batches has no epochs
+        del fixed["batches"]  # a sampling scheme for batches has no epochs
     if "period" in names:
         fixed["period"] = PERIOD
     if "solver" in names:
         fixed.pop("clients_per_round", None)
         solver = {f.name for f in fields(fl.algorithms.FedAvg)}
-        passed = {name: value for name, value in given.items() if name in solver}
+        passed = {name: value for name, value in fixed_values.items() if name in solver}
         space = {name: RANGES[name] for name in ("step_size", "attraction") if name in names}
         return partial(_with_solver, cls, passed, fixed), space
-    ranges = RANGES | OWN_RANGES
+    ranges = RANGES | SPECIFIC_RANGES
     needed = [
-        one.name
-        for one in fields(cls)  # pyright: ignore[reportArgumentType]
-        if one.name not in fixed and one.name in _required(cls)
+        field.name
+        for field in fields(cls)  # pyright: ignore[reportArgumentType]
+        if field.name not in fixed and field.name in _required(cls)
     ]
     if missing := [name for name in needed if name not in ranges]:
         why = f"must be given {missing[0]}, and no range is known for it"
@@ -144,38 +152,39 @@ def _with_solver(
 def _required(cls: type[Algorithm]) -> set[str]:
     """The arguments without a default."""
     return {
-        one.name
-        for one in fields(cls)  # pyright: ignore[reportArgumentType]
-        if one.default is MISSING and one.default_factory is MISSING
+        field.name
+        for field in fields(cls)  # pyright: ignore[reportArgumentType]
+        if field.default is MISSING and field.default_factory is MISSING
     }
 
 
-def _tried(scenario: Scenario, label: str, build: Callable[..., Algorithm], space: Space) -> Method:
-    """The method, once a simulation of it was made with the least of its numbers."""
+def _checked_method(
+    scenario: Scenario, label: str, build: Callable[..., Algorithm], space: Space
+) -> Method:
+    """The method, after a test that a simulation with its smallest parameters is valid."""
     least = {name: values[0] for name, values in space.items()}
     with unwarned():
         try:
             built = scenario.build(jax.random.key(0), build(**least))
         except (TypeError, ValueError) as error:
             text = str(error)
-            known = [why for name, why in scenario.chosen.items() if text.startswith(name)]
-            raise Refused(f"{known[0]}." if known else _short(text, label)) from None
+            reasons = [why for name, why in scenario.chosen.items() if text.startswith(name)]
+            raise Refused(f"{reasons[0]}." if reasons else _short(text, label)) from None
     if label in OF_NETWORKS and not isinstance(built.problem, fl.problems.Model):
         raise Refused(f"{OF_NETWORKS[label]}.")
     return Method(build, space)
 
 
 def _short(text: str, label: str) -> str:
-    """What a requirement says, without the algorithm's name, how to mend it, and who else would
-    do.
-    """
+    """A requirement's message without the algorithm's name, the remedy and the alternatives."""
     text = text.removeprefix(f"{label} ").partition(" These can:")[0].partition(";")[0]
     return " ".join(text.split()).rstrip(".") + "."
 
 
 def methods(scenario: Scenario) -> tuple[dict[str, Method], dict[str, str]]:
-    """Of all registered algorithms, those that the scenario admits, and why not the others."""
-    admitted, refused = {}, {}
+    """The registered algorithms that the scenario admits, and the reasons against the others."""
+    admitted = {}
+    refused = {}
     for label in sorted(REGISTRY):
         try:
             admitted[label] = method(scenario, label)

@@ -12,10 +12,15 @@ import fljax as fl
 from experiments.atlas.convex import ROUNDS
 from experiments.atlas.scenario import LOCAL_STEPS, Scenario
 
-CLIENTS, CLUSTERS, SAMPLES, TESTS, DIM = 40, 4, 20, 50, 10
+CLIENTS = 40
+CLUSTERS = 4
+SAMPLES = 20
+TESTS = 50
+DIM = 10
 #: The cluster of each client, and of each server's clients all clusters.
 CLUSTER = np.arange(CLIENTS) % CLUSTERS
-STRENGTH, SPREAD = 0.1, 0.5
+STRENGTH = 0.1
+SPREAD = 0.5
 PERSONAL_REASON = (
     "Clients in a few clusters, each with a model of its own (Ghosh et al. 2020; Gauthier 2024, "
     "chapter 5): no single model suits all, and a client alone has too few samples."
@@ -27,10 +32,10 @@ def in_clusters(key: jax.Array) -> jax.Array:
     return jax.random.normal(key, (CLUSTERS, DIM))[CLUSTER]
 
 
-def around_one(key: jax.Array, own: float) -> jax.Array:
-    """The models of clients, of whose variance a share is their own."""
+def around_one(key: jax.Array, personal_share: float) -> jax.Array:
+    """The clients' models: a common part and a personal part with this share of the variance."""
     drawn = jax.random.normal(key, (1 + CLIENTS, DIM))
-    return (1 - own) ** 0.5 * drawn[:1] + own**0.5 * drawn[1:]
+    return (1 - personal_share) ** 0.5 * drawn[:1] + personal_share**0.5 * drawn[1:]
 
 
 @partial(jax.jit, static_argnames="modeled")
@@ -77,10 +82,10 @@ Scenario(
     personal=True,
 )
 
-#: Of the variance of clients' models, the share that is their own; and an error that neither one
-#: model for all (0.136, 0.230) nor each client alone (0.203, 0.208) reaches.
-OWN = {"mildly": (0.1, 0.13), "strongly": (0.4, 0.19)}
-for _likeness, (_share, _target) in OWN.items():
+#: Shares of the variance of clients' models that are personal, each with a target error that
+#: neither one model for all (0.136, 0.230) nor each client alone (0.203, 0.208) reaches.
+PERSONAL_SHARES = {"mildly": (0.1, 0.13), "strongly": (0.4, 0.19)}
+for _likeness, (_share, _target) in PERSONAL_SHARES.items():
     Scenario(
         f"own-{_likeness}",
         f"Clients whose models differ {_likeness}: test errors of each client's own model",
@@ -89,7 +94,7 @@ for _likeness, (_share, _target) in OWN.items():
         "one of a client alone has too few samples.",
         f"Logistic regression; clients of one server whose models differ {_likeness}, each wants "
         "a model of its own",
-        partial(classified, modeled=partial(around_one, own=_share), tasks=None),
+        partial(classified, modeled=partial(around_one, personal_share=_share), tasks=None),
         "error_rate",
         target=_target,
         rounds=100,
@@ -102,8 +107,8 @@ for _likeness, (_share, _target) in OWN.items():
 @partial(jax.jit, static_argnames="cluster")
 def clustered(key: jax.Array, cluster: tuple[int, ...]) -> fl.problems.Problem:
     """Ridge regression of the clusters, with validation data of each client."""
-    given = CLUSTERS, (SAMPLES, SAMPLES), DIM, SPREAD, STRENGTH
-    return fl.problems.clustered_ridge(key, jnp.array(cluster), *given, validated=True)
+    settings = CLUSTERS, (SAMPLES, SAMPLES), DIM, SPREAD, STRENGTH
+    return fl.problems.clustered_ridge(key, jnp.array(cluster), *settings, validated=True)
 
 
 def regressed(key: jax.Array, servers: int) -> dict[str, Any]:
@@ -128,7 +133,7 @@ Scenario(
 )
 
 
-#: The same clients in the order of their clusters, and who is next to whom within and between.
+#: The same clients sorted by cluster, and the edge probabilities within and between clusters.
 IN_ORDER = tuple(sorted(CLUSTER.tolist()))
 NEIGHBORS = np.where(np.eye(CLUSTERS, dtype=bool), 0.8, 0.02)
 
@@ -165,7 +170,8 @@ Scenario(
 )
 
 #: Deviation of the noise of streamed samples, and the share of rounds in which a client has one.
-NOISE, ARRIVING = 0.01, 0.5
+NOISE = 0.01
+ARRIVING = 0.5
 
 
 @jax.jit

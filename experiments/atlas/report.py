@@ -16,16 +16,17 @@ from experiments.atlas.convex import CONDITION
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.picture import print_style
 from fljax import statistics
-from fljax._folders import replace_file
+from fljax._core.storage import replace_file
 from fljax.algorithms import REGISTRY
-from fljax.metrics import METRICS
-from fljax.plotting.house import look_of
+from fljax.metrics.definitions import METRICS
+from fljax.plotting.house_style import look_of
 
 #: How many algorithms a sentence names, and how many a picture draws.
-NAMED, DRAWN = 6, 8
+NAMED = 6
+DRAWN = 8
 
-#: Whose results one profile is over, by the title of its panel. What is of no kind has no profile:
-#: clusters of peers, and of servers' clients, are one scenario each.
+#: Kinds of scenarios that share a profile, and the titles of their panels. Clusters of peers and
+#: of servers' clients are single scenarios without a profile.
 KINDS = {
     "server": "one server, one model",
     "peers": "peers, one model",
@@ -90,36 +91,40 @@ These scenarios are declared, and `python -m experiments.atlas run NAME` runs th
 """
 
 
-#: Kinds of problems of the summary: their words, and which scenarios are of them.
+#: Kinds of problems in the summary: their description, and a test for scenarios.
 PROBLEMS: dict[str, Callable[[Scenario], bool]] = {
-    "alike clients of one server": lambda one: one.talks == "server" and unlike(one, 0, 0),
-    "mildly unlike clients of one server": lambda one: (
-        one.talks == "server" and unlike(one, 0.1, 1)
+    "alike clients of one server": lambda case: case.talks == "server" and unlike(case, 0, 0),
+    "mildly unlike clients of one server": lambda case: (
+        case.talks == "server" and unlike(case, 0.1, 1)
     ),
-    "strongly unlike clients of one server": lambda one: one.talks == "server" and unlike(one, 1),
-    "a tenth of the clients, or absent ones": lambda one: "participation" in one.axes,
-    "badly conditioned": lambda one: one.axes.get("condition", 1) == CONDITION["badly"],
-    "few bits": lambda one: "compression" in one.axes,
-    "attackers": lambda one: "attack" in one.axes,
-    "privacy": lambda one: "privacy" in one.axes,
-    "skewed labels (Dirichlet 0.1 and 1)": lambda one: float(one.axes.get("concentration", 9)) <= 1,
-    "peers on a fixed graph without failures": lambda one: (
-        one.talks == "peers" and {*one.axes} == {"graph", "dissimilarity"}
+    "strongly unlike clients of one server": lambda case: (
+        case.talks == "server" and unlike(case, 1)
     ),
-    "peers with lossy, late or sleeping neighbors": lambda one: "link" in one.axes,
-    "clusters, a model for each": lambda one: "clusters" in one.axes,
-    "models around a common one, each client's own": lambda one: "own share" in one.axes,
-    "streams": lambda one: one.axes.get("data") == "a stream",
+    "a tenth of the clients, or absent ones": lambda case: "participation" in case.axes,
+    "badly conditioned": lambda case: case.axes.get("condition", 1) == CONDITION["badly"],
+    "few bits": lambda case: "compression" in case.axes,
+    "attackers": lambda case: "attack" in case.axes,
+    "privacy": lambda case: "privacy" in case.axes,
+    "skewed labels (Dirichlet 0.1 and 1)": lambda case: (
+        float(case.axes.get("concentration", 9)) <= 1
+    ),
+    "peers on a fixed graph without failures": lambda case: (
+        case.talks == "peers" and {*case.axes} == {"graph", "dissimilarity"}
+    ),
+    "peers with lossy, late or sleeping neighbors": lambda case: "link" in case.axes,
+    "clusters, a model for each": lambda case: "clusters" in case.axes,
+    "models around a common one, each client's own": lambda case: "own share" in case.axes,
+    "streams": lambda case: case.axes.get("data") == "a stream",
 }
 
 
-def unlike(one: Scenario, least: float, most: float = math.inf) -> bool:
-    """Whether clients are so far apart; False where that is not an axis."""
-    return least <= float(one.axes.get("dissimilarity", math.nan)) <= most
+def unlike(scenario: Scenario, least: float, most: float = math.inf) -> bool:
+    """Whether the clients' dissimilarity is in this range; False without that axis."""
+    return least <= float(scenario.axes.get("dissimilarity", math.nan)) <= most
 
 
 class Pages(NamedTuple):
-    """A scenario's result with all that the pages say of it."""
+    """A scenario, its result and the rows of its table."""
 
     scenario: Scenario
     result: Result
@@ -131,10 +136,10 @@ def kind_of(scenario: Scenario) -> str:
 
 
 def read_all(results: Mapping[str, Result | None]) -> list[Pages]:
-    """Those that were run, in the order of their declaration."""
+    """The scenarios that were run, in the order of their declaration."""
     return [
-        Pages(one, result, analysis.table(one, result))
-        for name, one in SCENARIOS.items()
+        Pages(scenario, result, analysis.table(scenario, result))
+        for name, scenario in SCENARIOS.items()
         if (result := results.get(name)) is not None
     ]
 
@@ -142,25 +147,25 @@ def read_all(results: Mapping[str, Result | None]) -> list[Pages]:
 def pages(results: Mapping[str, Result | None], folder: Path) -> dict[str, str]:
     """The text of every page by its file's name; the picture is written to the folder."""
     ran = read_all(results)
-    draw([one.scenario for one in ran], results, folder / "profiles.png")
+    draw([page.scenario for page in ran], results, folder / "profiles.png")
     return {"README.md": front(ran, results)} | {
-        f"{one.scenario.name}.md": scenario_page(one) for one in ran
+        f"{page.scenario.name}.md": scenario_page(page) for page in ran
     }
 
 
 def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
     """The decision page."""
-    missing = [one for name, one in SCENARIOS.items() if results.get(name) is None]
-    efforts = {tuple(sorted(one.result["effort"].items())) for one in ran}
+    missing = [page for name, page in SCENARIOS.items() if results.get(name) is None]
+    efforts = {tuple(sorted(page.result["effort"].items())) for page in ran}
     rules = [rule(dict(effort)) for effort in efforts]
-    hours = sum(m["seconds"] for one in ran for m in one.result["methods"].values()) / 3600
-    many = sum(len(one.rows) for one in ran)
+    hours = sum(m["seconds"] for page in ran for m in page.result["methods"].values()) / 3600
+    many = sum(len(page.rows) for page in ran)
     count = (
         f"{len(ran)} of {len(SCENARIOS)} scenarios were run, {many} pairs of an algorithm and a "
         f"scenario in {hours:.1f} hours: of a processor's time in newer results, of the clock on a "
         "machine that did other work besides in older ones.\n"
     )
-    later = sorted({label for one in ran for label in newer(one)}, key=str.lower)
+    later = sorted({label for page in ran for label in newer(page)}, key=str.lower)
     since = [f"{NEWER} {', '.join(map(quoted, later))}.\n"] if later else []
     lines = [
         TITLE,
@@ -172,22 +177,22 @@ def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
         *summary(ran),
         "",
         DECISIONS,
-        *(decision(one) for one in ran),
+        *(decision(page) for page in ran),
     ]
     lines += ["", PROFILES.format(factor=analysis.FACTOR), *profile_tables(ran, results)]
     if missing:
-        lines += [MISSING, *(f"- `{one.name}`: {one.title}" for one in missing)]
+        lines += [MISSING, *(f"- `{page.name}`: {page.title}" for page in missing)]
     return "\n".join(lines) + "\n"
 
 
-def newer(one: Pages) -> list[str]:
+def newer(page: Pages) -> list[str]:
     """Registered algorithms that a result neither has nor refuses."""
-    known = {row.label for row in one.rows} | one.result["refused"].keys()
-    return [label for label in REGISTRY if label not in known]
+    covered = {row.label for row in page.rows} | page.result["refused"].keys()
+    return [label for label in REGISTRY if label not in covered]
 
 
 def rule(effort: dict[str, Any]) -> str:
-    """How the results of an effort came to be."""
+    """A paragraph on how results of this effort were computed."""
     most = effort["methods"]
     limit = f" In this quick run a scenario has {most} algorithms at most." if most else ""
     resolved = -10 * math.log10(analysis.RESOLVED)
@@ -195,54 +200,57 @@ def rule(effort: dict[str, Any]) -> str:
 
 
 def summary(ran: Sequence[Pages]) -> list[str]:
-    """For each kind of problem who is among the best how often, the most frequent first."""
+    """For each kind of problem, how often each algorithm is among the best, most frequent first."""
     lines = []
-    for words, belongs in PROBLEMS.items():
-        those = [one for one in ran if belongs(one.scenario)]
-        counts = Counter(row.label for one in those for row in analysis.best(one.rows))
+    for kind, belongs in PROBLEMS.items():
+        those = [page for page in ran if belongs(page.scenario)]
+        counts = Counter(row.label for page in those for row in analysis.best(page.rows))
         if not counts:
             continue
-        said = [f"{quoted(label)} {count}" for label, count in counts.most_common(NAMED)]
+        names = [f"{quoted(label)} {count}" for label, count in counts.most_common(NAMED)]
         plural = "scenario" + "s" * (len(those) > 1)
-        lines.append(f"- **{words}** ({len(those)} {plural}): {', '.join(said)}.")
+        lines.append(f"- **{kind}** ({len(those)} {plural}): {', '.join(names)}.")
     return lines
 
 
-def decision(one: Pages) -> str:
-    """What to take where this scenario is the problem, in a paragraph of a list."""
-    begin = f"- **{one.scenario.when}** ([table]({one.scenario.name}.md)): "
-    first = analysis.best(one.rows)
+def decision(page: Pages) -> str:
+    """A list entry: the recommended algorithms for this scenario."""
+    begin = f"- **{page.scenario.when}** ([table]({page.scenario.name}.md)): "
+    first = analysis.best(page.rows)
     if not first:
         return begin + "no algorithm has a rank."
-    top, others = first[0], [row.label for row in first[1:]]
+    top = first[0]
+    runners_up = [row.label for row in first[1:]]
     low, high = top.rank[1:] if top.rank else (1, 1)
-    place = f"rank 1, between {low} and {high} of {len(one.rows)}"
-    said = [f"*{quoted(top.label)}* ({value(one.scenario, top)}; {place})"]
-    if others:
-        said.append(f"not told from it: {named(others)}")
+    rank = f"rank 1, between {low} and {high} of {len(page.rows)}"
+    phrases = [f"*{quoted(top.label)}* ({value(page.scenario, top)}; {rank})"]
+    if runners_up:
+        phrases.append(f"not told from it: {named(runners_up)}")
     for of in COSTS:
-        labels, cost = analysis.least(one.rows, of)
+        labels, cost = analysis.least(page.rows, of)
         if labels:
-            said.append(f"fewest {of} to {target(one.scenario)}: {named(labels)} ({number(cost)})")
-    if all(not analysis.least(one.rows, of)[0] for of in COSTS):
-        said.append(f"none reaches {target(one.scenario)} in half of its runs")
+            phrases.append(
+                f"fewest {of} to {target(page.scenario)}: {named(labels)} ({number(cost)})"
+            )
+    if all(not analysis.least(page.rows, of)[0] for of in COSTS):
+        phrases.append(f"none reaches {target(page.scenario)} in half of its runs")
     easy = [row for row in first if not math.isnan(row.slack)]
     if easy:
         widest = max(easy, key=lambda row: row.slack)
-        said.append(
+        phrases.append(
             f"of these the easiest to tune: {quoted(widest.label)} ({widest.slack:.1f} decades)"
         )
-    return begin + "; ".join(said) + "."
+    return begin + "; ".join(phrases) + "."
 
 
 def named(labels: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+    """The first names, and the number of the others."""
     rest = len(labels) - NAMED
     return ", ".join(map(quoted, labels[:NAMED])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def quoted(label: str) -> str:
-    """A name that is told from others in a list where it has a comma of its own."""
+    """A name, quoted if it contains a comma and would look like two names in a list."""
     return f"'{label}'" if "," in label else label
 
 
@@ -252,24 +260,24 @@ def number(cost: float) -> str:
     return "unknown" if math.isnan(cost) else f"{cost:.3g}" if cost < 1e4 else f"{cost:.1e}"
 
 
-def shown(scenario: Scenario, mean: float) -> str:
+def formatted(scenario: Scenario, mean: float) -> str:
     unit = " dB" if METRICS[scenario.metric].decibel else ""
     return f"{mean:.1f}{unit}" if unit else f"{mean:.3f}"
 
 
 def value(scenario: Scenario, row: Row) -> str:
-    return shown(scenario, row.value[0])
+    return formatted(scenario, row.value[0])
 
 
 def target(scenario: Scenario) -> str:
     decibel = METRICS[scenario.metric].decibel
     level = statistics.decibels(scenario.target) if decibel else scenario.target
-    return shown(scenario, float(level))
+    return formatted(scenario, float(level))
 
 
 def cells(scenario: Scenario, row: Row) -> list[str]:
     """A row of a scenario's table, as :data:`HEAD` names its columns."""
-    mean, low, high = (shown(scenario, end) for end in row.value)
+    mean, low, high = (formatted(scenario, end) for end in row.value)
     if row.remark:
         return ["", row.label, row.remark, *[""] * 7]
     rank, first, last = row.rank or (1, 1, 1)
@@ -294,7 +302,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def about(scenario: Scenario) -> list[str]:
-    """What a scenario is, in lines of Markdown."""
+    """A scenario's description in lines of Markdown."""
     axes = ", ".join(f"{name}: {at}" for name, at in scenario.axes.items())
     label = METRICS[scenario.metric].label
     counted = (
@@ -304,17 +312,17 @@ def about(scenario: Scenario) -> list[str]:
     return [scenario.reason, "", counted, "", SLACK.rstrip()]
 
 
-def scenario_page(one: Pages) -> str:
-    lines = [f"# {one.scenario.title}", "", *about(one.scenario), ""]
-    lines += markdown(HEAD, [cells(one.scenario, row) for row in one.rows])
-    lines += ["", "## Refused", "", *refusals(one.result["refused"])]
-    if later := newer(one):
+def scenario_page(page: Pages) -> str:
+    lines = [f"# {page.scenario.title}", "", *about(page.scenario), ""]
+    lines += markdown(HEAD, [cells(page.scenario, row) for row in page.rows])
+    lines += ["", "## Refused", "", *refusals(page.result["refused"])]
+    if later := newer(page):
         lines += ["", f"{NEWER} {', '.join(map(quoted, later))}."]
     return "\n".join(lines) + "\n"
 
 
 def refusals(refused: Mapping[str, str]) -> list[str]:
-    """Every algorithm that does not run here, by the reason."""
+    """The refused algorithms, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for label, why in refused.items():
         reasons.setdefault(why, []).append(label)
@@ -323,30 +331,30 @@ def refusals(refused: Mapping[str, str]) -> list[str]:
 
 
 def by_kind(ran: Sequence[Pages]) -> dict[str, list[Pages]]:
-    kinds = {kind: [one for one in ran if kind_of(one.scenario) == kind] for kind in KINDS}
+    kinds = {kind: [page for page in ran if kind_of(page.scenario) == kind] for kind in KINDS}
     return {kind: those for kind, those in kinds.items() if those}
 
 
 def profile_tables(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> list[str]:
     lines = []
     for kind, those in by_kind(ran).items():
-        scenarios = [one.scenario for one in those]
+        scenarios = [page.scenario for page in those]
         shares = {of: statistics.profile(analysis.costs(scenarios, results, of)) for of in COSTS}
         score = {of: analysis.scores(shares[of]) for of in COSTS}
         labels = score["rounds"]["algorithm"].values[np.argsort(-score["rounds"].values)]
         rows = []
         for label in map(str, labels):
-            own = [row for one in those for row in one.rows if row.label == label]
-            slack = [row.slack for row in own if not math.isnan(row.slack)]
+            runs = [row for page in those for row in page.rows if row.label == label]
+            slack = [row.slack for row in runs if not math.isnan(row.slack)]
             rows.append(
                 [
                     label,
-                    f"{len(own)} of {len(those)}",
+                    f"{len(runs)} of {len(those)}",
                     *(f"{analysis.within(shares['rounds'], label, f):.2f}" for f in (1, 2, 10)),
                     f"{float(shares['rounds'].sel(algorithm=label)[-1]):.2f}",
                     *(f"{float(score[of].sel(algorithm=label)):.2f}" for of in COSTS),
                     f"{np.median(slack):.1f}" if slack else "",
-                    f"{np.mean([row.interior for row in own]):.2f}",
+                    f"{np.mean([row.interior for row in runs]):.2f}",
                 ]
             )
         head = ["algorithm", "runs in", "best", "within 2", "within 10", "ever"]
@@ -378,11 +386,11 @@ def panel(ax: Any, kind: str, cost: Any) -> None:
     order = np.argsort(-score.values)[:DRAWN]
     top = score["algorithm"].values[order[score.values[order] > 0]]
     factors = shares["factor"].values
-    for place, label in enumerate(top):
+    for index, label in enumerate(top):
         share = shares.sel(algorithm=label).values
         ends = np.append(factors[factors < analysis.FACTOR], analysis.FACTOR)
         heights = share[: len(ends) - 1]
-        look = {k: v for k, v in look_of(place).items() if k in ("color", "linestyle")}
+        look = {k: v for k, v in look_of(index).items() if k in ("color", "linestyle")}
         ax.step(ends, np.append(heights, heights[-1]), where="post", label=str(label), **look)
     ax.set(
         title=f"{KINDS[kind]}\n{cost.sizes['instance']} instances",

@@ -1,4 +1,4 @@
-"""Computing a scenario: its methods one by one, each tuned by the same rule; what is kept of it."""
+"""Compute and store a scenario: its methods one by one, each tuned by the same rule."""
 
 import re
 import shutil
@@ -17,13 +17,13 @@ import xarray as xr
 import fljax as fl
 from experiments.atlas.methods import Method, methods
 from experiments.atlas.scenario import Scenario
-from experiments.commands import kept_folder
+from experiments.commands import resume_folder
 from experiments.errors import UsageError
 from fljax import statistics
-from fljax._folders import sealed, unsealed, write_whole
-from fljax.records import versions_in_use
-from fljax.study.engine import program
-from fljax.study.tuning import COUNTED, evaluated_until, unwarned
+from fljax._core.storage import sealed, unsealed, write_whole
+from fljax.results.dataset import versions_in_use
+from fljax.study.batched_program import program
+from fljax.tuning.search import COUNTED, evaluated_until, unwarned
 
 #: Methods that are tuned together: their programs are compiled side by side. A grid of more than a
 #: hundred candidates would be checked by programs of its own.
@@ -41,7 +41,7 @@ class Effort:
     """How much is computed: the arguments of :func:`fljax.tune`, and seeds of the evaluation.
 
     Attributes:
-      methods: at most so many methods of a scenario, in the order of their names.
+      methods: the maximal number of methods of a scenario, in the order of their names.
     """
 
     seeds: int = 20
@@ -56,7 +56,7 @@ FULL = Effort()
 QUICK = Effort(seeds=4, tuning_seeds=2, points=3, extensions=1, refinements=0, methods=2)
 
 
-class Busy(Exception):
+class ScenarioInUse(Exception):
     """Another process computes this scenario."""
 
 
@@ -65,10 +65,10 @@ def path_of(name: str, folder: Path) -> Path:
 
 
 def read(name: str, folder: Path) -> dict[str, Any] | None:
-    """The stored result of a scenario, ``None`` where there is none.
+    """The stored result of a scenario, ``None`` if it has none.
 
     Raises:
-      UsageError: a file that is damaged, or of another scenario.
+      UsageError: the file is damaged or belongs to another scenario.
     """
     path = path_of(name, folder)
     try:
@@ -83,10 +83,10 @@ def read(name: str, folder: Path) -> dict[str, Any] | None:
 
 
 def unfinished(effort: Effort) -> Path:
-    """Where a run that is killed is found again by the same code with the same effort."""
+    """The folder in which the same code with the same effort resumes a killed run."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     unread = ("__main__", "report", "page")
-    return kept_folder("atlas", asdict(effort), [p for p in sources if p.stem not in unread])
+    return resume_folder("atlas", asdict(effort), [p for p in sources if p.stem not in unread])
 
 
 def compute(
@@ -99,40 +99,40 @@ def compute(
       The result; ``None`` where the stored one lacks nothing.
 
     Raises:
-      Busy: another process computes it.
+      ScenarioInUse: another process computes it.
       UsageError: a stored result lacks methods, and was computed with another effort.
     """
-    own = store / scenario.name
-    own.mkdir(parents=True, exist_ok=True)
+    work = store / scenario.name
+    work.mkdir(parents=True, exist_ok=True)
     try:
-        with filelock.FileLock(own.with_suffix(".lock"), timeout=0):
+        with filelock.FileLock(work.with_suffix(".lock"), timeout=0):
             admitted, refused = methods(scenario)
             admitted = dict(list(admitted.items())[: effort.methods])
-            known = read(scenario.name, folder)
-            if known is not None:
-                lacking = [label for label in admitted if label not in known["methods"]]
+            stored = read(scenario.name, folder)
+            if stored is not None:
+                lacking = [label for label in admitted if label not in stored["methods"]]
                 if not lacking:
-                    if known["refused"] != refused:
-                        _write(known | {"refused": refused}, folder)
+                    if stored["refused"] != refused:
+                        _write(stored | {"refused": refused}, folder)
                     return None
-                if known["effort"] != asdict(effort):
+                if stored["effort"] != asdict(effort):
                     raise UsageError(
                         f"the stored result of {scenario.name} lacks {', '.join(lacking)}, and was "
                         "computed with another effort; delete it, or give another folder by --out."
                     )
                 say(f"  the stored result lacks {', '.join(lacking)}", flush=True)
-            known = known or {"methods": {}, "versions": []}
+            stored = stored or {"methods": {}, "versions": []}
             result = {
                 "scenario": scenario.name,
                 "effort": asdict(effort),
-                "versions": sorted({*known["versions"], versions_in_use()}),
+                "versions": sorted({*stored["versions"], versions_in_use()}),
                 "refused": refused,
-                "methods": _computed(scenario, admitted, effort, own, say, known["methods"]),
+                "methods": _computed(scenario, admitted, effort, work, say, stored["methods"]),
             }
             _write(result, folder)
     except filelock.Timeout:
-        raise Busy from None
-    shutil.rmtree(own, ignore_errors=True)
+        raise ScenarioInUse from None
+    shutil.rmtree(work, ignore_errors=True)
     return result
 
 
@@ -145,16 +145,16 @@ def _computed(
     scenario: Scenario,
     admitted: Mapping[str, Method],
     effort: Effort,
-    own: Path,
+    work: Path,
     say: Any,
-    known: Mapping[str, Any],
+    stored: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What is kept of every method; of those that are known already, what is known."""
-    numbers = dict(known)
+    """The stored numbers of every method, computed where they are missing."""
+    numbers = dict(stored)
     about = {"scenario": scenario.name, "effort": asdict(effort), "versions": versions_in_use()}
 
     def path(label: str) -> Path:
-        return own / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
+        return work / f"{re.sub('[^A-Za-z0-9]+', '-', label)}.json"
 
     missing = []
     for label in admitted:
@@ -164,14 +164,14 @@ def _computed(
             missing.append(label)
         else:
             numbers[label] = part
-    for some in pieces(missing, TOGETHER):
-        found = evaluated(scenario, {label: admitted[label] for label in some}, effort)
-        for label in some:
-            part = sealed({"of": about | {"method": label}, "kept": found[label]})
+    for labels in pieces(missing, TOGETHER):
+        results = evaluated(scenario, {label: admitted[label] for label in labels}, effort)
+        for label in labels:
+            part = sealed({"of": about | {"method": label}, "kept": results[label]})
             write_whole(path(label), part.encode())
-        numbers |= found
-        seconds = sum(one["seconds"] for one in found.values())
-        say(f"  {', '.join(some)}: {seconds:.0f} s", flush=True)
+        numbers |= results
+        seconds = sum(result["seconds"] for result in results.values())
+        say(f"  {', '.join(labels)}: {seconds:.0f} s", flush=True)
     # Machine code of all methods together does not fit a process.
     program.cache_clear()
     jax.clear_caches()
@@ -179,8 +179,8 @@ def _computed(
 
 
 def _part(path: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is kept of a method in a file, ``None`` where it is not of this effort and these
-    versions, or not what was written.
+    """A method's stored numbers, ``None`` if the file is damaged or comes from another effort or
+    other versions.
     """
     try:
         content = unsealed(path.read_text(encoding="utf-8"))
@@ -190,10 +190,10 @@ def _part(path: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def evaluated(
-    scenario: Scenario, made: Mapping[str, Method], effort: Effort
+    scenario: Scenario, admitted: Mapping[str, Method], effort: Effort
 ) -> dict[str, dict[str, Any]]:
-    """Some methods tuned, and run on fresh seeds: what :func:`fljax.compare` does, with one program
-    for both. The processor's time is shared out evenly.
+    """Tune some methods and run them on new seeds: as :func:`fljax.compare`, with one program for
+    both. Each method is charged an equal share of the processor's time.
     """
     began = time.process_time()
     settings: dict[str, Any] = {"rounds": scenario.rounds, "record_every": scenario.record_every}
@@ -202,7 +202,7 @@ def evaluated(
             warnings.simplefilter("ignore", fl.DamageWarning)
             tuned = fl.tune(
                 scenario.build,
-                {label: tuple(one) for label, one in made.items()},
+                {label: tuple(numbers) for label, numbers in admitted.items()},
                 metric=scenario.metric,
                 seeds=effort.tuning_seeds,
                 points=effort.points,
@@ -214,14 +214,16 @@ def evaluated(
     except ValueError as error:
         if "every candidate had runs that diverged" not in str(error):
             raise
-        if len(made) > 1:  # the others are tuned again, by programs that are compiled
-            each = (evaluated(scenario, {label: one}, effort) for label, one in made.items())
-            return {label: one for found in each for label, one in found.items()}
-        found = {label: {"lost": str(error)} for label in made}
+        if len(admitted) > 1:  # again, one at a time: the programs are compiled already
+            single = (
+                evaluated(scenario, {label: numbers}, effort) for label, numbers in admitted.items()
+            )
+            return {label: numbers for stored in single for label, numbers in stored.items()}
+        stored = {label: {"lost": str(error)} for label in admitted}
     else:
-        found = {label: _stored(scenario, label, tuned, results[label]) for label in made}
-    seconds = (time.process_time() - began) / len(made)
-    return {label: one | {"seconds": seconds} for label, one in found.items()}
+        stored = {label: _stored(scenario, label, tuned, results[label]) for label in admitted}
+    seconds = (time.process_time() - began) / len(admitted)
+    return {label: numbers | {"seconds": seconds} for label, numbers in stored.items()}
 
 
 def _run(
@@ -229,9 +231,9 @@ def _run(
 ) -> dict[str, xr.Dataset]:
     """The runs of the chosen algorithms on fresh seeds.
 
-    Of a small model the programs of the tuning take less time than compiling others: every
-    algorithm is run as often as a batch of its tuning had candidates, and one is kept. Runs of a
-    large one take longer than compiling a program for them alone.
+    For a small model, running the tuning's compiled programs again costs less than compiling: each
+    algorithm is copied to the batch size of its tuning, and one copy's results are used. For a
+    large model, compiling a program without copies is cheaper than running the copies.
     """
     costly = scenario.parts(jax.random.key(0))["problem"].dim > LARGE
     points = 0 if costly else effort.points
@@ -245,18 +247,19 @@ def _run(
         fl.sweep(scenario.build, grid={"algorithm": grid}, seeds=seeds, progress=False, **settings)
         for seeds in pieces(range(effort.seeds), together)
     ]
-    whole = xr.concat(parts, "seed", combine_attrs="override")
+    runs = xr.concat(parts, "seed", combine_attrs="override")
     return {
-        label: whole.sel(algorithm=[names[0]]).assign_coords(algorithm=[label])
+        label: runs.sel(algorithm=[names[0]]).assign_coords(algorithm=[label])
         for label, names in copies.items()
     }
 
 
 def _stored(scenario: Scenario, label: str, tuned: fl.Tuned, results: xr.Dataset) -> dict[str, Any]:
-    """What is kept of a method."""
+    """The numbers that are stored for a method."""
     counted = evaluated_until(scenario.build, tuned.methods[label], results["round"].values)
     gradients = counted["gradients"]
-    gradients = np.where(gradients[-1] > 0, gradients, np.nan)  # none is no cost
+    # An algorithm that computes no gradients does not incur this cost.
+    gradients = np.where(gradients[-1] > 0, gradients, np.nan)
     results["gradients"] = ("algorithm", "round"), gradients[None]
     last = statistics.at_round(results)
     until = {
@@ -275,8 +278,8 @@ def _stored(scenario: Scenario, label: str, tuned: fl.Tuned, results: xr.Dataset
     }
 
 
-def pieces(whole: Sequence, size: int) -> list[Sequence]:
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
+def pieces(items: Sequence, size: int) -> list[Sequence]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def sized(value: float) -> float:
@@ -292,6 +295,6 @@ def plain(values: Sequence[float] | np.ndarray) -> list[float | None]:
 
 
 def floats(values: Sequence[float | None]) -> np.ndarray:
-    """What :func:`plain` was given."""
+    """The inverse of :func:`plain`."""
     array = np.array([np.nan if value is None else value for value in values], np.float64)
     return np.where(array == -1, np.inf, array)

@@ -1,4 +1,4 @@
-"""What a scenario of the atlas is: a problem that many papers run on, and why."""
+"""The class of the atlas's scenarios: problems that many papers use, with the reasons."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Any
 import jax
 
 import fljax as fl
-from fljax.federation import Federation
 from fljax.graphs import Graph
+from fljax.graphs.federation import Federation
 
 #: All scenarios by name, in the order of their declaration.
 SCENARIOS: dict[str, "Scenario"] = {}
 
-#: Who exchanges messages with whom, and the network that an algorithm must run on.
+#: Kinds of communication, and the network that an algorithm needs for each.
 TALKS = {"server": None, "servers": Federation, "peers": Graph}
 
 #: Local gradient steps in a round, of the algorithms that take several.
@@ -26,14 +26,14 @@ class Scenario:
 
     Attributes:
       name: words joined by hyphens.
-      title: what it is, in a line.
-      reason: why it is standard.
-      when: how a reader would say that this is their problem, for the decision page.
+      title: a description in one line.
+      reason: why this is a standard problem.
+      when: a reader's description of this problem, for the decision page.
       parts: key -> arguments of :class:`fljax.Simulation` besides algorithm and metrics, pure.
-      metric: what is minimized.
+      metric: the minimized quantity.
       target: its value at which rounds, bits and gradients are counted.
       rounds: of every run.
-      axes: what varies between this scenario and its neighbors, by name.
+      axes: the properties that distinguish it from similar scenarios, by name.
       talks: who exchanges messages: clients with a server, clients with servers that form a
         network, or peers.
       given: arguments that every algorithm with a field of that name gets.

@@ -15,11 +15,11 @@ from experiments.atlas.scenario import LOCAL_STEPS, Scenario
 
 #: A fifth of all clients, spread evenly.
 ATTACKERS = np.arange(CLIENTS) % 5 == 0
-#: How far peers hear each other around a ring under attack: at most three of the thirteen messages
-#: that each combines are an attacker's, which the aggregators withstand.
+#: Reach of peers on the ring under attack: at most three of the thirteen messages that each peer
+#: combines come from attackers, which the aggregators withstand.
 REACH = 6
 
-#: What attackers say, against which aggregator, and why these two are met together.
+#: Attacks with an aggregator, and the reason for the combination.
 ATTACKS: dict[str, tuple[str, Mapping[str, Any], str]] = {
     "flip": (
         "turn their updates around; trimmed mean",
@@ -41,7 +41,7 @@ ATTACKS: dict[str, tuple[str, Mapping[str, Any], str]] = {
 
 
 def crowd(_: jax.Array) -> fl.graphs.Graph:
-    """A ring on which everyone hears those at most so far away."""
+    """A ring on which every peer has the neighbors within a reach."""
     pairs = [(k, (k + far) % CLIENTS) for k in range(CLIENTS) for far in range(1, REACH + 1)]
     return fl.graphs.from_edges(CLIENTS, pairs, form="padded")  # of 13 messages each, not of 50
 
@@ -66,8 +66,9 @@ for _name, (_words, _more, _reason) in ATTACKS.items():
             talks=_talks,
         )
 
-#: Clients whom a private server sums over, and the rounds among which a budget is divided.
-MANY, FEW_ROUNDS = 200, 50
+#: Clients in a private server's sum, and the number of rounds that share a budget.
+MANY = 200
+FEW_ROUNDS = 50
 DELTA = 1e-5
 #: Largest norm of a client's update, and of a sample's gradient.
 CLIP = 1.0
@@ -99,7 +100,7 @@ for _epsilon in (1.0, 4.0, 16.0):
 
 
 def private_peers(key: jax.Array, rho: float) -> dict[str, Any]:
-    """Peers whose per-sample gradients are clipped to what the budget assumes."""
+    """Peers whose per-sample gradients are clipped to the bound that the budget assumes."""
     parts = peers(key, likeness="alike")
     budget = fl.privacy.ZCDP(total_rho=rho, gradient_bound=CLIP)
     return parts | {"problem": parts["problem"].clipped(CLIP), "privacy": budget}

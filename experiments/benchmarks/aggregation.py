@@ -1,7 +1,7 @@
 """Robust aggregation: milliseconds to combine messages, in fljax and in NumPy, float32.
 
-A server combines all messages, peers those of thirteen neighbors. "XLA's sort" is fljax with the
-network of exchanges switched off, which other devices than CPUs do not use.
+A server combines all messages, each peer the messages of its thirteen neighbors. "XLA's sort" is
+fljax without its sorting network, which only CPUs use.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.machine import best_of, header
-from fljax import _sorting
-from fljax.aggregation import Aggregator, GeometricMedian, Krum, Mean, Median, TrimmedMean
+from fljax._core import sorting
+from fljax.link.aggregation import Aggregator, GeometricMedian, Krum, Mean, Median, TrimmedMean
 
-ATTACKERS, TRIMMED = 3, 0.2
+ATTACKERS = 3
+TRIMMED = 0.2
 #: Receivers, messages of each, numbers in a message.
 SHAPES = ((1, 20, 7850), (1, 100, 10_000), (1, 1000, 1000), (50, 13, 64))
 
@@ -30,16 +31,16 @@ def geometric_median(x: np.ndarray) -> np.ndarray:
     center = np.sort(x, axis=1)[:, (x.shape[1] - 1) // 2]  # the lower median, of equal weights
     for _ in range(rule.iterations):
         distance = np.linalg.norm(x - center[:, None], axis=2)
-        pull = 1 / np.maximum(rule.smoothing, distance)
-        center = np.einsum("rm,rmd->rd", pull / pull.sum(axis=1, keepdims=True), x)
+        weight = 1 / np.maximum(rule.smoothing, distance)
+        center = np.einsum("rm,rmd->rd", weight / weight.sum(axis=1, keepdims=True), x)
     return center
 
 
 def krum(x: np.ndarray) -> np.ndarray:
     square = (x**2).sum(axis=2)
     distances = square[:, :, None] + square[:, None] - 2 * x @ x.swapaxes(1, 2)
-    others = np.sort(distances, axis=2)[:, :, 1 : x.shape[1] - ATTACKERS - 1]
-    return x[np.arange(len(x)), others.sum(axis=2).argmin(axis=1)]
+    nearest = np.sort(distances, axis=2)[:, :, 1 : x.shape[1] - ATTACKERS - 1]
+    return x[np.arange(len(x)), nearest.sum(axis=2).argmin(axis=1)]
 
 
 RULES: dict[str, tuple[Aggregator, Callable[[np.ndarray], np.ndarray]]] = {
@@ -51,28 +52,29 @@ RULES: dict[str, tuple[Aggregator, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
-def compiled(rule: Aggregator, given: tuple[Any, ...], exchanged: bool) -> Callable[..., Any]:
-    """The rule's program, with the network of exchanges or without."""
-    few = _sorting.FEW
-    _sorting.FEW = few if exchanged else np.inf
+def compiled(rule: Aggregator, arguments: tuple[Any, ...], exchanged: bool) -> Callable[..., Any]:
+    """The rule's compiled program, with the sorting network or without."""
+    few = sorting.MIN_ROWS
+    sorting.MIN_ROWS = few if exchanged else np.inf
     try:
-        return jax.jit(rule.combine).lower(*given).compile()
+        return jax.jit(rule.combine).lower(*arguments).compile()
     finally:
-        _sorting.FEW = few
+        sorting.MIN_ROWS = few
 
 
 def compare(shape: tuple[int, int, int]) -> list[str]:
     """A line for each rule."""
     x = np.random.default_rng(0).standard_normal(shape, np.float32) + 1
-    given = (jnp.asarray(x), jnp.ones(shape[:2]), jnp.zeros((shape[0], shape[2])))
+    arguments = (jnp.asarray(x), jnp.ones(shape[:2]), jnp.zeros((shape[0], shape[2])))
     lines = []
     for name, (rule, numpys) in RULES.items():
-        ours, sorting = (compiled(rule, given, exchanged) for exchanged in (True, False))
-        theirs, found = numpys(x), np.asarray(ours(*given))
-        off = np.max(np.abs(found - theirs)) / np.max(np.abs(theirs))
+        ours, sorting = (compiled(rule, arguments, exchanged) for exchanged in (True, False))
+        theirs = numpys(x)
+        result = np.asarray(ours(*arguments))
+        off = np.max(np.abs(result - theirs)) / np.max(np.abs(theirs))
         seconds = [
-            best_of(lambda: jax.block_until_ready(ours(*given))),  # noqa: B023 (called at once)
-            best_of(lambda: jax.block_until_ready(sorting(*given))),  # noqa: B023
+            best_of(lambda: jax.block_until_ready(ours(*arguments))),  # noqa: B023 (called at once)
+            best_of(lambda: jax.block_until_ready(sorting(*arguments))),  # noqa: B023
             best_of(lambda: numpys(x)),  # noqa: B023
         ]
         times = "".join(f"{1e3 * second:13.3f}" for second in seconds)

@@ -22,17 +22,21 @@ import numpy as np
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header, matrix_rate
 from experiments.benchmarks.montecarlo import federated_descent, private_admm
-from fljax import _generator
+from fljax._core import prng
 
-#: Those of runs, and of JAX's others what shows why they are not. Without threefry4x32: XLA takes
+#: The generators of runs, and JAX's others for comparison. Without threefry4x32: XLA takes
 #: minutes to compile its permutations for a CPU.
-GENERATORS = _generator.GENERATORS | {name: name for name in ("philox2x32", "rbg", "unsafe_rbg")}
+GENERATORS = prng.GENERATORS | {name: name for name in ("philox2x32", "rbg", "unsafe_rbg")}
 PRECISIONS = ("default", "high", "highest")
-CLIENTS, DIM, ROUNDS, RUNS, SEEDS = 50, 8, 200, 16, 200
+CLIENTS = 50
+DIM = 8
+ROUNDS = 200
+RUNS = 16
+SEEDS = 200
 STUDIES = (private_admm, federated_descent)
 
 DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "normal": lambda key: _generator.normal(key, (CLIENTS, DIM), jnp.float32),
+    "normal": lambda key: prng.normal(key, (CLIENTS, DIM), jnp.float32),
     "uniform": lambda key: jax.random.uniform(key, (CLIENTS, DIM)),
     "permutation": lambda key: jax.random.permutation(key, CLIENTS * DIM).astype(jnp.float32),
 }
@@ -57,7 +61,7 @@ def same_when_batched(name: str) -> bool:
 
     alone = jnp.stack([jax.jit(bits)(key) for key in keys])
     batched = [jax.jit(jax.vmap(bits))(keys[:size]) for size in (3, RUNS)]
-    return all(bool(jnp.all(alone[: len(some)] == some)) for some in batched)
+    return all(bool(jnp.all(alone[: len(drawn)] == drawn)) for drawn in batched)
 
 
 def generators() -> list[str]:
@@ -69,11 +73,11 @@ def generators() -> list[str]:
         keys = jax.random.split(jax.random.key(0, impl=GENERATORS[name]), RUNS)
         cells = []
         for draw in DRAWS.values():
-            one = jax.jit(lambda key, draw=draw: draws(draw, key))
+            single = jax.jit(lambda key, draw=draw: draws(draw, key))
             many = jax.jit(jax.vmap(lambda key, draw=draw: draws(draw, key)))
-            jax.block_until_ready((one(keys[0]), many(keys)))
+            jax.block_until_ready((single(keys[0]), many(keys)))
             numbers = ROUNDS * CLIENTS * DIM / 1e9
-            alone = best_of(lambda one=one, keys=keys: one(keys[0]), 5) / numbers
+            alone = best_of(lambda single=single, keys=keys: single(keys[0]), 5) / numbers
             batched = best_of(lambda many=many, keys=keys: many(keys), 5) / numbers / RUNS
             cells.append(f"{alone:8.2f} /{batched:7.2f}")
         same = "yes" if same_when_batched(name) else "NO"
@@ -85,18 +89,20 @@ def studies() -> list[str]:
     """Two studies of `montecarlo.py` by generator, in turns, best of six: processor time where the
     processor computes.
     """
-    here = jax.default_backend() == "cpu"
-    clock, word = (time.process_time, "processor ") if here else (time.perf_counter, "")
-    names = [*_generator.GENERATORS]
+    on_cpu = jax.default_backend() == "cpu"
+    clock, word = (time.process_time, "processor ") if on_cpu else (time.perf_counter, "")
+    names = [*prng.GENERATORS]
     lines = [f"\n{word}seconds of 200 rounds of {SEEDS} seeds, and seconds of compiling"]
     lines.append(f"{'':14s}" + "".join(f"{scenario.__name__:>27s}" for scenario in STUDIES))
-    best, compiling = {}, {}
-    for scenario, turn, name in itertools.product(STUDIES, range(7), names):
+    best = {}
+    compiling = {}
+    for scenario, repeat, name in itertools.product(STUDIES, range(7), names):
         began = clock()
-        made = fl.sweep(scenario, rounds=200, seeds=SEEDS, record_every=200, generator=name)
+        results = fl.sweep(scenario, rounds=200, seeds=SEEDS, record_every=200, generator=name)
         spent = clock() - began
-        if turn == 0:
-            best[scenario, name], compiling[scenario, name] = np.inf, made.attrs["compile_seconds"]
+        if repeat == 0:
+            best[scenario, name] = np.inf
+            compiling[scenario, name] = results.attrs["compile_seconds"]
         else:
             best[scenario, name] = min(best[scenario, name], spent)
     for name in names:
@@ -108,8 +114,10 @@ def studies() -> list[str]:
 def precisions() -> list[str]:
     """Large products, and the batched product of small matrices with vectors that a round is."""
     rng = np.random.default_rng(0)
-    clients, dim = 1000, 32
-    matrices, models = rng.normal(size=(clients, dim, dim)), rng.normal(size=(clients, dim))
+    clients = 1000
+    dim = 32
+    matrices = rng.normal(size=(clients, dim, dim))
+    models = rng.normal(size=(clients, dim))
     exact = np.einsum("kpq,kq->kp", matrices, models)
     title = (
         "\nprecision of products: rate of a 2048 x 2048 product; time and relative error of "
@@ -118,7 +126,8 @@ def precisions() -> list[str]:
     lines = [title, f"{'':20s}{'GFLOP/s':>9s}{'us':>9s}{'error':>10s}"]
     for dtype in (jnp.float32, jnp.float64):
         with jax.enable_x64(dtype == jnp.float64):
-            a, w = jnp.asarray(matrices, dtype), jnp.asarray(models, dtype)
+            a = jnp.asarray(matrices, dtype)
+            w = jnp.asarray(models, dtype)
             for precision in PRECISIONS:
 
                 def product(a, w, precision=precision):

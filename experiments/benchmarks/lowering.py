@@ -1,12 +1,12 @@
-"""Whether runs would compile for accelerators that are not here.
+"""Whether runs compile for accelerators that this machine does not have.
 
     python -m experiments.benchmarks.lowering [--clients K] [--out FILE.json]
 
 The whole program of a run of every registered algorithm (graph and data drawn, budget spread,
 rounds, metrics), and of a network, is lowered for CUDA and for TPUs, in the form that it takes on
-an accelerator, on whatever machine this is. What does not lower is named with the reason: learners
-that live on the host, whose calls JAX binds to a device that is there. That a program then runs,
-and how fast, only such a machine can tell.
+an accelerator. Programs that do not lower are listed with the reason: learners on the host, whose
+callbacks JAX binds to a present device. Whether a program then runs, and how fast, can only be
+measured on such a machine.
 """
 
 import argparse
@@ -21,18 +21,19 @@ import numpy as np
 from jax import export
 
 import fljax as fl
-from experiments.benchmarks.costs import Size
 from experiments.benchmarks.machine import commit
 from experiments.benchmarks.roofline import simulation
-from fljax._generator import GENERATOR, GENERATORS, random_key
-from fljax._memory import traced_for
-from fljax.engine import trace
+from fljax._core.devices import traced_for
+from fljax._core.prng import GENERATOR, GENERATORS, random_key
+from fljax._core.storage import replace_file
+from fljax.simulation.scan import trace
 from tests.cases import CASES
+from tests.cases.costs import Size
 
-#: What is lowered for.
+#: The target platforms.
 PLATFORMS = ("cuda", "tpu")
 ROUNDS = 4
-#: Enough clients that what is done group by group on a CPU would be; tables of neighbors.
+#: Enough clients for tables of neighbors, and for programs that a CPU would run in groups.
 SIZE = Size(clients=300, samples=6, dim=16, mean_degree=4, seeds=1)
 
 HOSTED = "Model-agnostic FedRelax, learners"
@@ -61,12 +62,12 @@ class Mean:
 
 
 def drawn(label: str) -> Scenario:
-    """A run of a registered algorithm, of a size that all who share it agree on."""
+    """A run of a registered algorithm, of a size that suits all of them."""
     return lambda key, size: simulation(key, size, CASES[label])
 
 
 def hosted(key: jax.Array, size: Size) -> fl.Simulation:
-    """One whose clients' models are fitted by the host."""
+    """A run whose clients' models are fitted by the host."""
     shape = (size.clients, size.samples, size.dim)
     return fl.Simulation(
         problem=fl.problems.least_squares(key, *shape),
@@ -115,8 +116,10 @@ def program(name: str, platform: str, size: Size = SIZE) -> str:
 
 
 def lowered(name: str, platform: str, size: Size = SIZE) -> Lowered:
-    """How :func:`program` went."""
-    began, text, reason = time.perf_counter(), "", ""
+    """The outcome of :func:`program`."""
+    began = time.perf_counter()
+    text = ""
+    reason = ""
     try:
         text = program(name, platform, size)
     except (NotImplementedError, ValueError) as error:
@@ -139,8 +142,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=SIZE.clients)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    size = SIZE._replace(clients=given.clients)
+    options = parser.parse_args()
+    size = SIZE._replace(clients=options.clients)
     print(f"commit {commit()}, jax {jax.__version__}, {size}\n\n{HEAD}")
     result = []
     for name in PROGRAMS:
@@ -150,8 +153,8 @@ def main() -> None:
     for row in result:
         if row.reason:
             print(f"{row.name} for {row.platform}: {row.reason}")
-    if given.out:
-        given.out.write_text(json.dumps([row._asdict() for row in result], indent=1) + "\n")
+    if options.out:
+        replace_file(options.out, json.dumps([row._asdict() for row in result], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the machine can do, and what this run is: printed above every benchmark."""
+"""The machine's limits and the run's versions, printed above every benchmark."""
 
 import functools
 import platform
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.records import code_version
-from fljax.study.machine import cores
+from fljax.results.dataset import code_version
+from fljax.study.block_sizes import cores
 
 MAIN_MEMORY = 2**28  # bytes of an array that no core's own cache holds
 
@@ -35,11 +35,11 @@ def update_bandwidth(size: int = MAIN_MEMORY) -> float:
     system's handing out of pages (measured five times slower on Linux), and a run makes its
     buffers once, not every round.
     """
-    turns = max(4, MAIN_MEMORY // size)
+    passes = max(4, MAIN_MEMORY // size)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(array):
-        return jax.lax.fori_loop(0, turns, lambda _, a: a + 1, array)
+        return jax.lax.fori_loop(0, passes, lambda _, a: a + 1, array)
 
     array = update(jnp.zeros(size // 4, jnp.float32))
 
@@ -48,21 +48,22 @@ def update_bandwidth(size: int = MAIN_MEMORY) -> float:
         array = update(array)
         return array
 
-    return 2 * size * turns / best_of(once, 5)
+    return 2 * size * passes / best_of(once, 5)
 
 
 def copy_bandwidth(threads: int = 1, size: int = MAIN_MEMORY) -> float:
     """Bytes per second read and written by the host's own copy, on one core or several."""
-    source, target = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
-    turns = max(1, MAIN_MEMORY // size)
+    source = np.ones(size // 4, np.float32)
+    target = np.zeros(size // 4, np.float32)
+    passes = max(1, MAIN_MEMORY // size)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
 
     def copy(part: tuple[np.ndarray, np.ndarray]) -> None:
-        for _ in range(turns):
+        for _ in range(passes):
             np.copyto(part[1], part[0])
 
     with ThreadPoolExecutor(threads) as pool:
-        return 2 * size * turns / best_of(lambda: list(pool.map(copy, parts)), 5)
+        return 2 * size * passes / best_of(lambda: list(pool.map(copy, parts)), 5)
 
 
 def matrix_rate(size: int = 2048, dtype: Any = jnp.float32, precision: str = "highest") -> float:
@@ -109,8 +110,9 @@ def header() -> str:
         limits,
     ]
     if jax.default_backend() == "cpu":
-        one, all_ = copy_bandwidth(1), copy_bandwidth(cores())
+        solo = copy_bandwidth(1)
+        all_ = copy_bandwidth(cores())
         lines.append(
-            f"copy of 256 MiB {one / 1e9:.1f} GB/s on one core, {all_ / 1e9:.1f} GB/s on {cores()}"
+            f"copy of 256 MiB {solo / 1e9:.1f} GB/s on one core, {all_ / 1e9:.1f} GB/s on {cores()}"
         )
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
     python -m experiments.benchmarks.memory [NAME ...]
 
-Each study runs in a process of its own, after its programs are compiled. What it takes is the peak
-of the process's resident memory above what it had then: Python, JAX and compiled programs are not
-counted, and neither are the data that a scenario brings along. On Linux only.
+Each study runs in its own process, after its programs are compiled. Measured is the peak of the
+process's resident memory above its value before the run, so Python, JAX, compiled programs and a
+scenario's own data are not counted. Linux only.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def small(
 
 def trajectories(key: jax.Array) -> fl.Simulation:
     problem = fl.problems.ridge(key, clients=40, samples=10, dim=25)
-    network, metrics = fl.graphs.ring(40), [fl.metrics.trajectory()]
+    network = fl.graphs.ring(40)
+    metrics = [fl.metrics.trajectory()]
     return fl.Simulation(problem, fl.algorithms.ATC(0.02), network, metrics=metrics)
 
 
@@ -62,7 +63,8 @@ def private(key: jax.Array) -> fl.Simulation:
 
 
 def stream(key: jax.Array) -> fl.Simulation:
-    clients, dim = 20_000, 20
+    clients = 20_000
+    dim = 20
     roots = jax.random.normal(key, (clients, dim, dim)) / dim
     source = fl.streams.Linear(roots, jnp.ones(dim), jnp.full(clients, 0.1))
     return fl.Simulation(source, fl.algorithms.OnlineFed(0.1), metrics="consensus_error")
@@ -131,21 +133,21 @@ STUDIES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def resident(what: str) -> int:
-    """Bytes: ``VmRSS``, what the process has now, or ``VmHWM``, at most since that was reset."""
+    """Bytes of resident memory: ``VmRSS`` is the current value, ``VmHWM`` the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
-def one(name: str) -> dict[str, float]:
+def measure(name: str) -> dict[str, float]:
     """A study in this process."""
-    scenario, asked = STUDIES[name]
-    fl.sweep(small, rounds=2, seeds=2, progress=False)  # what JAX and modules take at first
-    plan = fl.plan(scenario, **asked)
+    scenario, arguments = STUDIES[name]
+    fl.sweep(small, rounds=2, seeds=2, progress=False)  # first-use memory of JAX and modules
+    plan = fl.plan(scenario, **arguments)
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    results = fl.sweep(scenario, **asked, progress=False)
+    results = fl.sweep(scenario, **arguments, progress=False)
     measured = resident("VmHWM") - before
     differing = any(results["messages"].values.strides[:-1])  # else all are views of one
     return {
@@ -176,14 +178,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(STUDIES))
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        print(json.dumps(one(given.child)))
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(options.child)))
         return
     print(header())
     columns = ("announced", "measured", "results")
     print(f"{'':22}" + "".join(f"{f'{name} [MB]':>16}" for name in columns) + f"{'ratio':>8}")
-    for name in given.names or STUDIES:
+    for name in options.names or STUDIES:
         result = child(name)
         numbers = "".join(f"{result[column] / MB:16.0f}" for column in columns)
         print(f"{name:22}{numbers}{result['announced'] / result['measured']:8.2f}", flush=True)

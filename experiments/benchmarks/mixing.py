@@ -69,8 +69,9 @@ def networks(nodes: int, mean_degree: int, batch: int):
 
 
 def slots(graph) -> float:
-    """Slots of a table per node, with those of its overflow."""
-    main, more = graph.weights, graph.overflow
+    """Slots of a table per node, including its overflow table."""
+    main = graph.weights
+    more = graph.overflow
     return main.shape[-1] + (0 if more is None else np.prod(more.weights.shape[-2:]) / graph.nodes)
 
 

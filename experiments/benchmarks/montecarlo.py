@@ -15,6 +15,7 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,11 +26,16 @@ import fljax as fl
 from experiments.benchmarks import numpy_baselines as numpy_side
 from experiments.benchmarks.machine import header
 from experiments.benchmarks.peers.workloads import SOFTMAX
+from fljax._core.storage import replace_file
 
 ROUNDS = 200
 ADMM = {"clients": 50, "samples": 50, "dim": 8}
 DESCENT = {"clients": 100, "samples": 50, "dim": 32}
-PENALTY, STEP, TOTAL, DECAY, BOUND = 3.0, 0.5, 11.88, 0.96, 1.0
+PENALTY = 3.0
+STEP = 0.5
+TOTAL = 11.88
+DECAY = 0.96
+BOUND = 1.0
 DESCENT_STEP = 0.1
 
 
@@ -80,7 +86,7 @@ class Rival(NamedTuple):
 
 
 class Study(NamedTuple):
-    """What both sides compute."""
+    """A study that both sides run."""
 
     title: str
     scenario: Callable[[jax.Array], fl.Simulation]
@@ -106,21 +112,23 @@ def compare(study: Study, seeds: int) -> list[str]:
         fl.sweep, study.scenario, rounds=study.rounds, seeds=seeds, record_every=study.rounds
     )
     compile_seconds = sweep().attrs["compile_seconds"]
-    whole, result = timed(sweep)
+    ours, result = timed(sweep)
     sweep(workers=1)
     alone, _ = timed(partial(sweep, workers=1))
     error = study.error(result)
     rows = [
-        (f"fljax, {result.attrs['block']} seeds a block", whole, error, "float32"),
+        (f"fljax, {result.attrs['block']} seeds a block", ours, error, "float32"),
         ("fljax, one worker", alone, error, "float32"),
     ]
     for rival in study.rivals:
-        best, threads = np.inf, ""
+        best = np.inf
+        threads = ""
         for limit, name in ((1, "1 BLAS thread"), (None, "BLAS threads")):
             with threadpool_limits(limit, user_api="blas"):
                 seconds, errors = timed(partial(rival.run, rival.seeds), 2)
             if seconds < best:
-                best, threads = seconds, name
+                best = seconds
+                threads = name
         scaled = f", {rival.seeds} seeds scaled" if rival.seeds < seeds else ""
         label = f"NumPy, {rival.label}, {threads}{scaled}"
         rows.append((label, best * seeds / rival.seeds, np.mean(errors), rival.dtype))
@@ -132,12 +140,12 @@ def compare(study: Study, seeds: int) -> list[str]:
     for label, seconds, error, dtype in rows:
         lines.append(
             f"{label:76s} {dtype:>8s} {seconds:8.3f} {seconds / seeds / study.rounds * 1e6:9.2f} "
-            f"{seconds / whole:8.1f}x {error:9.2e}"
+            f"{seconds / ours:8.1f}x {error:9.2e}"
         )
     rival = min(seconds for label, seconds, *_ in rows if label.startswith("NumPy"))
     flops, moved = study.work
-    rate = seeds / whole
-    lines.append(f"best NumPy / fljax: {rival / whole:.1f}x;  both cores: {alone / whole:.2f}x one")
+    rate = seeds / ours
+    lines.append(f"best NumPy / fljax: {rival / ours:.1f}x;  both cores: {alone / ours:.2f}x one")
     lines.append(
         f"counted per seed: {flops / 1e6:.0f} Mflop, {moved / 1e6:.0f} MB touched "
         f"-> {flops * rate / 1e9:.1f} GFLOP/s and {moved * rate / 1e9:.1f} GB/s achieved"
@@ -147,7 +155,7 @@ def compare(study: Study, seeds: int) -> list[str]:
 
 def final(name: str) -> Callable[[Any], float]:
     """The mean over seeds of a metric's last record."""
-    return lambda found: float(found[name].isel(round=-1).mean())
+    return lambda results: float(results[name].isel(round=-1).mean())
 
 
 def vectorized(run: Callable[..., Any], seeds: int, *forms: str) -> list[Rival]:
@@ -167,10 +175,10 @@ def vectorized(run: Callable[..., Any], seeds: int, *forms: str) -> list[Rival]:
 
 def admm(seeds: int, few: int) -> Study:
     k, n, d = ADMM.values()
-    given = {"penalty": PENALTY, "step": STEP, "total": TOTAL, "decay": DECAY, "bound": BOUND}
-    given |= {**ADMM, "rounds": ROUNDS}
+    settings = {"penalty": PENALTY, "step": STEP, "total": TOTAL, "decay": DECAY, "bound": BOUND}
+    settings |= {**ADMM, "rounds": ROUNDS}
     run, loop = (
-        partial(f, **given) for f in (numpy_side.private_admm, numpy_side.private_admm_loop)
+        partial(f, **settings) for f in (numpy_side.private_admm, numpy_side.private_admm_loop)
     )
     # Gram product, one pass for the gradient bound, one mixing; the data and their Gram matrices.
     flops = 2 * k * d * d + 2 * k * n * d + 2 * k * k * d + 30 * k * d
@@ -193,9 +201,9 @@ def descent(seeds: int, few: int) -> Study:
     k, n, d = DESCENT.values()
     # The pooled Gram matrix of data that are written and read once, one product with it a round.
     work = (2 * k * n * d * d + 2 * ROUNDS * d * d, 8 * k * n * d + 4 * ROUNDS * d * d)
-    given = {**DESCENT, "rounds": ROUNDS, "step": DESCENT_STEP}
-    run = partial(numpy_side.federated_descent, **given)
-    loop = partial(numpy_side.federated_descent_loop, **given)
+    settings = {**DESCENT, "rounds": ROUNDS, "step": DESCENT_STEP}
+    run = partial(numpy_side.federated_descent, **settings)
+    loop = partial(numpy_side.federated_descent_loop, **settings)
     return Study(
         "Federated gradient descent (least squares, K=100, N=50, D=32)",
         federated_descent,
@@ -211,7 +219,7 @@ def descent(seeds: int, few: int) -> Study:
 
 def softmax(seeds: int, few: int) -> Study:
     pixels, labels = SOFTMAX.data()
-    given = {
+    settings = {
         "rounds": SOFTMAX.rounds,
         "features": pixels,
         "labels": labels,
@@ -227,18 +235,20 @@ def softmax(seeds: int, few: int) -> Study:
         "Federated averaging (softmax 784-10, 10 of 100 clients, 30 steps of 20 samples)",
         softmax_averaging,
         SOFTMAX.rounds,
-        lambda found: final("objective")(found) / SOFTMAX.clients,
+        lambda results: final("objective")(results) / SOFTMAX.clients,
         [
             *(
                 Rival(
                     f"participants of {block} seed{'s' * (block > 1)} side by side",
-                    partial(numpy_side.averaging, **given, block=block),
+                    partial(numpy_side.averaging, **settings, block=block),
                     "float32",
                     min(seeds, 4),
                 )
                 for block in (1, 4)
             ),
-            Rival("client by client", partial(numpy_side.averaging_loop, **given), "float32", few),
+            Rival(
+                "client by client", partial(numpy_side.averaging_loop, **settings), "float32", few
+            ),
         ],
         (4 * visited * wide, 4 * moved),
     )
@@ -263,8 +273,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text + "\n")
+        replace_file(Path(arguments.out), text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Importance sampling and noise between peers (Rizk 2023), in fljax and in NumPy.
 
-Figure 2.1: 300 clients of 100 samples, of which six take one to five steps a round on one to ten
+Figure 2.1: 300 clients of 100 samples; six clients a round take one to five steps on one to ten
 samples each; federated averaging and three rules of importance sampling. Figure 4.4: 30 peers
 adapt, then combine, on single samples, without noise and with three kinds of it. Both sides have
 the same data (and network), drawn once, and draw clients, batches and noise for themselves; the
@@ -21,12 +21,17 @@ import fljax as fl
 from experiments.benchmarks import numpy_multiagent as rival
 from experiments.benchmarks.machine import best_of, header
 from fljax.algorithms import ATC, Algorithm, FedAvg, ISFedAvg
-from fljax.batches import Uniform
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, Noise, PerEdge
-from fljax.study.machine import cores
+from fljax.problems.batches import Uniform
+from fljax.study.block_sizes import cores
 
-CLIENTS, PEERS, SAMPLES, DIM = 300, 30, 100, 2
-DRAWN, MOST_SAMPLES, MOST_STEPS = 6, 10, 5
+CLIENTS = 300
+PEERS = 30
+SAMPLES = 100
+DIM = 2
+DRAWN = 6
+MOST_SAMPLES = 10
+MOST_STEPS = 5
 RECORD_EVERY = 10
 #: Runs that NumPy takes side by side: of 1, 5, 20 and 100 the fastest, by rule.
 TOGETHER = {"full": 1}
@@ -36,7 +41,7 @@ class Method(NamedTuple):
     """One line of the table."""
 
     scenario: Callable[..., fl.Simulation]
-    given: dict[str, Any]  # of it, beside the problem
+    given: dict[str, Any]  # its arguments besides the problem
     best: Callable[..., np.ndarray]  # (runs, rounds, seed, every) -> [runs, records]
     plain: Callable[..., np.ndarray]
     together: int  # runs of the best form
@@ -80,9 +85,10 @@ def methods() -> dict[str, Method]:
     rng = np.random.default_rng(1)
     sizes = rng.integers(1, MOST_SAMPLES + 1, CLIENTS)
     steps = rng.integers(1, MOST_STEPS + 1, CLIENTS)
-    strength, floor = 0.001, 1e-3
+    strength = 0.001
+    floor = 1e-3
     data = problem(CLIENTS, strength, spread=1.0)
-    given = rival.Federated(
+    setting = rival.Federated(
         np.asarray(data.features),
         np.asarray(data.targets),
         sizes,
@@ -93,7 +99,8 @@ def methods() -> dict[str, Method]:
         floor,
         np.asarray(fl.problems.optimum(data)),
     )
-    batch, longest = tuple(sizes.tolist()), tuple(steps.tolist())
+    batch = tuple(sizes.tolist())
+    longest = tuple(steps.tolist())
     result = {}
     for name, rule in {"FedAvg": None, "ISFedAvg, optimal": "optimal", "ISFedAvg, full": "full",
                        "ISFedAvg, sampled": "sampled"}.items():  # fmt: skip
@@ -111,11 +118,12 @@ def methods() -> dict[str, Method]:
         result[name] = Method(
             federated,
             {"problem": data, "algorithm": algorithm},
-            partial(rival.federated_best, given, rule),
-            partial(rival.federated_plain, given, rule),
+            partial(rival.federated_best, setting, rule),
+            partial(rival.federated_plain, setting, rule),
             TOGETHER.get(rule or "", 100),
         )
-    variance, strength = 0.01, 0.01
+    variance = 0.01
+    strength = 0.01
     data = problem(PEERS, strength, spread=0.5)
     network = fl.graphs.random_connected(fl.random_key(1), PEERS, mean_degree=4)
     peers = rival.Peers(
@@ -179,10 +187,11 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
     ]
     for name, method in methods().items():
         ours = study(method, seeds, rounds)
-        both = best_of(lambda m=method: study(m, seeds, rounds)) / seeds
+        all_cores = best_of(lambda m=method: study(m, seeds, rounds)) / seeds
         study(method, seeds, rounds, workers=1)
         alone = best_of(lambda m=method: study(m, seeds, rounds, workers=1)) / seeds
-        theirs, times = ours, []
+        theirs = ours
+        times = []
         for threads in sorted({1, cores()}):
             with threadpool_limits(threads, user_api="blas"):
                 theirs = best(method, seeds, rounds)
@@ -190,26 +199,30 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
         plain = partial(method.plain, few, rounds, 0, RECORD_EVERY)
         errors = plain()
         slow = best_of(plain, 1) / few
-        row = np.array([both, alone, min(times), slow]) / rounds * 1e6
+        row = np.array([all_cores, alone, min(times), slow]) / rounds * 1e6
         lines.append(_line(name, row, *(_level(e) for e in (ours, theirs, errors))))
         print(lines[-1], flush=True)
     return lines
 
 
 def _level(errors: np.ndarray) -> str:
-    """Of the last half of the rounds, in dB, with its standard error over runs."""
-    each = errors[:, errors.shape[1] // 2 :].mean(1)
-    spread = each.std(ddof=1) / len(each) ** 0.5 / each.mean() if len(each) > 1 else np.nan
-    return f"{10 * np.log10(each.mean()):.2f}({10 / np.log(10) * spread:.2f})"
+    """The mean error over the last half of the rounds, dB, with its standard error over runs."""
+    run_means = errors[:, errors.shape[1] // 2 :].mean(1)
+    spread = (
+        run_means.std(ddof=1) / len(run_means) ** 0.5 / run_means.mean()
+        if len(run_means) > 1
+        else np.nan
+    )
+    return f"{10 * np.log10(run_means.mean()):.2f}({10 / np.log(10) * spread:.2f})"
 
 
 def _line(name: str, row: np.ndarray, *errors: str) -> str:
-    both, alone, theirs, plain = row
+    all_cores, alone, theirs, plain = row
     cells = (
-        f"{both:.1f}",
+        f"{all_cores:.1f}",
         f"{alone:.1f}",
-        f"{theirs:.1f} ({theirs / both:.1f}x)",
-        f"{plain:.0f} ({plain / both:.0f}x)",
+        f"{theirs:.1f} ({theirs / all_cores:.1f}x)",
+        f"{plain:.0f} ({plain / all_cores:.0f}x)",
         *errors,
     )
     return f"{name:24s}" + "".join(f"{c:>16s}" for c in cells)
@@ -220,9 +233,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--plain-seeds", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1000)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(header())
-    compare(asked.seeds, asked.plain_seeds, asked.rounds)
+    compare(options.seeds, options.plain_seeds, options.rounds)
 
 
 if __name__ == "__main__":

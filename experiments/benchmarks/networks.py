@@ -1,9 +1,9 @@
-"""GTV minimization on large networks, beside SciPy's sparse solvers and CVXPY on one objective.
+"""GTV minimization on large networks, compared with SciPy's sparse solvers and CVXPY.
 
-Accuracy stands beside time: the distance of the models from the best that any side found, relative
-to their size, and how far the objective is above the lowest. What an iteration computes and moves
-is counted by hand and compared with what the machine can do; memory is the compiler's own account.
-Double precision; every time but the first of each program, which compiles.
+Times are reported with accuracy: the distance of the models from the best solution of any solver,
+relative to their norm, and the objective's excess over the lowest. Flops and traffic of an
+iteration are counted by hand and compared with the machine's limits; memory is the compiler's
+estimate. Double precision; the first call of each program compiles and is not timed.
 
     python -m experiments.benchmarks.networks [--quick] [--nodes K] [--out FILE]
 """
@@ -23,17 +23,20 @@ from scipy.sparse import linalg
 
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header, update_bandwidth
-from fljax._devices import configured
+from fljax._core.devices import configured
+from fljax._core.storage import replace_file
 from fljax.problems import GTVMin, LeastSquares, Norm, Problem, SquaredNorm
 
-SAMPLES, DIM, CLUSTERS = 20, 10, 5
+SAMPLES = 20
+DIM = 10
+CLUSTERS = 5
 WORD = 8  # bytes of a number
 TOLERANCE = 1e-12  # relative residual asked of the iterative solvers
 TITLES = f"{'':44s}{'seconds':>10s}{'iterations':>12s}{'distance':>11s}{'above':>11s}"
 
 
-class Found(NamedTuple):
-    """What one side found."""
+class Solution(NamedTuple):
+    """One side's result."""
 
     label: str
     seconds: float
@@ -54,7 +57,7 @@ def instance(network: fl.graphs.Graph, dim: int = DIM, samples: int = SAMPLES) -
 
 
 def networks(nodes: int) -> dict[str, fl.graphs.Graph]:
-    """One that is easy to mix on, and one with a long way across."""
+    """A network with fast mixing, and one with a large diameter."""
     side = round(nodes**0.5)
     return {
         "random": fl.graphs.random_connected(jax.random.key(0), nodes=nodes, mean_degree=6),
@@ -65,18 +68,20 @@ def networks(nodes: int) -> dict[str, fl.graphs.Graph]:
 # The same objective by each side ------------------------------------------------------------------
 
 
-def by_fljax(coupled: GTVMin) -> Found:
+def by_fljax(coupled: GTVMin) -> Solution:
     def solve() -> Any:
         return coupled.solution(TOLERANCE)
 
     result = solve()
-    return Found("fljax", best_of(solve), int(result.iterations), np.asarray(result.models))
+    return Solution("fljax", best_of(solve), int(result.iterations), np.asarray(result.models))
 
 
 def system(coupled: GTVMin) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
     """SciPy's matrix of ``K D`` unknowns, the right side, and the blocks of its nodes."""
-    problem, graph = coupled.problem, coupled.network
-    nodes, dim = problem.clients, problem.dim
+    problem = coupled.problem
+    graph = coupled.network
+    nodes = problem.clients
+    dim = problem.dim
     x, y, weights = (np.asarray(a) for a in (problem.features, problem.targets, problem.weights))
     blocks = 2 * np.einsum("kn,knp,knq->kpq", weights, x, x, optimize=True)
     right = 2 * np.einsum("kn,kn,knp->kp", weights, y, x, optimize=True).reshape(-1)
@@ -86,18 +91,18 @@ def system(coupled: GTVMin) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
     adjacency = adjacency + adjacency.T
     degree = adjacency.sum(axis=1)
     blocks = blocks + degree[:, None, None] * np.eye(dim)
-    each = np.arange(nodes)
-    own = sparse.bsr_array((blocks, each, np.append(each, nodes)), (nodes * dim,) * 2)
-    return (own - sparse.kron(adjacency, sparse.eye_array(dim))).tocsr(), right, blocks
+    index = np.arange(nodes)
+    diagonal = sparse.bsr_array((blocks, index, np.append(index, nodes)), (nodes * dim,) * 2)
+    return (diagonal - sparse.kron(adjacency, sparse.eye_array(dim))).tocsr(), right, blocks
 
 
-def timed(label: str, solve: Callable[[], tuple[np.ndarray, int | None]], shape: Any) -> Found:
+def timed(label: str, solve: Callable[[], tuple[np.ndarray, int | None]], shape: Any) -> Solution:
     began = time.perf_counter()
     models, iterations = solve()
-    return Found(label, time.perf_counter() - began, iterations, models.reshape(shape))
+    return Solution(label, time.perf_counter() - began, iterations, models.reshape(shape))
 
 
-def by_scipy(coupled: GTVMin, direct: bool) -> list[Found]:
+def by_scipy(coupled: GTVMin, direct: bool) -> list[Solution]:
     """Conjugate gradients, plain and by blocks, and a factorization; assembling is not timed."""
     matrix, right, blocks = system(coupled)
     shape = blocks.shape[:2]
@@ -129,17 +134,20 @@ def by_scipy(coupled: GTVMin, direct: bool) -> list[Found]:
     return result
 
 
-def by_cvxpy(coupled: GTVMin) -> list[Found]:
-    """Interior points and a first-order method, of what CVXPY makes of the objective."""
-    problem, graph = coupled.problem, coupled.network
-    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+def by_cvxpy(coupled: GTVMin) -> list[Solution]:
+    """An interior-point and a first-order method on CVXPY's form of the objective."""
+    problem = coupled.problem
+    graph = coupled.network
+    x = np.asarray(problem.features)
+    y = np.asarray(problem.targets)
     nodes, samples, dim = x.shape
     w = cp.Variable((nodes, dim))
     rows = sparse.block_diag(list(x), format="csr") / samples**0.5
     total = cp.sum_squares(rows @ cp.vec(w, order="C") - y.reshape(-1) / samples**0.5)
     near, far = graph.edges.T
-    each, ones = np.arange(len(near)), np.ones(len(near))
-    ends = [sparse.csr_array((ones, (each, end)), (len(near), nodes)) for end in (near, far)]
+    index = np.arange(len(near))
+    unit = np.ones(len(near))
+    ends = [sparse.csr_array((unit, (index, end)), (len(near), nodes)) for end in (near, far)]
     away = ends[0] - ends[1]
     weight = float(coupled.coupling) * graph.edge_weights()
     if isinstance(coupled.penalty, Norm):
@@ -153,12 +161,12 @@ def by_cvxpy(coupled: GTVMin) -> list[Found]:
         task.solve(solver=name, **options)
         seconds = time.perf_counter() - began
         result.append(
-            Found(f"cvxpy, {name}", seconds, task.solver_stats.num_iters, np.asarray(w.value))
+            Solution(f"cvxpy, {name}", seconds, task.solver_stats.num_iters, np.asarray(w.value))
         )
     return result
 
 
-def compared(coupled: GTVMin, sides: list[Found]) -> list[str]:
+def compared(coupled: GTVMin, sides: list[Solution]) -> list[str]:
     """A line each, measured from the lowest objective of all."""
     heights = [float(coupled.objective(jnp.asarray(side.models))) for side in sides]
     best = sides[int(np.argmin(heights))].models
@@ -177,47 +185,51 @@ def compared(coupled: GTVMin, sides: list[Found]) -> list[str]:
 
 
 def slots(graph: fl.graphs.Graph) -> float:
-    """Places of the neighbor table that a sum visits, of all nodes together."""
+    """The number of slots of the neighbor table that a sum visits."""
     return sum(float(np.prod(part.weights.shape)) for part in graph.entries.parts)
 
 
 def flops(coupled: GTVMin) -> float:
-    """Of an iteration of conjugate gradients: two products of a node's block, one sum over its
-    neighbors, the model that all share, six passes over vectors.
+    """Flops of an iteration of conjugate gradients: two products with a node's block, one sum over
+    its neighbors, the shared model, six passes over vectors.
     """
-    nodes, dim = coupled.problem.clients, coupled.problem.dim
+    nodes = coupled.problem.clients
+    dim = coupled.problem.dim
     return 4 * nodes * dim**2 + 2 * slots(coupled.network) * dim + 16 * nodes * dim
 
 
 def moved(coupled: GTVMin) -> float:
     """Bytes of the same: both blocks, the table and its gathers once, twelve vectors."""
-    nodes, dim = coupled.problem.clients, coupled.problem.dim
+    nodes = coupled.problem.clients
+    dim = coupled.problem.dim
     table = slots(coupled.network)
     return WORD * (2 * nodes * dim**2 + table * (1 + dim) + 12 * nodes * dim) + 4 * table
 
 
 def memory(coupled: GTVMin) -> tuple[int, int]:
-    """Bytes of what is given, and of what the compiled solver needs besides."""
+    """Bytes of the solver's arguments, and of its further memory."""
 
     def solve(problem: Problem, network: fl.graphs.Graph, coupling: jax.Array) -> Any:
         return GTVMin(problem, network, coupling, coupled.penalty).solution()
 
-    given = (coupled.problem, coupled.network, jnp.asarray(coupled.coupling))
-    result = jax.jit(solve).lower(*given).compile().memory_analysis()
+    arguments = (coupled.problem, coupled.network, jnp.asarray(coupled.coupling))
+    result = jax.jit(solve).lower(*arguments).compile().memory_analysis()
     return result.argument_size_in_bytes, result.temp_size_in_bytes + result.output_size_in_bytes
 
 
 def batched(coupled: GTVMin, couplings: np.ndarray) -> tuple[float, float]:
-    """Seconds of so many couplings as one program, and one after the other."""
+    """Seconds for all couplings in one vectorized program, and one after the other."""
 
     def solve(problem: Problem, network: fl.graphs.Graph, coupling: jax.Array) -> jax.Array:
         return GTVMin(problem, network, coupling, coupled.penalty).solution(TOLERANCE).models
 
-    one, many = jax.jit(solve), jax.jit(jax.vmap(solve, (None, None, 0)))
-    given, values = (coupled.problem, coupled.network), jnp.asarray(couplings)
-    jax.block_until_ready((many(*given, values), one(*given, values[0])))
-    together = best_of(lambda: many(*given, values))
-    return together, best_of(lambda: [one(*given, value) for value in values])
+    single = jax.jit(solve)
+    many = jax.jit(jax.vmap(solve, (None, None, 0)))
+    arguments = (coupled.problem, coupled.network)
+    values = jnp.asarray(couplings)
+    jax.block_until_ready((many(*arguments, values), single(*arguments, values[0])))
+    together = best_of(lambda: many(*arguments, values))
+    return together, best_of(lambda: [single(*arguments, value) for value in values])
 
 
 # The report ------------------------------------------------------------------------------------
@@ -232,7 +244,8 @@ def report(nodes: int, small: int, quick: bool) -> list[str]:
 
     bandwidth = update_bandwidth(2**24)
     for name, graph in networks(nodes).items():
-        edges, coupled = int(graph.edge_count()), GTVMin(instance(graph), graph, 1.0)
+        edges = int(graph.edge_count())
+        coupled = GTVMin(instance(graph), graph, 1.0)
         # On a random network a factorization fills up: tens of gigabytes at ten thousand nodes.
         direct = name == "grid" or graph.nodes <= 500
         say(
@@ -241,15 +254,15 @@ def report(nodes: int, small: int, quick: bool) -> list[str]:
         )
         sides = [by_fljax(coupled), *by_scipy(coupled, direct)]
         say(*compared(coupled, sides))
-        each = sides[0].seconds / sides[0].iterations  # pyright: ignore[reportOperatorIssue]
-        rates = moved(coupled) / each / 1e9, flops(coupled) / each / 1e9
+        cost = sides[0].seconds / sides[0].iterations  # pyright: ignore[reportOperatorIssue]
+        rates = moved(coupled) / cost / 1e9, flops(coupled) / cost / 1e9
         say(
             f"an iteration: {flops(coupled) / 1e6:.1f} Mflop and {moved(coupled) / 1e6:.1f} MB by "
-            f"hand, {each * 1e3:.2f} ms all in -> {rates[1]:.1f} GFLOP/s, {rates[0]:.1f} GB/s "
+            f"hand, {cost * 1e3:.2f} ms all in -> {rates[1]:.1f} GFLOP/s, {rates[0]:.1f} GB/s "
             f"of {bandwidth / 1e9:.0f} GB/s at 16 MiB"
         )
-        together, apart = batched(coupled, np.geomspace(0.01, 100, 8))
-        say(f"eight couplings as one program {together:.3f} s, one by one {apart:.3f} s")
+        together, serial = batched(coupled, np.geomspace(0.01, 100, 8))
+        say(f"eight couplings as one program {together:.3f} s, one by one {serial:.3f} s")
         lasso = GTVMin(coupled.problem, graph, 0.5, Norm())
         solve = lambda lasso=lasso: lasso.solution(1e-10, 20_000)  # noqa: E731
         result = solve()
@@ -268,9 +281,11 @@ def report(nodes: int, small: int, quick: bool) -> list[str]:
     for count in (nodes, 10 * nodes):
         graph = networks(count)["random"]
         coupled = GTVMin(instance(graph), graph, 1.0)
-        given, needed = memory(coupled)
+        argument_bytes, needed = memory(coupled)
         edges = int(graph.edge_count())
-        text = f"{count:9,d} nodes, {edges:9,d} edges: {given / 1e6:9.1f} {needed / 1e6:9.1f}"
+        text = (
+            f"{count:9,d} nodes, {edges:9,d} edges: {argument_bytes / 1e6:9.1f} {needed / 1e6:9.1f}"
+        )
         if not quick:
             side = by_fljax(coupled)
             text += f"   {needed / edges:.0f} bytes an edge; {side.seconds:.2f} s"
@@ -290,7 +305,7 @@ def main() -> None:
     with configured("jax_enable_x64", True):
         lines = report(nodes, small, arguments.quick)
     if arguments.out:
-        Path(arguments.out).write_text("\n".join([head, *lines]) + "\n")
+        replace_file(Path(arguments.out), "\n".join([head, *lines]) + "\n")
 
 
 if __name__ == "__main__":

@@ -50,22 +50,24 @@ def private_admm_loop(seeds, rounds, clients, samples, dim, penalty, step, total
         neighbors = [np.flatnonzero(row) for row in adjacency]
         x, y = (a[0] for a in linear_data(rng, 1, clients, samples, dim, np.float64))
         optimum = ridge_optimum(x, y)
-        heard, dual = np.zeros((clients, dim)), np.zeros((clients, dim))
+        received = np.zeros((clients, dim))
+        dual = np.zeros((clients, dim))
         for n in range(1, rounds + 1):
             eta = step / n**0.5
             rho = total * decay ** (rounds - n) * (1 - decay) / (1 - decay**rounds)
-            model, said = np.zeros((clients, dim)), np.zeros((clients, dim))
+            model = np.zeros((clients, dim))
+            sent = np.zeros((clients, dim))
             for k in range(clients):
-                gradient = 2 / samples * x[k].T @ (x[k] @ heard[k] - y[k])
-                gradient += 2 / clients * heard[k]
-                pull = sum(heard[k] + heard[m] for m in neighbors[k])
+                gradient = 2 / samples * x[k].T @ (x[k] @ received[k] - y[k])
+                gradient += 2 / clients * received[k]
+                mixed = sum(received[k] + received[m] for m in neighbors[k])
                 curvature = 2 * penalty * len(neighbors[k]) + 1 / eta
-                model[k] = (heard[k] / eta + penalty * pull - dual[k] - gradient) / curvature
+                model[k] = (received[k] / eta + penalty * mixed - dual[k] - gradient) / curvature
                 sigma = 2 * bound / (samples * curvature) / (2 * rho) ** 0.5
-                said[k] = model[k] + sigma * rng.standard_normal(dim)
-            heard = said
+                sent[k] = model[k] + sigma * rng.standard_normal(dim)
+            received = sent
             for k in range(clients):
-                dual[k] += penalty * sum(heard[k] - heard[m] for m in neighbors[k])
+                dual[k] += penalty * sum(received[k] - received[m] for m in neighbors[k])
         errors.append(((model - optimum) ** 2).sum() / (optimum**2).sum())
     return np.asarray(errors)
 
@@ -73,7 +75,8 @@ def private_admm_loop(seeds, rounds, clients, samples, dim, penalty, step, total
 def ridge_optimum(x, y):
     """Centralized ridge solution of equally sized clients, strength 1."""
     _, samples, dim = x.shape
-    x, y = x.reshape(-1, dim).astype(np.float64), y.reshape(-1).astype(np.float64)
+    x = x.reshape(-1, dim).astype(np.float64)
+    y = y.reshape(-1).astype(np.float64)
     return np.linalg.solve(x.T @ x / samples + np.eye(dim), x.T @ y / samples)
 
 
@@ -90,27 +93,29 @@ def private_admm(
         x, y = linear_data(rng, block, clients, samples, dim, dtype)
         if form == "gram":
             quadratic, moment = gram(x, y)
-        transposed, scale = np.swapaxes(x, -1, -2), dtype(2 / samples)
+        transposed = np.swapaxes(x, -1, -2)
+        scale = dtype(2 / samples)
         optimum = np.stack([ridge_optimum(*pair) for pair in zip(x, y, strict=True)])
-        heard = np.zeros((block, clients, dim), dtype)
-        dual, neighbors = np.zeros_like(heard), np.zeros_like(heard)
+        received = np.zeros((block, clients, dim), dtype)
+        dual = np.zeros_like(received)
+        neighbors = np.zeros_like(received)
         rho = total * decay ** (rounds - np.arange(1, rounds + 1))
         rho *= (1 - decay) / (1 - decay**rounds)
         for n in range(1, rounds + 1):
             inverse_eta = dtype(n**0.5 / step)
             if form == "gram":
-                gradient = (quadratic @ heard[..., None])[..., 0] - moment
+                gradient = (quadratic @ received[..., None])[..., 0] - moment
             else:
-                residual = x @ heard[..., None] - y[..., None]
+                residual = x @ received[..., None] - y[..., None]
                 gradient = scale * (transposed @ residual)[..., 0]
-            gradient += dtype(2 / clients) * heard
+            gradient += dtype(2 / clients) * received
             curvature = dtype(2 * penalty) * degree + inverse_eta
-            pull = dtype(penalty) * (degree * heard + neighbors)
-            model = (inverse_eta * heard + pull - dual - gradient) / curvature
+            penalized = dtype(penalty) * (degree * received + neighbors)
+            model = (inverse_eta * received + penalized - dual - gradient) / curvature
             sigma = dtype(2 * bound / samples / (2 * rho[n - 1]) ** 0.5) / curvature
-            heard = model + sigma * rng.standard_normal(model.shape, dtype)
-            neighbors = adjacency @ heard
-            dual += dtype(penalty) * (degree * heard - neighbors)
+            received = model + sigma * rng.standard_normal(model.shape, dtype)
+            neighbors = adjacency @ received
+            dual += dtype(penalty) * (degree * received - neighbors)
         distance = ((model - optimum[:, None]) ** 2).sum((1, 2))
         errors.append(distance / (optimum**2).sum(1))
     return np.concatenate(errors)[:seeds]
@@ -135,7 +140,8 @@ def federated_descent_loop(seeds, rounds, clients, samples, dim, step):
 
 
 def least_squares_optimum(x, y):
-    x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1)
+    x = x.reshape(-1, x.shape[-1])
+    y = y.reshape(-1)
     return np.linalg.solve((x.T @ x).astype(np.float64), (x.T @ y).astype(np.float64))
 
 
@@ -150,7 +156,8 @@ def federated_descent(seeds, rounds, clients, samples, dim, step, *, block, dtyp
         rng = np.random.default_rng(start)
         x, y = linear_data(rng, block, clients, samples, dim, dtype)
         optimum = np.stack([least_squares_optimum(*pair) for pair in zip(x, y, strict=True)])
-        transposed, scale = np.swapaxes(x, -1, -2), dtype(2 / samples)
+        transposed = np.swapaxes(x, -1, -2)
+        scale = dtype(2 / samples)
         if form == "gram":
             quadratic, moment = gram(x, y)
         elif form == "pooled":
@@ -175,7 +182,8 @@ def averaging_loop(seeds, rounds, features, labels, per_round, batch, step):
     """Federated averaging of softmax regression, client by client: what fits its cache stays."""
     clients, samples, width = features.shape
     onehot = np.eye(labels.max() + 1, dtype=np.float32)[labels]
-    scale, errors = np.float32(step / batch), []
+    scale = np.float32(step / batch)
+    errors = []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         server = np.zeros((onehot.shape[-1], width), np.float32)
@@ -198,8 +206,11 @@ def averaging(seeds, rounds, features, labels, per_round, batch, step, *, block)
     """The same with the participants of ``block`` seeds side by side."""
     clients, samples, width = features.shape
     onehot = np.eye(labels.max() + 1, dtype=np.float32)[labels].reshape(clients * samples, -1)
-    rows, classes = features.reshape(-1, width), onehot.shape[-1]
-    scale, errors, active = np.float32(step / batch), [], block * per_round
+    rows = features.reshape(-1, width)
+    classes = onehot.shape[-1]
+    scale = np.float32(step / batch)
+    errors = []
+    active = block * per_round
     x = np.empty((active, batch, width), np.float32)
     residual = np.empty((active, batch, classes), np.float32)
     gradient = np.empty((active, classes, width), np.float32)

@@ -1,10 +1,10 @@
 """Rizk 2023 in NumPy: importance sampling (figure 2.1), and noise between peers (figure 4.4).
 
-The *best* form has the care of the library: runs are stacked, only what takes part is gathered, a
-client's probabilities are put in line once a round, only rows that have ones beyond their cap are
-capped again, only edges that are there draw noise. The *plain* form is what one writes first with
-all clients in one array: every client computes in every step, those who take no part are left out
-of the mean, and runs follow each other. float32 throughout.
+The *best* form has the library's optimizations: runs are stacked, only participants are gathered,
+a client's probabilities are accumulated once a round, only rows with values above their cap are
+capped again, only present edges draw noise. The *plain* form is the straightforward one with all
+clients in one array: every client computes in every step, absent ones are left out of the mean,
+and runs follow each other. float32 throughout.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Peers(NamedTuple):
 
     features: np.ndarray  # [K, N, D]
     targets: np.ndarray  # [K, N]
-    weights: np.ndarray  # [K, K], row k what k gives to others' models
+    weights: np.ndarray  # [K, K], row k: client k's weights of others' models
     step_size: float
     strength: float
     variance: float
@@ -43,14 +43,15 @@ class Peers(NamedTuple):
 # Probabilities ------------------------------------------------------------------------------------
 
 
-def kept(law: np.ndarray, most: np.ndarray | float, floor: float) -> np.ndarray:
-    """A share of the probabilities uniform, none beyond ``most``."""
-    law = law * SINGLE(1 - floor) + SINGLE(floor / law.shape[-1])
-    most = np.broadcast_to(np.asarray(most, SINGLE), law.shape[:-1])
-    at = (law.max(-1) > most).nonzero()
+def capped(chances: np.ndarray, most: np.ndarray | float, floor: float) -> np.ndarray:
+    """Probabilities mixed with a uniform share ``floor`` and capped at ``most``."""
+    chances = chances * SINGLE(1 - floor) + SINGLE(floor / chances.shape[-1])
+    most = np.broadcast_to(np.asarray(most, SINGLE), chances.shape[:-1])
+    at = (chances.max(-1) > most).nonzero()
     if not len(at[0]):
-        return law
-    rows, top = law[at], most[at][:, None]
+        return chances
+    rows = chances[at]
+    top = most[at][:, None]
     beyond = rows > top
     while True:
         rest = np.where(beyond, 0, rows).sum(-1, keepdims=True)
@@ -60,39 +61,41 @@ def kept(law: np.ndarray, most: np.ndarray | float, floor: float) -> np.ndarray:
         if (more == beyond).all():
             break
         beyond = more
-    law[at] = np.where(beyond, top, scaled)
-    return law
+    chances[at] = np.where(beyond, top, scaled)
+    return chances
 
 
-def in_line(order: np.ndarray, law: np.ndarray, points: np.ndarray, count: np.ndarray):
-    """The units of each row on whose pieces its points fall."""
-    ends = np.cumsum(np.take_along_axis(law, order, -1), -1)
+def systematic_sample(
+    order: np.ndarray, chances: np.ndarray, points: np.ndarray, count: np.ndarray
+):
+    """Systematic sampling: for each row, the units whose intervals contain its points."""
+    ends = np.cumsum(np.take_along_axis(chances, order, -1), -1)
     ends *= count[..., None] / ends[..., -1:]
-    place = np.count_nonzero(ends[..., None, :] <= points[..., None], axis=-1)
-    return np.take_along_axis(order, np.minimum(place, law.shape[-1] - 1), -1)
+    index = np.count_nonzero(ends[..., None, :] <= points[..., None], axis=-1)
+    return np.take_along_axis(order, np.minimum(index, chances.shape[-1] - 1), -1)
 
 
-def weighed(
-    order: np.ndarray, law: np.ndarray, points: np.ndarray, size: np.ndarray, there: np.ndarray
+def weighted_rows(
+    order: np.ndarray, chances: np.ndarray, points: np.ndarray, size: np.ndarray, valid: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows ``[R, L, E, B]`` that the points fall on, and what their gradients are summed with."""
-    rows = in_line(order, law, points.reshape(*size.shape, -1), size)
-    probability = np.take_along_axis(law, rows, -1).reshape(points.shape)
-    share = there[:, :, None] / (size[..., None, None] * law.shape[-1] * probability)
+    """Sampled rows ``[R, L, E, B]``, and the weights of their gradients."""
+    rows = systematic_sample(order, chances, points.reshape(*size.shape, -1), size)
+    probability = np.take_along_axis(chances, rows, -1).reshape(points.shape)
+    share = valid[:, :, None] / (size[..., None, None] * chances.shape[-1] * probability)
     return rows.reshape(points.shape), share
 
 
 def orders(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> np.ndarray:
-    """Random orders of so many units: numbers and indices in one word, sorted."""
+    """Random permutations, by sorting words of random high bits and the index in the low bits."""
     low = np.uint32(2 ** (size - 1).bit_length() - 1)
-    words = rng.integers(2**32, size=(*shape, size), dtype=np.uint32)
-    words = (words & ~low) | np.arange(size, dtype=np.uint32)
-    words.sort(-1)
-    return (words & low).astype(np.int64)
+    packed = rng.integers(2**32, size=(*shape, size), dtype=np.uint32)
+    packed = (packed & ~low) | np.arange(size, dtype=np.uint32)
+    packed.sort(-1)
+    return (packed & low).astype(np.int64)
 
 
 def equal_chances(rng: np.random.Generator, runs: int, clients: int, count: int) -> np.ndarray:
-    """``[R, L]`` different clients; rows that have one twice are drawn again."""
+    """``[R, L]`` distinct clients; rows with a repeated client are drawn again."""
     chosen = rng.integers(clients, size=(runs, count))
     while True:
         ordered = np.sort(chosen, 1)
@@ -102,13 +105,15 @@ def equal_chances(rng: np.random.Generator, runs: int, clients: int, count: int)
         chosen[bad] = rng.integers(clients, size=(len(bad), count))
 
 
-def shared(law: np.ndarray, rows: np.ndarray, values: np.ndarray, there: np.ndarray) -> None:
-    """Those drawn share what they had by their values; none is drawn twice."""
-    had = np.where(there, np.take_along_axis(law, rows, -1), 0)
-    total = np.where(there, values, 0).sum(-1, keepdims=True)
+def redistribute(
+    chances: np.ndarray, rows: np.ndarray, values: np.ndarray, valid: np.ndarray
+) -> None:
+    """Redistribute the drawn units' total probability among them by their values, in place."""
+    had = np.where(valid, np.take_along_axis(chances, rows, -1), 0)
+    total = np.where(valid, values, 0).sum(-1, keepdims=True)
     new = had.sum(-1, keepdims=True) * values / np.where(total > 0, total, 1)
-    where = (there & (total > 0)).nonzero()
-    law[(*where[:-1], rows[where])] = new[where]
+    where = (valid & (total > 0)).nonzero()
+    chances[(*where[:-1], rows[where])] = new[where]
 
 
 # Federated averaging with and without importance sampling ---------------------------------------
@@ -117,57 +122,80 @@ def shared(law: np.ndarray, rows: np.ndarray, values: np.ndarray, there: np.ndar
 def norms_of(features: np.ndarray, targets: np.ndarray, model: np.ndarray, strength: float):
     """``[..., N]`` norms of every sample's gradient, the regularizer in each; ``[..., D]`` mean."""
     residual = 2 * (np.matmul(features, model[..., None])[..., 0] - targets)
-    each = residual[..., None] * features + (2 * SINGLE(strength) * model)[..., None, :]
-    return np.sqrt(np.einsum("...d,...d->...", each, each)), each.mean(-2)
+    gradients = residual[..., None] * features + (2 * SINGLE(strength) * model)[..., None, :]
+    return np.sqrt(np.einsum("...d,...d->...", gradients, gradients)), gradients.mean(-2)
 
 
-def need(norms: np.ndarray, slope: np.ndarray, law: np.ndarray, many: np.ndarray) -> np.ndarray:
-    """(2.48), of batches' sizes times steps."""
-    spread = 6 / (many * norms.shape[-1] ** 2) * (norms * norms / law).sum(-1)
-    return np.sqrt(spread + (3 + 6 / many) * (slope * slope).sum(-1)).astype(SINGLE)
+def client_scores(
+    norms: np.ndarray, gradient: np.ndarray, chances: np.ndarray, many: np.ndarray
+) -> np.ndarray:
+    """Client scores (2.48); ``many`` is batch size times steps."""
+    spread = 6 / (many * norms.shape[-1] ** 2) * (norms * norms / chances).sum(-1)
+    return np.sqrt(spread + (3 + 6 / many) * (gradient * gradient).sum(-1)).astype(SINGLE)
 
 
 def federated_best(
-    given: Federated, rule: str | None, runs: int, rounds: int, seed: int, every: int
+    setting: Federated, rule: str | None, runs: int, rounds: int, seed: int, every: int
 ) -> np.ndarray:
-    """``[runs, rounds / every]`` squared distances; ``None``: federated averaging."""
+    """``[runs, rounds / every]`` squared distances to the optimum.
+
+    Args:
+      setting: data and algorithm.
+      rule: of importance sampling: ``"optimal"`` (probabilities at the optimum), ``"full"`` (at
+        the current model), ``"sampled"`` (estimated from drawn samples), or ``None`` for
+        federated averaging.
+      runs: computed side by side.
+      rounds: of each run.
+      seed: of all draws.
+      every: rounds between records.
+    """
     rng = np.random.Generator(np.random.SFC64(seed))
-    clients, samples, dim = given.features.shape
-    count, most, longest = given.drawn, int(given.sizes.max()), int(given.steps.max())
-    sizes, steps = given.sizes.astype(SINGLE), given.steps.astype(SINGLE)
-    packed = np.concatenate([given.features, given.targets[..., None]], 2).reshape(-1, dim + 1)
-    transposed = np.ascontiguousarray(np.moveaxis(given.features, 2, 0))
-    square = np.einsum("knd,knd->kn", given.features, given.features)
+    clients, samples, dim = setting.features.shape
+    count = setting.drawn
+    most = int(setting.sizes.max())
+    longest = int(setting.steps.max())
+    sizes = setting.sizes.astype(SINGLE)
+    steps = setting.steps.astype(SINGLE)
+    packed = np.concatenate([setting.features, setting.targets[..., None]], 2).reshape(-1, dim + 1)
+    transposed = np.ascontiguousarray(np.moveaxis(setting.features, 2, 0))
+    square = np.einsum("knd,knd->kn", setting.features, setting.features)
     model = np.zeros((runs, dim), SINGLE)
-    known = np.full((runs, clients), 1 / clients, SINGLE)
-    own = np.full((runs if rule == "sampled" else 1, clients, samples), 1 / samples, SINGLE)
-    rho, result = SINGLE(given.strength), []
+    client_chances = np.full((runs, clients), 1 / clients, SINGLE)
+    sample_chances = np.full(
+        (runs if rule == "sampled" else 1, clients, samples), 1 / samples, SINGLE
+    )
+    rho = SINGLE(setting.strength)
+    result = []
 
     def probabilities(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of clients and samples at models ``[R, D]``, of all samples' norms."""
+        """Probabilities of clients and of samples at models ``[R, D]``, from all samples' norms."""
+        # Inner products of models and features by columns: the dimension is too small for BLAS.
         residual = np.multiply.outer(at[:, 0], transposed[0])
         for d in range(1, dim):
             residual += at[:, d, None, None] * transposed[d]
-        pull = 2 * rho * at
-        along = residual.copy()  # the features' products with the pull, over 2 rho
-        residual -= given.targets
+        shift = 2 * rho * at
+        # The norm of residual * x + 2 rho w without forming it, by expanding the square in place.
+        products = residual.copy()
+        residual -= setting.targets
         residual *= 2
-        slope = np.einsum("rkn,knd->rkd", residual, given.features, optimize=True) / samples
-        slope += pull[:, None]
-        along *= residual
-        along *= 4 * rho
+        gradient = np.einsum("rkn,knd->rkd", residual, setting.features, optimize=True) / samples
+        gradient += shift[:, None]
+        products *= residual
+        products *= 4 * rho
         residual *= residual
         residual *= square
-        residual += along
-        residual += (pull * pull).sum(-1)[:, None, None]
+        residual += products
+        residual += (shift * shift).sum(-1)[:, None, None]
         norms = np.sqrt(np.maximum(residual, 0, out=residual), out=residual)
-        law = norms / norms.sum(-1, keepdims=True)
-        wanted = need(norms, slope, kept(law, 1 / sizes, given.floor), sizes * steps)
-        return wanted / wanted.sum(-1, keepdims=True), law
+        chances = norms / norms.sum(-1, keepdims=True)
+        wanted = client_scores(
+            norms, gradient, capped(chances, 1 / sizes, setting.floor), sizes * steps
+        )
+        return wanted / wanted.sum(-1, keepdims=True), chances
 
     if rule == "optimal":
-        known, own = probabilities(given.optimum[None])
-        known = np.broadcast_to(known, (runs, clients))
+        client_chances, sample_chances = probabilities(setting.optimum[None])
+        client_chances = np.broadcast_to(client_chances, (runs, clients))
     run = np.arange(runs)[:, None]
     places = np.arange(most)
     for n in range(rounds):
@@ -176,136 +204,157 @@ def federated_best(
             weight = np.ones((runs, count), SINGLE)
         else:
             if rule == "full":
-                known, own = probabilities(model)
-            law = kept(known, 1 / count, given.floor)
+                client_chances, sample_chances = probabilities(model)
+            chances = capped(client_chances, 1 / count, setting.floor)
             points = rng.random((runs, 1), SINGLE) + np.arange(count, dtype=SINGLE)
-            chosen = in_line(
-                orders(rng, (runs,), clients), law, points, np.full(runs, count, SINGLE)
+            chosen = systematic_sample(
+                orders(rng, (runs,), clients), chances, points, np.full(runs, count, SINGLE)
             )
-            weight = 1 / (clients * np.take_along_axis(law, chosen, 1))
-        size, taken = sizes[chosen], steps[chosen]
-        there = places < size[..., None]
-        length = SINGLE(given.step_size) * weight / taken
+            weight = 1 / (clients * np.take_along_axis(chances, chosen, 1))
+        size = sizes[chosen]
+        taken = steps[chosen]
+        valid = places < size[..., None]
+        length = SINGLE(setting.step_size) * weight / taken
         if rule is None:
             rows = rng.integers(samples, size=(runs, count, longest, most))
-            shares = np.broadcast_to((there / size[..., None])[:, :, None], rows.shape)
+            shares = np.broadcast_to((valid / size[..., None])[:, :, None], rows.shape)
         else:
-            mine = own[run if len(own) > 1 else 0, chosen]
+            local_chances = sample_chances[run if len(sample_chances) > 1 else 0, chosen]
             order = orders(rng, (runs, count), samples)
             starts = rng.random((runs, count, longest, 1), SINGLE) + places.astype(SINGLE)
 
+        # These two rules have fixed probabilities in a round, so all its batches are drawn in one
+        # call; under "sampled" they change after every step.
         if rule in ("optimal", "full"):
-            law = kept(mine, 1 / size, given.floor)
-            rows, shares = weighed(order, law, starts, size, there)
+            chances = capped(local_chances, 1 / size, setting.floor)
+            rows, shares = weighted_rows(order, chances, starts, size, valid)
         if rule == "sampled":
-            before = kept(mine, 1 / size, given.floor)
+            before = capped(local_chances, 1 / size, setting.floor)
         local = np.repeat(model[:, None], count, 1)
         start = local.copy()
         for e in range(longest):
-            busy = (e < taken)[..., None]
+            active = (e < taken)[..., None]
             if rule == "sampled":
-                law = before if e == 0 else kept(mine, 1 / size, given.floor)
-                some = weighed(order, law, starts[:, :, e : e + 1], size, there)
-                at, share = (a[:, :, 0] for a in some)
+                chances = before if e == 0 else capped(local_chances, 1 / size, setting.floor)
+                batch = weighted_rows(order, chances, starts[:, :, e : e + 1], size, valid)
+                at, share = (a[:, :, 0] for a in batch)
             else:
-                at, share = rows[:, :, e], shares[:, :, e]
+                at = rows[:, :, e]
+                share = shares[:, :, e]
             x = packed[(chosen * samples)[..., None] + at]
-            features, targets = x[..., :dim], x[..., dim]
+            features = x[..., :dim]
+            targets = x[..., dim]
             residual = 2 * (np.einsum("rlbd,rld->rlb", features, local) - targets)
             estimate = np.einsum("rlb,rlbd->rld", share * residual, features)
             estimate += share.sum(-1, keepdims=True) * 2 * rho * local
             if rule == "sampled":
                 if e == 0:
-                    slope = estimate
-                sizes_of, _ = norms_of(features, targets, start, given.strength)
-                shared(mine, at, sizes_of, there & busy)
-            local = np.where(busy, local - length[..., None] * estimate, local).astype(SINGLE)
+                    gradient = estimate
+                sizes_of, _ = norms_of(features, targets, start, setting.strength)
+                redistribute(local_chances, at, sizes_of, valid & active)
+            local = np.where(active, local - length[..., None] * estimate, local).astype(SINGLE)
         if rule == "sampled":
             norms, _ = norms_of(
-                given.features[chosen], given.targets[chosen], start, given.strength
+                setting.features[chosen], setting.targets[chosen], start, setting.strength
             )
-            shared(
-                known, chosen, need(norms, slope, before, size * taken), np.ones_like(chosen, bool)
+            redistribute(
+                client_chances,
+                chosen,
+                client_scores(norms, gradient, before, size * taken),
+                np.ones_like(chosen, bool),
             )
-            own[run, chosen] = mine
+            sample_chances[run, chosen] = local_chances
         model = local.mean(1)
         if (n + 1) % every == 0:
-            result.append(((model - given.optimum) ** 2).sum(1))
+            result.append(((model - setting.optimum) ** 2).sum(1))
     return np.array(result).T
 
 
 def federated_plain(
-    given: Federated, rule: str | None, runs: int, rounds: int, seed: int, every: int
+    setting: Federated, rule: str | None, runs: int, rounds: int, seed: int, every: int
 ) -> np.ndarray:
     """The same, each run for itself, all clients in every step."""
     rng = np.random.default_rng(seed)
-    clients, samples, dim = given.features.shape
-    count, most, longest = given.drawn, int(given.sizes.max()), int(given.steps.max())
-    sizes, steps = given.sizes.astype(SINGLE), given.steps.astype(SINGLE)
-    there, every_client = np.arange(most) < sizes[:, None], np.arange(clients)[:, None]
+    clients, samples, dim = setting.features.shape
+    count = setting.drawn
+    most = int(setting.sizes.max())
+    longest = int(setting.steps.max())
+    sizes = setting.sizes.astype(SINGLE)
+    steps = setting.steps.astype(SINGLE)
+    valid = np.arange(most) < sizes[:, None]
+    every_client = np.arange(clients)[:, None]
     result = []
 
     def probabilities(model: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         models = np.broadcast_to(model, (clients, dim))
-        norms, slope = norms_of(given.features, given.targets, models, given.strength)
-        law = norms / norms.sum(1, keepdims=True)
-        wanted = need(norms, slope, kept(law, 1 / sizes, given.floor), sizes * steps)
-        return wanted / wanted.sum(), law
+        norms, gradient = norms_of(setting.features, setting.targets, models, setting.strength)
+        chances = norms / norms.sum(1, keepdims=True)
+        wanted = client_scores(
+            norms, gradient, capped(chances, 1 / sizes, setting.floor), sizes * steps
+        )
+        return wanted / wanted.sum(), chances
 
     for _ in range(runs):
         model = np.zeros(dim, SINGLE)
-        known = np.full(clients, 1 / clients, SINGLE)
-        own = np.full((clients, samples), 1 / samples, SINGLE)
+        client_chances = np.full(clients, 1 / clients, SINGLE)
+        sample_chances = np.full((clients, samples), 1 / samples, SINGLE)
         if rule == "optimal":
-            known, own = probabilities(given.optimum)
+            client_chances, sample_chances = probabilities(setting.optimum)
         for n in range(rounds):
             if rule == "full":
-                known, own = probabilities(model)
+                client_chances, sample_chances = probabilities(model)
             used = np.full(clients, 1 / clients, SINGLE)
             if rule is None:
                 chosen = rng.choice(clients, count, replace=False)
             else:
-                used = kept(known[None], 1 / count, given.floor)[0]
+                used = capped(client_chances[None], 1 / count, setting.floor)[0]
                 points = rng.random() + np.arange(count)
                 order = rng.permutation(clients)
-                chosen = in_line(order, used, points, np.asarray(count, SINGLE))
+                chosen = systematic_sample(order, used, points, np.asarray(count, SINGLE))
             local = np.repeat(model[None], clients, 0)
             part = np.zeros((clients, 1), bool)
             part[chosen] = True
-            before, slope = own.copy(), local
+            before = sample_chances.copy()
+            gradient = local
             for e in range(longest):
-                busy = part & (e < steps)[:, None]
+                active = part & (e < steps)[:, None]
                 if rule is None:
                     rows = rng.integers(samples, size=(clients, most))
-                    share = there / sizes[:, None]
+                    share = valid / sizes[:, None]
                 else:
-                    law = kept(own, 1 / sizes, given.floor)
+                    chances = capped(sample_chances, 1 / sizes, setting.floor)
                     order = np.argsort(rng.random((clients, samples), SINGLE), 1)
                     points = rng.random((clients, 1)) + np.arange(most)
-                    rows = in_line(order, law, points, sizes)
-                    probability = np.take_along_axis(law, rows, 1)
-                    share = there / (sizes[:, None] * samples * probability)
-                features, targets = given.features[every_client, rows], given.targets
+                    rows = systematic_sample(order, chances, points, sizes)
+                    probability = np.take_along_axis(chances, rows, 1)
+                    share = valid / (sizes[:, None] * samples * probability)
+                features = setting.features[every_client, rows]
+                targets = setting.targets
                 targets = targets[every_client, rows]
                 residual = 2 * (np.einsum("kbd,kd->kb", features, local) - targets)
                 estimate = np.einsum("kb,kbd->kd", share * residual, features)
-                estimate += share.sum(1, keepdims=True) * 2 * SINGLE(given.strength) * local
+                estimate += share.sum(1, keepdims=True) * 2 * SINGLE(setting.strength) * local
                 if rule == "sampled":
-                    slope = estimate if e == 0 else slope
+                    gradient = estimate if e == 0 else gradient
                     start = np.repeat(model[None], clients, 0)
-                    norms, _ = norms_of(features, targets, start, given.strength)
-                    shared(own, rows, norms, there & busy)
-                length = SINGLE(given.step_size) / (clients * used * steps)
-                local = np.where(busy, local - length[:, None] * estimate, local).astype(SINGLE)
+                    norms, _ = norms_of(features, targets, start, setting.strength)
+                    redistribute(sample_chances, rows, norms, valid & active)
+                length = SINGLE(setting.step_size) / (clients * used * steps)
+                local = np.where(active, local - length[:, None] * estimate, local).astype(SINGLE)
             if rule == "sampled":
                 start = np.repeat(model[None], clients, 0)
-                norms, _ = norms_of(given.features, given.targets, start, given.strength)
-                law = kept(before, 1 / sizes, given.floor)
-                wanted = need(norms, slope, law, sizes * steps)
-                shared(known[None], chosen[None], wanted[chosen][None], np.ones((1, count), bool))
+                norms, _ = norms_of(setting.features, setting.targets, start, setting.strength)
+                chances = capped(before, 1 / sizes, setting.floor)
+                wanted = client_scores(norms, gradient, chances, sizes * steps)
+                redistribute(
+                    client_chances[None],
+                    chosen[None],
+                    wanted[chosen][None],
+                    np.ones((1, count), bool),
+                )
             model = local[chosen].mean(0)
             if (n + 1) % every == 0:
-                result.append(((model - given.optimum) ** 2).sum())
+                result.append(((model - setting.optimum) ** 2).sum())
     return np.reshape(result, (runs, -1))
 
 
@@ -321,78 +370,83 @@ def laplace(rng: np.random.Generator, variance: float, shape: tuple[int, ...]) -
 
 
 def peers_best(
-    given: Peers, scheme: str, runs: int, rounds: int, seed: int, every: int
+    setting: Peers, scheme: str, runs: int, rounds: int, seed: int, every: int
 ) -> np.ndarray:
     """``[runs, rounds / every]`` mean squared distances; ATC on single samples.
 
     Local noise cancels in every sum and is not drawn.
     """
     rng = np.random.Generator(np.random.SFC64(seed))
-    peers, samples, dim = given.features.shape
-    packed = np.concatenate([given.features, given.targets[..., None]], 2).reshape(-1, dim + 1)
-    weights = given.weights.astype(SINGLE)
+    peers, samples, dim = setting.features.shape
+    packed = np.concatenate([setting.features, setting.targets[..., None]], 2).reshape(-1, dim + 1)
+    weights = setting.weights.astype(SINGLE)
     at, from_ = (weights * (1 - np.eye(peers)) > 0).nonzero()
     first = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
-    step, rho = SINGLE(given.step_size), SINGLE(given.strength)
-    model, result = np.zeros((peers, runs * dim), SINGLE), []
+    step = SINGLE(setting.step_size)
+    rho = SINGLE(setting.strength)
+    model = np.zeros((peers, runs * dim), SINGLE)
+    result = []
     offset = np.arange(peers)[:, None] * samples
     for n in range(rounds):
         x = packed[offset + rng.integers(samples, size=(peers, runs))]
-        features, w = x[..., :dim], model.reshape(peers, runs, dim)
+        features = x[..., :dim]
+        w = model.reshape(peers, runs, dim)
         residual = np.einsum("krd,krd->kr", features, w) - x[..., dim]
         moved = w * (1 - 2 * step * rho) - (2 * step * residual)[..., None] * features
         moved = moved.reshape(peers, runs * dim)
         if scheme == "homomorphic":
-            noise = laplace(rng, given.variance, moved.shape)
+            noise = laplace(rng, setting.variance, moved.shape)
             model = weights @ (moved + noise) - noise
         else:
             model = weights @ moved
         if scheme == "edge":
-            noise = laplace(rng, given.variance, (len(at), runs * dim))
+            noise = laplace(rng, setting.variance, (len(at), runs * dim))
             noise *= weights[at, from_][:, None]
             model += np.add.reduceat(noise, first, axis=0)
         if (n + 1) % every == 0:
-            apart = model.reshape(peers, runs, dim) - given.optimum
-            result.append((apart * apart).sum(2).mean(0))
+            deviation = model.reshape(peers, runs, dim) - setting.optimum
+            result.append((deviation * deviation).sum(2).mean(0))
     return np.array(result).T
 
 
 def peers_plain(
-    given: Peers, scheme: str, runs: int, rounds: int, seed: int, every: int
+    setting: Peers, scheme: str, runs: int, rounds: int, seed: int, every: int
 ) -> np.ndarray:
     """The same, each run for itself, masks and noise as the equations have them: ``[K, K, D]``."""
     rng = np.random.default_rng(seed)
-    peers, samples, dim = given.features.shape
-    weights = given.weights.astype(SINGLE)
-    others = weights * (1 - np.eye(peers, dtype=SINGLE))
-    rank = np.cumsum(others > 0, 1)
-    side = np.where((others > 0) & (rank[:, -1:] > 1), np.where(rank % 2, 1, -1), 0)
+    peers, samples, dim = setting.features.shape
+    weights = setting.weights.astype(SINGLE)
+    links = weights * (1 - np.eye(peers, dtype=SINGLE))
+    rank = np.cumsum(links > 0, 1)
+    side = np.where((links > 0) & (rank[:, -1:] > 1), np.where(rank % 2, 1, -1), 0)
     across = (side[:, :, None] > 0) & (side[:, None] < 0)
-    everyone, result = np.arange(peers), []
+    everyone = np.arange(peers)
+    result = []
     for _ in range(runs):
         model = np.zeros((peers, dim), SINGLE)
         for n in range(rounds):
             rows = rng.integers(samples, size=peers)
-            x, y = given.features[everyone, rows], given.targets[everyone, rows]
+            x = setting.features[everyone, rows]
+            y = setting.targets[everyone, rows]
             gradient = 2 * (np.einsum("kd,kd->k", x, model) - y)[:, None] * x
-            gradient += 2 * SINGLE(given.strength) * model
-            moved = (model - given.step_size * gradient).astype(SINGLE)
+            gradient += 2 * SINGLE(setting.strength) * model
+            moved = (model - setting.step_size * gradient).astype(SINGLE)
             if scheme == "homomorphic":
-                noise = rng.laplace(0, np.sqrt(given.variance / 2), moved.shape)
+                noise = rng.laplace(0, np.sqrt(setting.variance / 2), moved.shape)
                 model = (weights @ (moved + noise) - noise).astype(SINGLE)
             elif scheme == "none":
                 model = weights @ moved
             else:
                 if scheme == "edge":
-                    noise = rng.laplace(0, np.sqrt(given.variance / 2), (peers, peers, dim))
+                    noise = rng.laplace(0, np.sqrt(setting.variance / 2), (peers, peers, dim))
                 else:
                     shape = peers, peers, peers, dim
-                    pairs = rng.laplace(0, np.sqrt(given.variance / 2), shape)
+                    pairs = rng.laplace(0, np.sqrt(setting.variance / 2), shape)
                     pairs = np.where(across[..., None], pairs, 0)
                     noise = pairs.sum(2) - pairs.sum(1)
-                    noise /= np.where(others > 0, others, 1)[..., None]
-                heard = np.einsum("kl,kld->kd", others, moved[None] + noise)
-                model = (heard + np.diag(weights)[:, None] * moved).astype(SINGLE)
+                    noise /= np.where(links > 0, links, 1)[..., None]
+                received = np.einsum("kl,kld->kd", links, moved[None] + noise)
+                model = (received + np.diag(weights)[:, None] * moved).astype(SINGLE)
             if (n + 1) % every == 0:
-                result.append(((model - given.optimum) ** 2).sum(1).mean())
+                result.append(((model - setting.optimum) ** 2).sum(1).mean())
     return np.reshape(result, (runs, -1))

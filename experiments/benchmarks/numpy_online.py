@@ -1,8 +1,8 @@
 """Asynchronous online learning in NumPy, vectorized over clients with care: the rival of fljax.
 
-Only clients with a sample are updated, only senders' messages are made, only shared parameters are
-exchanged, and what is on its way is kept as sums per arrival round, as in fljax; features of
-clients that would not use them are not computed. float32 throughout.
+As in fljax, only clients with a sample are updated, only senders' messages are computed, only
+shared parameters are exchanged, messages in flight are stored as sums per arrival round, and
+unused features are not computed. float32 throughout.
 """
 
 from typing import NamedTuple
@@ -42,18 +42,18 @@ class Data:
         self.noise = np.sqrt(rng.uniform(0.005, 0.03, k)).astype(SINGLE)
         self.gain = np.sqrt(1 - self.theta**2)
         self.recent = self._history(np.arange(k))
-        who = rng.integers(0, k, setting.test)
-        inputs = self._history(who)[:, [0, 1, 4, 3]]
+        clients = rng.integers(0, k, setting.test)
+        inputs = self._history(clients)[:, [0, 1, 4, 3]]
         self.test = self.features(inputs)
-        self.answers = self.target(inputs) + self.noise[who] * rng.standard_normal(
+        self.answers = self.target(inputs) + self.noise[clients] * rng.standard_normal(
             setting.test, SINGLE
         )
 
-    def _history(self, who: np.ndarray) -> np.ndarray:
+    def _history(self, clients: np.ndarray) -> np.ndarray:
         theta, gain, mean, spread = (
-            a[who] for a in (self.theta, self.gain, self.mean, self.spread)
+            a[clients] for a in (self.theta, self.gain, self.mean, self.spread)
         )
-        draw = self.rng.standard_normal((5, len(who)), SINGLE)
+        draw = self.rng.standard_normal((5, len(clients)), SINGLE)
         x = mean * gain / (1 - theta) + spread * draw[0]
         rows = [x]
         for innovation in draw[1:]:
@@ -83,9 +83,9 @@ class Data:
         self.here = self.rng.random(k, SINGLE) < self.setting.available
         return np.flatnonzero(self.rng.random(k, SINGLE) < self.setting.rates)
 
-    def samples(self, who: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inputs = self.recent[who][:, [0, 1, 4, 3]]
-        return self.features(inputs), self.target(inputs) + self.observation[who]
+    def samples(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        inputs = self.recent[clients][:, [0, 1, 4, 3]]
+        return self.features(inputs), self.target(inputs) + self.observation[clients]
 
     def lags(self, count: int) -> np.ndarray:
         uniform = 1 - self.rng.random(count, SINGLE)
@@ -96,7 +96,7 @@ class Data:
 
 
 class Line:
-    """What is on its way, by the round it arrives in."""
+    """Sums of the messages in flight, by arrival round."""
 
     def __init__(self, setting: Setting) -> None:
         self.total = np.zeros((setting.longest + 1, setting.dim), SINGLE)
@@ -106,28 +106,33 @@ class Line:
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray, float]:
         slot = n % len(self.total)
         result = self.total[slot].copy(), self.share[slot].copy(), self.weight[slot]
-        self.total[slot], self.share[slot], self.weight[slot] = 0, 0, 0
+        self.total[slot] = 0
+        self.share[slot] = 0
+        self.weight[slot] = 0
         return result
 
 
 def online_fed(setting: Setting, seed: int, step: float, fraction: float = 1.0) -> list[float]:
     """Online-Fed, pooled over arrivals; Online-FedSGD at a fraction of one."""
-    data, line = Data(setting, seed), Line(setting)
-    model, errors = np.zeros(setting.dim, SINGLE), []
+    data = Data(setting, seed)
+    line = Line(setting)
+    model = np.zeros(setting.dim, SINGLE)
+    errors = []
     for n in range(1, setting.rounds + 1):
-        fresh = data.arrive()
-        who = fresh[data.here[fresh]]
+        arrived = data.arrive()
+        active = arrived[data.here[arrived]]
         if fraction < 1:
-            who = who[data.rng.random(len(who)) < fraction]
-        if len(who):
-            z, y = data.samples(who)
+            active = active[data.rng.random(len(active)) < fraction]
+        if len(active):
+            z, y = data.samples(active)
             local = model + step * (y - z @ model)[:, None] * z
-            lag = data.lags(len(who))
+            lag = data.lags(len(active))
             for late in np.unique(lag):
                 if late <= setting.longest:
-                    mine, slot = lag == late, (n + late) % (setting.longest + 1)
-                    line.total[slot] += local[mine].sum(0)
-                    line.weight[slot] += mine.sum()
+                    delayed = lag == late
+                    slot = (n + late) % (setting.longest + 1)
+                    line.total[slot] += local[delayed].sum(0)
+                    line.weight[slot] += delayed.sum()
         total, _, weight = line.take(n)
         if weight:
             model = total / weight
@@ -147,33 +152,41 @@ def partial_sharing(
     fraction: float = 1.0,
 ) -> list[float]:
     """PAO-Fed, variants 1 and 2; pooled and with a fraction of the clients PSO-Fed."""
-    data, line = Data(setting, seed), Line(setting)
-    k, dim = setting.clients, setting.dim
-    model, local, errors = np.zeros(dim, SINGLE), np.zeros((k, dim), SINGLE), []
+    data = Data(setting, seed)
+    line = Line(setting)
+    k = setting.clients
+    dim = setting.dim
+    model = np.zeros(dim, SINGLE)
+    local = np.zeros((k, dim), SINGLE)
+    errors = []
     offset = np.zeros(k, int) if coordinated else size * np.arange(k)
     window = np.arange(size)
     for n in range(1, setting.rounds + 1):
-        fresh = data.arrive()
-        who = fresh[data.here[fresh]]
+        arrived = data.arrive()
+        active = arrived[data.here[arrived]]
         if fraction < 1:
-            who = who[data.rng.random(len(who)) < fraction]
-        if len(who):
-            portion = (size * n + offset[who][:, None] + window) % dim
-            local[who[:, None], portion] = model[portion]
-        if len(fresh):
-            z, y = data.samples(fresh)
-            mine = local[fresh]
-            z *= (SINGLE(step) * (y - np.einsum("kd,kd->k", mine, z)))[:, None]
-            mine += z
-            local[fresh] = mine
-        if len(who):
-            portion = (size * (n + 1) + offset[who][:, None] + window) % dim
-            values, lag = local[who[:, None], portion], data.lags(len(who))
+            active = active[data.rng.random(len(active)) < fraction]
+        if len(active):
+            portion = (size * n + offset[active][:, None] + window) % dim
+            local[active[:, None], portion] = model[portion]
+        if len(arrived):
+            z, y = data.samples(arrived)
+            arrived_models = local[arrived]
+            z *= (SINGLE(step) * (y - np.einsum("kd,kd->k", arrived_models, z)))[:, None]
+            arrived_models += z
+            local[arrived] = arrived_models
+        if len(active):
+            portion = (size * (n + 1) + offset[active][:, None] + window) % dim
+            values = local[active[:, None], portion]
+            lag = data.lags(len(active))
             for late in np.unique(lag):
                 if late > setting.longest:
                     continue
-                chosen, slot = lag == late, (n + late) % (setting.longest + 1)
-                at, count = portion[chosen].ravel(), chosen.sum()
+                chosen = lag == late
+                # A ring buffer of arrival rounds; `bincount` sums faster than `np.add.at`.
+                slot = (n + late) % (setting.longest + 1)
+                at = portion[chosen].ravel()
+                count = chosen.sum()
                 total = np.bincount(at, values[chosen].ravel(), dim).astype(SINGLE)
                 share = np.bincount(at, minlength=dim).astype(SINGLE)
                 weight = SINGLE(discount**late if pooled else discount**late / count)

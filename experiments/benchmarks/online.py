@@ -21,11 +21,12 @@ from experiments.benchmarks.machine import best_of, header
 from experiments.gauthier import chapter4 as ch4
 from experiments.gauthier.figure_4_3 import PSO
 from fljax.algorithms import Algorithm
-from fljax.participation import groups
-from fljax.study.machine import cores
+from fljax.participation.patterns import groups
+from fljax.study.block_sizes import cores
 
 #: Of Online-FedSGD and Online-Fed, as tuned for figure 4.3(a).
-FEDSGD_STEP, FED_STEP = 0.08, 0.5
+FEDSGD_STEP = 0.08
+FED_STEP = 0.5
 FED_FRACTION = ch4.PORTION.value / ch4.DIM.value
 
 
@@ -47,7 +48,8 @@ def setting(rounds: int) -> numpy_online.Setting:
 
 def methods() -> dict[str, tuple[Algorithm, Callable[..., list[float]]]]:
     """By name, the algorithm here and its rival in NumPy."""
-    step, size = ch4.STEP.value, ch4.PORTION.value
+    step = ch4.STEP.value
+    size = ch4.PORTION.value
     fraction, shared = PSO.value
     pao = partial(numpy_online.partial_sharing, step=step, size=size)
     pso = partial(numpy_online.partial_sharing, step=step, size=shared, fraction=fraction)
@@ -76,9 +78,11 @@ def study(algorithms: Mapping[str, Algorithm], seeds: int, rounds: int, **given:
     )
 
 
-def _one(run: Callable[..., list[float]], given: numpy_online.Setting, seed: int) -> list[float]:
+def _run_seed(
+    run: Callable[..., list[float]], setting: numpy_online.Setting, seed: int
+) -> list[float]:
     with threadpool_limits(1, user_api="blas"):
-        return run(given, seed)
+        return run(setting, seed)
 
 
 def compare(seeds: int, few: int, rounds: int) -> list[str]:
@@ -90,39 +94,42 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
         f"{head[0]:16s}" + "".join(f"{h:>16s}" for h in head[1:]),
     ]
     sums = np.zeros(4)
-    given = setting(rounds)
+    settings = setting(rounds)
     with ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn")) as pool:
         for name, (algorithm, run) in result.items():
-            one = {name: algorithm}
-            error = float(study(one, seeds, rounds).test_error.isel(round=-1).mean())
-            both = best_of(lambda one=one: study(one, seeds, rounds)) / seeds
-            study(one, seeds, rounds, workers=1)
-            alone = best_of(lambda one=one: study(one, seeds, rounds, workers=1)) / seeds
-            call = partial(_one, run, given)
+            single_method = {name: algorithm}
+            error = float(study(single_method, seeds, rounds).test_error.isel(round=-1).mean())
+            all_cores = best_of(lambda methods=single_method: study(methods, seeds, rounds)) / seeds
+            study(single_method, seeds, rounds, workers=1)
+            alone = (
+                best_of(lambda methods=single_method: study(methods, seeds, rounds, workers=1))
+                / seeds
+            )
+            call = partial(_run_seed, run, settings)
             rival = best_of(lambda call=call: list(pool.map(call, range(few))), 2) / few
             errors = [call(seed)[-1] for seed in range(few)]
             single = best_of(lambda call=call: [call(seed) for seed in range(few)], 1) / few
-            row = np.array([both, alone, rival, single])
+            row = np.array([all_cores, alone, rival, single])
             sums += row
             lines.append(_line(name, row / rounds, error, float(np.mean(errors))))
     lines.append(_line("all five apart", sums / rounds, np.nan, np.nan))
     together = {name: algorithm for name, (algorithm, _) in result.items()}
     study(together, seeds, rounds)
-    whole = best_of(lambda: study(together, seeds, rounds), 1)
+    seconds = best_of(lambda: study(together, seeds, rounds), 1)
     lines.append(
-        f"all five in one study of {seeds} seeds: {whole:.1f} s, "
-        f"{whole / seeds / rounds * 1e6:.1f} us an iteration and seed"
+        f"all five in one study of {seeds} seeds: {seconds:.1f} s, "
+        f"{seconds / seeds / rounds * 1e6:.1f} us an iteration and seed"
     )
     return lines
 
 
 def _line(name: str, row: np.ndarray, error: float, rivals: float) -> str:
-    both, alone, rival, single = row * 1e6
+    all_cores, alone, rival, single = row * 1e6
     cells = (
-        f"{both:.1f}",
+        f"{all_cores:.1f}",
         f"{alone:.1f}",
-        f"{rival:.1f} ({rival / both:.1f}x)",
-        f"{single:.1f} ({single / both:.1f}x)",
+        f"{rival:.1f} ({rival / all_cores:.1f}x)",
+        f"{single:.1f} ({single / all_cores:.1f}x)",
         f"{error:.4f}",
         f"{rivals:.4f}",
     )
@@ -134,9 +141,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--numpy-seeds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=ch4.ROUNDS.value)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(header())
-    print("\n".join(compare(asked.seeds, asked.numpy_seeds, asked.rounds)))
+    print("\n".join(compare(options.seeds, options.numpy_seeds, options.rounds)))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 150 clients of 10 servers, 60 parameters, 300 iterations, graph, clusters and data drawn in each
 run, the NMSD in every iteration. Everything is timed from the seeds to the errors, compilation
-apart, in single precision. Beside it the bytes that a round must move, and what the measured copy
-bandwidth would need for them.
+apart, in single precision. Also reported: the bytes that a round must move, and the time for them
+at the measured copy bandwidth.
 """
 
 import argparse
@@ -69,48 +69,51 @@ def study(algorithms: Mapping[str, Algorithm], seeds: int, rounds: int, **given:
     )
 
 
-def rival(given: Setting, seeds: int, **kind: Any) -> np.ndarray:
+def rival(setting: Setting, seeds: int, **kind: Any) -> np.ndarray:
     firsts = range(0, seeds, TOGETHER)
     with threadpool_limits(1, user_api="blas"):
         return np.concatenate(
-            [pgfl(given, range(s, min(s + TOGETHER, seeds)), **kind) for s in firsts]
+            [pgfl(setting, range(s, min(s + TOGETHER, seeds)), **kind) for s in firsts]
         )
 
 
 def round_bytes() -> int:
-    """What one round of one run must move, each array once.
+    """Bytes that one round of one run must move, each array once.
 
     Read: samples, their factor, the moments, models' truth, duals; written: models and duals.
     """
-    given = setting(1)
-    clients, most = given.servers * given.per_server, given.samples[1]
-    per_client = 2 * most * given.dim + most**2 + 2 * most + 6 * given.dim  # two passes
-    return WORD * (clients * per_client + 4 * given.servers * given.clusters * given.dim)
+    settings = setting(1)
+    clients = settings.servers * settings.per_server
+    most = settings.samples[1]
+    per_client = 2 * most * settings.dim + most**2 + 2 * most + 6 * settings.dim  # two passes
+    return WORD * (clients * per_client + 4 * settings.servers * settings.clusters * settings.dim)
 
 
 def compare(seeds: int, few: int, rounds: int) -> list[str]:
     """A line for each method, and for all four."""
-    given, total = setting(rounds), np.zeros(3)
+    settings = setting(rounds)
+    total = np.zeros(3)
     lines = [f"{rounds} iterations, us an iteration and seed; {seeds} seeds, NumPy {few}"]
     head = ("fljax", "one core", "NumPy, one core", "NMSD", "NumPy's")
     lines.append(f"{'method':20s}" + "".join(f"{h:>16s}" for h in head))
     for name, (algorithm, kind) in methods().items():
-        one = {name: algorithm}
-        error = float(study(one, seeds, rounds).network_deviation.isel(round=-1).mean())
-        both = best_of(lambda one=one: study(one, seeds, rounds)) / seeds
-        study(one, seeds, rounds, workers=1)
-        alone = best_of(lambda one=one: study(one, seeds, rounds, workers=1)) / seeds
-        theirs = best_of(lambda kind=kind: rival(given, few, **kind), 2) / few
-        check = float(rival(given, few, **kind)[:, -1].mean())
-        row = np.array([both, alone, theirs]) / rounds * 1e6
+        single = {name: algorithm}
+        error = float(study(single, seeds, rounds).network_deviation.isel(round=-1).mean())
+        all_cores = best_of(lambda single=single: study(single, seeds, rounds)) / seeds
+        study(single, seeds, rounds, workers=1)
+        alone = best_of(lambda single=single: study(single, seeds, rounds, workers=1)) / seeds
+        theirs = best_of(lambda kind=kind: rival(settings, few, **kind), 2) / few
+        check = float(rival(settings, few, **kind)[:, -1].mean())
+        row = np.array([all_cores, alone, theirs]) / rounds * 1e6
         total += row
         lines.append(_line(name, row, f"{error:.5f}", f"{check:.5f}"))
     lines.append(_line("all, one by one", total))
     together = {name: algorithm for name, (algorithm, _) in methods().items()}
     study(together, seeds, rounds)
-    whole = best_of(lambda: study(together, seeds, rounds), 1)
-    lines.append(f"all four in one study of {seeds} seeds: {whole:.1f} s")
-    moved, bandwidth = round_bytes(), update_bandwidth(round_bytes())
+    seconds = best_of(lambda: study(together, seeds, rounds), 1)
+    lines.append(f"all four in one study of {seeds} seeds: {seconds:.1f} s")
+    moved = round_bytes()
+    bandwidth = update_bandwidth(round_bytes())
     lines.append(
         f"a round must move {moved / 1e3:.0f} kB: {moved / bandwidth * 1e6:.1f} us at the measured "
         f"{bandwidth / 1e9:.1f} GB/s"
@@ -119,8 +122,13 @@ def compare(seeds: int, few: int, rounds: int) -> list[str]:
 
 
 def _line(name: str, row: np.ndarray, *errors: str) -> str:
-    both, alone, theirs = row
-    cells = (f"{both:.1f}", f"{alone:.1f}", f"{theirs:.1f} ({theirs / both:.1f}x)", *errors)
+    all_cores, alone, theirs = row
+    cells = (
+        f"{all_cores:.1f}",
+        f"{alone:.1f}",
+        f"{theirs:.1f} ({theirs / all_cores:.1f}x)",
+        *errors,
+    )
     return f"{name:20s}" + "".join(f"{c:>16s}" for c in cells)
 
 
@@ -129,9 +137,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--numpy-seeds", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=ch5.ROUNDS.value)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(header())
-    print("\n".join(compare(asked.seeds, asked.numpy_seeds, asked.rounds)))
+    print("\n".join(compare(options.seeds, options.numpy_seeds, options.rounds)))
 
 
 if __name__ == "__main__":

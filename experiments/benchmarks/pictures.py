@@ -1,4 +1,4 @@
-"""Where pictures of measurements are kept, and what stands above them."""
+"""The folder of the measurements' pictures, and their headings."""
 
 from pathlib import Path
 
@@ -6,13 +6,14 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.machine import commit, device
+from fljax import plotting
 
 PICTURES = Path(__file__).parents[2] / "figures" / "benchmarks"
 
 
 def save(picture: Figure, what: str, to: Path) -> None:
-    """Write a picture, headed by what was measured and where."""
+    """Write a picture under a heading with the measurement and the machine."""
     picture.suptitle(f"{what} on {device()}, commit {commit()}, float32")
     to.parent.mkdir(exist_ok=True)
-    picture.savefig(to)
+    plotting.save_figure(picture, to)
     plt.close(picture)

@@ -1,12 +1,12 @@
-"""The same studies on a machine's CPU and on its accelerator, beside each other.
+"""The same studies on a machine's CPU and on its accelerator.
 
     python -m experiments.benchmarks.platforms [STUDY ...] [--platforms cpu cuda] [--minutes 4]
 
-Each platform has a process of its own, which JAX is told to use that platform alone in. A study is
-timed from its seeds to its errors, compiling apart: the best of two. Beside the times is how far
-the errors of single runs are from those on the first platform: both draw the same keys, so they
-differ by how sums are associated, and by what the dynamics make of it. A platform is
-stopped after ``--minutes``; what it has not measured by then is named.
+Each platform has its own process, in which JAX uses that platform alone. A study is timed from its
+seeds to its errors, without compiling: the best of two. The largest relative difference of single
+runs' errors from the first platform is reported, too: both draw the same keys, so only the order
+of sums differs, amplified by the dynamics. A platform is stopped after ``--minutes``; studies it
+has not finished are listed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from experiments.benchmarks.peers.workloads import NETWORKS, SOFTMAX, Network
 
 
 class Study(NamedTuple):
-    """What every platform computes."""
+    """A study that every platform runs."""
 
     title: str
     rounds: int
@@ -42,7 +42,7 @@ class Study(NamedTuple):
 
 
 def last(scenario: Callable[..., fl.Simulation], seeds: int, rounds: int) -> Any:
-    """A study of which the last round is recorded."""
+    """A study that records its last round."""
     return fl.sweep(scenario, seeds=seeds, rounds=rounds, record_every=rounds, progress=False)
 
 
@@ -67,7 +67,7 @@ def long_models(key: jax.Array) -> fl.Simulation:
 
 
 def image_model(workload: Network, key: jax.Array) -> fl.Simulation:
-    """Federated averaging of a network, of which the loss over all data is measured."""
+    """Federated averaging of a network; the loss over all data is measured."""
     return dataclasses.replace(fljax_side.learning(workload)(key), metrics=["objective"])
 
 
@@ -82,10 +82,8 @@ def personalized_methods(seeds: int, rounds: int) -> Any:
 
 def studies() -> dict[str, Study]:
     """By the name on the command line."""
-    admm, descent = (
-        "private networked ADMM (50 clients, D=8)",
-        "federated descent (100 clients, D=32)",
-    )
+    admm = "private networked ADMM (50 clients, D=8)"
+    descent = "federated descent (100 clients, D=32)"
     private, plain = (
         partial(last, s) for s in (montecarlo.private_admm, montecarlo.federated_descent)
     )
@@ -159,29 +157,30 @@ def child(names: list[str]) -> None:
     """Measure the studies here, one JSON line each after the header's."""
     warnings.simplefilter("ignore", fl.AssumptionWarning)
     print(json.dumps({"header": header()}), flush=True)
-    known = studies()
+    available = studies()
     for name in names:
         try:
-            print(json.dumps({"study": name, **measure(known[name])}), flush=True)
-        except Exception as error:  # the others are measured all the same
+            print(json.dumps({"study": name, **measure(available[name])}), flush=True)
+        except Exception as error:  # the other studies are still measured
             failed = f"{type(error).__name__}: {error}".splitlines()[0]
             print(json.dumps({"study": name, "failed": failed}), flush=True)
 
 
 def on(platform: str, names: list[str], minutes: float) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The header of a platform, and what it measured of each study."""
+    """The header of a platform, and its measurements by study."""
     command = [sys.executable, "-m", "experiments.benchmarks.platforms", *names, "--child"]
     environment = os.environ | {"JAX_PLATFORMS": platform}
-    head, measured = "", {}
+    head = ""
+    measured = {}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         limit = threading.Timer(60 * minutes, process.kill)
         limit.start()
         for line in process.stdout or ():
-            one = json.loads(line)
-            if "header" in one:
-                head = one["header"]
+            message = json.loads(line)
+            if "header" in message:
+                head = message["header"]
             else:
-                measured[name := one.pop("study")] = one
+                measured[name := message.pop("study")] = message
                 print(f"{platform}: {name}", file=sys.stderr, flush=True)
         limit.cancel()
     if not head:
@@ -194,28 +193,29 @@ def table(names: list[str], measured: dict[str, dict[str, dict[str, Any]]]) -> l
     first, *_ = measured
     heads = f"{'study':78s} {'platform':>8s} {'block':>6s} {'compile s':>9s} {'run s':>8s}"
     lines = [f"{heads} {'us/round':>9s} {'faster':>8s} {'error':>10s} {'off by':>8s}"]
-    known = studies()
+    available = studies()
     for name in names:
-        study = known[name]
+        study = available[name]
         title = f"{study.title}, {study.seeds:,} seeds"
         for platform, results in measured.items():
-            if (one := results.get(name)) is None:
+            if (result := results.get(name)) is None:
                 lines.append(f"{title:78s} {platform:>8s} not done in time")
                 continue
-            if "failed" in one:
-                lines.append(f"{title:78s} {platform:>8s} {one['failed']}")
+            if "failed" in result:
+                lines.append(f"{title:78s} {platform:>8s} {result['failed']}")
                 continue
-            errors, known = np.asarray(one["errors"]), measured[first].get(name, {})
+            errors = np.asarray(result["errors"])
+            reference = measured[first].get(name, {})
             cells = f"{'':>8s} {errors.mean():10.3e} {'':>8s}"
-            if platform != first and "seconds" in known:
-                theirs = np.asarray(known["errors"])
+            if platform != first and "seconds" in reference:
+                theirs = np.asarray(reference["errors"])
                 off = np.max(np.abs(errors - theirs) / np.abs(theirs))
-                ratio = f"{known['seconds'] / one['seconds']:.1f}x"
+                ratio = f"{reference['seconds'] / result['seconds']:.1f}x"
                 cells = f"{ratio:>8s} {errors.mean():10.3e} {off:8.1e}"
-            each = one["seconds"] / study.seeds / study.rounds * 1e6
+            cost = result["seconds"] / study.seeds / study.rounds * 1e6
             lines.append(
-                f"{title:78s} {platform:>8s} {one['block']:>6s} {one['compiled']:9.1f} "
-                f"{one['seconds']:8.3f} {each:9.2f} {cells}"
+                f"{title:78s} {platform:>8s} {result['block']:>6s} {result['compiled']:9.1f} "
+                f"{result['seconds']:8.3f} {cost:9.2f} {cells}"
             )
             title = ""
     return lines
@@ -227,16 +227,16 @@ def main() -> None:
     parser.add_argument("--platforms", nargs="+", default=["cpu", "cuda"], help="the first is 1x")
     parser.add_argument("--minutes", type=float, default=4.0, help="of each platform")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if unknown := set(asked.studies) - set(studies()):
+    options = parser.parse_args()
+    if unknown := set(options.studies) - set(studies()):
         parser.error(f"unknown study {', '.join(unknown)}; known: {', '.join(studies())}")
-    names = asked.studies or list(studies())
-    if asked.child:
+    names = options.studies or list(studies())
+    if options.child:
         child(names)
         return
     measured = {}
-    for platform in asked.platforms:
-        head, measured[platform] = on(platform, names, asked.minutes)
+    for platform in options.platforms:
+        head, measured[platform] = on(platform, names, options.minutes)
         print(f"{head}\n", flush=True)
     print("\n".join(table(names, measured)))
 

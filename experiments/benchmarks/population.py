@@ -15,6 +15,7 @@ Data are drawn, and written to ``--folder`` (19 GB are needed), from where they 
 """
 
 import argparse
+import io
 import itertools
 import json
 import os
@@ -35,21 +36,33 @@ import optax
 import fljax as fl
 from experiments.benchmarks.machine import header
 from experiments.benchmarks.peers import on_disk, turns
+from fljax._core.storage import replace_file
 from fljax.data import Population, write_population
 
 #: Clients, cohort and rounds of ``speed``: FEMNIST's number of writers.
-WRITERS, COHORT, ROUNDS = 3_550, 10, 40
+WRITERS = 3_550
+COHORT = 10
+ROUNDS = 40
 
 #: Clients, samples, features and cohort of ``memory``: a million clients of 8 kB.
-MANY, FEATURES, MANY_COHORT, MANY_ROUNDS = 1_000_000, 200, 100, 200
+MANY = 1_000_000
+FEATURES = 200
+MANY_COHORT = 100
+MANY_ROUNDS = 200
 
-#: Writers of ``peers`` who are held out, and how bright its images are beside their noise: what
-#: makes a model of fifty rounds good, and not perfect.
-OTHERS, CONTRAST = 20, 0.6
+#: Number of held-out writers of ``peers``, and the brightness of its images relative to their
+#: noise: chosen so that a model is good, but not perfect, after fifty rounds.
+OTHERS = 20
+CONTRAST = 0.6
 
 #: Users of ``words``, as many as Stack Overflow's data set has, those held out, words, words of a
 #: sentence, sentences of a user at most, and rounds.
-USERS, OTHER_USERS, VOCABULARY, LENGTH, LONGEST, WORD_ROUNDS = 342_477, 8, 10_000, 20, 128, 10
+USERS = 342_477
+OTHER_USERS = 8
+VOCABULARY = 10_000
+LENGTH = 20
+LONGEST = 128
+WORD_ROUNDS = 10
 
 LIMIT = 2 * 2**30  # bytes
 
@@ -75,7 +88,7 @@ def vectors(clients: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield means[labels] + noise[rng.integers(0, len(noise), size)], labels
 
 
-def kept(folder: Path, name: str, clients: Callable[[], Iterator[Any]]) -> Population:
+def stored_population(folder: Path, name: str, clients: Callable[[], Iterator[Any]]) -> Population:
     """The population, written if it is not there yet."""
     if not (folder / name).exists():
         began = time.perf_counter()
@@ -99,7 +112,7 @@ def drop_cache(folder: Path) -> None:
 
 def readers(population: Population, folder: Path) -> dict[str, tuple[Path, Callable[[int], Any]]]:
     """By format: where it is, and what reads one client."""
-    made: dict[str, Any] = {
+    sources: dict[str, Any] = {
         "npy and checksums (fljax)": (
             population.folder,
             population.__getitem__,
@@ -111,15 +124,15 @@ def readers(population: Population, folder: Path) -> dict[str, tuple[Path, Calla
     def mapped(k: int) -> np.ndarray:
         return np.array(features[starts[k] : starts[k + 1]])
 
-    made["npy, memory map"] = population.folder, mapped
+    sources["npy, memory map"] = population.folder, mapped
     for write in (_hdf5, _arrow, _zarr):
         try:
             name, path, read = write(folder, features, starts)
         except ImportError as error:
             print(f"left out: {error.name} is not installed")
         else:
-            made[name] = path, read
-    return made
+            sources[name] = path, read
+    return sources
 
 
 def _hdf5(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, Path, Any]:
@@ -172,7 +185,7 @@ def _zarr(folder: Path, features: np.ndarray, starts: np.ndarray) -> tuple[str, 
 
 def formats(folder: Path) -> None:
     """Milliseconds for a cohort of ten, each client once."""
-    population = kept(folder, "images-500", lambda: images(400, 10, 500))
+    population = stored_population(folder, "images-500", lambda: images(400, 10, 500))
     cohorts = np.random.default_rng(1).permutation(len(population)).reshape(-1, 10)
     print(f"\n{population}\n\n| format | cold (ms a cohort of 10) | warm |\n|---|---|---|")
     for name, (path, read) in readers(population, folder).items():
@@ -197,10 +210,12 @@ def learner() -> fl.algorithms.FedAvg:
 
 
 def speed(folder: Path) -> None:
-    """Seconds for the same rounds, and what they learned."""
-    population = kept(folder, "images-100", lambda: images(WRITERS, 10, 100))
+    """Seconds for the same rounds, and the accuracies reached."""
+    population = stored_population(folder, "images-100", lambda: images(WRITERS, 10, 100))
     network = fl.models.cnn(10, channels=[8, 16], hidden=[64])
-    key, loss, test = jax.random.key(0), fl.problems.Softmax(10), population[0]
+    key = jax.random.key(0)
+    loss = fl.problems.Softmax(10)
+    test = population[0]
     disk = fl.problems.Model.from_population(population, network, key, loss, test=test)
     data = [population[k] for k in range(len(population))]
     memory = fl.problems.Model.from_clients(network, key, data, loss, test=[test])
@@ -219,13 +234,13 @@ def speed(folder: Path) -> None:
         "from disk, warm": lambda: run(disk),
         "from disk, cold": lambda: run(disk, cold=True),
     }
-    for way in ways.values():
-        way()  # compiled
+    for reader in ways.values():
+        reader()  # compiled
     times: dict[str, list[float]] = {name: [] for name in ways}
     accuracy = {}
     for _ in range(3):  # in turns: a machine's speed drifts
-        for name, way in ways.items():
-            took, accuracy[name] = way()
+        for name, reader in ways.items():
+            took, accuracy[name] = reader()
             times[name].append(took)
     size = sum(f.stat().st_size for f in population.folder.iterdir()) / 1e9
     print(f"\n{population}, {size:.2f} GB, {COHORT} a round, {ROUNDS} rounds\n")
@@ -262,7 +277,7 @@ def limited(folder: Path) -> None:
             simulation, rounds=MANY_ROUNDS, record_every=MANY_ROUNDS, store=Path(store) / "run"
         )
         took = time.perf_counter() - began
-    known = {
+    numbers = {
         "clients": len(population),
         "parameters": problem.dim,
         "seconds": took,
@@ -270,11 +285,11 @@ def limited(folder: Path) -> None:
         "before": before,
         "resident": on_disk.resident(),
     }
-    print(json.dumps(known))
+    print(json.dumps(numbers))
 
 
 def in_a_process(part: str, folder: Path) -> dict[str, Any]:
-    """What a part prints that is run in a process of its own."""
+    """The output of a part that runs in its own process."""
     command = [sys.executable, "-m", "experiments.benchmarks.population", part]
     command += ["--folder", str(folder)]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -284,16 +299,16 @@ def in_a_process(part: str, folder: Path) -> dict[str, Any]:
 
 
 def memory(folder: Path) -> None:
-    """What a million clients take, of which every process has 2 GB."""
-    population = kept(folder, "vectors", lambda: vectors(MANY))
+    """Time and memory of a million clients, with 2 GB for each process."""
+    population = stored_population(folder, "vectors", lambda: vectors(MANY))
     size = sum(f.stat().st_size for f in population.folder.iterdir())
-    known = in_a_process("limited", folder)
+    numbers = in_a_process("limited", folder)
     print(f"\n{population}, {size / 1e9:.2f} GB, {MANY_COHORT} a round, {MANY_ROUNDS} rounds")
     print(
-        f"SCAFFOLD, {known['parameters']:,} parameters: {known['seconds']:.1f} s "
-        f"({MANY_ROUNDS / known['seconds']:.0f} rounds a second), accuracy "
-        f"{known['accuracy']:.2f}; resident at most {known['resident'] / 1e9:.2f} GB, "
-        f"{known['before'] / 1e9:.2f} GB of it before the run; limit {LIMIT / 1e9:.2f} GB"
+        f"SCAFFOLD, {numbers['parameters']:,} parameters: {numbers['seconds']:.1f} s "
+        f"({MANY_ROUNDS / numbers['seconds']:.0f} rounds a second), accuracy "
+        f"{numbers['accuracy']:.2f}; resident at most {numbers['resident'] / 1e9:.2f} GB, "
+        f"{numbers['before'] / 1e9:.2f} GB of it before the run; limit {LIMIT / 1e9:.2f} GB"
     )
 
 
@@ -301,22 +316,22 @@ def memory(folder: Path) -> None:
 
 
 def sentences(users: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Users with 16 to 128 sentences, and each word's next one: half of the time the one word that
-    likes to follow it, otherwise any, frequent ones more often.
+    """Users with 16 to 128 sentences, and each word's next one: with probability 1/2 its
+    most likely successor, otherwise a word drawn by frequency.
     """
     rng = np.random.default_rng(0)
     frequency = 1 / np.arange(1, VOCABULARY + 1)
     drawn = rng.choice(VOCABULARY, 2**22, p=frequency / frequency.sum()).astype("i2")
     follower = rng.choice(drawn, VOCABULARY)
     sizes = rng.integers(16, LONGEST + 1, users)
-    for first in range(0, users, 1000):  # word by word, of many users at once
+    for first in range(0, users, 1000):  # word by word, for many users in one array
         ends = np.cumsum(sizes[first : first + 1000])
-        words = drawn[rng.integers(0, len(drawn), (ends[-1], LENGTH + 1), np.int32)]
+        tokens = drawn[rng.integers(0, len(drawn), (ends[-1], LENGTH + 1), np.int32)]
         follows = rng.integers(0, 2, (ends[-1], LENGTH), np.int8) == 1
-        for place in range(LENGTH):
-            likely = follower[words[:, place]]
-            words[:, place + 1] = np.where(follows[:, place], likely, words[:, place + 1])
-        for user in np.split(words, ends[:-1]):
+        for t in range(LENGTH):
+            likely = follower[tokens[:, t]]
+            tokens[:, t + 1] = np.where(follows[:, t], likely, tokens[:, t + 1])
+        for user in np.split(tokens, ends[:-1]):
             yield user[:, :-1], user[:, 1:]
 
 
@@ -326,16 +341,16 @@ def next_word() -> Any:
 
     class NextWord(nn.Module):
         @nn.compact
-        def __call__(self, words: jax.Array) -> jax.Array:
-            embedded = nn.Embed(VOCABULARY, 32)(words)
+        def __call__(self, tokens: jax.Array) -> jax.Array:
+            embedded = nn.Embed(VOCABULARY, 32)(tokens)
             return nn.Dense(VOCABULARY)(nn.RNN(nn.GRUCell(64))(embedded))
 
     return fl.models.linen(NextWord())
 
 
-def likeliest(scores: jax.Array, words: jax.Array) -> jax.Array:
+def likeliest(scores: jax.Array, tokens: jax.Array) -> jax.Array:
     """Whether the best score is the word's."""
-    return scores.argmax(-1) == words
+    return scores.argmax(-1) == tokens
 
 
 def alone(folder: Path) -> None:
@@ -360,7 +375,7 @@ def alone(folder: Path) -> None:
         began = time.perf_counter()
         result = fl.run(simulation, rounds=WORD_ROUNDS, key=key, record_every=WORD_ROUNDS // 2)
         took.append(time.perf_counter() - began)
-    known = {
+    numbers = {
         "parameters": problem.dim,
         "seconds": took[1] / WORD_ROUNDS,
         "compiled": took[0] - took[1],
@@ -368,26 +383,26 @@ def alone(folder: Path) -> None:
         "before": before,
         "resident": on_disk.resident(),
     }
-    print(json.dumps(known))
+    print(json.dumps(numbers))
 
 
-def words(folder: Path) -> None:
+def next_words(folder: Path) -> None:
     """Next words over as many users as Stack Overflow's data set has."""
     drawn = sentences(USERS + OTHER_USERS)
     held_out = folder / "words.npz"
     if not held_out.exists():
         shutil.rmtree(folder / "words", ignore_errors=True)
-    population = kept(folder, "words", lambda: itertools.islice(drawn, USERS))
+    population = stored_population(folder, "words", lambda: itertools.islice(drawn, USERS))
     if not held_out.exists():
         _save(held_out, drawn)
     size = sum(f.stat().st_size for f in population.folder.iterdir())
-    known = in_a_process("alone", folder)
-    accuracy = " and ".join(f"{a:.3f}" for a in known["accuracy"])
+    numbers = in_a_process("alone", folder)
+    accuracy = " and ".join(f"{a:.3f}" for a in numbers["accuracy"])
     print(
-        f"\n{population}, {size / 1e9:.2f} GB\nFedAvg, {known['parameters']:,} parameters, 50 a "
-        f"round: {known['seconds']:.2f} s a round, accuracy {accuracy} after {WORD_ROUNDS // 2} "
-        f"and {WORD_ROUNDS} rounds; resident at most {known['resident'] / 1e9:.2f} GB, "
-        f"{known['before'] / 1e9:.2f} GB of it before the run"
+        f"\n{population}, {size / 1e9:.2f} GB\nFedAvg, {numbers['parameters']:,} parameters, 50 a "
+        f"round: {numbers['seconds']:.2f} s a round, accuracy {accuracy} after {WORD_ROUNDS // 2} "
+        f"and {WORD_ROUNDS} rounds; resident at most {numbers['resident'] / 1e9:.2f} GB, "
+        f"{numbers['before'] / 1e9:.2f} GB of it before the run"
     )
 
 
@@ -395,12 +410,12 @@ def words(folder: Path) -> None:
 
 
 def writers(folder: Path) -> Population:
-    """The clients that all simulators learn from; images of others are written beside them."""
+    """The clients that all simulators learn from; test images are written next to them."""
     held_out = folder / on_disk.HELD_OUT
     drawn = images(WRITERS + OTHERS, 10, 500, on_disk.OnDisk().classes, CONTRAST)
     if not held_out.exists():  # they come last
         shutil.rmtree(folder / "writers", ignore_errors=True)
-    population = kept(folder, "writers", lambda: itertools.islice(drawn, WRITERS))
+    population = stored_population(folder, "writers", lambda: itertools.islice(drawn, WRITERS))
     if not held_out.exists():
         _save(held_out, drawn)
     return population
@@ -409,9 +424,9 @@ def writers(folder: Path) -> Population:
 def _save(path: Path, clients: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
     """The samples of clients in one file, which appears under its name when it is whole."""
     features, targets = (np.concatenate(part) for part in zip(*clients, strict=True))
-    partial = path.with_name(f"partial-{path.name}")
-    np.savez(partial, features=features, targets=targets)
-    os.rename(partial, path)
+    content = io.BytesIO()
+    np.savez(content, features=features, targets=targets)
+    replace_file(path, content.getvalue())
 
 
 def peers(folder: Path, only: Sequence[str], repeats: int, rounds: int, environments: Path) -> None:
@@ -419,11 +434,11 @@ def peers(folder: Path, only: Sequence[str], repeats: int, rounds: int, environm
     population = writers(folder)
     print(f"\n{population}, {COHORT} a round, batches of {on_disk.OnDisk.batch}\n", flush=True)
     rows = turns.measured(population.folder, only, repeats, rounds, environments)
-    (folder / "peers.json").write_text(json.dumps(rows, indent=1) + "\n")
+    replace_file(folder / "peers.json", json.dumps(rows, indent=1) + "\n")
     print(turns.table(rows))
 
 
-PARTS = {"formats": formats, "speed": speed, "memory": memory, "words": words}
+PARTS = {"formats": formats, "speed": speed, "memory": memory, "words": next_words}
 INNER = {"limited": limited, "alone": alone}
 
 
@@ -432,27 +447,29 @@ def main() -> None:
     names = [*PARTS, "peers", *INNER]
     parser.add_argument("parts", nargs="*", choices=[*names, []], metavar="PART")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "populations")
-    others = [name for name in turns.SIDES if name != turns.OWN]
-    parser.add_argument("--only", nargs="+", choices=others, default=others, help="of the peers")
+    peer_names = [name for name in turns.SIDES if name != turns.FLJAX]
+    parser.add_argument(
+        "--only", nargs="+", choices=peer_names, default=peer_names, help="of the peers"
+    )
     parser.add_argument("--turns", type=int, default=7, help="runs of each peer")
     parser.add_argument("--rounds", type=int, default=on_disk.OnDisk.rounds, help="of a run")
     parser.add_argument("--environments", type=Path, default=turns.ENVIRONMENTS)
-    given = parser.parse_args()
-    if given.turns < 1:
-        parser.error(f"argument --turns: at least one, got {given.turns}")
-    if given.rounds < 2:
+    options = parser.parse_args()
+    if options.turns < 1:
+        parser.error(f"argument --turns: at least one, got {options.turns}")
+    if options.rounds < 2:
         parser.error(
-            f"argument --rounds: at least two (pfl's first is not counted), got {given.rounds}"
+            f"argument --rounds: at least two (pfl's first is not counted), got {options.rounds}"
         )
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if len(given.parts) == 1 and (inner := INNER.get(given.parts[0])):
-        return inner(given.folder)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if len(options.parts) == 1 and (inner := INNER.get(options.parts[0])):
+        return inner(options.folder)
     print(header())
-    for part in given.parts or ["formats", "speed", "memory"]:
+    for part in options.parts or ["formats", "speed", "memory"]:
         if part == "peers":
-            peers(given.folder, given.only, given.turns, given.rounds, given.environments)
+            peers(options.folder, options.only, options.turns, options.rounds, options.environments)
         else:
-            PARTS[part](given.folder)
+            PARTS[part](options.folder)
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a store costs, and what going on after a kill costs.
+"""The cost of a store, and of resuming after a kill.
 
     python -m experiments.benchmarks.resume [--seeds 4000]
 
@@ -52,27 +52,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4000)
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        seeds, store, kill_at = given.child
+    options = parser.parse_args()
+    if options.child:
+        seeds, store, kill_at = options.child
         print(json.dumps(timed(int(seeds), store or None, float(kill_at))))
         return
     print(header())
-    print(f"\nzCDP-NFL on ridge, {given.seeds} seeds of {ROUNDS} rounds; seconds, compiling apart")
+    print(
+        f"\nzCDP-NFL on ridge, {options.seeds} seeds of {ROUNDS} rounds; seconds, compiling apart"
+    )
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        plain = min(child(given.seeds, None)["seconds"] for _ in range(2))
-        kept = min(child(given.seeds, base / f"kept{i}")["seconds"] for i in range(2))
-        first = child(given.seeds, base / "cut", 0.5)
-        rest = child(given.seeds, base / "cut")
-        read = child(given.seeds, base / "cut")
+        plain = min(child(options.seeds, None)["seconds"] for _ in range(2))
+        stored = min(child(options.seeds, base / f"kept{i}")["seconds"] for i in range(2))
+        first = child(options.seeds, base / "cut", 0.5)
+        rest = child(options.seeds, base / "cut")
+        read = child(options.seeds, base / "cut")
         size = sum(path.stat().st_size for path in (base / "cut").glob("*.npz"))
-    whole = first["seconds"] + rest["seconds"]
+    seconds = first["seconds"] + rest["seconds"]
     print(f"without a store            {plain:7.2f}")
-    print(f"with a store               {kept:7.2f}  ({(kept / plain - 1) * 100:+.1f} %)")
+    print(f"with a store               {stored:7.2f}  ({(stored / plain - 1) * 100:+.1f} %)")
     print(
-        f"killed at {first['done']:.0f} runs, resumed {whole:7.2f}  "
-        f"({(whole / kept - 1) * 100:+.1f} % of the uninterrupted one, lost blocks included; "
+        f"killed at {first['done']:.0f} runs, resumed {seconds:7.2f}  "
+        f"({(seconds / stored - 1) * 100:+.1f} % of the uninterrupted one, lost blocks included; "
         f"compiled again in {rest['compiled']:.1f})"
     )
     print(f"read back whole            {read['seconds']:7.2f}  ({size / 1e6:.0f} MB)")

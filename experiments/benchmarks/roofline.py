@@ -1,16 +1,16 @@
-"""How far every registered algorithm is from what the machine allows.
+"""How far every registered algorithm is from the machine's limits.
 
     python -m experiments.benchmarks.roofline [--quick] [--clients K] [--out FILE]
 
 Per round and run: the bytes that must be moved, the floating-point operations and the normal
-numbers drawn, all counted by hand (`experiments.benchmarks.costs`); the time a round takes in a run
+numbers drawn, all counted by hand (`tests.cases.costs`); the time a round takes in a run
 so long that its set-up, which is not taken out, is a few percent; and the share of that time which
 the machine's measured bandwidth, matrix rate and generator would need for the same work. Two
 sizes: a Monte-Carlo study whose working set stays in the caches, and one large network.
 
-Beside the count stands XLA's own for one noiseless step and the samples that a stream draws for it;
-it visits the empty slots of a neighbor table, counts what a second pass over the same array reads
-again, and takes what the generator does (some 450 operations a number) for flops.
+XLA's own count for one noiseless step and a stream's samples is reported as well; it includes the
+empty slots of a neighbor table, second passes over the same array, and the generator's integer
+operations (some 450 a number) as flops.
 """
 
 import argparse
@@ -25,7 +25,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import fljax as fl
-from experiments.benchmarks.costs import INPUTS, SERVED, Cost, Size
 from experiments.benchmarks.machine import (
     MAIN_MEMORY,
     best_of,
@@ -35,11 +34,14 @@ from experiments.benchmarks.machine import (
 )
 from experiments.benchmarks.pictures import PICTURES, save
 from fljax import plotting
-from fljax._generator import GENERATOR, as_key, normal
+from fljax._core.prng import GENERATOR, as_key, normal
+from fljax._core.storage import replace_file
 from fljax.algorithms import GeneralizedGradient, ISFedAvg, ModelAgnosticFedRelax
-from fljax.engine import Carry, Prepared, begin, look, prepare
-from fljax.simulation import Simulation
+from fljax.simulation.run_state import Carry, Prepared
+from fljax.simulation.scan import begin, make_round, prepare
+from fljax.simulation.scenario import Simulation
 from tests.cases import CASES, Case
+from tests.cases.costs import INPUTS, SERVED, Cost, Size
 
 WORD = 4  # bytes of a float32 or an int32
 
@@ -49,7 +51,9 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
     a stream of random features, or two classes.
     """
     k_graph, k_data, k_more = jax.random.split(key, 3)
-    algorithm, network, privacy = case.algorithm, None, None
+    algorithm = case.algorithm
+    network = None
+    privacy = None
     needs = type(algorithm).needs
     if isinstance(algorithm, ISFedAvg):  # whose batches are of the small world's clients
         algorithm = dataclasses.replace(
@@ -75,7 +79,7 @@ def simulation(key: jax.Array, size: Size, case: Case, private: bool = True) -> 
     if private and case.privacy is not None:
         privacy = case.privacy
         if hasattr(privacy, "decay"):
-            # The small world's, over many rounds, would start with noise beyond every number.
+            # The small world's decay over many rounds would start with infinite noise.
             privacy = dataclasses.replace(privacy, decay=1.0)
     return fl.Simulation(
         problem=problem,
@@ -103,10 +107,10 @@ def study_seconds(size: Size, case: Case, rounds: int) -> float:
 
 def run_seconds(size: Size, case: Case, rounds: int) -> float:
     """Seconds a round of one large run whose data and graph exist already."""
-    made = simulation(as_key(0), size, case)
+    large_run = simulation(as_key(0), size, case)
 
     def once() -> Any:
-        return fl.run(made, rounds, record_every=rounds).consensus_error.values
+        return fl.run(large_run, rounds, record_every=rounds).consensus_error.values
 
     once()
     return best_of(once, 3) / rounds
@@ -116,13 +120,15 @@ def counted_by_xla(size: Size, case: Case) -> tuple[float, float]:
     """Bytes accessed and flops of one compiled noiseless step, a stream's new samples included."""
 
     def start(key: jax.Array) -> tuple[Simulation, Prepared, Carry]:
-        made = simulation(key, size, case, private=False)
-        prepared = prepare(made, 1)
-        return made, prepared, begin(made, prepared, key)
+        scenario = simulation(key, size, case, private=False)
+        prepared = prepare(scenario, 1)
+        return scenario, prepared, begin(scenario, prepared, key)
 
-    def step(made: Simulation, prepared: Prepared, carry: Carry) -> Any:
-        now, stream, _ = look(made, prepared, as_key(0), carry, jnp.asarray(1, jnp.int32), 1)
-        return made.algorithm.step(carry.state, now), stream
+    def step(scenario: Simulation, prepared: Prepared, carry: Carry) -> Any:
+        now, stream, _ = make_round(
+            scenario, prepared, as_key(0), carry, jnp.asarray(1, jnp.int32), 1
+        )
+        return scenario.algorithm.step(carry.state, now), stream
 
     shapes = jax.eval_shape(start, as_key(0))
     result = jax.jit(step).lower(*shapes).compile().cost_analysis()
@@ -130,14 +136,14 @@ def counted_by_xla(size: Size, case: Case) -> tuple[float, float]:
 
 
 class Limits(NamedTuple):
-    """What the device was measured to do."""
+    """The measured limits of the device."""
 
     bandwidth: float  # bytes per second at the working set in question
     flops: float  # per second
     draws: float  # normal numbers per second
 
     def seconds(self, cost: Cost) -> float:
-        """The least time: memory traffic beside arithmetic, numbers drawn by the same units."""
+        """The least time: the larger of memory traffic and arithmetic, random numbers included."""
         computing = cost.flops / self.flops + cost.draws / self.draws
         return max(WORD * cost.words / self.bandwidth, computing)
 
@@ -151,7 +157,8 @@ def draw_rate(count: int = 2**20) -> float:
 
         return jax.lax.scan(add, jnp.zeros(count), jnp.arange(8))[0]
 
-    draw, key = jax.jit(total), as_key(0)
+    draw = jax.jit(total)
+    key = as_key(0)
     draw(key).block_until_ready()
     return 8 * count / best_of(lambda: draw(key), 3)
 
@@ -162,7 +169,7 @@ class Row(NamedTuple):
     label: str
     seconds: float  # a round and run
     cost: Cost
-    fraction: float  # of what the limits allow
+    fraction: float  # of the limits
     xla_bytes: float  # XLA's count of a noiseless step over the count by hand
     xla_flops: float
 
@@ -186,7 +193,8 @@ def measure(size: Size, rounds: int, limits: Limits) -> list[Row]:
     """One row for each registered algorithm."""
     rows = []
     for label, case in CASES.items():
-        private, noiseless = case.privacy is not None, case.cost(size, False)
+        private = case.privacy is not None
+        noiseless = case.cost(size, False)
         cost = case.cost(size, private)
         seconds = (study_seconds if size.seeds > 1 else run_seconds)(size, case, rounds)
         accessed, flops = counted_by_xla(size, case)
@@ -248,12 +256,13 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100_000, help="of the large network")
     parser.add_argument("--out", help="also write the table to this file")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", fl.AssumptionWarning)  # noise of the right size is enough
+    warnings.simplefilter("ignore", fl.AssumptionWarning)  # only times matter
     lines = header().splitlines()
     curve = [(2**p, update_bandwidth(2**p)) for p in (16, 18, 20, 22, 24, 26, 28)]
     rates = ", ".join(f"{size / 2**20:g} MiB {rate / 1e9:.0f}" for size, rate in curve)
     lines.append(f"update in place, GB/s by working set: {rates}")
-    flops, draws = matrix_rate(), draw_rate()
+    flops = matrix_rate()
+    draws = draw_rate()
     lines.append(f"normal numbers ({GENERATOR}) {draws / 1e6:.0f} million a second")
     print("\n".join(lines), flush=True)
     large = 2_000 if arguments.quick else arguments.clients
@@ -273,7 +282,7 @@ def main() -> None:
         studies[title] = rows, limits
         lines += [*head, *(line(row) for row in rows)]
     if arguments.out:
-        Path(arguments.out).write_text("\n".join(lines) + "\n")
+        replace_file(Path(arguments.out), "\n".join(lines) + "\n")
     if not arguments.quick:
         draw(studies, PICTURES / "roofline.png")
 

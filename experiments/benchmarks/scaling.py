@@ -2,11 +2,11 @@
 
     python -m experiments.benchmarks.scaling [--quick] [--largest K] [--only AXIS ...] [--out FILE]
 
-Every point runs in a process of its own, so that its peak memory is its own and device counts can
+Every point runs in its own process, so that peak memory is measured per point and device counts can
 differ. Private zCDP-NFL on ridge regression with 8 samples a client, on a random connected graph
 of six neighbors on average, with the inverse of the largest curvature as step size, half of what
 theory allows; `--quick` takes small sizes and draws no picture. A study whose error does not
-decrease is no measurement, and is refused.
+decrease is refused.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import fljax as fl
 from experiments.benchmarks.machine import header
 from experiments.benchmarks.pictures import PICTURES, save
 from fljax import plotting
+from fljax._core.storage import replace_file
 
 POINT = {"clients": 100, "samples": 8, "dim": 32, "seeds": 1, "workers": 1, "devices": 1}
 PENALTY = 3.0
@@ -43,9 +44,14 @@ LABELS = {
 def axes(quick: bool, largest: int) -> dict[str, list[dict[str, int]]]:
     """The points of every axis."""
     clients = [10**p for p in range(2, 7) if 10**p <= largest]
-    dims, seeds, study = (8, 32, 128, 512), (1, 10, 100, 1000), 64
+    dims = (8, 32, 128, 512)
+    seeds = (1, 10, 100, 1000)
+    study = 64
     if quick:
-        clients, dims, seeds, study = [100, 1000], (8, 32), (1, 10), 8
+        clients = [100, 1000]
+        dims = (8, 32)
+        seeds = (1, 10)
+        study = 8
     elif largest not in clients:
         clients.append(largest)
     many = {"clients": 50, "dim": 8, "seeds": study}
@@ -84,16 +90,16 @@ def measure(point: dict[str, int]) -> dict[str, float]:
             progress=False,
         )
 
-    # Many rounds where they are short, that they can be told from the set-up, and converge.
+    # Many rounds if they are short, so that they dominate the set-up and converge.
     numbers = point["clients"] * point["dim"] * point["seeds"]
     rounds = max(20, min(1000, 10**8 // numbers))
-    # A long run less a short one is its rounds; what is left of the short one sets up.
+    # A long run minus a short one is the time of its rounds; the rest of the short one is set-up.
     first = {count: study(count) for count in (1, 1 + rounds)}
     repeats = 1 if point["clients"] > 10**5 else 3
-    brief, whole = (
+    short, long = (
         min(study(count).attrs["run_seconds"] for _ in range(repeats)) for count in first
     )
-    a_round = (whole - brief) / rounds
+    a_round = (long - short) / rounds
     error = float(first[1 + rounds].normalized_error.isel(round=-1).mean()) / point["clients"]
     if not error < 1:  # that of the initial models
         raise RuntimeError(f"the runs of {point} diverge: their error is {error}.")
@@ -103,16 +109,16 @@ def measure(point: dict[str, int]) -> dict[str, float]:
     return {
         "rounds": 1 + rounds,
         "compile": first[1 + rounds].attrs["compile_seconds"],
-        "setup": max(brief - a_round, 0.0),
+        "setup": max(short - a_round, 0.0),
         "round": a_round,
-        "run": whole,
+        "run": long,
         "peak": peak,
         "error": error,
     }
 
 
 def in_a_process(point: dict[str, int]) -> dict[str, float]:
-    """One study in a process of its own, on so many simulated devices on a CPU."""
+    """One study in its own process; a CPU simulates the requested number of devices."""
     environment = dict(os.environ)
     if point["devices"] > 1 or jax.default_backend() == "cpu":
         flags = environment.get("XLA_FLAGS", "")
@@ -125,10 +131,12 @@ def in_a_process(point: dict[str, int]) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def slope(points: list[dict[str, int]], found: list[dict[str, float]], axis: str) -> float:
+def time_exponent(
+    points: list[dict[str, int]], measured: list[dict[str, float]], axis: str
+) -> float:
     """The exponent of the time of a round between the two largest points."""
-    (low, high), (brief, whole) = (p[axis] for p in points[-2:]), (f["round"] for f in found[-2:])
-    return float(np.log(whole / brief) / np.log(high / low))
+    (low, high), (short, long) = (p[axis] for p in points[-2:]), (f["round"] for f in measured[-2:])
+    return float(np.log(long / short) / np.log(high / low))
 
 
 def draw(studies: dict[str, tuple[list, list]], to: Path) -> None:
@@ -173,10 +181,10 @@ def main() -> None:
     parser.add_argument("--point", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.point:
-        warnings.simplefilter("ignore", fl.AssumptionWarning)  # noise of the right size is enough
+        warnings.simplefilter("ignore", fl.AssumptionWarning)  # only times matter
         print(json.dumps(measure(json.loads(arguments.point))))
         return
-    # Otherwise this process would hold most of a GPU's memory, and those of the points find none.
+    # Otherwise this process would reserve most of a GPU's memory and leave none for the points.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     began = time.perf_counter()
     lines = header().splitlines()
@@ -189,20 +197,22 @@ def main() -> None:
         table = [f"\n{LABELS[axis]:>32s}" + "".join(f"{head:>11s}" for head in heads)]
         result = []
         for point in points:
-            result.append(one := in_a_process(point))
+            result.append(row := in_a_process(point))
             table.append(
-                f"{point[axis]:32,d}{one['rounds']:11d}{one['compile']:11.2f}{one['setup']:11.3f}{one['run']:11.3f}"
-                f"{one['round'] * 1e3:11.3f}{one['peak'] / 2**30:11.2f}{one['error']:11.2e}"
+                f"{point[axis]:32,d}{row['rounds']:11d}{row['compile']:11.2f}{row['setup']:11.3f}{row['run']:11.3f}"
+                f"{row['round'] * 1e3:11.3f}{row['peak'] / 2**30:11.2f}{row['error']:11.2e}"
             )
             print("\n".join(table[-1:] if len(result) > 1 else table), flush=True)
         lines += table
         studies[axis] = points, result
-        lines.append(f"time of a round grows with the power {slope(points, result, axis):.2f}")
+        lines.append(
+            f"time of a round grows with the power {time_exponent(points, result, axis):.2f}"
+        )
         print(lines[-1], flush=True)
     lines.append(f"\nmeasured in {time.perf_counter() - began:.0f} s")
     print(lines[-1])
     if arguments.out:
-        Path(arguments.out).write_text("\n".join(lines) + "\n")
+        replace_file(Path(arguments.out), "\n".join(lines) + "\n")
     if not (arguments.quick or arguments.only):
         draw(studies, PICTURES / "scaling.png")
 

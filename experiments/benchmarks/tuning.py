@@ -1,13 +1,12 @@
-"""Tuning many methods at once, from nothing, again, and with the programs on disk.
+"""Tuning many methods in one call: first, again, and with the programs on disk.
 
     python -m experiments.benchmarks.tuning [--methods 40] [--candidates 15] [--seeds 10]
 
 The first methods of the registry, in the order of their names, that have a single number to tune
-and run on least squares (100 clients, 50 samples, 32 parameters, 300 rounds), with a network for
-those that run on one. Each has a grid of candidates that is neither extended nor refined, so that
-the number of runs is known. From nothing, every program is compiled; again in the same process,
-none is, and what remains is the checks and the runs; in a new process programs are loaded from
-disk.
+and run on least squares (100 clients, 50 samples, 32 parameters, 300 rounds), with a network if
+they need one. Each has a grid of candidates that is neither extended nor refined, so that the
+number of runs is fixed. The first call compiles every program; a second call in the same process
+compiles none and measures the checks and the runs; a new process loads programs from disk.
 """
 
 import argparse
@@ -24,11 +23,12 @@ import jax
 
 import fljax as fl
 from experiments.benchmarks.machine import header
-from fljax.algorithms.base import REGISTRY
-from fljax.study.tuning import space_of
+from fljax.algorithms.algorithm import REGISTRY
+from fljax.tuning.search import space_of
 
 SIZE = {"clients": 100, "samples": 50, "dim": 32}
-ROUNDS, DEGREE = 300, 4
+ROUNDS = 300
+DEGREE = 4
 
 
 def drawn(key):
@@ -79,8 +79,8 @@ def suitable() -> Iterator[str]:
 
 def timed(methods: list[str], candidates: int, seeds: int) -> str:
     began = time.perf_counter()
-    one = tuned(methods, candidates, seeds)
-    return f"{time.perf_counter() - began:9.1f}{one.compilations:15d}"
+    result = tuned(methods, candidates, seeds)
+    return f"{time.perf_counter() - began:9.1f}{result.compilations:15d}"
 
 
 def main() -> None:
@@ -89,21 +89,21 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--on-disk", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
-    methods = list(islice(suitable(), asked.methods))
-    given = methods, asked.candidates, asked.seeds
-    if asked.on_disk:
-        print(timed(*given))
+    methods = list(islice(suitable(), options.methods))
+    request = methods, options.candidates, options.seeds
+    if options.on_disk:
+        print(timed(*request))
         return
     print(header())
-    sizes = f"{asked.candidates} candidates, {asked.seeds} seeds, {ROUNDS} rounds"
+    sizes = f"{options.candidates} candidates, {options.seeds} seeds, {ROUNDS} rounds"
     print(f"\n{len(methods)} methods of {sizes}")
     print(f"{'':24s}{'seconds':>9s}{'compilations':>15s}")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FLJAX_CACHE"] = folder
-        print(f"{'from nothing':24s}{timed(*given)}", flush=True)
-        print(f"{'again':24s}{timed(*given)}", flush=True)
+        print(f"{'from nothing':24s}{timed(*request)}", flush=True)
+        print(f"{'again':24s}{timed(*request)}", flush=True)
         child = [sys.executable, "-m", "experiments.benchmarks.tuning", "--on-disk", *sys.argv[1:]]
         text = subprocess.run(child, check=True, capture_output=True, text=True).stdout
         print(f"{'programs on disk':24s}{text.rstrip()}")

@@ -1,7 +1,7 @@
 """Cells of the tables of McMahan et al. 2017: how many rounds FedAvg needs to an accuracy on MNIST.
 
-All 60,000 images at 100 clients, in random order or in two shards of one digit each. Runs end where
-they have reached what is asked, so that a cell takes as long as it needs.
+All 60,000 images at 100 clients, in random order or in two shards of one digit each. Runs end when
+they reach the target accuracy.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jaxtyping import Array
 import fljax as fl
 from experiments.figure import Effort, Estimate, Measure, Setting, Studies
 from experiments.measures import joined, of_few
-from fljax._module import float_dtype
+from fljax._core.module import float_dtype
 from fljax.algorithms import FedAvg
 from fljax.data import partition
 from fljax.data.images import Images
@@ -82,12 +82,12 @@ class Cell(NamedTuple):
     every: int
 
 
-#: Records between two looks at whether a run is at an end.
+#: Records between two tests whether a run has reached its target.
 LOOK = 10
 
 
 def longest(multiple: float) -> Setting:
-    """After how many times the published rounds a run that has not arrived is given up."""
+    """The multiple of the published rounds after which an unfinished run is stopped."""
     return Setting(
         "rounds after which a run is given up",
         multiple,
@@ -96,7 +96,7 @@ def longest(multiple: float) -> Setting:
 
 
 class Size(NamedTuple):
-    """What is learned, by whom."""
+    """The learning problem and its clients."""
 
     images: Callable[[], Images]
     clients: int
@@ -106,29 +106,29 @@ class Size(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Cells by name, and what they are about.
+    """A table of the source: its cells by name, with their readings and measures.
 
     Attributes:
       name: of its stores.
       cells: by name.
       longest: the setting of :func:`longest`.
-      small: what is tried with small initial weights beside He's, by its cell.
+      small: a further try with small initial weights instead of He's, by cell.
     """
 
     name: str
     cells: Mapping[str, Cell]
     full: Size
-    tiny: Size  # what a test can wait for
+    tiny: Size  # for tests
     longest: Setting
     small: Mapping[str, Tried] = MappingProxyType({})
 
     def tries(self, name: str) -> list[Tried]:
-        """What is run of a cell."""
+        """The tries of a cell."""
         steps = [Tried(step, START.value[0]) for step in self.cells[name].steps]
         return [*steps, *([self.small[name]] if name in self.small else [])]
 
     def rounds(self, cell: Cell) -> int:
-        """After which a run is given up."""
+        """The number of rounds after which an unfinished run is stopped."""
         look = LOOK * cell.every
         return -(-round(self.longest.value * cell.published) // look) * look
 
@@ -137,29 +137,30 @@ class Table(NamedTuple):
         return {name: self._cell(name, size, effort) for name in self.cells}
 
     def _cell(self, name: str, size: Size, effort: Effort) -> Any:
-        cell, dtype = self.cells[name], float_dtype()
+        cell = self.cells[name]
+        dtype = float_dtype()
         every = 1 if size.longest else cell.every
-        found = [
+        runs = [
             effort.sweep(
-                f"{self.name}, {name}, {one}".replace(" = ", "").replace(", ", "-"),
+                f"{self.name}, {name}, {tried}".replace(" = ", "").replace(", ", "-"),
                 scenario(cell, size),
                 rounds=size.longest or self.rounds(cell),
                 record_every=every,
                 segment=LOOK * every,
-                # An accelerator has time for all seeds at once; a core for those not at an end.
+                # An accelerator runs all seeds together; a core only the unfinished ones.
                 block=1 if jax.default_backend() == "cpu" else None,
                 until={ERROR: 1 - size.target},
                 seeds=min(effort.seeds, SEEDS.value),
-                grid={"tried": {str(one): Tried(*np.asarray(one, dtype))}},
+                grid={"tried": {str(tried): Tried(*np.asarray(tried, dtype))}},
             )
-            for one in self.tries(name)
+            for tried in self.tries(name)
         ]
-        return joined(*found, axis="tried").assign_attrs(target=1 - size.target)
+        return joined(*runs, axis="tried").assign_attrs(target=1 - size.target)
 
     # Reading -------------------------------------------------------------------------------------
 
     def rounds_to(self, studies: Studies, name: str, tried: Tried) -> np.ndarray:
-        """``[S]``: rounds until what is asked; where it is never reached, of all."""
+        """``[S]``: rounds until the target accuracy; all rounds if it is not reached."""
         data = studies[name]
         errors = data[ERROR].sel(tried=str(tried)).transpose("seed", "round").values.astype(float)
         best = np.minimum.accumulate(np.where(np.isfinite(errors), errors, 1), axis=1)
@@ -171,24 +172,24 @@ class Table(NamedTuple):
         )
 
     def best(self, studies: Studies, name: str) -> Tried:
-        """What needs the fewest rounds in its slowest seed, among He's initial weights: a step that
-        is fast where it does not fail is not the best.
+        """The try with He's initial weights and the fewest rounds in its slowest seed: a step that
+        fails for some seeds is not the best.
         """
-        options = [one for one in self.tries(name) if one.scale == START.value[0]]
-        return min(options, key=lambda one: self.rounds_to(studies, name, one).max())
+        options = [tried for tried in self.tries(name) if tried.scale == START.value[0]]
+        return min(options, key=lambda tried: self.rounds_to(studies, name, tried).max())
 
     def needed(self, studies: Studies, name: str) -> np.ndarray:
         """``[S]``: rounds of a cell, with its best step."""
         return self.rounds_to(studies, name, self.best(studies, name))
 
     def of_published(self, *names: str) -> Measure:
-        """The rounds of cells, in those of the source."""
+        """The rounds of cells, relative to the source's."""
         return lambda studies: {
             name: self._of_published(name, self.needed(studies, name)) for name in names
         }
 
     def saved(self, *pairs: tuple[str, str]) -> Measure:
-        """How many times the rounds of the second of each pair the first needs."""
+        """The rounds of the first of each pair over those of the second's."""
         return lambda studies: {
             f"{more} over {fewer}": self._ratio(
                 self.needed(studies, more), self.needed(studies, fewer)
@@ -196,23 +197,23 @@ class Table(NamedTuple):
             for more, fewer in pairs
         }
 
-    def of_tried(self, name: str, one: Tried) -> Measure:
-        """The rounds of a cell with a step and a start, in those of the source."""
+    def of_tried(self, name: str, tried: Tried) -> Measure:
+        """The rounds of a cell with a step and a start, relative to the source's."""
         return lambda studies: {
-            str(one): self._of_published(name, self.rounds_to(studies, name, one))
+            str(tried): self._of_published(name, self.rounds_to(studies, name, tried))
         }
 
     def with_small_start(self, studies: Studies) -> dict[str, Estimate]:
-        """Its rounds in those with He's initial weights and the same step."""
-        found = {}
+        """Rounds with small initial weights over those with He's, at the same step."""
+        estimates = {}
         for name, small in self.small.items():
-            like = Tried(small.step, START.value[0])
-            rounds = [self.rounds_to(studies, name, one) for one in (small, like)]
-            found[f"{small} over {like}"] = self._ratio(*rounds)
-        return found
+            standard = Tried(small.step, START.value[0])
+            rounds = [self.rounds_to(studies, name, tried) for tried in (small, standard)]
+            estimates[f"{small} over {standard}"] = self._ratio(*rounds)
+        return estimates
 
     def counts(self, *names: str) -> Callable[[Studies], str]:
-        """What each cell took with each step, as a note."""
+        """A note: the rounds that each cell took with each step."""
 
         def note(studies: Studies) -> str:
             return (
@@ -220,8 +221,8 @@ class Table(NamedTuple):
                 + "; ".join(
                     f"{name}: "
                     + ", ".join(
-                        f"{self.rounds_to(studies, name, one).mean():.0f} with {one}"
-                        for one in self.tries(name)
+                        f"{self.rounds_to(studies, name, tried).mean():.0f} with {tried}"
+                        for tried in self.tries(name)
                     )
                     + f" (published {self.cells[name].published})"
                     for name in names
@@ -248,18 +249,18 @@ class Table(NamedTuple):
         return of_few(lambda mean: mean / published, rounds, unit="times the published")
 
     @staticmethod
-    def _ratio(one: np.ndarray, other: np.ndarray) -> Estimate:
-        return of_few(lambda a, b: a / b, one, other, unit="times")
+    def _ratio(over: np.ndarray, under: np.ndarray) -> Estimate:
+        return of_few(lambda a, b: a / b, over, under, unit="times")
 
 
 def crossing(rounds: np.ndarray, best: np.ndarray, target: float) -> float:
     """The round in which a falling curve is at a target, linear between records; the last record
     where it never is.
     """
-    reached = best <= target
-    if not reached.any():
+    at_target = best <= target
+    if not at_target.any():
         return float(rounds[-1])
-    after = int(np.argmax(reached))
+    after = int(np.argmax(at_target))
     if not after:
         return float(rounds[0])
     share = (best[after - 1] - target) / (best[after - 1] - best[after])
@@ -272,11 +273,11 @@ def crossing(rounds: np.ndarray, best: np.ndarray, target: float) -> float:
 @functools.cache
 def dealt(size: Size, shards: bool) -> Model:
     """All images, at clients."""
-    known = size.images()
+    dataset = size.images()
     if shards:
-        rows = partition.by_label(known.train_labels, size.clients, 2, 0)
+        rows = partition.by_label(dataset.train_labels, size.clients, 2, 0)
     else:
-        rows = partition.iid(len(known.train_labels), size.clients, 0)
+        rows = partition.iid(len(dataset.train_labels), size.clients, 0)
     rows = np.stack([r[: min(map(len, rows))] for r in rows])
 
     def problem(images: np.ndarray, labels: np.ndarray, **rest: Any) -> Model:
@@ -285,8 +286,8 @@ def dealt(size: Size, shards: bool) -> Model:
             *(scaled, labels.astype(np.float32), Softmax(10)), architecture=size.network, **rest
         )
 
-    test = problem(known.test_images[None], known.test_labels[None])
-    return problem(known.train_images[rows], known.train_labels[rows], test=test)
+    test = problem(dataset.test_images[None], dataset.test_labels[None])
+    return problem(dataset.train_images[rows], dataset.train_labels[rows], test=test)
 
 
 @functools.cache

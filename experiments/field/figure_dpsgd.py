@@ -18,10 +18,10 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from experiments.measures import of_few
 from experiments.pixels import low_frequencies
 from fljax import plotting
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import FedDPSGD
 from fljax.data.images import Images
-from fljax.metrics import Metric, Snapshot, judged
+from fljax.metrics.definitions import Metric, Snapshot, mean_score
 from fljax.privacy import NoisyGradients, accounting
 from fljax.problems import Model, Softmax
 
@@ -67,7 +67,8 @@ SEEDS = Setting(
 #: Published accuracies by epsilon, and without privacy, in percent.
 PUBLISHED = dict(zip(BUDGETS.value, (90.0, 95.0, 97.0), strict=True))
 PUBLISHED_PLAIN = 98.3
-ERROR, TRAIN_ERROR = "error_rate", "train_error_rate"
+ERROR = "error_rate"
+TRAIN_ERROR = "train_error_rate"
 TIMES = f"{FASTER.value:g} times the step"
 #: By the ending of a study's name, how many times the source's step.
 LARGER = "-larger"
@@ -77,7 +78,7 @@ STEPPED = {"": 1.0, LARGER: FASTER.value}
 
 
 class Size(NamedTuple):
-    """What is learned, how long."""
+    """The learning problem, and the number of steps."""
 
     images: Callable[[], Images]
     network: Any
@@ -87,22 +88,22 @@ class Size(NamedTuple):
 #: One epoch, in steps.
 EPOCH = round(1 / RATE.value)
 FULL = Size(fl.data.mnist, fl.models.mlp(10, NETWORK.value), EPOCHS.value * EPOCH)
-#: What a test can wait for: the package's own sample.
+#: For tests: the package's own sample.
 TINY = Size(fl.data.mnist_sample, fl.models.mlp(10, [8]), 2 * EPOCH)
 
 
 @functools.cache
-def whole(size: Size) -> Model:
+def single_client(size: Size) -> Model:
     """All images at one client."""
-    known = size.images()
+    dataset = size.images()
 
     def problem(images: np.ndarray, labels: np.ndarray, **rest: Any) -> Model:
         features = low_frequencies(images, SIDE.value)[None]
         labels = labels[None].astype(np.float32)
         return Model(features, labels, Softmax(10), architecture=size.network, **rest)
 
-    test = problem(known.test_images, known.test_labels)
-    return problem(known.train_images, known.train_labels, test=test)
+    test = problem(dataset.test_images, dataset.test_labels)
+    return problem(dataset.train_images, dataset.train_labels, test=test)
 
 
 def training_errors(now: Snapshot) -> Array:
@@ -113,33 +114,35 @@ def training_errors(now: Snapshot) -> Array:
     )
     weights = weights / weights.sum()
 
-    def some(test: Any) -> Any:
+    def on_training(test: Any) -> Any:
         return replace(test, features=features, targets=targets, weights=weights)
 
-    return 1 - judged(now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype), some)
+    return 1 - mean_score(
+        now, lambda loss, *both: loss.correct(*both).astype(now.model.dtype), on_training
+    )
 
 
 METRICS = (
     ERROR,
-    Metric(TRAIN_ERROR, training_errors, "training error rate", needs_data=True, bounds=(0, 1)),
+    Metric(TRAIN_ERROR, training_errors, "training error rate", needs={"data"}, bounds=(0, 1)),
 )
 
 
 @functools.cache
 def scenario(size: Size, private: bool, faster: float) -> Callable[..., fl.Simulation]:
-    problem = whole(size)
+    problem = single_client(size)
     falling = fl.schedules.from_optax(
         optax.linear_schedule,
         init_value=0.1 * faster,
         end_value=0.052 * faster,
         transition_steps=10 * EPOCH,
     )
-    room = min(FedDPSGD.room(problem.samples, RATE.value), problem.samples)
+    capacity = min(FedDPSGD.room(problem.samples, RATE.value), problem.samples)
 
     def build(key: Array, multiplier: Any) -> fl.Simulation:
         return fl.Simulation(
             problem.initialized(key),
-            FedDPSGD(falling, sampling_rate=RATE.value, capacity=room),
+            FedDPSGD(falling, sampling_rate=RATE.value, capacity=capacity),
             privacy=NoisyGradients(multiplier, CLIP.value) if private else None,
             metrics=METRICS,
         )
@@ -149,7 +152,7 @@ def scenario(size: Size, private: bool, faster: float) -> Callable[..., fl.Simul
 
 
 def multipliers(steps: int) -> list[float]:
-    """The least noise of so many steps for each budget, in clips."""
+    """The least noise multiplier of ``steps`` steps for each budget."""
     return [
         float(accounting.sampled_gaussian_multiplier(epsilon, DELTA.value, steps, RATE.value))
         for epsilon in BUDGETS.value
@@ -186,19 +189,21 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     drawing, (curves, ends) = picture.panels(("test accuracy", "after all epochs"), height=2.4)
-    for place, (name, data) in enumerate(by_name(studies).items()):
+    for index, (name, data) in enumerate(by_name(studies).items()):
         mean = 100 * (1 - data[ERROR].mean("seed"))
-        curves.plot(data["round"] / EPOCH, mean, label=name, **picture.look(place))
+        curves.plot(data["round"] / EPOCH, mean, label=name, **picture.look(index))
     curves.set(xlabel="epoch", ylabel="accuracy [%]")
     lines = (("", ERROR, "test"), ("", TRAIN_ERROR, "training"), (LARGER, ERROR, f"test, {TIMES}"))
-    for place, (ending, error, text) in enumerate(lines):
+    for index, (ending, error, text) in enumerate(lines):
         private = studies[f"private{ending}"]
-        found = [
+        estimates = [
             of_few(float, accuracy(private.sel(budget=b), error), unit="") for b in BUDGETS.value
         ]
-        bars = [[e.value - e.low for e in found], [e.high - e.value for e in found]]
-        look = {k: plotting.LOOKS[place][k] for k in ("color", "marker")}
-        ends.errorbar(BUDGETS.value, [e.value for e in found], bars, label=text, capsize=2, **look)
+        bars = [[e.value - e.low for e in estimates], [e.high - e.value for e in estimates]]
+        look = {k: plotting.LOOKS[index][k] for k in ("color", "marker")}
+        ends.errorbar(
+            BUDGETS.value, [e.value for e in estimates], bars, label=text, capsize=2, **look
+        )
     ends.plot(
         *zip(*PUBLISHED.items(), strict=True),
         "x",
@@ -228,23 +233,23 @@ def accuracy(data: xr.Dataset, error: str) -> np.ndarray:
     return 100 * (1 - data[error].transpose("seed", "round").values[:, -1].astype(float))
 
 
-def reached(epsilon: float, ending: str = "") -> Measure:
+def accuracy_reached(epsilon: float, ending: str = "") -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
-        found = accuracy(studies[f"private{ending}"].sel(budget=epsilon), ERROR)
-        return {f"epsilon {epsilon:g}": of_few(float, found, unit="%")}
+        errors = accuracy(studies[f"private{ending}"].sel(budget=epsilon), ERROR)
+        return {f"epsilon {epsilon:g}": of_few(float, errors, unit="%")}
 
     return measure
 
 
 def without(studies: Studies) -> dict[str, Estimate]:
-    found = accuracy(studies["plain"], ERROR)
+    errors = accuracy(studies["plain"], ERROR)
     return {
-        "above the published": of_few(lambda a: a - PUBLISHED_PLAIN, found, unit="points"),
+        "above the published": of_few(lambda a: a - PUBLISHED_PLAIN, errors, unit="points"),
     }
 
 
 def gained(ending: str = "") -> Measure:
-    """What more budget gains."""
+    """The gain of a larger budget."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies[f"private{ending}"]
@@ -283,7 +288,7 @@ def gaps(ending: str = "") -> Measure:
 
 
 def ends(studies: Studies) -> str:
-    """Accuracies and noise, and what they say."""
+    """Accuracies, noise and their text."""
     rows = {
         ending: "; ".join(
             f"{name} {accuracy(data, ERROR).mean():.1f} % "
@@ -334,7 +339,7 @@ FIGURE = Figure(
                 f"accuracy-{epsilon:g}",
                 f"with epsilon {epsilon:g} it is right about {percent:g} %",
                 SOURCE,
-                reached(epsilon),
+                accuracy_reached(epsilon),
                 (percent, INFINITE),
                 "as many or more",
                 OURS,
@@ -347,7 +352,7 @@ FIGURE = Figure(
                 f"larger-steps-{epsilon:g}",
                 f"with epsilon {epsilon:g} and {TIMES} it is right about {percent:g} %",
                 "this library",
-                reached(epsilon, LARGER),
+                accuracy_reached(epsilon, LARGER),
                 (percent, INFINITE),
                 "as many or more",
                 ours=True,

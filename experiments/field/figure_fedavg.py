@@ -38,10 +38,12 @@ STEPS = Setting(
     "whose slowest seed is fastest; with more clients than a tenth that one alone is run",
 )
 
-RANDOM, SHARDS = "random", "shards"
-SMALL, WHOLE = "B = 10", "B = ∞"
+RANDOM = "random"
+SHARDS = "shards"
+SMALL = "B = 10"
+WHOLE = "B = ∞"
 CHOSEN = [max(1, round(share * CLIENTS.value)) for share in SHARE.value]
-#: Of each line of the table the published rounds, by the share, and the steps.
+#: For each line of the table, the published rounds by the share of clients, and the steps.
 LINES = {
     (RANDOM, SMALL): ((316, 87, 77, 75, 70), [(0.1, 0.2), (0.05, 0.1, 0.2, 0.4), *[(0.2,)] * 3]),
     (SHARDS, SMALL): ((3275, 664, 619, 443, 380), [(0.025, 0.05), (0.1, 0.2, 0.4), *[(0.2,)] * 3]),
@@ -91,11 +93,11 @@ def plot(studies: Studies) -> Picture:
     titles = ("random order, B = 10, C = 0.1", "rounds to 97 %, B = 10", "rounds to 97 %, B = ∞")
     drawing, axes = picture.panels(titles, height=2.4)
     data = studies[FIRST]
-    for place, one in enumerate(TABLE.tries(FIRST)):
-        runs = data.sel(tried=str(one))
+    for index, tried in enumerate(TABLE.tries(FIRST)):
+        runs = data.sel(tried=str(tried))
         runs = runs.sel(round=slice(None, int(runs["stopped"].min())))
         curve = 100 * (1 - runs[ERROR].mean("seed"))
-        axes[0].plot(runs["round"], curve, label=str(one), **picture.look(place))
+        axes[0].plot(runs["round"], curve, label=str(tried), **picture.look(index))
     axes[0].axhline(100 * (1 - data.attrs["target"]), **picture.THIN)
     published = CELLS[FIRST].published
     axes[0].axvline(published, label=f"published: {published} rounds", **picture.THIN)
@@ -103,36 +105,37 @@ def plot(studies: Studies) -> Picture:
     if data.attrs["target"] < 0.1:
         axes[0].set_ylim(90, 98)
     for ax, batch in zip(axes[1:], (SMALL, WHOLE), strict=True):
-        for place, order in enumerate((RANDOM, SHARDS)):
-            _line(ax, (order, batch), place, studies)
+        for index, order in enumerate((RANDOM, SHARDS)):
+            _line(ax, (order, batch), index, studies)
         ax.set(yscale="log", xlabel="share C of the clients in a round", ylabel="rounds")
     return picture.finish(drawing)
 
 
-def _line(ax: Axes, line: tuple[str, str], place: int, studies: Studies) -> None:
+def _line(ax: Axes, line: tuple[str, str], index: int, studies: Studies) -> None:
     """The rounds of a line of the table by share, and the published ones."""
-    names, color = of_line(line), plotting.LOOKS[place]["color"]
-    found = [of_few(float, TABLE.needed(studies, name), unit="") for name in names]
-    bars = [[e.value - e.low for e in found], [e.high - e.value for e in found]]
+    names = of_line(line)
+    color = plotting.LOOKS[index]["color"]
+    estimates = [of_few(float, TABLE.needed(studies, name), unit="") for name in names]
+    bars = [[e.value - e.low for e in estimates], [e.high - e.value for e in estimates]]
     at = SHARE.value[: len(names)]
-    look = {k: plotting.LOOKS[place][k] for k in ("color", "marker", "linestyle")}
-    ax.errorbar(at, [e.value for e in found], bars, label=line[0], capsize=2, **look)
-    known = [CELLS[name].published for name in names]
-    ax.plot(at, known, "x", color=color, label=f"{line[0]}, published")
+    look = {k: plotting.LOOKS[index][k] for k in ("color", "marker", "linestyle")}
+    ax.errorbar(at, [e.value for e in estimates], bars, label=line[0], capsize=2, **look)
+    published = [CELLS[name].published for name in names]
+    ax.plot(at, published, "x", color=color, label=f"{line[0]}, published")
 
 
 # --------------------------------------------------------------------------- the claims
 
 
 def why(studies: Studies) -> str:
-    """What the number of rounds depends on in the first cell."""
+    """Why the rounds of the first cell differ from the published."""
     return (
         f"{TABLE.counts(FIRST)(studies)} A shorter step and smaller initial weights each cost "
         "what the source's numbers are above ours; it names neither."
     )
 
 
-def along(line: tuple[str, str]) -> list[tuple[str, str]]:
+def by_share(line: tuple[str, str]) -> list[tuple[str, str]]:
     """One client against each larger share."""
     alone, *more = of_line(line)
     return [(alone, name) for name in more]
@@ -169,7 +172,7 @@ FIGURE = Figure(
             "with small batches, a tenth of the clients or more in a round in the place of one "
             "saves significantly many rounds",
             f"{SOURCE}, section 3 on table 1",
-            TABLE.saved(*along(RANDOM_SMALL), *along(SHARDS_SMALL)),
+            TABLE.saved(*by_share(RANDOM_SMALL), *by_share(SHARDS_SMALL)),
             *SIGNIFICANTLY.factor.when("one client over more, B = 10"),
             note=TABLE.counts(*of_line(RANDOM_SMALL), *of_line(SHARDS_SMALL)),
         ),
@@ -177,7 +180,7 @@ FIGURE = Figure(
             "whole-batches-gain-little",
             "with all of a client's images in a batch, more clients have little advantage",
             f"{SOURCE}, section 3 on table 1",
-            TABLE.saved(*along(RANDOM_WHOLE)),
+            TABLE.saved(*by_share(RANDOM_WHOLE)),
             *LITTLE.factor.when("one client over more, B = ∞, random order"),
             note=TABLE.counts(*of_line(RANDOM_WHOLE)),
         ),

@@ -24,7 +24,9 @@ from fljax import plotting
 
 # --------------------------------------------------------------------------- settings
 
-CHANNELS, HIDDEN, KERNEL = (32, 64), (512,), 5
+CHANNELS = (32, 64)
+HIDDEN = (512,)
+KERNEL = 5
 NETWORK = Setting(
     "CNN",
     "5 x 5 convolutions with 32 and 64 channels, each with 2 x 2 max pooling, then 512 units",
@@ -49,8 +51,9 @@ STEPS = Setting(
 )
 
 CHOSEN = round(SHARE.value * CLIENTS.value)
-RANDOM, SHARDS = "random", "shards"
-#: Of lines of the table, E and B, the published rounds and the steps.
+RANDOM = "random"
+SHARDS = "shards"
+#: For lines of the table, E and B, the published rounds and the steps.
 LINES = {
     (RANDOM, 1, None): (626, (0.2,)),
     (RANDOM, 5, None): (179, (0.2,)),
@@ -88,28 +91,28 @@ TABLE = Table(
 
 def plot(studies: Studies) -> Picture:
     drawing, (curves, counts) = picture.panels(("test accuracy", "rounds to 99 %"), height=2.4)
-    for place, name in enumerate((SGD, *AVERAGED)):
+    for index, name in enumerate((SGD, *AVERAGED)):
         data = studies[name].sel(tried=str(TABLE.best(studies, name)))
         data = data.sel(round=slice(None, _end(data)))
         label = name.removeprefix(f"{RANDOM}, ") + " (FedSGD)" * (name == SGD)
         accuracy = 100 * (1 - data[ERROR].mean("seed"))
-        curves.plot(data["round"], accuracy, label=label, **picture.look(place))
-    asked = 100 * (1 - studies[SGD].attrs["target"])
-    curves.axhline(asked, **picture.THIN)
+        curves.plot(data["round"], accuracy, label=label, **picture.look(index))
+    required = 100 * (1 - studies[SGD].attrs["target"])
+    curves.axhline(required, **picture.THIN)
     curves.set(xlabel="round", ylabel="accuracy [%]", xscale="log")
-    if asked > 90:
+    if required > 90:
         curves.set_ylim(90, 99.5)
-    found = [of_few(float, TABLE.needed(studies, name), unit="") for name in CELLS]
-    bars = [[e.value - e.low for e in found], [e.high - e.value for e in found]]
+    rounds = [of_few(float, TABLE.needed(studies, name), unit="") for name in CELLS]
+    bars = [[e.value - e.low for e in rounds], [e.high - e.value for e in rounds]]
     look = {k: plotting.LOOKS[0][k] for k in ("color", "marker")}
     counts.errorbar(
-        range(len(found)), [e.value for e in found], bars, ls="", capsize=2, label="here", **look
+        range(len(rounds)), [e.value for e in rounds], bars, ls="", capsize=2, label="here", **look
     )
     published = [cell.published for cell in CELLS.values()]
     counts.plot(published, "x", color=plotting.LOOKS[1]["color"], label="published")
     labels = [name.removeprefix(f"{RANDOM}, ").replace(", ", "\n") for name in CELLS]
-    counts.set_xticks(range(len(found)), labels, fontsize="x-small")
-    counts.set(yscale="log", ylabel="rounds", xlim=(-0.5, len(found) - 0.5))
+    counts.set_xticks(range(len(rounds)), labels, fontsize="x-small")
+    counts.set(yscale="log", ylabel="rounds", xlim=(-0.5, len(rounds) - 0.5))
     return picture.finish(drawing)
 
 

@@ -1,8 +1,8 @@
 """Li et al. 2020 (FedProx): stragglers and unlike clients on Synthetic(alpha, beta) (Figures 1, 2).
 
-A round has ten participants, of which some are late: FedAvg drops them, FedProx takes what they
-have. Late are the last of the participants, who are in random order; FedAvg with some of them left
-out is FedAvg with fewer participants, and these are the same.
+A round has ten participants, some of them late: FedAvg drops them, FedProx averages their partial
+work. Participants are in random order and the last ones are late, so FedAvg without them is FedAvg
+with the same, fewer participants.
 """
 
 import functools
@@ -25,8 +25,8 @@ from experiments.figure import Claim, Effort, Estimate, Figure, Measure, Setting
 from experiments.measures import joined, of_few
 from fljax import plotting
 from fljax.algorithms import FedProx
-from fljax.batches import Batch, Batches, Shuffled, check_size
-from fljax.metrics import Metric, Snapshot, as_metric
+from fljax.metrics.definitions import Metric, Snapshot, as_metric
+from fljax.problems.batches import Batch, Batches, Shuffled, check_size
 
 # --------------------------------------------------------------------------- settings
 
@@ -75,9 +75,13 @@ SEEDS = Setting(
 EVERY = Setting("recorded", 2, "every so many rounds")
 END = Setting("records that are read", 6, "the mean over the last fifth of the rounds")
 
-LOSS, DISSIMILARITY, ACCURACY = "loss", "dissimilarity", "weighted_accuracy"
+LOSS = "loss"
+DISSIMILARITY = "dissimilarity"
+ACCURACY = "weighted_accuracy"
 IID = "IID"
-FEDAVG, PARTIAL, PROX = "FedAvg", "FedProx, μ = 0", f"FedProx, μ = {ATTRACTION.value:g}"
+FEDAVG = "FedAvg"
+PARTIAL = "FedProx, μ = 0"
+PROX = f"FedProx, μ = {ATTRACTION.value:g}"
 METHODS = (FEDAVG, PARTIAL, PROX)
 
 
@@ -94,12 +98,12 @@ CUT_SHORT = f"{MOST}, sizes to {SHORT.value}"
 
 @fl.module
 class Unfinished(Batches):
-    """Epochs, of which late participants do the first few: any number of them, equally likely.
+    """Epochs; late participants do a uniformly drawn number of them, from the first on.
 
     Args:
       size: samples in a batch, >= 1.
-      late: how many participants are late, the last of them.
-      epochs: of who is in time.
+      late: the number of late participants, the last ones.
+      epochs: of participants in time.
     """
 
     size: int = fl.static()
@@ -137,9 +141,9 @@ def loss(now: Snapshot) -> Array:
 
 def dissimilarity(now: Snapshot) -> Array:
     """How far clients' gradients are from that of all samples: the mean squared distance."""
-    own = now.problem.unweighted().gradient(now.model)
-    whole = jnp.sum(shares(now)[:, None] * own, axis=0)
-    return jnp.mean(jnp.sum((own - whole[None]) ** 2, axis=1))
+    gradients = now.problem.unweighted().gradient(now.model)
+    mean = jnp.sum(shares(now)[:, None] * gradients, axis=0)
+    return jnp.mean(jnp.sum((gradients - mean[None]) ** 2, axis=1))
 
 
 def weighted_accuracy(now: Snapshot) -> Array:
@@ -148,14 +152,14 @@ def weighted_accuracy(now: Snapshot) -> Array:
 
 METRICS = [
     Metric(LOSS, loss, "training loss"),
-    Metric(DISSIMILARITY, dissimilarity, "variance of gradients", needs_data=True),
-    Metric(ACCURACY, weighted_accuracy, "test accuracy", needs_labels=True, bounds=(0, 1)),
+    Metric(DISSIMILARITY, dissimilarity, "variance of gradients", needs={"data"}),
+    Metric(ACCURACY, weighted_accuracy, "test accuracy", needs={"labels"}, bounds=(0, 1)),
 ]
 
 
 @functools.cache
 def scenario(chosen: int, late: int, identical: bool, most: int) -> Callable[..., fl.Simulation]:
-    """Of so many participants, some of them late."""
+    """The scenario with late participants."""
 
     def build(key: Array, spread: Array, attraction: Array) -> fl.Simulation:
         problem = fl.problems.heterogeneous_softmax(
@@ -207,22 +211,22 @@ def study(effort: Effort) -> Studies:
         )
         return result.rename(attraction="algorithm")
 
-    both = (0.0, ATTRACTION.value)
-    alike = run(CHOSEN.value, 0, [0.0], both, identical=True)
-    unlike = run(CHOSEN.value, 0, SPREADS.value, both)
-    data = joined(alike, unlike, axis="spread").rename(spread="data")
+    pair = (0.0, ATTRACTION.value)
+    iid = run(CHOSEN.value, 0, [0.0], pair, identical=True)
+    unlike = run(CHOSEN.value, 0, SPREADS.value, pair)
+    data = joined(iid, unlike, axis="spread").rename(spread="data")
     data = data.assign_coords(data=[*DATA], algorithm=[FEDAVG, PROX])
 
     most_unlike = data.sel(data=MOST, drop=True)
-    # Where nobody is late, FedProx with μ = 0 is FedAvg.
+    # If no participant is late, FedProx with μ = 0 is FedAvg.
     parts = [most_unlike.sel(algorithm=[FEDAVG, FEDAVG, PROX]).assign_coords(algorithm=[*METHODS])]
     for late in LATE.value[1:]:
         hasty = run(CHOSEN.value - late, 0, SPREADS.value[-1:], [0.0])
-        patient = run(CHOSEN.value, late, SPREADS.value[-1:], both)
+        patient = run(CHOSEN.value, late, SPREADS.value[-1:], pair)
         part = joined(hasty, patient).isel(spread=0, drop=True)
         parts.append(part.assign_coords(algorithm=[*METHODS]))
     late = joined(*parts, axis="late").assign_coords(late=[*LATE.value])
-    short = run(CHOSEN.value, 0, SPREADS.value[-1:], both, most=shorter).isel(spread=0, drop=True)
+    short = run(CHOSEN.value, 0, SPREADS.value[-1:], pair, most=shorter).isel(spread=0, drop=True)
     return {"data": data, "late": late, "short": short.assign_coords(algorithm=[FEDAVG, PROX])}
 
 
@@ -262,9 +266,10 @@ def plot(studies: Studies) -> Picture:
 
 
 def _range(values: xr.DataArray) -> tuple[float, float]:
-    """All of the means, and a bit around them."""
+    """Axis limits around all means."""
     mean = values.mean("seed")
-    least, greatest = float(mean.min()), float(mean.max())
+    least = float(mean.min())
+    greatest = float(mean.max())
     return max(0.0, least - 0.1 * (greatest - least)), greatest + 0.1 * (greatest - least)
 
 
@@ -277,7 +282,7 @@ def end(curves: xr.DataArray) -> np.ndarray:
 
 
 def unrest(curves: xr.DataArray) -> np.ndarray:
-    """``[S]``: how far a curve goes from record to record, on average over its second half."""
+    """``[S]``: the mean change from record to record in the second half of a curve."""
     later = curves.isel(round=slice(curves.sizes["round"] // 2, None))
     return abs(later.diff("round")).mean("round").values.astype(float)
 
@@ -310,7 +315,7 @@ def more(
     def measure(studies: Studies) -> dict[str, Estimate]:
         return {
             f"{label(over)} above {label(under)}": of_few(
-                lambda one, other: factor * (one - other),
+                lambda over, under: factor * (over - under),
                 read(of(studies, over, metric)),
                 read(of(studies, under, metric)),
                 unit=unit,
@@ -322,17 +327,17 @@ def more(
 
 
 def ends(*where: tuple[Any, str], read: Reading = end) -> Callable[[Studies], str]:
-    """What is read, for notes."""
+    """The final values, for notes."""
 
     def note(studies: Studies) -> str:
-        found = ", ".join(f"{label(w)} {read(of(studies, w)).mean():.3f}" for w in where)
-        return f"Means: {found}."
+        final_errors = ", ".join(f"{label(w)} {read(of(studies, w)).mean():.3f}" for w in where)
+        return f"Means: {final_errors}."
 
     return note
 
 
 def features(studies: Studies) -> str:
-    """Why the loss says little of how unlike clients are."""
+    """Why the loss hardly depends on the clients' dissimilarity."""
     return (
         f"{ends(*OF_DATA)(studies)} Our reading: alpha decides no label, so that beta alone tells "
         "the last three apart; and features of IID data, whose mean is zero, are a fourth as "

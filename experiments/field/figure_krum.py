@@ -1,7 +1,7 @@
 """Blanchard et al. 2017: Krum and averaging with a third of the workers as attackers (Figures 4-6).
 
 Twenty workers with all of MNIST's images in random order send the gradients of small batches. An
-attacker sends noise, or the opposite of what the honest workers send.
+attacker sends noise, or the opposite of the honest workers' gradients.
 """
 
 import functools
@@ -20,13 +20,13 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from experiments.measures import joined, of_few
 from experiments.pixels import halved
 from fljax import plotting
-from fljax.aggregation import Krum
 from fljax.algorithms import FedAvg
-from fljax.attacks import InnerProductManipulation, LargeNoise, first
-from fljax.batches import Uniform
 from fljax.data import partition
 from fljax.data.images import Images
+from fljax.link.aggregation import Krum
+from fljax.link.attacks import InnerProductManipulation, LargeNoise, first
 from fljax.problems import Model, Softmax
+from fljax.problems.batches import Uniform
 
 # --------------------------------------------------------------------------- settings
 
@@ -56,39 +56,45 @@ SEEDS = Setting(
 )
 
 ERROR = "error_rate"
-MEAN, KRUM, MULTI = "averaging", "Krum", "multi-Krum"
-NOBODY, NOISY, OMNISCIENT = "no attackers", "Gaussian", "omniscient"
-RULES, ATTACKS = (MEAN, KRUM, MULTI), (NOBODY, NOISY, OMNISCIENT)
+MEAN = "averaging"
+KRUM = "Krum"
+MULTI = "multi-Krum"
+NOBODY = "no attackers"
+NOISY = "Gaussian"
+OMNISCIENT = "omniscient"
+RULES = (MEAN, KRUM, MULTI)
+ATTACKS = (NOBODY, NOISY, OMNISCIENT)
 
 # --------------------------------------------------------------------------- study
 
 
 class Size(NamedTuple):
-    """What is learned, how long."""
+    """The learning problem, and the number of rounds."""
 
     images: Callable[[], Images]
     network: Any
     rounds: int
     every: int
-    test: int  # every so many of the test images
+    test: int  # stride through the test images
 
 
 FULL = Size(fl.data.mnist, fl.models.mlp(10, NETWORK.value), ROUNDS.value, EVERY.value, 10)
-#: What a test can wait for: the package's own sample.
+#: For tests: the package's own sample.
 TINY = Size(fl.data.mnist_sample, fl.models.mlp(10, [4]), 20, 2, 5)
 
 
 @functools.cache
 def dealt(size: Size) -> Model:
-    known = size.images()
-    rows = np.stack(partition.iid(len(known.train_labels), WORKERS.value, 0))
+    dataset = size.images()
+    rows = np.stack(partition.iid(len(dataset.train_labels), WORKERS.value, 0))
 
     def problem(images: np.ndarray, labels: np.ndarray, **rest: Any) -> Model:
         labels = labels.astype(np.float32)
         return Model(halved(images), labels, Softmax(10), architecture=size.network, **rest)
 
-    tests = known.test_images[None, :: size.test], known.test_labels[None, :: size.test]
-    images, labels = known.train_images[rows], known.train_labels[rows]
+    tests = dataset.test_images[None, :: size.test], dataset.test_labels[None, :: size.test]
+    images = dataset.train_images[rows]
+    labels = dataset.train_labels[rows]
     return problem(images, labels, test=problem(*tests))
 
 
@@ -100,7 +106,7 @@ def scenario(rule: str, attack: str, size: Size, batch: int) -> Callable[..., fl
         KRUM: Krum(ATTACKERS.value),
         MULTI: Krum(ATTACKERS.value, select=SELECTED.value),
     }
-    # Workers send where a step would lead; noise of the gradient is that times the step.
+    # Workers send models after a step, so the gradients' noise is multiplied by the step.
     attacks = {
         NOBODY: None,
         NOISY: LargeNoise(attackers, scale=NOISE.value * STEP.value),
@@ -131,7 +137,7 @@ def study(effort: Effort) -> Studies:
             record_every=size.every,
             seeds=min(effort.seeds, SEEDS.value),
         )
-        # A model beyond all numbers guesses.
+        # A diverged model counts as guessing.
         errors = result[ERROR].where(result["diverged"] == 0, 0.9)
         errors.attrs = result[ERROR].attrs
         return result.assign({ERROR: errors})[[ERROR]]
@@ -154,11 +160,12 @@ def plot(studies: Studies) -> Picture:
     for ax, attack in zip(axes, ATTACKS, strict=False):
         plotting.learning_curves(studies["attacks"].sel(attack=attack), ERROR, "algorithm", ax)
         picture.fade(ax)
-    ax, at = axes[3], np.asarray(BATCHES.value)
-    found = [of_few(float, end(larger(studies, batch)), unit="") for batch in BATCHES.value]
-    bars = np.abs([[e.value - e.low, e.high - e.value] for e in found]).T
+    ax = axes[3]
+    at = np.asarray(BATCHES.value)
+    estimates = [of_few(float, end(larger(studies, batch)), unit="") for batch in BATCHES.value]
+    bars = np.abs([[e.value - e.low, e.high - e.value] for e in estimates]).T
     look = {k: plotting.LOOKS[1][k] for k in ("color", "marker")}
-    ax.errorbar(at, [e.value for e in found], bars, label=KRUM, capsize=2, **look)
+    ax.errorbar(at, [e.value for e in estimates], bars, label=KRUM, capsize=2, **look)
     plain = end(curves(studies, MEAN, NOBODY)).mean()
     ax.axhline(plain, label=f"{MEAN}, batch {BATCH.value}", **picture.THIN)
     ax.set(xscale="log", xticks=at, xticklabels=at, xlabel="images of a gradient")
@@ -184,24 +191,25 @@ def end(errors: xr.DataArray) -> np.ndarray:
 
 
 def worse(*pairs: tuple[tuple[str, str], tuple[str, str]]) -> Measure:
-    """By how many points more of the images the first is wrong about."""
+    """By how many percentage points the first's error rate is higher."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         return {
-            f"{one}, {where} above {other}, {there}": of_few(
+            f"{over}, {where} above {under}, {elsewhere}": of_few(
                 lambda a, b: 100 * (a - b),
-                end(curves(studies, one, where)),
-                end(curves(studies, other, there)),
+                end(curves(studies, over, where)),
+                end(curves(studies, under, elsewhere)),
                 unit="points",
             )
-            for (one, where), (other, there) in pairs
+            for (over, where), (under, elsewhere) in pairs
         }
 
     return measure
 
 
 def batches_help(studies: Studies) -> dict[str, Estimate]:
-    few, many = BATCHES.value[0], BATCHES.value[-1]
+    few = BATCHES.value[0]
+    many = BATCHES.value[-1]
     return {
         f"batch {few} above {many}": of_few(
             lambda a, b: 100 * (a - b),

@@ -18,7 +18,7 @@ from experiments.measures import joined, of_few
 from experiments.pixels import low_frequencies
 from fljax import plotting
 from fljax.data.images import Images
-from fljax.participation import Cyclic, Fraction, Selector
+from fljax.participation.selectors import Cyclic, Fraction, Selector
 from fljax.privacy import CentralGaussian, matrices
 from fljax.privacy.matrices import Strategy
 from fljax.problems import Problem
@@ -59,7 +59,10 @@ SEEDS = Setting(
 )
 
 ERROR = "error_rate"
-DPSGD, FTRL, BANDMF, BLT = "independent", "square root", "BandMF", "BLT"
+DPSGD = "independent"
+FTRL = "square root"
+BANDMF = "BandMF"
+BLT = "BLT"
 SAMPLED = "DP-SGD"
 
 # --------------------------------------------------------------------------- study
@@ -73,15 +76,15 @@ class Method(NamedTuple):
 
 
 def by_turns(rounds: int) -> dict[str, Method]:
-    """All clients of a cohort take part, and this may be known."""
-    turns = {"rounds": rounds, "separation": TURNS.value}
+    """Cohorts in turn, with all of their clients; participation may be public."""
+    horizon = {"rounds": rounds, "separation": TURNS.value}
     strategies = {
         DPSGD: None,
         FTRL: matrices.square_root(TURNS.value),
-        BANDMF: matrices.optimize_banded_toeplitz(bands=TURNS.value, **turns),
-        BLT: matrices.optimize_buffered_toeplitz(**turns),
+        BANDMF: matrices.optimize_banded_toeplitz(bands=TURNS.value, **horizon),
+        BLT: matrices.optimize_buffered_toeplitz(**horizon),
     }
-    return {name: Method(each, Cyclic(TURNS.value)) for name, each in strategies.items()}
+    return {name: Method(strategy, Cyclic(TURNS.value)) for name, strategy in strategies.items()}
 
 
 def drawn(rounds: int) -> dict[str, Method]:
@@ -118,21 +121,21 @@ def mechanism(method: Method, epsilon: float, rounds: int) -> CentralGaussian:
 @functools.cache
 def dealt(images: Callable[[], Images]) -> Problem:
     """All images, dealt to the clients at random."""
-    known = images()
+    dataset = images()
 
     def features(raw: np.ndarray) -> np.ndarray:
         waves = low_frequencies(raw, SIDE.value)
         return np.concatenate([waves, np.ones((len(waves), 1), np.float32)], axis=1)
 
-    order = np.random.default_rng(0).permutation(len(known.train_labels))
-    each = max(1, len(order) // CLIENTS.value)
-    order = np.resize(order, CLIENTS.value * each).reshape(CLIENTS.value, each)
+    order = np.random.default_rng(0).permutation(len(dataset.train_labels))
+    per_client = max(1, len(order) // CLIENTS.value)
+    order = np.resize(order, CLIENTS.value * per_client).reshape(CLIENTS.value, per_client)
     problem = Problem(
-        features(known.train_images)[order],
-        known.train_labels.astype(np.float32)[order],
+        features(dataset.train_images)[order],
+        dataset.train_labels.astype(np.float32)[order],
         fl.problems.Softmax(10),
     )
-    return problem.with_test(features(known.test_images), known.test_labels.astype(np.float32))
+    return problem.with_test(features(dataset.test_images), dataset.test_labels.astype(np.float32))
 
 
 @functools.cache
@@ -143,7 +146,7 @@ def scenario(
 
     def build(key: Array, budget: Array, step: Array) -> fl.Simulation:
         steps = jnp.asarray(step)
-        # Of a study each budget has a step of its own, of a search all have the same.
+        # A study has a step for each budget; a search tries one step for all.
         step = jnp.broadcast_to(steps, (len(multipliers),))[budget]
         return fl.Simulation(
             problem,
@@ -158,7 +161,7 @@ def scenario(
 
 
 def ending(data: xr.Dataset) -> xr.DataArray:
-    """The error rates that are read."""
+    """The mean error rates at the end."""
     return data[ERROR].isel(round=slice(-END.value, None)).mean("round")
 
 
@@ -168,14 +171,14 @@ def study(effort: Effort) -> Studies:
     every = 2 if effort.quick else EVERY.value
     budgets = range(len(BUDGETS.value))
 
-    def run(kind: str, place: int, method: Method) -> xr.Dataset:
+    def run(kind: str, number: int, method: Method) -> xr.Dataset:
         noise = tuple(float(mechanism(method, e, rounds).noise_multiplier) for e in BUDGETS.value)
         common = {"rounds": rounds, "record_every": every}
         build = scenario(method, noise, images)
         best = [STEPS.value[0] for _ in budgets]
         if not effort.quick:
             tried = effort.sweep(
-                f"tuning-{kind}-{place}",
+                f"tuning-{kind}-{number}",
                 build,
                 seeds=tuning.seeds(min(effort.tuning_seeds, TUNING_SEEDS.value)),
                 grid={"budget": [*budgets], "step": [*STEPS.value]},
@@ -188,28 +191,28 @@ def study(effort: Effort) -> Studies:
         def chosen(key: Array, budget: Array) -> fl.Simulation:
             return build(key, budget, jnp.asarray(best))
 
-        chosen.__qualname__ = f"matrix({kind}, {place}, {best})"
-        found = effort.sweep(
-            f"{kind}-{place}",
+        chosen.__qualname__ = f"matrix({kind}, {number}, {best})"
+        results = effort.sweep(
+            f"{kind}-{number}",
             chosen,
             seeds=min(effort.seeds, SEEDS.value),
             grid={"budget": [*budgets]},
             **common,
         )
-        spent = fl.privacy.spent(found, delta=DELTA.value).epsilon.isel(round=-1).max("seed")
+        spent = fl.privacy.spent(results, delta=DELTA.value).epsilon.isel(round=-1).max("seed")
         strategy = method.strategy or matrices.identity()
         left = float(np.sqrt(strategy.error(rounds))) * np.asarray(noise)
-        kept = found[[ERROR]].assign(
+        stored = results[[ERROR]].assign(
             spent=spent,
             step=("budget", best),
             left=("budget", left),
-            nominal=("budget", found["nominal"].max("seed").values.astype(float)),
+            nominal=("budget", results["nominal"].max("seed").values.astype(float)),
         )
-        return kept.assign_coords(budget=[*BUDGETS.value])
+        return stored.assign_coords(budget=[*BUDGETS.value])
 
     def of(kind: str) -> xr.Dataset:
         methods = SAMPLINGS[kind](rounds)
-        parts = [run(kind, place, method) for place, method in enumerate(methods.values())]
+        parts = [run(kind, number, method) for number, method in enumerate(methods.values())]
         return joined(*parts).assign_coords(algorithm=[*methods])
 
     return {kind: of(kind) for kind in SAMPLINGS}
@@ -232,20 +235,20 @@ def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(titles, height=2.4)
     at = np.arange(len(BUDGETS.value))
     for ax, kind in zip(axes[:2], NAMES, strict=True):
-        for place, name in enumerate(NAMES[kind]):
-            found = [
+        for index, name in enumerate(NAMES[kind]):
+            estimates = [
                 of_few(float, accuracy(studies, kind, name, e), unit="") for e in BUDGETS.value
             ]
-            bars = np.abs([[e.value - e.low, e.high - e.value] for e in found]).T
-            look = {k: plotting.LOOKS[place][k] for k in ("color", "marker")}
-            middle = at + 0.06 * (place - (len(NAMES[kind]) - 1) / 2)
-            ax.errorbar(middle, [e.value for e in found], bars, label=name, capsize=2, **look)
+            bars = np.abs([[e.value - e.low, e.high - e.value] for e in estimates]).T
+            look = {k: plotting.LOOKS[index][k] for k in ("color", "marker")}
+            middle = at + 0.06 * (index - (len(NAMES[kind]) - 1) / 2)
+            ax.errorbar(middle, [e.value for e in estimates], bars, label=name, capsize=2, **look)
         ax.set(ylabel="test accuracy [%]")
     for kind, names in NAMES.items():
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             left = studies[kind]["left"].sel(algorithm=name) / COHORT.value
             style = "-" if kind == "turns" else "--"
-            look = {k: plotting.LOOKS[place][k] for k in ("color", "marker")}
+            look = {k: plotting.LOOKS[index][k] for k in ("color", "marker")}
             axes[2].plot(at, left, style, label=name, **look)
     axes[2].set(yscale="log", ylabel="deviation [clips]")
     for ax in axes:
@@ -276,7 +279,7 @@ def more(kind: str, over: str, under: str, *budgets: float) -> Measure:
     return measure
 
 
-def found(studies: Studies) -> str:
+def table(studies: Studies) -> str:
     """Accuracies, steps and noise."""
     rows = []
     for kind, names in NAMES.items():
@@ -296,7 +299,7 @@ def found(studies: Studies) -> str:
 
 
 def tuned(studies: Studies) -> list[dict[str, Any]]:
-    """The steps that were chosen."""
+    """A note: the chosen steps."""
     return [
         {
             "method": f"{name} ({TITLES[kind]})",
@@ -340,7 +343,7 @@ FIGURE = Figure(
             more("turns", FTRL, DPSGD),
             *BETTER.points,
             OURS,
-            note=found,
+            note=table,
         ),
         Claim(
             "optimized-beats-independent",
@@ -349,7 +352,7 @@ FIGURE = Figure(
             more("turns", BANDMF, DPSGD),
             *BETTER.points,
             OURS,
-            note=found,
+            note=table,
         ),
         Claim(
             "blt-tracks-bandmf",
@@ -358,7 +361,7 @@ FIGURE = Figure(
             more("turns", BLT, BANDMF),
             *CLOSE.points,
             OURS,
-            note=found,
+            note=table,
         ),
         Claim(
             "square-root-tracks-bandmf",
@@ -367,7 +370,7 @@ FIGURE = Figure(
             more("turns", FTRL, BANDMF),
             *CLOSE.points,
             OURS,
-            note=found,
+            note=table,
         ),
         Claim(
             "amplified-bandmf-wins-at-large-epsilon",
@@ -376,7 +379,7 @@ FIGURE = Figure(
             more("drawn", banded(BANDS.value[0]), SAMPLED, LARGE),
             *BETTER.points,
             OURS,
-            note=found,
+            note=table,
         ),
         Claim(
             "sampling-wins-at-small-epsilon",
@@ -393,7 +396,7 @@ FIGURE = Figure(
             },
             *BETTER.points,
             OURS,
-            note=found,
+            note=table,
         ),
     ],
     settings=(

@@ -64,8 +64,11 @@ REPORTED = Setting(
     given=True,
 )
 
-ACCURACY, POWER = "client_accuracy", "q"
-PLAIN, FAIR, UNIFORM = "q = 0", "q = 1", "uniform"
+ACCURACY = "client_accuracy"
+POWER = "q"
+PLAIN = "q = 0"
+FAIR = "q = 1"
+UNIFORM = "uniform"
 
 
 def named(power: float) -> str:
@@ -114,32 +117,32 @@ def study(effort: Effort) -> Studies:
         )
         return result.rename(power="algorithm")
 
-    both = joined(run(False, list(POWERS.value)), run(True, [0.0]))
-    return {"clients": both.assign_coords(algorithm=[*LABELS])}
+    all_powers = joined(run(False, list(POWERS.value)), run(True, [0.0]))
+    return {"clients": all_powers.assign_coords(algorithm=[*LABELS])}
 
 
-# --------------------------------------------------------------------------- what is read
+# --------------------------------------------------------------------------- readings
 
 Reading = Callable[[Float[np.ndarray, "*some clients"]], np.ndarray]
 
 
-def mean(each: np.ndarray) -> np.ndarray:
-    return each.mean(axis=-1)
+def mean(values: np.ndarray) -> np.ndarray:
+    return values.mean(axis=-1)
 
 
-def variance(each: np.ndarray) -> np.ndarray:
-    return each.var(axis=-1)
+def variance(values: np.ndarray) -> np.ndarray:
+    return values.var(axis=-1)
 
 
-def tenth(each: np.ndarray, *, best: bool = False) -> np.ndarray:
+def tenth(values: np.ndarray, *, best: bool = False) -> np.ndarray:
     """The mean over the worst, or the best, tenth of the clients."""
-    count = max(each.shape[-1] // 10, 1)
-    ordered = np.sort(each, axis=-1)
+    count = max(values.shape[-1] // 10, 1)
+    ordered = np.sort(values, axis=-1)
     return (ordered[..., -count:] if best else ordered[..., :count]).mean(axis=-1)
 
 
-def best_tenth(each: np.ndarray) -> np.ndarray:
-    return tenth(each, best=True)
+def best_tenth(values: np.ndarray) -> np.ndarray:
+    return tenth(values, best=True)
 
 
 def read(studies: Studies, name: str, reading: Reading) -> np.ndarray:
@@ -157,22 +160,23 @@ def plot(studies: Studies) -> Picture:
     data = studies["clients"][ACCURACY].isel(round=slice(-END.value, None))
     clients = data.sizes["client"]
     share = 100 * (np.arange(clients) + 0.5) / clients
-    shown = [PLAIN, FAIR, named(POWERS.value[-1]), UNIFORM]
-    for place, name in enumerate(shown):
-        each = 100 * np.sort(data.sel(algorithm=name).transpose(..., "client").values, axis=-1)
-        line = each.reshape(-1, clients).mean(axis=0)
-        axes[0].plot(share, line, label=name, **picture.look(place))
+    drawn = [PLAIN, FAIR, named(POWERS.value[-1]), UNIFORM]
+    for index, name in enumerate(drawn):
+        ranked = 100 * np.sort(data.sel(algorithm=name).transpose(..., "client").values, axis=-1)
+        line = ranked.reshape(-1, clients).mean(axis=0)
+        axes[0].plot(share, line, label=name, **picture.look(index))
     axes[0].set(xlabel="clients [%]", ylabel="test accuracy [%]")
 
-    powers, at = list(POWERS.value), np.arange(len(POWERS.value))
+    powers = list(POWERS.value)
+    at = np.arange(len(POWERS.value))
     readings = {"best tenth": best_tenth, "mean": mean, "worst tenth": tenth}
-    for place, (label, reading) in enumerate(readings.items()):
-        _with_bars(axes[1], at, studies, reading, label, place)
+    for index, (label, reading) in enumerate(readings.items()):
+        _with_bars(axes[1], at, studies, reading, label, index)
     _with_bars(axes[2], at, studies, variance, "here", 0)
     for ax, column in ((axes[1], 0), (axes[1], 1), (axes[2], 2)):
-        known = [REPORTED.value[q][column] for q in powers]
+        published = [REPORTED.value[q][column] for q in powers]
         label = "published" if column != 1 else "_"
-        ax.plot(at, known, label=label, marker="x", **picture.THIN)
+        ax.plot(at, published, label=label, marker="x", **picture.THIN)
     for ax in axes[1:]:
         ax.set(xlabel="q", xticks=at, xticklabels=[f"{q:g}" for q in powers])
     axes[1].set_ylabel("test accuracy [%]")
@@ -181,13 +185,13 @@ def plot(studies: Studies) -> Picture:
 
 
 def _with_bars(
-    ax: Any, at: np.ndarray, studies: Studies, reading: Reading, label: str, place: int
+    ax: Any, at: np.ndarray, studies: Studies, reading: Reading, label: str, index: int
 ) -> None:
     """A reading by q, with its 95 % intervals."""
-    found = [of_few(float, read(studies, named(q), reading), unit="") for q in POWERS.value]
-    bars = np.abs([[e.value - e.low, e.high - e.value] for e in found]).T
-    look = {"color": plotting.LOOKS[place]["color"], "marker": plotting.LOOKS[place]["marker"]}
-    ax.errorbar(at, [e.value for e in found], bars, label=label, capsize=2, **look)
+    estimates = [of_few(float, read(studies, named(q), reading), unit="") for q in POWERS.value]
+    bars = np.abs([[e.value - e.low, e.high - e.value] for e in estimates]).T
+    look = {"color": plotting.LOOKS[index]["color"], "marker": plotting.LOOKS[index]["marker"]}
+    ax.errorbar(at, [e.value for e in estimates], bars, label=label, capsize=2, **look)
 
 
 # --------------------------------------------------------------------------- the claims
@@ -220,7 +224,7 @@ def level(name: str, reading: Reading, unit: str) -> Measure:
     return lambda studies: {name: of_few(float, read(studies, name, reading), unit=unit)}
 
 
-def found(studies: Studies) -> str:
+def table(studies: Studies) -> str:
     rows = (
         f"{name}: {read(studies, name, mean).mean():.1f} %, "
         f"{read(studies, name, tenth).mean():.1f} %, {read(studies, name, variance).mean():.0f}"
@@ -230,7 +234,7 @@ def found(studies: Studies) -> str:
 
 
 def moving(studies: Studies) -> str:
-    """Whether the runs are at an end."""
+    """A note: whether the runs have converged."""
     half = studies["clients"][ACCURACY].sel(algorithm=FAIR).sizes["round"] // 2
     early = studies["clients"].isel(round=slice(half))
     then, now = (read(s, FAIR, mean).mean() for s in ({"clients": early}, studies))
@@ -243,7 +247,7 @@ def moving(studies: Studies) -> str:
 
 
 def numbers() -> list[Claim]:
-    """What table 1 says of q = 0 and q = 1."""
+    """A note: table 1's numbers for q = 0 and q = 1."""
     parts = (
         ("mean", "mean accuracy", mean, 0, "%"),
         ("worst", "accuracy of the worst tenth of the clients", tenth, 1, "%"),
@@ -289,7 +293,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "less variance with q = 1 than with q = 0",
             DRAWN,
-            note=found,
+            note=table,
         ),
         Claim(
             "mean-is-similar",
@@ -298,7 +302,7 @@ FIGURE = Figure(
             more(FAIR, PLAIN, mean),
             *CLOSE.points.when("q = 1; the published difference is itself 1.8 points down"),
             DRAWN,
-            note=found,
+            note=table,
         ),
         Claim(
             "worst-clients-gain",
@@ -308,7 +312,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "q = 1 above q = 0",
             DRAWN,
-            note=found,
+            note=table,
         ),
         Claim(
             "more-q-is-more-uniform",
@@ -318,7 +322,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "from q to q",
             DRAWN,
-            note=found,
+            note=table,
         ),
         Claim(
             "fairer-than-uniform",
@@ -328,7 +332,7 @@ FIGURE = Figure(
             (0, INFINITE),
             "less variance with q = 1",
             DRAWN,
-            note=found,
+            note=table,
         ),
         *numbers(),
     ],

@@ -1,7 +1,7 @@
 """Karimireddy et al. 2020: rounds of FedAvg and SCAFFOLD by similarity and local passes (Table 3).
 
-On MNIST in the place of EMNIST: logistic regression, a hundred clients, a fifth of them in a round.
-Of each client's images the share s is of all digits, the rest of those sorted by digit.
+On MNIST instead of EMNIST: logistic regression, a hundred clients, a fifth of them in a round.
+A share s of each client's images is drawn from all digits, the rest is sorted by digit.
 """
 
 import functools
@@ -22,7 +22,7 @@ from experiments.pixels import halved
 from experiments.tuning import SEEDS as TUNING_SEEDS
 from experiments.tuning import seeds as tuning_seeds
 from fljax import plotting
-from fljax._module import float_dtype
+from fljax._core.module import float_dtype
 from fljax.algorithms import SCAFFOLD, Algorithm, FedAvg
 from fljax.data.images import Images
 from fljax.problems import Problem, Softmax
@@ -64,17 +64,19 @@ SEEDS = Setting(
 TUNED = Setting("seeds of tuning at most", 3, "from those of all chapters' tuning")
 
 ERROR = "error_rate"
-FEDAVG, CONTROLLED, SGD = "FedAvg", "SCAFFOLD", "SGD"
+FEDAVG = "FedAvg"
+CONTROLLED = "SCAFFOLD"
+SGD = "SGD"
 METHODS: dict[str, Callable[..., Algorithm]] = {FEDAVG: FedAvg, CONTROLLED: SCAFFOLD}
 UNLIKE, PARTLY, ALIKE = SIMILARITY.value
-#: The study that goes on to the harder target.
+#: The study that continues to the harder target.
 NEARER = "nearer"
-#: Rounds between two looks at whether a run is at an end.
+#: Rounds between two tests whether a run has reached its target.
 LOOK = 5
 
 
 class Cell(NamedTuple):
-    """Of the table; SGD is one step on all images of the participants."""
+    """A cell of the table; SGD is one step on all images of the participants."""
 
     method: str
     similarity: int
@@ -92,7 +94,9 @@ CELLS = [
 
 
 class Size(NamedTuple):
-    """What is learned, by whom; the runs end at the target, of no similarity at the harder one."""
+    """The learning problem and its clients. Runs end at the target; without similarity, at the
+    harder one.
+    """
 
     images: Callable[[], Images]
     clients: int
@@ -101,7 +105,7 @@ class Size(NamedTuple):
     target: float
     longest: int
     harder: tuple[float, int]
-    test: int  # every so many of the test images
+    test: int  # stride through the test images
 
 
 FULL = Size(
@@ -109,7 +113,7 @@ FULL = Size(
     *(CLIENTS.value, CHOSEN.value, SAMPLES.value, TARGET.value, LONGEST.value, HARDER.value),
     10,
 )
-#: What a test can wait for: the package's own sample.
+#: For tests: the package's own sample.
 TINY = Size(fl.data.mnist_sample, 20, 5, 20, 0.3, 10, (0.4, 10), 2)
 
 # --------------------------------------------------------------------------- study
@@ -122,35 +126,38 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def rows_of(labels: np.ndarray, similarity: int, clients: int, samples: int) -> np.ndarray:
-    """``[K, N]``: of each client the share drawn from all, then its part of what is sorted."""
+    """``[K, N]``: each client's share drawn from all images, then its part of the sorted ones."""
     rng = np.random.default_rng(0)
     order = rng.permutation(len(labels))[: clients * samples]
     drawn = round(similarity / 100 * samples)
-    of_all, rest = order[: clients * drawn], order[clients * drawn :]
+    of_all = order[: clients * drawn]
+    rest = order[clients * drawn :]
     rest = rest[np.argsort(labels[rest], kind="stable")].reshape(clients, samples - drawn)
     return np.concatenate([of_all.reshape(clients, drawn), rest], axis=1)
 
 
 @functools.cache
 def dealt(size: Size, similarity: int) -> Problem:
-    known = size.images()
-    rows = rows_of(known.train_labels, similarity, size.clients, size.samples)
+    dataset = size.images()
+    rows = rows_of(dataset.train_labels, similarity, size.clients, size.samples)
     problem = Problem(
-        pixels(known.train_images)[rows], known.train_labels[rows].astype(np.float32), Softmax(10)
+        pixels(dataset.train_images)[rows],
+        dataset.train_labels[rows].astype(np.float32),
+        Softmax(10),
     )
-    test = known.test_images[:: size.test], known.test_labels[:: size.test]
+    test = dataset.test_images[:: size.test], dataset.test_labels[:: size.test]
     return problem.with_test(pixels(test[0]), test[1].astype(np.float32))
 
 
 @functools.cache
 def scenario(cell: Cell, size: Size) -> Callable[..., fl.Simulation]:
     def build(key: Array, step: Array) -> fl.Simulation:
-        whole = cell.method == SGD
-        algorithm = METHODS[FEDAVG if whole else cell.method](
+        is_sgd = cell.method == SGD
+        algorithm = METHODS[FEDAVG if is_sgd else cell.method](
             step,
             clients_per_round=size.chosen,
             epochs=cell.epochs,
-            batch=None if whole else size.samples // PARTS.value,
+            batch=None if is_sgd else size.samples // PARTS.value,
         )
         return fl.Simulation(dealt(size, cell.similarity), algorithm, metrics=[ERROR])
 
@@ -174,8 +181,8 @@ def run(
     )[[ERROR]]
 
 
-def reached(errors: xr.DataArray, target: float) -> xr.DataArray:
-    """Rounds until so few are wrong; of who never is there, of all."""
+def rounds_to(errors: xr.DataArray, target: float) -> xr.DataArray:
+    """Rounds until the error is at most the target; all rounds if it is not reached."""
     last = int(errors["round"][-1])
     return errors["round"].where(errors <= target).min("round").fillna(last)
 
@@ -192,15 +199,16 @@ def table(name: str, cells: Sequence[Cell], size: Size, effort: Effort) -> Studi
     """Every cell with its best step, and the rounds of all steps."""
     steps = effort.thin(STEPS.value, 2)
     target = 1 - size.target
-    tuning, parts = [], []
+    tuning = []
+    parts = []
     for cell in cells:
         few = tuning_seeds(min(effort.tuning_seeds, TUNED.value))
         tried = run(tuning_of(name), cell, steps, few, size, effort).assign_coords(step=steps)
-        tuning.append(reached(tried[ERROR], target).rename("rounds").to_dataset())
+        tuning.append(rounds_to(tried[ERROR], target).rename("rounds").to_dataset())
         best = steps[int(tuning[-1]["rounds"].mean("seed").argmin("step"))]
         seeds = min(effort.seeds, SEEDS.value)
-        found = run(name, cell, [best], seeds, size, effort).isel(step=0, drop=True)
-        parts.append(found)
+        results = run(name, cell, [best], seeds, size, effort).isel(step=0, drop=True)
+        parts.append(results)
     names = [*map(str, cells)]
     result = joined(*parts, axis="cell").assign_coords(cell=names).assign_attrs(target=target)
     return {name: result, tuning_of(name): joined(*tuning, axis="cell").assign_coords(cell=names)}
@@ -220,7 +228,7 @@ def needed(studies: Studies, cell: Cell, name: str = "cells") -> np.ndarray:
     """``[S]``: rounds of a cell."""
     cells = studies[name]
     errors = cells[ERROR].sel(cell=str(cell))
-    return reached(errors, cells.attrs["target"]).values.astype(float)
+    return rounds_to(errors, cells.attrs["target"]).values.astype(float)
 
 
 def tuning_table(studies: Studies) -> list[dict[str, Any]]:
@@ -247,18 +255,18 @@ def tuning_table(studies: Studies) -> list[dict[str, Any]]:
 
 
 def plot(studies: Studies) -> Picture:
-    shown = [(s, "cells", TARGET.value) for s in SIMILARITY.value]
-    shown.insert(1, (UNLIKE, NEARER, HARDER.value[0]))
-    titles = [f"{s} % alike, to {100 * target:g} %" for s, _, target in shown]
+    levels = [(s, "cells", TARGET.value) for s in SIMILARITY.value]
+    levels.insert(1, (UNLIKE, NEARER, HARDER.value[0]))
+    titles = [f"{s} % alike, to {100 * target:g} %" for s, _, target in levels]
     drawing, axes = picture.panels(titles, columns=2, sharey=True)
     at = np.arange(len(EPOCHS.value))
-    for ax, (similarity, name, _) in zip(axes, shown, strict=True):
-        for place, method in enumerate(METHODS):
+    for ax, (similarity, name, _) in zip(axes, levels, strict=True):
+        for index, method in enumerate(METHODS):
             cells = [Cell(method, similarity, epochs) for epochs in EPOCHS.value]
-            found = [of_few(float, needed(studies, cell, name), unit="") for cell in cells]
-            bars = np.abs([[e.value - e.low, e.high - e.value] for e in found]).T
-            look = {k: plotting.LOOKS[place][k] for k in ("color", "marker", "linestyle")}
-            ax.errorbar(at, [e.value for e in found], bars, label=method, capsize=2, **look)
+            estimates = [of_few(float, needed(studies, cell, name), unit="") for cell in cells]
+            bars = np.abs([[e.value - e.low, e.high - e.value] for e in estimates]).T
+            look = {k: plotting.LOOKS[index][k] for k in ("color", "marker", "linestyle")}
+            ax.errorbar(at, [e.value for e in estimates], bars, label=method, capsize=2, **look)
         sgd = needed(studies, Cell(SGD, similarity, 1), name).mean()
         ax.axhline(sgd, label=SGD, **picture.THIN)
         ax.set(xlabel="local passes E", xticks=at, xticklabels=EPOCHS.value, yscale="log")
@@ -274,13 +282,13 @@ def saved(*pairs: tuple[Cell, Cell], of: str = "cells") -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         return {
-            f"{one} for {other}": of_few(
+            f"{over} for {under}": of_few(
                 lambda a, b: 100 * (1 - a / b),
-                needed(studies, one, of),
-                needed(studies, other, of),
+                needed(studies, over, of),
+                needed(studies, under, of),
                 unit="%",
             )
-            for one, other in pairs
+            for over, under in pairs
         }
 
     return measure
@@ -311,7 +319,8 @@ SOURCE = "Karimireddy et al. 2020, section 7 and table 3"
 MNIST = "ours: MNIST in the place of EMNIST, to 85 %"
 TO_HARDER = "ours: MNIST in the place of EMNIST, to 88 %"
 FEWER = (0, INFINITE)
-LEAST, MOST = EPOCHS.value[0], EPOCHS.value[-1]
+LEAST = EPOCHS.value[0]
+MOST = EPOCHS.value[-1]
 
 FIGURE = Figure(
     name="field-scaffold",

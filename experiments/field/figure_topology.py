@@ -1,5 +1,5 @@
-"""Lian et al. 2017 (D-PSGD) and Koloskova et al. 2019 (Choco): what a network costs, and how little
-its messages need to say.
+"""Lian et al. 2017 (D-PSGD) and Koloskova et al. 2019 (Choco): the cost of sparse networks, and
+of compressed messages.
 
 Workers with rows of MNIST learn which digits are below five, by gradients of single images. A
 server averages their models, or neighbors on a ring, a torus or a complete graph do; and neighbors
@@ -27,17 +27,20 @@ from experiments.measures import exponent, joined, of_few
 from experiments.pixels import halved
 from fljax import plotting, statistics
 from fljax.algorithms import ChocoSGD, Consensus, FedAvg
-from fljax.batches import Uniform
+from fljax.algorithms.round import Round
 from fljax.data import partition
 from fljax.data.images import Images
 from fljax.link import Compressor, RandomK, TopK
 from fljax.link.compression import WORD
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import LeastSquares, Logistic, Problem, SquaredL2
-from fljax.rounds import Round
+from fljax.problems.batches import Uniform
 
-#: What messages say.
-WHOLE, TOP, RANDOM, COARSE = "whole", "top 1 %", "random 1 %", "qsgd"
+#: Kinds of messages.
+WHOLE = "whole"
+TOP = "top 1 %"
+RANDOM = "random 1 %"
+COARSE = "qsgd"
 
 # --------------------------------------------------------------------------- settings
 
@@ -104,7 +107,7 @@ LINE = Setting(
     (-15.0, -19.5, -24.0),
     "dB of the first error: below the -11 dB that the slowest two modes of a ring of 25 have of it",
 )
-REACHED = Setting("level of the counts of (d) and (f)", -20.0, "dB of the first error")
+COUNT_LEVEL = Setting("level of the counts of (d) and (f)", -20.0, "dB of the first error")
 GOAL = Setting(
     "level to which bits of (i) are counted",
     1.25,
@@ -114,14 +117,22 @@ RECORDS = Setting("records", (160, 50, 100), "of a run, in (a) to (c), (g) to (i
 END = Setting("share that is the end", 10, "the mean over the last tenth of the records")
 SEEDS = Setting("seeds at most", 5, "intervals are Student's t of the jackknife over paired seeds")
 
-GAP, NORM, APART, ERROR, CHOSEN = "gap", "norm", "apart", "error", "chosen"
+GAP = "gap"
+NORM = "norm"
+DISAGREEMENT = "apart"
+ERROR = "error"
+CHOSEN = "chosen"
 SERVER = "C-PSGD"
 RING, TORUS, COMPLETE = GRAPHS.value
-SORTED, SHUFFLED = "sorted", "shuffled"
+SORTED = "sorted"
+SHUFFLED = "shuffled"
 ORDERS = (SORTED, SHUFFLED)
 COMPRESSED = (TOP, RANDOM, COARSE)
-EXACT, Q1, Q2 = "exact", "Q1-G", "Q2-G"
-FEWEST, MOST = WORKERS.value[0], WORKERS.value[-1]
+EXACT = "exact"
+Q1 = "Q1-G"
+Q2 = "Q2-G"
+FEWEST = WORKERS.value[0]
+MOST = WORKERS.value[-1]
 
 
 def named(where: str, workers: int, order: str = "") -> str:
@@ -132,7 +143,7 @@ def named(where: str, workers: int, order: str = "") -> str:
 
 
 @fl.module
-class Some(RandomK):
+class RandomSparsifier(RandomK):
     """Random entries as they are: a contraction, as Choco needs it."""
 
     def compress(
@@ -173,54 +184,54 @@ class Naive(ChocoSGD):
     """Gossip of compressed models themselves, without gradients (Q1-G and Q2-G).
 
     Args:
-      balanced: whether a node compares what it hears with what it said, which keeps the mean
-        (Q2-G), or with what it has (Q1-G).
+      balanced: whether a node subtracts its own message, which preserves the mean (Q2-G), or its
+        own model (Q1-G).
     """
 
     balanced: bool = fl.static(default=True)
 
     def step(self, state: Any, now: Round) -> Any:
         model = state.model
-        said, inbox = now.link.exchange(model, compression=self.compression)
-        heard = inbox.mean(state.mixing)
+        sent, inbox = now.link.exchange(model, compression=self.compression)
+        received = inbox.mean(state.mixing)
         if self.balanced:
-            model = model + heard - said
+            model = model + received - sent
         else:
-            own = state.mixing.self_weight[:, None]
-            model = own * model + heard - own * said
+            self_weight = state.mixing.self_weight[:, None]
+            model = self_weight * model + received - self_weight * sent
         return state._replace(model=model)
 
 
-# --------------------------------------------------------------------------- what is learned
+# --------------------------------------------------------------------------- problems
 
 
 class Size(NamedTuple):
-    """What is learned, how long."""
+    """The learning problem, and the length of runs."""
 
     images: Callable[[], Images]
     samples: int
     workers: Sequence[int]
     passes: Sequence[int]
     epochs: int
-    shorten: int  # by which (d) to (f) are shorter
+    shorten: int  # divides the length of (d) to (f)
 
 
 FULL = Size(fl.data.mnist, 3600, WORKERS.value, PASSES.value, EPOCHS.value, 1)
-#: What a test can wait for: the package's own sample.
+#: For tests: the package's own sample.
 TINY = Size(fl.data.mnist_sample, 320, (FEWEST, MOST), PASSES.value, 4, 40)
 
 
 @functools.cache
 def rows_of(size: Size) -> tuple[np.ndarray, np.ndarray]:
     """Images of length one, ``[m, D]``, and labels ±1, ``[m]``."""
-    known = size.images()
-    flat = halved(known.train_images[: size.samples]).reshape(size.samples, -1)
+    dataset = size.images()
+    flat = halved(dataset.train_images[: size.samples]).reshape(size.samples, -1)
     flat /= np.linalg.norm(flat, axis=1, keepdims=True)
-    return flat, np.where(known.train_labels[: size.samples] < 5, -1, 1).astype(np.float32)
+    return flat, np.where(dataset.train_labels[: size.samples] < 5, -1, 1).astype(np.float32)
 
 
 class Learned(NamedTuple):
-    """A problem of the mean of its clients' objectives, and what is known of it."""
+    """A problem (the mean of clients' objectives) with its least loss and constants."""
 
     problem: Problem
     least: float
@@ -231,8 +242,8 @@ class Learned(NamedTuple):
 @functools.cache
 def dealt(size: Size, workers: int, order: str) -> Learned:
     features, labels = rows_of(size)
-    whole = np.argsort(labels, kind="stable")
-    parts = np.array_split(whole, workers)
+    by_class = np.argsort(labels, kind="stable")
+    parts = np.array_split(by_class, workers)
     if order == SHUFFLED:
         parts = partition.iid(len(labels), workers, 0)
     problem = fl.problems.from_clients(
@@ -254,9 +265,9 @@ def known_of(features: np.ndarray, labels: np.ndarray, shares: np.ndarray) -> tu
     model = np.zeros(features.shape[1])
     for _ in range(20):
         off = 1 / (1 + np.exp(signed @ model))
-        slope = strength * model - signed.T @ (shares * off)
+        gradient = strength * model - signed.T @ (shares * off)
         bend = signed.T @ (signed * (shares * off * (1 - off))[:, None])
-        model = model - np.linalg.solve(bend + strength * np.eye(len(bend)), slope)
+        model = model - np.linalg.solve(bend + strength * np.eye(len(bend)), gradient)
     least = shares @ np.logaddexp(0, -signed @ model) + strength / 2 * model @ model
     moments = signed.T @ (signed * shares[:, None])
     curvature = np.linalg.eigvalsh(moments)[-1] / 4 + strength
@@ -270,26 +281,26 @@ def mean_loss(now: Snapshot, model: Array) -> Array:
     return jnp.mean(now.problem.objective(everywhere))
 
 
-def slope(now: Snapshot) -> Array:
+def squared_gradient(now: Snapshot) -> Array:
     gradient = jax.grad(functools.partial(mean_loss, now))(jnp.mean(now.model, axis=0))
     return jnp.sum(gradient**2)
 
 
-def apart(now: Snapshot) -> Array:
+def disagreement(now: Snapshot) -> Array:
     return jnp.mean(jnp.sum((now.model - jnp.mean(now.model, axis=0)[None]) ** 2, axis=1))
 
 
 def above(least: float) -> Metric:
-    """Of the mean model's loss above the least."""
+    """A metric: the mean model's loss above the least."""
 
     def gap(now: Snapshot) -> Array:
         return mean_loss(now, jnp.mean(now.model, axis=0)) - least
 
-    return Metric(GAP, gap, "loss above the least", decibel=True, needs_data=True)
+    return Metric(GAP, gap, "loss above the least", decibel=True, needs={"data"})
 
 
-SLOPE = Metric(NORM, slope, "squared gradient", decibel=True, needs_data=True)
-DISTANCE = Metric(APART, apart, "squared distance from the mean model", decibel=True)
+SQUARED_GRADIENT = Metric(NORM, squared_gradient, "squared gradient", decibel=True, needs={"data"})
+DISTANCE = Metric(DISAGREEMENT, disagreement, "squared distance from the mean model", decibel=True)
 
 
 def of_start(now: Snapshot) -> Array:
@@ -317,7 +328,7 @@ def network(graph: str, workers: int) -> fl.graphs.Graph:
 
 @fl.module
 class Decay:
-    """The step ``a/(t + b)``, of which ``a/b`` is the first."""
+    """The step ``a/(t + b)``, given by its first value ``a/b``."""
 
     first: Any
 
@@ -327,22 +338,23 @@ class Decay:
 
 
 def compressor(kind: str, levels: int) -> Compressor:
-    return {TOP: TopK(KEPT.value), RANDOM: Some(KEPT.value), COARSE: QSGD(levels)}[kind]
+    return {TOP: TopK(KEPT.value), RANDOM: RandomSparsifier(KEPT.value), COARSE: QSGD(levels)}[kind]
 
 
 @functools.cache
 def parallel(where: str, workers: int, size: Size) -> Callable[..., fl.Simulation]:
     """A server, or peers, with a constant step."""
-    known = dealt(size, workers, SHUFFLED)
+    learned = dealt(size, workers, SHUFFLED)
 
     def build(key: Array, step: Array) -> fl.Simulation:
         del key  # all that is random is the batches
-        metrics, single = [above(known.least), SLOPE, DISTANCE], Uniform(BATCH.value)
+        metrics = [above(learned.least), SQUARED_GRADIENT, DISTANCE]
+        single = Uniform(BATCH.value)
         if where == SERVER:
             served = FedAvg(step, local_steps=1, batches=single)
-            return fl.Simulation(known.problem, served, metrics=metrics)
+            return fl.Simulation(learned.problem, served, metrics=metrics)
         peers = Consensus(step, batches=single)
-        return fl.Simulation(known.problem, peers, network(where, workers), metrics=metrics)
+        return fl.Simulation(learned.problem, peers, network(where, workers), metrics=metrics)
 
     build.__qualname__ = f"parallel({where}, {workers}, {size.samples})"
     return build
@@ -353,11 +365,12 @@ def learning(
     graph: str, workers: int, order: str, kind: str, size: Size
 ) -> Callable[..., fl.Simulation]:
     """Peers with a falling step; messages are whole, or compressed by Choco-SGD."""
-    known = dealt(size, workers, order)
+    learned = dealt(size, workers, order)
 
     def build(key: Array, first: Array) -> fl.Simulation:
         del key
-        step, single = Decay(first), Uniform(BATCH.value)
+        step = Decay(first)
+        single = Uniform(BATCH.value)
         if kind == WHOLE:
             method = Consensus(step, batches=single)
         else:
@@ -367,8 +380,8 @@ def learning(
                 consensus_step_size=CONSENSUS.value[kind],
                 batches=single,
             )
-        place = network(graph, workers)
-        return fl.Simulation(known.problem, method, place, metrics=[above(known.least)])
+        topology = network(graph, workers)
+        return fl.Simulation(learned.problem, method, topology, metrics=[above(learned.least)])
 
     build.__qualname__ = f"learning({graph}, {workers}, {order}, {kind}, {size.samples})"
     return build
@@ -404,7 +417,7 @@ def averaging(scheme: str, kind: str, size: Size) -> Callable[..., fl.Simulation
 
 
 def spaced(rounds: int, records: int) -> dict[str, int]:
-    """As many records at equal distances, and about as many rounds."""
+    """The length of a run: about ``rounds`` rounds, with ``records`` equidistant records."""
     every = max(1, rounds // records)
     return {"rounds": every * records, "record_every": every}
 
@@ -417,67 +430,70 @@ def tuned(
     metric: str,
     length: Mapping[str, int],
 ) -> xr.Dataset:
-    """Runs with the candidate that is best on other seeds. One program has all seeds of all."""
+    """Runs with the candidate that is best on other seeds. One program runs all seeds."""
     ((number, values),) = candidates.items()
-    others = [*tuning.seeds(min(effort.tuning_seeds, 2))]
+    tuning_seeds = [*tuning.seeds(min(effort.tuning_seeds, 2))]
     seeds = [*range(min(effort.seeds, SEEDS.value))]
     values = effort.thin(values, 2)
     if len(values) == 1:
-        others = []
-    found = effort.sweep(name, scenario, grid={number: values}, seeds=[*seeds, *others], **length)
-    best, said = values[0], ""
-    if others:
-        score = late(tuning.means(found.sel(seed=others), metric)).values
+        tuning_seeds = []
+    results = effort.sweep(
+        name, scenario, grid={number: values}, seeds=[*seeds, *tuning_seeds], **length
+    )
+    best = values[0]
+    remark = ""
+    if tuning_seeds:
+        score = late(tuning.means(results.sel(seed=tuning_seeds), metric)).values
         best = values[int(np.argmin(score))]
         edge = " (an end)" if best in (values[0], values[-1]) else ""
-        said = f"{number} = {best:g} of {len(values)}{edge}"
-    result = found[[metric, "diverged", "bits"]].sel({number: best, "seed": seeds})
-    return result.drop_vars(number).assign_coords({CHOSEN: said})
+        remark = f"{number} = {best:g} of {len(values)}{edge}"
+    result = results[[metric, "diverged", "bits"]].sel({number: best, "seed": seeds})
+    return result.drop_vars(number).assign_coords({CHOSEN: remark})
 
 
-def beside(parts: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Methods by name, each with what was chosen for it."""
-    said = [str(of[CHOSEN].values) for of in parts.values()]
+def with_choices(parts: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Methods by name, each with its chosen parameter."""
+    remarks = [str(of[CHOSEN].values) for of in parts.values()]
     result = joined(*(of.drop_vars(CHOSEN) for of in parts.values()))
-    return result.assign_coords({"algorithm": [*parts], CHOSEN: ("algorithm", said)})
+    return result.assign_coords({"algorithm": [*parts], CHOSEN: ("algorithm", remarks)})
 
 
 def late(curves: xr.DataArray) -> xr.DataArray:
-    """The mean over the end."""
+    """The mean over the last records."""
     few = max(1, curves.sizes["round"] // END.value)
     return curves.isel(round=slice(-few, None)).mean("round")
 
 
 def speeding(effort: Effort, size: Size) -> xr.Dataset:
-    """Runs with the steps of few and many rounds, all as long as the longest. Of each its own part
-    is read.
+    """Runs with the steps of few and many rounds. All run as long as the longest; the first part
+    of each is read.
     """
     cells = [(SERVER, 1), *((SERVER, n) for n in size.workers), *((RING, n) for n in size.workers)]
     cells += [(graph, MOST) for graph in (TORUS, COMPLETE)]
 
     def run(where: str, workers: int) -> xr.Dataset:
         length = spaced(size.passes[-1] * size.samples // workers, RECORDS.value[0])
-        known = dealt(size, workers, SHUFFLED)
+        data = dealt(size, workers, SHUFFLED)
         shares = [of / size.passes[-1] for of in size.passes]
         rounds = [length["rounds"] * share for share in shares]
-        steps = [1 / (2 * known.curvature + known.noise * (k / workers) ** 0.5) for k in rounds]
-        found = effort.sweep(
+        steps = [1 / (2 * data.curvature + data.noise * (k / workers) ** 0.5) for k in rounds]
+        results = effort.sweep(
             f"parallel-{where}-{workers}",
             parallel(where, workers, size),
             grid={"step": steps},
             seeds=min(effort.seeds, SEEDS.value),
             **length,
         ).rename(step="passes")
-        found = found.assign_coords(passes=[*size.passes], round=range(1, RECORDS.value[0] + 1))
-        own = xr.DataArray(np.array(shares), {"passes": [*size.passes]}) * RECORDS.value[0]
+        results = results.assign_coords(passes=[*size.passes], round=range(1, RECORDS.value[0] + 1))
+        ends = xr.DataArray(np.array(shares), {"passes": [*size.passes]}) * RECORDS.value[0]
         means = {
-            name: found[name].where(found["round"] <= own).mean("round", keep_attrs=True)
-            for name in (NORM, APART)
+            name: results[name].where(results["round"] <= ends).mean("round", keep_attrs=True)
+            for name in (NORM, DISAGREEMENT)
         }
-        # The busiest is the server, or any peer: all have as many neighbors. Models in and out.
-        models = found["bits"].isel(round=-1, seed=0, passes=0, drop=True) / WORD
-        part = (1 if where == SERVER else 2 / workers) / known.problem.dim / length["rounds"]
-        longest = found[[GAP]].sel(passes=size.passes[-1], drop=True)
+        # The busiest node is the server, or any peer, as degrees are equal. Models in and out.
+        models = results["bits"].isel(round=-1, seed=0, passes=0, drop=True) / WORD
+        part = (1 if where == SERVER else 2 / workers) / data.problem.dim / length["rounds"]
+        longest = results[[GAP]].sel(passes=size.passes[-1], drop=True)
         taken = ("passes", np.array(rounds))
         return longest.assign(means).assign(busiest=part * models, taken=taken)
 
@@ -494,13 +510,14 @@ def gossiping(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
             if scheme in (TOP, RANDOM):
                 gamma = CONSENSUS.value[scheme]
             length = spaced(rounds // size.shorten, RECORDS.value[2])
-            name, scenario = f"{scheme}-{kind}-{rounds}", averaging(scheme, kind, size)
-            found = tuned(effort, name, scenario, {"gamma": (gamma,)}, ERROR, length)
-            # What diverges is as bad as can be.
-            error = found[ERROR].where(found["diverged"] == 0).fillna(CUT.value)
-            error = error.clip(max=CUT.value).assign_attrs(found[ERROR].attrs)
-            parts[scheme] = found.assign({ERROR: error}).drop_vars("diverged")
-        return beside(parts)
+            name = f"{scheme}-{kind}-{rounds}"
+            scenario = averaging(scheme, kind, size)
+            results = tuned(effort, name, scenario, {"gamma": (gamma,)}, ERROR, length)
+            # A diverged run has the largest error.
+            error = results[ERROR].where(results["diverged"] == 0).fillna(CUT.value)
+            error = error.clip(max=CUT.value).assign_attrs(results[ERROR].attrs)
+            parts[scheme] = results.assign({ERROR: error}).drop_vars("diverged")
+        return with_choices(parts)
 
     dense = [(scheme, COARSE) for scheme in (EXACT, COARSE, Q1, Q2)]
     sparse = [(EXACT, TOP), (TOP, TOP), (RANDOM, RANDOM), (Q1, RANDOM), (Q2, RANDOM)]
@@ -518,17 +535,17 @@ def over_networks(effort: Effort, size: Size) -> dict[str, xr.Dataset]:
     cells += [(RING, n, SHUFFLED) for n in size.workers]
     networks = {cell: run(*cell) for cell in cells}
     messages = [
-        beside(
+        with_choices(
             {WHOLE: networks[RING, FEWEST, order]}
             | {kind: run(RING, FEWEST, order, kind) for kind in COMPRESSED}
         )
         for order in ORDERS
     ]
-    # Runs of unlike length have as many records.
+    # Runs of different lengths have the same number of records.
     records = range(1, RECORDS.value[1] + 1)
-    alike = {named(*cell): of.assign_coords(round=records) for cell, of in networks.items()}
+    realigned = {named(*cell): of.assign_coords(round=records) for cell, of in networks.items()}
     return {
-        "networks": beside(alike),
+        "networks": with_choices(realigned),
         "messages": joined(*messages, axis="order").assign_coords(order=[*ORDERS]),
     }
 
@@ -559,33 +576,35 @@ def plot(studies: Studies) -> Picture:
         ax.set_ylim(-72, 32)
     bits(studies, axes[5])
     ends(studies["networks"], axes[6])
-    some = studies["messages"].sel(order=SORTED)
+    sorted_messages = studies["messages"].sel(order=SORTED)
     for ax, x in zip(axes[7:], ("round", "bits"), strict=True):
-        plotting.learning_curves(some, GAP, x=x, ax=ax)
+        plotting.learning_curves(sorted_messages, GAP, x=x, ax=ax)
         picture.fade(ax)
     return picture.finish(drawing)
 
 
 def speed(data: xr.Dataset, axes: Sequence[Axes]) -> None:
-    """Losses along the longest runs, gradients by the rounds of a run, and who says how much."""
+    """Losses along the longest runs, gradients by the length of a run, and the busiest node's
+    traffic.
+    """
     workers = present(data)
-    shown = [named(SERVER, 1), named(SERVER, MOST), *(named(RING, n) for n in workers)]
-    looks = {name: plotting.LOOKS[place] for place, name in enumerate(shown)}
+    drawn = [named(SERVER, 1), named(SERVER, MOST), *(named(RING, n) for n in workers)]
+    looks = {name: plotting.LOOKS[index] for index, name in enumerate(drawn)}
     passed = data.assign_coords(round=data["round"] * PASSES.value[-1] / data.sizes["round"])
-    plotting.learning_curves(passed.sel(algorithm=shown), GAP, ax=axes[0])
+    plotting.learning_curves(passed.sel(algorithm=drawn), GAP, ax=axes[0])
     for line in axes[0].lines:
         line.set_marker("")
     picture.fade(axes[0])
     axes[0].set_xlabel("passes over the data")
-    for name in shown:
+    for name in drawn:
         of = data.sel(algorithm=name)
         mean = of[NORM].mean("seed").transpose("passes")
         axes[1].loglog(of["taken"].values, mean.values, **looks[name], label=name)
     axes[1].set(xlabel="rounds of a run", ylabel="mean squared gradient")
-    for place, where in enumerate((SERVER, *GRAPHS.value)):
+    for index, where in enumerate((SERVER, *GRAPHS.value)):
         at = [n for n in (1, *workers) if named(where, n) in data["algorithm"].values]
         models = [float(data["busiest"].sel(algorithm=named(where, n))) for n in at]
-        axes[2].loglog(at, models, **plotting.LOOKS[place], label=where)
+        axes[2].loglog(at, models, **plotting.LOOKS[index], label=where)
     axes[2].set(xlabel="workers n", ylabel="models a round, in and out")
     axes[2].set_xticks([1, *workers], [str(n) for n in (1, *workers)])
     axes[2].minorticks_off()
@@ -594,11 +613,11 @@ def speed(data: xr.Dataset, axes: Sequence[Axes]) -> None:
 
 
 def bits(studies: Studies, ax: Axes) -> None:
-    shown = {"quantized": (EXACT, COARSE), "sparse": (TOP, RANDOM)}
-    names = [(study, name) for study, several in shown.items() for name in several]
-    for place, (study, name) in enumerate(names):
+    panels = {"quantized": (EXACT, COARSE), "sparse": (TOP, RANDOM)}
+    names = [(study, name) for study, several in panels.items() for name in several]
+    for index, (study, name) in enumerate(names):
         of = studies[study].sel(algorithm=name)
-        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+        look = {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")}
         error = statistics.decibels(of[ERROR].mean("seed").values)
         ax.plot(spent(of), error, **look, label=name)
     label = "squared distance from the mean [dB]"
@@ -610,12 +629,12 @@ def ends(data: xr.Dataset, ax: Axes) -> None:
     """Where runs end, by their network."""
     cells = [(graph, SORTED) for graph in GRAPHS.value] + [(RING, SHUFFLED)]
     workers = present(data)
-    for place, (graph, order) in enumerate(cells):
-        found = [end(data, named(graph, n, order)) for n in workers]
-        numbers = [of_few(statistics.decibels, one, unit="dB") for one in found]
+    for index, (graph, order) in enumerate(cells):
+        losses = [end(data, named(graph, n, order)) for n in workers]
+        numbers = [of_few(statistics.decibels, loss, unit="dB") for loss in losses]
         bars = np.abs([[e.value - e.low, e.high - e.value] for e in numbers]).T
         values = [e.value for e in numbers]
-        look = plotting.LOOKS[place]
+        look = plotting.LOOKS[index]
         ax.errorbar(workers, values, bars, capsize=2, **look, label=f"{graph}, {order}")
     ax.set(xscale="log", xlabel="workers n", ylabel="loss above the least at the end [dB]")
     ax.set_xticks(workers, [str(n) for n in workers])
@@ -627,7 +646,7 @@ def ends(data: xr.Dataset, ax: Axes) -> None:
 
 
 def present(data: xr.Dataset) -> list[int]:
-    """Of how many workers there are runs: a quick study has fewer."""
+    """The numbers of workers in a study: a quick one has fewer."""
     names = data["algorithm"].values.tolist()
     return [n for n in WORKERS.value if any(f"{RING}, n = {n}" in name for name in names)]
 
@@ -665,11 +684,12 @@ def as_server(studies: Studies) -> dict[str, Estimate]:
 
 
 def speed_up(studies: Studies) -> dict[str, Estimate]:
-    """How far gradients of many workers are above those of one, of as many samples."""
-    data, most = studies["parallel"], PASSES.value[-1]
-    one = of_run(data, named(SERVER, 1), most)
+    """How far gradients of many workers are above a single worker's with as many samples."""
+    data = studies["parallel"]
+    most = PASSES.value[-1]
+    single_worker = of_run(data, named(SERVER, 1), most)
     return {
-        f"n = {n} above one": apart_by(of_run(data, named(RING, n), most), one)
+        f"n = {n} above one": apart_by(of_run(data, named(RING, n), most), single_worker)
         for n in present(data)
     }
 
@@ -684,18 +704,19 @@ def falling(over: str, under: str) -> Measure:
             for passes in (PASSES.value[0], PASSES.value[-1])
             for name in (over, under)
         ]
-        found = of_few(
+        drop = of_few(
             lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
             *samples,
             unit="dB",
         )
-        return {f"{over} above {under}, short runs less long ones": found}
+        return {f"{over} above {under}, short runs less long ones": drop}
 
     return measure
 
 
 def no_network(studies: Studies) -> dict[str, Estimate]:
-    data, most = studies["parallel"], PASSES.value[-1]
+    data = studies["parallel"]
+    most = PASSES.value[-1]
     server = of_run(data, named(SERVER, MOST), most)
     return {
         f"{graph} above {SERVER}, n = {MOST}": apart_by(
@@ -711,7 +732,7 @@ def agreement(studies: Studies) -> dict[str, Estimate]:
 
     def found(n: int) -> Estimate:
         name = named(RING, n)
-        samples = [of_run(data, name, passes, APART) for passes in PASSES.value]
+        samples = [of_run(data, name, passes, DISAGREEMENT) for passes in PASSES.value]
         rounds = data["taken"].sel(algorithm=name).values
         return of_few(lambda *means: exponent(np.array([means]), rounds)[0], *samples, unit="")
 
@@ -739,7 +760,7 @@ CHOCO = {COARSE: "quantized", TOP: "sparse", RANDOM: "sparse"}
 
 
 def straight(studies: Studies) -> dict[str, Estimate]:
-    """Rounds of a second stretch of a fall over those of a first that is as deep."""
+    """Rounds of the second half of a fall in dB over the rounds of the first half."""
 
     def ratio(name: str, study: str) -> Estimate:
         data = studies[study]
@@ -753,7 +774,7 @@ def straight(studies: Studies) -> dict[str, Estimate]:
 
 def as_exact(studies: Studies) -> dict[str, Estimate]:
     data = studies["quantized"]
-    rounds = [reach(data, x, REACHED.value, data["round"].values) for x in (COARSE, EXACT)]
+    rounds = [reach(data, x, COUNT_LEVEL.value, data["round"].values) for x in (COARSE, EXACT)]
     return {f"rounds of {COARSE} over {EXACT}": times(*rounds)}
 
 
@@ -769,7 +790,9 @@ def stalls(studies: Studies) -> dict[str, Estimate]:
 
 def fewer_bits_to_agree(studies: Studies) -> dict[str, Estimate]:
     data = studies["quantized"]
-    bits = [reach(data, x, REACHED.value, spent(data.sel(algorithm=x))) for x in (EXACT, COARSE)]
+    bits = [
+        reach(data, x, COUNT_LEVEL.value, spent(data.sel(algorithm=x))) for x in (EXACT, COARSE)
+    ]
     return {f"bits of {EXACT} over {COARSE}": times(*bits)}
 
 
@@ -798,7 +821,7 @@ def compressed_above(studies: Studies) -> dict[str, Estimate]:
 
 
 def saved(*kinds: str) -> Measure:
-    """Bits of whole messages over those of compressed ones, until about where the former end."""
+    """Bits of uncompressed over bits of compressed messages, to about the former's final error."""
 
     def found(data: xr.Dataset, kind: str) -> Estimate:
         level = float(statistics.decibels(GOAL.value * end(data, WHOLE).mean()))
@@ -822,7 +845,7 @@ def saved(*kinds: str) -> Measure:
 
 
 def chosen_of(studies: Studies) -> list[dict[str, Any]]:
-    """What was chosen of each curve."""
+    """The chosen parameters of each curve."""
     result = []
     for name in ("quantized", "sparse", "networks", "messages"):
         data = studies[name]
@@ -831,17 +854,18 @@ def chosen_of(studies: Studies) -> list[dict[str, Any]]:
             chosen = data[CHOSEN]
             chosen = chosen.sel(order=order) if "order" in chosen.dims else chosen
             result += [
-                {"method": ", ".join(filter(None, (name, method, order))), "numbers": said}
+                {"method": ", ".join(filter(None, (name, method, order))), "numbers": choice}
                 | {"chosen": True}
-                for method, said in zip(
+                for method, choice in zip(
                     data["algorithm"].values.tolist(), chosen.values.tolist(), strict=True
                 )
-                if said
+                if choice
             ]
     return result
 
 
-LIAN, KOLOSKOVA = "Lian et al. 2017", "Koloskova et al. 2019"
+LIAN = "Lian et al. 2017"
+KOLOSKOVA = "Koloskova et al. 2019"
 CONDITION = "ours: logistic regression of MNIST's digits, all workers' in random order"
 CONVEX = "ours: MNIST in the place of epsilon and rcv1"
 VECTORS = "ours: the vectors are images of MNIST, of 196 numbers"
@@ -851,16 +875,16 @@ LONGEST = f"of {PASSES.value[-1]} passes"
 def mean_gradients(studies: Studies) -> str:
     data = studies["parallel"]
     names = [named(SERVER, 1), named(SERVER, MOST), *(named(g, MOST) for g in GRAPHS.value)]
-    said = "; ".join(
+    text = "; ".join(
         f"{name}: "
         + ", ".join(f"{1e4 * of_run(data, name, passes).mean():.3g}" for passes in PASSES.value)
         for name in names
     )
-    return f"Mean squared gradients, times 10⁴, in runs of {PASSES.value} passes: {said}."
+    return f"Mean squared gradients, times 10⁴, in runs of {PASSES.value} passes: {text}."
 
 
 def slow_to_mix(studies: Studies) -> str:
-    """Rounds of runs beside those in which networks mix."""
+    """The rounds of runs, and those in which networks mix."""
     data = studies["parallel"]
 
     def said(graph: str, workers: int) -> str:
@@ -878,41 +902,42 @@ def slow_to_mix(studies: Studies) -> str:
 
 def where_networks_end(studies: Studies) -> str:
     data = studies["networks"]
-    said = ", ".join(
+    text = ", ".join(
         f"{name} {end(data, name).mean():.4f}" for name in data["algorithm"].values.tolist()
     )
-    return f"Losses above the least at the end: {said}."
+    return f"Losses above the least at the end: {text}."
 
 
 def short_runs(studies: Studies) -> str:
-    """How long the runs are beside the source's."""
+    """The length of the runs compared with the source's."""
     least, most = (EPOCHS.value * FULL.samples // n for n in (MOST, FEWEST))
-    there = [EPOCHS.value * 400_000 // n for n in (MOST, FEWEST)]
+    papers = [EPOCHS.value * 400_000 // n for n in (MOST, FEWEST)]
     return (
         f"Terms of higher order fall faster, but as many passes over fewer images are {least} to "
-        f"{most} rounds here, and {there[0]} to {there[1]} over epsilon; shuffled labels leave "
+        f"{most} rounds here, and {papers[0]} to {papers[1]} over epsilon; shuffled labels leave "
         f"little of them. {where_networks_end(studies)}"
     )
 
 
 def where_messages_end(studies: Studies) -> str:
     data = studies["messages"]
-    said = ", ".join(
+    text = ", ".join(
         f"{kind}, {order} {end(data.sel(order=order), kind).mean():.4f}"
         for order in ORDERS
         for kind in (WHOLE, *COMPRESSED)
     )
-    return f"Losses above the least at the end: {said}."
+    return f"Losses above the least at the end: {text}."
 
 
 def at_most(studies: Studies) -> str:
-    """What a message saves, whatever a run needs."""
+    """The bits saved in a message, regardless of a run's rounds."""
     data = studies["messages"].isel(order=0)
-    whole = spent(data.sel(algorithm=WHOLE))[-1]
-    said = ", ".join(
-        f"{whole / spent(data.sel(algorithm=kind))[-1]:.3g} times for {kind}" for kind in COMPRESSED
+    uncompressed = spent(data.sel(algorithm=WHOLE))[-1]
+    text = ", ".join(
+        f"{uncompressed / spent(data.sel(algorithm=kind))[-1]:.3g} times for {kind}"
+        for kind in COMPRESSED
     )
-    return f"A message has fewer bits by {said}, places of numbers counted; no run saves more."
+    return f"A message has fewer bits by {text}, places of numbers counted; no run saves more."
 
 
 FIGURE = Figure(
@@ -1003,7 +1028,7 @@ FIGURE = Figure(
             "with 256 levels it takes as many rounds as exact messages",
             f"{KOLOSKOVA}, section 5.2",
             as_exact,
-            *CLOSE.factor.when(f"rounds to {REACHED.value:g} dB"),
+            *CLOSE.factor.when(f"rounds to {COUNT_LEVEL.value:g} dB"),
             VECTORS,
         ),
         Claim(
@@ -1019,7 +1044,7 @@ FIGURE = Figure(
             "and Choco-Gossip has sent fewer bits",
             f"{KOLOSKOVA}, section 5.2",
             fewer_bits_to_agree,
-            *BETTER.factor.when(f"bits to {REACHED.value:g} dB"),
+            *BETTER.factor.when(f"bits to {COUNT_LEVEL.value:g} dB"),
             VECTORS,
         ),
         Claim(
@@ -1081,7 +1106,7 @@ FIGURE = Figure(
     settings=(
         *(DATA, HALVED, LABELS, REGULARIZER, BATCH, WORKERS, GRAPHS, PASSES, CONSTANT, DEAL),
         *(EPOCHS, DELAY, STARTS, NODES, KEPT, LEVELS, CONSENSUS, FINE, TUNED, tuning.SEEDS),
-        *(QUANTIZED, SPARSE, CUT, LINE, REACHED, GOAL, RECORDS, END, SEEDS),
+        *(QUANTIZED, SPARSE, CUT, LINE, COUNT_LEVEL, GOAL, RECORDS, END, SEEDS),
     ),
     keep=("bits",),
 )

@@ -1,1 +1,1 @@
-"""Gauthier 2024, the thesis: its figures, by chapter. Lines are those of its text."""
+"""Gauthier 2024, the thesis: its figures, by chapter. Line numbers refer to its text."""

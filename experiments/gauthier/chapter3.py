@@ -34,7 +34,7 @@ from experiments.measures import (
 )
 from experiments.tuning import SEEDS, Protocol, Tuning
 from fljax import plotting, statistics
-from fljax._module import module, replace, static
+from fljax._core.module import module, replace, static
 from fljax.privacy import ZCDP, accounting
 from fljax.problems.synthetic import NOISE_VARIANCE
 
@@ -117,7 +117,7 @@ COMMON = (
 
 METRIC = "normalized_error"
 
-#: Candidates of the tuning, log-spaced over what is stable and not hopelessly slow.
+#: Candidates of the tuning, log-spaced over stable values that are not too slow.
 GRADIENT_STEPS = (0.01, 0.015, 0.022, 0.033, 0.05, 0.075, 0.11, 0.16, 0.25)
 VANISHING_STEPS = (0.1, 0.2, 0.35, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)
 PENALTIES = (0.3, 0.6, 1.0, 1.7, 2.3, 3.0, 4.0, 6.0, 10.0)
@@ -177,7 +177,7 @@ class Method:
 
 
 def bounded_huber(key: Array, **sizes: Any) -> fl.problems.Problem:
-    """Huber loss and ``‖w‖²`` on samples whose gradients keep to ``CLIP_HUBER`` by themselves."""
+    """Huber loss and ``‖w‖²`` on samples whose gradients satisfy ``CLIP_HUBER`` unclipped."""
     problem = fl.problems.huber(key, regularizer=fl.problems.SquaredL2(), **sizes)
     length = jnp.linalg.norm(problem.features, axis=-1)
     shrink = jnp.minimum(1, CLIP_HUBER.value / length)
@@ -314,7 +314,8 @@ def describe(dataset: xr.Dataset) -> xr.Dataset:
 
 #: The source's (section 3.4): an early learning curve like that of zCDP-NFL.
 PROTOCOL = Protocol(METRIC, first_rounds(EARLY.value), scale=np.log, quick=5)
-chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
+chosen = PROTOCOL.chosen
+tuning_table = PROTOCOL.table
 
 
 def tuning_seeds(effort: Effort) -> int:
@@ -340,9 +341,10 @@ def nonsmooth_contests(
     """Those of figures 3.1 and 3.2, nominal and enforced: tune the subgradient methods, then run
     all together.
     """
-    ours, result = proposed(step=step), {}
-    for held in (None, bound):
-        contest = Contest(objective, held, budgets, effort)
+    ours = proposed(step=step)
+    result = {}
+    for clip in (None, bound):
+        contest = Contest(objective, clip, budgets, effort)
         tuning = contest.tune(Method(ours), subgradient_tunings())
         methods = {
             OURS: Method(ours),
@@ -391,7 +393,7 @@ def starts_like(other: str) -> Measure:
 
 
 def falls_with_budget(*methods: str) -> Measure:
-    """What each larger budget gains over the one before."""
+    """The gain of each budget over the next smaller one."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["b"]
@@ -408,7 +410,7 @@ def falls_with_budget(*methods: str) -> Measure:
 
 
 def late_gain(method: str) -> Measure:
-    """What the second half of the run gains."""
+    """The gain of the second half of the run."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         half = {"algorithm": method, "round": ROUNDS.value // 2}
@@ -421,7 +423,7 @@ def late_gain(method: str) -> Measure:
 
 
 def true_epsilon(data: xr.Dataset, method: str) -> float:
-    """The least ε that the noise of a method is worth, whatever rules it was drawn by."""
+    """The least ε that a method's noise guarantees, regardless of the rules that calibrated it."""
     rho = float(last(data).sel(algorithm=method, budget=CURVE_BUDGET.value)["privacy_rho"].max())
     return float(accounting.zcdp_epsilon(rho, DELTA.value, "gaussian"))
 
@@ -458,12 +460,13 @@ def level(data: xr.Dataset, method: str) -> str:
 
 
 def enforced_note(studies: Studies) -> str:
-    """What a bound that holds does to every method."""
-    nominal, held = studies["a"], studies[f"{ENFORCED}-a"]
-    bound = float(held["gradient_bound"].max())
+    """A note: the effect of an enforced gradient bound on every method."""
+    nominal = studies["a"]
+    enforced = studies[f"{ENFORCED}-a"]
+    bound = float(enforced["gradient_bound"].max())
     levels = "; ".join(
-        f"{method} {level(held, method)} ({level(nominal, method)} nominal)"
-        for method in held["algorithm"].values
+        f"{method} {level(enforced, method)} ({level(nominal, method)} nominal)"
+        for method in enforced["algorithm"].values
         if method != NOISELESS
     )
     return (
@@ -473,7 +476,7 @@ def enforced_note(studies: Studies) -> str:
 
 
 def vanishing_note(studies: Studies) -> str:
-    ahead = [name for name, e in beats("b", VANISHING)(studies).items() if e.low > 0]
+    better = [name for name, e in beats("b", VANISHING)(studies).items() if e.low > 0]
     data = last(studies["b"])
     medians = (
         median_gap(
@@ -482,7 +485,7 @@ def vanishing_note(studies: Studies) -> str:
         for b in data["budget"].values
     )
     return (
-        f"zCDP-NFL is ahead beyond doubt at {', '.join(ahead) or 'no budget'}; in the median run, "
+        f"zCDP-NFL is ahead beyond doubt at {', '.join(better) or 'no budget'}; in the median run, "
         f"which no few can carry, by {', '.join(f'{e.value:.1f}' for e in medians)} dB from the "
         "least budget to the largest. A vanishing step "
         "shrinks the subgradient method's own noise as fast as its progress, and that counts most "
@@ -491,7 +494,7 @@ def vanishing_note(studies: Studies) -> str:
 
 
 def enforced(claim: Claim, how: str = "clipping of every per-sample gradient") -> Claim:
-    """The same claim where the gradient bound holds."""
+    """The same claim under a gradient bound that holds."""
 
     def held(studies: Studies) -> Studies:
         before = f"{ENFORCED}-"
@@ -513,7 +516,7 @@ def enforced(claim: Claim, how: str = "clipping of every per-sample gradient") -
     )
 
 
-#: Of the two curves.
+#: The convention for similar curves.
 SIMILAR = CLOSE.db.when(f"mean distance over the first {EARLY.value} iterations")
 ONE_MEANING = (
     "A word means the same in all documents now: “significantly” 3 dB and more, before 5, and "
@@ -525,7 +528,7 @@ ACCOUNTING_NOTE = (
 
 
 def accuracy_claims(line: str) -> list[Claim]:
-    """What the source says of both nonsmooth objectives' learning curves."""
+    """The source's claims on both nonsmooth objectives' learning curves."""
     return [
         Claim(
             "beats-subgradient",
@@ -592,12 +595,12 @@ def vanishing_claim(panel: str, line: str, note: str | Callable[[Studies], str])
 
 
 def drawn(dataset: xr.Dataset) -> xr.Dataset:
-    """Without the controls."""
+    """The study without the control methods."""
     return dataset.sel(algorithm=[a for a in dataset["algorithm"].values if a != NOISELESS])
 
 
 def honest_title(*studies: xr.Dataset) -> str:
-    """What the picture must say about its budgets."""
+    """The title, which states whether the budgets are nominal."""
     norm = max(float(s["gradient_norm"].max()) for s in studies)
     bound = max(float(s["gradient_bound"].max()) for s in studies)
     if bound_held(norm, bound):
@@ -606,7 +609,7 @@ def honest_title(*studies: xr.Dataset) -> str:
 
 
 def seeds_alone(axes: Sequence[Axes]) -> None:
-    """Notes without whose budgets are nominal, where titles say it of every panel."""
+    """Keep only the seeds in panels' notes, because titles state which budgets are nominal."""
     for note in (note for ax in axes for note in ax.texts):
         note.set_text(note.get_text().split("\n")[-1])
 
@@ -632,8 +635,8 @@ def differences(data: xr.Dataset, methods: Sequence[str], ax: Axes) -> None:
 
 
 def learning(data: xr.Dataset, ax: Axes) -> None:
-    """Learning curves, their medians, and what theory says of the slope: the error that noise
-    makes is proportional to its variance.
+    """Learning curves, their medians, and the theoretical slope: the error caused by noise is
+    proportional to its variance.
     """
     plotting.learning_curves(data, METRIC, ax=ax)
     picture.recolor(ax, LOOKS)
@@ -654,7 +657,7 @@ def trading(data: xr.Dataset, ax: Axes) -> None:
     picture.predicted_curve(ax, budgets, our_level(data)[0] + fall, SLOPE)
 
 
-#: Of the noise's variance: ζⁿ along a run, 1/φ along budgets.
+#: Labels a curve proportional to the noise's variance: ζⁿ along a run, 1/φ along budgets.
 SLOPE = "∝ variance of the noise"
 
 
@@ -668,7 +671,8 @@ def contest_picture(studies: Studies, title: str, near: Sequence[str] = ()) -> P
     """A row with the nominal bound and one with a bound that holds: learning curves at one budget,
     errors at every budget, and the differences of what lies near zCDP-NFL.
     """
-    titles, drawers = [], []
+    titles = []
+    drawers = []
     for before in ("", f"{ENFORCED}-"):
         a = drawn(studies[f"{before}a"])
         titles.append(honest_title(*(s for n, s in studies.items() if n[:-1] == before)))

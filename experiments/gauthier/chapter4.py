@@ -1,6 +1,6 @@
-"""What the figures of Gauthier 2024, chapter 4, share: settings, environments, tuning, claims.
+"""Shared by the figures of Gauthier 2024, chapter 4: settings, environments, tuning, claims.
 
-The source gives the sizes, the data's law, the participation, the delays and one step size. Every
+The source gives the sizes, the data's distribution, participation, delays and one step size. Every
 value that it leaves open is in this file, once, with its reason.
 """
 
@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -25,8 +25,9 @@ from fljax import plotting, statistics
 from fljax.algorithms import Algorithm, OnlineFed, PAOFed, PSOFed
 from fljax.data import RandomFourier, random_fourier
 from fljax.link import Circular
-from fljax.participation import Bernoulli, Fraction, Pattern, groups
-from fljax.records import provenance
+from fljax.participation.patterns import Bernoulli, Pattern, groups
+from fljax.participation.selectors import Fraction
+from fljax.results.dataset import provenance
 
 # --------------------------------------------------------------------------- settings
 
@@ -118,7 +119,7 @@ WORD = 32
 
 ONE_MEANING = "“Significantly” is 3 dB and more in all documents now, before 1 dB here."
 
-#: Why verdicts that hang on a matched step may have changed.
+#: Why verdicts that depend on a matched step may have changed.
 REMATCHED = (
     "PAO-Fed now has the source's own step with the source's eigenvalue, and the comparators' "
     "steps, matched to it, have candidates nearer to each other."
@@ -126,8 +127,8 @@ REMATCHED = (
 
 EACH_WAY = {"bits_up": "clients to server", "bits_down": "server to clients"}
 
-#: Candidates of the tuning, log-spaced over what is stable, so near to each other that a neighbor
-#: would change a steady state by tenths of a dB.
+#: Candidates of the tuning, log-spaced over stable values; neighboring candidates differ by
+#: tenths of a dB in the steady state.
 STEPS = (
     *(0.02, 0.025, 0.03, 0.04, 0.05, 0.063, 0.08, 0.1, 0.125),
     *(0.16, 0.2, 0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25),
@@ -135,13 +136,16 @@ STEPS = (
 SIGN_STEPS = (0.001, 0.002, 0.003, 0.005, 0.008, 0.0125, 0.02, 0.03)
 
 FEDSGD = "Online-FedSGD"
-U1, C2 = "PAO-Fed-U1", "PAO-Fed-C2"
-PSO_FED, ONLINE_FED, SIGN_SGD = "PSO-Fed", "Online-Fed", "SignSGD"
+U1 = "PAO-Fed-U1"
+C2 = "PAO-Fed-C2"
+PSO_FED = "PSO-Fed"
+ONLINE_FED = "Online-Fed"
+SIGN_SGD = "SignSGD"
 
 _BLUE, _RED, _GREEN, _PINK, _BLACK, _AMBER, _SKY = plotting.LOOKS
 _DOTTED = {"linestyle": ":"}
-#: How every method looks in all figures of the chapter, by how its name begins; one color is of one
-#: method, and its other forms are dotted.
+#: The look of every method in the chapter's figures, by the beginning of its name; each method has
+#: a color, and its variants are dotted.
 LOOKS: dict[str, dict[str, Any]] = {
     U1: _BLUE,
     "PAO-Fed-U": _BLUE,
@@ -163,7 +167,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 class Environment(NamedTuple):
-    """Who is there, and how late messages are."""
+    """Participation and delays."""
 
     availability: tuple[float, ...] | None = AVAILABILITY.value  # None: always with data
     delta: float | None = DELTA.value  # None: no delays
@@ -204,7 +208,7 @@ KERNEL = Kernel()
 def stream(
     key: Array, kernel: Kernel = KERNEL, clients: int = CLIENTS.value, features: int = DIM.value
 ) -> fl.streams.Autoregressive:
-    """The clients' data (section 4.4.1), drawn anew from a run's key."""
+    """The clients' data (section 4.4.1), drawn from a run's key."""
     k_features, k_stream = jax.random.split(key)
     rates = groups(np.asarray(SIZES.value) / max(SIZES.value), clients)
     drawn = kernel.draw(k_features, features)
@@ -215,7 +219,7 @@ def stream(
 
 @functools.cache
 def scenario(environment: Environment, kernel: Kernel = KERNEL) -> Callable[..., fl.Simulation]:
-    """One run of the synthetic setting (section 4.4.1): everything drawn anew from its key."""
+    """One run of the synthetic setting (section 4.4.1): everything drawn from its key."""
 
     def build(key: Array, algorithm: Algorithm) -> fl.Simulation:
         return fl.Simulation(
@@ -254,7 +258,7 @@ def study(
 
 
 class Draw(NamedTuple):
-    """A stream of the figures' law, and keys for samples of it."""
+    """A stream with the figures' distribution, and keys for samples of it."""
 
     stream: fl.streams.Autoregressive
     train: Array
@@ -262,14 +266,14 @@ class Draw(NamedTuple):
 
 
 def draw(seed: int, kernel: Kernel = KERNEL) -> Draw:
-    k_features, k_stream, *others = jax.random.split(jax.random.key(seed), 4)
+    k_features, k_stream, *other_keys = jax.random.split(jax.random.key(seed), 4)
     stream = fl.streams.autoregressive(k_stream, CLIENTS.value, kernel.draw(k_features))
-    return Draw(stream, *others)
+    return Draw(stream, *other_keys)
 
 
 @functools.cache
 def floor(kernel: Kernel = KERNEL) -> xr.Dataset:
-    """The test error of least squares, which no linear model of the features can be below."""
+    """The test error of least squares, a lower bound for linear models of the features."""
     result = []
     for stream, *keys in (draw(seed, kernel) for seed in range(DRAWS.value)):
         train, test = (stream.held_out(key, SAMPLES.value) for key in keys)
@@ -287,14 +291,14 @@ def moment(stream: fl.streams.Autoregressive, order: int) -> np.ndarray:
     differences of their angles: :math:`E\cos(a^\top x+\phi)=e^{-a^\top\Sigma a/2}
     \cos(a^\top\mathbb E x+\phi)`.
     """
-    features = stream.feature_map
+    features = cast(RandomFourier, stream.feature_map)
     frequencies, phases = (np.asarray(v, float) for v in (features.frequencies, features.phases))
     memory, variance, mean = (
         np.asarray(v, float) for v in (stream.memory, stream.variance, stream.mean)
     )
     center = mean * np.sqrt(1 - memory**2) / (1 - memory)
     lags = np.asarray(stream.lags)
-    apart = np.abs(lags[:, None] - lags)
+    distance = np.abs(lags[:, None] - lags)
     # Combinations of signs; the first may be taken as +.
     signs = [np.array((1, *rest)) for rest in itertools.product((1, -1), repeat=order - 1)]
     indices = np.indices(order * (len(phases),))
@@ -303,7 +307,7 @@ def moment(stream: fl.streams.Autoregressive, order: int) -> np.ndarray:
         angle = np.tensordot(sign, frequencies[indices], 1)  # [D, ..., D, L]
         phase = np.tensordot(sign, phases[indices], 1)
         for k in range(len(memory)):
-            spread = np.sum((angle @ (variance[k] * memory[k] ** apart)) * angle, axis=-1)
+            spread = np.sum((angle @ (variance[k] * memory[k] ** distance)) * angle, axis=-1)
             result[k] += np.exp(-spread / 2) * np.cos(center[k] * angle.sum(axis=-1) + phase)
     scale = np.sqrt(2 / len(phases)) * float(features.scale)
     return scale**order * result / len(signs)
@@ -317,7 +321,7 @@ def pao(name: str, size: int = PORTION.value, step: float = STEP.value, **change
 
 
 def online_fed(fraction: float) -> Callable[[float], OnlineFed]:
-    """Of a step size. At a fraction of one it is Online-FedSGD."""
+    """Makes Online-Fed from a step size; with a fraction of one it is Online-FedSGD."""
     return lambda step: OnlineFed(step, Fraction(fraction))
 
 
@@ -333,7 +337,8 @@ _last_tenth = last_part(10)
 
 #: Step sizes are set "to yield identical initial convergence rates" (section 4.4.1).
 PROTOCOL = Protocol(METRIC, early, _last_tenth)
-chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
+chosen = PROTOCOL.chosen
+tuning_table = PROTOCOL.table
 
 
 def stepped(
@@ -387,8 +392,8 @@ def show_distances(data: xr.Dataset, reference: str, ax: Axes) -> None:
 
 def late(data: xr.Dataset) -> xr.Dataset:
     """The steady state: means over the last iterations, one seed at a time."""
-    kept = _last_tenth(data)
-    mean = kept[[METRIC]].mean("round", keep_attrs=True)
+    tail = _last_tenth(data)
+    mean = tail[[METRIC]].mean("round", keep_attrs=True)
     return mean.assign(diverged=data["diverged"])
 
 
@@ -411,7 +416,7 @@ def difference_of_gaps(data: xr.Dataset, other: xr.Dataset, over: str, under: st
     """By how much the steady-state gap of two methods is larger in ``data`` than in ``other``."""
     return estimate(
         lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
-        *(samples(late(part), one, METRIC) for part in (data, other) for one in (over, under)),
+        *(samples(late(part), name, METRIC) for part in (data, other) for name in (over, under)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What figures 5.1 to 5.4 of Gauthier 2024 share: settings, the scenario, measures of claims.
+"""Shared by figures 5.1 to 5.4 of Gauthier 2024: settings, the scenario, measures of claims.
 
 The source gives sizes, schedules and the privacy parameters. Every value that it leaves open is in
 this file, once, with its reason.
@@ -20,11 +20,11 @@ from experiments.measures import Window, curve_gap, first_part, last, samples
 from experiments.tuning import Protocol, Tuning
 from fljax import plotting
 from fljax.algorithms import GFL, PGFL, Algorithm, ClusterFL, GraphFedAvg
-from fljax.federation import Federation
-from fljax.metrics import Metric, Snapshot
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Federation
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.rounds import Round
 
 # --------------------------------------------------------------------------- settings
 
@@ -104,8 +104,11 @@ ONE_MEANING = "“Significantly” is 3 dB and more in all documents now, before
 BARE: dict[str, Any] = {"marker": ""}
 DOTS: dict[str, Any] = {"linestyle": "none"}
 
-PGFL_0, PGFL_MIXED = "PGFL, τ = 0", "PGFL, τ = 0.4"
-GFL_ADMM, CLUSTER_FL, GFL_GRADIENT = "GFL", "ClusterFL, τ = 0.4", "GFL, gradient"
+PGFL_0 = "PGFL, τ = 0"
+PGFL_MIXED = "PGFL, τ = 0.4"
+GFL_ADMM = "GFL"
+CLUSTER_FL = "ClusterFL, τ = 0.4"
+GFL_GRADIENT = "GFL, gradient"
 DECAYING = "PGFL, τ = 0.4 · 0.98ⁿ"
 
 #: How every method looks in all figures of the chapter.
@@ -121,8 +124,8 @@ LOOKS: dict[str, dict[str, Any]] = dict(
 # --------------------------------------------------------------------------- which models
 
 
-class Seen(NamedTuple):
-    """The state of an algorithm, and who took part in its last round."""
+class WithParticipants(NamedTuple):
+    """The state of an algorithm, and the participants of its last round."""
 
     model: Array  # [K, D]
     state: Any
@@ -130,24 +133,24 @@ class Seen(NamedTuple):
 
 
 @fl.module
-class Watched(Algorithm):
-    """An algorithm of servers, of which is known who took part: the same runs."""
+class RecordingParticipants(Algorithm):
+    """An algorithm of servers whose state also records the participants; runs are unchanged."""
 
     inner: Any
 
     needs = PGFL.needs
 
-    def init(self, problem: Problem, network: Federation) -> Seen:
+    def init(self, problem: Problem, network: Federation) -> WithParticipants:
         state = self.inner.init(problem, network)
-        return Seen(state.model, state, jnp.ones(problem.clients, bool))
+        return WithParticipants(state.model, state, jnp.ones(problem.clients, bool))
 
-    def step(self, state: Seen, now: Round) -> Seen:
+    def step(self, state: WithParticipants, now: Round) -> WithParticipants:
         after = self.inner.step(state.state, now)
-        who = now.choose(self.inner.selection)
-        here = who.put(jnp.zeros_like(state.here), jnp.ones_like(who.here))
-        return Seen(after.model, after, here)
+        participants = now.choose(self.inner.selection)
+        active = participants.put(jnp.zeros_like(state.here), jnp.ones_like(participants.here))
+        return WithParticipants(after.model, after, active)
 
-    def released(self, state: Seen, problem: Problem, network: Federation) -> Array:
+    def released(self, state: WithParticipants, problem: Problem, network: Federation) -> Array:
         return self.inner.released(state.state, problem, network)
 
     def sensitivity(self, problem: Problem, network: Federation, round: Array, gap: Gap) -> Array:
@@ -155,8 +158,9 @@ class Watched(Algorithm):
 
 
 def _served(now: Snapshot) -> Array:
-    """``[K, D]``: what each client's server has for it."""
-    server, home = now.state.state.server, jnp.asarray(now.network.server)
+    """``[K, D]``: the model that each client's server has for the client's cluster."""
+    server = now.state.state.server
+    home = jnp.asarray(now.network.server)
     if server.ndim == 2:
         return server[home]
     return server[home, now.problem.tasks.cluster if server.shape[1] > 1 else 0]
@@ -165,8 +169,8 @@ def _served(now: Snapshot) -> Array:
 def _deviation(now: Snapshot, models: Array, of: Array) -> Array:
     """(5.35) over some clients."""
     truth = jnp.asarray(now.problem.tasks.truth)[now.problem.tasks.cluster]
-    each = jnp.sum((models - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1)
-    return jnp.sum(jnp.where(of, each, 0)) / jnp.sum(of, dtype=each.dtype)
+    squared_error = jnp.sum((models - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1)
+    return jnp.sum(jnp.where(of, squared_error, 0)) / jnp.sum(of, dtype=squared_error.dtype)
 
 
 def _of_servers(now: Snapshot) -> Array:
@@ -182,15 +186,15 @@ def _of_their_servers(now: Snapshot) -> Array:
 
 
 METRIC = "network_deviation"
-OF_SERVERS = Metric("servers_deviation", _of_servers, "NMSD", decibel=True, needs_tasks="truth")
+OF_SERVERS = Metric("servers_deviation", _of_servers, "NMSD", decibel=True, needs={"tasks.truth"})
 PARTICIPANTS = Metric(
-    "participants_deviation", _of_participants, "NMSD", decibel=True, needs_tasks="truth"
+    "participants_deviation", _of_participants, "NMSD", decibel=True, needs={"tasks.truth"}
 )
 THEIR_SERVERS = Metric(
-    "served_deviation", _of_their_servers, "NMSD", decibel=True, needs_tasks="truth"
+    "served_deviation", _of_their_servers, "NMSD", decibel=True, needs={"tasks.truth"}
 )
 
-#: Whose models a metric judges. The clients of GFL by gradient steps have those of their servers.
+#: The models that a metric judges. Clients of GFL by gradient steps have their servers' models.
 MODELS = {
     METRIC: "clients' models",
     OF_SERVERS.name: "servers' models",
@@ -198,7 +202,7 @@ MODELS = {
     THEIR_SERVERS.name: "servers' models at participants",
 }
 METRICS = (METRIC, OF_SERVERS, PARTICIPANTS, THEIR_SERVERS)
-#: Those of everyone, those of who took part in the round: like with like.
+#: Comparable metrics: over all clients, and over the participants of the round.
 LIKE = (METRIC, OF_SERVERS.name)
 LIKE_PRESENT = (PARTICIPANTS.name, THEIR_SERVERS.name)
 
@@ -216,9 +220,9 @@ def scenario(
     rounds: int = ROUNDS.value,
     metrics: Sequence[str | Metric] = (METRIC,),
 ) -> fl.Simulation:
-    """One run of section 5.4.1: graph, clusters and data drawn anew from its key.
+    """One run of section 5.4.1: graph, clusters and data drawn from its key.
 
-    The noise starts as ``initial`` says and decays, whatever the number of ``rounds`` the run has.
+    The noise starts at ``initial`` and decays independently of the number of ``rounds``.
     """
     k_graph, k_cluster, k_data = jax.random.split(key, 3)
     graph = fl.graphs.random_connected(k_graph, SERVERS.value, MEAN_DEGREE.value)
@@ -262,7 +266,7 @@ def compared(step_size: float, scheduled: bool) -> dict[str, Algorithm]:
         PGFL_MIXED: pgfl(MIXED.value, scheduled),
         GFL_GRADIENT: graph_fedavg(step_size, scheduled),
     }
-    return {name: Watched(algorithm) for name, algorithm in methods.items()}
+    return {name: RecordingParticipants(algorithm) for name, algorithm in methods.items()}
 
 
 def study(
@@ -273,8 +277,8 @@ def study(
     noises: Sequence[float] = (NOISE.value,),
     **settings: Any,
 ) -> xr.Dataset:
-    """All methods on common graphs, data, draws and noise; at several variances of the
-    observations' noise, if there are.
+    """All methods on common graphs, data, draws and noise; optionally at several variances of the
+    observations' noise.
     """
 
     def build(key: Array, algorithm: Algorithm, noise: Array) -> fl.Simulation:
@@ -321,11 +325,12 @@ early = first_part(10)
 #: Algorithms are set "to observe the same initial convergence rate whenever possible"
 #: (section 5.4.1).
 PROTOCOL = Protocol(METRIC, early, method=GFL_GRADIENT)
-chosen, tuning_table = PROTOCOL.chosen, PROTOCOL.table
+chosen = PROTOCOL.chosen
+tuning_table = PROTOCOL.table
 
 
 def tune(scheduled: bool, effort: Effort) -> xr.Dataset:
-    """Learning curves of GFL by gradient steps at every candidate, beside PGFL's."""
+    """Learning curves of GFL by gradient steps at every candidate, and of PGFL."""
     name = f"tuning-{scheduled:d}"
     return PROTOCOL.tune(
         lambda methods, seeds: study(name, methods, effort, seeds, private=False),
@@ -377,20 +382,20 @@ def _whose(metric: str) -> str:
 def least(
     panel: str,
     *pairs: tuple[Mapping[str, Any], Mapping[str, Any]],
-    along: str = "noise",
+    axis: str = "noise",
     when: Window = last,
     metrics: Sequence[str] = (METRIC,),
 ) -> Measure:
-    """Of every (over, under) of a panel the :func:`gaps` at that value of another axis where they
-    are least: where a claim that it does not matter is worst off.
+    """The :func:`gaps` of every (over, under) of a panel at the value of another axis with the
+    least gap: the worst case for a claim that the axis does not matter.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
         for (over, under), metric in itertools.product(pairs, metrics):
-            values = studies[panel][along].values.tolist()
-            each = ((dict(over) | {along: v}, dict(under) | {along: v}) for v in values)
-            curves = (((panel, a), (panel, b)) for a, b in each)
+            values = studies[panel][axis].values.tolist()
+            cases = ((dict(over) | {axis: v}, dict(under) | {axis: v}) for v in values)
+            curves = (((panel, a), (panel, b)) for a, b in cases)
             all_of_them = gaps(*curves, when=when, metrics=[metric])(studies)
             worst = min(all_of_them, key=lambda name: all_of_them[name].value)
             result[worst] = all_of_them[worst]

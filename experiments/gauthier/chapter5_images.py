@@ -1,4 +1,4 @@
-"""What the image figures of Gauthier 2024, chapter 5, share: settings, scenario, tuning, claims.
+"""Shared by the image figures of Gauthier 2024, chapter 5: settings, scenario, tuning, claims.
 
 The source gives the tasks, the numbers of servers, clients and images, and the privacy parameters.
 Every value that it leaves open is in this file, once, with its reason.
@@ -132,10 +132,10 @@ def label(tau: float, factor: float = 1.0) -> str:
 
 
 class Setup(NamedTuple):
-    """What the clusters tell apart, and who has how much.
+    """The clusters' tasks, and the clients' amounts of data.
 
     Attributes:
-      images: what loads the data.
+      images: loads the data.
       tasks: of the clusters.
       clients: per server.
       samples: least and greatest number of data samples a client.
@@ -165,7 +165,7 @@ def length(effort: Effort) -> int:
 
 @fl.module
 class Case:
-    """What runs on the same data, draws and noise are told apart by; they share a program."""
+    """The parameters that differ between runs of one program on the same data, draws and noise."""
 
     bound: Any
     algorithm: PGFL
@@ -173,9 +173,9 @@ class Case:
 
 @functools.cache
 def scenario(setup: Setup, rounds: int) -> Callable[..., fl.Simulation]:
-    """One run: graph, clusters, images, draws and noise anew from its key.
+    """One run: graph, clusters, images, draws and noise from its key.
 
-    ``rounds`` only says how far the noise is planned.
+    ``rounds`` only determines how far the noise is planned.
     """
     images = setup.images()
 
@@ -223,7 +223,7 @@ def study(
       name: under which unfinished work is kept.
       setup: data and network.
       penalties: for each gradient bound and method.
-      methods: what is run.
+      methods: the methods to run.
       effort: seeds.
       rounds: iterations.
     """
@@ -244,7 +244,7 @@ def _swept(
     seeds: int | range,
     rounds: int,
 ) -> xr.Dataset:
-    """All in one sweep: a seed's images, draws and noise are then made once for all cases.
+    """All cases in one sweep, so that a seed's images, draws and noise are computed once.
 
     ``cases`` are gradient bounds, penalties and schedules; they are numbered on the axis ``case``.
     """
@@ -262,15 +262,15 @@ def _swept(
     )
 
 
-def _regrouped(found: xr.Dataset, **axes: Sequence[Any]) -> xr.Dataset:
-    """The cases along these axes, of which the last ran fastest."""
+def _regrouped(results: xr.Dataset, **axes: Sequence[Any]) -> xr.Dataset:
+    """Reshape the axis of cases into these axes, the last varying fastest."""
     (axis, values), *inner = axes.items()
     if not inner:
-        return found.rename(case=axis).assign_coords({axis: list(values)})
-    each = found.sizes["case"] // len(values)
-    parts = [found.isel(case=slice(i * each, (i + 1) * each)) for i in range(len(values))]
-    whole = joined(*(_regrouped(part, **dict(inner)) for part in parts), axis=axis)
-    return whole.assign_coords({axis: list(values)})
+        return results.rename(case=axis).assign_coords({axis: list(values)})
+    size = results.sizes["case"] // len(values)
+    parts = [results.isel(case=slice(i * size, (i + 1) * size)) for i in range(len(values))]
+    result = joined(*(_regrouped(part, **dict(inner)) for part in parts), axis=axis)
+    return result.assign_coords({axis: list(values)})
 
 
 # --------------------------------------------------------------------------- tuning
@@ -337,13 +337,13 @@ def tuning_table(studies: Studies) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------- claims
 
 
-def gain(data: xr.Dataset, one: str, other: str, bound: float, when: Any) -> Estimate:
+def gain(data: xr.Dataset, over: str, under: str, bound: float, when: Any) -> Estimate:
     """By how many points the first is more accurate than the other, paired by seed.
 
     ``when`` is an iteration, a slice of some whose mean is taken, or ``None`` for the last.
     """
     rounds = data["round"].values[-1] if when is None else when
-    right = map(each_mean, two(data.sel(bound=bound, round=rounds), one, other, METRIC))
+    right = map(each_mean, two(data.sel(bound=bound, round=rounds), over, under, METRIC))
     return estimate(lambda a, b: 100 * (a - b), *right, unit="points")
 
 
@@ -402,8 +402,8 @@ def levels(
         rounds = studies[panel]["round"].values[-1] if when is None else when
         data = studies[panel].sel(bound=bound, round=rounds)
         shares = [np.nanmean(samples(data, method, METRIC)) for method in methods]
-        said = ", ".join(f"{100 * x:.1f} % of {m}" for m, x in zip(methods, shares, strict=True))
-        return f"Right ({_time(when)}): {said}."
+        text = ", ".join(f"{100 * x:.1f} % of {m}" for m, x in zip(methods, shares, strict=True))
+        return f"Right ({_time(when)}): {text}."
 
     return note
 
@@ -429,7 +429,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def penalties_of(panel: str, methods: Sequence[str], bound: float) -> Callable[[Studies], str]:
-    """A note: which penalties the methods were found to be best with."""
+    """A note: the best penalties of the methods."""
 
     def note(studies: Studies) -> str:
         best = chosen(studies[f"tuning-{panel}"])[bound]
@@ -439,31 +439,32 @@ def penalties_of(panel: str, methods: Sequence[str], bound: float) -> Callable[[
 
 
 def notes(*parts: str | Callable[[Studies], str]) -> Callable[[Studies], str]:
-    """Some notes as one."""
+    """Joins some notes."""
     return lambda studies: " ".join(p if isinstance(p, str) else p(studies) for p in parts)
 
 
 def sample_privacy(panels: Mapping[str, int]) -> Callable[[Studies], list[dict[str, Any]]]:
-    """What the worst client of any run spent with the bound that holds, by panel.
+    """The privacy that the worst client of any run spent under the enforced bound, by panel.
 
-    For one replaced image, and for a whole data sample of as many as ``panels`` says: replacing
-    those moves the mean gradient as many times as far, and the zCDP parameter by the square.
+    For one replaced image, and for a whole data sample of as many images as ``panels`` gives:
+    its replacement multiplies the mean gradient's change by that number, and the zCDP parameter
+    by its square.
     """
 
     def table(studies: Studies) -> list[dict[str, Any]]:
         rows = []
         for panel, count in panels.items():
-            kept = studies[panel].sel(bound=BOUND.value)
-            held = bound_held(float(kept["gradient_norm"].max()), BOUND.value)
+            private = studies[panel].sel(bound=BOUND.value)
+            respected = bound_held(float(private["gradient_norm"].max()), BOUND.value)
             for images in (1, count):
-                rho = float(kept["privacy_rho"].max()) * images**2
+                rho = float(private["privacy_rho"].max()) * images**2
                 rows.append(
                     {
                         "panel": panel,
                         "images replaced": images,
                         "rho": rho,
                         "epsilon": float(zcdp_epsilon(rho, DELTA.value, "gaussian")),
-                        "bound held": held,
+                        "bound held": respected,
                     }
                 )
         return rows
@@ -475,7 +476,7 @@ def sample_privacy(panels: Mapping[str, int]) -> Callable[[Studies], list[dict[s
 
 
 def title(name: str, bound: float) -> str:
-    """Of a panel."""
+    """A panel's title."""
     return f"{name}, C = {bound:g}" + ("" if bound == BOUND.value else " nominal")
 
 
@@ -513,11 +514,12 @@ def gain_curves(
     ax: Axes,
 ) -> None:
     """By how much the first of each panel's pair is more accurate, against the iteration."""
-    for panel, (one, other) in pairs.items():
-        look, data = LOOKS[one], studies[panel]
+    for panel, (over, under) in pairs.items():
+        look = LOOKS[over]
+        data = studies[panel]
         at = data["round"].values
-        result = [gain(data, one, other, bound, n) for n in at]
-        ax.plot(at, [e.value for e in result], label=f"{names[panel]}, {one}", markevery=4, **look)
+        result = [gain(data, over, under, bound, n) for n in at]
+        ax.plot(at, [e.value for e in result], label=f"{names[panel]}, {over}", markevery=4, **look)
         low, high = zip(*((e.low, e.high) for e in result), strict=True)
         ax.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
     ax.axhline(0, color="#333333", linewidth=0.6)
@@ -537,12 +539,12 @@ def against_penalty(tuning: xr.Dataset, methods: Sequence[str], ax: Axes) -> Non
     for line, (bound, text) in zip(ax.lines, itertools.product(BOUNDS, methods), strict=True):
         line.set(**LOOKS[text] | {"linestyle": "-" if bound == BOUND.value else "--"})
     _without_bands(ax)
-    for note in list(ax.texts):  # of the tuning seeds; the heading tells of those of the curves
+    for note in list(ax.texts):  # notes on the tuning seeds; the heading has the curves' seeds
         note.remove()
     ax.set_xlabel("penalty rho")
 
 
-#: Of both figures.
+#: The caption of both figures.
 CAPTION = (
     "Every curve is at its own best penalty; the last row has the means of all penalties that were "
     "tried, on the tuning seeds after 100 iterations. Where C = 1 the gradient bound holds, so the "

@@ -1,6 +1,6 @@
-"""What the figures of Gauthier 2024, chapter 6, share: settings, scenario, methods, claims.
+"""Shared by the figures of Gauthier 2024, chapter 6: settings, scenario, methods, claims.
 
-The source gives the sizes, the clusters' law, the penalty and the policies' hyper-parameters. Every
+The source gives the sizes, the clusters' distribution, the penalty and hyper-parameters. Every
 value that it leaves open is in this file, once, with its reason. Nothing is tuned.
 """
 
@@ -20,9 +20,9 @@ from experiments import measures
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Measure, Setting
 from experiments.measures import curve_distance, curve_gap, first_rounds, last_rounds, two
 from fljax import plotting, statistics
-from fljax._module import float_dtype, replace
+from fljax._core.module import float_dtype, replace
 from fljax.algorithms import NPFL, NPFLRL, Algorithm, DeterministicPolicyGradient, RandomProbe
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 
 # --------------------------------------------------------------------------- settings
 
@@ -46,7 +46,7 @@ DPG_RATES = Setting("delta_DPG of NPFL-RL, NPFL-BRL", (0.001, 0.003), "section 6
 SAC_RATES = Setting("delta_SAC of NPFL-RL, NPFL-BRL", (0.1, 0.04), "section 6.3", given=True)
 SAC_WIDTH = Setting("nu_SAC", 0.05, "section 6.3", given=True)
 
-#: Of the claims that are about the variant.
+#: The condition of claims about the variant.
 CONDITION = (
     "every client has a neighbor of its cluster and |w_0|^2 is about 20; the source says neither "
     "whether its network has lonely clients nor how long its models are"
@@ -107,15 +107,18 @@ LEARNED = (EPOCHS, DPG_RATES, SAC_RATES, SAC_WIDTH, VALIDATION, START, CLIP)
 
 RECORD_EVERY = 3
 
-NMSD, PRINTED = "network_deviation", "deviation_by_norm"
-#: How they are called in claims.
+NMSD = "network_deviation"
+PRINTED = "deviation_by_norm"
+#: Their names in claims.
 CALLED = {NMSD: "NMSD", PRINTED: "(6.15)", "joined_deviation": "NMSD of these"}
 
-DPG, BATCH_DPG = "NPFL-RL (DPG)", "NPFL-BRL (DPG)"
-SAC, BATCH_SAC = "NPFL-RL (SAC)", "NPFL-BRL (SAC)"
+DPG = "NPFL-RL (DPG)"
+BATCH_DPG = "NPFL-BRL (DPG)"
+SAC = "NPFL-RL (SAC)"
+BATCH_SAC = "NPFL-BRL (SAC)"
 NFL = "NFL"
 
-#: How every method looks in all figures of the chapter: NFL and fixed parameters, learned ones.
+#: The look of every method in the chapter's figures: NFL and fixed parameters, learned ones.
 LOOKS: dict[str, dict[str, Any]] = dict(
     zip((NFL, *(f"NPFL, τ = {tau:g}" for tau in FIXED.value)), plotting.LOOKS, strict=False)
 )
@@ -129,7 +132,7 @@ MEDIAN = "the median over seeds of their own distances, paired, in the place of 
 
 @fl.module
 class World:
-    """What the source leaves open about who is next to whom, and about the models.
+    """Properties of the network and the models that the source leaves open.
 
     Args:
       joined: whether each client has a neighbor of its own cluster.
@@ -144,8 +147,9 @@ class World:
     offset: Float[Array, ""] | float = OFFSETS.value[1]
 
 
-#: How the two worlds of the figures are called.
-DRAWN, JOINED = "as drawn", "joined"
+#: Names of the two worlds of the figures.
+DRAWN = "as drawn"
+JOINED = "joined"
 WORLDS = {DRAWN: World(False), JOINED: World(True, JOINED_SIZE.value)}
 
 
@@ -172,17 +176,17 @@ def alone(network: fl.graphs.Graph, cluster: Array) -> Array:
 
 
 def scaled(problem: fl.problems.Problem, factor: Array) -> fl.problems.Problem:
-    """The problem whose true models and noise are so many times as long."""
+    """The problem with true models and noise scaled by a factor."""
     tasks = problem.tasks
     validation = replace(tasks.validation, targets=factor * tasks.validation.targets)
-    tasks = replace(tasks, truth=factor * tasks.truth, validation=validation)
+    tasks = replace(tasks, truth=factor * jnp.asarray(tasks.truth), validation=validation)
     return replace(problem, targets=factor * problem.targets, tasks=tasks)
 
 
 def scenario(key: Array, algorithm: Algorithm, world: World) -> fl.Simulation:
-    """One run of the setting (section 6.3): everything drawn anew from its key.
+    """One run of the setting (section 6.3): everything drawn from its key.
 
-    All figures record the same, so that they share compiled programs.
+    All figures record the same metrics, so that they share compiled programs.
     """
     k_graph, k_cluster, k_noise, k_data = jax.random.split(key, 4)
     network = fl.graphs.random_connected(k_graph, CLIENTS.value, MEAN_DEGREE.value)
@@ -225,12 +229,12 @@ def study(
     )
 
 
-def parted(found: xr.Dataset, *metrics: str) -> dict[str, xr.Dataset]:
-    """The two worlds of a study, with what a figure stores of them."""
-    kept = found[[*metrics, "diverged"]]
+def parted(results: xr.Dataset, *metrics: str) -> dict[str, xr.Dataset]:
+    """The two worlds of a study, with the metrics that a figure stores."""
+    stored = results[[*metrics, "diverged"]]
     return {
-        "a": kept.sel(world=DRAWN, drop=True),
-        "joined": kept.sel(world=JOINED, drop=True),
+        "a": stored.sel(world=DRAWN, drop=True),
+        "joined": stored.sel(world=JOINED, drop=True),
     }
 
 
@@ -266,7 +270,7 @@ def learned(**changes: Any) -> dict[str, NPFLRL]:
 
 
 def longest_probe(epochs: int = 1) -> float:
-    """By how much SAC can move a parameter in one epoch."""
+    """The largest change of a parameter by SAC in one epoch."""
     return SAC_RATES.value[epochs > 1] * SAC_WIDTH.value / 2
 
 
@@ -274,7 +278,7 @@ def longest_probe(epochs: int = 1) -> float:
 
 
 def _deviation(now: Snapshot, of: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """Of each client, and whom it is about: all, by whether they are alone in their cluster."""
+    """Each client's deviation, and a selection by whether it is alone in its cluster."""
     tasks = now.problem.tasks
     assert now.network is not None
     chosen = of(alone(now.network, tasks.cluster)).astype(now.model.dtype)
@@ -306,8 +310,8 @@ def _alone_parameter(now: Snapshot) -> Array:
     return jnp.mean(_deviation(now, jnp.asarray)[1] * _learned(now))
 
 
-#: Of the clients with a neighbor of their own cluster, and of those without. The latter as parts
-#: of the mean over all clients: there may be none.
+#: Metrics of clients with a neighbor of their own cluster, and of clients without. The latter are
+#: parts of the mean over all clients, because there may be no such client.
 AMONG_JOINED = Metric("joined_deviation", _joined_deviation, "NMSD of these", decibel=True)
 ALONE = Metric("alone", _alone, "clients alone in their cluster", decibel=False)
 ALONE_DEVIATION = Metric(
@@ -318,14 +322,14 @@ ALONE_PARAMETER = Metric("alone_tau", _alone_parameter, "their part of mean τ",
 
 def _parameter(rank: Callable[[int], int]) -> Callable[[Snapshot], Array]:
     def measure(now: Snapshot) -> Array:
-        held = _held(now)
-        return _learned(now)[jnp.argsort(held)[rank(len(held))]]
+        samples = _sample_counts(now)
+        return _learned(now)[jnp.argsort(samples)[rank(len(samples))]]
 
     return measure
 
 
-def _held(now: Snapshot) -> Array:
-    """How many samples each client has."""
+def _sample_counts(now: Snapshot) -> Array:
+    """The number of samples of each client."""
     return jnp.sum(now.problem.weights > 0, axis=1, dtype=jnp.int32)
 
 
@@ -361,17 +365,18 @@ BETWEEN, OUTER = (metric.name for metric in PLACES)
 
 
 def _ranks(values: Array) -> Array:
-    """Places in order around their mean; the like share theirs."""
+    """Centered ranks; equal values share theirs."""
     return jnp.sum(jnp.sign(values[:, None] - values[None, :]), axis=1) / 2
 
 
 def _by_data(now: Snapshot) -> Array:
-    held, kept = _ranks(_held(now).astype(now.model.dtype)), _ranks(_learned(now))
-    scale = jnp.sqrt(jnp.sum(held**2) * jnp.sum(kept**2))
-    return jnp.where(scale > 0, jnp.sum(held * kept) / jnp.where(scale > 0, scale, 1), scale)
+    samples = _ranks(_sample_counts(now).astype(now.model.dtype))
+    tau = _ranks(_learned(now))
+    scale = jnp.sqrt(jnp.sum(samples**2) * jnp.sum(tau**2))
+    return jnp.where(scale > 0, jnp.sum(samples * tau) / jnp.where(scale > 0, scale, 1), scale)
 
 
-#: Spearman's correlation of the clients' parameters with their samples, 0 where all are alike.
+#: Spearman's correlation of the clients' parameters with their samples, 0 if all are equal.
 BY_DATA = Metric("by_data", _by_data, "rank correlation of τ and samples", decibel=False)
 
 METRICS = (
@@ -381,7 +386,8 @@ METRICS = (
 
 # --------------------------------------------------------------------------- claims
 
-early, late = first_rounds(EARLY.value), last_rounds(LATE.value)
+early = first_rounds(EARLY.value)
+late = last_rounds(LATE.value)
 
 
 def gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD) -> Estimate:
@@ -394,9 +400,9 @@ def early_gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD) -> Es
     return curve_gap(*two(early(data), over, under, metric))
 
 
-def early_distance(data: xr.Dataset, one: str, other: str) -> Estimate:
+def early_distance(data: xr.Dataset, first: str, second: str) -> Estimate:
     """Mean distance in dB between two mean learning curves over the early iterations."""
-    return curve_distance(*two(early(data), one, other, NMSD))
+    return curve_distance(*two(early(data), first, second, NMSD))
 
 
 def gaps(
@@ -424,7 +430,7 @@ def early_median_gap(data: xr.Dataset, over: str, under: str, metric: str = NMSD
 
 
 def in_the_median(claim: Claim, measure: Measure) -> Claim:
-    """The same claim, of the median run: few runs carry the means."""
+    """The same claim for the median run, because a few runs dominate the means."""
     return changed(
         claim,
         name=f"{claim.name}-in-the-median",
@@ -442,20 +448,20 @@ def quantiles(panels: Mapping[str, xr.Dataset]) -> list[dict[str, Any]]:
         for name in data["algorithm"].values.tolist():
             ends = measures.samples(late(data), name, NMSD).mean(axis=1)
             numbers = (np.nanmean(ends), *np.nanpercentile(ends, [50, 25, 75]))
-            shown = map(float, statistics.decibels(np.asarray(numbers)))
+            levels = map(float, statistics.decibels(np.asarray(numbers)))
             columns = ("mean, dB", "median, dB", "lower quartile, dB", "upper quartile, dB")
-            rows.append({"panel": panel, "method": name} | dict(zip(columns, shown, strict=True)))
+            rows.append({"panel": panel, "method": name} | dict(zip(columns, levels, strict=True)))
     return rows
 
 
 def roughness(values: np.ndarray) -> np.ndarray:
     """``[S]``: the mean square of the second differences of each seed's curve, ``[S, rounds]``.
 
-    A curve that bends slowly has next to none, whatever its slope.
+    A slowly bending curve has almost none, even if it is steep.
     """
     return np.mean(np.diff(values, n=2, axis=1) ** 2, axis=1)
 
 
-def rougher(one: np.ndarray, other: np.ndarray) -> Estimate:
-    """By how many dB the curves of one method are rougher than those of another."""
-    return measures.gap(roughness(one), roughness(other))
+def rougher(over: np.ndarray, under: np.ndarray) -> Estimate:
+    """By how many dB the curves of one method are rougher than another's."""
+    return measures.gap(roughness(over), roughness(under))

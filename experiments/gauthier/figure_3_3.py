@@ -49,7 +49,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def slightly_more(studies: Studies) -> str:
-    """How far P-ADMM is behind."""
+    """A note: how far P-ADMM is behind."""
     gaps = ch3.beats("b", ch3.PADMM)(studies).values()
     least, most = (f(e.value for e in gaps) for f in (min, max))
     ends = " to ".join(dict.fromkeys(f"{end:.2f}" for end in (least, most)))
@@ -57,11 +57,11 @@ def slightly_more(studies: Studies) -> str:
 
 
 def remains(studies: Studies) -> str:
-    """What a constant step leaves of the advantage."""
+    """A note: the advantage that remains with a constant step."""
     with_step, without = (ch3.beats("a", ch3.PADMM, ours=m)(studies) for m in (ch3.OURS, ch3.STILL))
-    ((budget, whole),), ((_, rest),) = with_step.items(), without.items()
+    ((budget, first),), ((_, rest),) = with_step.items(), without.items()
     return (
-        f"At {budget} P-ADMM is {whole.value:.1f} dB above zCDP-NFL, and still {rest.value:.1f} dB "
+        f"At {budget} P-ADMM is {first.value:.1f} dB above zCDP-NFL, and still {rest.value:.1f} dB "
         "above it with a constant step."
     )
 
@@ -120,7 +120,7 @@ SOURCE = [
     ),
 ]
 
-#: P-ADMM minimizes exactly, in which clipping has no place: the loss itself must keep to the bound.
+#: P-ADMM minimizes exactly and cannot clip: the loss itself must satisfy the bound.
 HELD = "a Huber loss of features of bounded length in the place of the squared loss"
 
 FIGURE = Figure(

@@ -1,7 +1,7 @@
 """Where the ranking of Gauthier 2024, chapter 3, changes: real bounds, small budgets, other steps.
 
 Panels: (a), (b) error after 200 iterations when the gradient bound truly holds, every method tuned
-for every budget on its own; (c) what the penalty does to the contest with P-ADMM.
+for every budget separately; (c) the effect of the penalty on the contest with P-ADMM.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Settin
 from experiments.gauthier import chapter3 as ch3
 from experiments.tuning import means, seeds
 from fljax import plotting, statistics
-from fljax._module import module
+from fljax._core.module import module
 
 BUDGETS = Setting(
     "epsilons of (a), (b)", (1.0, 3.0, 10.0, 30.0, 100.0), "down to budgets worth the name"
@@ -36,7 +36,7 @@ TUNED = Setting(
 
 CONSTANT, ROOT, VANISHING = (f"zCDP-grad-NFL, {step} step" for step in ("constant", "1/√n", "1/n"))
 SHORT = {f"zCDP-grad-NFL, {step} step": f"gradient, {step}" for step in ("constant", "1/√n", "1/n")}
-#: Those of the chapter; the step in between has one that no other method of the picture has.
+#: The chapter's looks; the intermediate step has one that no other method of the picture uses.
 LOOKS = ch3.LOOKS | {
     SHORT[CONSTANT]: ch3.LOOKS[ch3.GRADIENT],
     SHORT[ROOT]: ch3.LOOKS[ch3.DYNAMIC],
@@ -44,8 +44,9 @@ LOOKS = ch3.LOOKS | {
 }
 POWERS = {CONSTANT: 0.0, ROOT: 0.5, VANISHING: 1.0}
 DECAYS = (0.96, 0.98, 0.99, 0.998)
-# Of a wider grid no smaller step and no larger penalty was ever the best; 10 was a step's end.
-OUR_PENALTIES, OUR_STEPS = (1.0, 3.0, 10.0, 30.0), (0.3, 1.0, 3.0, 10.0, 30.0)
+# In a wider grid no smaller step and no larger penalty was ever the best; a step of 10 was.
+OUR_PENALTIES = (1.0, 3.0, 10.0, 30.0)
+OUR_STEPS = (0.3, 1.0, 3.0, 10.0, 30.0)
 STEPS = {
     CONSTANT: (0.003, 0.01, 0.02, 0.05, 0.1),
     ROOT: (0.02, 0.05, 0.1, 0.25, 0.6),
@@ -143,7 +144,8 @@ def contest(name: str, effort: Effort) -> dict[str, xr.Dataset]:
     objective, clip = CONTESTS[name]
     budgets = effort.thin(BUDGETS.value)
     tuning = tune(objective, clip, budgets, effort)
-    tried, methods = candidates(effort), (ch3.OURS, *POWERS)
+    tried = candidates(effort)
+    methods = (ch3.OURS, *POWERS)
     cases = {
         f"{method} {budget:g}": Case(tried[chosen(tuning, method, budget)][2], budget)
         for method in methods
@@ -227,7 +229,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def bound_holds(studies: Studies) -> dict[str, Estimate]:
-    """The largest gradient met as a share of the bound."""
+    """The largest gradient norm of all runs as a share of the bound."""
     result = {}
     for name, (objective, _) in CONTESTS.items():
         share = float((studies[name]["gradient_norm"] / studies[name]["gradient_bound"]).max())

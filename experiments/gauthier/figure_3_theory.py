@@ -1,7 +1,7 @@
 """Gauthier 2024, section 3.3: the rate of convergence, why the noise must fall, and Theorem II.
 
 The thesis draws no picture of its theory. Theorem II bounds the ergodic gap: the objective at the
-average of all that was said until round T, above its least value, in expectation over the noise.
+average of all messages until round T, above its least value, in expectation over the noise.
 Rows: the gap with noise of several schedules and the bound of Theorem II, as repaired in
 :mod:`fljax.theory.zcdp_nfl`; the error of the models themselves; budgets.
 """
@@ -24,7 +24,7 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from experiments.gauthier import chapter3 as ch3
 from experiments.measures import estimate, gap
 from fljax import plotting, statistics
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 from fljax.theory import zcdp_nfl as theory
 
 ROUNDS = Setting("iterations of the rates", 1000, "slopes are read in the second half")
@@ -41,7 +41,10 @@ DECAYS = Setting(
     "decrease rates at equal budgets", (1.0, 0.99, 0.98, 0.96, 0.92), "around that of the figures"
 )
 
-NONE, FALLING, SLOWLY, CONSTANT = "none", "σ² ∝ ζⁿ", "σ² ∝ 1/n", "constant"
+NONE = "none"
+FALLING = "σ² ∝ ζⁿ"
+SLOWLY = "σ² ∝ 1/n"
+CONSTANT = "constant"
 #: By schedule: first variance, factor a round, power of n that it is divided by.
 SCHEDULES = {
     NONE: (0.0, 1.0, 0.0),
@@ -55,18 +58,18 @@ STEPS = {
     "ridge": ch3.STEP.value,
 }
 NONSMOOTH = ("elastic net", "least absolute deviation")
-#: What is measured, on axes.
+#: Names of the measured quantities on axes.
 NAMES = {
     "gap": "ergodic gap",
     "bound": "bound of Theorem II",
     "traded": "bound (3.22)",
     "error": "normalized error",
 }
-#: Below it nothing is drawn, dB: the smooth part of an objective is solved to any precision.
+#: dB; lower values are not drawn, because a smooth objective is solved to any precision.
 LOWEST = -70
 #: Rounds that are stored, evenly spread over a logarithmic axis.
 RECORDS = 120
-#: Seeds that are computed at once: transcripts of a thousand rounds are long.
+#: Seeds in a batch, limited by the memory of transcripts of a thousand rounds.
 BATCH = 4
 
 # --------------------------------------------------------------------------- the studies
@@ -87,14 +90,14 @@ def noise(key: Key[Array, ""], schedule: Array, rounds: int) -> Array:
 
 
 def convergence(simulation: fl.Simulation, schedule: Array, key: Key[Array, ""], rounds: int):
-    """Of one run: the ergodic gap, its bound by Theorem II and the models' error, ``[rounds]``.
+    """The ergodic gap of one run, its bound by Theorem II and the models' error, ``[rounds]``.
 
     The bound at every horizon is the mean of Lemma II's right sides (with r = 0) until then, times
     the penalty: a number of this run, whose mean over seeds is the expectation's.
     """
     longer = rounds + 1  # the bound at round n looks at round n + 1
     record = theory.transcript(simulation, key, longer, noise(key, schedule, longer))
-    best = fl.problems.optimum(simulation.problem)
+    best = fl.problems.optimum(simulation.fixed_problem)
     right = theory.lemma_two(simulation, record, best).right
     assert isinstance(simulation.algorithm, fl.algorithms.ZCDPNFL)
     penalty = jnp.asarray(simulation.algorithm.penalty)
@@ -119,30 +122,31 @@ def rates(objective: str, seeds: int, rounds: int) -> xr.Dataset:
     """:func:`convergence` of every schedule, on common data, graphs and unit draws."""
     schedules = jnp.asarray(list(SCHEDULES.values()))
 
-    def one(key: Array) -> dict[str, Array]:
+    def one_budget(key: Array) -> dict[str, Array]:
         k_scenario, k_noise = jax.random.split(key)
         simulation = without_budget(objective, k_scenario)
         return jax.vmap(lambda s: convergence(simulation, s, k_noise, rounds))(schedules)
 
-    kept = np.unique(np.geomspace(1, rounds, RECORDS).round().astype(int))
-    result = over_seeds(one, seeds)
+    recorded = np.unique(np.geomspace(1, rounds, RECORDS).round().astype(int))
+    result = over_seeds(one_budget, seeds)
     return labeled(
-        {name: (("seed", "noise", "round"), result[name][..., kept - 1]) for name in result},
-        {"noise": [*SCHEDULES], "round": kept},
+        {name: (("seed", "noise", "round"), result[name][..., recorded - 1]) for name in result},
+        {"noise": [*SCHEDULES], "round": recorded},
     )
 
 
 def bounds(objective: str, budgets: list[float], seeds: int) -> xr.Dataset:
     """The gap, its bound by Theorem II and the one of (3.22), at the budgets of the figures."""
-    method, rounds = ch3.Method(ch3.proposed(step=STEPS[objective])), ch3.ROUNDS.value
+    method = ch3.Method(ch3.proposed(step=STEPS[objective]))
+    rounds = ch3.ROUNDS.value
 
     def at(key: Array, budget: Array) -> dict[str, Array]:
         k_scenario, k_noise = jax.random.split(key)
         simulation = ch3.scenario(objective)(k_scenario, budget, method)
         record = theory.transcript(simulation, k_noise, rounds + 1)
-        best = fl.problems.optimum(simulation.problem)
+        best = fl.problems.optimum(simulation.fixed_problem)
         result = theory.theorem_two_bound(simulation, record, best)
-        # What (3.22) calls a constant is whatever the noise term is added to.
+        # The "constant" of (3.22) consists of all terms other than the noise term.
         constant = jnp.maximum(rounds * (result.bound - result.noise), 0)
         traded = theory.privacy_accuracy_bound(simulation, rounds, constant)
         return {"gap": result.gap, "bound": result.bound, "traded": traded}
@@ -161,9 +165,9 @@ def labeled(variables: Mapping[str, Any], coords: Mapping[str, Any]) -> xr.Datas
     return ch3.describe(result)
 
 
-def over_seeds(one: Any, seeds: int) -> dict[str, np.ndarray]:
+def over_seeds(evaluate: Any, seeds: int) -> dict[str, np.ndarray]:
     keys = jnp.stack([fl.random_key(seed) for seed in range(seeds)])
-    mapped = jax.jit(jax.vmap(one))
+    mapped = jax.jit(jax.vmap(evaluate))
     parts = [jax.device_get(mapped(keys[i : i + BATCH])) for i in range(0, seeds, BATCH)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -213,7 +217,7 @@ def exponents(metric: str, *noises: str) -> Measure:
 
 
 def decade_gain(noise: str) -> Measure:
-    """What the models' error falls by from a tenth of the rounds to the last."""
+    """The fall of the models' error from a tenth of the rounds to the last."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
@@ -255,7 +259,8 @@ def traded_above(metric: str) -> Measure:
 def price_of_privacy(studies: Studies) -> dict[str, Estimate]:
     """How far the gap at the least budget is above that at the largest."""
     data = studies["bound"]["gap"]
-    less, more = data["budget"].values.min(), data["budget"].values.max()
+    less = data["budget"].values.min()
+    more = data["budget"].values.max()
     label = f"ε = {less:g} above ε = {more:g}"
     return {label: gap(data.sel(budget=less).values, data.sel(budget=more).values)}
 
@@ -277,7 +282,7 @@ def compensated(studies: Studies) -> dict[str, Estimate]:
 
 
 def slow_note(studies: Studies) -> str:
-    words = [
+    phrases = [
         f"{objective} {gaps.value:.2f} and {errors.value:.2f}"
         for objective in STEPS
         for gaps, errors in [
@@ -286,7 +291,7 @@ def slow_note(studies: Studies) -> str:
     ]
     return (
         "The exponents of the ergodic gap and of the models' own error: "
-        f"{'; '.join(words)}. The average over rounds averages the noise out, too, so the gap "
+        f"{'; '.join(phrases)}. The average over rounds averages the noise out, too, so the gap "
         "hardly sees how it decreases; the models do."
     )
 
@@ -341,10 +346,10 @@ def mean_curve(
 def by_schedule(studies: Studies, objective: str, metric: str, ax: Axes, over: str = "") -> None:
     """Mean curves of all schedules, or how far they are above one of them."""
     for noise, look in zip(SCHEDULES, plotting.LOOKS, strict=False):
-        at, shown = mean_curve(studies, objective, noise, metric)
+        at, curve = mean_curve(studies, objective, noise, metric)
         if over:
-            shown = shown - mean_curve(studies, objective, over, metric)[1]
-        ax.plot(at, shown, label=noise, markevery=len(at) // 6, **look)
+            curve = curve - mean_curve(studies, objective, over, metric)[1]
+        ax.plot(at, curve, label=noise, markevery=len(at) // 6, **look)
     ax.set_xscale("log")
     if over:
         ax.tick_params(labelsize=6)
@@ -358,9 +363,9 @@ def trade_off(data: xr.Dataset, ax: Axes) -> None:
     plotting.trade_off(data, metric="gap", ax=ax)
     ax.lines[0].set_label("gap")
     for name, dashes in (("bound", (1, 1.5)), ("traded", (4, 2))):
-        shown = statistics.decibels(data[name].mean("seed").values)
+        levels = statistics.decibels(data[name].mean("seed").values)
         picture.predicted_curve(
-            ax, data["budget"].values, shown, NAMES[name], linestyle=(0, dashes)
+            ax, data["budget"].values, levels, NAMES[name], linestyle=(0, dashes)
         )
 
 

@@ -25,7 +25,7 @@ NARROW = Setting(
 PANELS = {"abc": ch4.KERNEL, "def": ch4.Kernel(*NARROW.value)}
 C0, U0, C1, U1, C2, U2 = (f"PAO-Fed-{v}" for v in ("C0", "U0", "C1", "U1", "C2", "U2"))
 ONE, FOUR, MANY = SIZES.values()
-#: Of the sizes; m = 4 is the U1 of the other panels.
+#: Looks by message size; m = 4 is the U1 of the other panels.
 LOOKS = (plotting.LOOKS[2], ch4.LOOKS[U1], plotting.LOOKS[3])
 
 
@@ -37,12 +37,12 @@ def study(effort: Effort) -> Studies:
         build = partial(ch4.scenario, kernel=kernel)
         results = ch4.study(letters, ch4.DEFAULT, methods, effort, build=build)
         four = results.sel(algorithm=[U1]).assign_coords(algorithm=[SIZES[4]])
-        one, many = (results.sel(algorithm=[name]) for name in (ONE, MANY))
+        sharing_one, sharing_many = (results.sel(algorithm=[name]) for name in (ONE, MANY))
         portions, sizes, weights = letters
         studies |= {
             f"floor-{letters}": ch4.floor(kernel),
             portions: results.sel(algorithm=[C0, U0, C1, U1]),
-            sizes: joined(one, four, many),
+            sizes: joined(sharing_one, four, sharing_many),
             weights: results.sel(algorithm=[C1, U1, C2, U2]),
         }
     return studies
@@ -72,7 +72,7 @@ def too_little(panel: str) -> Callable[[Studies], str]:
 
     def note(studies: Studies) -> str:
         data = studies[panel]
-        gains = (f"{one[-2:]}: {ch4.gap(data, one, two)}" for one, two in ((C1, C2), (U1, U2)))
+        gains = (f"{less[-2:]}: {ch4.gap(data, less, more)}" for less, more in ((C1, C2), (U1, U2)))
         return (
             f"By less than {SIGNIFICANTLY.db.accept[0]:g} dB ({', '.join(gains)}): with one in "
             "five late and a window that moves on, a late message overwrites few parameters, and "
@@ -83,9 +83,9 @@ def too_little(panel: str) -> Callable[[Studies], str]:
 
 
 def claims(panels: str, suffix: str = "", condition: str = "", changed: str = "") -> list[Claim]:
-    """Of one kernel's three panels."""
+    """The claims of one kernel's three panels."""
     portions, sizes, weights = panels
-    given: dict[str, Any] = {"condition": condition, "changed": changed}
+    wording: dict[str, Any] = {"condition": condition, "changed": changed}
     return [
         Claim(
             f"local-refinement{suffix}",
@@ -93,7 +93,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             "section 4.4.2 on figure 4.2",
             ch4.gaps(portions, (C0, C1), (U0, U1)),
             (0, INFINITE),
-            **given,
+            **wording,
         ),
         Claim(
             f"uncoordinated{suffix}",
@@ -101,7 +101,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             "section 4.4.2 on figure 4.2",
             ch4.gaps(portions, (C0, U0), (C1, U1)),
             (0, INFINITE),
-            **given,
+            **wording,
         ),
         Claim(
             f"larger-starts-faster{suffix}",
@@ -110,7 +110,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             ch4.early_gaps(sizes, (ONE, FOUR), (FOUR, MANY)),
             (0, INFINITE),
             "mean distance in dB over the first 200 iterations",
-            **given,
+            **wording,
         ),
         Claim(
             f"larger-ends-worse{suffix}",
@@ -120,7 +120,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             (0, INFINITE),
             note="On these streams the iterations are not enough for any portion to reach its "
             "floor, and the larger one is still ahead.",
-            **given,
+            **wording,
         ),
         Claim(
             f"discount-helps{suffix}",
@@ -129,7 +129,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             ch4.gaps(weights, (C1, C2), (U1, U2)),
             *SIGNIFICANTLY.db,
             note=too_little(weights),
-            **given,
+            **wording,
         ),
         Claim(
             f"same-with-discount{suffix}",
@@ -137,7 +137,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
             "section 4.4.2 on figure 4.2",
             ch4.gaps(weights, (U2, C2)),
             *SAME.db,
-            **given,
+            **wording,
         ),
     ]
 

@@ -37,13 +37,18 @@ SWEPT = Setting(
     (0.05, 0.1, 0.2, 0.4, 0.8),
     "from what the early match leaves it to twice the step of PAO-Fed",
 )
-PSO_FED, ONLINE_FED = ch4.PSO_FED, ch4.ONLINE_FED
+PSO_FED = ch4.PSO_FED
+ONLINE_FED = ch4.ONLINE_FED
 #: With the step of PAO-Fed.
 EQUAL, COMMON_STEP = (f"{name}, step {ch4.STEP.value:g}" for name in (ch4.FEDSGD, ONLINE_FED))
-U1, U2, C1, C2 = ch4.U1, "PAO-Fed-U2", "PAO-Fed-C1", ch4.C2
+U1 = ch4.U1
+U2 = "PAO-Fed-U2"
+C1 = "PAO-Fed-C1"
+C2 = ch4.C2
 ROWS = (U1, C2, ONLINE_FED, COMMON_STEP)
 #: Without and with potential stragglers.
-IDEAL, REAL = "0 %", "100 %"
+IDEAL = "0 %"
+REAL = "100 %"
 #: The methods' colors; dashed with stragglers.
 ENVIRONMENTS = {
     f"{name}, {stragglers}": {"color": look["color"], "marker": look["marker"], "linestyle": line}
@@ -59,7 +64,8 @@ def fraction_of(size: int) -> float:
 def study(effort: Effort) -> Studies:
     loads = effort.thin(SHARED.value, 3) if effort.quick else SHARED.value
     loads = sorted({ch4.PORTION.value, ch4.DIM.value, *loads})
-    least, whole = ch4.PORTION.value, ch4.DIM.value
+    least = ch4.PORTION.value
+    full_model = ch4.DIM.value
     feds = {m: f"{ONLINE_FED} {m}" for m in loads}
     tunings = [ch4.stepped(name, ch4.online_fed(fraction_of(m))) for m, name in feds.items()]
     tunings.append(ch4.stepped(PSO_FED, ch4.pso(*PSO.value)))
@@ -83,16 +89,16 @@ def study(effort: Effort) -> Studies:
     ideal |= {"PAO-Fed-C": ch4.pao("C1"), "PAO-Fed-U": ch4.pao("U1")}
     perfect = ch4.study("ideal", ch4.IDEAL, ideal | steps, effort)
 
-    # What the source draws twice is one run here.
+    # The source draws these curves twice; here they are one run.
     drawn = {U1: f"{U1} {least}", U2: U2, PSO_FED: PSO_FED, ONLINE_FED: feds[least]}
-    drawn |= {ch4.FEDSGD: feds[whole], EQUAL: f"{COMMON_STEP} {whole}"}
-    late = {C1: C1, C2: f"{C2} {least}", U1: drawn[U1], U2: U2, ch4.FEDSGD: feds[whole]}
+    drawn |= {ch4.FEDSGD: feds[full_model], EQUAL: f"{COMMON_STEP} {full_model}"}
+    late = {C1: C1, C2: f"{C2} {least}", U1: drawn[U1], U2: U2, ch4.FEDSGD: feds[full_model]}
     return {
         "a": renamed(results, drawn),
         "b": by_load(results, loads),
         "c": joined(
             renamed(perfect, {f"{name}, {IDEAL}": name for name in ideal}),
-            renamed(results, {f"{name}, {REAL}": one for name, one in late.items()}),
+            renamed(results, {f"{name}, {REAL}": stored for name, stored in late.items()}),
         ),
         "d": joined(
             by_step(perfect).expand_dims(stragglers=[IDEAL]),
@@ -112,9 +118,9 @@ def renamed(data: xr.Dataset, names: dict[str, str]) -> xr.Dataset:
 
 def by_load(data: xr.Dataset, loads: list[int]) -> xr.Dataset:
     """The steady state over algorithm and load."""
-    kept = ch4.late(data)
+    tail = ch4.late(data)
     rows = [
-        kept.sel(algorithm=[f"{name} {m}" for m in loads])
+        tail.sel(algorithm=[f"{name} {m}" for m in loads])
         .assign_coords(algorithm=[ch4.WORD * m for m in loads])
         .rename(algorithm="load")
         for name in ROWS
@@ -127,8 +133,8 @@ def by_load(data: xr.Dataset, loads: list[int]) -> xr.Dataset:
 def by_step(data: xr.Dataset) -> xr.Dataset:
     """The steady state of Online-FedSGD over its step size."""
     names = {f"{ch4.FEDSGD} {step:g}": step for step in SWEPT.value}
-    kept = ch4.late(data).sel(algorithm=[*names])
-    result = kept.assign_coords(algorithm=[*names.values()]).rename(algorithm="step")
+    tail = ch4.late(data).sel(algorithm=[*names])
+    result = tail.assign_coords(algorithm=[*names.values()]).rename(algorithm="step")
     result["step"].attrs["long_name"] = "step size of Online-FedSGD"
     return result
 
@@ -151,9 +157,9 @@ def plot(studies: Studies) -> Picture:
     ch4.show_floor(floor, b)
     reference = f"{ch4.FEDSGD}, {IDEAL}"
     names = (reference, f"PAO-Fed-C, {IDEAL}", f"PAO-Fed-U, {IDEAL}", f"{C2}, {REAL}")
-    shown = studies["c"].sel(algorithm=[*names, f"{ch4.FEDSGD}, {REAL}"])
-    ch4.show_curves(shown, c)
-    ch4.show_distances(shown, reference, f)
+    compared = studies["c"].sel(algorithm=[*names, f"{ch4.FEDSGD}, {REAL}"])
+    ch4.show_curves(compared, c)
+    ch4.show_distances(compared, reference, f)
     for ax in (c, f):
         picture.recolor(ax, ENVIRONMENTS)
     ch4.show_floor(floor, c)
@@ -174,7 +180,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def improves_with_load(which: str) -> Measure:
-    """From each load to the next."""
+    """The gain from each load to the next."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["b"]
@@ -189,7 +195,7 @@ def improves_with_load(which: str) -> Measure:
 
 
 def span(studies: Studies, names: tuple[str, ...] = (U1, C2)) -> dict[str, Estimate]:
-    """From the best to the worst load."""
+    """The gap from the best to the worst load."""
     data = studies["b"]
     result: dict[str, Estimate] = {}
     for name in names:
@@ -201,21 +207,21 @@ def span(studies: Studies, names: tuple[str, ...] = (U1, C2)) -> dict[str, Estim
     return result
 
 
-def met(studies: Studies) -> dict[str, Estimate]:
+def gap_at_load(studies: Studies) -> dict[str, Estimate]:
     """How far panel (b) is above panel (a) at the loads of its methods."""
     late = ch4.late(studies["a"])
-    least, whole = (ch4.WORD * m for m in (ch4.PORTION.value, ch4.DIM.value))
+    least, full = (ch4.WORD * m for m in (ch4.PORTION.value, ch4.DIM.value))
     result = {}
     for name, row, load in (
         (U1, U1, least),
         (ONLINE_FED, ONLINE_FED, least),
-        (ch4.FEDSGD, ONLINE_FED, whole),
+        (ch4.FEDSGD, ONLINE_FED, full),
     ):
-        both = joined(
+        pairs = joined(
             renamed(studies["b"].sel(load=load, drop=True), {"here": row}),
             renamed(late, {"there": name}),
         )
-        result[f"{name}, {load} bit"] = ch4.direct_gap(both, "here", "there")
+        result[f"{name}, {load} bit"] = ch4.direct_gap(pairs, "here", "there")
     return result
 
 
@@ -223,13 +229,13 @@ def over_steps(stragglers: str, ours: str) -> Measure:
     """How far one of ours is above Online-FedSGD at each of its steps."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        one = renamed(ch4.late(studies["c"]), {ours: f"{ours}, {stragglers}"})
+        mixed = renamed(ch4.late(studies["c"]), {ours: f"{ours}, {stragglers}"})
         steps = studies["d"].sel(stragglers=stragglers, drop=True)
         result = {}
         for step in steps["step"].values:
             other = steps.sel(step=step, drop=True).expand_dims(algorithm=[ch4.FEDSGD])
             result[f"{ours} above step {step:g}"] = ch4.direct_gap(
-                joined(one, other), ours, ch4.FEDSGD
+                joined(mixed, other), ours, ch4.FEDSGD
             )
         return result
 
@@ -240,8 +246,8 @@ def where_it_holds(measure: Measure, accept: tuple[float, float]) -> Callable[[S
     def note(studies: Studies) -> str:
         low, high = accept
         cases = measure(studies)
-        held = [name for name, e in cases.items() if low <= e.low and e.high <= high]
-        held = [name.rpartition(" ")[2] for name in held]
+        steps = [name for name, e in cases.items() if low <= e.low and e.high <= high]
+        steps = [name.rpartition(" ")[2] for name in steps]
         matched = {
             s: ch4.chosen(studies[name], method)
             for s, name, method in (
@@ -249,9 +255,9 @@ def where_it_holds(measure: Measure, accept: tuple[float, float]) -> Callable[[S
                 (IDEAL, "tuning-ideal", ch4.FEDSGD),
             )
         }
-        said = f"It holds at the steps {', '.join(held)}" if held else "It holds at none"
+        text = f"It holds at the steps {', '.join(steps)}" if steps else "It holds at none"
         return (
-            f"{said}. The early match leaves Online-FedSGD a step of {matched[REAL]:g} "
+            f"{text}. The early match leaves Online-FedSGD a step of {matched[REAL]:g} "
             f"({matched[IDEAL]:g} without stragglers), PAO-Fed has {ch4.STEP.value:g}."
         )
 
@@ -259,15 +265,15 @@ def where_it_holds(measure: Measure, accept: tuple[float, float]) -> Callable[[S
 
 
 def steps_fall(studies: Studies) -> str:
-    """Which step each load has."""
+    """A note: the step of each load."""
     tuning = studies["tuning"]
     loads = studies["b"]["load"].values // ch4.WORD
     steps = [ch4.chosen(tuning, f"{ONLINE_FED} {m}") for m in loads]
-    said = ", ".join(
+    text = ", ".join(
         f"{step:g} at {ch4.WORD * m} bit" for step, m in zip(steps, loads, strict=True)
     )
     return (
-        f"Each load has the step that matches the early curve ({said}), and where that step falls "
+        f"Each load has the step that matches the early curve ({text}), and where that step falls "
         "it can cost more than the load gains."
     )
 
@@ -372,7 +378,7 @@ FIGURE = Figure(
             "loads-meet-learning-curves",
             "at 128 and 6400 bit the errors are those of the learning curves",
             "section 4.4.3 on figure 4.3",
-            met,
+            gap_at_load,
             (-0.01, 0.01),
             construction="the same runs are shown in both",
             changed="New: the sentence was left out.",

@@ -29,8 +29,8 @@ from experiments.measures import joined
 from fljax import plotting
 from fljax.algorithms import Algorithm
 from fljax.data import RandomFourier, random_fourier
-from fljax.participation import Bernoulli
-from fljax.records import provenance
+from fljax.participation.patterns import Bernoulli
+from fljax.results.dataset import provenance
 
 SAMPLES = Setting("samples", 80_000, "section 4.4.4", given=True)
 INPUTS = Setting(
@@ -59,7 +59,8 @@ DEALT = Setting(
 )
 #: The panels of the first and the last of them.
 ENDS = {DEALT.value[0]: "a", DEALT.value[-1]: "b"}
-ONLINE_FED, EQUAL = ch4.ONLINE_FED, f"Online-FedSGD, step {ch4.STEP.value:g}"
+ONLINE_FED = ch4.ONLINE_FED
+EQUAL = f"Online-FedSGD, step {ch4.STEP.value:g}"
 
 OTHERS = (ch4.INPUTS, ch4.SIZES, ch4.ROUNDS, ch4.ARRIVALS, ch4.TEST, ch4.SCALE)
 COMMON = tuple(setting for setting in ch4.COMMON if setting not in OTHERS)
@@ -71,7 +72,7 @@ def data() -> fl.data.CalCOFI:
 
 
 def dealt_at_random(problem: fl.problems.Problem, share: float) -> fl.problems.Problem:
-    """The same rows, of which some, the same for each client, change places in one random order."""
+    """The same rows, a share of them permuted; the permutation is the same for each client."""
     rng = np.random.default_rng(0)
     real = np.asarray(problem.weights) > 0
     moved = np.flatnonzero(rng.random(int(real.sum())) < share)
@@ -120,9 +121,10 @@ def scenario(environment: ch4.Environment, share: float) -> Callable[..., fl.Sim
 
 
 def study(effort: Effort) -> Studies:
-    studies, steady = {}, []
+    studies = {}
+    steady = []
     for share in effort.thin(DEALT.value):
-        given = {
+        settings = {
             "rounds": ROUNDS.value,
             "build": functools.partial(scenario, share=share),
         }
@@ -130,11 +132,11 @@ def study(effort: Effort) -> Studies:
             ch4.stepped(ch4.FEDSGD, ch4.online_fed(1.0)),
             ch4.stepped(ONLINE_FED, ch4.online_fed(ch4.PORTION.value / ch4.DIM.value)),
         ]
-        tuning = ch4.tune(f"tuning-{share:g}", ch4.DEFAULT, tunings, effort, **given)
+        tuning = ch4.tune(f"tuning-{share:g}", ch4.DEFAULT, tunings, effort, **settings)
         methods: dict[str, Algorithm] = {ch4.U1: ch4.pao("U1"), ch4.C2: ch4.pao("C2")}
         methods |= {t.method: t.build(ch4.chosen(tuning, t.method)) for t in tunings}
         methods[EQUAL] = ch4.online_fed(1.0)(ch4.STEP.value)
-        results = ch4.study(f"{share:g}", ch4.DEFAULT, methods, effort, **given)
+        results = ch4.study(f"{share:g}", ch4.DEFAULT, methods, effort, **settings)
         studies[f"tuning-{share:g}"] = tuning
         steady.append(ch4.late(results).expand_dims(share=[share]))
         if share in ENDS:
@@ -146,7 +148,8 @@ def study(effort: Effort) -> Studies:
 
 def floor() -> xr.Dataset:
     """The test error of least squares on the features of all clients' rows, by draws of these."""
-    result, levels = data(), []
+    result = data()
+    levels = []
     rows = result.problem
     real = np.asarray(rows.weights) > 0
     for seed in range(ch4.DRAWS.value):
@@ -155,7 +158,8 @@ def floor() -> xr.Dataset:
         def designed(inputs: np.ndarray, features: RandomFourier = features) -> np.ndarray:
             return np.asarray(features(jnp.asarray(inputs)), float)
 
-        z, y = designed(np.asarray(rows.features)[real]), np.asarray(rows.targets, float)[real]
+        z = designed(np.asarray(rows.features)[real])
+        y = np.asarray(rows.targets, float)[real]
         model = np.linalg.solve(z.T @ z, z.T @ y)
         wrong = np.asarray(result.test_targets) - designed(result.test_inputs) @ model
         levels.append(np.mean(wrong**2))
@@ -173,7 +177,7 @@ def plot(studies: Studies) -> Picture:
     return picture.finish(drawing, "Salinity in the CalCOFI bottle data, 256 clients, real data")
 
 
-def along(*pairs: tuple[str, str]) -> Measure:
+def gaps_along_share(*pairs: tuple[str, str]) -> Measure:
     """How far one is above the other in the steady state, at every share dealt at random."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -189,16 +193,17 @@ def along(*pairs: tuple[str, str]) -> Measure:
 
 
 OTHERS_ABOVE_C2 = tuple((other, ch4.C2) for other in (ch4.U1, ch4.FEDSGD, ONLINE_FED))
-same, best = along((ch4.U1, ch4.FEDSGD)), along(*OTHERS_ABOVE_C2)
+same = gaps_along_share((ch4.U1, ch4.FEDSGD))
+best = gaps_along_share(*OTHERS_ABOVE_C2)
 
 
 def shares_decide(studies: Studies) -> str:
     gaps = same(studies)
-    said = ", ".join(f"{e} at {name.rpartition(' ')[2]}" for name, e in gaps.items())
+    text = ", ".join(f"{e} at {name.rpartition(' ')[2]}" for name, e in gaps.items())
     return (
         "Clients that learn on their own between exchanges drift to their own stretch of sea, and "
         "how unlike the clients are decides the order. By the share of rows dealt at random "
-        f"PAO-Fed-U1 is above Online-FedSGD by {said}."
+        f"PAO-Fed-U1 is above Online-FedSGD by {text}."
     )
 
 

@@ -16,7 +16,8 @@ HALF = Setting(
 SIGN = Setting(
     "SignSGD", "deterministic signs, majority vote", "the rule is not given; its reference's server"
 )
-ONLINE_FED, SIGN_SGD = f"{ch4.ONLINE_FED} (50 %)", ch4.SIGN_SGD
+ONLINE_FED = f"{ch4.ONLINE_FED} (50 %)"
+SIGN_SGD = ch4.SIGN_SGD
 
 
 def study(effort: Effort) -> Studies:

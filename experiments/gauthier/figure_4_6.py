@@ -63,10 +63,11 @@ SCARCE = ch4.Environment(
 ONLINE_FED = ch4.ONLINE_FED
 C2_BY_CLASS = f"{ch4.C2}, {BY_CLASS.value}"
 DISTANCES = ("distances in (a)", "distances in (b)", "distances in (c)")
-FULL_U1, FULL_C2 = "PAO-Fed-U1, M = I", "PAO-Fed-C2, M = I"
+FULL_U1 = "PAO-Fed-U1, M = I"
+FULL_C2 = "PAO-Fed-C2, M = I"
 
 
-#: What is another form of a method that has its color.
+#: Variants of a method have its color.
 OTHERS = {
     other: ch4.LOOKS[name] | {"linestyle": ":", "marker": "X"}
     for other, name in ((FULL_U1, ch4.U1), (FULL_C2, ch4.C2), (C2_BY_CLASS, ch4.C2))
@@ -127,8 +128,8 @@ def plot(studies: Studies) -> Picture:
     for ax, below, name in zip(axes, axes[3:], "abc", strict=False):
         ch4.show_curves(studies[name], ax)
         ch4.show_distances(studies[name], ch4.C2 if name == "c" else ch4.FEDSGD, below)
-        for one in (ax, below):
-            picture.recolor(one, OTHERS)
+        for panel in (ax, below):
+            picture.recolor(panel, OTHERS)
         picture.medians(ax, studies[name], ch4.METRIC)
         ch4.show_floor(studies["floor"], ax)
     axes[-1].set_ylim(-1.5, 3)
@@ -149,19 +150,19 @@ def gap_grows(ours: str) -> Measure:
 def ahead_until(studies: Studies) -> str:
     """Where C2 is ahead of Online-FedSGD in (b)."""
     mean = studies["b"][ch4.METRIC].mean("seed")
-    apart = statistics.decibels(
+    lead = statistics.decibels(
         mean.sel(algorithm=ch4.FEDSGD).values / mean.sel(algorithm=ch4.C2).values
     )
-    best = int(apart.argmax())
+    best = int(lead.argmax())
     return (
-        f"It is ahead in {100 * np.mean(apart > 0):.0f} % of the iterations, by at most "
-        f"{apart[best]:.1f} dB (iteration {int(mean['round'][best])}). Late models are averaged "
+        f"It is ahead in {100 * np.mean(lead > 0):.0f} % of the iterations, by at most "
+        f"{lead[best]:.1f} dB (iteration {int(mean['round'][best])}). Late models are averaged "
         "with the fresh ones (pooled) here, the kindest reading for Online-FedSGD."
     )
 
 
 def matched_steps(studies: Studies, panel: str) -> str:
-    """Of the comparators."""
+    """A note: the steps that the early match gives the comparators."""
     tuning = studies[f"tuning-{panel}"]
     names = [name for name in (ch4.FEDSGD, ONLINE_FED) if name in tuning["tuned"].values]
     steps = (f"{name} {ch4.chosen(tuning, name):g}" for name in names)
@@ -179,8 +180,8 @@ def little_harm(studies: Studies) -> str:
 def scarce_claims(
     ours: str, suffix: str = "", condition: str = "", changed: str = ""
 ) -> list[Claim]:
-    """Of panel (c), with one or the other reading of the weights."""
-    given = {"condition": condition, "note": little_harm}
+    """The claims of panel (c) under one reading of the weights."""
+    wording = {"condition": condition, "note": little_harm}
     return [
         Claim(
             f"gap-grows{suffix}",
@@ -189,7 +190,7 @@ def scarce_claims(
             gap_grows(ours),
             (0, INFINITE),
             changed=changed,
-            **given,
+            **wording,
         ),
         Claim(
             f"c2-beats-fedsgd{suffix}",
@@ -198,7 +199,7 @@ def scarce_claims(
             ch4.gaps("c", (ch4.FEDSGD, ours)),
             *SIGNIFICANTLY.db,
             changed=f"{changed or ch4.REMATCHED} {ch4.ONE_MEANING}",
-            **given,
+            **wording,
         ),
         Claim(
             f"no-discount-fails{suffix}",
@@ -207,7 +208,7 @@ def scarce_claims(
             ch4.gaps("c", (ch4.U1, ours), (ch4.FEDSGD, ours), (ONLINE_FED, ours)),
             *SIGNIFICANTLY.db.when("“fail to reach”: above C2"),
             changed=changed,
-            **given,
+            **wording,
         ),
     ]
 

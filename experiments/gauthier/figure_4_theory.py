@@ -1,8 +1,8 @@
-"""Gauthier 2024, chapter 4: what its analysis predicts, held against simulation (section 4.3).
+"""Gauthier 2024, chapter 4: its analysis compared with simulations (section 4.3).
 
 The chapter draws no such figure. Its extended model has squares of 1 + 256 x 11 models of 200
 parameters as unknowns, so beyond the bounds on the step size the prediction is that of a small
-instance of the same law.
+instance with the same distribution.
 """
 
 import functools
@@ -66,7 +66,7 @@ DISCOUNT = 0.2
 
 @functools.cache
 def small() -> tuple[fl.streams.Autoregressive, np.ndarray]:
-    """A stream of the synthetic setting's law with few clients and features, and its w*."""
+    """A stream with the synthetic setting's distribution, few clients and features; its w*."""
     k_features, k_stream, k_truth = jax.random.split(jax.random.key(0), 3)
     features = ch4.KERNEL.draw(k_features, FEATURES.value)
     truth = np.asarray(jax.random.normal(k_truth, (FEATURES.value,)))
@@ -77,7 +77,7 @@ def small() -> tuple[fl.streams.Autoregressive, np.ndarray]:
 
 
 def instance(step: float, gaussian: bool) -> theory.Instance:
-    """As its analysis sees it; with the features' own fourth moments or with Gaussian ones."""
+    """The instance of the analysis, with the features' exact fourth moments or Gaussian ones."""
     stream, _ = small()
     lags = np.arange(LONGEST.value + 1)
     delta = ch4.DELTA.value
@@ -94,12 +94,12 @@ def instance(step: float, gaussian: bool) -> theory.Instance:
 
 
 @functools.cache
-def scenario(law: str) -> Callable[..., fl.Simulation]:
+def scenario(distribution: str) -> Callable[..., fl.Simulation]:
     """The small instance with autoregressive features, or with independent Gaussian ones of the
     same correlations.
     """
     stream, truth = small()
-    if law == ANALYSIS:
+    if distribution == ANALYSIS:
         roots = np.linalg.cholesky(ch4.moment(stream, 2))
         stream = fl.streams.Linear(roots, truth, np.asarray(stream.noise))
 
@@ -112,23 +112,23 @@ def scenario(law: str) -> Callable[..., fl.Simulation]:
             metrics=[DEVIATION],
         )
 
-    build.__qualname__ = f"small({law!r})"
+    build.__qualname__ = f"small({distribution!r})"
     return build
 
 
 def predictions(steps: list[float]) -> xr.Dataset:
-    """The steady state at every step and the learning curve at one, by law and with or without the
-    terms of higher order in the step.
+    """The steady state at every step and the learning curve at one, by distribution, and with or
+    without the terms of higher order in the step.
     """
     _, truth = small()
     kinds = {"exact": False, "small steps": True}
     steady = np.empty((len(LAWS), len(kinds), len(steps)))
     curve = np.empty((len(LAWS), len(kinds), ROUNDS.value + 1))
-    for i, law in enumerate(LAWS):
-        shown = instance(SHOWN.value, law == ANALYSIS)
+    for i, distribution in enumerate(LAWS):
+        case = instance(SHOWN.value, distribution == ANALYSIS)
         for j, without in enumerate(kinds.values()):
-            curve[i, j] = theory.transient(shown, truth, ROUNDS.value, without)
-            steady[i, j] = [theory.steady_state(shown.at(step), without) for step in steps]
+            curve[i, j] = theory.transient(case, truth, ROUNDS.value, without)
+            steady[i, j] = [theory.steady_state(case.at(step), without) for step in steps]
     return xr.Dataset(
         {
             "steady": (("law", "kind", "step"), steady),
@@ -162,25 +162,25 @@ def study(effort: Effort) -> Studies:
     steps = effort.thin(STEPS.value)
     runs = [
         effort.sweep(
-            law,
-            scenario(law),
+            distribution,
+            scenario(distribution),
             rounds=ROUNDS.value,
             seeds=MORE.value * effort.seeds,
             grid={"algorithm": {f"{s:g}": ch4.pao("U2", PORTION.value, s) for s in steps}},
             record_every=EVERY.value,
-        ).expand_dims(law=[law])
-        for law in LAWS
+        ).expand_dims(law=[distribution])
+        for distribution in LAWS
     ]
     simulated = joined(*runs, axis="law")
     simulated = simulated.assign_coords(algorithm=steps).rename(algorithm="step")
-    shown = simulated.sel(step=SHOWN.value)
-    kept = simulated[[DEVIATION, "diverged"]]
-    late = last_part(2)(kept[[DEVIATION]]).mean("round", keep_attrs=True)
-    late = late.assign(diverged=kept["diverged"])
+    chosen = simulated.sel(step=SHOWN.value)
+    stored = simulated[[DEVIATION, "diverged"]]
+    late = last_part(2)(stored[[DEVIATION]]).mean("round", keep_attrs=True)
+    late = late.assign(diverged=stored["diverged"])
     late["step"].attrs["long_name"] = "step size of PAO-Fed-U2"
     return {
         "a": by_step,
-        "b": shown,
+        "b": chosen,
         "c": late,
         "levels": levels().assign_attrs(full.attrs),
         "predictions": predictions(steps).assign_attrs(full.attrs),
@@ -191,7 +191,7 @@ def study(effort: Effort) -> Studies:
 
 
 def bound(studies: Studies) -> float:
-    """Of Theorem 4.2; that of Theorem 4.1 is twice as large."""
+    """The bound of Theorem 4.2; Theorem 4.1's is twice as large."""
     return 1 / float(studies["levels"]["largest"].mean())
 
 
@@ -206,7 +206,7 @@ def plot(studies: Studies) -> Picture:
     a.lines[0].set_label(ch4.U1)
     a.set_xscale("linear")
     a.set_xticks(np.arange(0, 2.1, 0.5))
-    a.set_ylim(-12.5, 0)  # beyond are runs that are not stable
+    a.set_ylim(-12.5, 0)  # unstable runs are above
     ch4.show_floor(studies["levels"], a)
     for level, text, look in (
         (bound(studies), "Theorem 4.2", ":"),
@@ -216,12 +216,12 @@ def plot(studies: Studies) -> Picture:
     predicted = studies["predictions"]
     plotting.learning_curves(studies["b"], DEVIATION, "law", ax=b)
     plotting.trade_off(studies["c"], "step", DEVIATION, "law", ax=c)
-    for law, look in zip(LAWS, ((0, (1, 1.5)), (0, (4, 1))), strict=True):
-        one = predicted.sel(law=law, kind="exact")
+    for distribution, look in zip(LAWS, ((0, (1, 1.5)), (0, (4, 1))), strict=True):
+        exact_curve = predicted.sel(law=distribution, kind="exact")
         for ax, axis, name in ((b, "round", "curve"), (c, "step", "steady")):
-            numbers = statistics.decibels(one[name].values)
+            numbers = statistics.decibels(exact_curve[name].values)
             picture.predicted_curve(
-                ax, one[axis].values, numbers, f"predicted, {law}", linestyle=look
+                ax, exact_curve[axis].values, numbers, f"predicted, {distribution}", linestyle=look
             )
     without = predicted.sel(law=FIGURES, kind="small steps")
     picture.predicted_curve(
@@ -237,15 +237,15 @@ def plot(studies: Studies) -> Picture:
 
 
 def stable(studies: Studies) -> dict[float, Estimate]:
-    """In how many of the runs the error does not grow, by step."""
+    """The percentage of runs whose error does not grow, by step."""
     data = studies["a"]
     result = {}
     for step in data["step"].values:
-        one = data.sel(step=step)
+        at_step = data.sel(step=step)
         first, final = (
-            part(one)[ch4.METRIC].mean("round").values for part in (ch4.early, last_part(10))
+            part(at_step)[ch4.METRIC].mean("round").values for part in (ch4.early, last_part(10))
         )
-        settled = np.isfinite(final) & (final <= first) & (one["diverged"].values == 0)
+        settled = np.isfinite(final) & (final <= first) & (at_step["diverged"].values == 0)
         result[float(step)] = share(settled)
     return result
 
@@ -261,10 +261,10 @@ def beyond(studies: Studies) -> dict[str, Estimate]:
 
 
 def stable_beyond(studies: Studies) -> str:
-    held = [step for step, e in stable(studies).items() if e.low >= 100]
+    steps = [step for step, e in stable(studies).items() if e.low >= 100]
     return (
-        f"The largest step at which every run is stable is {max(held):g}, "
-        f"{max(held) / bound(studies):.1f} times the bound. The proof argues sufficiency alone; "
+        f"The largest step at which every run is stable is {max(steps):g}, "
+        f"{max(steps) / bound(studies):.1f} times the bound. The proof argues sufficiency alone; "
         "features of mean squared norm s^2 are stable up to steps of about 2/s^2, here "
         f"{2 / ch4.SCALE.value**2:.1f}."
     )
@@ -275,11 +275,13 @@ def steady(kind: str) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
-        for law in LAWS:
+        for distribution in LAWS:
             for step in studies["c"]["step"].values:
-                level = float(studies["predictions"]["steady"].sel(law=law, kind=kind, step=step))
-                runs = samples(studies["c"], {"law": law, "step": step}, DEVIATION)
-                result[f"{law}, step {step:g}"] = _over(runs, level)
+                level = float(
+                    studies["predictions"]["steady"].sel(law=distribution, kind=kind, step=step)
+                )
+                runs = samples(studies["c"], {"law": distribution, "step": step}, DEVIATION)
+                result[f"{distribution}, step {step:g}"] = _over(runs, level)
         return result
 
     return measure
@@ -297,10 +299,10 @@ def curves(studies: Studies) -> dict[str, Estimate]:
         return values.reshape(*values.shape[:-1], -1, size).mean(axis=-1)
 
     result = {}
-    for law in LAWS:
-        runs = blocks(samples(studies["b"], {"law": law}, DEVIATION))
-        wanted = blocks(studies["predictions"]["curve"].sel(law=law, kind="exact").values)
-        result[law] = curve_distance(runs, np.broadcast_to(wanted, runs.shape))
+    for distribution in LAWS:
+        runs = blocks(samples(studies["b"], {"law": distribution}, DEVIATION))
+        wanted = blocks(studies["predictions"]["curve"].sel(law=distribution, kind="exact").values)
+        result[distribution] = curve_distance(runs, np.broadcast_to(wanted, runs.shape))
     return result
 
 
@@ -317,7 +319,8 @@ def worst(measure: Measure) -> Callable[[Studies], str]:
     return note
 
 
-exact, small_steps = steady("exact"), steady("small steps")
+exact = steady("exact")
+small_steps = steady("small steps")
 SMALL = "a small instance of the same law, as the extended model of the figures' size is too large"
 NEW = "New: the chapter's theory held against simulation."
 NEAR = SAME.db.when("at every step")

@@ -23,8 +23,8 @@ from experiments.gauthier import chapter5 as ch5
 from experiments.measures import estimate, first_part, last, samples, saving, scenario_key
 from experiments.tuning import SEEDS
 from fljax import plotting, statistics
-from fljax.federation import Federation
-from fljax.records import provenance
+from fljax.graphs.federation import Federation
+from fljax.results.dataset import provenance
 from fljax.theory import pgfl as theory
 
 PANELS = {
@@ -77,7 +77,8 @@ def levels(effort: Effort) -> xr.Dataset:
 def at_rest(seed: int, tau: float) -> float:
     """Where all rest, clients have their servers' models."""
     simulation = ch5.scenario(scenario_key(seed), ch5.pgfl(tau, scheduled=False), private=False)
-    tasks, network = simulation.problem.tasks, simulation.network
+    tasks = simulation.fixed_problem.tasks
+    network = simulation.network
     assert isinstance(network, Federation)
     models = theory.fixed_point(simulation)[network.server, tasks.cluster]
     truth = np.asarray(tasks.truth)[tasks.cluster]
@@ -85,16 +86,16 @@ def at_rest(seed: int, tau: float) -> float:
 
 
 def thin(data: xr.Dataset) -> xr.Dataset:
-    """Curves of the published metric; the others at the last iteration, where they are read."""
-    others = [metric.name for metric in ch5.METRICS[1:]]
-    return data.assign(last(data[others]).drop_vars("round"))
+    """Curves of the published metric; other metrics at the last iteration only."""
+    unstored = [metric.name for metric in ch5.METRICS[1:]]
+    return data.assign(last(data[unstored]).drop_vars("round"))
 
 
 def ends(data: xr.Dataset) -> xr.Dataset:
-    """What claims look at: the first tenth of the iterations and the last, of all clients."""
+    """The records that claims use: the first tenth of the iterations and the last one."""
     rounds = data["round"]
-    kept = data.sel(round=(rounds <= rounds[-1] // 10) | (rounds == rounds[-1]))
-    return kept[[*ch5.LIKE, "diverged"]]
+    sampled = data.sel(round=(rounds <= rounds[-1] // 10) | (rounds == rounds[-1]))
+    return sampled[[*ch5.LIKE, "diverged"]]
 
 
 def plot(studies: Studies) -> Picture:
@@ -115,22 +116,22 @@ def plot(studies: Studies) -> Picture:
     picture.recolor(axes[3], ch5.LOOKS)
     picture.medians(axes[3], at_the_end, ch5.METRIC)
     for ax, panel in zip(axes[4:], "bc", strict=True):
-        whose(ax, last(studies[panel]))
+        draw_by_model(ax, last(studies[panel]))
     return picture.finish(drawing, f"{ch5.honest_subtitle()}; thin: medians; dotted: theory")
 
 
-def whose(ax: Axes, data: xr.Dataset) -> None:
-    """The NMSD by whose models are judged: a place a metric, beside each other the methods, whose
-    looks are those of the curves.
+def draw_by_model(ax: Axes, data: xr.Dataset) -> None:
+    """The NMSD by the judged models: a position for each metric, methods next to each other in the
+    looks of their curves.
     """
     methods = data["algorithm"].values
     for i, method in enumerate(methods):
-        for place, metric in enumerate(ch5.METRICS):
+        for index, metric in enumerate(ch5.METRICS):
             result = statistics.summary(data.sel(algorithm=method), metric)
             low, mean, high = (
                 statistics.decibels(result[k].item()) for k in ("low", "mean", "high")
             )
-            at = place + (i - (len(methods) - 1) / 2) / 8
+            at = index + (i - (len(methods) - 1) / 2) / 8
             ax.errorbar(at, mean, [[mean - low], [high - mean]], **ch5.LOOKS[method] | ch5.DOTS)
     ax.set_xticks(
         range(len(ch5.METRICS)),
@@ -151,7 +152,7 @@ def load(studies: Studies) -> dict[str, Estimate]:
 
 
 def spent(studies: Studies) -> dict[str, Estimate]:
-    """What the noise of the algorithm box spends, and what the worst client of a run did."""
+    """The privacy that the algorithm box's noise spends, and that of the worst client of a run."""
     total = theory.zcdp_total(ch5.INITIAL.value, ch5.DECAY.value, ch5.ROUNDS.value)
     worst = samples(last(studies["c"]), ch5.PGFL_0, "privacy_rho")
     return {
@@ -192,7 +193,7 @@ def at_participants(*names: str) -> Measure:
 
 
 def by_form(measure: Callable[..., Measure], why: str) -> Callable[[Studies], str]:
-    """How far each form of GFL is above PGFL and why, as a note."""
+    """A note: how far each form of GFL is above PGFL, and why."""
 
     def note(studies: Studies) -> str:
         parts = (
@@ -229,7 +230,7 @@ def gained(name: str, metrics: Sequence[str] = (ch5.METRIC,)) -> Measure:
 
 
 def lean(name: str) -> Callable[[Studies], str]:
-    """What scheduling does to a form of GFL where it could help, as a note."""
+    """A note: the effect of scheduling on a form of GFL that could profit from it."""
     return lambda studies: (
         f"With scheduling it gains {ch5.extent(gained(name)(studies))} at all clients, and "
         f"{ch5.extent(gained(name, ch5.LIKE_PRESENT)(studies))} at those who take part: a "
@@ -248,7 +249,7 @@ def no_gain(studies: Studies) -> str:
 
 
 def sums(studies: Studies) -> str:
-    """The two sums that are not the same."""
+    """A note: the two sums that differ."""
     as_specified = next(iter(spent(studies).values())).value
     published = next(iter(spent_if_budget_decays(studies).values())).value
     return (

@@ -70,7 +70,7 @@ DEGRADING = [({"tau": 1.0}, {"tau": 0.0}), ({"tau": 1.0}, {"tau": ch5.MIXED.valu
 
 
 def gains(studies: Studies) -> str:
-    """What mixing gains at each value inside of the interval."""
+    """The gain of mixing at each value inside of the interval."""
     result = ch5.gaps(*((at(0.0), at(inside)) for inside in WITHIN))(studies).values()
     return ", ".join(
         f"{estimate.value:.2f} dB at τ = {inside:g}"

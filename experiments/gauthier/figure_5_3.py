@@ -35,11 +35,11 @@ def plot(studies: Studies) -> Picture:
     plotting.learning_curves(studies["a"], ch5.METRIC, ax=left)
     picture.recolor(left, ch5.LOOKS)
     picture.medians(left, studies["a"], ch5.METRIC)
-    shown = first_rounds(SHOWN)(studies["a"])
-    base = samples(shown, ch5.PGFL_0, ch5.METRIC)
+    early = first_rounds(SHOWN)(studies["a"])
+    base = samples(early, ch5.PGFL_0, ch5.METRIC)
     for name in (ch5.PGFL_MIXED, DECAYING):
-        result = samples(shown, name, ch5.METRIC)
-        picture.difference(right, shown["round"].values, result, base, **ch5.LOOKS[name] | ch5.BARE)
+        result = samples(early, name, ch5.METRIC)
+        picture.difference(right, early["round"].values, result, base, **ch5.LOOKS[name] | ch5.BARE)
     right.axhline(0, color="#333333", linewidth=0.6)
     for end in (FIRST.value, EARLY):
         right.axvline(end, color="#333333", linewidth=0.6, linestyle=":")
@@ -51,7 +51,8 @@ def plot(studies: Studies) -> Picture:
 FIRST = Setting("iterations of the very start", 10, "where mixing is ahead; chosen by looking")
 
 #: The declared window ends here, and the panel of differences there.
-EARLY, SHOWN = ch5.ROUNDS.value // 10, 60
+EARLY = ch5.ROUNDS.value // 10
+SHOWN = 60
 
 faster = ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=ch5.early)
 

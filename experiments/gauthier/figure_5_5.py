@@ -38,7 +38,8 @@ DIGITS = ch5.Setup(mnist, SINGLE_DIGITS, CLIENTS.value, SINGLE.value, DRAWN.valu
 FLIPPED = DIGITS._replace(tasks=(*SINGLE_DIGITS[:2], SINGLE_DIGITS[2][::-1]))
 THREES = ch5.Setup(mnist, TRIPLETS, CLIENTS.value, TRIPLET.value, DRAWN.value, EVERY)
 
-MIXED, LARGE = ch5.label(ch5.MEDIUM.value), ch5.label(ch5.LARGE.value)
+MIXED = ch5.label(ch5.MEDIUM.value)
+LARGE = ch5.label(ch5.LARGE.value)
 PAIR = (MIXED, ch5.ALONE)
 VERY_LARGE = [ch5.label(tau) for tau in TAUS.value if tau > 2 / 3]
 
@@ -47,7 +48,8 @@ def study(effort: Effort) -> Studies:
     effort = replace(effort, seeds=min(effort.seeds, MOST_SEEDS.value))
     every = {ch5.label(tau): tau for tau in TAUS.value}
     two = {text: every[text] for text in PAIR}
-    result, rounds = {}, ch5.length(effort)
+    result = {}
+    rounds = ch5.length(effort)
     for panel, setup, methods, length in (
         ("a", DIGITS, two, rounds),
         ("b", THREES, every, rounds),
@@ -61,7 +63,8 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    two, at_read = [*reversed(PAIR)], studies["b"].sel(round=ch5.READ)
+    two = [*reversed(PAIR)]
+    at_read = studies["b"].sel(round=ch5.READ)
     titles = [
         ch5.title(name, bound)
         for bound in ch5.BOUNDS
@@ -79,7 +82,7 @@ def plot(studies: Studies) -> Picture:
     for panel, ax in zip(("a", "b", "flipped"), axes[6:], strict=True):
         ch5.against_penalty(studies[f"tuning-{panel}"], two, ax)
     return picture.finish(
-        drawing, "MNIST, 150 clients on 10 servers, 3 of 15 drawn a round", room=0.75
+        drawing, "MNIST, 150 clients on 10 servers, 3 of 15 drawn a round", legend_width=0.75
     )
 
 
@@ -98,7 +101,7 @@ ENOUGH = (
 
 
 def weaker(studies: Studies) -> str:
-    """What becomes of the gain of mixing after it is read."""
+    """A note: the gain of mixing at later iterations."""
     early, late = (ch5.gain(studies["b"], *PAIR, ch5.BOUND.value, n) for n in (ch5.READ, None))
     return (
         f"Mixing averages the noise away. It gives {early.value:.1f} points at n = {ch5.READ}; "
@@ -117,7 +120,7 @@ def digits(
     conditions: tuple[str, ...] = (),
     note: str = CONFLICT,
 ) -> Claim:
-    """Of single digits."""
+    """A claim about single digits."""
     return Claim(
         f"digits-improve{name}",
         "inter-cluster learning improves the accuracy though similarity is limited",
@@ -138,7 +141,7 @@ def triplets(
     conditions: tuple[str, ...] = (),
     note: Note = weaker,
 ) -> Claim:
-    """Of triplets."""
+    """A claim about triplets of digits."""
     return Claim(
         f"triplets-improve{name}",
         "with similar tasks inter-cluster learning significantly improves the accuracy",
@@ -152,7 +155,7 @@ def triplets(
 
 
 def medium_and_large(name: str, bound: float, condition: str, note: Note) -> Claim:
-    """Of (c)."""
+    """The claims of panel (c)."""
     return Claim(
         f"medium-and-large-tau{name}",
         "medium and large tau improve the accuracy significantly",
@@ -173,8 +176,10 @@ def common(claim: Claim, panel: str, bound: float) -> Claim:
 EXCHANGED = (
     "8 against 7 in cluster 3. The source does not say which class of a pair has which label"
 )
-NOMINAL, UNDER = ch5.NOMINAL.value, ch5.UNDER_NOMINAL
-DIGITS_CLAIM, DIGITS_NOMINAL = digits(""), digits("-nominal", bound=NOMINAL, conditions=(UNDER,))
+NOMINAL = ch5.NOMINAL.value
+UNDER = ch5.UNDER_NOMINAL
+DIGITS_CLAIM = digits("")
+DIGITS_NOMINAL = digits("-nominal", bound=NOMINAL, conditions=(UNDER,))
 TRIPLETS_CLAIM = triplets("")
 TRIPLETS_NOMINAL = triplets("-nominal", bound=NOMINAL, conditions=(UNDER,), note=ENOUGH)
 

@@ -7,7 +7,7 @@ from experiments.conventions import about
 from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.gauthier import chapter5_images as ch5
 from fljax.data import DISSIMILAR_ORGANS, SIMILAR_ORGANS, organamnist
-from fljax.schedules import GeometricDecay
+from fljax.optimization.schedules import GeometricDecay
 
 CLIENTS = Setting("clients per server", 3, "section 5.4.3", given=True)
 SAMPLES = Setting(
@@ -36,12 +36,13 @@ EVERY = ch5.EVERY.value[0]
 SIMILAR = ch5.Setup(organamnist, SIMILAR_ORGANS, CLIENTS.value, (SAMPLES.value,) * 2, None, EVERY)
 DISSIMILAR = SIMILAR._replace(tasks=DISSIMILAR_ORGANS)
 
-LARGE, MEDIUM = ch5.label(ch5.LARGE.value), ch5.label(ch5.MEDIUM.value, MEDIUM_RATE.value)
+LARGE = ch5.label(ch5.LARGE.value)
+MEDIUM = ch5.label(ch5.MEDIUM.value, MEDIUM_RATE.value)
 EARLY = slice(1, 50)
 SPEED = "“learning speed”: the mean over the first 50 iterations"
 
 
-#: What is compared in each panel.
+#: The compared methods of each panel.
 PAIRS = {"a": (LARGE, ch5.ALONE), "b": (MEDIUM, ch5.ALONE)}
 
 
@@ -51,7 +52,8 @@ def study(effort: Effort) -> Studies:
         ch5.label(ch5.MEDIUM.value, rate): GeometricDecay(ch5.MEDIUM.value, rate)
         for rate in RATES.value
     }
-    result, rounds = {}, ch5.length(effort)
+    result = {}
+    rounds = ch5.length(effort)
     for panel, setup, methods in (("a", SIMILAR, fixed), ("b", DISSIMILAR, decaying)):
         tuning = ch5.tune(f"tuning-{panel}", setup, methods, effort)
         result[panel] = ch5.study(panel, setup, ch5.chosen(tuning), methods, effort, rounds)
@@ -62,7 +64,7 @@ def study(effort: Effort) -> Studies:
     return result
 
 
-#: Of the panels.
+#: Names of the panels.
 NAMES = {"a": "similar", "b": "dissimilar"}
 
 
@@ -79,14 +81,15 @@ def plot(studies: Studies) -> Picture:
     for (panel, pair), ax in zip(PAIRS.items(), axes[6:], strict=True):
         ch5.against_penalty(studies[f"tuning-{panel}"], pair[::-1], ax)
     return picture.finish(
-        drawing, "OrganAMNIST, 30 clients on 10 servers, two pairs of images", room=0.75
+        drawing, "OrganAMNIST, 30 clients on 10 servers, two pairs of images", legend_width=0.75
     )
 
 
 RAISES = "a large amount of inter-cluster learning raises the accuracy by about 5 %"
 FASTER = "with dissimilar organs a medium decay rate improves the learning speed"
 BOOSTS = "with dissimilar organs a medium decay rate raises the accuracy by about 2 %"
-FIVE, TWO = about(5), about(2)
+FIVE = about(5)
+TWO = about(2)
 
 
 TUNED = f"{ch5.OWN_PENALTY} It is chosen at n = {ch5.READ}, before at the end of the runs."
@@ -95,7 +98,7 @@ SCARCE = "The honest noise drowns two pairs of images a client."
 
 
 def claims(bound: float, ending: str, condition: str) -> list[Claim]:
-    """What is claimed, under one noise."""
+    """The claims under one noise level."""
 
     def claim(name, text, panel, when, meaning, further="", changed=REREAD) -> Claim:
         pair = PAIRS[panel]

@@ -1,4 +1,4 @@
-"""What is proved of PGFL (Gauthier 2024, section 5.3), beside what PGFL does."""
+"""Theorems on PGFL (Gauthier 2024, section 5.3) compared with runs of PGFL."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from experiments.gauthier import chapter5 as ch5
 from experiments.measures import curve_gap, each_mean, estimate, samples
 from fljax import plotting
 from fljax.algorithms import PGFL
-from fljax.statistics import decibels
+from fljax.results.statistics import decibels
 from fljax.theory import pgfl as theory
 
 INSTANCES = Setting(
@@ -42,12 +42,12 @@ MIXING = {ch5.PGFL_0: 0.0, ch5.PGFL_MIXED: ch5.MIXED.value}
 SERVERS = fl.metrics.trajectory("server", dims=("server", "cluster", "parameter"))
 
 
-# --------------------------------------------------------------------------- what is run
+# --------------------------------------------------------------------------- runs
 
 
 def build(_: Any, draw: Array | int, penalty: Any, tau: Any, spread: Any) -> fl.Simulation:
-    """An instance of section 5.4.1 of which everyone takes part in every round, without noise in
-    the messages: a function of its number, so that theory meets the same.
+    """An instance of section 5.4.1 with all clients in every round and without noise in the
+    messages. It depends only on its number, so that theory uses the same instance.
     """
     key = jax.random.fold_in(fl.random_key(0), draw)
     algorithm = PGFL(penalty, tau)
@@ -79,13 +79,13 @@ def over_cells(models: np.ndarray) -> np.ndarray:
     return np.broadcast_to(models, (ch5.SERVERS.value, *models.shape))
 
 
-def distance(one: np.ndarray, other: np.ndarray) -> float:
+def distance(first: np.ndarray, second: np.ndarray) -> float:
     """:func:`relative` of ``[S, Q, D]``."""
-    return float((((one - other) ** 2).sum(-1) / (other**2).sum(-1)).mean())
+    return float((((first - second) ** 2).sum(-1) / (second**2).sum(-1)).mean())
 
 
 def curves(draws: Sequence[int], effort: Effort) -> xr.Dataset:
-    """How PGFL comes to rest, and where and how fast theory says."""
+    """PGFL's convergence to its fixed point, with the theoretical rate and level."""
     grid = {"draw": list(draws), "penalty": [ch5.PENALTY.value], "tau": list(MIXING.values())}
     result = servers("curves", effort, RATED.value, 2, **grid, spread=[ch5.SPREAD.value])
     models = result["server_trajectory"].squeeze(("penalty", "spread"), drop=True)
@@ -93,7 +93,7 @@ def curves(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     for tau in MIXING.values():
         instances = [build(None, i, ch5.PENALTY.value, tau, ch5.SPREAD.value) for i in draws]
         rest = np.stack([theory.fixed_point(s) for s in instances])
-        truth = np.stack([over_cells(np.asarray(s.problem.tasks.truth)) for s in instances])
+        truth = np.stack([over_cells(np.asarray(s.fixed_problem.tasks.truth)) for s in instances])
         ours = models.sel(tau=tau, drop=True)
         level = [distance(a, b) for a, b in zip(rest, truth, strict=True)]
         parts.append(
@@ -113,7 +113,7 @@ def curves(draws: Sequence[int], effort: Effort) -> xr.Dataset:
 
 
 def limits(draws: Sequence[int], effort: Effort) -> xr.Dataset:
-    """How far from the clusters' optima PGFL without mixing ends, and theory says it does."""
+    """The final distance of PGFL without mixing from the clusters' optima, and its theory."""
     grid = {"draw": list(draws), "penalty": effort.thin(PENALTIES.value), "tau": [0.0]}
     long = LONG.value
     result = servers("limits", effort, long, long, **grid, spread=[ch5.SPREAD.value])
@@ -121,13 +121,13 @@ def limits(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     parts = []
     for penalty in grid["penalty"]:
         instances = [build(None, i, penalty, 0.0, ch5.SPREAD.value) for i in draws]
-        optima = np.stack([over_cells(theory.cluster_optima(s.problem)) for s in instances])
+        optima = np.stack([over_cells(theory.cluster_optima(s.fixed_problem)) for s in instances])
         biases = [theory.bias(s).optimum.mean() for s in instances]
         measured = relative(models.sel(penalty=penalty, drop=True), optima)
         parts.append(xr.Dataset({"bias": measured, "predicted": ("seed", biases)}))
     data = xr.concat(parts, xr.DataArray(grid["penalty"], dims="penalty", name="penalty"))
     at_infinity = [
-        distance(theory.large_penalty_limit(s), over_cells(theory.cluster_optima(s.problem)))
+        distance(theory.large_penalty_limit(s), over_cells(theory.cluster_optima(s.fixed_problem)))
         for s in (build(None, i, ch5.PENALTY.value, 0.0, ch5.SPREAD.value) for i in draws)
     ]
     data["at_infinity"] = ("seed", at_infinity)
@@ -141,17 +141,17 @@ def bounds(draws: Sequence[int], effort: Effort) -> xr.Dataset:
     grid = {"draw": list(draws), "penalty": list(BOUNDED.value), "tau": list(MIXING.values())}
     result = servers("bounds", effort, PATH.value, **grid, spread=list(SPREADS.value))
     models = result["server_trajectory"]
-    apart = ((models.isel(tau=0) - models.isel(tau=1)) ** 2).sum("parameter")
+    squared_distance = ((models.isel(tau=0) - models.isel(tau=1)) ** 2).sum("parameter")
     eta = [
         [
             theory.cluster_distance(
-                theory.cluster_optima(build(None, i, ch5.PENALTY.value, 0.0, spread).problem)
+                theory.cluster_optima(build(None, i, ch5.PENALTY.value, 0.0, spread).fixed_problem)
             )
             for i in draws
         ]
         for spread in SPREADS.value
     ]
-    data = xr.Dataset({"left": apart.drop_vars("tau", errors="ignore")})
+    data = xr.Dataset({"left": squared_distance.drop_vars("tau", errors="ignore")})
     return data.assign(eta=(("spread", "seed"), eta)).assign_attrs(result.attrs)
 
 
@@ -164,7 +164,7 @@ def study(effort: Effort) -> Studies:
     }
 
 
-# --------------------------------------------------------------------------- what is read
+# --------------------------------------------------------------------------- readings
 
 
 def decay(data: xr.Dataset, name: str, part: int) -> np.ndarray:
@@ -227,10 +227,10 @@ bias_met = at_penalties(
 
 def sides(data: xr.Dataset, at: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``[S, T, cells]`` and ``[S]`` of draws, and ``[T]`` by which their η bounds them."""
-    one = data.sel(at)
-    left = one["left"].stack(cell=("server", "cluster")).transpose("seed", "round", "cell")
+    at_point = data.sel(at)
+    left = at_point["left"].stack(cell=("server", "cluster")).transpose("seed", "round", "cell")
     factor = theory.inter_cluster_bound(ch5.MIXED.value, data.sizes["round"], 1.0)
-    return left.values, one["eta"].values, factor
+    return left.values, at_point["eta"].values, factor
 
 
 def ratio(data: xr.Dataset, at: dict) -> np.ndarray:
@@ -243,7 +243,8 @@ def violated(window: slice) -> Measure:
     """The largest ratio of the two sides within some iterations."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, result = studies["bounds"], {}
+        data = studies["bounds"]
+        result = {}
         for spread in data["spread"].values.tolist():
             for penalty in data["penalty"].values.tolist():
                 left, eta, factor = sides(data, {"spread": spread, "penalty": penalty})
@@ -261,7 +262,8 @@ def violated(window: slice) -> Measure:
     return measure
 
 
-ever, at_last = violated(slice(None)), violated(slice(-1, None))
+ever = violated(slice(None))
+at_last = violated(slice(-1, None))
 
 
 # --------------------------------------------------------------------------- the figure
@@ -285,12 +287,14 @@ def plot(studies: Studies) -> Picture:
         color = {"color": ch5.LOOKS[name]["color"]}
         at_rest = decibels(samples(data, name, "level").mean())
         picture.theory(level, at_rest, "predicted", **color)
-        start, factor = samples(data, name, "distance"), samples(data, name, "rate")
+        start = samples(data, name, "distance")
+        factor = samples(data, name, "rate")
         middle = len(rounds) // 2
         fall = factor[:, None] ** (2.0 * (rounds - rounds[middle]))
         predicted = decibels((start[:, middle, None] * fall).mean(0))
-        text, shown = f"predicted: factor {factor.mean():.3f}", slice(middle // 2, None)
-        picture.predicted_curve(rate, rounds[shown], predicted[shown], text, **color)
+        text = f"predicted: factor {factor.mean():.3f}"
+        late_part = slice(middle // 2, None)
+        picture.predicted_curve(rate, rounds[late_part], predicted[late_part], text, **color)
     limits = studies["limits"]
     plotting.trade_off(limits, "penalty", "bias", ax=limit)
     picture.recolor(limit, {str(limit.lines[0].get_label()): ch5.LOOKS[ch5.PGFL_0]})
@@ -300,12 +304,12 @@ def plot(studies: Studies) -> Picture:
     at_infinity = decibels(float(limits["at_infinity"].mean()))
     picture.theory(limit, at_infinity, "predicted, rho → ∞", linestyle="--")
     limit.set_xlabel("penalty rho")
-    both = studies["bounds"]
-    cases = [(s, p) for s in both["spread"].values for p in both["penalty"].values]
+    bound_curves = studies["bounds"]
+    cases = [(s, p) for s in bound_curves["spread"].values for p in bound_curves["penalty"].values]
     for (spread, penalty), look in zip(cases, plotting.LOOKS, strict=False):
-        result = ratio(both, {"spread": spread, "penalty": penalty})
+        result = ratio(bound_curves, {"spread": spread, "penalty": penalty})
         text = f"gamma ±{spread:g}, rho = {penalty:g}"
-        bound.plot(both["round"].values, result, label=text, **look | ch5.BARE)
+        bound.plot(bound_curves["round"].values, result, label=text, **look | ch5.BARE)
     picture.theory(bound, 1.0, "bound", unit="")
     bound.set_yscale("log")
     bound.set_xlabel("iteration")

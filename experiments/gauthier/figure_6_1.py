@@ -16,7 +16,7 @@ from experiments.measures import joined, scenario_key
 from fljax import plotting, statistics
 from fljax.algorithms import NetworkedADMM
 from fljax.problems import Tasks
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 from fljax.theory import pgfl as theory
 
 NFL = ch6.NFL
@@ -27,13 +27,13 @@ IN_TOUCH = ch6.AMONG_JOINED.name
 def study(effort: Effort) -> Studies:
     methods = {NFL: NetworkedADMM(ch6.PENALTY.value)}
     methods |= dict(ch6.fixed(tau) for tau in ch6.FIXED.value)
-    kept = (ch6.NMSD, ch6.PRINTED, IN_TOUCH, ch6.ALONE.name, ch6.ALONE_DEVIATION.name)
-    return ch6.parted(ch6.study("study", methods, effort), *kept) | {"levels": levels(effort)}
+    stored = (ch6.NMSD, ch6.PRINTED, IN_TOUCH, ch6.ALONE.name, ch6.ALONE_DEVIATION.name)
+    return ch6.parted(ch6.study("study", methods, effort), *stored) | {"levels": levels(effort)}
 
 
 def levels(effort: Effort) -> xr.Dataset:
-    """The NMSD of the minimizers that ADMM comes to, of each seed: of one model for all, and
-    without inter-cluster learning of one for each part of a cluster that hangs together.
+    """The NMSD of ADMM's limits, by seed: one model for all, and without inter-cluster learning one
+    for each connected part of a cluster.
     """
     where = {"world": [*ch6.WORLDS], "algorithm": [NFL, ALONE], "seed": range(effort.seeds)}
     numbers = [
@@ -47,12 +47,13 @@ BUILD = jax.jit(ch6.scenario)
 
 
 def at_rest(seed: int, world: ch6.World) -> tuple[float, float]:
-    """Of everybody's minimizer, and of those of the parts."""
+    """The deviation of all clients' common minimizer, and of the minimizers of connected parts."""
     simulation = BUILD(scenario_key(seed), ch6.fixed(0.0)[1], world)
-    problem, cluster = simulation.problem, np.asarray(simulation.problem.tasks.cluster)
+    problem = simulation.problem
+    cluster = np.asarray(simulation.problem.tasks.cluster)
     low, high = simulation.network.edges.T
-    own = cluster[low] == cluster[high]
-    links = sparse.coo_array((own[own], (low[own], high[own])), (len(cluster),) * 2)
+    same = cluster[low] == cluster[high]
+    links = sparse.coo_array((same[same], (low[same], high[same])), (len(cluster),) * 2)
     parts = csgraph.connected_components(links, directed=False)[1]
     truth = np.asarray(problem.tasks.truth)[cluster]
 
@@ -65,7 +66,7 @@ def at_rest(seed: int, world: ch6.World) -> tuple[float, float]:
 
 
 def by_parameter(studies: Studies) -> xr.Dataset:
-    """The error in the steady state against the fixed parameter, of whom it is the error."""
+    """The steady-state error against the fixed parameter, by group of clients."""
 
     def part(of: str, world: str, metric: str) -> xr.Dataset:
         result = ch6.late(studies[world]).sel(algorithm=NAMES)
@@ -113,7 +114,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def carried(studies: Studies) -> str:
-    """What the clients without a neighbor of their cluster do to the error at τ = 0."""
+    """A note: the part of isolated clients in the error at τ = 0."""
     at = ch6.late(studies["a"]).sel(algorithm=ALONE).mean()
     share = float(at[ch6.ALONE.name])
     error = float(at[ch6.ALONE_DEVIATION.name] / at[ch6.NMSD])
@@ -187,7 +188,7 @@ CLAIMS = [
     ),
 ]
 
-#: What the claims of the same names compare, for the median run.
+#: The pairs that claims of the same names compare, for the median run.
 PAIRS = {
     "one-model-is-not-enough": [(NFL, other) for other in NAMES],
     "inter-cluster-learning-helps": [(ALONE, LEAST)],

@@ -20,7 +20,7 @@ from experiments.gauthier import chapter6 as ch6
 from experiments.measures import estimate, gap, joined, last, last_part, samples, two
 from fljax import plotting, statistics
 from fljax.algorithms import NPFLRL, DeterministicPolicyGradient
-from fljax.algorithms.base import Algorithm
+from fljax.algorithms.algorithm import Algorithm
 
 RATES = Setting(
     "other delta_DPG",
@@ -51,19 +51,19 @@ KEPT = (
 
 def study(effort: Effort) -> Studies:
     methods = dict([ch6.fixed(ch6.START.value)]) | ch6.learned()
-    one, batch = CAPS.value
-    capped = ch6.gradient(cap=one), ch6.gradient(ch6.EPOCHS.value, batch)
+    single, batch = CAPS.value
+    capped = ch6.gradient(cap=single), ch6.gradient(ch6.EPOCHS.value, batch)
     methods |= dict(zip(CAPPED, capped, strict=True))
-    both = ch6.parted(ch6.study("study", methods, effort), *KEPT)
+    worlds = ch6.parted(ch6.study("study", methods, effort), *KEPT)
     free = dict(zip(FREE, ch6.learned(clip=False).values(), strict=True))
     drawn = {ch6.DRAWN: ch6.WORLDS[ch6.DRAWN]}
     unclipped = ch6.study("unclipped", free, effort, drawn).sel(world=ch6.DRAWN, drop=True)
     return {
-        "a": both["a"].sel(algorithm=[FIXED, *LEARNED]),
+        "a": worlds["a"].sel(algorithm=[FIXED, *LEARNED]),
         "b": unclipped[[ch6.NMSD, ch6.PRINTED, "diverged"]],
-        "c": both["a"].sel(algorithm=CAPPED),
+        "c": worlds["a"].sel(algorithm=CAPPED),
         "d": rates(effort),
-        "joined": both["joined"],
+        "joined": worlds["joined"],
         "map": over_map(effort),
         "cost": cost(),
     }
@@ -71,7 +71,8 @@ def study(effort: Effort) -> Studies:
 
 def rates(effort: Effort) -> xr.Dataset:
     """NPFL-RL (DPG) at other rates, with and without a cap, at the last iteration."""
-    values, caps = effort.thin(RATES.value), [INFINITE, CAPS.value[0]]
+    values = effort.thin(RATES.value)
+    caps = [INFINITE, CAPS.value[0]]
 
     def at(rate: float, cap: float) -> NPFLRL:
         policy = DeterministicPolicyGradient(rate, cap)
@@ -80,9 +81,9 @@ def rates(effort: Effort) -> xr.Dataset:
     methods = {f"{rate:g}, {cap:g}": at(rate, cap) for rate in values for cap in caps}
     drawn = {ch6.DRAWN: ch6.WORLDS[ch6.DRAWN]}
     results = last(ch6.study("rates", methods, effort, drawn)).sel(world=ch6.DRAWN, drop=True)
-    apart = _unfolded(results, "algorithm", {"rate": values, "cap": caps})
-    apart["rate"].attrs["long_name"] = "rate δ of NPFL-RL (DPG)"
-    return apart
+    unfolded = _unfolded(results, "algorithm", {"rate": values, "cap": caps})
+    unfolded["rate"].attrs["long_name"] = "rate δ of NPFL-RL (DPG)"
+    return unfolded
 
 
 def over_map(effort: Effort) -> xr.Dataset:
@@ -104,12 +105,12 @@ def over_map(effort: Effort) -> xr.Dataset:
     return _unfolded(results.mean("round", keep_attrs=True), "world", axes)
 
 
-def _unfolded(found: xr.Dataset, axis: str, axes: dict[str, Sequence[Any]]) -> xr.Dataset:
+def _unfolded(results: xr.Dataset, axis: str, axes: dict[str, Sequence[Any]]) -> xr.Dataset:
     """The errors with the axes whose product one axis lists, the last varying fastest."""
-    kept = found[[ch6.NMSD, "diverged"]].drop_vars(axis)
+    stored = results[[ch6.NMSD, "diverged"]].drop_vars(axis)
     product = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
     index = xr.Coordinates.from_pandas_multiindex(product, axis)
-    return kept.assign_coords(index).unstack(axis)
+    return stored.assign_coords(index).unstack(axis)
 
 
 # --------------------------------------------------------------------------- cost
@@ -126,7 +127,7 @@ def cost() -> xr.Dataset:
 
 
 def multiplications(algorithm: Algorithm) -> int:
-    """In the products of one step of all clients, counted in its program."""
+    """The multiplications in one step of all clients, counted in its jaxpr."""
     simulation = ch6.scenario(jax.random.key(0), algorithm, ch6.WORLDS[ch6.DRAWN])
     now = fl.view(simulation)
     state = algorithm.init(now.problem, now.network)
@@ -134,7 +135,7 @@ def multiplications(algorithm: Algorithm) -> int:
 
 
 def _in_products(program: Any) -> int:
-    """What a loop multiplies counts as often as it runs."""
+    """The multiplications of a jaxpr's products; a loop's count once for each iteration."""
     total = 0
     for line in program.eqns:
         if line.primitive.name == "dot_general":
@@ -150,7 +151,9 @@ def _in_products(program: Any) -> int:
 
 
 def plot(studies: Studies) -> Picture:
-    source, variant, few = studies["a"], studies["joined"], studies["map"].sizes["seed"]
+    source = studies["a"]
+    variant = studies["joined"]
+    few = studies["map"].sizes["seed"]
     drawing, axes = picture.panels(
         [
             *("source's rates, τ clipped (ours)", "nothing keeps τ in [0, 1]"),
@@ -186,7 +189,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def draw_rates(studies: Studies, ax: Axes) -> None:
-    """DPG at other rates beside the levels of the fixed parameter and of SAC."""
+    """DPG at other rates, with the levels of the fixed parameter and of SAC."""
     hidden = dict.fromkeys(studies["d"]["cap"].values, "_")
     plotting.trade_off(studies["d"], "rate", ch6.NMSD, "cap", ax, labels=hidden, legend=False)
     caps = studies["d"]["cap"].values
@@ -200,8 +203,8 @@ def draw_rates(studies: Studies, ax: Axes) -> None:
         level = statistics.decibels(samples(last(studies["a"]), name, ch6.NMSD).mean())
         look: dict[str, Any] = ch6.LOOKS[name] | {"marker": ""}
         ax.axhline(level, **look)
-        place = {"ha": "left", "va": "top", "fontsize": 6.5, "color": look["color"]}
-        ax.annotate(short, (0.02, level), xycoords=("axes fraction", "data"), **place)
+        text_style = {"ha": "left", "va": "top", "fontsize": 6.5, "color": look["color"]}
+        ax.annotate(short, (0.02, level), xycoords=("axes fraction", "data"), **text_style)
 
 
 def gains(data: xr.Dataset, ax: Axes) -> None:
@@ -220,18 +223,18 @@ def gains(data: xr.Dataset, ax: Axes) -> None:
 def gain_map(studies: Studies, name: str, touch: int) -> xr.DataArray:
     """By how many dB a policy ends better than the fixed parameter, over the map."""
     means = statistics.summary(studies["map"].sel(joined=touch, drop=True), ch6.NMSD)["mean"]
-    apart = statistics.decibels(means.sel(algorithm=FIXED) / means.sel(algorithm=name))
-    return apart.transpose("strength", "size")
+    gain = statistics.decibels(means.sel(algorithm=FIXED) / means.sel(algorithm=name))
+    return gain.transpose("strength", "size")
 
 
-def heat(ax: Axes, found: xr.DataArray) -> Any:
+def heat(ax: Axes, values: xr.DataArray) -> Any:
     """A map with its numbers, zero in white."""
-    colors = ax.imshow(found, cmap="RdBu", vmin=-3, vmax=3, aspect="auto", origin="lower")
-    for (row, column), value in np.ndenumerate(found.values):
+    colors = ax.imshow(values, cmap="RdBu", vmin=-3, vmax=3, aspect="auto", origin="lower")
+    for (row, column), value in np.ndenumerate(values.values):
         ink = "white" if abs(value) > 2 else "black"
         ax.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=ink)
-    ax.set_xticks(range(found.sizes["size"]), [f"{v:g}" for v in found["size"].values])
-    ax.set_yticks(range(found.sizes["strength"]), [f"{v:g}" for v in found["strength"].values])
+    ax.set_xticks(range(values.sizes["size"]), [f"{v:g}" for v in values["size"].values])
+    ax.set_yticks(range(values.sizes["strength"]), [f"{v:g}" for v in values["strength"].values])
     ax.grid(False)
     ax.set(xlabel="|w₀|²", ylabel="λ")
     return colors
@@ -286,16 +289,16 @@ def uncapped(studies: Studies) -> dict[str, Estimate]:
 
 
 def least_gain(name: str, touch: int = 1, above: float = 0.0) -> Measure:
-    """By how much a policy ends better than the fixed parameter where it does so least, on one map
-    where lambda is at least so large.
+    """The least gain of a policy over the fixed parameter on one map, for sufficiently large
+    lambda.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         part = studies["map"].sel(joined=touch, strength=slice(above, None))
         result = part.drop_vars("joined").stack(cell=("strength", "size"))
         fixed, learned = (
-            statistics.keep_finite(result, ch6.NMSD).sel(algorithm=one).transpose("seed", "cell")
-            for one in (FIXED, name)
+            statistics.keep_finite(result, ch6.NMSD).sel(algorithm=method).transpose("seed", "cell")
+            for method in (FIXED, name)
         )
         least = estimate(
             lambda a, b: statistics.decibels(a / b).min(axis=1), fixed.values, learned.values
@@ -306,15 +309,16 @@ def least_gain(name: str, touch: int = 1, above: float = 0.0) -> Measure:
 
 
 def cost_of_epochs(studies: Studies) -> dict[str, Estimate]:
-    """What several epochs add to an iteration without any, over what as many times one adds."""
-    result, cases = studies["cost"]["multiplications"].astype(float), {}
+    """The cost that epochs add to an iteration, over that of one epoch times their number."""
+    result = studies["cost"]["multiplications"].astype(float)
+    cases = {}
     for policy in result["policy"].values:
         by_epochs = result.sel(policy=policy)
-        one = float(by_epochs.sel(epochs=2) - by_epochs.sel(epochs=1))
-        rest = float(by_epochs.sel(epochs=1)) - one
+        epoch = float(by_epochs.sel(epochs=2) - by_epochs.sel(epochs=1))
+        rest = float(by_epochs.sel(epochs=1)) - epoch
         for epochs in EPOCHS.value:
             added = float(by_epochs.sel(epochs=epochs)) - rest
-            cases[f"{policy}, {epochs} epochs"] = Estimate.exact(added / (epochs * one), unit="")
+            cases[f"{policy}, {epochs} epochs"] = Estimate.exact(added / (epochs * epoch), unit="")
     return cases
 
 
@@ -358,7 +362,7 @@ def worst_cell(studies: Studies, name: str) -> str:
 
 
 def lonely(studies: Studies) -> str:
-    """What the policies make of the clients without a neighbor of their cluster."""
+    """A note: the policies' effect on clients without a neighbor of their cluster."""
     together = ch6.late(joined(studies["a"], studies["c"])).mean(("seed", "round"))
     capped = CAPPED[0]
 
@@ -369,23 +373,23 @@ def lonely(studies: Studies) -> str:
     share = float(together.sel(algorithm=FIXED)[ch6.ALONE.name])
     tau = [of(name, ch6.ALONE_PARAMETER.name) for name in (ch6.DPG, ch6.SAC, capped)]
     error = [of(name, ch6.ALONE_DEVIATION.name) for name in (ch6.DPG, ch6.SAC, capped, FIXED)]
-    others = ch6.gap(studies["a"], FIXED, ch6.DPG, ch6.AMONG_JOINED.name).value
+    lead = ch6.gap(studies["a"], FIXED, ch6.DPG, ch6.AMONG_JOINED.name).value
     return (
         f"The {100 * share:.0f} % of clients without a neighbor of their cluster need a τ close "
         "to 0, where the derivative is steepest: an uncapped step of DPG jumps across, and where τ "
         f"is large the derivative is too flat to return. They end at a mean of {tau[0]:.2f} under "
         f"DPG, {tau[1]:.2f} under SAC and {tau[2]:.2f} under capped DPG, with an NMSD of "
         f"{error[0]:.3f}, {error[1]:.3f} and {error[2]:.3f} ({error[3]:.3f} at τ = "
-        f"{ch6.START.value:g}). For the other clients NPFL-RL (DPG) ends {others:.1f} dB better "
+        f"{ch6.START.value:g}). For the other clients NPFL-RL (DPG) ends {lead:.1f} dB better "
         "than the fixed parameter."
     )
 
 
 def capped_batch(studies: Studies) -> str:
-    ahead = ch6.gap(studies["c"], *CAPPED).value
+    gap = ch6.gap(studies["c"], *CAPPED).value
     return (
         "By little, if at all: both stop far from their best for clients alone in their cluster. "
-        f"With capped steps the batch variant is {ahead:.1f} dB ahead."
+        f"With capped steps the batch variant is {gap:.1f} dB ahead."
     )
 
 
@@ -591,7 +595,7 @@ CLAIMS = [
 ]
 
 OVER_FIXED = [(FIXED, name) for name in LEARNED]
-#: What the claims of the same names compare and when, for the median run.
+#: The pairs and rounds that claims of the same names compare, for the median run.
 PAIRS = {
     "starts-faster": (OVER_FIXED, ch6.early_median_gap),
     "ends-better": (OVER_FIXED, ch6.median_gap),

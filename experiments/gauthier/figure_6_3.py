@@ -27,7 +27,7 @@ CHOSEN = Setting(
 )
 ZERO = ch6.START.value / 2
 QUARTER = 0.25
-#: A change of a parameter between two records that is no step but a jump.
+#: A larger change of a parameter between two records counts as a jump.
 JUMP = 0.5
 
 CAPPED = f"{ch6.DPG}, capped"
@@ -42,7 +42,7 @@ PLACES = {ch6.BETWEEN: "middle cluster", ch6.OUTER: "outer clusters"}
 #: How the curves of clients look: too many for markers.
 LOOKS: list[dict[str, Any]] = [look | {"marker": ""} for look in plotting.LOOKS]
 
-#: The trajectories that are stored, of which clients.
+#: The stored trajectories, named by their clients.
 KEPT = (*NAMES, *PLACES, ch6.BY_DATA.name)
 
 
@@ -53,7 +53,8 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    drawn, variant = studies["a"], studies["joined"]
+    drawn = studies["a"]
+    variant = studies["joined"]
     few = drawn.sizes["seed"]
     drawing, axes = picture.panels(
         [
@@ -145,7 +146,7 @@ def in_median(
 
 
 def at(rounds: int) -> int:
-    """Where a round is in what is recorded."""
+    """The index of a round among the records."""
     return rounds // ch6.RECORD_EVERY - 1
 
 
@@ -158,7 +159,7 @@ def late_level(mean: np.ndarray) -> np.ndarray:
 
 
 def decline(mean: np.ndarray) -> np.ndarray:
-    """What part of its peak the mean trajectory loses until the end."""
+    """The part of its peak that the mean trajectory loses until the end."""
     return 1 - late_level(mean) / mean.max(1)
 
 
@@ -170,18 +171,18 @@ def straightness(mean: np.ndarray) -> np.ndarray:
     return (part @ line) ** 2 / np.sum(part**2, 1) / (line @ line)
 
 
-def falls(each: np.ndarray) -> np.ndarray:
-    return decline(each) > QUARTER
+def falls(parameters: np.ndarray) -> np.ndarray:
+    return decline(parameters) > QUARTER
 
 
-def ends_at_zero(each: np.ndarray) -> np.ndarray:
-    return late_level(each) < ZERO
+def ends_at_zero(parameters: np.ndarray) -> np.ndarray:
+    return late_level(parameters) < ZERO
 
 
 def most(
     metric: str, what: Callable[[np.ndarray], np.ndarray], *methods: str, panel: str = "a"
 ) -> Measure:
-    """In how many per cent of the runs a client's trajectory, ``[S, rounds]``, does so."""
+    """The percentage of runs in which a client's trajectory, ``[S, rounds]``, has a property."""
     return lambda studies: {
         method: share(what(samples(studies[panel], method, metric))) for method in methods or SHOWN
     }
@@ -221,47 +222,47 @@ def by_rank(panel: str) -> Measure:
 
 
 def compared(
-    one: str,
+    first: str,
     word: str,
-    other: str,
+    second: str,
     measure: Callable[[np.ndarray, np.ndarray], Estimate],
     panel: str = "a",
 ) -> Measure:
     """A measure of the trajectories of two methods, for each client."""
     return lambda studies: {
-        f"{name}, {one} {word} {other}": measure(*two(studies[panel], one, other, metric))
+        f"{name}, {first} {word} {second}": measure(*two(studies[panel], first, second, metric))
         for metric, name in NAMES.items()
     }
 
 
-def rougher(one: str, other: str, panel: str = "a") -> Measure:
+def rougher(first: str, second: str, panel: str = "a") -> Measure:
     """By how many dB the trajectories of one method are rougher."""
-    return compared(one, "over", other, ch6.rougher, panel)
+    return compared(first, "over", second, ch6.rougher, panel)
 
 
-def mostly_rougher(one: str, other: str, panel: str = "a") -> Measure:
+def mostly_rougher(first: str, second: str, panel: str = "a") -> Measure:
     """In how many per cent of the runs the first method's trajectory is the rougher."""
     rough = ch6.roughness
-    return compared(one, "over", other, lambda a, b: share(rough(a) > rough(b)), panel)
+    return compared(first, "over", second, lambda a, b: share(rough(a) > rough(b)), panel)
 
 
-def moved(each: np.ndarray) -> np.ndarray:
+def moved(parameters: np.ndarray) -> np.ndarray:
     """How far each seed's parameter is from its start after the early iterations."""
-    return np.abs(each[:, at(ch6.EARLY.value)] - ch6.START.value)
+    return np.abs(parameters[:, at(ch6.EARLY.value)] - ch6.START.value)
 
 
-def quicker(one: str, other: str, panel: str = "a") -> Measure:
+def quicker(ours: str, theirs: str, panel: str = "a") -> Measure:
     """By how much more the parameters of one method have moved after the early iterations."""
 
     def measure(first: np.ndarray, second: np.ndarray) -> Estimate:
         return estimate(lambda a, b: a - b, moved(first), moved(second), unit="")
 
-    return compared(one, "beyond", other, measure, panel)
+    return compared(ours, "beyond", theirs, measure, panel)
 
 
-def mostly_quicker(one: str, other: str, panel: str = "a") -> Measure:
+def mostly_quicker(first: str, second: str, panel: str = "a") -> Measure:
     """In how many per cent of the runs the first method's parameter has moved farther."""
-    return compared(one, "beyond", other, lambda a, b: share(moved(a) > moved(b)), panel)
+    return compared(first, "beyond", second, lambda a, b: share(moved(a) > moved(b)), panel)
 
 
 AROUND = Meaning((-INFINITE, ZERO), f"“around 0”: below half of the initial {ch6.START.value:g}")
@@ -276,7 +277,8 @@ PLACE_NOTE = (
 
 def jumps(studies: Studies) -> str:
     """In how many runs a parameter of DPG jumps."""
-    result, before = [], []
+    result = []
+    before = []
     for metric in NAMES:
         runs = samples(studies["a"], ch6.DPG, metric)
         steps = np.diff(runs, axis=1)
@@ -321,18 +323,18 @@ def of_each(
     window: Window = lambda data: data,
     single: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[Claim]:
-    """A sentence about one client's trajectory, apart for the policies: of the median over runs in
-    either world, and where it can be told of a ``single`` run, in how many where all are joined.
+    """Claims about one client's trajectory, separately for the policies: on the median over runs in
+    either world and, if it applies to a ``single`` run, on the share of runs with joined clients.
     """
     claims = []
     for short, method in (("SAC", ch6.SAC), ("DPG", ch6.DPG)):
-        said = f"{text}, under {short}"
+        sentence = f"{text}, under {short}"
         ours = {ch6.DRAWN: MEDIAN, ch6.JOINED: f"{MEDIAN}; {ch6.CONDITION}"}
         for panel, world, end in (("a", ch6.DRAWN, ""), ("joined", ch6.JOINED, "-if-joined")):
             claims.append(
                 Claim(
                     f"{name}-in-the-median-{short.lower()}{end}",
-                    said,
+                    sentence,
                     "section 6.3",
                     in_median(panel, metric, statistic, method, window),
                     accept,
@@ -348,7 +350,7 @@ def of_each(
             claims.append(
                 Claim(
                     f"{name}-in-most-runs-{short.lower()}-if-joined",
-                    said,
+                    sentence,
                     "section 6.3",
                     most(metric, single, method, panel="joined"),
                     *MOST.when(convention),
@@ -556,7 +558,7 @@ FIGURE = Figure(
             (0, INFINITE),
             f"after {ch6.EARLY.value} iterations",
             ch6.early,
-            lambda each: early_change(each) > 0,
+            lambda parameters: early_change(parameters) > 0,
         ),
         *of_each(
             "little-data-rises-linearly",
@@ -584,7 +586,7 @@ FIGURE = Figure(
             (-INFINITE, 0),
             f"after {ch6.EARLY.value} iterations",
             ch6.early,
-            lambda each: early_change(each) < 0,
+            lambda parameters: early_change(parameters) < 0,
         ),
         *of_each(
             "much-data-ends-at-zero",
@@ -603,7 +605,7 @@ FIGURE = Figure(
             (0, INFINITE),
             f"after {ch6.EARLY.value} iterations",
             ch6.early,
-            lambda each: early_change(each) > 0,
+            lambda parameters: early_change(parameters) > 0,
         ),
         *of_each(
             "moderate-data-ends-at-zero",

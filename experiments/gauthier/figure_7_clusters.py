@@ -1,6 +1,6 @@
 """Gauthier 2024, chapter 7: the clusters of PGFL and NPFL discovered, and followed as they change.
 
-The source leaves it as future work (line 1787) and has no figure of it. Settings are those of its
+The source leaves it as future work (line 1787) and has no figure of it. Settings are taken from its
 chapters 5 and 6, from the modules of their figures.
 """
 
@@ -24,7 +24,7 @@ from experiments.gauthier import chapter5 as ch5
 from experiments.gauthier import chapter6 as ch6
 from experiments.measures import estimate, last_rounds, samples
 from fljax import plotting, statistics
-from fljax._module import replace, static
+from fljax._core.module import replace, static
 from fljax.algorithms import (
     GFL,
     NPFL,
@@ -38,10 +38,10 @@ from fljax.algorithms import (
     PGFLByLoss,
 )
 from fljax.algorithms.peers.npfl_discovery import NEEDS, Choosing
-from fljax.clustering import adjusted_rand
-from fljax.metrics import Metric, Snapshot
+from fljax.algorithms.round import Round
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import Problem, factorize, prox
-from fljax.rounds import Round
+from fljax.problems.clustering import adjusted_rand
 
 # --------------------------------------------------------------------------- settings
 
@@ -53,7 +53,8 @@ SPREADS = Setting(
 OFFSETS = Setting(
     "offsets delta_q, NPFL", (0.15, 0.5, 1.0), "uniform on ±; 0.5 is the source's (section 6.3)"
 )
-SPREAD, OFFSET = 0.5, ch6.OFFSETS.value[1]
+SPREAD = 0.5
+OFFSET = ch6.OFFSETS.value[1]
 ROUNDS = Setting("iterations, PGFL", 100, "all clients take part: by 60 nothing moves any more")
 WARMUP = Setting(
     "iterations of one model, PGFL", 30, "GFL has settled by then; figure 5.1 (a) shows it"
@@ -90,23 +91,29 @@ EVERY = Setting(
 
 ending = last_rounds(ENDING.value)
 
-KNOWN, ALIKE, ALONE = "known", "one cluster", "alone"
-LOSS, GRADIENT = "by loss", "by gradient"
-SAC, DPG = "by parameters (SAC)", "by parameters (DPG)"
+KNOWN = "known"
+ALIKE = "one cluster"
+ALONE = "alone"
+LOSS = "by loss"
+GRADIENT = "by gradient"
+SAC = "by parameters (SAC)"
+DPG = "by parameters (DPG)"
 SPLIT = "by parameters (DPG), classified"
-TOLD, UNTOLD = "known, told of the change", "known, not told"
-PGFL_WAYS, WAYS = (LOSS, GRADIENT), (LOSS, GRADIENT, SAC, DPG, SPLIT)
+TOLD = "known, told of the change"
+UNTOLD = "known, not told"
+PGFL_WAYS = (LOSS, GRADIENT)
+WAYS = (LOSS, GRADIENT, SAC, DPG, SPLIT)
 
 # --------------------------------------------------------------------------- methods
 
 
 @fl.module
-class Known(Choosing):
-    """NPFL that is told the clusters anew in every round."""
+class TrueClusters(Choosing):
+    """NPFL with the true clusters in every round."""
 
     needs = NEEDS
 
-    def misfit(self, problem: Problem, model: Array, known: Array) -> Array:
+    def misfit(self, problem: Problem, model: Array, means: Array) -> Array:
         return 1 - jax.nn.one_hot(problem.tasks.cluster, self.clusters, dtype=model.dtype)
 
 
@@ -115,12 +122,12 @@ class Changed(NamedTuple):
 
     model: Array  # [K, D]
     inner: Any
-    later: Any  # what it keeps of the data after the change
-    cluster: Array  # [K]  where clients are by now
+    later: Any  # state that follows from the data after the change
+    cluster: Array  # [K]  the clients' current clusters
 
 
 #: Fields of states that follow from the data.
-OF_DATA = ("factor", "spectrum")
+DATA_FIELDS = ("factor", "spectrum")
 
 
 @fl.module
@@ -155,8 +162,8 @@ class Changing(Algorithm):
     def init(self, problem: Problem, network: Any) -> Changed:
         first = self.inner.init(problem, network)
         second = self.inner.init(self.later, network)
-        kept = {name: getattr(second, name) for name in OF_DATA if hasattr(second, name)}
-        return Changed(first.model, first, kept, jnp.asarray(problem.tasks.cluster))
+        later = {name: getattr(second, name) for name in DATA_FIELDS if hasattr(second, name)}
+        return Changed(first.model, first, later, jnp.asarray(problem.tasks.cluster))
 
     def step(self, state: Changed, now: Round) -> Changed:
         changed = now.number >= self.change
@@ -190,7 +197,8 @@ def moved(key: Array, problem: Problem) -> Problem:
     """The data after a change: some clients observe the next cluster's model, with the features and
     the noise that they had.
     """
-    tasks, clients = problem.tasks, problem.clients
+    tasks = problem.tasks
+    clients = problem.clients
     count = round(MOVERS.value * clients)
     moving = jax.random.permutation(key, clients) < count
     cluster = jnp.where(moving, (tasks.cluster + 1) % tasks.clusters, tasks.cluster)
@@ -208,7 +216,7 @@ def moved(key: Array, problem: Problem) -> Problem:
 
 def served(scheduled: bool = False) -> dict[str, Algorithm]:
     """The methods on servers, with the two parameters of the source."""
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "clients_per_server": ch5.SCHEDULED.value if scheduled else None,
         "clusters": ch5.CLUSTERS.value,
         "warmup": (PRIVATE_WARMUP if scheduled else WARMUP).value,
@@ -216,28 +224,29 @@ def served(scheduled: bool = False) -> dict[str, Algorithm]:
     methods: dict[str, Algorithm] = {KNOWN: ch5.pgfl(0.0, scheduled)}
     penalty = ch5.PENALTY.value
     if not scheduled:
-        methods[LOSS] = PGFLByLoss(penalty, 0.0, **given)
-    methods[GRADIENT] = PGFLByGradient(penalty, 0.0, step_size=STEP.value, **given)
+        methods[LOSS] = PGFLByLoss(penalty, 0.0, **settings)
+    methods[GRADIENT] = PGFLByGradient(penalty, 0.0, step_size=STEP.value, **settings)
     return methods | {ALIKE: ch5.pgfl(0.0, scheduled, GFL)}
 
 
 def mixed() -> dict[str, Algorithm]:
-    """Those that know and find clusters, with inter-cluster learning."""
+    """The methods that know or find clusters, with inter-cluster learning."""
     inter_cluster = ch5.pgfl(ch5.MIXED.value).inter_cluster
     methods = {name: served()[name] for name in (KNOWN, *PGFL_WAYS)}
-    return {name: replace(one, inter_cluster=inter_cluster) for name, one in methods.items()}
+    return {name: replace(method, inter_cluster=inter_cluster) for name, method in methods.items()}
 
 
 def among_peers() -> dict[str, Algorithm]:
     """The methods on a graph."""
-    penalty, tau = ch6.PENALTY.value, TAU.value
-    given: dict[str, Any] = {"clusters": ch6.CLUSTERS.value, "warmup": PEERS_WARMUP.value}
+    penalty = ch6.PENALTY.value
+    tau = TAU.value
+    settings: dict[str, Any] = {"clusters": ch6.CLUSTERS.value, "warmup": PEERS_WARMUP.value}
     dpg = ch6.gradient().policy
     free, split = THRESHOLDS.value
     return {
         KNOWN: NPFL(penalty, tau),
-        LOSS: NPFLByLoss(penalty, tau, **given),
-        GRADIENT: NPFLByGradient(penalty, tau, step_size=STEP.value, **given),
+        LOSS: NPFLByLoss(penalty, tau, **settings),
+        GRADIENT: NPFLByGradient(penalty, tau, step_size=STEP.value, **settings),
         SAC: NPFLByParameters(penalty, ch6.probe().policy, ch6.START.value, threshold=free),
         DPG: NPFLByParameters(penalty, dpg, ch6.START.value, threshold=free),
         SPLIT: NPFLByParameters(penalty, dpg, ch6.START.value, threshold=split),
@@ -249,7 +258,7 @@ def among_peers() -> dict[str, Algorithm]:
 
 
 def _now(now: Snapshot) -> tuple[Any, Array]:
-    """The algorithm's own state, and where clients are by now."""
+    """The algorithm's own state, and the clients' current clusters."""
     if isinstance(now.state, Changed):
         return now.state.inner, now.state.cluster
     return now.state, jnp.asarray(now.problem.tasks.cluster)
@@ -265,20 +274,20 @@ def _deviation(now: Snapshot) -> Array:
 
 
 def _own(now: Snapshot) -> Array:
-    """That of each client's minimizer of its own objective."""
+    """The deviation of each client's minimizer of its own objective."""
     zero = jnp.zeros_like(now.model)
     factor = factorize(now.problem, zero[:, 0])
     return _deviation_of(now, prox(now.problem, factor, zero, zero))
 
 
 def _rand(now: Snapshot) -> Array:
-    """Zero of methods that look for no clusters."""
+    """The Rand index; zero for methods without clustering."""
     state, cluster = _now(now)
     return adjusted_rand(getattr(state, "cluster", jnp.zeros_like(cluster)), cluster)
 
 
 def _with_truth(now: Snapshot, data: Problem) -> Array:
-    """``[K]``: the cluster of least loss if the models behind the data were known."""
+    """``[K]``: the cluster of least loss under the true models."""
     truth = jnp.asarray(now.problem.tasks.truth)
     models = jnp.broadcast_to(truth[None], (len(now.model), *truth.shape))
     return jnp.argmin(jax.vmap(data.mean_loss, in_axes=1, out_axes=1)(models), axis=1)
@@ -296,7 +305,8 @@ def kappa(estimate: Array, truth: Array, among: Array) -> Array:
     def share(pairs: Array) -> Array:
         return jnp.sum(pairs & among) / jnp.sum(among)
 
-    ours, theirs = share(estimate), share(truth)
+    ours = share(estimate)
+    theirs = share(truth)
     by_chance = ours * theirs + (1 - ours) * (1 - theirs)
     return (share(estimate == truth) - by_chance) / (1 - by_chance)
 
@@ -314,8 +324,8 @@ def _rand_of_links(now: Snapshot) -> Array:
         return kappa(state.context.like, truth, among)
     if not hasattr(state, "known"):
         return jnp.zeros((), now.model.dtype)
-    _, told = _links(now, jnp.rint(state.said[:, -1]).astype(jnp.int32))
-    return kappa(told, truth, among)
+    _, estimated = _links(now, jnp.rint(state.said[:, -1]).astype(jnp.int32))
+    return kappa(estimated, truth, among)
 
 
 def _links_with_truth(now: Snapshot) -> Array:
@@ -340,9 +350,13 @@ def _told_apart(now: Snapshot) -> Array:
     return jnp.sum(pairs * larger) / jnp.sum(pairs)
 
 
-NMSD, OWN, RAND, CEILING, APART = "deviation", "own", "rand", "with_truth", "told_apart"
-DEVIATION = Metric(NMSD, _deviation, "NMSD", decibel=True, needs_tasks="truth")
-SINGLE = Metric(OWN, _own, "NMSD alone", decibel=True, needs_tasks="truth")
+NMSD = "deviation"
+OWN = "own"
+RAND = "rand"
+CEILING = "with_truth"
+APART = "told_apart"
+DEVIATION = Metric(NMSD, _deviation, "NMSD", decibel=True, needs={"tasks.truth"})
+SINGLE = Metric(OWN, _own, "NMSD alone", decibel=True, needs={"tasks.truth"})
 FOUND = Metric(RAND, _rand, "adjusted Rand index", decibel=False)
 LINKS = Metric(RAND, _rand_of_links, "adjusted Rand index of links", decibel=False)
 BOUND, LINK_BOUND = (
@@ -359,8 +373,8 @@ PEERS = (DEVIATION, SINGLE, LINKS, LINK_BOUND, LARGER)
 def on_servers(
     key: Array, algorithm: Algorithm, spread: Array | float, private: bool
 ) -> fl.Simulation:
-    given = {"private": private, "spread": spread, "metrics": SERVED}
-    return ch5.scenario(key, algorithm, **given)
+    settings = {"private": private, "spread": spread, "metrics": SERVED}
+    return ch5.scenario(key, algorithm, **settings)
 
 
 def on_graph(key: Array, algorithm: Algorithm, offset: Array) -> fl.Simulation:
@@ -369,7 +383,7 @@ def on_graph(key: Array, algorithm: Algorithm, offset: Array) -> fl.Simulation:
 
 
 @fl.module
-class Kept:
+class FrozenClusters:
     """An algorithm whose known clusters stay as they were."""
 
     inner: Any
@@ -381,11 +395,11 @@ def with_change(
     """The same scenario with clients that move in this round."""
 
     def changing(key: Array, algorithm: Any) -> fl.Simulation:
-        told = not isinstance(algorithm, Kept)
-        inner = algorithm if told else algorithm.inner
+        informed = not isinstance(algorithm, FrozenClusters)
+        inner = algorithm if informed else algorithm.inner
         simulation = build(key, inner)
-        later = moved(jax.random.fold_in(key, 1), simulation.problem)
-        return replace(simulation, algorithm=kind(inner, later, change, told))
+        later = moved(jax.random.fold_in(key, 1), simulation.fixed_problem)
+        return replace(simulation, algorithm=kind(inner, later, change, informed))
 
     changing.__qualname__ = f"with_change({build.__qualname__}, {change})"
     return changing
@@ -393,11 +407,12 @@ def with_change(
 
 def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, MOST.value)
-    spreads, offsets = effort.thin(SPREADS.value, 2), effort.thin(OFFSETS.value, 2)
+    spreads = effort.thin(SPREADS.value, 2)
+    offsets = effort.thin(OFFSETS.value, 2)
 
     def sweep(name: str, build: Any, rounds: int, every: int, **grid: Any) -> xr.Dataset:
-        given = {"rounds": rounds, "record_every": every, "seeds": seeds}
-        return effort.sweep(name, build, grid=grid, **given)
+        settings = {"rounds": rounds, "record_every": every, "seeds": seeds}
+        return effort.sweep(name, build, grid=grid, **settings)
 
     def public(key: Array, algorithm: Algorithm, spread: Array) -> fl.Simulation:
         return on_servers(key, algorithm, spread, False)
@@ -413,11 +428,11 @@ def study(effort: Effort) -> Studies:
 
     first, second = CHANGE.value
     third, fourth = CHANGING.value
-    told = {TOLD: served()[KNOWN], UNTOLD: Kept(served()[KNOWN])}
-    told |= {name: served()[name] for name in PGFL_WAYS}
-    given: dict[str, Any] = {"clusters": ch6.CLUSTERS.value, "warmup": 1}
-    known = Known(ch6.PENALTY.value, TAU.value, **given)
-    among = {TOLD: known, UNTOLD: Kept(known)}
+    methods = {TOLD: served()[KNOWN], UNTOLD: FrozenClusters(served()[KNOWN])}
+    methods |= {name: served()[name] for name in PGFL_WAYS}
+    settings: dict[str, Any] = {"clusters": ch6.CLUSTERS.value, "warmup": 1}
+    informed = TrueClusters(ch6.PENALTY.value, TAU.value, **settings)
+    among = {TOLD: informed, UNTOLD: FrozenClusters(informed)}
     among |= {name: among_peers()[name] for name in (LOSS, GRADIENT, DPG, SPLIT)}
     parts = {
         "servers": sweep("servers", public, ROUNDS.value, 2, algorithm=served(), spread=spreads),
@@ -427,7 +442,11 @@ def study(effort: Effort) -> Studies:
             "peers", on_graph, ch6.ROUNDS.value, 6, algorithm=among_peers(), offset=offsets
         ),
         "servers changing": sweep(
-            "servers-changing", with_change(of_servers, Changing, first), third, 2, algorithm=told
+            "servers-changing",
+            with_change(of_servers, Changing, first),
+            third,
+            2,
+            algorithm=methods,
         ),
         "peers changing": sweep(
             "peers-changing",
@@ -474,21 +493,22 @@ def drawn(ax: Axes, data: xr.Dataset, axis: str, metric: str, names: Sequence[st
 
 
 def level(ax: Axes, data: xr.Dataset, axis: str, metric: str) -> None:
-    """What is known of a run without looking for clusters: alone, or with the true models."""
+    """A reference level without clustering: learning alone, or with the true models."""
     at = data[axis].values
     reference, text = (OWN, "each client alone") if metric == NMSD else (CEILING, WITH_TRUTH)
     curve = data[reference].isel(algorithm=0).mean("seed").transpose(axis).values
-    shown = statistics.decibels(curve) if metric == NMSD else curve
-    picture.predicted_curve(ax, at, shown, text)
+    values = statistics.decibels(curve) if metric == NMSD else curve
+    picture.predicted_curve(ax, at, values, text)
 
 
 WITH_TRUTH = "least loss among the models behind the data"
 
 
-PGFL_ALL, PEERS_ALL = (KNOWN, *PGFL_WAYS, ALIKE), (KNOWN, *WAYS, ALIKE)
+PGFL_ALL = (KNOWN, *PGFL_WAYS, ALIKE)
+PEERS_ALL = (KNOWN, *WAYS, ALIKE)
 CLASSIFYING = (LOSS, GRADIENT, SPLIT)
 MOVING = (TOLD, UNTOLD, *PGFL_WAYS)
-#: Of each panel its title, study, axis, metric and methods.
+#: The title, study, axis, metric and methods of each panel.
 PANELS = (
     ("PGFL: clusters", "servers", "round", RAND, PGFL_WAYS),
     ("PGFL: error", "servers", "round", NMSD, PGFL_ALL),
@@ -565,10 +585,13 @@ def rand(*cases: Case, metric: str = RAND, share: float = 1) -> Measure:
 def more(*pairs: tuple[Case, Case]) -> Measure:
     """By how much the Rand index of the first of each pair is larger at the end."""
     return lambda studies: {
-        f"{_named(one)} minus {_named(other)}": estimate(
-            lambda a, b: a - b, read(studies, one, RAND), read(studies, other, RAND), unit=""
+        f"{_named(first)} minus {_named(second)}": estimate(
+            lambda a, b: a - b,
+            read(studies, first, RAND),
+            read(studies, second, RAND),
+            unit="",
         )
-        for one, other in pairs
+        for first, second in pairs
     }
 
 
@@ -585,14 +608,15 @@ def part_of_ceiling(*cases: Case) -> Measure:
 def regained(*cases: tuple[str, str, int]) -> Measure:
     """The Rand index at the end over that before the change."""
 
-    def one(studies: Studies, name: str, method: str, change: int) -> Estimate:
+    def ratio_after(studies: Studies, name: str, method: str, change: int) -> Estimate:
         data = studies[name]
         before = samples(data.sel(round=slice(change - ENDING.value, change - 1)), method, RAND)
         after = read(studies, (name, method, {}), RAND)
         return estimate(lambda a, b: a / b, after, before.mean(axis=1), unit="")
 
     return lambda studies: {
-        f"{method} ({name})": one(studies, name, method, change) for name, method, change in cases
+        f"{method} ({name})": ratio_after(studies, name, method, change)
+        for name, method, change in cases
     }
 
 
@@ -601,14 +625,14 @@ def at(name: str, method: str, where: float) -> Case:
     return name, method, {{"servers": "spread", "mixed": "spread", "peers": "offset"}[name]: where}
 
 
-def here(method: str) -> Case:
+def at_source(method: str) -> Case:
     """NPFL at the source's similarity."""
     return at("peers", method, OFFSET)
 
 
 def recovery(studies: Studies) -> str:
-    """How soon after the change the loss of clusters is made good for."""
-    said = []
+    """A note: the time until the clusters are recovered after the change."""
+    sentences = []
     for name, change, methods in (
         ("servers changing", CHANGE.value[0], PGFL_WAYS),
         ("peers changing", CHANGE.value[1], CLASSIFYING),
@@ -618,14 +642,15 @@ def recovery(studies: Studies) -> str:
         for method in methods:
             mean = data[RAND].sel(algorithm=method).mean("seed").values
             before = mean[(rounds < change) & (rounds >= change - ENDING.value)].mean()
-            later, curve = rounds[rounds >= change], mean[rounds >= change]
+            later = rounds[rounds >= change]
+            curve = mean[rounds >= change]
             good = np.flatnonzero(curve >= 0.9 * before)
             when = f"after {later[good[0]] - change} iterations" if len(good) else "not at all"
-            said.append(
+            sentences.append(
                 f"{method} in {name.split()[0]}: from {before:.2f} to {curve[0]:.2f}, "
                 f"nine tenths of it again {when}"
             )
-    return "; ".join(said) + "."
+    return "; ".join(sentences) + "."
 
 
 OURS: dict[str, Any] = {"source": "chapter 7 (its open question)", "ours": True}
@@ -652,7 +677,7 @@ FIGURE = Figure(
             "neighbors can be classified by the value of the inter-cluster learning parameter, "
             "without cluster information on them",
             "chapter 7",
-            rand(here(SAC), here(DPG), metric=APART, share=0.01),
+            rand(at_source(SAC), at_source(DPG), metric=APART, share=0.01),
             (50, INFINITE),
             "“classify ... according to the value”: of a neighbor of the client's own cluster and "
             "one of another the first has the larger value more often than not, per cent",
@@ -660,7 +685,7 @@ FIGURE = Figure(
         Claim(
             "parameters-classify",
             "a threshold of twice the initial value classifies links better than chance",
-            measure=rand(here(SPLIT)),
+            measure=rand(at_source(SPLIT)),
             accept=CHANCE.accept,
             convention=CHANCE.convention,
             **OURS,
@@ -669,7 +694,7 @@ FIGURE = Figure(
             "parameters-need-no-clusters",
             "with a parameter of each neighbor and no clusters NPFL-RL is as accurate as NPFL that "
             "knows them",
-            measure=above((here(SAC), here(KNOWN)), (here(DPG), here(KNOWN))),
+            measure=above((at_source(SAC), at_source(KNOWN)), (at_source(DPG), at_source(KNOWN))),
             accept=LITTLE.db.accept,
             convention=LITTLE.db.convention,
             **OURS,
@@ -678,7 +703,9 @@ FIGURE = Figure(
             "choice-classifies-better",
             "clusters chosen by loss or gradient agree better with the true ones than those read "
             "off the parameters",
-            measure=more((here(LOSS), here(SPLIT)), (here(GRADIENT), here(SPLIT))),
+            measure=more(
+                (at_source(LOSS), at_source(SPLIT)), (at_source(GRADIENT), at_source(SPLIT))
+            ),
             accept=BETTER.db.accept,
             convention="larger",
             **OURS,
@@ -686,7 +713,7 @@ FIGURE = Figure(
         Claim(
             "peers-reach-the-known",
             "NPFL by gradient is as accurate as NPFL that knows the clusters",
-            measure=above((here(GRADIENT), here(KNOWN))),
+            measure=above((at_source(GRADIENT), at_source(KNOWN))),
             accept=LITTLE.db.accept,
             convention=LITTLE.db.convention,
             **OURS,
@@ -694,7 +721,7 @@ FIGURE = Figure(
         Claim(
             "peers-beat-one-cluster",
             "every way of discovery is more accurate in NPFL than one cluster of all",
-            measure=above(*((here(ALIKE), here(way)) for way in WAYS)),
+            measure=above(*((at_source(ALIKE), at_source(way)) for way in WAYS)),
             accept=BETTER.db.accept,
             convention=BETTER.db.convention,
             **OURS,

@@ -1,8 +1,8 @@
 r"""Attackers on PAO-Fed and on PGFL, and robust forms of both: future work of Gauthier 2024.
 
-Attackers say something else than they learned. On PAO-Fed they are any clients, and what sharing
-fewer parameters does to the harm is asked; on PGFL they are all of one cluster, and what reaches
-the clusters that are clean.
+Attackers send messages other than their models. On PAO-Fed they are random clients, and the harm
+is compared between sharing few and all parameters; on PGFL they are in one cluster, and the harm
+to the other clusters is measured.
 """
 
 import functools
@@ -28,11 +28,19 @@ from experiments.gauthier import chapter4 as ch4
 from experiments.gauthier import chapter5 as ch5
 from experiments.measures import estimate, gap, samples
 from fljax import attacks, statistics
-from fljax.aggregation import Aggregator, GeometricMedian, Krum, Median, NormClipping, TrimmedMean
+from fljax._core.random_subsets import shuffled
 from fljax.algorithms import Algorithm
-from fljax.metrics import Metric, Snapshot
-from fljax.participation import Bernoulli, shuffled
-from fljax.plotting.house import look_of
+from fljax.link.aggregation import (
+    Aggregator,
+    GeometricMedian,
+    Krum,
+    Median,
+    NormClipping,
+    TrimmedMean,
+)
+from fljax.metrics.definitions import Metric, Snapshot
+from fljax.participation.patterns import Bernoulli
+from fljax.plotting.house_style import look_of
 
 # --------------------------------------------------------------------------- settings
 
@@ -83,20 +91,30 @@ LARGEST = Setting(
 
 LOST = 10 ** (LARGEST.value / 10)
 
-NONE, FLIPPED, NOISY, LITTLE_IS = "none", "sign flip", "large noise", "a little is enough"
+NONE = "none"
+FLIPPED = "sign flip"
+NOISY = "large noise"
+LITTLE_IS = "a little is enough"
 ATTACKS = (FLIPPED, NOISY, LITTLE_IS)
 PORTION = f"{100 * ch4.PORTION.value // CLIENTS.value[1]} %"
-C2, U2, WHOLE = f"C2, {PORTION}", f"U2, {PORTION}", "whole models"
-MEAN, MEDIAN, TRIMMED = "mean", "median", "trimmed mean"
-GEOMETRIC, KRUM, CLIPPED = "geometric median", "multi-Krum", "norm clipping"
+C2 = f"C2, {PORTION}"
+U2 = f"U2, {PORTION}"
+WHOLE = "whole models"
+MEAN = "mean"
+MEDIAN = "median"
+TRIMMED = "trimmed mean"
+GEOMETRIC = "geometric median"
+KRUM = "multi-Krum"
+CLIPPED = "norm clipping"
 ROBUST = (MEDIAN, TRIMMED, GEOMETRIC, KRUM, CLIPPED)
-#: Of PGFL, whose messages are whole models that no radius bounds.
+#: For PGFL, whose messages are whole models without a bounded norm.
 ROBUST_CELLS = (MEDIAN, TRIMMED, GEOMETRIC)
-OWN, OTHERS = "their own cluster", "the other clusters"
+OWN = "their own cluster"
+OTHERS = "the other clusters"
 
 
 def aggregators(messages: int) -> dict[str, Aggregator]:
-    """For about so many messages at a receiver."""
+    """Aggregators for about ``messages`` messages at a receiver."""
     count = int(RECKONED.value * messages)
     return {
         MEDIAN: Median(),
@@ -126,7 +144,7 @@ def attack_of(number: Array, attackers: Bool[Array, " clients"], flip: float) ->
 
 
 def chosen(key: Array, among: Bool[Array, " clients"], share: Array) -> Bool[Array, " clients"]:
-    """So many of some clients, those of one share among those of any larger one."""
+    """A random share of some clients; the choice grows with the share."""
     order = shuffled(key, among[None])[0]
     share = jnp.asarray(share)
     count = jnp.round(share * jnp.sum(among, dtype=share.dtype)).astype(jnp.int32)
@@ -168,7 +186,8 @@ def swept(
 
     def build(key: Array, algorithm: Any, point: Array, aggregator: Any) -> fl.Simulation:
         which = jnp.asarray(point).astype(jnp.int32)
-        number, share = jnp.asarray(numbers)[which], jnp.asarray(shares)[which]
+        number = jnp.asarray(numbers)[which]
+        share = jnp.asarray(shares)[which]
         return scenario(key, algorithm, number, share, aggregator)
 
     build.__qualname__ = f"poisoned({name!r}, {attacked!r})"
@@ -184,28 +203,30 @@ def swept(
         },
         record_every=rounds // 50,
     )
-    kept = results.isel(round=slice(-5, None)).mean("round", keep_attrs=True)
-    for metric in (m for m in kept.data_vars if kept[m].attrs.get("decibel")):
-        kept[metric] = kept[metric].fillna(LOST).clip(max=LOST, keep_attrs=True)
-    return kept.assign(diverged=xr.zeros_like(results["diverged"]))
+    tail = results.isel(round=slice(-5, None)).mean("round", keep_attrs=True)
+    for metric in (m for m in tail.data_vars if tail[m].attrs.get("decibel")):
+        tail[metric] = tail[metric].fillna(LOST).clip(max=LOST, keep_attrs=True)
+    return tail.assign(diverged=xr.zeros_like(results["diverged"]))
 
 
 # --------------------------------------------------------------------------- PGFL
 
 
 def _deviation(now: Snapshot, attacked: bool) -> Array:
-    """Of honest clients in the cluster that is attacked, or in the others; at most the largest."""
+    """The NMSD of honest clients in the attacked cluster or in the others, capped at ``LOST``."""
     tasks = now.problem.tasks
     truth = jnp.asarray(tasks.truth)[tasks.cluster]
-    each = jnp.sum((now.model - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1)
+    squared_error = jnp.sum((now.model - truth) ** 2, axis=1) / jnp.sum(truth**2, axis=1)
     of = now.honest & ((jnp.asarray(tasks.cluster) == 0) == attacked)
-    each = jnp.where(of & ~(each < LOST), LOST, each)
-    return jnp.sum(jnp.where(of, each, 0)) / jnp.sum(of, dtype=each.dtype)
+    squared_error = jnp.where(of & ~(squared_error < LOST), LOST, squared_error)
+    return jnp.sum(jnp.where(of, squared_error, 0)) / jnp.sum(of, dtype=squared_error.dtype)
 
 
-WITHIN = Metric("own", lambda now: _deviation(now, True), "NMSD", decibel=True, needs_tasks="truth")
+WITHIN = Metric(
+    "own", lambda now: _deviation(now, True), "NMSD", decibel=True, needs={"tasks.truth"}
+)
 BEYOND = Metric(
-    "others", lambda now: _deviation(now, False), "NMSD", decibel=True, needs_tasks="truth"
+    "others", lambda now: _deviation(now, False), "NMSD", decibel=True, needs={"tasks.truth"}
 )
 
 
@@ -214,7 +235,7 @@ def pgfl_scenario(
 ) -> fl.Simulation:
     k_run, k_who = jax.random.split(key)
     clean = ch5.scenario(k_run, algorithm, private=False, metrics=[WITHIN, BEYOND])
-    attackers = chosen(k_who, jnp.asarray(clean.problem.tasks.cluster) == 0, share)
+    attackers = chosen(k_who, jnp.asarray(clean.fixed_problem.tasks.cluster) == 0, share)
     attack = attack_of(number, attackers, FLIP.value[1])
     return replace(clean, attack=attack, aggregation=aggregator)
 
@@ -222,17 +243,18 @@ def pgfl_scenario(
 def study(effort: Effort) -> Studies:
     shares = (0.0, 0.1, 0.4) if effort.quick else SHARES.value
     portions = {C2: ch4.pao("C2"), U2: ch4.pao("U2")}
-    whole = {WHOLE: ch4.pao("C2", CLIENTS.value[1])}
+    full = {WHOLE: ch4.pao("C2", CLIENTS.value[1])}
     mixings = {ch5.PGFL_0: ch5.pgfl(0.0, False), ch5.PGFL_MIXED: ch5.pgfl(ch5.MIXED.value, False)}
     mixed = {ch5.PGFL_MIXED: mixings[ch5.PGFL_MIXED]}
-    every, most = points(ATTACKS, shares), points(ATTACKS, (0.0, shares[-1]))
+    every = points(ATTACKS, shares)
+    most = points(ATTACKS, (0.0, shares[-1]))
     ends = points(ATTACKS, (0.0, shares[1], shares[-1]))
     plain: dict[str, Aggregator | None] = {MEAN: None}
     robust = {name: aggregators(20)[name] for name in ROBUST}
     cells = {name: aggregators(5)[name] for name in ROBUST_CELLS}
     pao, pgfl = ROUNDS.value
     return {
-        "portions": swept("portions", effort, pao_scenario, portions | whole, every, pao, plain),
+        "portions": swept("portions", effort, pao_scenario, portions | full, every, pao, plain),
         "robust": swept("robust", effort, pao_scenario, portions, most, pao, robust),
         "clusters": swept("clusters", effort, pgfl_scenario, mixings, every, pgfl, plain),
         "cells": swept("cells", effort, pgfl_scenario, mixed, ends, pgfl, cells),
@@ -261,8 +283,8 @@ def harm(
     metric: str = ch4.METRIC,
     share: float | None = None,
 ) -> Measure:
-    """How far the error with so many attackers, or with most, is above that without, for each
-    attack.
+    """How far the error with a share of attackers, by default the largest, is above that without,
+    for each attack.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -280,10 +302,10 @@ def harm(
     return measure
 
 
-def less_harm(one: str, other: str) -> Measure:
-    """By how much more harm attackers do to one method than to another, dB, for each attack: as
-    many as there are, and of sign flips the next fewer, as more drive every method to the largest
-    error that counts.
+def less_harm(over: str, reference: str) -> Measure:
+    """By how much more harm attackers do to one method than to another, dB, for each attack: at the
+    largest share, and for sign flips at the second largest, because the largest drives every
+    method to the capped error.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -295,7 +317,7 @@ def less_harm(one: str, other: str) -> Measure:
                 lambda a, b, c, d: statistics.decibels(a / b) - statistics.decibels(c / d),
                 *(
                     errors(data, method, point)
-                    for method in (one, other)
+                    for method in (over, reference)
                     for point in (f"{attack} {share}", NONE)
                 ),
             )
@@ -306,7 +328,7 @@ def less_harm(one: str, other: str) -> Measure:
 
 
 def contained(share: float) -> Measure:
-    """What reaches the other clusters through aggregators in each cell."""
+    """The harm to the other clusters with aggregators in each cell."""
     return lambda studies: {
         f"{name}, {case}": one
         for name in ROBUST_CELLS
@@ -316,24 +338,26 @@ def contained(share: float) -> Measure:
 
 def outnumbered(studies: Studies, share: float, draws: int = 1000) -> str:
     """In how many runs some cell has no honest majority, and how many are lost, as a note."""
-    clients, each = ch5.SERVERS.value * ch5.PER_SERVER.value, ch5.PER_SERVER.value
+    clients = ch5.SERVERS.value * ch5.PER_SERVER.value
+    per_server = ch5.PER_SERVER.value
     members = clients // ch5.CLUSTERS.value
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(clients), (draws, 1)), axis=1)
-    home = orders[:, :members, None] // each == np.arange(ch5.SERVERS.value)
-    size, lying = home.sum(axis=1), home[:, : round(share * members)].sum(axis=1)
+    home = orders[:, :members, None] // per_server == np.arange(ch5.SERVERS.value)
+    size = home.sum(axis=1)
+    lying = home[:, : round(share * members)].sum(axis=1)
     often = 100 * np.mean(np.any((lying > 0) & (2 * lying >= size), axis=1))
     point = f"{FLIPPED} {share:g}"
-    found = errors(studies["cells"], ch5.PGFL_MIXED, point, MEDIAN, BEYOND.name)
+    values = errors(studies["cells"], ch5.PGFL_MIXED, point, MEDIAN, BEYOND.name)
     return (
         f"Cells are small: in {often:.0f} % of all possible runs half or more of some cell are "
         "attackers, and what one cell takes from them, servers and clusters mix into all. Of "
-        f"sign flips against the median {np.sum(found >= 0.9 * LOST)} of {len(found)} runs are "
+        f"sign flips against the median {np.sum(values >= 0.9 * LOST)} of {len(values)} runs are "
         "lost."
     )
 
 
 def price(methods: Sequence[str], names: Sequence[str]) -> Measure:
-    """How far an aggregator is above the mean where nobody attacks."""
+    """How far an aggregator is above the mean without attackers."""
     return lambda studies: {
         f"{method}, {name}": gap(
             errors(studies["robust"], method, NONE, name), errors(studies["portions"], method, NONE)
@@ -363,17 +387,18 @@ def attacked_axis(data: xr.Dataset, attack: str) -> tuple[list[float], list[str]
     return [0.0 if name == NONE else float(name.split()[-1]) for name in names], names
 
 
-def curve(ax: Axes, data: xr.Dataset, attack: str, label: str, place: int, **which: str) -> None:
+def curve(ax: Axes, data: xr.Dataset, attack: str, label: str, index: int, **which: str) -> None:
     """An error along the share of attackers, with its band."""
     shares, names = attacked_axis(data, attack)
     rows = [estimate(statistics.decibels, errors(data, point=name, **which)) for name in names]
-    look = look_of(place)
+    look = look_of(index)
     ax.plot(shares, [e.value for e in rows], label=label, **look)
-    low, high = [e.low for e in rows], [e.high for e in rows]
+    low = [e.low for e in rows]
+    high = [e.high for e in rows]
     ax.fill_between(shares, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
-#: What each row of panels has as curves: a label, the study, and which of its runs.
+#: The curves of each row of panels: a label, the study, and a selection of its runs.
 def rows_of_panels() -> list[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
     pao: list[tuple[str, str, dict[str, str]]] = [
         (name, "portions", {"method": name}) for name in (WHOLE, C2, U2)
@@ -410,9 +435,9 @@ def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(titles, height=1.9)
     for (title, curves), places in zip(rows, np.reshape(np.array(axes), (-1, 3)), strict=True):
         for attack, ax in zip(ATTACKS, places, strict=True):
-            for place, (label, panel, which) in enumerate(curves):
+            for index, (label, panel, which) in enumerate(curves):
                 named = label if attack == NOISY else "_nolegend_"  # a legend for each row
-                curve(ax, studies[panel], attack, named, place, **which)
+                curve(ax, studies[panel], attack, named, index, **which)
             ax.set_xlabel("share of attackers" + " in a cluster" * (title == "PGFL"))
             ax.set_ylabel("NMSD (dB)" if title == "PGFL" else "test error (dB)")
     seeds = studies["portions"].sizes["seed"]
@@ -420,7 +445,7 @@ def plot(studies: Studies) -> Picture:
         drawing,
         "Attackers on PAO-Fed and PGFL, and robust aggregators: "
         f"mean and 95 % band of {seeds} seeds",
-        room=0.8,
+        legend_width=0.8,
     )
 
 

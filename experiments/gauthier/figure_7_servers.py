@@ -21,11 +21,11 @@ from experiments.gauthier import chapter4 as ch4
 from experiments.measures import estimate, last, samples
 from fljax import plotting, statistics
 from fljax.algorithms import PAOFed, PAOFedGraph
-from fljax.federation import Federation
 from fljax.graphs import Graph, complete, from_adjacency, random_connected, ring
+from fljax.graphs.federation import Federation
 from fljax.link import Circular
-from fljax.metrics import Snapshot
-from fljax.plotting.house import look_of
+from fljax.metrics.definitions import Snapshot
+from fljax.plotting.house_style import look_of
 
 # --------------------------------------------------------------------------- settings
 
@@ -67,11 +67,11 @@ ONE = "1 server"
 
 @fl.module
 class Several:
-    """PAO-Fed with so many servers on one of the graphs."""
+    """PAO-Fed with several servers on one of the graphs."""
 
     algorithm: PAOFedGraph
     servers: int = fl.static()
-    graph: Float[Array, ""] | float  # its number, which compiles nothing anew
+    graph: Float[Array, ""] | float  # its index: a traced number, so that graphs share a program
 
 
 def pao(servers: int, graph: str, between: int = 0, size: int = 0) -> Several:
@@ -107,7 +107,8 @@ SERVERS_ERROR = dataclasses.replace(fl.metrics.test_error, measure=of_servers)
 
 
 def scenario(key: Array, algorithm: Several) -> fl.Simulation:
-    servers, graph = algorithm.servers, None
+    servers = algorithm.servers
+    graph = None
     if servers > 1:
         graph = graph_of(jax.random.fold_in(key, 1), servers, algorithm.graph)
     return fl.Simulation(
@@ -121,7 +122,7 @@ def scenario(key: Array, algorithm: Several) -> fl.Simulation:
 
 
 def named(servers: int, graph: str = "", between: int = 0, size: int = 0) -> str:
-    """What a run is called in the results."""
+    """The name of a run in the results."""
     if servers == 1:
         return ONE if not size else f"{ONE}, m = {size}"
     rest = f", {between} between" * bool(between) + f", m = {size}" * bool(size)
@@ -129,11 +130,14 @@ def named(servers: int, graph: str = "", between: int = 0, size: int = 0) -> str
 
 
 def runs(quick: bool) -> dict[str, Several]:
-    """Every one once."""
+    """All runs, without repetition."""
     counts = [p for p in SERVERS.value if p > 1]
-    portions, many, large = [*BETWEEN.value], MANY.value, LARGE.value
+    portions = [*BETWEEN.value]
+    many = MANY.value
+    large = LARGE.value
     if quick:
-        counts, portions = [many], [1, ch4.PORTION.value, ch4.DIM.value]
+        counts = [many]
+        portions = [1, ch4.PORTION.value, ch4.DIM.value]
     rows: list[tuple[Any, ...]] = [(1, RING), (1, RING, 0, large)]
     rows += [(p, graph) for p in counts for graph in GRAPHS.value]
     rows += [
@@ -163,14 +167,14 @@ def study(effort: Effort) -> Studies:
 
 
 def counts_of(data: xr.Dataset) -> list[int]:
-    """Of servers, beyond one, that were run."""
-    known = {str(name) for name in data["algorithm"].values}
-    return [p for p in SERVERS.value if p > 1 and named(p, RING) in known]
+    """The numbers of servers, beyond one, in a study."""
+    labels = {str(name) for name in data["algorithm"].values}
+    return [p for p in SERVERS.value if p > 1 and named(p, RING) in labels]
 
 
 def load(data: xr.Dataset, which: str) -> np.ndarray:
-    """``[S]``: what one server sends and hears in an iteration, bit. As much goes to clients as
-    comes from them, and what one server sends to another this one hears.
+    """``[S]``: bits that one server sends and receives in an iteration. Uplink and downlink of
+    clients are equal, and so are the traffic to and from other servers.
     """
     servers = 1 if which.startswith(ONE) else int(which.split()[0])
     rounds = int(data["round"].values[-1])
@@ -178,8 +182,8 @@ def load(data: xr.Dataset, which: str) -> np.ndarray:
 
 
 def between_servers(data: xr.Dataset, which: str) -> np.ndarray:
-    """``[S]``: what all servers send to each other in an iteration, bit."""
-    down, all_ways = (samples(last(data), which, way) for way in ("bits_down", "bits"))
+    """``[S]``: bits that all servers send to each other in an iteration."""
+    down, all_ways = (samples(last(data), which, direction) for direction in ("bits_down", "bits"))
     return (2 * down - all_ways) / int(data["round"].values[-1])
 
 
@@ -190,10 +194,10 @@ def gaps(*pairs: tuple[str, str]) -> Measure:
 
 def gained_by_talking(studies: Studies) -> dict[str, Estimate]:
     """How far servers without links are above those on a ring, and how that grows with them."""
-    kept = ch4.late(studies["all"])
-    counts = counts_of(kept)
+    tail = ch4.late(studies["all"])
+    counts = counts_of(tail)
     rows = {
-        p: [samples(kept, named(p, graph), ch4.METRIC) for graph in (SILENT, RING)] for p in counts
+        p: [samples(tail, named(p, graph), ch4.METRIC) for graph in (SILENT, RING)] for p in counts
     }
     first = rows[counts[0]]
     result = {f"{counts[0]} servers": estimate(lambda a, b: statistics.decibels(a / b), *first)}
@@ -210,7 +214,8 @@ def load_saved(*graphs: str) -> Measure:
     """By how much less a server sends and hears than the only one."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, alone = studies["all"], load(studies["all"], ONE)
+        data = studies["all"]
+        alone = load(studies["all"], ONE)
         return {
             name: estimate(lambda a, b: 100 * (1 - a / b), load(data, name), alone, unit="%")
             for name in (named(MANY.value, graph) for graph in graphs)
@@ -220,7 +225,7 @@ def load_saved(*graphs: str) -> Measure:
 
 
 def few_clients(studies: Studies) -> str:
-    """From where on it is significant, as a note."""
+    """A note: the number of servers from which on the gain is significant."""
     data = studies["all"]
     parts = (
         f"{p} servers {ch4.gap(data, named(p, SILENT), ONE).value:.2f} dB" for p in counts_of(data)
@@ -232,11 +237,12 @@ def few_clients(studies: Studies) -> str:
 
 
 def mixing_saved(studies: Studies) -> str:
-    """What partial sharing saves between servers, as a note."""
-    data, whole = studies["all"], named(MANY.value, RING, ch4.DIM.value)
+    """A note: the saving of partial sharing between servers."""
+    data = studies["all"]
+    full = named(MANY.value, RING, ch4.DIM.value)
     parts = [
         f"{between_servers(data, name).mean() / 1000:.3g} kbit"
-        for name in (named(MANY.value, RING), whole)
+        for name in (named(MANY.value, RING), full)
     ]
     return (
         f"Servers on the ring send each other {parts[0]} an iteration, and {parts[1]} with whole "
@@ -246,7 +252,7 @@ def mixing_saved(studies: Studies) -> str:
 
 # --------------------------------------------------------------------------- the picture
 
-#: Of each graph in all panels; None is one server.
+#: Looks by graph in all panels; one server has its own.
 LOOKS: Mapping[str, dict[str, Any]] = {
     graph: look_of(place) for place, graph in enumerate((*GRAPHS.value, ONE))
 }
@@ -277,7 +283,7 @@ def plot(studies: Studies) -> Picture:
     )
     drawing, axes = picture.panels(titles, height=2.2)
     a, b, c, d, e, f = axes
-    known = {str(name) for name in data["algorithm"].values}
+    labels = {str(name) for name in data["algorithm"].values}
 
     curves = {ONE: ONE} | {graph: named(MANY.value, graph) for graph in GRAPHS.value}
     chosen = data.sel(algorithm=[*curves.values()]).assign_coords(algorithm=[*curves])
@@ -298,7 +304,7 @@ def plot(studies: Studies) -> Picture:
     b.set_xticks([1, *counts], [str(p) for p in (1, *counts)])
     b.set_xlabel("servers")
 
-    portions = [m for m in BETWEEN.value if portion_name(RING, m) in known]
+    portions = [m for m in BETWEEN.value if portion_name(RING, m) in labels]
     for graph in (RING, RANDOM, COMPLETE):
         names = [portion_name(graph, m) for m in portions]
         line(c, portions, cost(data, names), graph, LOOKS[graph])
@@ -322,11 +328,11 @@ def plot(studies: Studies) -> Picture:
         drawn.set(color=LOOKS[graph]["color"], linestyle=strokes[m], marker="")
         band.set_color(LOOKS[graph]["color"])
     picture.fade(e)
-    return picture.finish(drawing, "PAO-Fed-U2 with several servers", room=0.8)
+    return picture.finish(drawing, "PAO-Fed-U2 with several servers", legend_width=0.8)
 
 
 def portion_name(graph: str, between: int) -> str:
-    """Of the run in which many servers share so many parameters."""
+    """The name of the run in which many servers share ``between`` parameters."""
     return named(MANY.value, graph, 0 if between == ch4.PORTION.value else between)
 
 

@@ -1,1 +1,1 @@
-"""What each algorithm's paper promises first, judged: a claim for every registered algorithm."""
+"""The first promise of each algorithm's paper, judged: a claim for every registered algorithm."""

@@ -1,4 +1,4 @@
-"""What the headline figures share: clients that differ, and how a promise is read from curves."""
+"""Shared by the headline figures: dissimilar clients, and measures of promises on curves."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,7 +52,7 @@ def unlike(
     return Problem(features, jnp.einsum("knd,kd->kn", features, models) + noise, LeastSquares())
 
 
-#: What is said of the two measures of an exact method that follow.
+#: The texts of the two measures of an exact method below.
 DOUBLE = f"a squared relative error below {EXACT:.0f} dB, in double precision"
 LINEAR = "the second 80 dB take at most one and a half times the rounds of the first"
 SLOWER = (
@@ -66,15 +66,15 @@ def final(study: str, *methods: str, metric: str = METRIC) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = last(studies[study])
-        found = {name: samples(data, name, metric) for name in methods}
-        return {name: estimate(statistics.decibels, of) for name, of in found.items()}
+        values = {name: samples(data, name, metric) for name in methods}
+        return {name: estimate(statistics.decibels, of) for name, of in values.items()}
 
     return measure
 
 
 def straightness(study: str, *methods: str, metric: str = METRIC) -> Measure:
-    """Rounds of the second 80 dB over those of the first, of the median run: one at a linear rate,
-    and growing without end at any that is slower.
+    """Rounds of the second 80 dB over rounds of the first, in the median run: one at a linear rate,
+    unbounded at a sublinear one.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -98,21 +98,22 @@ def first_below(curves: np.ndarray, level: float, rounds: np.ndarray) -> np.ndar
     """``[B]``: the round at which curves ``[B, rounds]`` come to a level, on the line between two
     records; NaN where they do not.
     """
-    reached = curves <= level
-    at = np.maximum(reached.argmax(axis=1), 1)
+    at_target = curves <= level
+    at = np.maximum(at_target.argmax(axis=1), 1)
     rows = np.arange(len(curves))
-    before, after = curves[rows, at - 1], curves[rows, at]
+    before = curves[rows, at - 1]
+    after = curves[rows, at]
     with np.errstate(divide="ignore", invalid="ignore"):  # curves that stay at a level
         share = np.clip((before - level) / (before - after), 0, 1)
     number = rounds[at - 1] + share * (rounds[at] - rounds[at - 1])
-    return np.where(reached.any(axis=1), number, np.nan)
+    return np.where(at_target.any(axis=1), number, np.nan)
 
 
 # --------------------------------------------------------------------------- tuned methods
 
 
 def built(cls: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """What makes an algorithm of the numbers that are searched."""
+    """A constructor of an algorithm from its searched numbers."""
 
     def build(step_size: float, **numbers: float) -> Any:
         return cls(step_size, **numbers, **fixed)
@@ -138,10 +139,10 @@ def compared(
     """Methods tuned by one rule, then run on other seeds (:func:`fljax.compare`).
 
     Returns:
-      The runs, of them the metric and what is read ``also``; ``chosen``, beside the names of the
-      methods, are the numbers that were chosen.
+      The runs with the metric and the variables ``also``; the coordinate ``chosen`` has the tuned
+      numbers of each method.
     """
-    found = fl.compare(
+    comparison = fl.compare(
         scenario,
         methods,
         metric=metric,
@@ -155,13 +156,15 @@ def compared(
         **goal,
         store=None if effort.store is None else effort.store / name,
     )
-    numbers = found.tuned.chosen.values()
+    numbers = comparison.tuned.chosen.values()
     chosen = [", ".join(f"{key} = {value:.3g}" for key, value in of.items()) for of in numbers]
-    return found.results[[metric, "diverged", *also]].assign_coords(chosen=("algorithm", chosen))
+    return comparison.results[[metric, "diverged", *also]].assign_coords(
+        chosen=("algorithm", chosen)
+    )
 
 
 def chosen(*names: str) -> Callable[[Studies], list[dict[str, Any]]]:
-    """The rows of a figure's tuning, of these studies."""
+    """The rows of a figure's tuning table for these studies."""
 
     def rows(studies: Studies) -> list[dict[str, Any]]:
         return [
@@ -196,10 +199,13 @@ def ranked(ax: Axes, data: xr.Dataset, metric: str, rounds: int) -> None:
     """Methods from the best to the worst, by their mean over the last ``rounds``."""
     late = last_rounds(rounds)(data)
     names = [str(name) for name in data["algorithm"].values]
-    found = {name: of_few(float, each_mean(samples(late, name, metric)), unit="") for name in names}
-    names.sort(key=lambda name: found[name].value)
-    places, values = np.arange(len(names)), np.array([found[name].value for name in names])
-    reach = np.array([(found[name].low, found[name].high) for name in names]).T - values
+    estimates = {
+        name: of_few(float, each_mean(samples(late, name, metric)), unit="") for name in names
+    }
+    names.sort(key=lambda name: estimates[name].value)
+    places = np.arange(len(names))
+    values = np.array([estimates[name].value for name in names])
+    reach = np.array([(estimates[name].low, estimates[name].high) for name in names]).T - values
     ax.errorbar(values, places, xerr=abs(reach), fmt="o", markersize=3, color="#333333")
     ax.set_yticks(places, names, fontsize=5.5 if len(names) > 14 else None)
     ax.invert_yaxis()

@@ -1,4 +1,6 @@
-"""One server and clients that differ: who is free of that, of unequal work, of bad conditioning."""
+"""One server and dissimilar clients: algorithms that are unaffected by dissimilarity, by unequal
+work or by bad conditioning.
+"""
 
 from collections.abc import Mapping
 
@@ -65,20 +67,22 @@ FREE = {
     "Scaffnew": (A.Scaffnew(STEP.value, SKIPS.value), "Mishchenko et al. 2022, abstract"),
 }
 DRIFTING = "FedAvg"
-NOVA, DESCENT, SKIPPING = "FedNova", "gradient descent", "Scaffnew"
+NOVA = "FedNova"
+DESCENT = "gradient descent"
+SKIPPING = "Scaffnew"
 COUNTS = tuple(np.repeat(UNEQUAL.value, CLIENTS.value // 2).tolist())
 
 
 # --------------------------------------------------------------------------- scenarios
 
 
-def apart(key: Array, algorithm: A.Algorithm, spread: Array) -> fl.Simulation:
+def dissimilar(key: Array, algorithm: A.Algorithm, spread: Array) -> fl.Simulation:
     problem = unlike(key, CLIENTS.value, SAMPLES.value, DIM.value, spread)
     return fl.Simulation(problem, algorithm, metrics=[METRIC])
 
 
 def unequal(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
-    return apart(key, algorithm, jnp.asarray(SPREADS.value[1]))
+    return dissimilar(key, algorithm, jnp.asarray(SPREADS.value[1]))
 
 
 def conditioned(key: Array, condition: Array, method: str) -> fl.Simulation:
@@ -99,7 +103,7 @@ def study(effort: Effort) -> Studies:
     methods |= {name: parts[0] for name, parts in FREE.items()}
     spreads = effort.sweep(
         "spreads",
-        apart,
+        dissimilar,
         rounds=ROUNDS.value,
         seeds=seeds,
         grid={"algorithm": methods, "spread": list(SPREADS.value)},
@@ -125,8 +129,8 @@ def study(effort: Effort) -> Studies:
             record_every=10,
         )
         sent = statistics.until(result, METRIC, TARGET.value, "messages") / CLIENTS.value
-        kept = last(result)[[METRIC, "diverged"]]
-        return kept.assign(sent=sent.assign_attrs(long_name="exchanges until the target"))
+        stored = last(result)[[METRIC, "diverged"]]
+        return stored.assign(sent=sent.assign_attrs(long_name="exchanges until the target"))
 
     condition = joined(of(DESCENT), of(SKIPPING)).assign_coords(algorithm=[DESCENT, SKIPPING])
     condition["condition"].attrs["long_name"] = "condition number"
@@ -145,9 +149,9 @@ def plot(studies: Studies) -> Picture:
     plotting.trade_off(studies["spreads"], "spread", METRIC, "algorithm", axes[1])
     plotting.learning_curves(studies["work"], METRIC, ax=axes[2])
     condition = studies["condition"]
-    for place, name in enumerate((DESCENT, SKIPPING)):
+    for index, name in enumerate((DESCENT, SKIPPING)):
         sent = condition["sent"].sel(algorithm=name).median("seed")
-        marks = {"marker": "os"[place], "label": name} | picture.look(place)
+        marks = {"marker": "os"[index], "label": name} | picture.look(index)
         axes[3].loglog(condition["condition"].values, sent.values, **marks)
     axes[3].set_xlabel("condition number")
     axes[3].set_ylabel("exchanges until -60 dB")
@@ -212,13 +216,13 @@ def nova_gains(studies: Studies) -> dict[str, Estimate]:
 
 
 def exponents(*methods: str):
-    """Of the exchanges as a power of the condition number."""
+    """The exponent of the exchanges as a power of the condition number."""
 
     def measure(studies: Mapping[str, xr.Dataset]) -> dict[str, Estimate]:
         sent = studies["condition"]["sent"].transpose("algorithm", "seed", "condition")
         return {
             name: of_median(
-                lambda found: exponent(found, CONDITIONS.value),
+                lambda values: exponent(values, CONDITIONS.value),
                 sent.sel(algorithm=name).values,
                 unit="",
             )

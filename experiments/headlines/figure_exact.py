@@ -22,7 +22,7 @@ from experiments.headlines.common import (
 from experiments.measures import gap, gaps, joined, samples
 from fljax import algorithms as A
 from fljax import plotting
-from fljax.batches import Uniform
+from fljax.problems.batches import Uniform
 from fljax.problems.solvers import smoothness
 
 # --------------------------------------------------------------------------- settings
@@ -151,7 +151,7 @@ def composite(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
 
 
 def near_the_limit(key: Array, graph: str) -> fl.Simulation:
-    """NIDS at almost twice the inverse curvature, whatever the network."""
+    """NIDS at almost twice the inverse curvature, on every network."""
     built = {
         "ring": fl.graphs.ring(CLIENTS.value),
         "grid": fl.graphs.grid(4, CLIENTS.value // 4),
@@ -169,7 +169,8 @@ def near_the_limit(key: Array, graph: str) -> fl.Simulation:
 def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, SEEDS.value)
     rounds, fewer, long, near = (
-        min(one.value, 200 if effort.quick else one.value) for one in (ROUNDS, FEWER, LONG, FREE)
+        min(setting.value, 200 if effort.quick else setting.value)
+        for setting in (ROUNDS, FEWER, LONG, FREE)
     )
 
     def run(name: str, scenario, methods: dict, rounds: int, every: int) -> xr.Dataset:
@@ -192,8 +193,8 @@ def study(effort: Effort) -> Studies:
             return near_the_limit(key, graph)
 
         build.__qualname__ = f"near_the_limit({graph})"
-        given = {"rounds": near, "seeds": seeds, "record_every": 10}
-        return effort.sweep(f"near-{graph}", build, **given)
+        settings = {"rounds": near, "seeds": seeds, "record_every": 10}
+        return effort.sweep(f"near-{graph}", build, **settings)
 
     networks = joined(*map(on, GRAPHS)).assign_coords(algorithm=list(GRAPHS))
     return {

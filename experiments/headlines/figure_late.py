@@ -50,8 +50,9 @@ TRIED = Setting(
 )
 SEEDS = Setting("seeds", 30, "at most")
 
-WAITS, LATE = ("FedAvg", "FedAvgM"), ("FedBuff", "FedAsync")
-#: Stands for an infinite time, of which there are no medians.
+WAITS = ("FedAvg", "FedAvgM")
+LATE = ("FedBuff", "FedAsync")
+#: Stands for an infinite time, which medians cannot handle.
 NEVER = 1e9
 LAW = fl.link.Geometric(DELAYS.value[0], longest=DELAYS.value[1], beyond="clip")
 STEPS: dict[str, Any] = {"local_steps": LOCAL.value}
@@ -79,12 +80,12 @@ def momentum(step_size: float) -> A.Algorithm:
 # --------------------------------------------------------------------------- scenarios
 
 
-def together(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
+def without_delays(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
     problem = unlike(key, CLIENTS.value, 20, 5, SPREAD.value)
     return fl.Simulation(problem, algorithm, metrics=[METRIC])
 
 
-def apart(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
+def with_delays(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
     problem = unlike(key, CLIENTS.value, 20, 5, SPREAD.value)
     return fl.Simulation(problem, algorithm, delays=LAW, metrics=[METRIC])
 
@@ -107,7 +108,7 @@ def lasting(seed: int, rounds: int) -> np.ndarray:
 def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, SEEDS.value)
     units, rounds = (300, 30) if effort.quick else (UNITS.value, ROUNDS.value)
-    given: dict[str, Any] = {
+    common: dict[str, Any] = {
         "metric": METRIC,
         "seeds": seeds,
         "tuning_seeds": min(effort.tuning_seeds, 10),
@@ -119,14 +120,16 @@ def study(effort: Effort) -> Studies:
     late = compared(
         effort,
         "late",
-        apart,
+        with_delays,
         {"FedBuff": (buffered, _STEP), "FedAsync": (mixed, weight)},
         rounds=units,
         record_every=5,
-        **given,
+        **common,
     )
     waits = {"FedAvg": (waiting, _STEP), "FedAvgM": (momentum, _STEP)}
-    synchronous = compared(effort, "waits", together, waits, rounds=rounds, record_every=1, **given)
+    synchronous = compared(
+        effort, "waits", without_delays, waits, rounds=rounds, record_every=1, **common
+    )
     times = np.stack([lasting(seed, rounds) for seed in synchronous["seed"].values.tolist()])
     return {"late": late, "waits": synchronous.assign(time=(("seed", "round"), times))}
 
@@ -136,13 +139,14 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     drawing, (ax,) = picture.panels(("the median run; a few clients are late by far",))
-    waits, late = studies["waits"], studies["late"]
+    waits = studies["waits"]
+    late = studies["late"]
     middle = waits["time"].median("seed").values
-    for place, name in enumerate((*LATE, *WAITS)):
+    for index, name in enumerate((*LATE, *WAITS)):
         data = late if name in LATE else waits
         times = data["round"].values if name in LATE else middle
         curves = statistics.decibels(samples(data, name, METRIC))
-        ax.plot(times, np.median(curves, axis=0), label=name, **picture.look(place))
+        ax.plot(times, np.median(curves, axis=0), label=name, **picture.look(index))
     ax.axhline(TARGET.value, color="#999999", linewidth=0.8)
     ax.set_xlim(0, 600)
     ax.set_xlabel("units of time")
@@ -169,8 +173,8 @@ def until_target(studies: Studies, name: str) -> np.ndarray:
 
 
 def sooner(over: str, under: str) -> Measure:
-    """By what factor one takes longer than the other until the target, in the median run of those
-    in which one of them meets it.
+    """The ratio of times to the target, in the median of the runs in which at least one method
+    reaches it.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -178,7 +182,7 @@ def sooner(over: str, under: str) -> Measure:
         ratio = np.where((two[0] == NEVER) & (two[1] == NEVER), np.nan, two[0] / two[1])
         if np.isnan(ratio).all():
             return {f"{over} over {under}": Estimate(np.nan, np.nan, np.nan, "times")}
-        middle = of_median(lambda found: found[:, 0], ratio[:, None], unit="times")
+        middle = of_median(lambda medians: medians[:, 0], ratio[:, None], unit="times")
         return {f"{over} over {under}": middle}
 
     return measure

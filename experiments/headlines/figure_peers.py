@@ -35,8 +35,8 @@ from experiments.measures import (
 )
 from fljax import algorithms as A
 from fljax import plotting, statistics
-from fljax.batches import Uniform
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
+from fljax.problems.batches import Uniform
 
 # --------------------------------------------------------------------------- settings
 
@@ -74,11 +74,15 @@ PENALTY = Setting("penalty of PGFL in (f)", 5.0, "of the order of the curvature"
 EXACTLY = Setting("rounds of (e)", 4000, "all are exact by then")
 SEEDS = Setting("seeds", 30, "at most")
 
-CHOCO, PLAIN = "Choco-SGD", "D-PSGD"
-SGP, ROWS = "SGP", "ATC, weights of receivers"
-QUASI, LOCAL = "QG-DSGDm", "DSGDm"
+CHOCO = "Choco-SGD"
+PLAIN = "D-PSGD"
+SGP = "SGP"
+ROWS = "ATC, weights of receivers"
+QUASI = "QG-DSGDm"
+LOCAL = "DSGDm"
 SINGLE = "PGFL, single step"
-GOSSIP, GENERAL = "Gossip SGD", "Generalized gradient"
+GOSSIP = "Gossip SGD"
+GENERAL = "Generalized gradient"
 
 
 @fl.module
@@ -87,8 +91,8 @@ class LocalMomentum(A.QGDSGDm):
 
     def step(self, state: Any, now: Any) -> Any:
         after = super().step(state, now)
-        own = self.momentum * state.momentum + self._part(now).gradient(state.model)
-        return after._replace(momentum=own)
+        momentum = self.momentum * state.momentum + self._step_problem(now).gradient(state.model)
+        return after._replace(momentum=momentum)
 
 
 # --------------------------------------------------------------------------- scenarios
@@ -115,7 +119,7 @@ def wide(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
 
 
 def shares() -> np.ndarray:
-    """``[K, K]``: what each peer, a column, sends to whom; it keeps as much."""
+    """``[K, K]``: column k has the shares that peer k sends to its receivers and retains."""
     count = PEERS.value
     links = np.eye(count) + np.roll(np.eye(count), 1, axis=0)
     links += np.roll(np.eye(count), AROUND.value, axis=0) * (np.arange(count) < count // 2)
@@ -123,8 +127,8 @@ def shares() -> np.ndarray:
 
 
 def directed(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
-    whole = fl.graphs.complete(PEERS.value)
-    return fl.Simulation(problem_of(key), algorithm, whole, metrics=[METRIC])
+    complete = fl.graphs.complete(PEERS.value)
+    return fl.Simulation(problem_of(key), algorithm, complete, metrics=[METRIC])
 
 
 def on_a_ring(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
@@ -145,12 +149,13 @@ def coupled(key: Array, step: Array) -> fl.Simulation:
 def columns(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
     """A table whose columns are divided among the clients."""
     k_features, k_truth, k_noise = jax.random.split(key, 3)
-    count, held = 60, 2
-    dim = held * PEERS.value // 2
+    count = 60
+    per_panel = 2
+    dim = per_panel * PEERS.value // 2
     table = jax.random.normal(k_features, (count, dim))
     targets = table @ jax.random.normal(k_truth, (dim,))
     targets = targets + 0.1 * jax.random.normal(k_noise, (count,))
-    owners = np.arange(dim).reshape(-1, held).tolist()
+    owners = np.arange(dim).reshape(-1, per_panel).tolist()
     problem = fl.problems.vertical(table, targets, columns=owners)
     return fl.Simulation(problem, algorithm, metrics=[METRIC])
 
@@ -168,7 +173,7 @@ def federated(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
 
 
 def _own_error(now: Snapshot) -> Array:
-    """Of each client's model from the minimizer of its own objective."""
+    """The distance of clients' models from the minimizers of their own objectives."""
     best = fl.problems.train(now.problem)
     return jnp.sum((now.model - best) ** 2) / jnp.sum(best**2)
 
@@ -188,8 +193,8 @@ def study(effort: Effort) -> Studies:
 
     def run(name: str, scenario: Any, rounds: int, every: int, **grid: Any) -> Any:
         rounds = min(rounds, 400) if effort.quick else rounds
-        given = {"rounds": rounds, "seeds": seeds, "record_every": every}
-        return effort.sweep(name, scenario, grid=grid, **given)
+        settings = {"rounds": rounds, "seeds": seeds, "record_every": every}
+        return effort.sweep(name, scenario, grid=grid, **settings)
 
     single = Uniform(1)
     sent = {"compression": fl.link.TopK(SENT.value), "consensus_step_size": CONSENSUS.value}
@@ -260,9 +265,9 @@ def plot(studies: Studies) -> Picture:
     axes[0].set_xscale("log")
     for ax, name in zip(axes[1:3], ("directed", "momentum"), strict=True):
         plotting.learning_curves(studies[name], METRIC, ax=ax)
-    for place, (name, text) in enumerate((("diffusion", "diffusion"), ("coupled", "FedSGD"))):
+    for index, (name, text) in enumerate((("diffusion", "diffusion"), ("coupled", "FedSGD"))):
         late = settled(studies[name]).mean("seed").transpose("step")
-        marks = {"marker": "os"[place], "label": text} | picture.look(place)
+        marks = {"marker": "os"[index], "label": text} | picture.look(index)
         axes[3].semilogx(STEPS.value, statistics.decibels(late.values), **marks)
     axes[3].set_xticks(STEPS.value, [f"{step:g}" for step in STEPS.value], minor=False)
     axes[3].set_xticks([], minor=True)
@@ -308,7 +313,7 @@ def bits_saved(studies: Studies) -> dict[str, Estimate]:
         for name in (PLAIN, CHOCO)
     }
     ratio = spent[PLAIN] / spent[CHOCO]
-    return {"bits": of_median(lambda found: found[:, 0], ratio[:, None], unit="times")}
+    return {"bits": of_median(lambda medians: medians[:, 0], ratio[:, None], unit="times")}
 
 
 def decades(study: str, name: str) -> Measure:
@@ -324,7 +329,7 @@ def decades(study: str, name: str) -> Measure:
 
 
 def order(study: str) -> Measure:
-    """Of the steady-state error as a power of the step."""
+    """The exponent of the steady-state error as a power of the step."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         late = settled(studies[study]).transpose("seed", "step").values

@@ -1,4 +1,4 @@
-"""Models of clients' own, on digits of which each client has a few: who gains over one for all."""
+"""Personal models for clients with few digits each: the gain over one model for all."""
 
 import dataclasses
 import functools
@@ -19,9 +19,9 @@ from experiments.measures import estimate, last, of_few, samples
 from experiments.own.figure_models import Size, dealt
 from fljax import algorithms as A
 from fljax import plotting
-from fljax.clustering import adjusted_rand
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.models import Architecture
+from fljax.problems.clustering import adjusted_rand
 
 # --------------------------------------------------------------------------- settings
 
@@ -71,9 +71,13 @@ SPREAD = Setting("spread of the clusters' models", 1.0, "as far from the common 
 FOUND = Setting("rounds of (d)", 60, "clusters no longer change")
 
 PIXELS = 14 * 14
-HEAD, BODY = "layer_1", "layer_0"
-ERROR, SENT = "error_rate", "bits_up"
-COMMON, TUNED, ALONE = "FedAvg", "FedAvg-FT", "Local only"
+HEAD = "layer_1"
+BODY = "layer_0"
+ERROR = "error_rate"
+SENT = "bits_up"
+COMMON = "FedAvg"
+TUNED = "FedAvg-FT"
+ALONE = "Local only"
 STEPS: dict[str, Any] = {"local_steps": LOCAL.value}
 _STEP: dict[str, Any] = {"step_size": TRIED.value}
 _PULLED: dict[str, Any] = _STEP | {"attraction": list(PULLS.value)}
@@ -88,8 +92,8 @@ def ditto(step_size: float, attraction: float) -> A.Algorithm:
 
 
 def babu(step_size: float) -> A.Algorithm:
-    given = {"tuning_step_size": step_size, "tuning_steps": LOCAL.value}
-    return A.FedBABU(step_size, personal=HEAD, **given, **STEPS)
+    settings = {"tuning_step_size": step_size, "tuning_steps": LOCAL.value}
+    return A.FedBABU(step_size, personal=HEAD, **settings, **STEPS)
 
 
 def envelope(step_size: float) -> A.Algorithm:
@@ -98,17 +102,17 @@ def envelope(step_size: float) -> A.Algorithm:
 
 
 def attentive(step_size: float, scale: float) -> A.Algorithm:
-    pull = scale / CLIENTS.value
-    return A.FedAMP(step_size, attraction=pull, attention_step_size=pull, scale=scale, **STEPS)
+    weight = scale / CLIENTS.value
+    return A.FedAMP(step_size, attraction=weight, attention_step_size=weight, scale=scale, **STEPS)
 
 
 def combined(step_size: float, relationship_step_size: float) -> A.Algorithm:
-    """A client's share of its own model is, at first, that of one among all."""
-    given = {"relationship_step_size": relationship_step_size, "annealing": ROUNDS.value // 5}
-    return A.APPLE(CLIENTS.value * step_size, **given, **STEPS)
+    """The initial share of a client's own model is ``1/K``."""
+    settings = {"relationship_step_size": relationship_step_size, "annealing": ROUNDS.value // 5}
+    return A.APPLE(CLIENTS.value * step_size, **settings, **STEPS)
 
 
-#: What makes a method of numbers, what is searched, and where it is promised to be better.
+#: For each method, its constructor, the searched numbers, and the source of its promise.
 METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "Ditto": (ditto, _PULLED, "Li et al. 2021 (Ditto), abstract"),
     "APFL": (
@@ -195,7 +199,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
 }
 
-#: Of these no model is ever sent: what they promise is to save that, and to beat learning alone.
+#: Methods that never send a model: they promise to save communication and to beat learning alone.
 SILENT = ("FedProto", "FedDistill")
 BASELINES = {
     COMMON: (averaged, _STEP),
@@ -229,7 +233,7 @@ def digits(key: Array, algorithm: A.Algorithm, size: Size) -> fl.Simulation:
 
 
 def softmax(key: Array, algorithm: A.Algorithm, size: Size) -> fl.Simulation:
-    """The same digits with softmax regression, of which pFedMe's inner minimizers are exact."""
+    """The same digits with softmax regression, where pFedMe's inner minimizers are exact."""
     k_data, k_test = jax.random.split(key)
     images = dealt(k_data, jnp.asarray(CONCENTRATION.value), size)
     pixels = images.features.reshape(*images.features.shape[:2], PIXELS)
@@ -250,7 +254,8 @@ def _outputs(parameters: dict[str, Any], images: Array) -> Array:
     hidden = images.reshape(len(images), PIXELS) @ parameters["into"]
     away = hidden - jnp.mean(hidden, axis=0, keepdims=True)
     units = away / jnp.sqrt(jnp.mean(away**2, axis=0, keepdims=True) + 1e-5)
-    scale, offset = parameters["norm"]["scale"], parameters["norm"]["offset"]
+    scale = parameters["norm"]["scale"]
+    offset = parameters["norm"]["offset"]
     return jax.nn.relu(scale[None] * units + offset[None]) @ parameters["out"] + parameters["bias"]
 
 
@@ -261,19 +266,19 @@ def normalized(width: int) -> Architecture:
 
 
 def contrasted(key: Array, algorithm: A.Algorithm, size: Size) -> fl.Simulation:
-    """Clients' images are of a contrast and a brightness of their own, their labels alike."""
+    """Clients' images differ in contrast and brightness; label distributions are the same."""
     k_data, k_test, k_contrast, k_light = jax.random.split(key, 4)
-    alike = dataclasses.replace(dealt(k_data, jnp.asarray(100.0), size), test=None)
-    each = (size.clients, 1, 1, 1)
+    reference = dataclasses.replace(dealt(k_data, jnp.asarray(100.0), size), test=None)
+    shape = (size.clients, 1, 1, 1)
     low, high = map(math.log, CONTRASTS.value)
-    contrast = jnp.exp(jax.random.uniform(k_contrast, each, minval=low, maxval=high))
-    light = jax.random.uniform(k_light, each, minval=-1.0, maxval=1.0)
-    problem = dataclasses.replace(alike, features=contrast * alike.features + light)
+    contrast = jnp.exp(jax.random.uniform(k_contrast, shape, minval=low, maxval=high))
+    light = jax.random.uniform(k_light, shape, minval=-1.0, maxval=1.0)
+    problem = dataclasses.replace(reference, features=contrast * reference.features + light)
     return fl.Simulation(problem.split(k_test, test=0.5), algorithm, metrics=[ERROR])
 
 
 def _agreement(now: Snapshot) -> Array:
-    """Of the clusters with the true ones, one if they are the same."""
+    """The agreement of the clusters with the true ones, one if they are the same."""
     return adjusted_rand(now.state.choice, jnp.arange(now.problem.clients) % CLUSTERS.value)
 
 
@@ -281,14 +286,15 @@ AGREEMENT = Metric("agreement", _agreement, "adjusted Rand index", bounds=(-0.5,
 
 
 def clustered(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
-    clusters, members = CLUSTERS.value, 10
-    apart = unlike(key, clusters, 20 * members, 5, SPREAD.value)
+    clusters = CLUSTERS.value
+    members = 10
+    distant = unlike(key, clusters, 20 * members, 5, SPREAD.value)
 
     def rows(all_of: Array) -> Array:  # client k is of cluster k mod Q
         parts = all_of.reshape(clusters, members, 20, *all_of.shape[2:])
         return parts.swapaxes(0, 1).reshape(clusters * members, *parts.shape[2:])
 
-    problem = fl.problems.Problem(rows(apart.features), rows(apart.targets), apart.loss)
+    problem = fl.problems.Problem(rows(distant.features), rows(distant.targets), distant.loss)
     return fl.Simulation(problem, algorithm, metrics=[AGREEMENT])
 
 
@@ -300,7 +306,7 @@ def study(effort: Effort) -> Studies:
     clients, rounds = (6, 10) if effort.quick else (CLIENTS.value, ROUNDS.value)
     width = 4 if effort.quick else WIDTH.value
     seeds = min(effort.seeds, SEEDS.value)
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "metric": ERROR,
         "rounds": rounds,
         "seeds": seeds,
@@ -314,9 +320,9 @@ def study(effort: Effort) -> Studies:
     ) -> xr.Dataset:
         size = Size(images, clients, clients, SAMPLES.value, rounds, network, 10)
         built = functools.partial(scenario, size=size)
-        return compared(effort, name, built, methods, also=also, **given)
+        return compared(effort, name, built, methods, also=also, **settings)
 
-    found = effort.sweep(
+    results = effort.sweep(
         "clusters",
         clustered,
         rounds=FOUND.value,
@@ -327,7 +333,7 @@ def study(effort: Effort) -> Studies:
         "digits": run("digits", digits, SEARCHED, fl.models.mlp(10, (width,)), (SENT,)),
         "linear": run("linear", softmax, LINEAR, fl.models.mlp(10, (width,))),
         "contrasts": run("contrasts", contrasted, NORMALIZED, normalized(width)),
-        "clusters": found,
+        "clusters": results,
     }
 
 
@@ -344,8 +350,8 @@ def plot(studies: Studies) -> Picture:
     )
     drawing, axes = picture.panels(titles, columns=3, height=2.8)
     data = studies["digits"]
-    shown = [*BASELINES, "Ditto", "FedPer", "FedAMP"]
-    plotting.learning_curves(data.sel(algorithm=shown), ERROR, ax=axes[0])
+    drawn = [*BASELINES, "Ditto", "FedPer", "FedAMP"]
+    plotting.learning_curves(data.sel(algorithm=drawn), ERROR, ax=axes[0])
     ranked(axes[1], data, ERROR, END.value)
     plotting.learning_curves(studies["contrasts"], ERROR, ax=axes[2])
     plotting.learning_curves(studies["clusters"], AGREEMENT.name, ax=axes[3])

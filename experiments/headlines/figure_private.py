@@ -42,27 +42,28 @@ TRIED = Setting(
 )
 SEEDS = Setting("seeds", 10, "at most: of batches and noise; the images are the same")
 
-ERROR, PLAIN = "error_rate", "not private"
+ERROR = "error_rate"
+PLAIN = "not private"
 
 
 def name_of(epsilon: float) -> str:
     return f"epsilon {epsilon:g}"
 
 
-# --------------------------------------------------------------------------- (a) what is charged
+# --------------------------------------------------------------------------- (a) accounting
 
 
 def strong_composition(multiplier: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon of advanced composition, the best over how delta is divided.
+    """Epsilon of advanced composition, the least over the divisions of delta.
 
-    A step's epsilon is that of the Gaussian mechanism, by the classical bound, of which a sampled
-    batch leaves ``log(1 + q (exp(epsilon) - 1))``; its delta is ``q`` times as much.
+    A step's epsilon is the classical bound of the Gaussian mechanism, which sampling with rate
+    ``q`` amplifies to ``log(1 + q (exp(epsilon) - 1))``; its delta is multiplied by ``q``.
     """
     best = math.inf
     for slack in delta * np.linspace(0.05, 0.95, 19):
-        each = (delta - slack) / (steps * rate)
-        if each < 1:
-            full = math.sqrt(2 * math.log(1.25 / each)) / multiplier
+        delta_per_step = (delta - slack) / (steps * rate)
+        if delta_per_step < 1:
+            full = math.sqrt(2 * math.log(1.25 / delta_per_step)) / multiplier
             sampled = math.log1p(rate * special.expm1(full))
             best = min(best, float(accounting.advanced_composition(sampled, 0.0, steps, slack)[0]))
     return best
@@ -73,7 +74,9 @@ def charged(effort: Effort) -> xr.Dataset:
     first, final = EPOCHS.value
     epochs = np.unique(np.geomspace(first, final, 5 if effort.quick else 25).round().astype(int))
     epochs = np.union1d(epochs, [100])
-    rate, delta, multiplier = RATE.value, DELTA.value, EXAMPLE.value
+    rate = RATE.value
+    delta = DELTA.value
+    multiplier = EXAMPLE.value
     steps = [round(count / rate) for count in epochs]
     return xr.Dataset(
         {
@@ -87,12 +90,12 @@ def charged(effort: Effort) -> xr.Dataset:
     )
 
 
-# --------------------------------------------------------------------------- (b) what is learned
+# --------------------------------------------------------------------------- (b) learning
 
 
 @fl.module
 class Budgeted(A.FedDPSGD):
-    """DP-SGD that tells the scenario how much noise it asks for, if it is private."""
+    """DP-SGD with the noise multiplier that the scenario uses, if it is private."""
 
     multiplier: Any = 0.0
     private: bool = fl.static(default=False)
@@ -123,10 +126,10 @@ def trained(key: Array, algorithm: Budgeted, quick: bool) -> fl.Simulation:
 def study(effort: Effort) -> Studies:
     steps = 200 if effort.quick else STEPS.value
     seeds = min(effort.seeds, SEEDS.value)
-    room = A.FedDPSGD.room(images(effort.quick).features.shape[1], RATE.value)
+    cohort = A.FedDPSGD.room(images(effort.quick).features.shape[1], RATE.value)
 
     def method(**noise: Any) -> tuple[Any, dict[str, Any]]:
-        how = {"sampling_rate": RATE.value, "capacity": room}
+        how = {"sampling_rate": RATE.value, "capacity": cohort}
         return built(Budgeted, **how, **noise), {"step_size": TRIED.value}
 
     multipliers = {
@@ -159,11 +162,11 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(("what is charged", "what is learned"), columns=2, height=2.6)
-    found = studies["charged"]
-    for place, (name, text) in enumerate(
+    charged = studies["charged"]
+    for index, (name, text) in enumerate(
         (("strong", "strong composition"), ("moments", "accountant of privacy losses"))
     ):
-        axes[0].loglog(found["epoch"], found[name], label=text, **picture.look(place))
+        axes[0].loglog(charged["epoch"], charged[name], label=text, **picture.look(index))
     axes[0].set_xlabel("epochs")
     axes[0].set_ylabel(f"epsilon at delta = {DELTA.value:g}")
     axes[0].legend()
@@ -176,13 +179,13 @@ def plot(studies: Studies) -> Picture:
 
 
 def charge(studies: Studies) -> dict[str, Estimate]:
-    found = studies["charged"].sel(epoch=100)
-    return {"epsilon": Estimate.exact(float(found["moments"]), "")}
+    charged = studies["charged"].sel(epoch=100)
+    return {"epsilon": Estimate.exact(float(charged["moments"]), "")}
 
 
 def saved(studies: Studies) -> dict[str, Estimate]:
-    found = studies["charged"].sel(epoch=100)
-    return {"ratio": Estimate.exact(float(found["strong"] / found["moments"]), "")}
+    charged = studies["charged"].sel(epoch=100)
+    return {"ratio": Estimate.exact(float(charged["strong"] / charged["moments"]), "")}
 
 
 def growing(studies: Studies) -> dict[str, Estimate]:
@@ -199,7 +202,7 @@ def lost(epsilon: float) -> Measure:
     return measure
 
 
-#: Points that the paper's networks lose (98.3 % without privacy, figure 4).
+#: Percentage points that the paper's networks lose (98.3 % without privacy, figure 4).
 POINTS = dict(zip(BUDGETS.value, (8.3, 3.3, 1.3), strict=True))
 LINEAR_MODEL = "softmax regression on low frequencies in place of a hidden layer on components"
 

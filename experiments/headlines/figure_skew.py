@@ -1,4 +1,4 @@
-"""One model for clients of unlike digits: what is promised to improve upon federated averaging."""
+"""One model for clients of different digits: algorithms that promise to improve on FedAvg."""
 
 import functools
 from typing import Any
@@ -36,7 +36,8 @@ TRIED = Setting(
 )
 SEEDS = Setting("seeds", 20, "at most; data, start, participants and batches anew for each")
 
-ERROR, COMMON = "error_rate", "FedAvg"
+ERROR = "error_rate"
+COMMON = "FedAvg"
 STEPS: dict[str, Any] = {
     "clients_per_round": CHOSEN.value,
     "batch": BATCH.value,
@@ -49,7 +50,7 @@ _SERVER = _STEP | {"server_step_size": [0.01, 0.03, 0.1]}
 averaged = built(A.FedAvg, **STEPS)
 
 
-#: What makes a method of numbers, what is searched, where it is promised to be better, and how.
+#: For each method, its constructor, the searched numbers, and the source of its promise.
 METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "FedLC": (
         built(A.FedLC, **STEPS),
@@ -140,8 +141,8 @@ def study(effort: Effort) -> Studies:
 def plot(studies: Studies) -> Picture:
     drawing, axes = picture.panels(("along the rounds", "at the end"), columns=2, height=2.8)
     data = studies["skew"]
-    shown = [COMMON, "FedNTD", "CCVR", "FedExP", "FedYogi", "MIMELite"]
-    plotting.learning_curves(data.sel(algorithm=shown), ERROR, ax=axes[0])
+    drawn = [COMMON, "FedNTD", "CCVR", "FedExP", "FedYogi", "MIMELite"]
+    plotting.learning_curves(data.sel(algorithm=drawn), ERROR, ax=axes[0])
     ranked(axes[1], data, ERROR, END.value)
     return picture.finish(drawing, "One model for clients of unlike digits")
 

@@ -1,1 +1,1 @@
-"""Jung 2025, the book: what it says, by topic, as figures. Lines are those of its text."""
+"""Jung 2025, the book: its statements as figures, by topic. Line numbers refer to its text."""

@@ -1,4 +1,4 @@
-"""Jung 2025: what the coupling alpha does to the solutions of GTVMin (section 3.3)."""
+"""Jung 2025: the effect of the coupling alpha on the solutions of GTVMin (section 3.3)."""
 
 import dataclasses
 import functools
@@ -52,12 +52,15 @@ ASIDE = Setting("beside the critical alpha", 0.02, "per one; it is computed to 1
 SEEDS = Setting("seeds of this figure", 50, "at most: solutions with the norm take their time")
 NODES = Setting("Exercise 3.11: nodes, degree", (20, 4), "not given; random and connected")
 
-#: Steps of Dinkelbach's method, and the variation from which on models tell a bound.
-STEPS, VARIES = 8, 1e-3
-SQUARED, NORM = "squared norm", "norm"
+#: Steps of Dinkelbach's method, and the least total variation of models that give a bound.
+STEPS = 8
+VARIES = 1e-3
+SQUARED = "squared norm"
+NORM = "norm"
 PENALTIES: dict[str, Penalty] = {SQUARED: SquaredNorm(), NORM: Norm()}
 DECADES = ("1e-4", "1e-2", "1", "100")
-TOLERANCE, ITERATIONS = 1e-9, 50_000
+TOLERANCE = 1e-9
+ITERATIONS = 50_000
 
 
 # --------------------------------------------------------------------------- one network
@@ -77,9 +80,9 @@ def network(key: Array) -> fl.problems.ClusteredNetwork:
 
 
 def groups(models: Array, within: float) -> Array:
-    """How many sets of models are left when those nearer than that are one, ``[..., K, D]``."""
-    apart = jnp.sum((models[..., :, None, :] - models[..., None, :, :]) ** 2, axis=-1)
-    joined = apart <= within**2
+    """The number of groups of models ``[..., K, D]`` that are nearer than ``within``."""
+    squared_distance = jnp.sum((models[..., :, None, :] - models[..., None, :, :]) ** 2, axis=-1)
+    joined = squared_distance <= within**2
     for _ in range(math.ceil(math.log2(models.shape[-2]))):
         joined = jnp.einsum("...kl,...lm->...km", joined.astype(int), joined.astype(int)) > 0
     return jnp.sum(1 / jnp.sum(joined, axis=-1), axis=-1)
@@ -112,9 +115,9 @@ def critical_bound(coupled: GTVMin, constant: Array, models: Array) -> Array:
       constant: ``[K, D]``, the model of each client's component.
       models: ``[K, D]``.
     """
-    slope = coupled.problem.gradient(constant)
+    gradient = coupled.problem.gradient(constant)
     variation = coupled.variation(models)
-    gain = -jnp.sum(slope * (models - constant))
+    gain = -jnp.sum(gradient * (models - constant))
     return jnp.where(variation > VARIES, gain / jnp.where(variation > VARIES, variation, 1), 0.0)
 
 
@@ -128,25 +131,26 @@ def lasso(problem: Problem, graph: Graph, couplings: Array) -> tuple[Array, Arra
     constant = solutions.pooled(problem, graph.components())
     count = len(couplings)
     ask = [*([1.0] * STEPS), 1 - ASIDE.value, 1 + ASIDE.value]
-    given = jnp.concatenate([couplings, jnp.zeros(len(ask))])
-    times = jnp.concatenate([jnp.zeros(count), jnp.asarray(ask)])
+    offsets = jnp.concatenate([couplings, jnp.zeros(len(ask))])
+    factors = jnp.concatenate([jnp.zeros(count), jnp.asarray(ask)])
 
-    def at(limit: Array, asked: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        coupling, factor = asked
+    def at(limit: Array, case: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        coupling, factor = case
         coupled = GTVMin(problem, graph, coupling + factor * limit, PENALTIES[NORM])
         models = coupled.solution(TOLERANCE, ITERATIONS).models
         bound = jnp.maximum(limit, critical_bound(coupled, constant, models))
         return bound, (models, bound)
 
-    _, (models, bounds) = jax.lax.scan(at, jnp.zeros(()), (given, times))
+    _, (models, bounds) = jax.lax.scan(at, jnp.zeros(()), (offsets, factors))
     return models[:count], bounds[count + STEPS - 1], models[-2:]
 
 
 def measured(key: Array, couplings: Array) -> dict[str, Array]:
-    """All that is read of one network, at all couplings."""
+    """All quantities of one network, at all couplings."""
     problem, graph = network(key)
     assert problem.tasks is not None
-    cluster, truth = problem.tasks.cluster, problem.tasks.truth[problem.tasks.cluster]
+    cluster = problem.tasks.cluster
+    truth = problem.tasks.truth[problem.tasks.cluster]
 
     def error(models: Array) -> Array:
         return jnp.mean(jnp.sum((models - truth) ** 2, axis=-1), axis=-1)
@@ -167,11 +171,11 @@ def measured(key: Array, couplings: Array) -> dict[str, Array]:
     }
     models = {SQUARED: jax.lax.map(squared, couplings), NORM: coupled}
     of_penalty = []
-    for each in models.values():
-        inside, between = spreads(each, cluster)
-        one = {"error": error(each), "inside": inside, "between": between, "path": each}
-        one |= {"models": groups(each, EQUAL.value), "near": groups(each, NEAR.value)}
-        of_penalty.append(one)
+    for model in models.values():
+        inside, between = spreads(model, cluster)
+        quantities = {"error": error(model), "inside": inside, "between": between, "path": model}
+        quantities |= {"models": groups(model, EQUAL.value), "near": groups(model, NEAR.value)}
+        of_penalty.append(quantities)
     return result | jax.tree.map(lambda *parts: jnp.stack(parts), *of_penalty)
 
 
@@ -222,13 +226,13 @@ LABELS = {"coupling": r"coupling $\alpha$"}
 
 def study(effort: Effort) -> Studies:
     few = dataclasses.replace(effort, seeds=min(effort.seeds, SEEDS.value))
-    keys, others = solutions.seeds(few)
+    keys, other_keys = solutions.seeds(few)
     couplings = effort.thin(COUPLINGS.value, 8)
     axes = {"penalty": [*PENALTIES], "coupling": couplings, "side": ["below", "above"]}
     of = functools.partial(measured, couplings=jnp.asarray(couplings))
-    both = solutions.solved(of, jnp.concatenate([keys, others]))
+    solved = solutions.solved(of, jnp.concatenate([keys, other_keys]))
     result, tuned = (
-        {n: connected(v, both, p) for n, v in both.items()} for p in parts_of(few.seeds)
+        {n: connected(v, solved, p) for n, v in solved.items()} for p in parts_of(few.seeds)
     )
     of = functools.partial(averaging, couplings=jnp.asarray(couplings))
     numbers = solutions.solved(of, keys)
@@ -241,9 +245,9 @@ def study(effort: Effort) -> Studies:
     }
 
 
-def connected(values: np.ndarray, found: dict[str, np.ndarray], part: slice) -> np.ndarray:
-    """Of a part of the seeds those whose network is in one piece, of which the source speaks."""
-    return values[part][found["components"][part] == 1]
+def connected(values: np.ndarray, solved: dict[str, np.ndarray], part: slice) -> np.ndarray:
+    """Values of the seeds in ``part`` whose network is connected, as the source assumes."""
+    return values[part][solved["components"][part] == 1]
 
 
 def parts_of(seeds: int) -> tuple[slice, slice]:
@@ -275,9 +279,9 @@ def plot(studies: Studies) -> Picture:
         look = {"local": (0, (1, 1.5)), "single": (0, (4, 1.5)), "oracle": (0, (6, 1, 1, 1))}[name]
         picture.theory(error, level, text, linestyle=look)
     parts = xr.concat([data["inside"], data["between"]], "part", combine_attrs="override")
-    for place, penalty in enumerate(PENALTIES):
-        color = picture.look(place)["color"]
-        for part, line in enumerate((("-", (0, (1, 1))), ("--", "-."))[place]):
+    for index, penalty in enumerate(PENALTIES):
+        color = picture.look(index)["color"]
+        for part, line in enumerate((("-", (0, (1, 1))), ("--", "-."))[index]):
             curve = parts.sel(penalty=penalty).isel(part=part).transpose("seed", "coupling").values
             text = f"{('within', 'between')[part]}, {penalty}"
             _band(spread, data, statistics.decibels, curve, text, color, line)
@@ -318,10 +322,10 @@ def _band(
     linestyle: object,
 ) -> None:
     """The mean over seeds with its band."""
-    one = xr.Dataset(
+    band = xr.Dataset(
         {"y": (("seed", "coupling"), curve, {"decibel": int(scale is not np.asarray)})}
     )
-    numbers = statistics.summary(one, "y")
+    numbers = statistics.summary(band, "y")
     at = data["coupling"].values
     middle, low, high = (scale(numbers[part].values) for part in ("mean", "low", "high"))
     ax.plot(at, middle, color=color, linestyle=linestyle, label=text)

@@ -17,9 +17,9 @@ from experiments.measures import estimate, gap, joined, last
 from fljax import plotting, statistics
 from fljax.algorithms import FedGD, FedRelax
 from fljax.graphs import Graph
-from fljax.link import Fixed, Geometric, Uniform
-from fljax.metrics import Metric, Snapshot
-from fljax.participation import Bernoulli, Bounded
+from fljax.link import Fixed, Geometric, UniformDelay
+from fljax.metrics.definitions import Metric, Snapshot
+from fljax.participation.patterns import Bernoulli, Bounded
 from fljax.problems import Problem
 from fljax.theory import network_rates
 
@@ -60,7 +60,10 @@ SHORT = Setting("events of FedGD", 80, "what grows is in the range of stored num
 MOST = Setting("seeds", 20, "at most")
 
 ERROR = "worst_node"
-RANDOM, WORST, NEVER, BY_FACTOR = "random", "worst", "total", "factors"
+RANDOM = "random"
+WORST = "worst"
+NEVER = "total"
+BY_FACTOR = "factors"
 #: Squared errors below this part of the first may be rounding.
 CLEAR = 1e-20
 #: A bound that is kept, but for rounding.
@@ -72,7 +75,7 @@ def _worst(now: Snapshot) -> Array:
     return jnp.max(jnp.sum((now.model - now.optimum) ** 2, axis=1))
 
 
-METRIC = Metric(ERROR, _worst, "squared error of the worst node", decibel=True, needs_optimum=True)
+METRIC = Metric(ERROR, _worst, "squared error of the worst node", decibel=True, needs={"optimum"})
 
 # --------------------------------------------------------------------------- scenarios
 
@@ -84,19 +87,22 @@ def instance(key: Array) -> tuple[Problem, Graph]:
 
 
 def relaxation(
-    key: Array, law: str, bound: int, coupling: Array | float = COUPLING.value
+    key: Array, scheme: str, bound: int, coupling: Array | float = COUPLING.value
 ) -> fl.Simulation:
     """FedRelax: activity and delays at random within the bound, the rarest and longest, or both
     without a bound.
     """
     problem, graph = instance(key)
-    if law == RANDOM:
-        activity, delays = Bounded(bound, PROBABILITY.value), Uniform(bound)
-    elif law == WORST:
-        activity, delays = Bounded(bound, 0.0), Fixed(bound)
+    if scheme == RANDOM:
+        activity = Bounded(bound, PROBABILITY.value)
+        delays = UniformDelay(bound)
+    elif scheme == WORST:
+        activity = Bounded(bound, 0.0)
+        delays = Fixed(bound)
     else:
         probability, more, longest = TOTAL.value
-        activity, delays = Bernoulli(probability), Geometric(more, longest, beyond="clip")
+        activity = Bernoulli(probability)
+        delays = Geometric(more, longest, beyond="clip")
     return fl.Simulation(
         problem,
         FedRelax(coupling),
@@ -110,7 +116,7 @@ def relaxation(
 def descent(key: Array, part: Array, bound: int) -> fl.Simulation:
     """FedGD with a part of the longest step that converges without delays.
 
-    All nodes update in every event on what is B events old, as partial asynchrony allows.
+    All nodes update in every event from models that are B events old: partial asynchrony's limit.
     """
     nodes, coupling = STEEP.value
     problem = fl.problems.least_squares(key, nodes, *DATA.value)
@@ -142,12 +148,12 @@ def contraction(key: Array, coupling: float) -> tuple[Array, Array]:
 def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, MOST.value)
 
-    def run(law: str, bound: int) -> xr.Dataset:
+    def run(delays: str, bound: int) -> xr.Dataset:
         def build(key: Array) -> fl.Simulation:
-            return relaxation(key, law, bound)
+            return relaxation(key, delays, bound)
 
-        build.__qualname__ = f"relaxation({law!r}, {bound})"
-        return effort.sweep(f"{law}-{bound}", build, rounds=EVENTS.value, seeds=seeds)
+        build.__qualname__ = f"relaxation({delays!r}, {bound})"
+        return effort.sweep(f"{delays}-{bound}", build, rounds=EVENTS.value, seeds=seeds)
 
     def steps(bound: int) -> xr.Dataset:
         def build(key: Array, part: Array) -> fl.Simulation:
@@ -163,9 +169,9 @@ def study(effort: Effort) -> Studies:
     keys = [jax.random.split(jax.random.fold_in(root, seed))[0] for seed in range(seeds)]
     factor, start = np.asarray([contraction(key, COUPLING.value) for key in keys], float).T
     parts = {}
-    for law in (RANDOM, WORST):
-        runs = joined(*(run(law, bound) for bound in BOUNDS.value), axis="bound")
-        parts[law] = with_bounds(runs.assign_coords(bound=list(BOUNDS.value)), factor, start)
+    for delays in (RANDOM, WORST):
+        runs = joined(*(run(delays, bound) for bound in BOUNDS.value), axis="bound")
+        parts[delays] = with_bounds(runs.assign_coords(bound=list(BOUNDS.value)), factor, start)
     parts[NEVER] = run(NEVER, 0).assign(start=("seed", start))
     couplings, delay = FACTORS.value
 
@@ -174,9 +180,10 @@ def study(effort: Effort) -> Studies:
 
     grid = {"coupling": list(couplings)}
     by_factor = effort.sweep("factors", coupled, rounds=EVENTS.value, seeds=seeds, grid=grid)
-    each = np.asarray([[contraction(key, a) for a in couplings] for key in keys], float)
+    factors = np.asarray([[contraction(key, a) for a in couplings] for key in keys], float)
     parts[BY_FACTOR] = by_factor.assign(
-        factor=(("seed", "coupling"), each[..., 0]), start=(("seed", "coupling"), each[..., 1])
+        factor=(("seed", "coupling"), factors[..., 0]),
+        start=(("seed", "coupling"), factors[..., 1]),
     )
     parts[BY_FACTOR]["coupling"].attrs["long_name"] = r"coupling $\alpha$"
     late = joined(*map(steps, LATE.value), axis="bound").assign_coords(bound=list(LATE.value))
@@ -193,7 +200,9 @@ def with_bounds(runs: xr.Dataset, factor: np.ndarray, start: np.ndarray) -> xr.D
     result = [[bound_of(float(f), delay=b) for b in BOUNDS.value] for f in factor]
     for name in ("repaired", "printed"):
         field = "bound" if name == "repaired" else name
-        level = np.asarray([[np.asarray(getattr(one, field))[1:] for one in row] for row in result])
+        level = np.asarray(
+            [[np.asarray(getattr(bounds, field))[1:] for bounds in row] for row in result]
+        )
         runs[name] = (("seed", "bound", "round"), start[:, None, None] * level**2)
     return runs.assign(start=("seed", start), factor=("seed", factor))
 
@@ -206,8 +215,8 @@ def plot(studies: Studies) -> Picture:
     titles += (f"by the factor (133), B = {FACTORS.value[1]}", "Figure 5.6", "FedGD")
     drawing, (*within, never, factors, family, steps) = picture.panels(titles, height=2.3)
     labels = {b: f"B = {b}" for b in BOUNDS.value}
-    for ax, law in zip(within, (RANDOM, WORST), strict=True):
-        data = studies[law]
+    for ax, delays in zip(within, (RANDOM, WORST), strict=True):
+        data = studies[delays]
         plotting.learning_curves(data, ERROR, "bound", ax, labels=labels)
         names = {"repaired": "(134), repaired", "printed": r"$\kappa^{t/(2B+1)}$, (134)"}
         for name, style in (("repaired", "-"), ("printed", (0, (1, 1.5)))):
@@ -255,10 +264,10 @@ def largest(name: str) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
-        for law in (RANDOM, WORST):
+        for delays in (RANDOM, WORST):
             for bound in BOUNDS.value:
-                over = ratios(studies[law].sel(bound=bound), name)
-                result[f"{law}, B = {bound}"] = Estimate.exact(float(over.max()), "")
+                over = ratios(studies[delays].sel(bound=bound), name)
+                result[f"{delays}, B = {bound}"] = Estimate.exact(float(over.max()), "")
         return result
 
     return measure
@@ -273,10 +282,10 @@ def ratios(data: xr.Dataset, name: str) -> np.ndarray:
 
 def violations(studies: Studies) -> str:
     shares = []
-    for law in (RANDOM, WORST):
+    for delays in (RANDOM, WORST):
         for bound in BOUNDS.value:
-            over = ratios(studies[law].sel(bound=bound), "printed") > 1
-            shares.append(f"{law} with B = {bound}: {100 * np.mean(over):.1f} %")
+            over = ratios(studies[delays].sel(bound=bound), "printed") > 1
+            shares.append(f"{delays} with B = {bound}: {100 * np.mean(over):.1f} %")
     return (
         "Until each node has updated, nobody need be nearer: the bound holds only at the ends of "
         "every 2B + 1 events. Events at which it is exceeded, " + ", ".join(shares) + "."
@@ -288,11 +297,11 @@ def arrives(*laws: str) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
-        for law in laws:
-            data = last(studies[law])
-            cases = {law: data} if law == NEVER else {}
-            if law != NEVER:
-                cases = {f"{law}, B = {b}": data.sel(bound=b) for b in BOUNDS.value}
+        for delays in laws:
+            data = last(studies[delays])
+            cases = {delays: data} if delays == NEVER else {}
+            if delays != NEVER:
+                cases = {f"{delays}, B = {b}": data.sel(bound=b) for b in BOUNDS.value}
             for name, part in cases.items():
                 result[name] = estimate(
                     lambda a, b: statistics.decibels(a / b),
@@ -307,11 +316,11 @@ def arrives(*laws: str) -> Measure:
 def slower(studies: Studies) -> dict[str, Estimate]:
     """How far the last error of one B is above that of the next smaller one."""
     result = {}
-    for law in (RANDOM, WORST):
-        data = studies[law].isel(round=MIDDLE - 1)
+    for delays in (RANDOM, WORST):
+        data = studies[delays].isel(round=MIDDLE - 1)
         for less, more in zip(BOUNDS.value, BOUNDS.value[1:], strict=False):
             pair = (data[ERROR].sel(bound=b).values for b in (more, less))
-            result[f"{law}, B = {more} above {less}"] = estimate(
+            result[f"{delays}, B = {more} above {less}"] = estimate(
                 lambda a, b: statistics.decibels(a / b), *pair
             )
     return result

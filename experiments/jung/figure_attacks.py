@@ -20,12 +20,12 @@ from experiments.attackers import OneOf
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate, joined, last, samples, share
 from fljax import aggregation, attacks, plotting, statistics
-from fljax._module import float_dtype
-from fljax._numerics import HIGHEST
-from fljax.aggregation import Aggregator
+from fljax._core.module import float_dtype
+from fljax._core.numerics import HIGHEST
+from fljax._core.random_subsets import shuffled
 from fljax.algorithms import ATC, FedAvg
-from fljax.metrics import Metric, Snapshot
-from fljax.participation import shuffled
+from fljax.link.aggregation import Aggregator
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import (
     GTVMin,
     LeastAbsoluteDeviation,
@@ -77,22 +77,36 @@ TRIGGER = Setting(
 )
 STAMPED = 0.5
 
-NONE, FLIPPED, LITTLE, INNER = "none", "sign flip", "a little is enough", "inner product"
-LABELS, BACKDOOR, DENIAL = "label poisoning", "backdoor", "denial of service"
+NONE = "none"
+FLIPPED = "sign flip"
+LITTLE = "a little is enough"
+INNER = "inner product"
+LABELS = "label poisoning"
+BACKDOOR = "backdoor"
+DENIAL = "denial of service"
 ATTACKS = (NONE, FLIPPED, LITTLE, INNER, LABELS, BACKDOOR, DENIAL)
 
-MEAN, CLIP, TRIM, MEDIAN, GEOMETRIC = "mean", "clip", "trim", "median", "geometric median"
-KRUM, BULYAN, TRUST, BOUND = "Krum", "Bulyan", "FLTrust", "norm bound"
+MEAN = "mean"
+CLIP = "clip"
+TRIM = "trim"
+MEDIAN = "median"
+GEOMETRIC = "geometric median"
+KRUM = "Krum"
+BULYAN = "Bulyan"
+TRUST = "FLTrust"
+BOUND = "norm bound"
 DEFENSES = (MEAN, CLIP, TRIM, MEDIAN, GEOMETRIC, KRUM, BULYAN, TRUST, BOUND)
 
-SERVER, DENSE, SPARSE = "server", "dense", "sparse"
+SERVER = "server"
+DENSE = "dense"
+SPARSE = "sparse"
 PLACES = (SERVER, DENSE, SPARSE)
 
 # --------------------------------------------------------------------------- scenario
 
 
 def attack_of(attackers: Array, number: Array, problem: Problem) -> OneOf:
-    """The one of this number; those on data leave messages as they are."""
+    """The attack of this number; attacks on data leave messages unchanged."""
     making = {
         FLIPPED: attacks.SignFlip(attackers, FLIP.value),
         LITTLE: attacks.ALittleIsEnough(attackers),
@@ -102,10 +116,12 @@ def attack_of(attackers: Array, number: Array, problem: Problem) -> OneOf:
     return OneOf(attackers, number, tuple(making.get(name) for name in ATTACKS))
 
 
-def made(key: Key[Array, ""]) -> tuple[Problem, Problem]:
-    """Everybody's clean data with what all are judged by, and those of FLTrust's server."""
-    keys, dtype = jax.random.split(key, 5), float_dtype()
-    clients, (count, inputs) = CLIENTS.value, DATA.value
+def clean_problem(key: Key[Array, ""]) -> tuple[Problem, Problem]:
+    """All clients' clean data with the test data, and the data of FLTrust's server."""
+    keys = jax.random.split(key, 5)
+    dtype = float_dtype()
+    clients = CLIENTS.value
+    (count, inputs) = DATA.value
     common = jax.random.normal(keys[0], (1, inputs + 1), dtype)
     spread = SPREAD.value * jax.random.normal(keys[1], (clients, inputs + 1), dtype)
 
@@ -116,7 +132,7 @@ def made(key: Key[Array, ""]) -> tuple[Problem, Problem]:
         x = jnp.concatenate([x, jnp.ones((*shape, 1), dtype)], axis=2)
         score = jnp.einsum("knp,kp->kn", x, models, precision=HIGHEST)
         score = score + noise * jax.random.normal(k_noise, shape, dtype)
-        # The place of the trigger.
+        # An extra input for the trigger.
         x = jnp.concatenate([x, jnp.zeros((*shape, 1), dtype)], axis=2)
         return x, jnp.where(score >= 0, 1.0, -1.0).astype(dtype)
 
@@ -139,16 +155,16 @@ def _wrong(now: Snapshot) -> Array:
 
 
 METRICS = (
-    Metric("wrong", _wrong, "held-out samples labeled wrong", needs_labels=True, bounds=(0, 1)),
+    Metric("wrong", _wrong, "held-out samples labeled wrong", needs={"labels"}, bounds=(0, 1)),
     _SUCCESS,
 )
 HARM = "harm"
 
 
-def defense(name: str, place: str, root: Problem) -> Aggregator | None:
-    """What takes the place of the mean."""
-    few, least = (2, 1) if place == SPARSE else (ATTACKERS.value, ATTACKERS.value)
-    if name == TRUST and place == SERVER:
+def defense(name: str, topology: str, root: Problem) -> Aggregator | None:
+    """The aggregator that replaces the mean."""
+    few, least = (2, 1) if topology == SPARSE else (ATTACKERS.value, ATTACKERS.value)
+    if name == TRUST and topology == SERVER:
         return aggregation.FLTrust(root, step_size=STEPS.value[0], local_steps=LOCAL)
     return {
         MEAN: None,
@@ -163,22 +179,23 @@ def defense(name: str, place: str, root: Problem) -> Aggregator | None:
     }[name]
 
 
-def build(key: Array, attack: Array, name: str, place: str) -> fl.Simulation:
-    """One attack against one defense in one place."""
-    data_key, who, network_key, stamp_key = jax.random.split(key, 4)
-    clean, root = made(data_key)
-    rank = shuffled(who, jnp.ones((1, CLIENTS.value), bool))[0]
+def build(key: Array, attack: Array, name: str, topology: str) -> fl.Simulation:
+    """One attack against one defense on one topology."""
+    data_key, rank_key, network_key, stamp_key = jax.random.split(key, 4)
+    clean, root = clean_problem(data_key)
+    rank = shuffled(rank_key, jnp.ones((1, CLIENTS.value), bool))[0]
     attackers = rank < ATTACKERS.value
     number = jnp.asarray(attack)
     by_label = attackers & (number == ATTACKS.index(LABELS))
     by_trigger = attackers & (number == ATTACKS.index(BACKDOOR))
     problem = attacks.poison_labels(clean, by_label)
     problem = attacks.backdoor(problem, by_trigger, _STAMP, _WANTED, key=stamp_key, share=STAMPED)
-    network, algorithm = None, FedAvg(STEPS.value[0], local_steps=LOCAL)
-    if place != SERVER:
+    network = None
+    algorithm = FedAvg(STEPS.value[0], local_steps=LOCAL)
+    if topology != SERVER:
         algorithm = ATC(STEPS.value[1])
         network = fl.graphs.complete(CLIENTS.value, form="padded")
-        if place == SPARSE:
+        if topology == SPARSE:
             network = fl.graphs.k_regular(network_key, CLIENTS.value, DEGREE.value, form="padded")
     return fl.Simulation(
         problem=problem,
@@ -186,24 +203,24 @@ def build(key: Array, attack: Array, name: str, place: str) -> fl.Simulation:
         network=network,
         metrics=METRICS,
         attack=attack_of(attackers, number, clean),
-        aggregation=defense(name, place, root),
+        aggregation=defense(name, topology, root),
     )
 
 
-def one_place(place: str, effort: Effort, defenses: Sequence[str], rounds: int) -> xr.Dataset:
-    """All attacks against all defenses there, after the last round."""
+def one_place(topology: str, effort: Effort, defenses: Sequence[str], rounds: int) -> xr.Dataset:
+    """All attacks against all defenses on one topology, after the last round."""
     parts = []
     for name in defenses:
 
         def scenario(key: Array, attack: Array, name: str = name) -> fl.Simulation:
-            return build(key, attack, name, place)
+            return build(key, attack, name, topology)
 
-        scenario.__qualname__ = f"attacks({place!r}, {name!r})"
+        scenario.__qualname__ = f"attacks({topology!r}, {name!r})"
         with warnings.catch_warnings():
-            # More attackers than a defense withstands are what is looked at.
+            # More attackers than a defense withstands are studied on purpose.
             warnings.simplefilter("ignore", fl.AssumptionWarning)
             results = effort.sweep(
-                f"{place}-{name}",
+                f"{topology}-{name}",
                 scenario,
                 rounds=rounds,
                 record_every=rounds,
@@ -244,16 +261,17 @@ RELAXED = 0.5
 POINTS = np.arange(5.0), np.array([0.1, 1.2, 1.9, 3.05, 6.0])
 MOVED = 0.5
 #: The extract's line of least absolute error, through the first and the fourth point.
-KNOWN = (0.1, 2.95 / 3)
+EXTRACT_LINE = (0.1, 2.95 / 3)
 
 
 @functools.partial(jax.jit, static_argnames="count")
 def denied(key: Key[Array, ""], count: int) -> Array:
-    """``[A, count]``: the validation error of node 1 where so many others, the nearest first, have
-    poisoned labels, over that of none; for every coupling.
+    """``[A, count]``: the validation error of node 1 with 0, 1, ... poisoned nodes, the nearest
+    first, over that with none; for every coupling.
     """
     nodes, near, samples, dim = NODES.value
-    keys, dtype = jax.random.split(key, 4), float_dtype()
+    keys = jax.random.split(key, 4)
+    dtype = float_dtype()
     places = jax.random.uniform(keys[0], (nodes, 2), dtype)
     graph = fl.graphs.nearest_neighbors(places, near)
     truth = jnp.ones((1, dim), dtype) + 0.3 * jax.random.normal(keys[1], (nodes, dim), dtype)
@@ -267,7 +285,7 @@ def denied(key: Key[Array, ""], count: int) -> Array:
         off = jnp.zeros(nodes, dtype).at[order].set(bad)
         y = jnp.einsum("knp,kp->kn", x, truth + off[:, None], precision=HIGHEST) + noise
         models = GTVMin(Problem(x, y, LeastSquares()), graph, coupling).solution().models
-        # Of data N(0, I) with the same noise.
+        # The expected error on data N(0, I) with the same noise.
         return jnp.sum((models[0] - truth[0]) ** 2) + 0.25
 
     numbers = jnp.arange(count, dtype=jnp.int32)
@@ -278,8 +296,8 @@ def denied(key: Key[Array, ""], count: int) -> Array:
 
 @jax.jit
 def one_hour(key: Key[Array, ""]) -> tuple[Array, Array]:
-    """``[P]`` each: how far the honest nodes' predictions are off at the trigger hour, and their
-    squared error at the others, with so many poisoned nodes.
+    """``[P]`` each, by the number of poisoned nodes: the honest nodes' absolute error at the
+    trigger hour, and their squared error at the other hours.
     """
     nodes, hours, samples = HOURS.value
     k_truth, k_noise = jax.random.split(key)
@@ -294,15 +312,16 @@ def one_hour(key: Key[Array, ""]) -> tuple[Array, Array]:
     clean = Problem(x, y, LeastSquares())
     graph = fl.graphs.complete(nodes)
     hour = attacks.Trigger(np.arange(hours), np.eye(hours)[0])
-    bias, beside = [], []
+    bias = []
+    errors = []
     for count in PLANTED.value:
         bad = attacks.first(count, nodes)
         planted = attacks.backdoor(clean, bad, hour, LIE.value)
         models = GTVMin(planted, graph, RELAXED).solution().models[max(PLANTED.value) :]
         off = models - truth[None]
         bias.append(jnp.mean(jnp.abs(off[:, 0])))
-        beside.append(jnp.mean(off[:, 1:] ** 2) + 0.09)
-    return jnp.stack(bias), jnp.stack(beside)
+        errors.append(jnp.mean(off[:, 1:] ** 2) + 0.09)
+    return jnp.stack(bias), jnp.stack(errors)
 
 
 def lines() -> xr.Dataset:
@@ -311,16 +330,17 @@ def lines() -> xr.Dataset:
     """
     at, labels = POINTS
     x = np.stack([np.ones_like(at), at], axis=1)
-    result, excess = {}, []
+    result = {}
+    excess = []
     for loss, rule in (("absolute", LeastAbsoluteDeviation()), ("squared", LeastSquares())):
         for move in (0.0, MOVED):
             problem = Problem(x[None], (labels + move * (at == at[-1]))[None], rule)
             best = fl.problems.optimum(problem)
             result.setdefault(loss, []).append(np.asarray(best))
             if loss == "absolute":
-                known = jnp.asarray(KNOWN, best.dtype)
+                published = jnp.asarray(EXTRACT_LINE, best.dtype)
                 excess.append(
-                    float((problem.objective(known[None]) - problem.objective(best[None]))[0])
+                    float((problem.objective(published[None]) - problem.objective(best[None]))[0])
                 )
     return xr.Dataset(
         {
@@ -334,13 +354,13 @@ def lines() -> xr.Dataset:
 def study(effort: Effort) -> Studies:
     defenses = (MEAN, TRIM, GEOMETRIC) if effort.quick else DEFENSES
     studies = {
-        place: one_place(place, effort, defenses, 20 if effort.quick else ROUNDS.value)
-        for place in PLACES
+        topology: one_place(topology, effort, defenses, 20 if effort.quick else ROUNDS.value)
+        for topology in PLACES
     }
     keys = jax.random.split(fl.random_key(0), effort.seeds)
     count = NODES.value[0]
     rises = jax.lax.map(lambda key: denied(key, count), keys)
-    bias, beside = jax.lax.map(one_hour, keys)
+    bias, errors = jax.lax.map(one_hour, keys)
     seeds = {"seed": np.arange(effort.seeds)}
     studies["service"] = xr.Dataset(
         {"rise": (("seed", "alpha", "poisoned"), np.asarray(rises), {"units": "1", "decibel": 0})},
@@ -349,7 +369,7 @@ def study(effort: Effort) -> Studies:
     studies["hour"] = xr.Dataset(
         {
             "bias": (("seed", "poisoned"), np.asarray(bias), {"units": "1", "decibel": 0}),
-            "beside": (("seed", "poisoned"), np.asarray(beside), {"units": "1", "decibel": 0}),
+            "beside": (("seed", "poisoned"), np.asarray(errors), {"units": "1", "decibel": 0}),
         },
         seeds | {"poisoned": list(PLANTED.value)},
     )
@@ -367,14 +387,14 @@ TITLES = {
 
 
 def plot(studies: Studies) -> Picture:
-    """A map a place, and the exercises below."""
+    """A map for each topology, and the exercises below."""
     drawing = plt.figure(figsize=(picture.PAGE, 11.0), layout="constrained")
     rows = drawing.add_gridspec(4, 3, height_ratios=(3, 3, 3, 2))
-    for row, (letter, place) in enumerate(zip("abc", PLACES, strict=True)):
+    for row, (letter, topology) in enumerate(zip("abc", PLACES, strict=True)):
         ax = drawing.add_subplot(rows[row, :])
-        data = studies[place].isel(attack=slice(None, None, -1))
+        data = studies[topology].isel(attack=slice(None, None, -1))
         plotting.heat_map(data, HARM, "defense", "attack", ax, intervals=True)
-        ax.set_title(f"({letter}) {TITLES[place]}", pad=14)
+        ax.set_title(f"({letter}) {TITLES[topology]}", pad=14)
         ax.set(xlabel="", ylabel="")
     service, hour, points = (drawing.add_subplot(rows[3, column]) for column in range(3))
     _service(service, studies["service"])
@@ -415,8 +435,9 @@ def _points(ax: Axes, data: xr.Dataset) -> None:
     at, labels = POINTS
     ax.plot(at, labels, "ko", label="points")
     ax.plot(at[-1], labels[-1] + MOVED, "kx", label="fifth, moved")
-    for place, lines in enumerate((("-", (0, (1, 1))), ("--", "-."))):
-        loss, color = ("absolute", "squared")[place], picture.look(place)["color"]
+    for index, lines in enumerate((("-", (0, (1, 1))), ("--", "-."))):
+        loss = ("absolute", "squared")[index]
+        color = picture.look(index)["color"]
         for label, style in zip(("as given", "moved"), lines, strict=True):
             intercept, slope = data["line"].sel(loss=loss, label=label).values
             look = {"color": color, "linestyle": style}
@@ -429,12 +450,12 @@ def _points(ax: Axes, data: xr.Dataset) -> None:
 POINTS_UNIT = "points"
 
 
-def harm(studies: Studies, place: str, name: str, attack: str) -> np.ndarray:
-    return samples(studies[place], {"defense": name, "attack": attack}, HARM)
+def harm(studies: Studies, topology: str, name: str, attack: str) -> np.ndarray:
+    return samples(studies[topology], {"defense": name, "attack": attack}, HARM)
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> Estimate:
-    return estimate(lambda a, b: a - b, one, other, unit=POINTS_UNIT)
+def _difference(over: np.ndarray, under: np.ndarray) -> Estimate:
+    return estimate(lambda a, b: a - b, over, under, unit=POINTS_UNIT)
 
 
 LOUD = (FLIPPED, INNER, DENIAL)
@@ -442,20 +463,20 @@ LOUD = (FLIPPED, INNER, DENIAL)
 
 def mean_breaks(studies: Studies) -> dict[str, Estimate]:
     return {
-        f"{place}, {attack}": _difference(
-            harm(studies, place, MEAN, attack), harm(studies, place, MEAN, NONE)
+        f"{topology}, {attack}": _difference(
+            harm(studies, topology, MEAN, attack), harm(studies, topology, MEAN, NONE)
         )
-        for place, attack in itertools.product(PLACES, LOUD)
+        for topology, attack in itertools.product(PLACES, LOUD)
     }
 
 
 def defended(studies: Studies) -> dict[str, Estimate]:
     names = [n for n in (CLIP, TRIM, MEDIAN, GEOMETRIC) if n in studies[SERVER]["defense"]]
     return {
-        f"{place}, {name}, {attack}": _difference(
-            harm(studies, place, MEAN, attack), harm(studies, place, name, attack)
+        f"{topology}, {name}, {attack}": _difference(
+            harm(studies, topology, MEAN, attack), harm(studies, topology, name, attack)
         )
-        for place in (SERVER, DENSE)
+        for topology in (SERVER, DENSE)
         for name in names
         for attack in LOUD
     }
@@ -474,68 +495,70 @@ def sparse_is_weaker(studies: Studies) -> dict[str, Estimate]:
 
 def backdoor_passes(studies: Studies) -> dict[str, Estimate]:
     names = [(SERVER, MEAN), (DENSE, MEAN), (SPARSE, MEAN)]
-    names += [(place, GEOMETRIC) for place in PLACES]
+    names += [(topology, GEOMETRIC) for topology in PLACES]
     if BOUND in studies[SERVER]["defense"]:
         names += [(SERVER, BOUND), (DENSE, BOUND), (DENSE, TRUST)]
     return {
-        f"{place}, {name}": estimate(
-            lambda a: a, harm(studies, place, name, BACKDOOR), unit="% success"
+        f"{topology}, {name}": estimate(
+            lambda a: a, harm(studies, topology, name, BACKDOOR), unit="% success"
         )
-        for place, name in names
+        for topology, name in names
     }
 
 
 def backdoor_is_not_seen(studies: Studies) -> dict[str, Estimate]:
     result = {}
-    for place in PLACES:
-        wrong = 100 * studies[place]["wrong"].sel(defense=MEAN)
-        result[f"{place}, mean"] = _difference(
+    for topology in PLACES:
+        wrong = 100 * studies[topology]["wrong"].sel(defense=MEAN)
+        result[f"{topology}, mean"] = _difference(
             wrong.sel(attack=BACKDOOR).values, wrong.sel(attack=NONE).values
         )
     return result
 
 
-def best(studies: Studies, place: str, attack: str) -> str:
-    """The defense with the least harm there."""
-    mean = studies[place][HARM].sel(attack=attack).mean("seed")
+def best(studies: Studies, topology: str, attack: str) -> str:
+    """The defense with the least harm on a topology."""
+    mean = studies[topology][HARM].sel(attack=attack).mean("seed")
     return str(mean["defense"].values[mean.values.argmin()])
 
 
 def left_over(studies: Studies) -> dict[str, Estimate]:
-    """What the best defense leaves of an attack, over the mean without attackers."""
+    """The harm of an attack against the best defense, over the mean without attackers."""
     result = {}
-    for place, attack in itertools.product(PLACES, ATTACKS[1:]):
-        name = best(studies, place, attack)
-        result[f"{place}, {attack}: {name}"] = _difference(
-            harm(studies, place, name, attack), harm(studies, place, MEAN, NONE)
+    for topology, attack in itertools.product(PLACES, ATTACKS[1:]):
+        name = best(studies, topology, attack)
+        result[f"{topology}, {attack}: {name}"] = _difference(
+            harm(studies, topology, name, attack), harm(studies, topology, MEAN, NONE)
         )
     return result
 
 
 def krum_costs(studies: Studies) -> dict[str, Estimate]:
     return {
-        place: _difference(harm(studies, place, KRUM, NONE), harm(studies, place, MEAN, NONE))
-        for place in PLACES
-        if KRUM in studies[place]["defense"]
+        topology: _difference(
+            harm(studies, topology, KRUM, NONE), harm(studies, topology, MEAN, NONE)
+        )
+        for topology in PLACES
+        if KRUM in studies[topology]["defense"]
     }
 
 
 def needed(studies: Studies) -> dict[str, Estimate]:
     """In how many runs some number of poisoned nodes raises the error of node 1 by 20 %."""
     rise = studies["service"]["rise"]
-    reached = (rise >= RISE.value).any("poisoned")
+    exceeded = (rise >= RISE.value).any("poisoned")
     return {
-        f"alpha = {alpha:g}": share(reached.sel(alpha=alpha).values)
+        f"alpha = {alpha:g}": share(exceeded.sel(alpha=alpha).values)
         for alpha in COUPLINGS.value[1:]
     }
 
 
 def uncoupled(studies: Studies) -> dict[str, Estimate]:
     """By how much more runs a strong coupling lets the attack through than a weak one."""
-    reached = (studies["service"]["rise"] >= RISE.value).any("poisoned")
-    weak = 100.0 * reached.sel(alpha=COUPLINGS.value[0]).values
+    exceeded = (studies["service"]["rise"] >= RISE.value).any("poisoned")
+    weak = 100.0 * exceeded.sel(alpha=COUPLINGS.value[0]).values
     return {
-        f"alpha = {alpha:g}": _difference(100.0 * reached.sel(alpha=alpha).values, weak)
+        f"alpha = {alpha:g}": _difference(100.0 * exceeded.sel(alpha=alpha).values, weak)
         for alpha in COUPLINGS.value[1:]
     }
 
@@ -554,12 +577,12 @@ def hour_moves(studies: Studies) -> dict[str, Estimate]:
 
 
 def others_stay(studies: Studies) -> dict[str, Estimate]:
-    beside = studies["hour"]["beside"]
+    errors = studies["hour"]["beside"]
     return {
         f"{count} nodes": estimate(
             lambda a, b: a / b,
-            beside.sel(poisoned=count).values,
-            beside.sel(poisoned=0).values,
+            errors.sel(poisoned=count).values,
+            errors.sel(poisoned=0).values,
             unit="times",
         )
         for count in PLANTED.value[1:]
@@ -579,10 +602,10 @@ def absolute_stays(studies: Studies) -> dict[str, Estimate]:
 
 
 def squared_moves(studies: Studies) -> dict[str, Estimate]:
-    slope = studies["points"]["line"].sel(loss="squared", part="slope")
+    slopes = studies["points"]["line"].sel(loss="squared", part="slope")
     return {
-        f"slope, {label}": Estimate.exact(float(slope.sel(label=label)) - known, unit="off")
-        for label, known in (("as given", 1.365), ("moved", 1.465))
+        f"slope, {label}": Estimate.exact(float(slopes.sel(label=label)) - published, unit="off")
+        for label, published in (("as given", 1.365), ("moved", 1.465))
     }
 
 

@@ -19,9 +19,8 @@ from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
-from fljax import audit, plotting, statistics
+from fljax import contrib, plotting, statistics
 from fljax.privacy import accounting
-from fljax.theory import network_privacy
 
 EPSILONS = Setting("claimed epsilon", (0.25, 0.5, 1.0, 2.0, 4.0), "from strong to weak")
 DELTA = Setting("delta", 1e-5, "of Gaussian noise; usual")
@@ -51,9 +50,12 @@ NEAREST = Setting("(f) nearest records", (20, 3.0), "k, hours a kelvin: chosen o
 JUDGED = Setting("epsilon at which a fault is to be found", (1.0, 2.0), "the middle of (b)")
 MOST = Setting("seeds", 40, "at most: an audit has its own many releases")
 
-LAPLACE, RESPONSE, GAUSSIAN = "Laplace", "randomized response", "Gaussian, by its curve"
+LAPLACE = "Laplace"
+RESPONSE = "randomized response"
+GAUSSIAN = "Gaussian, by its curve"
 MECHANISMS = (LAPLACE, RESPONSE, GAUSSIAN)
-RIGHT, FAULTY = "right", "half the noise"
+RIGHT = "right"
+FAULTY = "half the noise"
 NOISES = {RIGHT: 1.0, FAULTY: FAULT.value}
 
 
@@ -67,7 +69,7 @@ def laplace(key: Array, data: tuple[Array, Array]) -> Array:
 
 def response(key: Array, data: tuple[Array, Array]) -> Array:
     value, probability = data
-    return fl.data.randomized_labels(key, value[None], jnp.array([0.0, 1.0]), probability)
+    return fl.contrib.randomized_labels(key, value[None], jnp.array([0.0, 1.0]), probability)
 
 
 def gaussian(key: Array, data: tuple[Array, Array]) -> Array:
@@ -97,7 +99,7 @@ def audited(seed: int) -> dict[str, np.ndarray]:
         noise = [*NOISES.values()][at[2]]
         release, amount, claim = mechanism(MECHANISMS[at[0]], EPSILONS.value[at[1]], noise)
         worlds = [(np.asarray(value), np.asarray(amount)) for value in (0.0, 1.0)]
-        result = audit.trained_attack(
+        result = contrib.trained_attack(
             release,
             *worlds,
             epsilon=claim[0],
@@ -106,21 +108,22 @@ def audited(seed: int) -> dict[str, np.ndarray]:
             key=jax.random.fold_in(fl.random_key(seed), number),
             confidence=CONFIDENCE.value,
         )
-        outcome["accuracy"][at], outcome["accused"][at] = result.accuracy, result.broken
+        outcome["accuracy"][at] = result.accuracy
+        outcome["accused"][at] = result.broken
     return outcome
 
 
 def allowed(name: str, epsilon: float) -> float:
-    return float(audit.most_accurate(*mechanism(name, epsilon, 1.0)[2]))
+    return float(contrib.most_accurate(*mechanism(name, epsilon, 1.0)[2]))
 
 
 # --------------------------------------------------------------------------- exercise 9.1
 
 
 def queried(seed: int) -> dict[str, np.ndarray]:
-    """How far off Bob is about Alice's loss, and whether he finds her among all."""
+    """The error of Bob's estimate of Alice's loss, and whether it identifies her."""
     size, dim = OWN.value
-    step, pull = STEP.value
+    step, coupling = STEP.value
     key = fl.random_key(seed)
     problem = fl.problems.least_squares(key, STATIONS.value, size, dim)
     rng = np.random.default_rng([3, seed])
@@ -132,16 +135,16 @@ def queried(seed: int) -> dict[str, np.ndarray]:
     sent = rng.normal(size=(EXCHANGES.value[-1], dim))
     models = [np.zeros(dim)]
     for message in sent:
-        slope = 2 * quadratic @ models[-1] + linear + 2 * pull * (models[-1] - message)
-        models.append(models[-1] - step * slope)
+        gradient = 2 * quadratic @ models[-1] + linear + 2 * coupling * (models[-1] - message)
+        models.append(models[-1] - step * gradient)
     noise = rng.normal(size=(len(models), dim))
     for at in np.ndindex(shape):
         count = EXCHANGES.value[at[1]]
-        heard = (np.array(models) + SHARED.value[at[0]] * noise)[: count + 1]
-        told = audit.queried_loss(heard, sent[:count], step, pull)
-        off = np.linalg.norm(told.second_moment - quadratic) / np.linalg.norm(quadratic)
+        received = (np.array(models) + SHARED.value[at[0]] * noise)[: count + 1]
+        recovered = contrib.queried_loss(received, sent[:count], step, coupling)
+        off = np.linalg.norm(recovered.second_moment - quadratic) / np.linalg.norm(quadratic)
         result["off"][at] = np.log10(max(off, 1e-17))
-        result["identified"][at] = audit.matched_client(problem, *told[:2]) == alice
+        result["identified"][at] = contrib.matched_client(problem, *recovered[:2]) == alice
     return result
 
 
@@ -160,16 +163,16 @@ def budgeted(seed: int) -> dict[str, np.ndarray]:
 
     def sigma(coupling: float, keeps: bool) -> list[float]:
         rounds = ROUNDS.value[-1]
-        result = network_privacy.sharing_noise(
+        result = contrib.sharing_noise(
             *(problem, graph, coupling, step, rounds, 1.0, BUDGET.value, DELTA.value, keeps)
         )
-        # Of fewer rounds it is by the sensitivities of these.
+        # For fewer rounds, the noise scales with the sensitivities of these rounds.
         total = np.sqrt(np.cumsum(np.asarray(result.sensitivity) ** 2, axis=1))
-        each = np.asarray(result.sigma)[:, None] * total / total[:, -1:]
-        return [float(each[:, t - 1].mean()) for t in ROUNDS.value]
+        per_horizon = np.asarray(result.sigma)[:, None] * total / total[:, -1:]
+        return [float(per_horizon[:, t - 1].mean()) for t in ROUNDS.value]
 
-    kept = [sigma(coupling, True) for coupling in COUPLINGS.value]
-    return {"noise": np.log10([*kept, sigma(COUPLINGS.value[0], False)])}
+    with_own_model = [sigma(coupling, True) for coupling in COUPLINGS.value]
+    return {"noise": np.log10([*with_own_model, sigma(COUPLINGS.value[0], False)])}
 
 
 # --------------------------------------------------------------------------- exercises 9.3, 9.4
@@ -177,38 +180,40 @@ def budgeted(seed: int) -> dict[str, np.ndarray]:
 
 @functools.cache
 def weather() -> tuple[np.ndarray, np.ndarray]:
-    """Hour and temperature, and the place in km, of all records."""
+    """Hour and temperature of all records, and their position in km."""
     records = fl.data.fmi_records("hourly")
     hour = (records["time"] - records["time"].min()).astype("timedelta64[h]").astype(float)
-    latitude, longitude = records["latitude"], records["longitude"]
+    latitude = records["latitude"]
+    longitude = records["longitude"]
     east = np.cos(np.deg2rad(latitude.mean())) * longitude
-    place = 111.2 * np.stack([latitude, east], axis=1)
-    return np.stack([hour / NEAREST.value[1], records["temp"]], axis=1), place
+    position = 111.2 * np.stack([latitude, east], axis=1)
+    return np.stack([hour / NEAREST.value[1], records["temp"]], axis=1), position
 
 
 def placed(seed: int) -> dict[str, np.ndarray]:
-    """How far off records are placed, km, by how many others are told and how noisy."""
-    seen, place = weather()
-    order = np.random.default_rng([4, seed]).permutation(len(seen))
-    tested, rest = order[: TESTED.value], order[TESTED.value :]
+    """The error of located records, km, by the number of disclosed others and by their noise."""
+    observed, position = weather()
+    order = np.random.default_rng([4, seed]).permutation(len(observed))
+    tested = order[: TESTED.value]
+    rest = order[TESTED.value :]
     subset_key, noise_key = jax.random.split(fl.random_key(seed))
-    given = jnp.asarray(seen[rest]), jnp.asarray(place[rest])
+    remaining = jnp.asarray(observed[rest]), jnp.asarray(position[rest])
     result = np.zeros((len(BLURS.value), len(SUBSETS.value)))
     for at in np.ndindex(result.shape):
         count = min(SUBSETS.value[at[1]], len(rest))
-        told, where = fl.data.subsample(subset_key, *given, count=count)
-        hour, heat = fl.data.noisy_inputs(
-            noise_key, told[:, :1], told[:, 1], 0.0, BLURS.value[at[0]]
+        disclosed, where = fl.contrib.subsample(subset_key, *remaining, count=count)
+        hour, heat = fl.contrib.noisy_inputs(
+            noise_key, disclosed[:, :1], disclosed[:, 1], 0.0, BLURS.value[at[0]]
         )
         tree = spatial.KDTree(np.column_stack([hour, heat]))
-        near = tree.query(seen[tested], NEAREST.value[0])[1]
-        result[at] = away(np.asarray(where)[near].mean(axis=1), place[tested])
-    blind = away(place[rest].mean(axis=0), place[tested])
+        near = tree.query(observed[tested], NEAREST.value[0])[1]
+        result[at] = away(np.asarray(where)[near].mean(axis=1), position[tested])
+    blind = away(position[rest].mean(axis=0), position[tested])
     return {"distance": result, "blind": np.asarray(blind)}
 
 
-def away(guess: np.ndarray, place: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.sum((guess - place) ** 2, axis=-1))))
+def away(guess: np.ndarray, position: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.sum((guess - position) ** 2, axis=-1))))
 
 
 # --------------------------------------------------------------------------- study
@@ -219,15 +224,15 @@ def study(effort: Effort) -> Studies:
         audited(seed) | queried(seed) | budgeted(seed) | placed(seed)
         for seed in range(min(effort.seeds, MOST.value))
     ]
-    stacked = {name: np.stack([one[name] for one in result]) for name in result[0]}
-    kept = [f"alpha = {coupling:g}, own model kept" for coupling in COUPLINGS.value]
+    stacked = {name: np.stack([run[name] for run in result]) for name in result[0]}
+    labels = [f"alpha = {coupling:g}, own model kept" for coupling in COUPLINGS.value]
     coords = {
         "mechanism": list(MECHANISMS),
         "epsilon": list(EPSILONS.value),
         "noise_of": list(NOISES),
         "deviation": list(SHARED.value),
         "exchanges": list(EXCHANGES.value),
-        "rule": [*kept, "shared model kept"],
+        "rule": [*labels, "shared model kept"],
         "rounds": list(ROUNDS.value),
         "blur": list(BLURS.value),
         "told": list(SUBSETS.value),
@@ -258,7 +263,7 @@ def plot(studies: Studies) -> Picture:
         f"noise of (190), epsilon = {BUDGET.value:g}",
         "9.3, 9.4: place from temperature",
     )
-    drawing, (accuracy, accused, off, result, noise, place) = picture.panels(titles, height=2.3)
+    drawing, (accuracy, accused, off, result, noise, position) = picture.panels(titles, height=2.3)
     for i, name in enumerate(MECHANISMS):
         bounds = [allowed(name, epsilon) for epsilon in EPSILONS.value]
         if name != RESPONSE:
@@ -277,7 +282,8 @@ def plot(studies: Studies) -> Picture:
         ax.set_xticks(EPSILONS.value, [f"{epsilon:g}" for epsilon in EPSILONS.value])
         ax.minorticks_off()
     for i, deviation in enumerate(SHARED.value):
-        part, text = data.sel(deviation=deviation), f"noise {deviation:g}"
+        part = data.sel(deviation=deviation)
+        text = f"noise {deviation:g}"
         _band(off, part, "off", "exchanges", text, plotting.LOOKS[i])
         _band(result, part, "identified", "exchanges", text, plotting.LOOKS[i], 100.0)
     for ax in (off, result):
@@ -295,11 +301,11 @@ def plot(studies: Studies) -> Picture:
     noise.set(xscale="log", yscale="log", xlabel="rounds", ylabel=r"$\sigma$")
     for i, blur in enumerate(BLURS.value):
         text = f"noise {blur:g} K" if blur else "no noise"
-        _band(place, data.sel(blur=blur), "distance", "told", text, plotting.LOOKS[i])
-    picture.theory(place, float(data["blind"].mean()), "without temperature", " km")
-    place.set(xscale="log", xlabel="records that are told", ylabel="error [km]")
-    said = f"mean of {data.sizes['seed']} runs each, bands: 95 % confidence"
-    return picture.finish(drawing, f"What attackers find\n{said}")
+        _band(position, data.sel(blur=blur), "distance", "told", text, plotting.LOOKS[i])
+    picture.theory(position, float(data["blind"].mean()), "without temperature", " km")
+    position.set(xscale="log", xlabel="records that are told", ylabel="error [km]")
+    note = f"mean of {data.sizes['seed']} runs each, bands: 95 % confidence"
+    return picture.finish(drawing, f"What attackers find\n{note}")
 
 
 def _band(
@@ -326,7 +332,7 @@ def audits(
     below: bool = False,
     epsilons: Sequence[float] = EPSILONS.value,
 ) -> Measure:
-    """By mechanism and epsilon; of the accuracy how far it is below what is allowed."""
+    """An audit's result by mechanism and epsilon; ``below``: how far it is below the allowed."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
@@ -345,7 +351,7 @@ def audits(
 
 
 def accusation_rates(studies: Studies) -> dict[str, Estimate]:
-    """Of all audits of a right mechanism together: they are independent."""
+    """The share of accusations over all audits of a right mechanism, which are independent."""
     accused = studies["found"]["accused"].sel(noise_of=RIGHT)
     return {
         name: estimate(lambda a: a, accused.sel(mechanism=name).mean("epsilon").values, unit="")
@@ -364,7 +370,7 @@ def of(name: str, **where: object) -> Measure:
 
 
 def steps(name: str, axis: str, sign: int, **where: object) -> Measure:
-    """From one place on an axis to the next, of everything else or of some."""
+    """The change from one value on an axis to the next, for all other coordinates or some."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["found"][[name]].sel(where)
@@ -374,7 +380,7 @@ def steps(name: str, axis: str, sign: int, **where: object) -> Measure:
             chosen = {str(d): data[d].values[i] for d, i in zip(rest, labels, strict=True)}
             places = data[axis].values
             for before, after in itertools.pairwise(places):
-                pair = [samples(data, chosen | {axis: place}, name) for place in (after, before)]
+                pair = [samples(data, chosen | {axis: value}, name) for value in (after, before)]
                 text = ", ".join(map(str, chosen.values()))
                 result[f"{text}{'; ' if text else ''}{axis} {before} to {after}"] = estimate(
                     lambda a, b: sign * (a - b), *pair, unit=""

@@ -15,10 +15,10 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from experiments.jung import solutions
 from experiments.measures import estimate, gap, of_median, samples
 from fljax import plotting, statistics
-from fljax._module import replace
-from fljax.clustering import adjusted_rand, kmeans, quality
+from fljax._core.module import replace
 from fljax.graphs import Graph
 from fljax.problems import GTVMin, Problem, train
+from fljax.problems.clustering import adjusted_rand, kmeans, quality
 from fljax.theory import networks
 
 SIZES = Setting("clients of each cluster", (8, 8), "two of a size")
@@ -45,9 +45,12 @@ RIDGE = Setting(
     "(c) ridge of the models that it compares", 0.1, "what makes local models comparable; not tuned"
 )
 
-PARAMETERS, GRADIENTS = "route A, local models", "route A, gradients at 0"
-LEARNED, GIVEN = "route B, learned graph", "route B, graph of the clusters"
-ALONE, KNOWN = "alone", "clusters known"
+PARAMETERS = "route A, local models"
+GRADIENTS = "route A, gradients at 0"
+LEARNED = "route B, learned graph"
+GIVEN = "route B, graph of the clusters"
+ALONE = "alone"
+KNOWN = "clusters known"
 ROUTES = (PARAMETERS, GRADIENTS, LEARNED, GIVEN, ALONE, KNOWN)
 
 
@@ -71,15 +74,15 @@ def network(key: Array, within: Array | float, weight: Array | float) -> tuple[P
 
 def first_of(problem: Problem, count: Array | int) -> Problem:
     """The problem of the clients' first samples."""
-    kept = (jnp.arange(problem.samples) < count).astype(problem.dtype)
-    kept = kept / jnp.sum(kept)
-    return replace(problem, weights=jnp.broadcast_to(kept[None], problem.weights.shape))
+    used = (jnp.arange(problem.samples) < count).astype(problem.dtype)
+    used = used / jnp.sum(used)
+    return replace(problem, weights=jnp.broadcast_to(used[None], problem.weights.shape))
 
 
 def within_cluster(
     key: Array, couplings: Array, probability: Array, weight: Array
 ) -> dict[str, Array]:
-    """Of the first cluster: squared deviations from its mean model, and (148) of them."""
+    """Squared deviations from the first cluster's mean model, and their bound (148)."""
     problem, graph = network(key, probability, weight)
     problem = first_of(problem, SAMPLES.value)
     assert problem.tasks is not None
@@ -96,12 +99,12 @@ def within_cluster(
         return off, bound
 
     off, bound = jax.lax.map(at, couplings)
-    kept = {"connectivity": about.connectivity, "boundary": about.boundary}
-    return {"off": off, "bound": bound} | kept
+    quantities = {"connectivity": about.connectivity, "boundary": about.boundary}
+    return {"off": off, "bound": bound} | quantities
 
 
 def routes(key: Array, counts: Array) -> dict[str, Array]:
-    """The errors of all ways to a model, and how well clusters are found, by samples a client."""
+    """The errors of all routes to a model, and the quality of clusters, by samples of a client."""
     problem, graph = network(key, DENSE.value, SPARSE.value)
     assert problem.tasks is not None
     cluster = jnp.asarray(problem.tasks.cluster)
@@ -113,19 +116,19 @@ def routes(key: Array, counts: Array) -> dict[str, Array]:
         slopes = part.gradient(jnp.zeros_like(local))
         result = [kmeans(key, points, len(SIZES.value)).cluster for points in (local, slopes)]
         learned = fl.graphs.nearest_neighbors(train(part, ridge=RIDGE.value), NEAREST.value)
-        models = [solutions.pooled(part, one) for one in result]
+        models = [solutions.pooled(part, clustering) for clustering in result]
         for edges in (learned, graph):
             models += [GTVMin(part, edges, a).solution(1e-9).models for a in TRIED.value]
         models = jnp.stack([*models, local, solutions.pooled(part, cluster)])
         error = jnp.mean(jnp.sum((models - truth[None]) ** 2, axis=-1), axis=-1)
-        rand = jnp.stack([adjusted_rand(one, cluster) for one in result])
+        rand = jnp.stack([adjusted_rand(clustering, cluster) for clustering in result])
         return {"error": error, "rand": rand}
 
     return jax.lax.map(at, counts)
 
 
 def study(effort: Effort) -> Studies:
-    keys, others = solutions.seeds(effort)
+    keys, other_keys = solutions.seeds(effort)
     couplings = effort.thin(COUPLINGS.value, 6)
     ask = [(DENSE.value, weight) for weight in WEIGHTS.value]
     ask += [(probability, SPARSE.value) for probability in WITHIN.value]
@@ -135,7 +138,8 @@ def study(effort: Effort) -> Studies:
         of = functools.partial(within_cluster, key, jnp.asarray(couplings))
         return jax.lax.map(lambda pair: of(*pair), (probabilities, weights))
 
-    result, cut = solutions.solved(one, keys), len(WEIGHTS.value)
+    result = solutions.solved(one, keys)
+    cut = len(WEIGHTS.value)
     names = {
         "off": (("case", "coupling"), "within the cluster", True),
         "bound": (("case", "coupling"), "bound (148)", True),
@@ -150,19 +154,19 @@ def study(effort: Effort) -> Studies:
         part = {n: v[:, rows] for n, v in result.items()}
         axes = {"case": list(labels), "coupling": couplings}
         of_part = solutions.dataset(part, names, axes, {"coupling": r"coupling $\alpha$"})
-        whole = (of_part["connectivity"] > 1e-9).all("case").values
-        parts[name] = of_part.isel(seed=whole).rename(case=name)
+        is_connected = (of_part["connectivity"] > 1e-9).all("case").values
+        parts[name] = of_part.isel(seed=is_connected).rename(case=name)
         parts[name][name].attrs["long_name"] = label
     counts = list(FEW.value)
     of = functools.partial(routes, counts=jnp.asarray(counts))
-    both = solutions.solved(of, jnp.concatenate([keys, others]))
-    error = both["error"].transpose(0, 2, 1)  # [S, way, samples]
-    found, coupled, others = np.split(error, [2, 2 + 2 * len(TRIED.value)], axis=1)
+    solved = solutions.solved(of, jnp.concatenate([keys, other_keys]))
+    error = solved["error"].transpose(0, 2, 1)  # [S, way, samples]
+    estimated, coupled, references = np.split(error, [2, 2 + 2 * len(TRIED.value)], axis=1)
     coupled = coupled.reshape(len(error), 2, len(TRIED.value), len(counts))
     chosen = coupled[effort.seeds :].mean(axis=0).argmin(axis=1)  # [graph, samples]
     best = np.take_along_axis(coupled, chosen[None, :, None], axis=2)[:, :, 0]
-    ways = np.concatenate([found, best, others], axis=1)
-    measured = {"error": ways, "rand": both["rand"].transpose(0, 2, 1)}
+    ways = np.concatenate([estimated, best, references], axis=1)
+    measured = {"error": ways, "rand": solved["rand"].transpose(0, 2, 1)}
     measured = {name: values[: effort.seeds] for name, values in measured.items()}
     names = {
         "error": (("route", "samples"), "error of a client", True),
@@ -221,12 +225,13 @@ def fall(studies: Studies, quantity: str) -> dict[str, Estimate]:
 
 
 def better(over: str, under: str, low: float = 0, high: float = INFINITE) -> Measure:
-    """How far one route's error is above another's, by samples a client: of means, and of medians
-    beside, since with few samples some runs carry the mean.
+    """How far one route's error is above another's, by samples of a client: for means and for
+    medians, because with few samples some runs dominate the mean.
     """
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, result = studies["routes"], {}
+        data = studies["routes"]
+        result = {}
         for count in data["samples"].values:
             if low <= count <= high:
                 pair = [
@@ -261,9 +266,11 @@ def rising(name: str, sign: int) -> Measure:
     """By how much more models deviate at the next value of an axis, of each coupling from one."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, result = studies[name], {}
+        data = studies[name]
+        result = {}
         values = data[name].values
-        low, high = values[0 if sign > 0 else -1], values[-1 if sign > 0 else 0]
+        low = values[0 if sign > 0 else -1]
+        high = values[-1 if sign > 0 else 0]
         for coupling in data["coupling"].values[data["coupling"].values >= 1]:
             case = {"coupling": coupling}
             pair = [samples(data, case | {name: value}, "off") for value in (high, low)]
@@ -274,7 +281,7 @@ def rising(name: str, sign: int) -> Measure:
 
 
 def misled(studies: Studies) -> dict[str, Estimate]:
-    """How much better local models tell the clusters than gradients do, by samples."""
+    """By how much clusters from local models are better than from gradients, by samples."""
     data = studies["routes"]
     return {
         f"{count} samples": estimate(

@@ -32,9 +32,12 @@ SIZES = Setting("(d) nodes |C|", (25, 50, 100, 200), "doubled from a small netwo
 PROBABILITIES = Setting("(d) p_e", (0.2, 0.5), "a sparse and a dense network")
 MOST = Setting("seeds", 40, "at most: spectra hardly differ")
 
-RANDOM, REGULAR, WORLD, NEAR = "Erdős-Rényi", "random regular", "small world", "nearest neighbors"
+RANDOM = "Erdős-Rényi"
+REGULAR = "random regular"
+WORLD = "small world"
+NEAR = "nearest neighbors"
 FAMILIES = (RANDOM, REGULAR, WORLD, NEAR)
-#: What is averaged as a logarithm: some networks nearly fall apart, and take very many rounds.
+#: Variables with geometric means: some networks are nearly disconnected and take many rounds.
 LOGARITHMS = ("rounds", "cost")
 LEVELS = range(len(DEGREES.value))
 
@@ -43,8 +46,9 @@ LEVELS = range(len(DEGREES.value))
 
 
 def network(family: str, level: int) -> Callable[[Array], Graph]:
-    """One of a family but the first, from a key."""
-    nodes, degree = NODES.value, DEGREES.value[level]
+    """A network of a family other than the first, from a key."""
+    nodes = NODES.value
+    degree = DEGREES.value[level]
 
     def near(key: Array) -> Graph:
         places = jax.random.uniform(key, (nodes, 2))
@@ -59,7 +63,7 @@ def network(family: str, level: int) -> Callable[[Array], Graph]:
 
 @functools.partial(jax.jit, static_argnums=1)
 def random_laplacians(keys: Array, nodes: int, probability: float) -> Array:
-    """Of Erdős-Rényi networks, ``[S, K, K]``."""
+    """Laplacians of Erdős-Rényi networks, ``[S, K, K]``."""
     return jax.vmap(lambda key: fl.graphs.erdos_renyi(key, nodes, probability).laplacian_matrix())(
         keys
     )
@@ -107,13 +111,13 @@ def connectivity(laplacian: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def rounds(laplacian: np.ndarray, blocks: np.ndarray, coupling: float) -> np.ndarray:
-    """Of FedGD with its best step to the accuracy, by (82), (84) and the spectrum of Q, ``[S]``."""
+    """``[S]``: FedGD's rounds with its best step, by (82), (84) and the spectrum of Q."""
     nodes, dim = blocks.shape[1:3]
     system = np.einsum("kl,skpq->skplq", np.eye(nodes), blocks)
     system = system + coupling * np.einsum("skl,pq->skplq", laplacian, np.eye(dim))
     values = np.linalg.eigvalsh(system.reshape(-1, nodes * dim, nodes * dim))
     ends = fl.descent.Extremes(*(jnp.asarray(values[:, end]) for end in (0, -1)))
-    factor = jax.vmap(lambda one: one.best_factor)(ends)
+    factor = jax.vmap(lambda extremes: extremes.best_factor)(ends)
     return np.asarray(fl.descent.rounds_needed(1.0, REACHED.value, factor), np.float64)
 
 
@@ -154,7 +158,7 @@ def study(effort: Effort) -> Studies:
 
 
 def approximation(keys: Array) -> xr.Dataset:
-    """What (155) compares, over ``|C| p_e``."""
+    """The terms of (155), over ``|C| p_e``."""
     result = {"second": [], "most": []}
     for probability in PROBABILITIES.value:
         for nodes in SIZES.value:
@@ -197,10 +201,10 @@ def plot(studies: Studies) -> Picture:
     bound.set(ylabel="ratio", ylim=(0, 1.05))
     largest.set(ylabel="ratio", ylim=(0, 1.05))
     near = studies["random"]
-    for place, (name, text) in enumerate((("most", r"$d_{\max}$"), ("second", r"$\lambda_2$"))):
-        color = picture.look(4 + place)["color"]
+    for index, (name, text) in enumerate((("most", r"$d_{\max}$"), ("second", r"$\lambda_2$"))):
+        color = picture.look(4 + index)["color"]
         for probability, line in zip(
-            PROBABILITIES.value, (("-", "--"), ("-.", ":"))[place], strict=True
+            PROBABILITIES.value, (("-", "--"), ("-.", ":"))[index], strict=True
         ):
             part = near.sel(probability=probability)
             numbers = statistics.summary(part, name)
@@ -222,17 +226,18 @@ def plot(studies: Studies) -> Picture:
     cost.set(yscale="log", ylabel="rounds x edges")
     for ax in (second, bound, largest, number, cost):
         ax.set_xlabel("mean degree")
-    said = f"mean of {data.sizes['seed']} networks each, bands: 95 % confidence"
+    note = f"mean of {data.sizes['seed']} networks each, bands: 95 % confidence"
     return picture.finish(
-        drawing, f"What edges bring and what they cost, {NODES.value} nodes\n{said}"
+        drawing, f"What edges bring and what they cost, {NODES.value} nodes\n{note}"
     )
 
 
-def _band(ax: Axes, data: xr.Dataset, name: str, text: str, place: int) -> None:
-    numbers, at = statistics.summary(data, name), data["degree"].mean("seed")
+def _band(ax: Axes, data: xr.Dataset, name: str, text: str, index: int) -> None:
+    numbers = statistics.summary(data, name)
+    at = data["degree"].mean("seed")
     if name in LOGARITHMS:
         numbers = 10**numbers
-    look = plotting.LOOKS[place]
+    look = plotting.LOOKS[index]
     ax.plot(at, numbers["mean"], label=text, **look)
     ends = numbers["low"], numbers["high"]
     ax.fill_between(at, *ends, color=look["color"], alpha=0.2, linewidth=0)
@@ -277,7 +282,7 @@ def approximated(name: str) -> Measure:
     }
 
 
-def apart(studies: Studies) -> dict[str, Estimate]:
+def approximation_gain(studies: Studies) -> dict[str, Estimate]:
     """By how much the error of (155) shrinks from the smallest to the largest network."""
     result = {}
     for probability in PROBABILITIES.value:
@@ -320,7 +325,7 @@ def grows(studies: Studies) -> dict[str, Estimate]:
 
 
 def placed(name: str) -> Measure:
-    """What regular random networks have over small worlds of as many edges."""
+    """The ratio of regular random networks to small worlds with the same number of edges."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
@@ -347,21 +352,19 @@ def how_far(studies: Studies) -> str:
         part = data[name].sel(probability=probability, nodes=nodes)
         return float(part) * nodes * probability
 
-    said = [
+    phrases = [
         f"of {nodes} nodes at p = {probability:g} it says {nodes * probability:g}, and "
         f"connectivity is {level('second', probability, nodes):.3g}, the largest degree "
         f"{level('most', probability, nodes):.3g}"
         for probability, nodes in ((0.2, 50), (0.5, 200))
     ]
-    return f"(155) holds in the limit of many nodes alone: {'; '.join(said)}."
+    return f"(155) holds in the limit of many nodes alone: {'; '.join(phrases)}."
 
 
 def saturated(studies: Studies) -> str:
     result = denser("rounds")(studies)
-    least, most = (
-        min(result, key=lambda n: result[n].value),
-        max(result, key=lambda n: result[n].value),
-    )
+    least = min(result, key=lambda n: result[n].value)
+    most = max(result, key=lambda n: result[n].value)
     return (
         f"Rounds of the densest networks are {result[least].value:.2g} ({least}) to "
         f"{result[most].value:.2g} ({most}) times those of the sparsest: an edge adds to the "
@@ -371,12 +374,12 @@ def saturated(studies: Studies) -> str:
 
 def cheaper(studies: Studies) -> str:
     less = [f"{name} ({e.value:.2g})" for name, e in denser("cost")(studies).items() if e.low < 1]
-    apart_ = 100 * float(
+    percent = 100 * float(
         (studies["networks"]["second"].sel(level=0) == 0).sel(family=RANDOM).mean()
     )
     return (
         f"Edges pay, or may, for {', '.join(less)}: of the sparsest random networks "
-        f"{apart_:.0f} % fall apart, and a client without neighbors is as slow as it is alone."
+        f"{percent:.0f} % fall apart, and a client without neighbors is as slow as it is alone."
     )
 
 
@@ -466,7 +469,7 @@ FIGURE = Figure(
             "approximation-improves",
             "(155) is the better the larger the network (its error is left open)",
             "section 7.1, which leaves the error open",
-            apart,
+            approximation_gain,
             (1, INFINITE),
             "relative error at the smallest number of nodes over that at the largest",
             ours=True,

@@ -51,9 +51,11 @@ ERROR = "mean_square_deviation"
 ROUNDING = 1e-22
 #: Errors are compared one by one down to this part of the first: the solution is rounded, too.
 CLEAR = 1e-8
-SAFE, BEST = "1/(2 largest)", "best for all starts"
+SAFE = "1/(2 largest)"
+BEST = "best for all starts"
 LABEL = {SAFE: "safe", BEST: "best"}
-FIRST, SECOND = "collection 1", "collection 2"
+FIRST = "collection 1"
+SECOND = "collection 2"
 
 
 # --------------------------------------------------------------------------- scenarios
@@ -80,7 +82,7 @@ def relaxation(key: Array, coupling: Array) -> fl.Simulation:
 
 
 def numbers(curvatures: Any, minima: Any) -> Problem:
-    """Of the losses ``c_k (w - m_k)^2``."""
+    """The problem with losses ``c_k (w - m_k)^2``."""
     root = jnp.sqrt(jnp.asarray(curvatures, float))
     targets = (root * jnp.asarray(minima, float))[:, None]
     return Problem(root[:, None, None], targets, fl.problems.LeastSquares())
@@ -107,10 +109,10 @@ def exercise_one(collection: int) -> Callable[..., fl.Simulation]:
 
 def of_means(key: Array) -> tuple[Problem, Graph]:
     """Exercise 5.2: one number a node, neighbors chosen by each; starts at these numbers."""
-    nodes, others = FIFTY.value
+    nodes, other_nodes = FIFTY.value
     k_graph, k_numbers = jax.random.split(key)
     draw = jax.random.uniform(k_graph, (nodes, nodes)) + jnp.eye(nodes)
-    chosen = draw <= jnp.sort(draw, axis=1)[:, others - 1 : others]
+    chosen = draw <= jnp.sort(draw, axis=1)[:, other_nodes - 1 : other_nodes]
     graph = fl.graphs.from_adjacency((chosen | chosen.T).astype(float))
     values = jax.random.normal(k_numbers, (nodes,))
     return numbers(jnp.ones(nodes), values).starting_at(values[:, None]), graph
@@ -135,7 +137,8 @@ def exercise_two(rule: str) -> Callable[..., fl.Simulation]:
 
 def halves(problem: Problem, graph: Graph, coupling: Array) -> Array:
     """The matrix of (103), dense."""
-    nodes, dim = problem.clients, problem.dim
+    nodes = problem.clients
+    dim = problem.dim
     blocks = jnp.einsum("kl,kpq->kplq", jnp.eye(nodes), problem.second_moment())
     coupled = jnp.einsum("kl,pq->kplq", graph.laplacian_matrix(), jnp.eye(dim))
     return (blocks + coupling * coupled).reshape(nodes * dim, nodes * dim)
@@ -187,15 +190,15 @@ def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, MOST.value)
     grid = {"coupling": list(COUPLINGS.value)}
     ask = {"rounds": ROUNDS.value, "seeds": seeds, "grid": grid, "record_every": EVERY.value}
-    each = ask | {"rounds": FEW.value, "record_every": 1}
+    each_round = ask | {"rounds": FEW.value, "record_every": 1}
     runs = {
         "descent": effort.sweep("descent", descent, **ask),
-        "relaxation": effort.sweep("relaxation", relaxation, **each),
+        "relaxation": effort.sweep("relaxation", relaxation, **each_round),
     }
     keys = solutions.scenario_keys(seeds)
     of = [predicted(key) for key in keys]
     for name, run in runs.items():
-        run["factor"] = (("seed", "coupling"), np.stack([one[name] for one in of]))
+        run["factor"] = (("seed", "coupling"), np.stack([first[name] for first in of]))
     parts = list(PARTS.value)
     bounds = solutions.solved(lambda key: spectrum(key, jnp.asarray(parts)), keys)
     names = {
@@ -204,17 +207,17 @@ def study(effort: Effort) -> Studies:
         "smallest": (("coupling",), "bound over the smallest eigenvalue", False),
     }
     ask = {"rounds": TWO_ROUNDS.value, "seeds": seeds, "grid": {"coupling": list(TWO.value)}}
-    one = joined(
+    first = joined(
         *(effort.sweep(f"one-{i}", exercise_one(i), **ask) for i in range(2)), axis="collection"
     ).assign_coords(collection=[FIRST, SECOND])
     ask = {"rounds": LONG.value, "seeds": seeds, "grid": {"coupling": list(CHOSEN.value)}}
     rules = {
         rule: effort.sweep(f"two-{LABEL[rule]}", exercise_two(rule), **ask) for rule in (SAFE, BEST)
     }
-    two = joined(*map(reached, rules.values()), axis="step").assign_coords(step=[*rules])
+    two = joined(*map(add_rounds, rules.values()), axis="step").assign_coords(step=[*rules])
     return runs | {
         "bounds": solutions.dataset(bounds, names, {"coupling": parts}),
-        "one": factors(one),
+        "one": factors(first),
         "two": two,
     }
 
@@ -228,8 +231,8 @@ def ratios(errors: np.ndarray) -> np.ndarray:
     flat = errors.reshape(-1, errors.shape[-1])
     result = np.zeros(len(flat))
     for row, error in enumerate(flat):
-        kept = np.isfinite(error) & (error > ROUNDING * error[0]) & (error > 1e-26)
-        last = len(error) - 1 if kept.all() else int(np.argmin(kept)) - 1
+        resolved = np.isfinite(error) & (error > ROUNDING * error[0]) & (error > 1e-26)
+        last = len(error) - 1 if resolved.all() else int(np.argmin(resolved)) - 1
         if last > 0:
             first = last // 2
             result[row] = (error[last] / error[first]) ** (0.5 / (last - first))
@@ -245,11 +248,11 @@ def factors(data: xr.Dataset) -> xr.Dataset:
     return result
 
 
-def reached(data: xr.Dataset) -> xr.Dataset:
-    """Rounds until the error's norm is a millionth of that of the start."""
+def add_rounds(data: xr.Dataset) -> xr.Dataset:
+    """Add the rounds until the error's norm is a millionth of the start's."""
     errors = data[ERROR].transpose("seed", "coupling", "round").values
-    apart = np.stack([start_error(key) for key in solutions.scenario_keys(data.sizes["seed"])])
-    done = errors <= REACHED.value**2 * apart[..., None]
+    starts = np.stack([start_error(key) for key in solutions.scenario_keys(data.sizes["seed"])])
+    done = errors <= REACHED.value**2 * starts[..., None]
     count = np.where(done.any(axis=-1), 1 + np.argmax(done, axis=-1), np.inf)
     result = data[[ERROR]].drop_dims("round")
     label = {"long_name": "rounds to 1e-6", "units": "1", "decibel": 0}
@@ -272,7 +275,7 @@ def start_error(key: Array) -> np.ndarray:
 
 def plot(studies: Studies) -> Picture:
     titles = ("FedGD", "FedRelax", "Propositions 5.1 and 5.2", "Exercise 5.1", "Exercise 5.2")
-    drawing, (descent_, relaxation_, bounds, one, two) = picture.panels(titles, height=2.3)
+    drawing, (descent_, relaxation_, bounds, top, low) = picture.panels(titles, height=2.3)
     for ax, name in ((descent_, "descent"), (relaxation_, "relaxation")):
         _draw_runs(ax, studies[name])
     floor = min(ax.get_ylim()[0] for ax in (descent_, relaxation_))
@@ -284,26 +287,26 @@ def plot(studies: Studies) -> Picture:
         "degree": "largest over U",
         "smallest": "(107) over smallest",
     }
-    for place, (name, text) in enumerate(ratios_of.items()):
-        _band(bounds, data, "coupling", name, text, place)
+    for index, (name, text) in enumerate(ratios_of.items()):
+        _band(bounds, data, "coupling", name, text, index)
     bounds.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="ratio")
     fine = np.linspace(0, TWO.value[-1], 201)
     for i, collection in enumerate((FIRST, SECOND)):
         mean = studies["one"]["factor"].sel(collection=collection).mean("seed")
         look = {key: plotting.LOOKS[i][key] for key in ("color", "marker")}
-        one.plot(mean["coupling"], mean, label=collection, linestyle="", **look)
+        top.plot(mean["coupling"], mean, label=collection, linestyle="", **look)
         text = "spectrum" if i == 0 else "_"
-        picture.predicted_curve(one, fine, two_nodes(i, fine), text)
-    one.axhline(1, color="#999999", linewidth=0.6)
-    one.set(xlabel=r"coupling $\alpha$", ylabel="factor a round")
-    for place, rule in enumerate((SAFE, BEST)):
-        _band(two, studies["two"].sel(step=rule), "coupling", "rounds", rule, place)
-    two.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="rounds to 1e-6")
+        picture.predicted_curve(top, fine, two_nodes(i, fine), text)
+    top.axhline(1, color="#999999", linewidth=0.6)
+    top.set(xlabel=r"coupling $\alpha$", ylabel="factor a round")
+    for index, rule in enumerate((SAFE, BEST)):
+        _band(low, studies["two"].sel(step=rule), "coupling", "rounds", rule, index)
+    low.set(xscale="log", yscale="log", xlabel=r"coupling $\alpha$", ylabel="rounds to 1e-6")
     return picture.finish(drawing, "How fast models that are coupled get to their solution")
 
 
 def _draw_runs(ax: Axes, data: xr.Dataset) -> None:
-    """Errors against rounds, and thin what the spectrum says of the rounds to come."""
+    """Errors against rounds; thin: the prediction of further rounds by the spectrum."""
     labels = {a: rf"$\alpha$ = {a:g}" for a in COUPLINGS.value}
     plotting.learning_curves(data, ERROR, "coupling", ax, labels=labels)
     rounds = data["round"].values
@@ -315,8 +318,9 @@ def _draw_runs(ax: Axes, data: xr.Dataset) -> None:
         picture.predicted_curve(ax, rounds, curve, "spectrum" if i == 0 else "_")
 
 
-def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, place: int) -> None:
-    numbers, look = statistics.summary(data, name), picture.look(place)
+def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, index: int) -> None:
+    numbers = statistics.summary(data, name)
+    look = picture.look(index)
     ax.plot(data[axis], numbers["mean"], label=text, **look)
     ends = numbers["low"], numbers["high"]
     ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
@@ -326,7 +330,7 @@ def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, place: in
 
 
 def speed(studies: Studies) -> dict[str, Estimate]:
-    """The measured exponents over those of the spectrum, by algorithm and coupling."""
+    """The measured exponents over the spectrum's, by algorithm and coupling."""
     result = {}
     for name, label in (("descent", "FedGD"), ("relaxation", "FedRelax")):
         data = studies[name]
@@ -342,7 +346,8 @@ def speed(studies: Studies) -> dict[str, Estimate]:
 
 def contraction(studies: Studies) -> dict[str, Estimate]:
     """The largest of all errors over (81) of the record before, by coupling."""
-    data, result = studies["descent"], {}
+    data = studies["descent"]
+    result = {}
     for coupling in data["coupling"].values:
         part = data.sel(coupling=coupling)
         errors = np.sqrt(part[ERROR].transpose("seed", "round").values)
@@ -403,12 +408,12 @@ def diverging(studies: Studies) -> dict[str, Estimate]:
 
 
 def as_spectrum(studies: Studies) -> dict[str, Estimate]:
-    """The measured factors of Exercise 5.1 less those of the spectrum."""
+    """The measured factors of Exercise 5.1 minus the spectrum's."""
     result = {}
     for i, collection in enumerate((FIRST, SECOND)):
         factor = factor_of(studies, collection)
-        said = two_nodes(i, np.asarray([*factor]))
-        for (at, values), level in zip(factor.items(), said, strict=True):
+        predicted = two_nodes(i, np.asarray([*factor]))
+        for (at, values), level in zip(factor.items(), predicted, strict=True):
             result[f"{collection}, {at:g}"] = estimate(lambda a: a, values - level, unit="")
     return result
 

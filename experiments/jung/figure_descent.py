@@ -16,7 +16,7 @@ from experiments.jung import solutions
 from experiments.measures import estimate, gap, joined, samples
 from fljax import plotting, statistics
 from fljax.algorithms import OnlineFed
-from fljax.descent import Extremes, rounds_needed
+from fljax.optimization.descent import Extremes, rounds_needed
 from fljax.theory import network_rates
 
 SIZE = Setting("samples, parameters", (50, 5), "a linear regression whose errors fall within view")
@@ -49,14 +49,19 @@ OVER = Setting(
 )
 
 SMALL, GOOD, LARGE = (f"{rate:g} of the limit" for rate in RATES.value)
-RANDOM, SLOWEST = "random directions", "slowest direction"
-LATE, EVEN, EARLY = "more bits later", "as many in each", "more bits earlier"
-FAST, SLOW = "1/(t + 5)", "1/√(t + 5)"
+RANDOM = "random directions"
+SLOWEST = "slowest direction"
+LATE = "more bits later"
+EVEN = "as many in each"
+EARLY = "more bits earlier"
+FAST = "1/(t + 5)"
+SLOW = "1/√(t + 5)"
 SCHEDULES = {FAST: lambda t: 1 / (t + 5), SLOW: lambda t: 1 / jnp.sqrt(t + 5)}
 NEAREST, AT_RANDOM = ROUNDINGS.value
 APART = "distance"
-#: The step by which one factor is left, and the part of the start from which on it is rounding.
-SETTLED, CLEAR = 20, 1e-5
+#: The step after which one factor remains, and the part of the start below which it is rounding.
+SETTLED = 20
+CLEAR = 1e-5
 
 # --------------------------------------------------------------------------- one quadratic function
 
@@ -88,10 +93,11 @@ def norms(points: Array) -> Array:
 
 
 def measured(key: Array) -> dict[str, Array]:
-    """All that is read of one function."""
+    """All measured quantities of one function."""
     k_function, k_shaken, k_round = jax.random.split(key, 3)
     q, best, vectors, ends = quadratic(k_function)
-    zero, count = jnp.zeros_like(best), STEPS.value
+    zero = jnp.zeros_like(best)
+    count = STEPS.value
     still = jnp.zeros((count, len(best)))
     first = norms(best)
 
@@ -159,17 +165,16 @@ def budgets() -> Array:
 def quantized(q: Array, best: Array, ends: Extremes, bits: Array, added: Array) -> Array:
     """The squared error where gradients are rounded to ``2^bits`` levels, over that of the start.
 
-    Levels are as far apart as the largest entry of the first gradient asks for. What is added
-    before rounding down is a half, and an entry goes to the nearest level; or it is uniform, and
-    the entry is right on average.
+    The spacing of levels follows from the largest entry of the first gradient. Adding a half
+    before rounding down rounds to the nearest level; adding a uniform number rounds without bias.
     """
     widest = jnp.max(jnp.abs(2 * q @ best))
 
-    def step(w: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-        bit, more = given
+    def step(w: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        bit, more = inputs
         level = 2 * widest / 2**bit
-        slope = level * jnp.floor(2 * q @ (w - best) / level + more)
-        return w - ends.best_step * slope, None
+        gradient = level * jnp.floor(2 * q @ (w - best) / level + more)
+        return w - ends.best_step * gradient, None
 
     off = jax.lax.scan(step, jnp.zeros_like(best), (bits, added))[0] - best
     return (off @ off) / (best @ best)
@@ -229,7 +234,8 @@ def online(effort: Effort) -> xr.Dataset:
             name.replace("/", " over "), build, rounds=SEEN.value, seeds=effort.seeds
         )
         rate = np.asarray([schedule(t) for t in run["round"].values], float)
-        error, exact = truth**2, []
+        error = truth**2
+        exact = []
         for eta in rate:
             error = (1 - 4 * eta + 12 * eta**2) * error + 4 * eta**2 * noise
             exact.append(error)
@@ -312,8 +318,8 @@ def plot(studies: Studies) -> Picture:
         curve = data[name].mean("seed").values
         picture.predicted_curve(shaken, data["step"].values, curve, text, linestyle=line)
     shaken.set(xlabel="step", ylabel="distance over that of 0")
-    for place, plan in enumerate((LATE, EVEN, EARLY)):
-        look = {key: plotting.LOOKS[place][key] for key in ("color", "marker")}
+    for index, plan in enumerate((LATE, EVEN, EARLY)):
+        look = {key: plotting.LOOKS[index][key] for key in ("color", "marker")}
         for rounding, line, text in ((AT_RANDOM, "-", plan), (NEAREST, "--", "_")):
             part = data["quantized"].sel(plan=plan, rounding=rounding)
             level = statistics.decibels(part.mean("seed").values)
@@ -335,9 +341,9 @@ def plot(studies: Studies) -> Picture:
     return picture.finish(drawing, "Gradient steps on functions, networks and streams")
 
 
-def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, place: int) -> None:
+def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, index: int) -> None:
     numbers = statistics.summary(data, name)
-    look = picture.look(place)
+    look = picture.look(index)
     ax.plot(data[axis], numbers["mean"], label=text, **look)
     ends = numbers["low"], numbers["high"]
     ax.fill_between(data[axis], *ends, color=look["color"], alpha=0.2, linewidth=0)
@@ -347,7 +353,7 @@ def _band(ax: Axes, data: xr.Dataset, axis: str, name: str, text: str, place: in
 
 
 def last_height(rate: str) -> Measure:
-    """Of f above its minimum, after all steps, over that at the start, dB."""
+    """How far f is above its minimum after all steps, over that at the start, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         height = studies["descents"]["height"].sel(rate=rate).isel(step=-1).values
@@ -419,8 +425,8 @@ def decay(name: str) -> Measure:
         data = studies["online"].sel(schedule=name)
         t = 5 + data["round"].values
         late = t >= t[-1] / 10
-        slope, _ = np.polyfit(np.log(t[late]), np.log(data["exact"].values[late]), deg=1)
-        return {name: Estimate.exact(float(slope), "")}
+        exponent, _ = np.polyfit(np.log(t[late]), np.log(data["exact"].values[late]), deg=1)
+        return {name: Estimate.exact(float(exponent), "")}
 
     return measure
 
@@ -428,7 +434,8 @@ def decay(name: str) -> Measure:
 def within_bound(studies: Studies) -> dict[str, Estimate]:
     """The mean excess risk over 8 (|w|^2 + noise) times the schedule, where it is largest."""
     truth, noise = STREAM.value
-    result, data = {}, studies["online"]
+    result = {}
+    data = studies["online"]
     for name, schedule in SCHEDULES.items():
         bound = 8 * (truth**2 + noise) * np.asarray([schedule(t) for t in data["round"].values])
         ratio = data["exact"].sel(schedule=name).values / bound
@@ -443,9 +450,9 @@ def averages(name: str) -> Measure:
         data = studies["averages"]
         if name == "left":
             return {"best rate": estimate(statistics.decibels, data["left"].values)}
-        apart = abs(data["factor"] - data["said"]).max("seed")
+        difference = abs(data["factor"] - data["said"]).max("seed")
         return {
-            f"{at:.2g} of the limit": Estimate.exact(float(apart.sel(rate=at)), "")
+            f"{at:.2g} of the limit": Estimate.exact(float(difference.sel(rate=at)), "")
             for at in OVER.value
         }
 

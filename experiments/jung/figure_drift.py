@@ -46,9 +46,10 @@ MOST = Setting("seeds", 40, "at most: instances differ much, the exact theory no
 
 ERROR = "mean_square_deviation"
 MODEL = "server"
-ALL, SUBSET = "all clients", f"{CHOSEN.value} of {CLIENTS.value}"
+ALL = "all clients"
+SUBSET = f"{CHOSEN.value} of {CLIENTS.value}"
 
-#: What counts as the minimizer, dB of the squared distance of the start.
+#: Errors below this count as the minimizer, dB of the squared distance of the start.
 ZERO_DB = -100.0
 
 
@@ -60,7 +61,7 @@ def instance(key: Array) -> Problem:
 
 
 def rate(problem: Problem) -> Array:
-    """Of all clients."""
+    """The step size that is stable for all clients."""
     return 1 / jnp.max(smoothness(problem))
 
 
@@ -92,14 +93,17 @@ def limits(key: Array) -> dict[str, Array]:
     ``M = I - 2 eta Q`` and ``S = I + M + ... + M^(R-1)`` (Exercise 5.4).
     """
     problem = instance(key)
-    eye, zero = jnp.eye(problem.dim), jnp.zeros((problem.clients, problem.dim))
-    hessian, linear = 2 * problem.second_moment(), problem.gradient(zero)
+    eye = jnp.eye(problem.dim)
+    zero = jnp.zeros((problem.clients, problem.dim))
+    hessian = 2 * problem.second_moment()
+    linear = problem.gradient(zero)
     best = jnp.linalg.solve(hessian.mean(0), -linear.mean(0))
-    one, step = eye[None] - rate(problem) * hessian, -rate(problem) * linear
+    client_map = eye[None] - rate(problem) * hessian
+    step = -rate(problem) * linear
     points = []
     for steps in STEPS.value:
-        power = jax.vmap(lambda m, n=steps: jnp.linalg.matrix_power(m, n))(one)
-        summed = jnp.linalg.solve(eye[None] - one, eye[None] - power)
+        power = jax.vmap(lambda m, n=steps: jnp.linalg.matrix_power(m, n))(client_map)
+        summed = jnp.linalg.solve(eye[None] - client_map, eye[None] - power)
         moved = jnp.einsum("kpq,kq->kp", summed, step)
         points.append(jnp.linalg.solve(eye - power.mean(0), moved.mean(0)))
     proxes = []
@@ -123,7 +127,7 @@ def study(effort: Effort) -> Studies:
     root = fl.random_key(0)
     keys = [jax.random.split(jax.random.fold_in(root, seed))[0] for seed in range(seeds)]
     of = [jax.tree.map(np.asarray, limits(key)) for key in keys]
-    theory = {name: np.stack([one[name] for one in of]) for name in of[0]}
+    theory = {name: np.stack([quantities[name] for quantities in of]) for name in of[0]}
 
     def run(steps: int, chosen: int | None = None) -> xr.Dataset:
         def build(key: Array) -> fl.Simulation:
@@ -134,14 +138,14 @@ def study(effort: Effort) -> Studies:
         return effort.sweep(name, build, rounds=ROUNDS.value, seeds=seeds)
 
     every = {steps: run(steps) for steps in STEPS.value}
-    some = {steps: run(steps, CHOSEN.value) for steps in SUBSETS.value}
+    subsets_of = {steps: run(steps, CHOSEN.value) for steps in SUBSETS.value}
     drift = joined(*every.values(), axis="steps").assign_coords(steps=list(every))
     drift["limit"] = (("seed", "steps"), theory["drift"])
     drift["start"] = ("seed", theory["start"])
     drift["rounds"] = (("seed", "steps"), arrivals(drift, theory["steps"]), ROUNDS_LABEL)
     pairs = [
         joined(
-            *(part[steps][[ERROR, "diverged"]] for part in (every, some)), axis="clients"
+            *(part[steps][[ERROR, "diverged"]] for part in (every, subsets_of)), axis="clients"
         ).assign_coords(clients=[ALL, SUBSET])
         for steps in SUBSETS.value
     ]
@@ -174,8 +178,8 @@ def arrivals(data: xr.Dataset, points: np.ndarray) -> np.ndarray:
       points: the limits, ``[S, R, D]``.
     """
     models = data[MODEL].transpose("seed", "steps", "round", "parameter").values
-    apart = np.sum((models - points[:, :, None]) ** 2, axis=-1)
-    far = apart > NEAR.value * np.sum(points**2, axis=-1)[..., None]  # the start is zero
+    squared_distance = np.sum((models - points[:, :, None]) ** 2, axis=-1)
+    far = squared_distance > NEAR.value * np.sum(points**2, axis=-1)[..., None]  # the start is zero
     return 1.0 + far.cumprod(axis=-1).sum(axis=-1)
 
 
@@ -235,10 +239,10 @@ def drifts(studies: Studies) -> dict[str, Estimate]:
 
 def rounds_saved(studies: Studies) -> dict[str, Estimate]:
     data = studies["drift"].drop_dims("round")
-    each = {r: data["rounds"].sel(steps=r).values for r in STEPS.value}
+    rounds_of = {r: data["rounds"].sel(steps=r).values for r in STEPS.value}
     return {
         f"R = {less} over {more}": estimate(
-            lambda a, b: a / b, each[less], each[more], unit="times"
+            lambda a, b: a / b, rounds_of[less], rounds_of[more], unit="times"
         )
         for less, more in itertools.pairwise(STEPS.value)
     }
@@ -246,7 +250,8 @@ def rounds_saved(studies: Studies) -> dict[str, Estimate]:
 
 def exact(studies: Studies) -> dict[str, Estimate]:
     """How far above the exact operators' limits runs end, dB."""
-    data, result = last(studies["drift"]), {}
+    data = last(studies["drift"])
+    result = {}
     for steps in STEPS.value[1:]:
         limit = data["limit"].sel(steps=steps).values
         result[f"FedAvg, R = {steps}"] = gap(samples(data, {"steps": steps}, ERROR), limit)
@@ -270,10 +275,10 @@ def closer(studies: Studies) -> dict[str, Estimate]:
 def vanishes(studies: Studies) -> dict[str, Estimate]:
     """The power of η with which FedProx's squared distance grows, from the least to the next."""
     low, high = PROX.value[:2]
-    each = (samples(studies["prox"], {"step_size": eta}, ERROR) for eta in (low, high))
+    errors = (samples(studies["prox"], {"step_size": eta}, ERROR) for eta in (low, high))
     return {
         f"η = {low:g} to {high:g}": estimate(
-            lambda a, b: np.log(b / a) / np.log(high / low), *each, unit=""
+            lambda a, b: np.log(b / a) / np.log(high / low), *errors, unit=""
         )
     }
 

@@ -35,14 +35,15 @@ SHIFTS = Setting(
     "right and, as in the instance, by one; two in between",
 )
 INSTANCE = (0.0, 0.1, 1.0, 10.0, 100.0)
-#: Of one instance, computed before: errors at these rho.
+#: Errors at these rho, computed before for one instance.
 PRINTED = {0.0: (0.67, 0.45, 0.19, 0.041, 0.004), 1.0: (0.65, 0.65, 1.54, 3.00, 3.75)}
 
 
 def measured(key: Array, strengths: Array) -> dict[str, Array]:
     """Errors and distances from the signal, by shift and strength, of one ring."""
     of_data, of_noise, of_points, of_truth = jax.random.split(key, 4)
-    nodes, dim = NODES.value, DIM.value
+    nodes = NODES.value
+    dim = DIM.value
     features = jax.random.normal(of_data, (nodes, SAMPLES.value, dim))
     truth = jax.random.normal(of_truth, (dim,))
     noise = jnp.sqrt(NOISE.value) * jax.random.normal(of_noise, features.shape[:2])
@@ -59,9 +60,9 @@ def measured(key: Array, strengths: Array) -> dict[str, Array]:
 
     shifts = jnp.asarray(SHIFTS.value)
     over = jax.vmap(jax.vmap(at, (None, 0)), (0, None))
-    error, apart = over(shifts, strengths)
+    error, difference = over(shifts, strengths)
     instance, _ = over(shifts, jnp.asarray(INSTANCE))
-    return {"error": error, "apart": apart, "instance": instance}
+    return {"error": error, "apart": difference, "instance": instance}
 
 
 VARIABLES = {
@@ -95,8 +96,8 @@ def plot(studies: Studies) -> Picture:
     alone = float(statistics.decibels(float(data["instance"].sel(at=0.0, shift=0.0).mean())))
     picture.theory(axes[0], alone, "without a signal")
     ax = axes[2]
-    for place, shift in ((0, 0.0), (3, 1.0)):
-        look = {key: plotting.LOOKS[place][key] for key in ("color", "marker")}
+    for index, shift in ((0, 0.0), (3, 1.0)):
+        look = {key: plotting.LOOKS[index][key] for key in ("color", "marker")}
         values = data["instance"].sel(shift=shift).transpose("at", "seed").values
         places = np.arange(len(INSTANCE))
         low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=1)
@@ -105,8 +106,8 @@ def plot(studies: Studies) -> Picture:
             places, middle, [middle - low, high - middle], linestyle="", capsize=2,
             label=f"{name}: 95 % of rings", **look,
         )  # fmt: skip
-        given = {"color": look["color"], "label": f"{name}: one ring, given"}
-        ax.plot(places + 0.2, PRINTED[shift], "x", **given)
+        marks = {"color": look["color"], "label": f"{name}: one ring, given"}
+        ax.plot(places + 0.2, PRINTED[shift], "x", **marks)
     ax.set_xticks(range(len(INSTANCE)), [f"{at:g}" for at in INSTANCE])
     ax.set(yscale="log", xlabel=LABELS["strength"], ylabel="squared error of a node")
     return picture.finish(

@@ -1,5 +1,5 @@
 """Jung 2025: a sensitive feature that training data are balanced in (section 8.5, Figure 8.4), and
-what is fair to clients beside it.
+fairness to clients.
 """
 
 import itertools
@@ -37,7 +37,8 @@ STEP = Setting("step size", 1.0, "of one gradient step; curvatures are below one
 ROUNDS = Setting("rounds of (a) to (c)", 300, "the flip's effect is then below a hundredth")
 SENSITIVE = 3  # the column, after a constant and two features
 
-FEW, MANY = Setting("clients of the minority", 4, "(d) to (f): a fifth"), 20
+FEW = Setting("clients of the minority", 4, "(d) to (f): a fifth")
+MANY = 20
 APART = Setting(
     "angle between the truths of minority and majority", 90, "degrees: one model cannot suit both"
 )
@@ -48,9 +49,12 @@ FAIRNESS = Setting("q of q-FedAvg", 5.0, "the largest but one of Li et al. 2020"
 ASCENT = Setting("step size of AFL's mixture", 0.05, "of the order of that of the model")
 SEEDS = Setting("seeds", 50, "at most")
 
-AS_IS, FLIPPED, DRAWN = "as it is", "flipped copies", "drawn copies"
+AS_IS = "as it is"
+FLIPPED = "flipped copies"
+DRAWN = "drawn copies"
 FORMS = (AS_IS, FLIPPED, DRAWN)
-WORST, SPREAD = "client_accuracy_worst_10", "client_accuracy_deviation"
+WORST = "client_accuracy_worst_10"
+SPREAD = "client_accuracy_deviation"
 PARITY = "demographic_parity_difference"
 
 
@@ -99,7 +103,9 @@ def unlike(key: Array) -> Problem:
     return Problem(x[:, :half], y[:, :half], Logistic()).with_test(x[:, half:], y[:, half:])
 
 
-PLAIN, SOFT, AGNOSTIC = "FedAvg", "q-FedAvg", "AFL"
+PLAIN = "FedAvg"
+SOFT = "q-FedAvg"
+AGNOSTIC = "AFL"
 ALGORITHMS = {
     PLAIN: FedAvg(STEP.value),
     SOFT: QFedAvg(STEP.value, fairness=FAIRNESS.value),
@@ -163,18 +169,18 @@ def plot(studies: Studies) -> Picture:
         data = studies["feature"].sel(proxy=PROXY.value[0])
         plotting.trade_off(data, "bias", metric, "data", ax)
         if metric != "flip_effect":
-            bare = studies["feature"].sel(proxy=PROXY.value[1], data=FLIPPED)
-            mean = bare[metric].mean("seed")
+            without_proxy = studies["feature"].sel(proxy=PROXY.value[1], data=FLIPPED)
+            mean = without_proxy[metric].mean("seed")
             picture.predicted_curve(ax, mean["bias"].values, mean.values, "flipped, with a proxy")
     clients = studies["clients"]
     plotting.by_client(clients, ax=axes[3])
     for ax, metric in zip(axes[4:], (WORST, SPREAD), strict=True):
         plotting.learning_curves(clients, metric, ax=ax)
-    said = {0: "change of a score", 1: "groups' difference", 4: "accuracy", 5: "deviation"}
-    for place, label in said.items():
-        axes[place].set_ylabel(label)
+    labels = {0: "change of a score", 1: "groups' difference", 4: "accuracy", 5: "deviation"}
+    for index, label in labels.items():
+        axes[index].set_ylabel(label)
     return picture.finish(
-        drawing, "A sensitive feature, (a) to (c); a minority of clients", room=0.95
+        drawing, "A sensitive feature, (a) to (c); a minority of clients", legend_width=0.95
     )
 
 
@@ -184,7 +190,7 @@ def plot(studies: Studies) -> Picture:
 def differences(
     metric: str, over: str, under: str, proxy: float = PROXY.value[0], least: float = 0.5
 ) -> Measure:
-    """Of two forms of the training data, by the bias."""
+    """The difference of a metric between two forms of the training data, by the bias."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["feature"].sel(proxy=proxy)
@@ -244,20 +250,20 @@ def carried(studies: Studies) -> dict[str, Estimate]:
     }
 
 
-def ahead(metric: str, over: str | None = None, under: str | None = None) -> Measure:
-    """Of fair methods above FedAvg, in the end, or of one above another."""
+def metric_gain(metric: str, over: str | None = None, under: str | None = None) -> Measure:
+    """How far a metric of fair methods ends above FedAvg's, or one method's above another's."""
     pairs = [(over, under)] if over and under else [(SOFT, PLAIN), (AGNOSTIC, PLAIN)]
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = last(studies["clients"])
         return {
-            f"{one} above {other}": estimate(
+            f"{over} above {other}": estimate(
                 lambda a, b: a - b,
-                samples(data, one, metric),
+                samples(data, over, metric),
                 samples(data, other, metric),
                 unit="",
             )
-            for one, other in pairs
+            for over, other in pairs
         }
 
     return measure
@@ -346,7 +352,7 @@ FIGURE = Figure(
             "worst-tenth-gains",
             "the worst tenth of the clients gains by q-FedAvg and by AFL",
             "Li et al. 2020, Table 1, and Mohri et al. 2019, Table 1; section 8.5 has no method",
-            ahead(WORST),
+            metric_gain(WORST),
             (0, INFINITE),
             condition=INSTANCE,
         ),
@@ -354,7 +360,7 @@ FIGURE = Figure(
             "spread-shrinks",
             "accuracies of clients differ less",
             "Li et al. 2020, Table 1; section 8.5 has no method",
-            ahead(SPREAD),
+            metric_gain(SPREAD),
             (-INFINITE, 0),
             condition=INSTANCE,
         ),
@@ -362,7 +368,7 @@ FIGURE = Figure(
             "worst-is-best-served-by-afl",
             "AFL, which minimizes the worst, does more for the worst tenth than q-FedAvg",
             "section 8.5; Mohri et al. 2019, (4)",
-            ahead(WORST, AGNOSTIC, SOFT),
+            metric_gain(WORST, AGNOSTIC, SOFT),
             (0, INFINITE),
             condition=f"q = {FAIRNESS.value:g}; a larger q comes nearer to AFL",
             ours=True,
@@ -373,7 +379,7 @@ FIGURE = Figure(
             "mean-pays",
             "the mean accuracy pays for it",
             "section 8.5; Li et al. 2020 find it about as high",
-            ahead("accuracy"),
+            metric_gain("accuracy"),
             (-INFINITE, 0),
             condition="a minority whose truth is unlike the majority's",
             ours=True,

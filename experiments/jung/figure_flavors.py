@@ -1,5 +1,5 @@
-"""Jung 2025: what two rounds can know (Exercise 3.13), and data that are split by rows or by
-columns (Exercises 6.1 and 6.2).
+"""Jung 2025: the information in two rounds (Exercise 3.13), and data split by rows or by columns
+(Exercises 6.1 and 6.2).
 """
 
 from collections.abc import Callable
@@ -51,14 +51,17 @@ STRENGTHS = Setting(
 NOISE = Setting("deviation of the labels' noise", 0.5, "not given")
 MOST = Setting("seeds", 30, "at most: what is read varies little")
 
-BY_SAMPLE, BY_NODE = "1/m for each sample", "1/m_i, as in (50)"
+BY_SAMPLE = "1/m for each sample"
+BY_NODE = "1/m_i, as in (50)"
 
 # --------------------------------------------------------------------------- Exercise 3.13
 
 
 def tree() -> tuple[list[tuple[int, int]], int]:
     """Edges and number of nodes of the tree; the root is 0."""
-    edges, layer, count = [], [0], 1
+    edges = []
+    layer = [0]
+    count = 1
     for level in range(DEPTH.value):
         below = []
         for node in layer:
@@ -74,7 +77,7 @@ EDGES, NODES = tree()
 
 
 def within(rounds: int) -> int:
-    """How many nodes' numbers can have come to a node."""
+    """The number of nodes within some rounds' distance of the root."""
     return 1 + 3 * (2**rounds - 1)
 
 
@@ -87,7 +90,8 @@ def shares(coupling: Array, step_size: Array) -> Array:
         algorithm = fl.algorithms.FedGD(coupling, step_size)
         simulation = fl.Simulation(problem, algorithm, fl.graphs.from_edges(NODES, EDGES))
         now = fl.view(simulation, key=0, round=1)
-        state, result = algorithm.init(now.problem, now.network), []
+        state = algorithm.init(now.problem, now.network)
+        result = []
         for number in ROUNDS.value:
             state = algorithm.step(state, fl.view(simulation, key=0, round=number))
             result.append(state.model[0, 0])
@@ -97,19 +101,19 @@ def shares(coupling: Array, step_size: Array) -> Array:
 
 
 def limits() -> xr.Dataset:
-    """Variances of unbiased estimates, over that of one number: the least that there can be, and
-    those of Algorithm 4.
+    """Variances of unbiased estimates, over that of one number: the least possible ones,
+    and Algorithm 4's.
     """
     pairs = [(a, e) for a in TRIED.value[0] for e in TRIED.value[1]]
     share = np.stack([np.asarray(shares(*map(jnp.asarray, pair))) for pair in pairs])  # [pair,T,K]
     variance = (share**2).sum(axis=2) / share.sum(axis=2) ** 2
-    heard = (np.abs(share) > 1e-9 * np.abs(share).max(axis=2, keepdims=True)).sum(axis=2).max(0)
+    reach = (np.abs(share) > 1e-9 * np.abs(share).max(axis=2, keepdims=True)).sum(axis=2).max(0)
     best = variance.argmin(axis=0)
     return xr.Dataset(
         {
             "variance": ("rounds", variance.min(axis=0)),
             "limit": ("rounds", [1 / within(t) for t in ROUNDS.value]),
-            "heard": ("rounds", heard),
+            "heard": ("rounds", reach),
             "coupling": ("rounds", [pairs[i][0] for i in best]),
             "step_size": ("rounds", [pairs[i][1] for i in best]),
         },
@@ -122,10 +126,11 @@ def limits() -> xr.Dataset:
 
 def by_rows(seed: int, couplings: list[float]) -> np.ndarray:
     """``[2, A]``: the mean squared distance of the nodes' models from the pooled one, over its
-    squared norm, where samples count alike and where nodes do.
+    squared norm, with equal weights of samples and with equal weights of nodes.
     """
     rng = np.random.default_rng([1, seed])
-    common, dim = rng.normal(size=3), 3
+    common = rng.normal(size=3)
+    dim = 3
     parts = []
     for size in SIZES.value:
         x = rng.normal(size=(size, dim))
@@ -135,8 +140,8 @@ def by_rows(seed: int, couplings: list[float]) -> np.ndarray:
     problem = fl.problems.from_clients(parts, LeastSquares(), strength=0.0)
     ring = fl.graphs.ring(len(parts))
     result = []
-    for each in (problem.weighing("samples"), problem):
-        models = np.stack([np.asarray(GTVMin(each, ring, a).closed_form()) for a in couplings])
+    for weighting in (problem.weighing("samples"), problem):
+        models = np.stack([np.asarray(GTVMin(weighting, ring, a).closed_form()) for a in couplings])
         result.append(((models - pooled) ** 2).sum(axis=2).mean(axis=1) / (pooled**2).sum())
     return np.stack(result)
 
@@ -146,11 +151,11 @@ def by_columns(seed: int, strengths: list[float]) -> np.ndarray:
     squared norm.
     """
     rng = np.random.default_rng([2, seed])
-    count, nodes, own = TABLE.value
-    x = rng.normal(size=(count, nodes * own))
-    y = x @ rng.normal(size=nodes * own) + NOISE.value * rng.normal(size=count)
+    count, nodes, columns = TABLE.value
+    x = rng.normal(size=(count, nodes * columns))
+    y = x @ rng.normal(size=nodes * columns) + NOISE.value * rng.normal(size=count)
     fit = x @ np.linalg.lstsq(x, y, rcond=None)[0]
-    problem = vertical(x, y, np.arange(nodes * own).reshape(nodes, own).tolist())
+    problem = vertical(x, y, np.arange(nodes * columns).reshape(nodes, columns).tolist())
     result = []
     for strength in strengths:
         coupled = GTVMin(vertical_consensus(problem, strength), fl.graphs.complete(nodes), strength)
@@ -164,7 +169,8 @@ def by_columns(seed: int, strengths: list[float]) -> np.ndarray:
 
 
 def study(effort: Effort) -> Studies:
-    seeds, strengths = range(min(effort.seeds, MOST.value)), effort.thin(STRENGTHS.value, 5)
+    seeds = range(min(effort.seeds, MOST.value))
+    strengths = effort.thin(STRENGTHS.value, 5)
     stacked = {
         "rows": np.stack([by_rows(seed, strengths) for seed in seeds]),
         "columns": np.stack([by_columns(seed, strengths) for seed in seeds]),
@@ -182,28 +188,31 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     titles = ("what rounds can know", "rows, Exercise 6.1", "columns, Exercise 6.2")
-    drawing, (known, rows, columns) = picture.panels(titles, height=2.3)
+    drawing, (exact, rows, columns) = picture.panels(titles, height=2.3)
     data = studies["limits"]
-    rounds, text = data["rounds"].values, "Algorithm 4, best of all pairs"
-    known.plot(rounds, data["variance"], marker="o", label=text, **picture.look(0))
-    limit, text = data["limit"].values, "1 over numbers that can be heard"
-    picture.predicted_curve(known, rounds, limit, text)
-    known.set(yscale="log", xlabel="rounds", ylabel="variance, over one number's")
-    known.set_xticks(ROUNDS.value)
+    rounds = data["rounds"].values
+    text = "Algorithm 4, best of all pairs"
+    exact.plot(rounds, data["variance"], marker="o", label=text, **picture.look(0))
+    limit = data["limit"].values
+    text = "1 over numbers that can be heard"
+    picture.predicted_curve(exact, rounds, limit, text)
+    exact.set(yscale="log", xlabel="rounds", ylabel="variance, over one number's")
+    exact.set_xticks(ROUNDS.value)
     data = studies["split"]
     texts = {BY_SAMPLE: BY_SAMPLE, BY_NODE: r"$1/m_i$, as in (50)"}
-    for place, (weighting, text) in enumerate(texts.items()):
-        _band(rows, data.sel(weighting=weighting), "rows", text, place)
+    for index, (weighting, text) in enumerate(texts.items()):
+        _band(rows, data.sel(weighting=weighting), "rows", text, index)
     _band(columns, data, "columns", "copies of all predictions", 2)
     rows.set(ylabel="off the pooled model [dB]")
     columns.set(xlabel=r"$\alpha = \beta$", ylabel="off the pooled fit [dB]")
     rows.set_xlabel(r"coupling $\alpha$")
-    said = f"(b), (c) mean of {data.sizes['seed']} data sets, bands: 95 % confidence"
-    return picture.finish(drawing, said)
+    note = f"(b), (c) mean of {data.sizes['seed']} data sets, bands: 95 % confidence"
+    return picture.finish(drawing, note)
 
 
-def _band(ax: Axes, data: xr.Dataset, name: str, text: str, place: int) -> None:
-    numbers, look = statistics.summary(data, name), picture.look(place)
+def _band(ax: Axes, data: xr.Dataset, name: str, text: str, index: int) -> None:
+    numbers = statistics.summary(data, name)
+    look = picture.look(index)
     mean, low, high = (statistics.decibels(numbers[k].values) for k in ("mean", "low", "high"))
     ax.plot(data["strength"], mean, label=text, marker=".", **look)
     ax.fill_between(data["strength"], low, high, color=look["color"], alpha=0.2, linewidth=0)
@@ -232,8 +241,8 @@ def at_last(name: str, **where: str) -> Measure:
     return measure
 
 
-def slope(name: str, **where: str) -> Measure:
-    """Of the logarithms over the last decade."""
+def log_slope(name: str, **where: str) -> Measure:
+    """The slope of the logarithms over the last decade."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["split"]
@@ -308,7 +317,7 @@ FIGURE = Figure(
             "rows-rate",
             "its squared distance falls as the square of alpha",
             "Exercise 6.1; Proposition 3.1 bounds a spread by the first power",
-            slope("rows", weighting=BY_SAMPLE),
+            log_slope("rows", weighting=BY_SAMPLE),
             *order(-2).when("over the last decade"),
             ours=True,
         ),
@@ -335,7 +344,7 @@ FIGURE = Figure(
             "columns-rate",
             "its squared distance falls as the square of the strengths",
             "Exercise 6.2",
-            slope("columns"),
+            log_slope("columns"),
             *order(-2).when("over the last decade"),
             ours=True,
         ),

@@ -1,4 +1,4 @@
-"""Jung 2025: features that tell little of what is private (section 9.3, figures 9.4 and 9.5)."""
+"""Jung 2025: features that reveal little private information (section 9.3, figures 9.4, 9.5)."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Settin
 from experiments.jung import solutions
 from experiments.measures import estimate, samples
 from fljax import plotting, statistics
-from fljax.privacy import GaussianFunnel, Tradeoff
+from fljax.contrib import GaussianFunnel, Tradeoff
 
 NOISE = Setting("deviation of the noise in s and y", 0.2, "with which the numbers are the printed")
 RECORDS = Setting("samples", 1000, "of (184) and of the sweep; the source gives none")
@@ -30,7 +30,7 @@ SIZES = Setting("(e) samples of the map", (24, 48, 96, 192, 384, 720), "up to th
 WITHIN = Setting("printed numbers within", 0.015, "they are rounded to 0.005")
 
 FEATURES = ("lowest", "highest", "humidity", "wind", "gust", "rain", "pressure", "dew", "sight")
-#: Columns of the table beside these: the day, and x11, which is private (ERR-15).
+#: Further columns of the table: the day, and x11, which is private (ERR-15).
 HOUR = 10
 ATTACKERS = ("linear", "with squares")
 
@@ -41,12 +41,13 @@ ATTACKERS = ("linear", "with squares")
 def variables(seed: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x, s and y of figure 9.4: s = x1 + noise, y = x1 / 2 + x2 + noise."""
     rng = np.random.default_rng([1, seed])
-    x, noise = rng.normal(size=(count, 2)), NOISE.value * rng.normal(size=(2, count))
+    x = rng.normal(size=(count, 2))
+    noise = NOISE.value * rng.normal(size=(2, count))
     return x, x[:, 0] + noise[0], x @ [0.5, 1.0] + noise[1]
 
 
 def exact() -> GaussianFunnel:
-    """With their true covariances."""
+    """The funnel with the variables' true covariances."""
     extra = NOISE.value**2
     return GaussianFunnel(
         np.eye(2), np.array([1.0, 0]), np.array([0.5, 1]), 1 + extra, 1.25 + extra
@@ -54,14 +55,15 @@ def exact() -> GaussianFunnel:
 
 
 def station(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of exercise 9.5: a month's eleven features ``[hours, 11]`` and temperature ``[hours]``.
+    """Exercise 9.5: a month's eleven features ``[hours, 11]`` and temperature ``[hours]``.
 
-    Drawn of the law of such a table: readings that follow the hour of the day and a slow drift of
-    the weather, with the day and the hour beside them. The real one is not among our records.
+    A synthetic table: readings follow the hour of the day and a slow drift of the weather; the day
+    and the hour are columns as well. The real table is not available.
     """
     rng = np.random.default_rng([2, seed])
     time = np.arange(24 * DAYS.value)
-    hour, day = time % 24, 1 + time // 24
+    hour = time % 24
+    day = 1 + time // 24
     sun = np.cos(2 * np.pi * (hour - 15) / 24)
     slow = np.convolve(rng.normal(size=len(time) + 71), np.ones(72) / np.sqrt(72), "valid")
     temperature = 4 + 0.1 * day + 3 * sun + 2 * slow + 0.4 * rng.normal(size=len(time))
@@ -79,13 +81,13 @@ def station(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def explained(features: np.ndarray, target: np.ndarray) -> float:
     """R^2 in sample, of the best linear prediction with an intercept."""
-    given = jnp.asarray(features), jnp.asarray(target)
-    error = fl.privacy.reconstruction_error(*given, center=True)
+    data = jnp.asarray(features), jnp.asarray(target)
+    error = fl.contrib.reconstruction_error(*data, center=True)
     return 1 - float(error) / float(np.var(target))
 
 
 def with_squares(features: np.ndarray) -> np.ndarray:
-    """And products of two."""
+    """Features with their pairwise products."""
     pairs = itertools.combinations_with_replacement(range(features.shape[1]), 2)
     return np.column_stack([features, *(features[:, i] * features[:, j] for i, j in pairs)])
 
@@ -96,7 +98,7 @@ def with_squares(features: np.ndarray) -> np.ndarray:
 def study(effort: Effort) -> Studies:
     seeds = range(effort.seeds)
     result = [swept(seed) | hidden(seed) for seed in seeds]
-    stacked = {name: np.stack([one[name] for one in result]) for name in result[0]}
+    stacked = {name: np.stack([run[name] for run in result]) for name in result[0]}
     coords = {
         "angle": list(ANGLES.value),
         "case": ["before", "after", "x1 hidden"],
@@ -115,14 +117,14 @@ def study(effort: Effort) -> Studies:
 
 
 def swept(seed: int) -> dict[str, np.ndarray]:
-    """What each direction tells in a sample, and which (184) leaves."""
+    """The informations of each direction in a sample, and the direction chosen by (184)."""
     x, s, y = variables(seed, RECORDS.value)
     funnel = GaussianFunnel.of_samples(x, s, y)
-    told = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
-    hidden_s = fl.privacy.private_map(jnp.asarray(x), jnp.asarray(s), center=True)
+    informations = np.array([funnel.informations(direction(angle)) for angle in ANGLES.value])
+    hidden_s = fl.contrib.private_map(jnp.asarray(x), jnp.asarray(s), center=True)
     left = np.asarray(hidden_s)[:, 0]
     angle = np.degrees(np.arctan2(left[1], left[0])) % 180
-    return {"private": told[:, 0], "useful": told[:, 1], "chosen": angle}
+    return {"private": informations[:, 0], "useful": informations[:, 1], "chosen": angle}
 
 
 def direction(degrees: float) -> np.ndarray:
@@ -130,20 +132,20 @@ def direction(degrees: float) -> np.ndarray:
 
 
 def hidden(seed: int) -> dict[str, np.ndarray]:
-    """Exercise 9.5, and what is left of it for other days and for other attackers."""
+    """Exercise 9.5, with the remaining information for other days and for other attackers."""
     table, temperature = station(seed)
     x = (table - table.mean(0)) / table.std(0)
     hour = x[:, HOUR]
-    maps = [np.asarray(fl.privacy.private_map(x, x[:, column])) for column in (HOUR, 0)]
+    maps = [np.asarray(fl.contrib.private_map(x, x[:, column])) for column in (HOUR, 0)]
     cases = (x, x @ maps[0], x @ maps[1])
     other = station(seed + 1_000_000)[0]
-    fresh = (other - table.mean(0)) / table.std(0)
+    scaled = (other - table.mean(0)) / table.std(0)
     left = []
     for size in SIZES.value:
         near = x[:size]
-        of_few = np.asarray(fl.privacy.private_map(near, near[:, HOUR], center=True))
-        z = fresh @ of_few
-        left.append([explained(z, fresh[:, HOUR]), explained(with_squares(z), fresh[:, HOUR])])
+        of_few = np.asarray(fl.contrib.private_map(near, near[:, HOUR], center=True))
+        z = scaled @ of_few
+        left.append([explained(z, scaled[:, HOUR]), explained(with_squares(z), scaled[:, HOUR])])
     return {
         "hour": np.array([explained(z, hour) for z in cases]),
         "temperature": np.array([explained(z, temperature) for z in cases]),
@@ -156,40 +158,42 @@ def table() -> np.ndarray:
     x, s, y = variables(0, COUNTED.value)
     first, second, of_s, of_y = CELLS.value
     cells = np.column_stack(
-        [fl.privacy.quantized(x[:, 0], first), fl.privacy.quantized(x[:, 1], second)]
+        [fl.contrib.quantized(x[:, 0], first), fl.contrib.quantized(x[:, 1], second)]
     )
-    return fl.privacy.joint_table(
-        fl.privacy.quantized(s, of_s), cells, fl.privacy.quantized(y, of_y)
+    return fl.contrib.joint_table(
+        fl.contrib.quantized(s, of_s), cells, fl.contrib.quantized(y, of_y)
     )
 
 
 def partitions(size: int) -> Iterator[list[int]]:
-    """All maps of so many values, up to the names of what they are mapped to."""
+    """All maps of ``size`` values, up to a renaming of the images."""
     for labels in itertools.product(range(size), repeat=size):
         if all(label <= max(labels[:i], default=-1) + 1 for i, label in enumerate(labels)):
             yield list(labels)
 
 
 def curves(effort: Effort) -> xr.Dataset:
-    """Of the exact Gaussian funnel and of the table: attained, least and most; no seeds."""
-    funnel, counts = exact(), table()
-    below = fl.privacy.privacy_funnel(counts)
-    above = fl.privacy.privacy_funnel(counts.transpose(2, 1, 0))
+    """Curves of the exact Gaussian funnel and of the table: attained, least and most; no seeds."""
+    funnel = exact()
+    counts = table()
+    below = fl.contrib.privacy_funnel(counts)
+    above = fl.contrib.privacy_funnel(counts.transpose(2, 1, 0))
     shares = np.asarray(LEVELS.value)
-    with_s, with_y = counts.sum(2), counts.sum(0).T
-    each = [
+    with_s = counts.sum(2)
+    with_y = counts.sum(0).T
+    funnels = [
         (
-            fl.privacy.mutual_information(with_s @ channel),
-            fl.privacy.mutual_information(with_y @ channel),
+            fl.contrib.mutual_information(with_s @ channel),
+            fl.contrib.mutual_information(with_y @ channel),
         )
         for channel in (np.eye(counts.shape[1])[labels] for labels in partitions(counts.shape[1]))
     ]
     result = {
         "least": [at(below, share * below.useful[-1]) for share in shares],
         "gaussian": [funnel.at(share * funnel.most).private for share in shares],
-        "map_private": [one[0] for one in each],
-        "map_useful": [one[1] for one in each],
-        "map_least": [at(below, min(one[1], below.useful[-1])) for one in each],
+        "map_private": [private for private, _ in funnels],
+        "map_useful": [useful for _, useful in funnels],
+        "map_least": [at(below, min(useful, below.useful[-1])) for _, useful in funnels],
         "told": [below.useful[-1], funnel.most],
         "below_y": below.useful,
         "below_s": below.private,
@@ -198,9 +202,11 @@ def curves(effort: Effort) -> xr.Dataset:
     }
     axes = {"least": "share", "gaussian": "share", "told": "limit"}
     axes |= {f"{side}_{name}": f"corner_{side}" for side in ("below", "above") for name in "sy"}
-    kept = {name: ((axes.get(name, "map"),), np.asarray(values)) for name, values in result.items()}
+    variables = {
+        name: ((axes.get(name, "map"),), np.asarray(values)) for name, values in result.items()
+    }
     return xr.Dataset(
-        kept, {"share": shares, "limit": ["y", "gaussian"]}, solutions.provenance(root=0)
+        variables, {"share": shares, "limit": ["y", "gaussian"]}, solutions.provenance(root=0)
     )
 
 
@@ -212,7 +218,8 @@ def at(curve: Tradeoff, level: float) -> float:
 
 
 def plot(studies: Studies) -> Picture:
-    data, lines = studies["samples"], studies["curves"]
+    data = studies["samples"]
+    lines = studies["curves"]
     titles = (
         "information by direction",
         "directions, and the closed form",
@@ -269,8 +276,8 @@ def plot(studies: Studies) -> Picture:
     )
     chosen.axvline(90, **picture.THIN, label="exact: 90")
     chosen.set(xlabel="angle [degrees]", ylabel="seeds")
-    said = f"mean of {data.sizes['seed']} samples each, bands: 95 % confidence"
-    return picture.finish(drawing, f"What features tell of s that are to tell of y\n{said}")
+    note = f"mean of {data.sizes['seed']} samples each, bands: 95 % confidence"
+    return picture.finish(drawing, f"What features tell of s that are to tell of y\n{note}")
 
 
 def _band(
@@ -286,7 +293,7 @@ def _band(
 
 
 def printed(studies: Studies) -> dict[str, Estimate]:
-    """How far the informations of samples are from the derived numbers."""
+    """The distance of samples' informations from the derived numbers."""
     result = {}
     for angle, numbers in PRINTED.items():
         for name, number in zip(("private", "useful"), numbers, strict=True):
@@ -310,8 +317,8 @@ def of(name: str, **where: object) -> Callable[[Studies], dict[str, Estimate]]:
 def above_sweep(studies: Studies) -> dict[str, Estimate]:
     """How far the directions of the sweep are above the closed form, at least."""
     funnel = exact()
-    each = [funnel.informations(direction(angle)) for angle in ANGLES.value]
-    gaps = [private - funnel.at(useful).private for private, useful in each]
+    informations = [funnel.informations(direction(angle)) for angle in ANGLES.value]
+    gaps = [private - funnel.at(useful).private for private, useful in informations]
     return {"least": Estimate.exact(min(gaps), "nats")}
 
 
@@ -324,7 +331,7 @@ def above_curve(studies: Studies) -> dict[str, Estimate]:
 
 
 def chance_helps(studies: Studies) -> dict[str, Estimate]:
-    """What the best fixed map tells of s beyond the funnel, at the level where it is most."""
+    """The largest excess of the best fixed map's information on s over the funnel."""
     lines = studies["curves"]
     levels = lines["share"] * lines["told"].sel(limit="y")
     fixed = lines["map_private"].where(lines["map_useful"] >= levels - 1e-9).min("map")

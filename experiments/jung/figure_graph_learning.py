@@ -1,4 +1,4 @@
-"""Jung 2025, chapter 7: graphs that are learned, against the true one (sections 7.2 to 7.4)."""
+"""Jung 2025, chapter 7: learned graphs compared with the true one (sections 7.2 to 7.4)."""
 
 import functools
 from collections.abc import Callable
@@ -16,13 +16,13 @@ import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate, gap, joined, last, samples
-from fljax import graphs, plotting
-from fljax._module import replace
+from fljax import contrib, graphs, plotting
+from fljax._core.module import replace
 from fljax.algorithms import FedRelax
 from fljax.graphs import Graph, Relearned
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import GTVMin, Problem, local_gradients, train
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 
 NODES = Setting("Exercise 7.1: nodes", 100, "Exercise 7.1", given=True)
 DRAWN = Setting("candidates of a node", 10, "10 per cent of all others (Exercise 7.1)", given=True)
@@ -52,19 +52,26 @@ CANDIDATES = Setting(
 ROUNDS = Setting("rounds of FedRelax", 40, "after which no error moves any more")
 SURE = Setting("nearly all", 0.95, "of the edges within clusters")
 
-#: What makes a model of few samples unique, and moves others by little.
+#: A small ridge: makes models of few samples unique and hardly changes others.
 RIDGE = 1e-4
 
 CLUSTER = np.repeat(np.arange(len(SIZES.value)), SIZES.value)
 SAME = CLUSTER[:, None] == CLUSTER[None]
 CLIENTS = len(CLUSTER)
-#: The share of all pairs that is within clusters: of a graph that knows nothing.
+#: The share of all pairs that is within clusters: the value of an uninformed graph.
 PROBABILITY = float((SAME.sum() - CLIENTS) / (CLIENTS * (CLIENTS - 1)))
-PARAMETERS, GRADIENTS = "models", "gradients"
-NEIGHBORS, REGULAR, BUDGET = "nearest neighbors", "equal degrees (160)", "edge budget (161)"
+PARAMETERS = "models"
+GRADIENTS = "gradients"
+NEIGHBORS = "nearest neighbors"
+REGULAR = "equal degrees (160)"
+BUDGET = "edge budget (161)"
 RULES = (NEIGHBORS, REGULAR, BUDGET)
-LEARNED, TRUE, ALL, ALONE = "learned", "true", "everybody", "none"
-RELEARNED, FIXED = "learned in training", "all candidates"
+LEARNED = "learned"
+TRUE = "true"
+ALL = "everybody"
+ALONE = "none"
+RELEARNED = "learned in training"
+FIXED = "all candidates"
 TRAINED = (RELEARNED, TRUE, FIXED, ALONE)
 KNOWN = (LEARNED, TRUE, ALL, ALONE)
 
@@ -74,39 +81,43 @@ KNOWN = (LEARNED, TRUE, ALL, ALONE)
 def wrong_neighbors(key: Array) -> Array:
     """``[M]``: the share of nodes with a neighbor of the other kind, by the number of entries."""
     k_noise, k_chosen = jax.random.split(key)
-    nodes, entries = NODES.value, jnp.asarray(ENTRIES.value)
+    nodes = NODES.value
+    entries = jnp.asarray(ENTRIES.value)
     kind = jnp.where(jnp.arange(nodes) < BALANCE.value, 1.0, -1.0)
     noise = jax.random.normal(k_noise, (1, nodes))
     mean = kind[None] + noise / jnp.sqrt(entries)[:, None]
     order = jax.random.uniform(k_chosen, (nodes, nodes)) + 2 * jnp.eye(nodes)
     chosen = jnp.argsort(order, axis=1)[:, : DRAWN.value]
-    apart = jnp.abs(mean[:, :, None] - mean[:, chosen])  # [M, nodes, drawn]
-    _, near = jax.lax.top_k(-apart, NEAREST.value)
+    distance = jnp.abs(mean[:, :, None] - mean[:, chosen])  # [M, nodes, drawn]
+    _, near = jax.lax.top_k(-distance, NEAREST.value)
     other = kind[chosen] != kind[:, None]
-    wrong = jnp.take_along_axis(jnp.broadcast_to(other[None], apart.shape), near, axis=2)
+    wrong = jnp.take_along_axis(jnp.broadcast_to(other[None], distance.shape), near, axis=2)
     return jnp.mean(jnp.any(wrong, axis=2), axis=1)
 
 
 @functools.cache
 def predicted_wrong(entries: float) -> float:
-    """The probability itself: one minus that the third nearest candidate of the own kind is nearer
-    than all others, which given the own mean are independent; so many of the own kind are drawn as
-    in a hypergeometric law. In units of a mean's deviation.
+    """The exact probability of a wrong neighbor, with distances in units of a mean's deviation.
+
+    One minus the probability that the third nearest candidate of the same kind is nearer than all
+    others. Given the client's own mean these are independent; the number of candidates of the
+    same kind is hypergeometric.
     """
-    apart = 2 * np.sqrt(entries)
-    own, weight = np.polynomial.hermite_e.hermegauss(40)
+    threshold = 2 * np.sqrt(entries)
+    nodes, weight = np.polynomial.hermite_e.hermegauss(40)
     weight = weight / weight.sum()
-    reach = np.linspace(0, 9 + apart, 1500)
+    reach = np.linspace(0, 9 + threshold, 1500)
 
     def within(distance: float) -> np.ndarray:
-        shifted = own[:, None] + distance
+        shifted = nodes[:, None] + distance
         return stats.norm.cdf(shifted + reach) - stats.norm.cdf(shifted - reach)
 
-    like, unlike = within(0.0), within(apart)
+    same_cluster = within(0.0)
+    unlike = within(threshold)
     right = 0.0
     for drawn, probability in enumerate(number_alike()):
         if drawn >= NEAREST.value:
-            third = stats.beta.cdf(like, NEAREST.value, drawn - NEAREST.value + 1)
+            third = stats.beta.cdf(same_cluster, NEAREST.value, drawn - NEAREST.value + 1)
             farther = (1 - unlike) ** (DRAWN.value - drawn)
             middle = (farther[:, 1:] + farther[:, :-1]) / 2
             right += probability * float(weight @ (np.diff(third, axis=1) * middle).sum(axis=1))
@@ -114,13 +125,13 @@ def predicted_wrong(entries: float) -> float:
 
 
 def number_alike() -> np.ndarray:
-    """The law of how many candidates are of the node's own kind."""
+    """The distribution of the number of candidates of the node's own kind."""
     drawn = np.arange(DRAWN.value + 1)
     return stats.hypergeom.pmf(drawn, NODES.value - 1, BALANCE.value - 1, DRAWN.value)
 
 
 def floor_wrong() -> float:
-    """That fewer of the own kind than neighbors are drawn: however many entries there are."""
+    """The probability that too few candidates of the own kind are drawn."""
     return float(number_alike()[: NEAREST.value].sum())
 
 
@@ -128,7 +139,7 @@ def floor_wrong() -> float:
 
 
 def network(key: Array, count: Array | int) -> Problem:
-    """The clients, each with so many samples."""
+    """The clients, each with ``count`` samples."""
     most = max(COUNTS.value)
     problem, _ = fl.problems.clustered_network(
         key,
@@ -151,8 +162,8 @@ def representations(problem: Problem) -> dict[str, Array]:
 def learned(points: Array) -> dict[str, Graph]:
     return {
         NEIGHBORS: graphs.nearest_neighbors(points, DEGREE.value),
-        REGULAR: graphs.regular_similarity(points, DEGREE.value, steps=STEPS.value),
-        BUDGET: graphs.edge_budget(points, CLIENTS * DEGREE.value // 2),
+        REGULAR: contrib.regular_similarity(points, DEGREE.value, steps=STEPS.value),
+        BUDGET: contrib.edge_budget(points, CLIENTS * DEGREE.value // 2),
     }
 
 
@@ -168,22 +179,24 @@ def error(models: Array) -> Array:
 
 
 def measured(key: Array, count: Array) -> dict[str, Array]:
-    """Of one network with so many samples a client."""
+    """The quantities of one network with ``count`` samples at each client."""
     problem = network(key, count)
-    shares, costs, points = [], [], representations(problem)
-    for each in points.values():
-        result = {rule: graph.dense() for rule, graph in learned(each).items()}
+    shares = []
+    costs = []
+    points = representations(problem)
+    for vectors in points.values():
+        result = {rule: graph.dense() for rule, graph in learned(vectors).items()}
         shares.append(jnp.stack([inside(result[rule]) for rule in RULES]))
-        costs.append(jnp.sum(result[REGULAR] * graphs.distances(each)))
+        costs.append(jnp.sum(result[REGULAR] * graphs.distances(vectors)))
     # All but the learned one with the same degree.
     level = DEGREE.value / (np.sum(SAME, axis=1) - 1)[0], DEGREE.value / (CLIENTS - 1)
-    apart = 1 - np.eye(CLIENTS)
-    known = {
+    off_diagonal = 1 - np.eye(CLIENTS)
+    bounds = {
         LEARNED: graphs.nearest_neighbors(points[PARAMETERS], DEGREE.value),
-        TRUE: graphs.from_adjacency(level[0] * SAME * apart, allow_disconnected=True),
-        ALL: graphs.from_adjacency(level[1] * apart),
+        TRUE: graphs.from_adjacency(level[0] * SAME * off_diagonal, allow_disconnected=True),
+        ALL: graphs.from_adjacency(level[1] * off_diagonal),
     }
-    errors = [error(GTVMin(problem, g, COUPLING.value).solution().models) for g in known.values()]
+    errors = [error(GTVMin(problem, g, COUPLING.value).solution().models) for g in bounds.values()]
     errors.append(error(points[PARAMETERS]))
     result = {"inside": shares, "cost": costs, "error": errors, "points": [*points.values()]}
     return {name: jnp.stack(value) for name, value in result.items()}
@@ -193,16 +206,17 @@ def least_costs(points: np.ndarray) -> np.ndarray:
     """The least costs of (160) for ``[..., K, D]``, by the linear program."""
     flat = points.reshape(-1, *points.shape[-2:])
     result = []
-    for each in flat:
-        apart = np.asarray(graphs.distances(each))
-        graph = graphs.regular_similarity(apart, DEGREE.value, metric="precomputed", method="exact")
-        result.append(np.sum(np.asarray(graph.adjacency) * apart))
+    for features in flat:
+        cost = np.asarray(graphs.distances(features))
+        graph = contrib.regular_similarity(cost, DEGREE.value, metric="precomputed", method="exact")
+        result.append(np.sum(np.asarray(graph.adjacency) * cost))
     return np.reshape(result, points.shape[:-2])
 
 
 # --------------------------------------------------------------------------- while training
 
-WITHIN, ERROR = "within", "network_deviation"
+WITHIN = "within"
+ERROR = "network_deviation"
 
 
 def _working(now: Snapshot) -> Array:
@@ -257,10 +271,10 @@ def study(effort: Effort) -> Studies:
         provenance(root=0, dtype=str(jnp.result_type(float))),
     )
     counts = effort.thin(COUNTS.value)
-    some = keys[: MOST.value]
-    each = jax.vmap(jax.vmap(measured, (None, 0)), (0, None))
-    result = jax.tree.map(np.asarray, jax.jit(each)(some, jnp.asarray(counts)))
-    few = min(len(some), PROGRAMS.value)
+    first_keys = keys[: MOST.value]
+    per_instance = jax.vmap(jax.vmap(measured, (None, 0)), (0, None))
+    result = jax.tree.map(np.asarray, jax.jit(per_instance)(first_keys, jnp.asarray(counts)))
+    few = min(len(first_keys), PROGRAMS.value)
     excess = result["cost"][:few] / least_costs(result["points"][:few]) - 1
     coords = {"count": counts, "points": [PARAMETERS, GRADIENTS]}
     inside_of = {"long_name": "edges within clusters", "units": "1", "decibel": 0}
@@ -270,7 +284,7 @@ def study(effort: Effort) -> Studies:
             "inside": (("seed", "count", "points", "rule"), result["inside"], inside_of),
             "error": (("seed", "count", "graph"), result["error"], error_of),
         },
-        {"seed": np.arange(len(some)), **coords, "rule": list(RULES), "graph": list(KNOWN)},
+        {"seed": np.arange(len(first_keys)), **coords, "rule": list(RULES), "graph": list(KNOWN)},
     )
     exact = xr.Dataset(
         {"excess": (("seed", "count", "points"), excess, {"units": "1"})},
@@ -305,8 +319,8 @@ def plot(studies: Studies) -> Picture:
     ranked.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"], minor=False)
     data = studies["learned"]
     for ax, points in ((models, PARAMETERS), (gradients, GRADIENTS)):
-        one = data[["inside"]].sel(points=points, drop=True)
-        plotting.trade_off(one, "count", "inside", "rule", ax)
+        at_points = data[["inside"]].sel(points=points, drop=True)
+        plotting.trade_off(at_points, "count", "inside", "rule", ax)
         picture.theory(ax, PROBABILITY, "any graph", unit="")
         ax.set_ylim(0.25, 1.03)
     plotting.trade_off(data[["error"]], "count", "error", "graph", solution)
@@ -341,7 +355,7 @@ def ranked(studies: Studies) -> dict[str, Estimate]:
 
 
 def floor(studies: Studies) -> dict[str, Estimate]:
-    """That of the most entries less what no number of them removes."""
+    """The share for the most entries minus its limit for infinitely many."""
     data = studies["ranking"]
     result = samples(data, {"entries": data["entries"].values[-1]}, "wrong")
     return {"measured less floor": estimate(lambda a: 100 * (a - floor_wrong()), result, unit="%")}
@@ -383,11 +397,11 @@ def above(over: str, under: str) -> Callable[[Studies], dict[str, Estimate]]:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["learned"][["error"]]
-        one, other = ({"graph": name} for name in (over, under))
+        first, second = ({"graph": name} for name in (over, under))
         return {
             f"{over} above {under}, {count} samples": gap(
-                samples(data, one | {"count": count}, "error"),
-                samples(data, other | {"count": count}, "error"),
+                samples(data, first | {"count": count}, "error"),
+                samples(data, second | {"count": count}, "error"),
             )
             for count in data["count"].values
         }
@@ -413,7 +427,7 @@ def rewired(studies: Studies) -> dict[str, Estimate]:
 
 
 def crossing(studies: Studies) -> str:
-    """A note: from how many samples on edges to everybody are worse than none."""
+    """A note: the number of samples from which on the complete graph is worse than no graph."""
     cases = above(ALL, ALONE)(studies)
     worse = [name for name, result in cases.items() if result.low > 0]
     since = worse[0].rsplit(", ", 1)[1] if worse else "no number of samples"

@@ -1,4 +1,4 @@
-"""Jung 2025, section 10.2: a digit from the gradient that a client sent, and what hides it."""
+"""Jung 2025, section 10.2: reconstruction of a digit from a client's gradient, and defenses."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate
-from fljax._linalg import norm
+from fljax._core.linalg import norm
 from fljax.audit import invert
 from fljax.problems import Model, Softmax
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 
 DIGITS = Setting("digits", 4, "0 to 3 of the MNIST sample that comes with the library")
 WIDTH = Setting("hidden units", 100, "one layer, with rectifiers: a small network of fl.models")
@@ -28,19 +28,21 @@ CLIP = Setting("clipped to", 0.1, "of the gradient's norm")
 NOISES = Setting("noise", (0.1, 1.0), "its norm, of the gradient's")
 BATCHES = Setting("batches", (4, 8), "the digit, and others after it in the sample")
 
-SQUARED, COSINE = "squared", "cosine"
+SQUARED = "squared"
+COSINE = "cosine"
 METHODS = {SQUARED: "DLG", COSINE: "cosine"}
-OPEN, CLIPPED = "as it is", "clipped"
+OPEN = "as it is"
+CLIPPED = "clipped"
 QUIET, LOUD = (f"noise {level:g}" for level in NOISES.value)
 FEW, MANY = (f"batch of {count}" for count in BATCHES.value)
 DEFENSES = {OPEN: 1, CLIPPED: 1, QUIET: 1, LOUD: 1, FEW: BATCHES.value[0], MANY: BATCHES.value[1]}
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """One of each digit before the others, scaled; and the labels."""
+    """Scaled images in the order of one for each digit in turn, and their labels."""
     images = fl.data.mnist_sample()
-    each = len(images.train_images) // len(images.classes)
-    rows = np.arange(len(images.train_images)).reshape(len(images.classes), each).T.reshape(-1)
+    per_class = len(images.train_images) // len(images.classes)
+    rows = np.arange(len(images.train_images)).reshape(len(images.classes), per_class).T.reshape(-1)
     mean, deviation = SCALE.value
     pixels = images.train_images[rows] / 255
     return (pixels - mean) / deviation, images.train_labels[rows].astype(float)
@@ -56,7 +58,7 @@ def of_client(first: int, count: int) -> Model:
 
 
 def sent(defense: str, gradient: Array, key: Array) -> Array:
-    """What leaves of a gradient."""
+    """A gradient as a defense sends it: clipped, noisy or unchanged."""
     if defense == CLIPPED:
         return CLIP.value * gradient
     if defense in (QUIET, LOUD):
@@ -67,12 +69,12 @@ def sent(defense: str, gradient: Array, key: Array) -> Array:
 
 
 def guessed(
-    client: Model, said: Array, keys: Array, matching: str, batch: int, steps: int
+    client: Model, message: Array, keys: Array, matching: str, batch: int, steps: int
 ) -> Array:
-    """What is found of each gradient."""
+    """The reconstruction from each gradient."""
     model = jnp.asarray(client.initial)
 
-    def one(gradient: Array, key: Array) -> Array:
+    def reconstructed(gradient: Array, key: Array) -> Array:
         return invert(
             client,
             model,
@@ -86,7 +88,7 @@ def guessed(
             restarts=1,
         ).features
 
-    return jax.vmap(one)(said, keys)
+    return jax.vmap(reconstructed)(message, keys)
 
 
 def study(effort: Effort) -> Studies:
@@ -102,10 +104,10 @@ def study(effort: Effort) -> Studies:
         model = clients[0].initial
         pairs = [(c.loss_gradient(model[None])[0], k) for c, k in zip(clients, keys, strict=True)]
         names = [name for name, size in DEFENSES.items() if size == batch]
-        said = jnp.stack([sent(name, *pair) for name in names for pair in pairs])
+        messages = jnp.stack([sent(name, *pair) for name in names for pair in pairs])
         starts = jnp.tile(keys, len(places))
         for column, matching in enumerate(METHODS):
-            guesses = guessed(clients[0], said, starts, matching, int(batch), steps)
+            guesses = guessed(clients[0], messages, starts, matching, int(batch), steps)
             guesses = np.asarray(guesses).reshape(len(places), count, batch, *pixels.shape[1:])
             nearest = np.mean((guesses - pixels[:, None]) ** 2, axis=(3, 4)).argmin(axis=2)
             best = np.take_along_axis(guesses, nearest[..., None, None, None], axis=2)[:, :, 0]
@@ -137,9 +139,9 @@ def plot(studies: Studies) -> Picture:
     mean, deviation = SCALE.value
     means = studies["digits"]["ratio"].mean("seed")
     for axes, method in zip(grid, methods, strict=True):
-        shown = {"the digit": data["truth"]}
-        shown |= {d: data["found"].sel(defense=d, matching=method) for d in DEFENSES}
-        for ax, (name, pixels) in zip(axes, shown.items(), strict=True):
+        pictures = {"the digit": data["truth"]}
+        pictures |= {d: data["found"].sel(defense=d, matching=method) for d in DEFENSES}
+        for ax, (name, pixels) in zip(axes, pictures.items(), strict=True):
             ax.imshow(pixels * deviation + mean, cmap="gray", vmin=0, vmax=1)
             ax.set(xticks=[], yticks=[])
             ax.grid(False)
@@ -148,15 +150,15 @@ def plot(studies: Studies) -> Picture:
             if method == methods[0]:
                 ax.set_title(name)
         axes[0].set_ylabel(method)
-    said = (
+    note = (
         f"found from one gradient; below, the mean ratio of peak to error of {DIGITS.value} digits"
     )
-    drawing.suptitle(said)
+    drawing.suptitle(note)
     return drawing
 
 
 def ratios(*cases: tuple[str, str]):
-    """How near what is found comes to the digits, dB."""
+    """How near the reconstructions come to the digits, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["digits"]["ratio"]
@@ -171,7 +173,7 @@ def ratios(*cases: tuple[str, str]):
 
 
 def hidden(studies: Studies) -> dict[str, Estimate]:
-    """By how much a defense takes an attack farther from the digit."""
+    """By how much a defense increases the reconstruction's error."""
     data = studies["digits"]["ratio"]
 
     def apart(method: str, defense: str) -> Estimate:

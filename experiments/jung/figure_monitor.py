@@ -1,4 +1,4 @@
-"""Jung 2025: validation errors that are watched while data drift (section 8.1)."""
+"""Jung 2025: monitoring of validation errors while data drift (section 8.1)."""
 
 import itertools
 from typing import Any
@@ -49,16 +49,18 @@ NAMES = {ABRUPT: "abrupt", SLOW: "slow"}
 
 ONSETS = np.zeros(CLIENTS.value)
 ONSETS[[*NODE.value]] = ONSET.value
-DRIFTING, CALM = np.flatnonzero(ONSETS), np.flatnonzero(ONSETS == 0)
+DRIFTING = np.flatnonzero(ONSETS)
+CALM = np.flatnonzero(ONSETS == 0)
 
 
 # --------------------------------------------------------------------------- scenarios
 
 
 def watched(key: Array, size: Array, duration: Array, kind: str) -> fl.Simulation:
-    """Nodes that share a model, of which some drift."""
+    """Nodes that share a model; some drift."""
     k_truth, k_test, k_noise, *k_changes = jax.random.split(key, 5)
-    clients, dim = CLIENTS.value, DIM.value
+    clients = CLIENTS.value
+    dim = DIM.value
 
     def unit(key: Array, *shape: int) -> Array:
         drawn = jax.random.normal(key, (*shape, dim))
@@ -82,7 +84,7 @@ def watched(key: Array, size: Array, duration: Array, kind: str) -> fl.Simulatio
 
 
 def followed(errors: xr.DataArray, thresholds: Array) -> dict[str, np.ndarray]:
-    """What the test says of runs, by threshold.
+    """The test's results on runs, by threshold.
 
     Args:
       errors: ``[size, duration, seed, round, client]``.
@@ -92,7 +94,7 @@ def followed(errors: xr.DataArray, thresholds: Array) -> dict[str, np.ndarray]:
     values = jnp.asarray(errors.transpose(*order).values)
     rounds = jnp.asarray(errors["round"].values)
 
-    def one(run: Array, threshold: Array) -> dict[str, Array]:
+    def one_run(run: Array, threshold: Array) -> dict[str, Array]:
         raised = monitoring.page_hinkley(run, TOLERANCE.value, threshold).raised
         delay = monitoring.detection_delay(raised, ONSETS, rounds)[DRIFTING]
         last = ROUNDS.value + 1 - jnp.asarray(ONSET.value)
@@ -105,7 +107,7 @@ def followed(errors: xr.DataArray, thresholds: Array) -> dict[str, np.ndarray]:
             "alarms": jnp.mean(ever[CALM], dtype=run.dtype),
         }
 
-    every = one
+    every = one_run
     for axis in ((None, 0), (0, None), (0, None), (0, None)):
         every = jax.vmap(every, axis)
     result = jax.tree.map(np.asarray, jax.jit(every)(values, thresholds))
@@ -113,7 +115,8 @@ def followed(errors: xr.DataArray, thresholds: Array) -> dict[str, np.ndarray]:
 
 
 def study(effort: Effort) -> Studies:
-    seeds, calm = min(effort.seeds, SEEDS.value), 8 if effort.quick else CALIBRATED.value
+    seeds = min(effort.seeds, SEEDS.value)
+    calm = 8 if effort.quick else CALIBRATED.value
 
     def run(kind: str, name: str, **given: Any) -> xr.DataArray:
         def build(key: Array, size: Array, duration: Array) -> fl.Simulation:
@@ -131,8 +134,8 @@ def study(effort: Effort) -> Studies:
     )
     grid = {"size": [0.0, *SIZES.value], "duration": list(DURATIONS.value)}
     errors = {k: run(k, f"drift-{k}", seeds=seeds, grid=grid) for k in KINDS.value}
-    each = [followed(errors[kind], thresholds) for kind in KINDS.value]
-    result = {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
+    traces = [followed(errors[kind], thresholds) for kind in KINDS.value]
+    result = {name: np.stack([trace[name] for trace in traces], axis=1) for name in traces[0]}
     axes = ("kind", "size", "duration", "level")
     names = {
         "delay": (axes, "rounds until it is noticed", False),
@@ -143,16 +146,16 @@ def study(effort: Effort) -> Studies:
     coords = {"kind": list(KINDS.value), "level": list(LEVELS.value)} | grid
     labels = {"size": "length of the change", "level": "share of false alarms, asked"}
     parts = {"detection": dataset(result, names, coords, labels)}
-    shown = errors["labels"].sel(size=SIZES.value[-1])
-    apart = [shown.sel(duration=d, client=NODE.value[0]) for d in DURATIONS.value]
-    others = shown.sel(duration=DURATIONS.value[0], client=CALM)
-    curves = np.stack([part.transpose("seed", "round").values for part in apart], axis=1)
-    rest = others.mean("client").transpose("seed", "round").values
+    largest = errors["labels"].sel(size=SIZES.value[-1])
+    by_duration = [largest.sel(duration=d, client=NODE.value[0]) for d in DURATIONS.value]
+    calm_nodes = largest.sel(duration=DURATIONS.value[0], client=CALM)
+    curves = np.stack([part.transpose("seed", "round").values for part in by_duration], axis=1)
+    rest = calm_nodes.mean("client").transpose("seed", "round").values
     curves = np.concatenate([curves, rest[:, None]], axis=1)[..., ::4]
     parts["curves"] = dataset(
         {"error": curves},
         {"error": (("node", "round"), "validation error", True)},
-        {"node": ["abrupt", "slow", "no drift"], "round": shown["round"].values[::4].tolist()},
+        {"node": ["abrupt", "slow", "no drift"], "round": largest["round"].values[::4].tolist()},
         {"node": "node with"},
     )
     return parts
@@ -174,7 +177,7 @@ def plot(studies: Studies) -> Picture:
     for ax in (kinds, levels):
         ax.set_ylabel("delay [rounds]")
     return picture.finish(
-        drawing, "Nodes that drift, noticed by their validation errors", room=0.95
+        drawing, "Nodes that drift, noticed by their validation errors", legend_width=0.95
     )
 
 
@@ -182,7 +185,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def level_of(variable: str, *kinds: str) -> Measure:
-    """Per cent of the runs, for the largest change."""
+    """The percentage of runs in which ``variable`` is true, for the largest change."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["detection"].sel(level=LEVEL, size=SIZES.value[-1])
@@ -194,8 +197,8 @@ def level_of(variable: str, *kinds: str) -> Measure:
     return measure
 
 
-def asked(studies: Studies) -> dict[str, Estimate]:
-    """Alarms in runs in which nothing drifts less what was asked for, in points of per cent."""
+def alarms_over_level(studies: Studies) -> dict[str, Estimate]:
+    """Alarms in runs without drift minus the requested rate, in points of per cent."""
     data = studies["detection"].sel(kind="labels", size=0.0, duration=ABRUPT)
     return {
         f"{100 * level:g} %": estimate(
@@ -208,7 +211,7 @@ def asked(studies: Studies) -> dict[str, Estimate]:
 
 
 def carried(studies: Studies) -> dict[str, Estimate]:
-    """Alarms at nodes that do not drift, above those of runs in which nothing does."""
+    """Alarms at nodes that do not drift, above the rate in runs without drift."""
     data = studies["detection"].sel(level=LEVEL, duration=ABRUPT)
     return {
         kind: estimate(
@@ -221,7 +224,7 @@ def carried(studies: Studies) -> dict[str, Estimate]:
     }
 
 
-def later(axis: str, one: Any, other: Any, **where: Any) -> Measure:
+def later(axis: str, first: Any, second: Any, **where: Any) -> Measure:
     """By how many rounds the first is noticed later than the other, by kind."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
@@ -229,8 +232,8 @@ def later(axis: str, one: Any, other: Any, **where: Any) -> Measure:
         return {
             kind: estimate(
                 lambda a, b: a - b,
-                samples(data, {"kind": kind, **where, axis: one}, "delay"),
-                samples(data, {"kind": kind, **where, axis: other}, "delay"),
+                samples(data, {"kind": kind, **where, axis: first}, "delay"),
+                samples(data, {"kind": kind, **where, axis: second}, "delay"),
                 unit="rounds",
             )
             for kind in KINDS.value
@@ -311,7 +314,7 @@ FIGURE = Figure(
             "false-alarms-as-asked",
             "without a drift alarms are as frequent as they were asked to be",
             "section 8.1, which has no detector",
-            asked,
+            alarms_over_level,
             (-10, 10),
             "within ten points of per cent",
             condition="a threshold from as many other runs",

@@ -17,7 +17,7 @@ from experiments.jung import solutions
 from experiments.measures import estimate, gap, joined, last, samples, share, two
 from fljax import plotting, statistics
 from fljax.graphs import Graph
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import LeastSquares, Problem, Tasks
 
 NODES = Setting("nodes", 20, "of our instance; at random in the unit square")
@@ -41,11 +41,14 @@ LOSSES = Setting(
     "as of the instance, but anew",
 )
 INSTANCE = (0.0, 0.2, 0.4, 0.6, 0.8)
-#: Of one network, computed before.
-CONNECTIVITY, CONNECTED = (0.72, 0.44, 0.15, 0.01, 0.0), (1.0, 0.98, 0.66, 0.10, 0.0)
+#: Values of one network, computed before.
+CONNECTIVITY = (0.72, 0.44, 0.15, 0.01, 0.0)
+CONNECTED = (1.0, 0.98, 0.66, 0.10, 0.0)
 
-SERVER, PEERS = "server (FedAvg)", "peers (FedGD)"
-WHOLE, FAILED = "no failure", "with a failure"
+SERVER = "server (FedAvg)"
+PEERS = "peers (FedGD)"
+WHOLE = "no failure"
+FAILED = "with a failure"
 ERROR = "error"
 
 
@@ -93,13 +96,13 @@ def measured(key: Array, drops: Array) -> dict[str, Array]:
 
 
 def _error(now: Snapshot) -> Array:
-    """Of all clients but the worst: of a peer that failed nobody asks."""
+    """The mean error of all clients except the worst, because a failed peer is not used."""
     tasks = now.problem.tasks
     of_each = jnp.sum((now.model - tasks.truth[tasks.cluster]) ** 2, axis=1)
     return (jnp.sum(of_each) - jnp.max(of_each)) / (len(of_each) - 1)
 
 
-METRIC = Metric(ERROR, _error, "error of a client", decibel=True, needs_tasks="truth")
+METRIC = Metric(ERROR, _error, "error of a client", decibel=True, needs={"tasks.truth"})
 
 
 def world(key: Array) -> tuple[Problem, Graph]:
@@ -123,7 +126,9 @@ def simulation(key: Array, method: str, fails: bool, **parts: object) -> fl.Simu
     if fails:
         critical = jnp.arange(graph.nodes) == jnp.argmin(left_by_each(graph))
         after = fl.graphs.pruned(graph, nodes=critical)
-        over = fl.graphs.Schedule([graph] * FAILS.value + [after] * (ROUNDS.value - FAILS.value))
+        over = fl.graphs.GraphSchedule(
+            [graph] * FAILS.value + [after] * (ROUNDS.value - FAILS.value)
+        )
     descent = fl.algorithms.FedGD(COUPLING.value)
     return fl.Simulation(problem, descent, over, allow_disconnected=True, **parts)  # pyright: ignore
 
@@ -176,7 +181,8 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    failures, runs = studies["failures"], studies["runs"]
+    failures = studies["failures"]
+    runs = studies["runs"]
     titles = ("connectivity", "connected share", "a failure on the way", "links that fail anew")
     drawing, (second, share_, course, links) = picture.panels(titles, columns=2, height=2.2)
     at = failures["drop_edge"].values
@@ -216,7 +222,7 @@ def plot(studies: Studies) -> Picture:
 
 
 def drops_at(data: xr.Dataset) -> list[tuple[int, float]]:
-    """Places of the instance's probabilities among those of this study."""
+    """Indices of the instance's probabilities among the study's, with the study's values."""
     at = data["drop_edge"].values
     return [
         (i, float(at[int(np.argmin(np.abs(at - p)))]))
@@ -250,9 +256,9 @@ def rank(metric: str, printed: tuple[float, ...], relative: bool) -> Measure:
         result = {}
         for i, at in drops_at(data):
             if 0 < printed[i] < printed[0]:
-                given = printed[i] / printed[0] if relative else printed[i]
+                bound = printed[i] / printed[0] if relative else printed[i]
                 of = values.sel(drop_edge=at).values
-                result[f"drop {at:g}, {given:.2g}"] = share((of < given) + 0.5 * (of == given))
+                result[f"drop {at:g}, {bound:.2g}"] = share((of < bound) + 0.5 * (of == bound))
         return result
 
     return measure
@@ -292,10 +298,10 @@ def by_links(method: str, *probabilities: float) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["links"]
-        whole = samples(data, {"algorithm": method, "probability": 0.0}, ERROR)
+        full_graph = samples(data, {"algorithm": method, "probability": 0.0}, ERROR)
         return {
             f"{method}, {probability:g}": gap(
-                samples(data, {"algorithm": method, "probability": probability}, ERROR), whole
+                samples(data, {"algorithm": method, "probability": probability}, ERROR), full_graph
             )
             for probability in probabilities
         }

@@ -1,4 +1,4 @@
-"""Jung 2025: how far what is wrong moves models (section 8.2, Exercise 8.1)."""
+"""Jung 2025: how far perturbations move models (section 8.2, Exercise 8.1)."""
 
 import functools
 import itertools
@@ -16,11 +16,11 @@ from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measur
 from experiments.jung import solutions
 from experiments.measures import estimate, gap, joined, last, samples, share
 from fljax import plotting, statistics
+from fljax.contrib import label_shift, label_shift_bound, robustness_ratio
 from fljax.graphs import Graph
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import Absolute, GTVMin, LeastSquares, Norm, Penalty, Problem, SquaredNorm
-from fljax.theory import network_rates, sensitivity
-from fljax.theory.robustness import robustness_ratio
+from fljax.theory import network_rates
 
 NODES = Setting("nodes, mean degree", (20, 4), "random and connected; not given")
 DATA = Setting("samples and parameters", (8, 3), "a strongly convex loss at every node")
@@ -45,9 +45,10 @@ PENALTIES: dict[str, Penalty] = {
 }
 MEAN, GEOMETRIC, COORDINATES = PENALTIES
 LABEL_NOISE, FEATURE_NOISE, LOST_EDGES = KINDS = ("labels", "features", "edges")
-#: Of one draw, computed before: norms at 0, 3, 5 corrupted; the mean at 3, the median at 6.
+#: Norms of one draw, computed before: at 0, 3, 5 corrupted; the mean at 3, the median at 6.
 INSTANCE = {0: 0.72, 3: 1.1, 5: 2.6}
-MEAN_AT_3, MEDIAN_AT_6 = 4.7e5, 1.7e6
+MEAN_AT_3 = 4.7e5
+MEDIAN_AT_6 = 1.7e6
 SIZE = "size"
 
 
@@ -66,26 +67,27 @@ def world(key: Array) -> tuple[Problem, Graph, Array]:
 
 
 def ratios(key: Array, couplings: Array) -> dict[str, Array]:
-    """(173) by the largest of random perturbations, by the worst direction of a node, (174)."""
+    """The ratio (173) for random perturbations and for a node's worst direction, and (174)."""
     k_world, k_moves = jax.random.split(key)
     problem, graph, _ = world(k_world)
     zero = jnp.zeros((problem.clients, problem.dim))
     moves = jax.random.normal(k_moves, (PERTURBED.value, *zero.shape))
-    weakest = jnp.linalg.eigh(problem.second_moment())[1][:, :, 0]  # where data say least
+    # The directions with the least curvature.
+    weakest = jnp.linalg.eigh(problem.second_moment())[1][:, :, 0]
 
     def at(coupling: Array) -> dict[str, Array]:
         simulation = fl.Simulation(problem, fl.algorithms.FedRelax(coupling), graph)
         ratio = functools.partial(robustness_ratio, simulation, zero)
         bound = network_rates.fedrelax_factors(problem, graph, coupling)
         # All models move along the weakest direction of one node after the other.
-        along = jax.vmap(lambda v: ratio(jnp.broadcast_to(v, zero.shape)))(weakest)
+        along_weakest = jax.vmap(lambda v: ratio(jnp.broadcast_to(v, zero.shape)))(weakest)
         random = jax.vmap(ratio)(moves)
         return {
             "random": jnp.mean(random),
-            "worst": jnp.mean(jnp.diagonal(along)),
+            "worst": jnp.mean(jnp.diagonal(along_weakest)),
             "bound": jnp.mean(bound),
-            "over_bound": jnp.max(jnp.concatenate([random, along]) / bound[None]),
-            "reached": jnp.min(jnp.diagonal(along) / bound),
+            "over_bound": jnp.max(jnp.concatenate([random, along_weakest]) / bound[None]),
+            "reached": jnp.min(jnp.diagonal(along_weakest) / bound),
         }
 
     return jax.lax.map(at, couplings)
@@ -102,14 +104,14 @@ def shifts(key: Array, levels: Array) -> dict[str, Array]:
     order = jnp.triu(jax.random.uniform(k_edges, (graph.nodes,) * 2), 1)
 
     def at(level: Array) -> dict[str, Array]:
-        labels = sensitivity.label_shift(problem, graph, ALPHA.value, level * change)
+        labels = label_shift(problem, graph, ALPHA.value, level * change)
         other = Problem(problem.features + level * moved, problem.targets, LeastSquares())
         features = coupled(other, graph).solution().models - before
         lost = (order < level) & (order > 0)
         left = fl.graphs.pruned(graph, edges=lost | lost.T)
         edges = coupled(problem, left).solution().models - before
         size = [jnp.sum(shift**2) / jnp.sum(before**2) for shift in (labels, features, edges)]
-        bound = sensitivity.label_shift_bound(problem, graph, ALPHA.value, level * change)
+        bound = label_shift_bound(problem, graph, ALPHA.value, level * change)
         again = coupled(
             Problem(problem.features, problem.targets + level * change, LeastSquares()), graph
         )
@@ -134,7 +136,8 @@ METRIC = Metric(SIZE, _size, "norm of the center's model")
 
 def star(key: Array, corrupted: Array, penalty: Penalty) -> fl.Simulation:
     """A center without labels; leaves whose best models are standard normal points."""
-    leaves, dim = LEAVES.value, POINT.value
+    leaves = LEAVES.value
+    dim = POINT.value
     points = jax.random.normal(key, (leaves + 1, dim))
     features = jnp.broadcast_to(jnp.sqrt(1.0 * dim) * jnp.eye(dim), (leaves + 1, dim, dim))
     problem = Problem(features, jnp.sqrt(1.0 * dim) * points, LeastSquares())
@@ -143,7 +146,7 @@ def star(key: Array, corrupted: Array, penalty: Penalty) -> fl.Simulation:
         problem=problem.weighing([0.0] + [1.0] * leaves),
         network=fl.graphs.star(leaves + 1),
         algorithm=fl.algorithms.FedRelax(1e-9, 400, penalty),  # leaves stay at their points
-        attack=fl.attacks.Constant(attackers, FAR.value),
+        attack=fl.attacks.ConstantMessage(attackers, FAR.value),
         metrics=[METRIC],
     )
 
@@ -195,8 +198,9 @@ def plot(studies: Studies) -> Picture:
     drawing, (ratio, broken, moved) = picture.panels(titles, height=2.4)
     data = studies["ratios"]
     at = data["coupling"].values
-    for place, name in enumerate(("random", "worst")):
-        numbers, look = statistics.summary(data, name), picture.look(5 + place)
+    for index, name in enumerate(("random", "worst")):
+        numbers = statistics.summary(data, name)
+        look = picture.look(5 + index)
         ratio.plot(at, numbers["mean"], label=RATIOS[name][1], **look)
         ends = numbers["low"], numbers["high"]
         ratio.fill_between(at, *ends, color=look["color"], alpha=0.2, linewidth=0)
@@ -209,8 +213,8 @@ def plot(studies: Studies) -> Picture:
         broken.plot(stars["corrupted"], middle, label=penalty, **look)
         where = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
         broken.fill_between(stars["corrupted"], low, high, **where)
-    given = INSTANCE | {6: MEDIAN_AT_6}
-    broken.plot([*given], [*given.values()], "kx", label="one draw, given")
+    bounds = INSTANCE | {6: MEDIAN_AT_6}
+    broken.plot([*bounds], [*bounds.values()], "kx", label="one draw, given")
     broken.set(
         yscale="log", xlabel=f"corrupted of {LEAVES.value} neighbors", ylabel="norm of the center"
     )
@@ -271,13 +275,13 @@ def at_least(penalty: str, *corrupted: int) -> Measure:
 
 def rank(studies: Studies) -> dict[str, Estimate]:
     return {
-        f"{count} corrupted, {given:g}": share(size(GEOMETRIC, count, studies) < given)
-        for count, given in INSTANCE.items()
+        f"{count} corrupted, {bound:g}": share(size(GEOMETRIC, count, studies) < bound)
+        for count, bound in INSTANCE.items()
     }
 
 
 def taken_over(studies: Studies) -> dict[str, Estimate]:
-    """Over what the instance has."""
+    """Errors over the instance's."""
     return {
         "mean, 3 corrupted": estimate(lambda a: a / MEAN_AT_3, size(MEAN, 3, studies), unit=""),
         "median, 6 corrupted": estimate(

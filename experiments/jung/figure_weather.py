@@ -21,7 +21,7 @@ from fljax import plotting, statistics
 from fljax.algorithms import FedGD, FedRelax, ModelAgnosticFedRelax
 from fljax.graphs import Graph
 from fljax.problems import GTVMin, LeastSquares, Problem, train
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 
 RECORDS = Setting(
     "data",
@@ -71,11 +71,17 @@ ENDS = Setting("the ends of alpha", 0.15, "kelvin within which they are learning
 NEARLY = Setting("as good", 0.2, "kelvin")
 
 DAYS = 38  # with a target and both days before
-THREE, FIVE, ALIKE, SHUFFLED = "3 nearest", "5 nearest", "5 most alike", "5 at random"
+THREE = "3 nearest"
+FIVE = "5 nearest"
+ALIKE = "5 most alike"
+SHUFFLED = "5 at random"
 PREDICTED = "3 nearest, by predictions"
 GRAPHS = (THREE, FIVE, ALIKE, SHUFFLED, PREDICTED)
 PLACED = (THREE, FIVE, ALIKE)
-ALONE, RIDGE, ONE, PERSISTENCE = "alone", "alone, ridge", "one model", "persistence"
+ALONE = "alone"
+RIDGE = "alone, ridge"
+ONE = "one model"
+PERSISTENCE = "persistence"
 METHODS = (ALONE, RIDGE, ONE, PERSISTENCE)
 LINES = dict(
     zip(METHODS, ((0, (1, 1.5)), (0, (3, 1)), (0, (7, 2)), (0, (6, 1, 1, 1))), strict=True)
@@ -87,34 +93,38 @@ RESAMPLES = 2000
 
 
 @functools.cache
-def data(target: str, ahead: int) -> fl.data.Weather:
-    """The stations' windows that end ``ahead`` days before the records do; the day after is the
+def data(target: str, days: int) -> fl.data.Weather:
+    """The stations' windows that end ``days`` days before the last record; the next day is the
     first of the test.
     """
-    return fl.data.fmi("daily", target, LAGS.value, ahead / DAYS, WINDOW.value)
+    return fl.data.fmi("daily", target, LAGS.value, days / DAYS, WINDOW.value)
 
 
 @functools.cache
 def windows(target: str) -> tuple[Any, ...]:
-    """Of every day that is forecast: features ``[T, K, N, P]`` and targets, the day's own, the
-    kelvin of a unit ``[T]``, and how far the day before was off ``[T, K]``.
+    """For every forecast day: training features ``[T, K, N, P]`` and targets, the day's own, the
+    kelvin of a unit ``[T]``, and the error of persistence ``[T, K]``.
     """
-    result = [data(target, ahead) for ahead in range(DAYS - WINDOW.value, 0, -1)]
+    result = [data(target, days) for days in range(DAYS - WINDOW.value, 0, -1)]
     last = result[0].features.index(f"{target}, 1 d before")
     parts = []
-    for each in result:
-        (features, targets), test = (each.problem.features, each.problem.targets), each.problem.test
+    for weather in result:
+        (features, targets), test = (
+            (weather.problem.features, weather.problem.targets),
+            weather.problem.test,
+        )
         assert test is not None
-        inputs, answer = np.asarray(test.features)[:, 0], np.asarray(test.targets)[:, 0]
-        unit = each.deviation[-1]
-        before = each.mean[last] + each.deviation[last] * inputs[:, last]
-        off = before - each.mean[-1] - unit * answer
+        inputs = np.asarray(test.features)[:, 0]
+        answer = np.asarray(test.targets)[:, 0]
+        unit = weather.deviation[-1]
+        before = weather.mean[last] + weather.deviation[last] * inputs[:, last]
+        off = before - weather.mean[-1] - unit * answer
         parts.append((features, targets, inputs, answer, unit, off))
     return tuple(np.stack(part) for part in zip(*parts, strict=True))
 
 
 def fixed_graphs(places: np.ndarray) -> dict[str, Graph]:
-    """Those that no data decide; one is the second with the stations' places exchanged."""
+    """The graphs that do not depend on data; one is the second with permuted stations."""
     order = np.random.default_rng(0).permutation(len(places))
     nearest = functools.partial(fl.graphs.nearest_neighbors, metric="geodesic")
     return {
@@ -136,7 +146,7 @@ def in_predictions(features: Array) -> Array:
     """``[P, P]``: the map of inputs after which parameters are as far apart as predictions on
     average over the points.
 
-    Of linear models the penalty of (124) is that of (123) with the points' second moments between.
+    For linear models the penalty (124) is (123) in the norm of the points' second moment.
     """
     points = compared_on(features)
     root = jnp.linalg.cholesky(points.T @ points / len(points))
@@ -155,9 +165,10 @@ def coupled(places: np.ndarray, couplings: list[float], parts: Any) -> dict[str,
         x, y, new, answer, kelvin = given
         if name == PREDICTED:
             view = in_predictions(x)
-            x, new = x @ view, new @ view
+            x = x @ view
+            new = new @ view
         problem = Problem(x, y, LeastSquares(), strength=0.0)
-        # A station's models are its own days' alone, and so differ from window to window.
+        # A station's local models use its window alone, so the graph differs between windows.
         graph = of.get(name)
         if graph is None:
             graph = fl.graphs.nearest_neighbors(train(problem, ridge=LIKE.value), 5)
@@ -169,7 +180,7 @@ def coupled(places: np.ndarray, couplings: list[float], parts: Any) -> dict[str,
         return jax.lax.map(at, jnp.asarray(couplings))
 
     def all_days(name: str) -> np.ndarray:
-        run = jax.jit(lambda given: jax.lax.map(lambda one: day(name, *one), given))
+        run = jax.jit(lambda days: jax.lax.map(lambda arrays: day(name, *arrays), days))
         return np.asarray(run((features, targets, inputs, answers, unit)))
 
     return {name: all_days(name) for name in GRAPHS}
@@ -197,7 +208,7 @@ def of_other_periods(errors: np.ndarray) -> np.ndarray:
       errors: squared, ``[T, options]``.
     """
     period = np.arange(len(errors)) // PERIOD.value
-    best = [errors[period != one].mean(axis=0).argmin() for one in np.unique(period)]
+    best = [errors[period != held_out].mean(axis=0).argmin() for held_out in np.unique(period)]
     return np.asarray(best)[period]
 
 
@@ -216,13 +227,17 @@ def one_model(parts: Any) -> np.ndarray:
 def study(effort: Effort) -> Studies:
     couplings = effort.thin(COUPLINGS.value, 4)
     days = np.arange(DAYS - WINDOW.value)
-    curves, levels, stations = [], [], []
+    curves = []
+    levels = []
+    stations = []
     places = data(TARGETS.value[0], 1).coordinates
-    each = [windows(target) for target in TARGETS.value]
+    parts_of = [windows(target) for target in TARGETS.value]
     # One program for both targets.
-    result = coupled(places, couplings, [np.concatenate(part) for part in zip(*each, strict=True)])
-    both = np.stack([result[name] for name in GRAPHS])  # [G, 2 T, A, K]
-    for parts, errors in zip(each, np.split(both, len(each), axis=1), strict=True):
+    result = coupled(
+        places, couplings, [np.concatenate(part) for part in zip(*parts_of, strict=True)]
+    )
+    errors_of = np.stack([result[name] for name in GRAPHS])  # [G, 2 T, A, K]
+    for parts, errors in zip(parts_of, np.split(errors_of, len(parts_of), axis=1), strict=True):
         curves.append((errors**2).mean(axis=-1))
         ridged = alone(parts, list(RIDGES.value))
         ridge = ridged[of_other_periods((ridged**2).mean(axis=2).T), days]
@@ -286,7 +301,7 @@ def training(effort: Effort) -> xr.Dataset:
     return xr.concat(result, "graph", combine_attrs="override").assign_coords(graph=[THREE, FIVE])
 
 
-# --------------------------------------------------------------------------- what is read
+# --------------------------------------------------------------------------- readings
 
 
 def chosen(studies: Studies, target: str, graph: str) -> np.ndarray:
@@ -303,8 +318,8 @@ def daily(studies: Studies, target: str, method: str, coupling: float | None = N
         return studies["levels"]["error"].sel(target=target, learner=method).values
     result = studies["curves"]["error"].sel(target=target, graph=method)
     if coupling is None:
-        each = xr.DataArray(chosen(studies, target, method), dims="day")
-        return result.sel(coupling=each, day=result["day"]).values
+        couplings = xr.DataArray(chosen(studies, target, method), dims="day")
+        return result.sel(coupling=couplings, day=result["day"]).values
     return result.sel(coupling=coupling, method="nearest").values
 
 
@@ -318,20 +333,21 @@ def block_bootstrap(over: np.ndarray, under: np.ndarray) -> tuple[float, float, 
     """How much larger one root of a mean squared error is than another, ``[T]`` of days each, with
     its 95 % interval by a circular bootstrap over blocks of days, paired.
     """
-    days, rng = len(over), np.random.default_rng(0)
+    days = len(over)
+    rng = np.random.default_rng(0)
     count = -(-days // BLOCK.value)
     start = rng.integers(days, size=(RESAMPLES, count, 1))
     rows = ((start + np.arange(BLOCK.value)) % days).reshape(RESAMPLES, -1)[:, :days]
-    apart = np.sqrt(over[rows].mean(axis=1)) - np.sqrt(under[rows].mean(axis=1))
-    low, high = np.percentile(apart, [50 * (1 - statistics.LEVEL), 50 * (1 + statistics.LEVEL)])
+    shifts = np.sqrt(over[rows].mean(axis=1)) - np.sqrt(under[rows].mean(axis=1))
+    low, high = np.percentile(shifts, [50 * (1 - statistics.LEVEL), 50 * (1 + statistics.LEVEL)])
     return math.sqrt(over.mean()) - math.sqrt(under.mean()), float(low), float(high)
 
 
 def gap(studies: Studies, target: str, over: Any, under: Any) -> Estimate:
-    """Of two methods; a pair is a graph and a coupling."""
+    """The gap of two methods; a pair stands for a graph and a coupling."""
     pairs = ((m, None) if isinstance(m, str) else m for m in (over, under))
-    both = [daily(studies, target, method, coupling) for method, coupling in pairs]
-    return Estimate(*block_bootstrap(*both), unit="K")
+    pair = [daily(studies, target, method, coupling) for method, coupling in pairs]
+    return Estimate(*block_bootstrap(*pair), unit="K")
 
 
 def root(studies: Studies, target: str, method: str) -> float:
@@ -397,8 +413,8 @@ def _draw_gains(ax: Axes, studies: Studies) -> None:
         ax.plot(couplings, middle, label=graph, **LOOKS[graph])
         color = LOOKS[graph]["color"]
         ax.fill_between(couplings, low, high, color=color, alpha=0.12, linewidth=0)
-    apart, _, _ = block_bootstrap(daily(studies, "tmin", RIDGE), daily(studies, "tmin", ONE))
-    picture.theory(ax, apart, ONE, unit=" K", linestyle=LINES[ONE])
+    reduction, _, _ = block_bootstrap(daily(studies, "tmin", RIDGE), daily(studies, "tmin", ONE))
+    picture.theory(ax, reduction, ONE, unit=" K", linestyle=LINES[ONE])
     ax.axhline(0, color="#999999", linewidth=0.6)
     ax.set(xscale="log", xlabel=r"coupling $\alpha$", ylabel="below the error of ridge [K]")
 
@@ -419,11 +435,11 @@ def _draw_map(ax: Axes, studies: Studies) -> None:
 
 def _draw_stations(ax: Axes, studies: Studies) -> None:
     data = studies["stations"]["error"].sel(target="tmin")
-    own = data.sel(learner=RIDGE).values
+    errors = data.sel(learner=RIDGE).values
     for name, marker, color in ((THREE, "o", LOOKS[THREE]["color"]), (ONE, "x", "#333333")):
         together = data.sel(learner=name).values
         look = {"color": color, "markersize": 2.2, "markeredgewidth": 0.6}
-        ax.plot(own, together, marker, label=name, **look)
+        ax.plot(errors, together, marker, label=name, **look)
     ends = [float(data.sel(learner=[RIDGE, THREE, ONE]).reduce(f)) for f in (np.min, np.max)]
     ax.plot(ends, ends, label="no gain", **picture.THIN)
     ax.set(xlabel="a station's error by ridge, alone [K]", ylabel="its error together [K]")
@@ -454,7 +470,7 @@ def ends(studies: Studies) -> dict[str, Estimate]:
     """How far the least coupling is from learning alone, the largest from one model."""
     first, *_, last = studies["curves"]["coupling"].values
     alone = {f"{g}, least alpha": gap(studies, "tmin", (g, first), ALONE) for g in PLACED}
-    # The three nearest and the most alike do not connect all stations.
+    # The graphs of three nearest and of most similar stations are not connected.
     joined = {f"{g}, largest alpha": gap(studies, "tmin", (g, last), ONE) for g in (FIVE, SHUFFLED)}
     return alone | joined
 
@@ -480,13 +496,13 @@ def fall(studies: Studies) -> dict[str, Estimate]:
 
 
 def errors(target: str) -> Callable[[Studies], str]:
-    """A note: what all methods err by."""
+    """A note: the errors of all methods."""
 
     def note(studies: Studies) -> str:
-        each = ", ".join(
+        listing = ", ".join(
             f"{method} {root(studies, target, method):.2f} K" for method in (*GRAPHS, *METHODS)
         )
-        return f"Of {NAMES[target]} the errors are: {each}."
+        return f"Of {NAMES[target]} the errors are: {listing}."
 
     return note
 
@@ -504,11 +520,11 @@ def pooled(target: str) -> Callable[[Studies], str]:
 
 
 def choices(studies: Studies) -> str:
-    """A note: the couplings that were chosen, and the best in hindsight."""
+    """A note: the chosen couplings, and the best in hindsight."""
     parts = []
     for target, graph in itertools.product(TARGETS.value, PLACED):
-        each = ", ".join(f"{a:.2g}" for a in np.unique(chosen(studies, target, graph)))
-        parts.append(f"{target}, {graph}: {each}, and {best(studies, target, graph):.2g}")
+        listing = ", ".join(f"{a:.2g}" for a in np.unique(chosen(studies, target, graph)))
+        parts.append(f"{target}, {graph}: {listing}, and {best(studies, target, graph):.2g}")
     return f"Chosen by other periods, and best of all days: {'; '.join(parts)}."
 
 

@@ -1,1 +1,1 @@
-"""Figures of no document: what this library can measure that none of them does."""
+"""Figures of our own: measurements of this library that no document has."""

@@ -1,10 +1,10 @@
-r"""The audit: what an attacker finds of the privacy that every private algorithm claims.
+r"""The audit: an attacker's lower bound on epsilon against the claim of every private algorithm.
 
 Each algorithm runs under its budget on two data sets that differ in one sample at two corners of
 the domain (a trusted server's in all samples of one client), chosen so that a message moves by all
 that its sensitivity allows, and
 :func:`fljax.audit.two_worlds` bounds epsilon from below. A ratio near one says that the claim is
-met and that there is no slack in it; above one it would be wrong.
+met and tight; above one the claim would be wrong.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from experiments.figure import (
     Studies,
 )
 from fljax import audit, plotting
-from fljax._module import module
+from fljax._core.module import module
 from fljax.algorithms import (
     ATC,
     GFL,
@@ -45,12 +45,12 @@ from fljax.algorithms import (
     PGFLByGradient,
     ZCDPGradNFL,
 )
-from fljax.federation import Federation
 from fljax.graphs import Graph
+from fljax.graphs.federation import Federation
 from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, Gap, Neighbors, PureDP
 from fljax.privacy.notions import Release
 from fljax.problems import LeastAbsoluteDeviation, LeastSquares, Problem, SquaredL2, Tasks
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 
 # --------------------------------------------------------------------------- settings
 
@@ -83,9 +83,12 @@ FEWER_RUNS = Setting(
 )
 CANARIES = Setting("canaries of the one-run audit", 5000, "one client each")
 CANARY_DELTA = Setting("delta of the one-run audit", 1e-5, "well below one over the canaries")
-PENALTY, STEP = 0.5, 0.1
+PENALTY = 0.5
+STEP = 0.1
 
-SOUND, FAULTY, SINGLE = "sound", "fault", "one run"
+SOUND = "sound"
+FAULTY = "fault"
+SINGLE = "one run"
 
 
 @module
@@ -112,7 +115,7 @@ class FactorForgotten(ZCDPGradNFL):
 
 
 class Case(NamedTuple):
-    """A row: what is audited, and what is claimed of it."""
+    """A row: an algorithm with its mechanism, and its claim."""
 
     algorithm: Algorithm
     privacy: Any
@@ -126,7 +129,7 @@ class Case(NamedTuple):
 
     @property
     def runs(self) -> int:
-        """Of each world, for each seed asked for."""
+        """Runs of each world, for each requested seed."""
         return (RUNS if self.gaussian and self.kind == SOUND else FEWER_RUNS).value
 
 
@@ -137,7 +140,8 @@ def central() -> CentralGaussian:
 
 
 def cases() -> dict[str, Case]:
-    zcdp, written = ZCDP(RHO.value, DECAY.value), f"{RHO.value:g}-zCDP"
+    zcdp = ZCDP(RHO.value, DECAY.value)
+    written = f"{RHO.value:g}-zCDP"
     epsilon, delta = APPROXIMATE.value
     sound = {
         "zCDP-NFL": ZCDPNFL(PENALTY, 0.5),
@@ -176,7 +180,7 @@ def cases() -> dict[str, Case]:
 def clipped_worlds(
     clients: int, attacked: Any = 0, neighbors: Neighbors = "replace"
 ) -> tuple[Problem, Problem]:
-    """Gradients of length one, whatever happens, in opposite directions."""
+    """Worlds whose gradients have length one everywhere, in opposite directions."""
     problem = fl.problems.linear(
         jax.random.key(1),
         clients=clients,
@@ -188,8 +192,8 @@ def clipped_worlds(
 
 
 def minimized_worlds() -> tuple[Problem, Problem]:
-    """For exact minimizers, which cannot clip: features so short, and a target so far out, that
-    the gradient of the squared loss hardly depends on the model, and is just below one.
+    """Worlds for exact minimizers, which cannot clip: with short features and a distant target the
+    gradient of the squared loss hardly depends on the model, and its norm is just below one.
     """
     rng = np.random.default_rng(1)
     features = rng.normal(size=(CLIENTS.value, SAMPLES.value, DIM.value))
@@ -201,7 +205,8 @@ def minimized_worlds() -> tuple[Problem, Problem]:
 
 def simulations(case: Case) -> tuple[fl.Simulation, Problem]:
     """World a, and the data of world b."""
-    needs, network = type(case.algorithm).needs, None
+    needs = type(case.algorithm).needs
+    network = None
     single = case.kind == SINGLE
     clients = CANARIES.value if single else CLIENTS.value
     if needs.minimizer:
@@ -274,17 +279,17 @@ def study(effort: Effort) -> Studies:
     return {"all": result}
 
 
-# --------------------------------------------------------------------------- what is read from it
+# --------------------------------------------------------------------------- readings
 
 
 def ratios(studies: Studies, bound: str, kind: str, gaussian: bool = False) -> dict[str, Estimate]:
     data = studies["all"]
     return {
-        str(name): Estimate.exact(float(one[bound] / one["claimed"]), "")
+        str(name): Estimate.exact(float(case[bound] / case["claimed"]), "")
         for name in data["case"].values
-        if (one := data.sel(case=name))["kind"] == kind
-        and (not gaussian or one["gaussian"])
-        and not np.isnan(one[bound])
+        if (case := data.sel(case=name))["kind"] == kind
+        and (not gaussian or case["gaussian"])
+        and not np.isnan(case[bound])
     }
 
 
@@ -300,14 +305,14 @@ def table(studies: Studies) -> list[dict[str, Any]]:
     rows = []
     data = faults_last(studies)
     for name in data["case"].values:
-        one = data.sel(case=name)
-        numbers = {n: float(f"{float(one[n]):.4g}") for n in names}
-        shown = {n: None if np.isnan(v) else v for n, v in numbers.items()}
-        gaussian = bool(one["gaussian"])
+        case = data.sel(case=name)
+        numbers = {n: float(f"{float(case[n]):.4g}") for n in names}
+        finite = {n: None if np.isnan(v) else v for n, v in numbers.items()}
+        gaussian = bool(case["gaussian"])
         if not gaussian:
-            shown["shaped"] = None  # it assumes what is not so
-        words = {n: str(one[n].values) for n in ("case", "claim", "kind")}
-        rows.append(words | shown)
+            finite["shaped"] = None  # its assumption does not hold
+        labels = {n: str(case[n].values) for n in ("case", "claim", "kind")}
+        rows.append(labels | finite)
     return rows
 
 
@@ -319,8 +324,8 @@ def markdown(record: dict[str, Any]) -> str:
         fault = " *(planted fault)*" if row["kind"] == FAULTY else ""
         cells = [row["case"] + fault, row["claim"], f"{row['delta']:g}", f"{row['claimed']:.2f}"]
         for result in (row["bound"], row["shaped"]):
-            shown = result is not None
-            cells += [f"{result:.2f}", f"{result / row['claimed']:.2f}"] if shown else ["", ""]
+            valid = result is not None
+            cells += [f"{result:.2f}", f"{result / row['claimed']:.2f}"] if valid else ["", ""]
         lines.append(f"| {' | '.join(cells)} |".replace("  ", " "))
     return "\n".join(lines)
 
@@ -333,12 +338,12 @@ def plot(studies: Studies) -> Picture:
     blue, red, green = (look["color"] for look in plotting.LOOKS[:3])
     titles = ("epsilon, claimed and found", "what the attacker takes for what")
     drawing, (left, right) = picture.panels(titles, 2, 2.7, width_ratios=[1.35, 1])
-    place = np.arange(data.sizes["case"])[::-1]
-    left.barh(place, data["claimed"], color="#dddddd", label="claimed (tight)")
-    left.plot(data["bound"], place, "o", color=blue, label="found by counts")
+    position = np.arange(data.sizes["case"])[::-1]
+    left.barh(position, data["claimed"], color="#dddddd", label="claimed (tight)")
+    left.plot(data["bound"], position, "o", color=blue, label="found by counts")
     fit = data["shaped"].where(data["gaussian"] & (data["kind"] != SINGLE))
-    left.plot(fit, place, "D", color=green, mfc="none", label="found if Gaussian")
-    left.set_yticks(place, [str(name) for name in data["case"].values])
+    left.plot(fit, position, "D", color=green, mfc="none", label="found if Gaussian")
+    left.set_yticks(position, [str(name) for name in data["case"].values])
     for label, kind in zip(left.get_yticklabels(), data["kind"].values, strict=True):
         if kind == FAULTY:
             label.set_color(red)
@@ -370,7 +375,7 @@ OURS = "this library"
 
 
 def rarely(studies: Studies) -> str:
-    """Why what is counted stays below what the fit finds."""
+    """Why the bounds by counting stay below the bounds by fitting."""
     counted, fitted = (ratios(studies, n, SOUND, True).values() for n in ("bound", "shaped"))
     least = [min(e.value for e in result) for result in (counted, fitted)]
     return (

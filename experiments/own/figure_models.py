@@ -1,11 +1,11 @@
-r"""A network learned federatedly: six algorithms on digits, from clients unlike to clients alike.
+r"""A network learned federatedly: six algorithms on digits, from dissimilar to similar clients.
 
 Each client draws what share of its images shows which digit from :math:`\mathrm{Dir}(\alpha\mathbf
-1)` and then its images, all anew for every seed (Hsu et al. 2019). The clients'
-concentration :math:`\alpha` and all that an algorithm is tuned by are numbers, so an algorithm is
-one compiled program for all of them. A second study gives clients numbers of local steps that
-differ, for FedNova beside FedAvg, which are one algorithm where they are the same. A third asks why
-SCAFFOLD breaks down at FedAvg's step: there all clients take part, so that no variate is old.
+1)` and then its images, independently for every seed (Hsu et al. 2019). The clients'
+concentration :math:`\alpha` and all tuned parameters of an algorithm are traced numbers, so an
+algorithm is one compiled program. A second study gives clients different numbers of local steps, to
+compare FedNova with FedAvg, which coincide for equal numbers. A third asks why SCAFFOLD breaks down
+at FedAvg's step: in it all clients take part, so that no variate is old.
 """
 
 import functools
@@ -32,7 +32,7 @@ from experiments.pixels import halved
 from experiments.tuning import SEEDS as TUNING_SEEDS
 from experiments.tuning import seeds as tuning_seeds
 from fljax import plotting
-from fljax._module import float_dtype
+from fljax._core.module import float_dtype
 from fljax.algorithms import SCAFFOLD, Algorithm, FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx
 from fljax.data.images import Images
 from fljax.problems import Model, Softmax
@@ -123,15 +123,21 @@ LATE = Setting(
 ACCURACY = "accuracy"
 ALPHA = "concentration"
 ALL = CONCENTRATIONS.value
-UNLIKE, ALIKE = ALL[0], ALL[-1]
+UNLIKE = ALL[0]
+ALIKE = ALL[-1]
 
-FEDAVG, FEDPROX, SCAFFOLDS = "FedAvg", "FedProx", "SCAFFOLD"
-FEDDYN, FEDAVGM, FEDADAM, FEDNOVA = "FedDyn", "FedAvgM", "FedAdam", "FedNova"
+FEDAVG = "FedAvg"
+FEDPROX = "FedProx"
+SCAFFOLDS = "SCAFFOLD"
+FEDDYN = "FedDyn"
+FEDAVGM = "FedAvgM"
+FEDADAM = "FedAdam"
+FEDNOVA = "FedNova"
 OPTION_I = "SCAFFOLD-I"
 
 
 class Method(NamedTuple):
-    """An algorithm, of its clients' step and a number of its own, and what is tried for that."""
+    """Makes an algorithm from its clients' step and a second parameter, with candidates for it."""
 
     make: Callable[..., Algorithm]
     own: Sequence[float] = (0.0,)
@@ -140,30 +146,32 @@ class Method(NamedTuple):
 
 #: In the order of the legend.
 METHODS = {
-    FEDAVG: Method(lambda step, own, **rest: FedAvg(step, **rest)),
+    FEDAVG: Method(lambda step, extra, **rest: FedAvg(step, **rest)),
     FEDPROX: Method(
-        lambda step, own, **rest: FedProx(step, attraction=own, **rest),
+        lambda step, extra, **rest: FedProx(step, attraction=extra, **rest),
         ATTRACTIONS.value,
         "μ",
     ),
-    SCAFFOLDS: Method(lambda step, own, **rest: SCAFFOLD(step, **rest)),
+    SCAFFOLDS: Method(lambda step, extra, **rest: SCAFFOLD(step, **rest)),
     FEDDYN: Method(
-        lambda step, own, **rest: FedDyn(step, attraction=own, **rest), BENDS.value, "attraction"
+        lambda step, extra, **rest: FedDyn(step, attraction=extra, **rest),
+        BENDS.value,
+        "attraction",
     ),
-    FEDAVGM: Method(lambda step, own, **rest: FedAvgM(step, momentum=MOMENTUM.value, **rest)),
+    FEDAVGM: Method(lambda step, extra, **rest: FedAvgM(step, momentum=MOMENTUM.value, **rest)),
     FEDADAM: Method(
-        lambda step, own, **rest: FedAdam(step, server_step_size=own, **rest),
+        lambda step, extra, **rest: FedAdam(step, server_step_size=extra, **rest),
         SERVER_STEPS.value,
         "η",
     ),
 }
-NOVA = Method(lambda step, own, **rest: FedNova(step, **rest))
+NOVA = Method(lambda step, extra, **rest: FedNova(step, **rest))
 #: SCAFFOLD with the gradient where a client starts for its variate.
-GRADIENTS = Method(lambda step, own, **rest: SCAFFOLD(step, variate="gradient", **rest))
+GRADIENTS = Method(lambda step, extra, **rest: SCAFFOLD(step, variate="gradient", **rest))
 
 
 class Size(NamedTuple):
-    """How much is learned."""
+    """The size of the learning problem."""
 
     images: Callable[[], Images]
     clients: int
@@ -171,7 +179,7 @@ class Size(NamedTuple):
     samples: int
     rounds: int
     network: Any
-    test: int  # every so many of the test images
+    test: int  # stride through the test images
 
     @property
     def unequal(self) -> tuple[int, ...]:
@@ -186,7 +194,7 @@ FULL = Size(
     fl.models.mlp(10, NETWORK.value),
     10,
 )
-#: What a test can wait for: the package's own sample.
+#: For tests: the package's own sample.
 TINY = Size(fl.data.mnist_sample, 6, 3, 40, 2 * LATE.value * EVERY.value, fl.models.mlp(10, [4]), 5)
 
 # --------------------------------------------------------------------------- the scenario
@@ -218,31 +226,34 @@ def pool(size: Size) -> Pool:
 
 def dealt(key: Array, concentration: Array, size: Size) -> Model:
     """Every client's digits, and its images of them."""
-    known, dtype = pool(size), float_dtype()
+    source = pool(size)
+    dtype = float_dtype()
     k_shares, k_digits, k_images, k_start = jax.random.split(key, 4)
-    clients, samples, digits = size.clients, size.samples, len(known.counts)
-    law = jnp.full(digits, concentration, dtype)
-    shares = jax.random.dirichlet(k_shares, law, (clients,), dtype)
+    clients = size.clients
+    samples = size.samples
+    digits = len(source.counts)
+    concentrations = jnp.full(digits, concentration, dtype)
+    shares = jax.random.dirichlet(k_shares, concentrations, (clients,), dtype)
     digit = jax.random.categorical(
         k_digits, jnp.log(shares)[:, None], shape=(clients, samples)
     ).astype(jnp.int32)
-    counts = jnp.asarray(known.counts)[digit]
-    place = jax.random.uniform(k_images, (clients, samples), dtype) * counts.astype(dtype)
-    # Rounded up, a product of single precision could be the count.
-    place = jnp.minimum(place.astype(jnp.int32), counts - 1)
-    images = jnp.asarray(known.images)[jnp.asarray(known.rows)[digit, place]]
+    counts = jnp.asarray(source.counts)[digit]
+    index = jax.random.uniform(k_images, (clients, samples), dtype) * counts.astype(dtype)
+    # In single precision the product may be rounded up to the count.
+    index = jnp.minimum(index.astype(jnp.int32), counts - 1)
+    images = jnp.asarray(source.images)[jnp.asarray(source.rows)[digit, index]]
     problem = Model(
         images.astype(dtype),
         digit.astype(dtype),
-        known.test.loss,
+        source.test.loss,
         architecture=size.network,
-        test=known.test,
+        test=source.test,
     )
     return problem.initialized(k_start)
 
 
 class Point(NamedTuple):
-    """What runs of one program are told apart by."""
+    """The parameters that differ between runs of one program."""
 
     concentration: Any
     step: Any
@@ -253,7 +264,7 @@ class Point(NamedTuple):
 def scenario(
     name: str, method: Method, size: Size, unequal: bool = False
 ) -> Callable[..., fl.Simulation]:
-    """Of one algorithm; ``unequal``: with numbers of local steps that differ."""
+    """The scenario of one algorithm; ``unequal``: with different numbers of local steps."""
 
     def build(key: Array, point: Point) -> fl.Simulation:
         rest: dict[str, Any] = {"clients_per_round": size.chosen, "batch": BATCH.value}
@@ -278,7 +289,7 @@ def run(
     effort: Effort,
     unequal: bool = False,
 ) -> xr.Dataset:
-    """One algorithm, at one point for each concentration: ever the same program."""
+    """One algorithm at one point for each concentration, by a single compiled program."""
     dtype = float_dtype()
     arrays = [Point(*(np.asarray(number, dtype) for number in point)) for point in points]
     results = effort.sweep(
@@ -292,18 +303,18 @@ def run(
     return judged(results.rename(point=ALPHA).assign_coords({ALPHA: [*ALL]}))
 
 
-def judged(found: xr.Dataset) -> xr.Dataset:
-    """What is read; a run whose model grew beyond all numbers guesses, in all of its rounds."""
-    accuracy = found[ACCURACY].where(found["diverged"] == 0, 0.1)
-    accuracy.attrs = found[ACCURACY].attrs
-    return found.assign({ACCURACY: accuracy})[[ACCURACY, "bits"]]
+def judged(results: xr.Dataset) -> xr.Dataset:
+    """The stored variables; a diverged run counts as guessing in all of its rounds."""
+    accuracy = results[ACCURACY].where(results["diverged"] == 0, 0.1)
+    accuracy.attrs = results[ACCURACY].attrs
+    return results.assign({ACCURACY: accuracy})[[ACCURACY, "bits"]]
 
 
 # --------------------------------------------------------------------------- study
 
 
 def tried(method: Method, effort: Effort) -> list[tuple[float, float]]:
-    """Local step sizes and numbers of its own."""
+    """Pairs of a local step size and the second parameter."""
     keep = 1 if effort.quick else len(STEPS.value)
     return [*itertools.product(effort.thin(STEPS.value, keep), effort.thin(method.own, keep))]
 
@@ -312,12 +323,12 @@ def tune(name: str, method: Method, size: Size, effort: Effort) -> xr.Dataset:
     """Every candidate's accuracy, ``[candidate, concentration, seed]``."""
     seeds = tuning_seeds(min(effort.tuning_seeds, SEEDS.value))
     parts = []
-    for step, own in tried(method, effort):
-        points = [Point(a, step, own) for a in ALL]
-        store = f"tuning-{name}-{step:g}-{own:g}"
+    for step, extra in tried(method, effort):
+        points = [Point(a, step, extra) for a in ALL]
+        store = f"tuning-{name}-{step:g}-{extra:g}"
         results = run(store, name, method, points, seeds, size, effort)
         late = results[[ACCURACY]].sel(round=slice(size.rounds // 2 + 1, None)).mean("round")
-        of = {"tuned": name, "step": step, "own": own}
+        of = {"tuned": name, "step": step, "own": extra}
         parts.append(
             late.expand_dims("candidate").assign_coords(
                 {k: ("candidate", [v]) for k, v in of.items()}
@@ -330,15 +341,16 @@ def chosen(tuning: xr.Dataset, name: str) -> list[Point]:
     """The best candidate of an algorithm, for every concentration."""
     ours = tuning.isel(candidate=np.flatnonzero(tuning["tuned"].values == name))
     best = ours[ACCURACY].mean("seed").argmax("candidate").values
-    steps, own = (ours[kind].values[best] for kind in ("step", "own"))
-    return [Point(*row) for row in zip(ALL, steps, own, strict=True)]
+    steps, extras = (ours[kind].values[best] for kind in ("step", "own"))
+    return [Point(*row) for row in zip(ALL, steps, extras, strict=True)]
 
 
 def study(effort: Effort) -> Studies:
     size = TINY if effort.quick else FULL
     seeds = min(effort.seeds, SEEDS.value)
 
-    rows, parts = [], {}
+    rows = []
+    parts = {}
     for name, method in METHODS.items():
         rows.append(tune(name, method, size, effort))
         points = chosen(rows[-1], name)
@@ -354,21 +366,21 @@ def study(effort: Effort) -> Studies:
         for name, method in {SCAFFOLDS: METHODS[SCAFFOLDS], OPTION_I: GRADIENTS}.items()
     }
 
-    def whole(of: dict[str, xr.Dataset]) -> xr.Dataset:
+    def full_participation(of: dict[str, xr.Dataset]) -> xr.Dataset:
         return joined(*of.values()).assign_coords(algorithm=[*of])
 
     tuning = joined(*rows, axis="candidate")
     return {
-        "a": whole(parts),
-        "steps": whole(unequal),
-        "present": whole(present),
+        "a": full_participation(parts),
+        "steps": full_participation(unequal),
+        "present": full_participation(present),
         "tuning": tuning,
     }
 
 
 # --------------------------------------------------------------------------- the picture
 
-#: What is worse is of the first rounds.
+#: Lower accuracies occur only in the first rounds.
 SHOWN = (0.4, 1.0)
 
 
@@ -382,7 +394,7 @@ def plot(studies: Studies) -> Picture:
         for ax, concentration in zip(axes, ALL, strict=True):
             data = studies[name].sel({ALPHA: concentration})
             plotting.learning_curves(data, ACCURACY, "algorithm", ax, x=x, legend=False)
-            # The names of all stand below the whole.
+            # One legend for all panels is below the picture.
             for line, algorithm in zip(ax.lines, data["algorithm"].values, strict=True):
                 line.set(**looks[str(algorithm)], markevery=3, label="_")
             for band, line in zip(ax.collections, ax.lines, strict=True):
@@ -421,14 +433,14 @@ def halfway(curves: xr.DataArray) -> np.ndarray:
 
 
 def needed(studies: Studies, name: str, concentration: float) -> np.ndarray:
-    """``[S]``: rounds until a seed's accuracy is what FedAvg's is halfway; one record more than
-    there are where it never is.
+    """``[S]``: rounds until a seed's accuracy reaches FedAvg's halfway; if it does not, one record
+    more than the run has.
     """
     level = halfway(runs(studies, FEDAVG, concentration))
     curves = runs(studies, name, concentration)
-    reached = curves.values >= level[:, None]
+    at_level = curves.values >= level[:, None]
     rounds = np.append(curves["round"].values, curves["round"].values[-1] + EVERY.value)
-    return rounds[np.where(reached.any(axis=1), reached.argmax(axis=1), -1)].astype(float)
+    return rounds[np.where(at_level.any(axis=1), at_level.argmax(axis=1), -1)].astype(float)
 
 
 def bits_of(studies: Studies, name: str, concentration: float) -> np.ndarray:
@@ -443,9 +455,9 @@ def gain(over: str, under: str, *concentrations: float, study: str = "a") -> Mea
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
         for a in concentrations:
-            both = (end(runs(studies, name, a, study)) for name in (over, under))
+            final_accuracies = (end(runs(studies, name, a, study)) for name in (over, under))
             result[f"{over} above {under}, alpha = {a:g}"] = estimate(
-                lambda one, other: 100 * (one - other), *both, unit="points"
+                lambda over, under: 100 * (over - under), *final_accuracies, unit="points"
             )
         return result
 
@@ -455,14 +467,14 @@ def gain(over: str, under: str, *concentrations: float, study: str = "a") -> Mea
 def saved(
     ours: str, theirs: str, *concentrations: float, of: Callable[..., Any] = lambda *_: 1.0
 ) -> Measure:
-    """By how much less the first needs than the other, of rounds or what a round has, per cent."""
+    """The saving of ``ours`` over ``theirs`` in rounds, or in a cost of rounds, per cent."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
         for a in concentrations:
-            both = (needed(studies, n, a) * of(studies, n, a) for n in (ours, theirs))
+            costs = (needed(studies, n, a) * of(studies, n, a) for n in (ours, theirs))
             result[f"{ours} for {theirs}, alpha = {a:g}"] = estimate(
-                lambda one, other: 100 * (1 - one / other), *both, unit="%"
+                lambda ours, theirs: 100 * (1 - ours / theirs), *costs, unit="%"
             )
         return result
 
@@ -476,7 +488,7 @@ def merged(*measures: Measure) -> Measure:
 def twice(studies: Studies) -> dict[str, Estimate]:
     return {
         f"alpha = {a:g}": estimate(
-            lambda one, other: one / other,
+            lambda over, under: over / under,
             bits_of(studies, SCAFFOLDS, a),
             bits_of(studies, FEDAVG, a),
             unit="",
@@ -486,10 +498,10 @@ def twice(studies: Studies) -> dict[str, Estimate]:
 
 
 def dropped(studies: Studies) -> dict[str, Estimate]:
-    """What every algorithm loses where clients are unlike."""
+    """The accuracy that every algorithm loses if clients are dissimilar."""
     return {
         name: estimate(
-            lambda one, other: 100 * (one - other),
+            lambda over, under: 100 * (over - under),
             *(end(runs(studies, name, a)) for a in (ALIKE, UNLIKE)),
             unit="points",
         )
@@ -522,7 +534,7 @@ def rounds_to(concentration: float) -> Callable[[Studies], str]:
 
 
 def unsteady(concentration: float) -> Callable[[Studies], str]:
-    """Which steps SCAFFOLD stands, beside FedAvg's, and whether that is of who is away."""
+    """The steps at which SCAFFOLD is stable, and whether absent clients are the reason."""
 
     def note(studies: Studies) -> str:
         tuning = studies["tuning"]
@@ -537,7 +549,7 @@ def unsteady(concentration: float) -> Callable[[Studies], str]:
             return 100 * float(result.sel({ALPHA: concentration}).mean())
 
         least = float(tuning["step"].min())
-        whole, gradients = (
+        updates, gradients = (
             100 * end(runs(studies, name, concentration, "present")).mean()
             for name in (SCAFFOLDS, OPTION_I)
         )
@@ -547,7 +559,7 @@ def unsteady(concentration: float) -> Callable[[Studies], str]:
             f"SCAFFOLD with FedAvg's step came to {tried(SCAFFOLDS, of[FEDAVG]):.1f} %, with "
             f"{least:g} to {tried(SCAFFOLDS, least):.1f} %, where FedAvg came to "
             f"{tried(FEDAVG, least):.1f} %. At FedAvg's step, with all clients in every round, so "
-            f"that no variate is old, it ends at {whole:.1f} %, and with gradients for variates "
+            f"that no variate is old, it ends at {updates:.1f} %, and with gradients for variates "
             f"(option I of the paper) at {gradients:.1f} %. {READING}"
         )
 
@@ -575,10 +587,11 @@ def tuning_table(studies: Studies) -> list[dict[str, Any]]:
     for name, method in METHODS.items():
         for point in chosen(tuning, name):
             for i in np.flatnonzero(tuning["tuned"].values == name):
-                one = tuning.isel(candidate=i)
-                step, own = float(one["step"]), float(one["own"])
+                candidate = tuning.isel(candidate=i)
+                step = float(candidate["step"])
+                extra = float(candidate["own"])
                 score = float(scores.isel(candidate=i).sel({ALPHA: point.concentration}))
-                also = f" with {method.called} = {own:g}" if method.called else ""
+                also = f" with {method.called} = {extra:g}" if method.called else ""
                 rows.append(
                     {
                         "method": f"{name} (alpha = {point.concentration:g})",
@@ -587,7 +600,7 @@ def tuning_table(studies: Studies) -> list[dict[str, Any]]:
                         "rule": "final",
                         "score": score,
                         "final_error": score,
-                        "chosen": (step, own) == (point.step, point.own),
+                        "chosen": (step, extra) == (point.step, point.own),
                     }
                 )
     return rows

@@ -1,16 +1,15 @@
-r"""Attackers against aggregators: four algorithms, five attacks, six ways to combine what is heard.
+r"""Attackers against aggregators: four algorithms, five attacks, six ways to combine messages.
 
 The error is that of honest clients alone, the mean over them of
 
 .. math:: \|w_k-w_k^\star\|^2/\|w_k^\star\|^2,
 
-where :math:`w_k^\star` is what client ``k`` holds if the honest clients are alone in the world and
-all is at rest: the minimizer :math:`w_H` of the sum of *their* objectives; for Ditto that of
-:math:`f_k(v)+\frac\lambda2\|v-w_H\|^2`. It is found in closed form for every set of attackers, from
-clean data. Who attacks is drawn anew for each seed, and who attacks at one share does so at every
-larger one. All that changes from point to point is a number, so an algorithm with an aggregator is
-one compiled program for all attacks, shares and seeds. Ditto's common model is that of FedAvg, run
-by run, so both are read from one run.
+where :math:`w_k^\star` is client ``k``'s limit without attackers: the minimizer :math:`w_H` of the
+sum of the *honest* clients' objectives; for Ditto that of :math:`f_k(v)+\frac\lambda2\|v-w_H\|^2`.
+It is computed in closed form for every set of attackers, from clean data. The attackers are drawn
+independently for each seed, and the set grows with the share. Points differ only in traced numbers,
+so an algorithm with an aggregator is one compiled program for all attacks, shares and seeds.
+Ditto's common model equals FedAvg's in every run, so both are read from one run.
 """
 
 import dataclasses
@@ -33,10 +32,13 @@ from experiments.attackers import OneOf
 from experiments.conventions import Meaning
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from fljax import attacks, plotting, statistics
-from fljax._linalg import spd_solve
-from fljax._module import float_dtype, replace
-from fljax._numerics import HIGHEST
-from fljax.aggregation import (
+from fljax._core.linalg import spd_solve
+from fljax._core.module import float_dtype, replace
+from fljax._core.numerics import HIGHEST
+from fljax._core.random_subsets import shuffled
+from fljax.algorithms import Algorithm, Ditto, FedAvg, GraphFedAvg, ZCDPGradNFL
+from fljax.algorithms.personalized.ditto import DittoState
+from fljax.link.aggregation import (
     Aggregator,
     CenteredClipping,
     GeometricMedian,
@@ -44,10 +46,7 @@ from fljax.aggregation import (
     Median,
     TrimmedMean,
 )
-from fljax.algorithms import Algorithm, Ditto, FedAvg, GraphFedAvg, ZCDPGradNFL
-from fljax.algorithms.personalized.ditto import State as DittoState
-from fljax.metrics import Metric, Snapshot
-from fljax.participation import shuffled
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.problems import LeastSquares, Problem, Tasks, optimum
 
 # --------------------------------------------------------------------------- settings
@@ -81,7 +80,8 @@ STEP = Setting(
     "personal models. Curvatures go up to about 6: each is a third or less of what is stable for "
     "every client, so that an unstable curve is the work of attackers. Tuned for nobody",
 )
-PEER_STEP, PERSONAL_STEP = 0.05, 0.1
+PEER_STEP = 0.05
+PERSONAL_STEP = 0.1
 ATTRACTION = Setting("Ditto's attraction lambda", 2.0, "the mean curvature: halfway between both")
 SERVERS = Setting("servers of GFL", 3, "of 10 clients each, all linked")
 DEGREE = Setting(
@@ -118,24 +118,31 @@ LARGEST = Setting(
     "one seed's explosion would be the mean of all",
 )
 
-MEAN, MEDIAN, TRIMMED = "mean", "median", "trimmed mean"
-GEOMETRIC, KRUM, CLIPPING = "geometric median", "multi-Krum", "centered clipping"
+MEAN = "mean"
+MEDIAN = "median"
+TRIMMED = "trimmed mean"
+GEOMETRIC = "geometric median"
+KRUM = "multi-Krum"
+CLIPPING = "centered clipping"
 AGGREGATORS = (MEAN, MEDIAN, TRIMMED, GEOMETRIC, KRUM, CLIPPING)
 ROBUST = AGGREGATORS[1:]
 
-FLIPPED, NOISY, LITTLE = "sign flip", "large noise", "a little is enough"
-MANIPULATED, POISONED = "inner product", "poisoned labels"
+FLIPPED = "sign flip"
+NOISY = "large noise"
+LITTLE = "a little is enough"
+MANIPULATED = "inner product"
+POISONED = "poisoned labels"
 #: Those that replace messages, by name.
 ON_MESSAGES = {
-    FLIPPED: lambda who: attacks.SignFlip(who, FLIP.value),
-    NOISY: lambda who: attacks.LargeNoise(who, LOUD.value),
+    FLIPPED: lambda attackers: attacks.SignFlip(attackers, FLIP.value),
+    NOISY: lambda attackers: attacks.LargeNoise(attackers, LOUD.value),
     LITTLE: attacks.ALittleIsEnough,
-    MANIPULATED: lambda who: attacks.InnerProductManipulation(who, MANIPULATION.value),
+    MANIPULATED: lambda attackers: attacks.InnerProductManipulation(attackers, MANIPULATION.value),
 }
 ATTACKS = (*ON_MESSAGES, POISONED)
 
 
-class Place(NamedTuple):
+class Topology(NamedTuple):
     """An algorithm, and how many messages one receiver combines in it."""
 
     title: str
@@ -143,24 +150,24 @@ class Place(NamedTuple):
     messages: int
 
 
-def places() -> dict[str, Place]:
+def topologies() -> dict[str, Topology]:
     """The algorithms by the letter of their row."""
     fedavg = FedAvg(STEP.value / LOCAL.value, epochs=LOCAL.value)
     ditto = Ditto(fedavg, PERSONAL_STEP, ATTRACTION.value)
     cell = CLIENTS.value // SERVERS.value
     return {
-        "a": Place("FedAvg", fedavg, CLIENTS.value),
-        "b": Place("GFL, gradient", GraphFedAvg(STEP.value, LOCAL.value), cell),
-        "c": Place("gradient, peers", ZCDPGradNFL(PEER_STEP), DEGREE.value + 1),
-        "d": Place("Ditto", ditto, CLIENTS.value),
+        "a": Topology("FedAvg", fedavg, CLIENTS.value),
+        "b": Topology("GFL, gradient", GraphFedAvg(STEP.value, LOCAL.value), cell),
+        "c": Topology("gradient, peers", ZCDPGradNFL(PEER_STEP), DEGREE.value + 1),
+        "d": Topology("Ditto", ditto, CLIENTS.value),
     }
 
 
 def aggregators(messages: int, reckoned: float = RECKONED.value) -> dict[str, Aggregator | None]:
-    """All of them, for so many messages at a receiver and this share of attackers among them.
+    """All aggregators for ``messages`` messages at a receiver and this share of attackers.
 
     Raises:
-      ValueError: the library has no promise for so few messages.
+      ValueError: an aggregator has no guarantee for this number of messages.
     """
     count = int(np.floor(reckoned * messages + 1e-9))
     result: dict[str, Aggregator | None] = {
@@ -178,15 +185,15 @@ def aggregators(messages: int, reckoned: float = RECKONED.value) -> dict[str, Ag
 
 
 def refused() -> str:
-    """Which shares could not be reckoned with, and where, by the library's own checks."""
-    words = []
-    for place in places().values():
+    """The shares of attackers that aggregators refuse, by the library's own checks."""
+    sentences = []
+    for setting in topologies().values():
         for share in SHARES.value:
             try:
-                aggregators(place.messages, share)
+                aggregators(setting.messages, share)
             except ValueError as error:
-                words.append(f"{place.title} at {share:g} ({str(error).split()[0]})")
-    return ", ".join(words)
+                sentences.append(f"{setting.title} at {share:g} ({str(error).split()[0]})")
+    return ", ".join(sentences)
 
 
 REFUSED = Setting(
@@ -205,7 +212,7 @@ def on_messages(attackers: Array, number: Array | int) -> OneOf:
 
 
 def _error(models: Array, targets: Array) -> Array:
-    """Of the honest alone: attackers have NaN for a target."""
+    """The mean error of the honest clients; attackers have NaN targets."""
     honest = jnp.isfinite(targets[:, 0])
     targets = jnp.where(honest[:, None], targets, 1)
     error = jnp.sum((models - targets) ** 2, axis=1) / jnp.sum(targets**2, axis=1)
@@ -221,19 +228,24 @@ def _personal_error(now: Snapshot) -> Array:
     return _error(now.model, personal_models(now.problem, now.problem.tasks.truth))
 
 
-#: Of the common model: against what the honest find, in the problem's tasks.
+#: The error of the common model against the honest clients' solution, in the problem's tasks.
 ERROR = Metric(
-    "honest_error", _common_error, "error of honest clients", decibel=True, needs_tasks="truth"
+    "honest_error", _common_error, "error of honest clients", decibel=True, needs={"tasks.truth"}
 )
-#: Of Ditto's personal models.
-PERSONAL = Metric("personal_error", _personal_error, ERROR.label, decibel=True, needs_tasks="truth")
+#: The error of Ditto's personal models.
+PERSONAL = Metric(
+    "personal_error", _personal_error, ERROR.label, decibel=True, needs={"tasks.truth"}
+)
 METRIC = ERROR.name
 
 
 def clean_problem(key: Key[Array, ""]) -> Problem:
-    """Everybody's clean data."""
-    keys, dtype = jax.random.split(key, 4), float_dtype()
-    clients, samples, dim = CLIENTS.value, SAMPLES.value, DIM.value
+    """All clients' clean data."""
+    keys = jax.random.split(key, 4)
+    dtype = float_dtype()
+    clients = CLIENTS.value
+    samples = SAMPLES.value
+    dim = DIM.value
     common = jax.random.normal(keys[0], (1, dim), dtype)
     truth = common + SPREAD.value * jax.random.normal(keys[1], (clients, dim), dtype)
     features = jax.random.normal(keys[2], (clients, samples, dim), dtype)
@@ -245,9 +257,9 @@ def clean_problem(key: Key[Array, ""]) -> Problem:
 def honest_model(
     problem: Problem, attackers: Bool[Array, " clients"]
 ) -> Float[Array, "clients dim"]:
-    """What honest clients find alone, in all of their rows; NaN in those of attackers."""
+    """The honest clients' common solution in each of their rows; NaN in attackers' rows."""
     weights = jnp.where(attackers[:, None], 0, problem.weights)
-    # Not checked again: a problem of its own would refuse clients without weight.
+    # ``replace`` skips the check that would refuse clients without weight.
     common = optimum(replace(problem, weights=weights))
     return jnp.where(attackers[:, None], jnp.nan, common[None])
 
@@ -255,7 +267,7 @@ def honest_model(
 def personal_models(
     problem: Problem, common: Float[Array, "clients dim"]
 ) -> Float[Array, "clients dim"]:
-    """What Ditto's clients hold at rest beside a common model."""
+    """The limits of Ditto's personal models for a given common model."""
     shift = ATTRACTION.value * jnp.eye(problem.dim, dtype=problem.dtype)[None]
     moment = 2 * problem.correlation(problem.targets) + ATTRACTION.value * common
     return jax.vmap(spd_solve)(2 * problem.second_moment() + shift, moment)
@@ -268,10 +280,11 @@ def build(
     aggregator: Aggregator | None,
     algorithm: Algorithm,
 ) -> fl.Simulation:
-    """One point: who attacks, how, and what receivers and algorithm make of it."""
-    data_key, who, network_key = jax.random.split(key, 3)
-    clean, network = clean_problem(data_key), None
-    rank = shuffled(who, jnp.ones((1, CLIENTS.value), bool))[0]
+    """One point: the attackers, their attack, the aggregator and the algorithm."""
+    data_key, attacker_key, network_key = jax.random.split(key, 3)
+    clean = clean_problem(data_key)
+    network = None
+    rank = shuffled(attacker_key, jnp.ones((1, CLIENTS.value), bool))[0]
     attackers = rank < jnp.round(share * CLIENTS.value).astype(jnp.int32)
     tasks = Tasks(np.arange(CLIENTS.value), CLIENTS.value, honest_model(clean, attackers))
     by_label = jnp.equal(attack, ATTACKS.index(POISONED))
@@ -280,7 +293,7 @@ def build(
         servers = fl.graphs.complete(SERVERS.value)
         network = fl.federation.balanced(CLIENTS.value // SERVERS.value, servers)
     elif isinstance(algorithm, ZCDPGradNFL):
-        # As a table of neighbors: a receiver sorts what it hears, not one place a client.
+        # As a table of neighbors: a receiver sorts its messages, not one slot for each client.
         network = fl.graphs.k_regular(network_key, CLIENTS.value, DEGREE.value, form="padded")
     return fl.Simulation(
         problem=dataclasses.replace(problem, tasks=tasks),
@@ -300,16 +313,16 @@ def row(
     rounds: int = ROUNDS.value,
 ) -> xr.Dataset:
     """One algorithm against all attacks, after the last round."""
-    place = places()[name]
-    all_of = aggregators(place.messages)
+    setting = topologies()[name]
+    all_of = aggregators(setting.messages)
     # Without attackers all attacks are one.
     points = [*dict.fromkeys((a if s else 0, s) for a in range(len(ATTACKS)) for s in shares)]
 
     def scenario(key: Array, point: Array, aggregator: Aggregator | None):
         attack, share = (jnp.asarray(column)[point] for column in zip(*points, strict=True))
-        return build(key, attack, share, aggregator, place.algorithm)
+        return build(key, attack, share, aggregator, setting.algorithm)
 
-    scenario.__qualname__ = f"robustness({place.title!r})"
+    scenario.__qualname__ = f"robustness({setting.title!r})"
     result = effort.sweep(
         name,
         scenario,
@@ -330,31 +343,31 @@ def row(
     return lost(result)
 
 
-def lost(found: xr.Dataset) -> xr.Dataset:
-    """Runs whose models grew beyond all numbers have an infinite error; none is left out."""
-    errors = {ERROR.name, PERSONAL.name} & set(found)
-    counted = {n: found[n].where(found["diverged"] == 0, np.inf) for n in errors}
-    return found.assign(counted).drop_vars("diverged")
+def lost(results: xr.Dataset) -> xr.Dataset:
+    """Diverged runs get an infinite error; no run is left out."""
+    errors = {ERROR.name, PERSONAL.name} & set(results)
+    counted = {n: results[n].where(results["diverged"] == 0, np.inf) for n in errors}
+    return results.assign(counted).drop_vars("diverged")
 
 
 def study(effort: Effort) -> Studies:
     shares = (0.0, 0.2, 0.3, 0.4, 0.6) if effort.quick else SHARES.value
-    server, peers, both = (row(name, effort, shares=shares) for name in "bcd")
-    common = both.drop_vars(PERSONAL.name)
-    personal = both.drop_vars(METRIC).rename({PERSONAL.name: METRIC})
+    server, peers, attacked_peers = (row(name, effort, shares=shares) for name in "bcd")
+    common = attacked_peers.drop_vars(PERSONAL.name)
+    personal = attacked_peers.drop_vars(METRIC).rename({PERSONAL.name: METRIC})
     return {"a": common, "b": server, "c": peers, "d": personal}
 
 
 # --------------------------------------------------------------------------- the picture
 
-#: dB; what is worse than the upper end is off the scale.
+#: dB; values above the upper end are off the scale.
 SCALE = (-54, 12)
 
 
 def capped(data: xr.Dataset) -> xr.Dataset:
-    """With the error of no run above the largest that counts."""
-    kept = data[METRIC].clip(max=10 ** (LARGEST.value / 10), keep_attrs=True)
-    return data.assign({METRIC: kept})
+    """The study with errors clipped at the largest that counts."""
+    finite = data[METRIC].clip(max=10 ** (LARGEST.value / 10), keep_attrs=True)
+    return data.assign({METRIC: finite})
 
 
 def plot(studies: Studies) -> Picture:
@@ -366,24 +379,24 @@ def plot(studies: Studies) -> Picture:
         sharex=True,
         sharey=True,
     )
-    for axes, (name, place) in zip(panels, places().items(), strict=True):
+    for axes, (name, setting) in zip(panels, topologies().items(), strict=True):
         for ax, attack in zip(axes, ATTACKS, strict=True):
             data = capped(studies[name].sel(attack=attack))
             plotting.trade_off(data, "share", METRIC, "aggregator", ax)
             ax.axvline(0.5, color="#999999", lw=0.8, ls=":", zorder=0)
             ax.set(xlabel="", ylabel="", ylim=SCALE, xticks=(0, 0.2, 0.4, 0.6))
-        axes[0].set_ylabel(f"({name}) {place.title}\nerror [dB]")
+        axes[0].set_ylabel(f"({name}) {setting.title}\nerror [dB]")
     for ax, attack in zip(panels[0], ATTACKS, strict=True):
         ax.set_title(attack)
     for ax in panels[-1]:
         ax.set_xlabel("share of attackers")
-    said = "error of honest clients; what leaves the top is larger; dotted: half are attackers"
-    return picture.finish(drawing, said)
+    note = "error of honest clients; what leaves the top is larger; dotted: half are attackers"
+    return picture.finish(drawing, note)
 
 
 # --------------------------------------------------------------------------- the claims
 
-#: What a client's own data are worth: the clean error of a client's own true model is near it.
+#: The error of learning from a client's own data: the clean error of its true model is close.
 ALONE = -10.0
 USELESS = Meaning(
     (ALONE, INFINITE), f"“not tolerated”: above {ALONE:g} dB, where a client's own true model is"
@@ -423,8 +436,8 @@ def gaps(pairs: Mapping[str, tuple[Point, Point]]) -> Measure:
     return lambda studies: {name: gap(*pair, studies) for name, pair in pairs.items()}
 
 
-def mean_above(rows: str, others: Sequence[str], attack: str, share: float) -> Measure:
-    """How far the mean's error is above those of others, in some rows."""
+def mean_above(rows: str, rivals: Sequence[str], attack: str, share: float) -> Measure:
+    """How far the mean's error is above its rivals', in some rows."""
     return gaps(
         {
             f"({name}) mean above {other}": (
@@ -432,18 +445,18 @@ def mean_above(rows: str, others: Sequence[str], attack: str, share: float) -> M
                 (name, other, attack, share),
             )
             for name in rows
-            for other in others
+            for other in rivals
         }
     )
 
 
-def rise(rows: str, others: Sequence[str], attack: str, share: float) -> Measure:
+def rise(rows: str, rivals: Sequence[str], attack: str, share: float) -> Measure:
     """By how much attackers raise the error over that without any."""
     return gaps(
         {
             f"({name}) {other}": ((name, other, attack, share), (name, other, attack, 0.0))
             for name in rows
-            for other in others
+            for other in rivals
         }
     )
 
@@ -470,15 +483,16 @@ NOW_CONDITIONAL = "The same measure, counted as conditional: "
 
 
 def overrun() -> float:
-    """The probability that more of a fifth of attackers meet in a cell than its receiver cuts."""
+    """The probability that, with a fifth of attackers, a cell has more than its receiver cuts."""
     cell = CLIENTS.value // SERVERS.value
-    liars, cut = round(0.2 * CLIENTS.value), int(RECKONED.value * cell)
-    # No two cells can hold so many at once.
+    liars = round(0.2 * CLIENTS.value)
+    cut = int(RECKONED.value * cell)
+    # No two cells can have this many attackers in the same run.
     return SERVERS.value * float(stats.hypergeom.sf(cut, CLIENTS.value, liars, cell))
 
 
 def pulled(studies: Studies) -> str:
-    """What noise costs the geometric median, and the median beside it."""
+    """The cost of noise for the geometric median, and for the median."""
     cost = rise("a", [GEOMETRIC, MEDIAN], NOISY, RECKONED.value)(studies)
     far, cut = (f"{e.value:.1f} dB" for e in cost.values())
     return (
@@ -502,7 +516,7 @@ def evened(studies: Studies) -> str:
     )
 
 
-#: Of small groups above one server.
+#: The gaps of small groups above one server.
 SMALL_GROUPS = gaps(
     {
         f"({n}) above (a), {o}": ((n, o, FLIPPED, 0.4), ("a", o, FLIPPED, 0.4))

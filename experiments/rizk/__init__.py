@@ -1,1 +1,1 @@
-"""Rizk 2023, the thesis: its figures, by chapter. Lines are those of its text."""
+"""Rizk 2023, the thesis: its figures, by chapter. Line numbers refer to its text."""

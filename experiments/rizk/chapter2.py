@@ -1,4 +1,4 @@
-"""What the figures of Rizk 2023, chapter 2, share: settings, scenarios, theory, measures of claims.
+"""Shared by the figures of Rizk 2023, chapter 2: settings, scenarios, theory, measures of claims.
 
 The source gives sizes, step sizes and ranges of batches and local steps. Every value that it leaves
 open is in this file, once, with its reason.
@@ -20,11 +20,11 @@ from experiments.figure import Effort, Estimate, Setting, Studies
 from experiments.measures import estimate, gap, last_part, samples, two
 from experiments.rizk import data
 from fljax import plotting, statistics
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import Algorithm, FedAvg, ISFedAvg
-from fljax.batches import Uniform
 from fljax.link import UploadNoise
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
+from fljax.problems.batches import Uniform
 from fljax.theory import multiagent as theory
 
 # --------------------------------------------------------------------------- settings
@@ -90,23 +90,21 @@ COMMON = (
 )
 
 METRIC = "mean_square_deviation"
-FEDAVG, TRUE, FULL, SAMPLED = (
-    "FedAvg",
-    "true probabilities",
-    "all agents' norms",
-    "norms of those drawn",
-)
+FEDAVG = "FedAvg"
+TRUE = "true probabilities"
+FULL = "all agents' norms"
+SAMPLED = "norms of those drawn"
 RULES = {TRUE: "optimal", FULL: "full", SAMPLED: "sampled"}
 IS = "ISFedAvg"
 
-#: When levels are read.
+#: The rounds in which levels are read.
 RESTING = "steady states"
 
 # --------------------------------------------------------------------------- scenario
 
 
 def whole_numbers(between: tuple[int, int], count: int, seed: int) -> tuple[int, ...]:
-    """Of each agent one, uniform between two, drawn once."""
+    """A uniformly drawn integer for each agent, from a fixed seed."""
     least, most = between
     return tuple(np.random.default_rng(seed).integers(least, most + 1, count).tolist())
 
@@ -151,8 +149,8 @@ def isfedavg(
     return ISFedAvg(step_size, drawn, batch, steps, rule, floor=FLOOR.value)
 
 
-def both(**given: Any) -> dict[str, Algorithm]:
-    """The two that every later figure compares."""
+def fedavg_and_is(**given: Any) -> dict[str, Algorithm]:
+    """The two methods that every later figure compares."""
     return {FEDAVG: fedavg(**given), IS: isfedavg(**given)}
 
 
@@ -189,7 +187,7 @@ def study(
     build: Callable[..., fl.Simulation] = scenario,
     **grid: Any,
 ) -> xr.Dataset:
-    """All methods on common data, and draws of agents where they draw alike."""
+    """All methods on common data, with common draws of agents if they use the same scheme."""
     return effort.sweep(
         name,
         build,
@@ -202,32 +200,33 @@ def study(
 
 # --------------------------------------------------------------------------- theory
 
-PREDICTED, DRIFT = "predicted", "drift"
+PREDICTED = "predicted"
+DRIFT = "drift"
 
 
 def _drift(now: Snapshot) -> Array:
     return theory.drift(now.problem)
 
 
-XI = Metric(DRIFT, _drift, "ξ", decibel=False, needs_data=True)
+XI = Metric(DRIFT, _drift, "ξ", decibel=False, needs={"data"})
 
 
 def predicted(
     build: Callable[..., fl.Simulation], axis: str, methods: Mapping[str, Any], extra: Sequence
 ) -> Callable[..., fl.Simulation]:
-    """A scenario that measures what the methods come to by theory, all of them in one program, on
-    the same data, run for run, as ``build`` itself has.
+    """A scenario whose metrics are the methods' theoretical steady states, all in one program, on
+    the data that ``build`` has in each run.
     """
 
     def scenario(key: Array, **point: Any) -> fl.Simulation:
         ours = [build(key, **{axis: method}, **point) for method in methods.values()]
 
         def levels(now: Snapshot) -> Array:
-            same = (replace(one, problem=now.problem, metrics=()) for one in ours)
-            return jnp.stack([theory.steady_state(one).centroid for one in same])
+            same = (replace(simulation, problem=now.problem, metrics=()) for simulation in ours)
+            return jnp.stack([theory.steady_state(simulation).centroid for simulation in same])
 
         metric = Metric(
-            PREDICTED, levels, "predicted", decibel=True, needs_data=True, dims=("curve",)
+            PREDICTED, levels, "predicted", decibel=True, needs={"data"}, dims=("curve",)
         )
         return replace(ours[0], metrics=(metric, *extra))
 
@@ -245,7 +244,7 @@ def prediction(
     extra: Sequence[Metric] = (),
     **grid: Any,
 ) -> xr.Dataset:
-    """What :func:`study` of the same comes to by theory, of each of its data sets."""
+    """The theoretical results of :func:`study`, on each of its data sets."""
     results = effort.sweep(
         name,
         predicted(build, axis, methods, extra),
@@ -272,17 +271,17 @@ def steady_gap(data: xr.Dataset, over: Any, under: Any, metric: str = METRIC) ->
 
 
 def level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
-    """Of a steady state, dB."""
+    """The level of a steady state, dB."""
     return float(statistics.decibels(samples(steady(data), which, METRIC).mean()))
 
 
 def predicted_level(data: xr.Dataset, which: str | Mapping[str, Any]) -> float:
-    """What theory has for a steady state, dB."""
+    """The theoretical level of a steady state, dB."""
     return float(statistics.decibels(samples(data, which, PREDICTED).mean()))
 
 
 def exponential(*methods: str) -> Callable[[Studies], dict[str, Estimate]]:
-    """Of the fall in dB a round, that of its second half over that of its first."""
+    """The slope in dB of the second half of a fall over that of the first."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
@@ -294,7 +293,8 @@ def exponential(*methods: str) -> Callable[[Studies], dict[str, Estimate]]:
 
             def ratio(mean: np.ndarray, middle: int = middle) -> np.ndarray:
                 db = statistics.decibels(mean)
-                first, second = db[:, 0] - db[:, middle], db[:, middle] - db[:, 2 * middle]
+                first = db[:, 0] - db[:, middle]
+                second = db[:, middle] - db[:, 2 * middle]
                 return second / first
 
             result[name] = estimate(ratio, falling, unit="")
@@ -303,7 +303,7 @@ def exponential(*methods: str) -> Callable[[Studies], dict[str, Estimate]]:
     return measure
 
 
-#: What to fall exponentially is taken to mean.
+#: Our meaning of "falls exponentially".
 STRAIGHT = (
     "until they are 10 dB above their steady states, the second half of the fall is as steep in dB "
     "as the first, within a fourth"
@@ -311,8 +311,8 @@ STRAIGHT = (
 
 
 def quantiles(*panels: str) -> Callable[[Studies], list[dict[str, Any]]]:
-    """A table of the runs' steady states, dB: quantiles beside the mean, which a few runs carry
-    where agents' noise is as unlike as here.
+    """A table of the runs' steady states, dB: quantiles and the mean, which a few runs dominate
+    if agents' noise differs as much as here.
     """
 
     def table(studies: Studies) -> list[dict[str, Any]]:
@@ -398,9 +398,11 @@ PRIVATE = (
     *(SIZES, REPLACED, STEADY),
 )
 
-STANDARD, MODELS, UPDATES = "standard", "models shared", "updates shared"
+STANDARD = "standard"
+MODELS = "models shared"
+UPDATES = "updates shared"
 
-#: How a method looks in all panels.
+#: The look of a method in all panels.
 LOOKS = {
     name: plotting.LOOKS[place]
     for place, names in enumerate(
@@ -411,7 +413,7 @@ LOOKS = {
 
 
 def uploads(variance: Array | float = VARIANCE.value) -> dict[str, Any]:
-    """What clients' noise is on, by curve."""
+    """The quantity that clients' noise is added to, by curve."""
     return {
         STANDARD: None,
         MODELS: UploadNoise(variance, on="models"),
@@ -461,7 +463,7 @@ def private_study(
     build: Callable[..., fl.Simulation] = private_scenario,
     **grid: Any,
 ) -> xr.Dataset:
-    """What is shared, over a grid of step sizes or variances."""
+    """A study by the shared quantity, over a grid of step sizes or variances."""
     results = effort.sweep(
         name,
         build,
@@ -476,18 +478,18 @@ def private_study(
 def _best_step(now: Snapshot) -> Array:
     draws = theory.sampling(now.problem, private_fedavg())
     noise = theory.gradient_noise(now.problem, draws)
-    each = VARIANCE.value / PRIVATE_DRAWN.value
-    return theory.best_step(theory.hessian(now.problem), noise, each).step_size
+    per_draw = VARIANCE.value / PRIVATE_DRAWN.value
+    return theory.best_step(theory.hessian(now.problem), noise, per_draw).step_size
 
 
 #: With shared models, where gradient noise and privacy noise balance.
-BEST_STEP = Metric("best_step", _best_step, "best step size", decibel=False, needs_data=True)
+BEST_STEP = Metric("best_step", _best_step, "best step size", decibel=False, needs={"data"})
 
 
 def private_prediction(
     name: str, effort: Effort, shared: Sequence[str], extra: Sequence[Metric] = (), **grid: Any
 ) -> xr.Dataset:
-    """What :func:`private_study` of the same comes to by theory, of some of its data sets."""
+    """The theoretical results of :func:`private_study`, on some of its data sets."""
     few = min(effort.seeds, PREDICTED_SEEDS.value)
-    named = {one: one for one in shared}
+    named = {label: label for label in shared}
     return prediction(name, named, effort, few, private_scenario, "shared", extra, **grid)

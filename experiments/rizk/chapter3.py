@@ -1,4 +1,4 @@
-"""What the figures of Rizk 2023, chapter 3, share: settings, scenario, steps, claims.
+"""Shared by the figures of Rizk 2023, chapter 3: settings, scenario, steps, claims.
 
 The source gives the sizes, the step, the regularizer and the noise. Every value that it leaves open
 is in this file, once, with its reason. Nothing is tuned.
@@ -15,11 +15,11 @@ from jaxtyping import Array
 import fljax as fl
 from experiments.figure import Effort, Setting
 from experiments.rizk import data, network
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import GraphFedAvg
-from fljax.batches import Uniform
 from fljax.link import Noise
 from fljax.problems import Problem
+from fljax.problems.batches import Uniform
 
 # --------------------------------------------------------------------------- settings
 
@@ -65,7 +65,7 @@ COMMON = (
     *network.COMMON,
 )
 
-#: Whose numbers are drawn once: of local steps and batch sizes, and of network and data.
+#: Seeds of the numbers that are drawn once: local steps and batch sizes, network and data.
 DRAWS = np.random.default_rng(0)
 ALL = SERVERS.value * CLIENTS.value
 STEPS_OF = tuple(DRAWS.integers(*EPOCHS.value, size=ALL, endpoint=True).tolist())
@@ -75,7 +75,7 @@ BATCHES_OF = tuple(DRAWS.integers(*BATCHES.value, size=ALL, endpoint=True).tolis
 
 
 def problem(eigenvalues: tuple[float, float], noise: float, seed: int = 0) -> Problem:
-    """The data of all clients: of a seed the same draws, whatever is open of their laws."""
+    """The data of all clients; under every open distribution a seed has the same draws."""
     _, k_data = jax.random.split(fl.random_key(seed))
     return data.regression(
         k_data,
@@ -94,18 +94,18 @@ def world() -> tuple[Problem, fl.federation.Federation]:
     """The data of all clients, and the servers' network."""
     k_graph, _ = jax.random.split(fl.random_key(0))
     graph = fl.graphs.random_connected(k_graph, SERVERS.value, DEGREE.value)
-    known = problem(EIGENVALUES.value, DATA_NOISE.value[0])
-    return known, fl.federation.balanced(CLIENTS.value, graph)
+    regression = problem(EIGENVALUES.value, DATA_NOISE.value[0])
+    return regression, fl.federation.balanced(CLIENTS.value, graph)
 
 
 @network.drawn_once
-def others() -> dict[str, Problem]:
-    """The data under every law that is left open."""
+def open_data() -> dict[str, Problem]:
+    """The data under every distribution that the source leaves open."""
     return network.of_laws(problem, FEATURES.value, LOUDNESS.value)
 
 
 def algorithm(step_size: Array | float) -> GraphFedAvg:
-    """Of the source, with as many local steps as each client takes."""
+    """The source's algorithm, with each client's number of local steps."""
     batches = Uniform(BATCHES_OF, replacement=True)
     return GraphFedAvg(step_size, STEPS_OF, CHOSEN.value, batches)
 
@@ -114,9 +114,9 @@ def simulation(
     scheme: Noise, variance: Array, step_size: Array, problem: Problem | None = None
 ) -> fl.Simulation:
     """The regression (section 3.5.1), of the data above or of others."""
-    known, servers = world()
+    regression, servers = world()
     return fl.Simulation(
-        problem=known if problem is None else problem,
+        problem=regression if problem is None else problem,
         algorithm=algorithm(step_size),
         network=servers,
         noise=replace(scheme, variance=variance),
@@ -132,8 +132,9 @@ def scenario(key: Array, scheme: Noise, variance: Array, step_size: Array) -> fl
 def on_edges(
     key: Array, scheme: Noise, variance: Array, step_size: Array, edge: Array
 ) -> fl.Simulation:
-    """One run on edges of a weight, by which servers keep more or less of their own."""
-    run, (_, servers) = simulation(scheme, variance, step_size), world()
+    """One run with an edge weight, which determines the servers' self-weights."""
+    run = simulation(scheme, variance, step_size)
+    (_, servers) = world()
     assert servers.graph is not None
     return replace(run, network=replace(servers, graph=network.weighted(servers.graph, edge)))
 
@@ -151,5 +152,5 @@ def study(name: str, effort: Effort, **asked: Any) -> xr.Dataset:
 
 
 def predicted(schemes: Sequence[str], rounds: int | None = None, **axes: Any) -> xr.Dataset:
-    """By theory."""
+    """The theoretical deviations."""
     return network.predicted(scenario, schemes, rounds, **axes)

@@ -1,4 +1,4 @@
-"""What the figures of Rizk 2023, chapter 4, share: settings, scenario, strategies.
+"""Shared by the figures of Rizk 2023, chapter 4: settings, scenario, strategies.
 
 The source gives the sizes, the step, the regularizer and the noise. Every value that it leaves open
 is in this file, once, with its reason. Nothing is tuned.
@@ -10,12 +10,12 @@ from jaxtyping import Array
 import fljax as fl
 from experiments.figure import Setting
 from experiments.rizk import data, network
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import ATC, CTA, Algorithm, Consensus
-from fljax.batches import Uniform
 from fljax.link import Noise
+from fljax.optimization.schedules import Constant
 from fljax.problems import Problem
-from fljax.schedules import Constant
+from fljax.problems.batches import Uniform
 
 # --------------------------------------------------------------------------- settings
 
@@ -70,8 +70,9 @@ STRATEGIES: dict[str, type[Algorithm]] = {"consensus": Consensus, "CTA": CTA, "A
 
 
 def drawn_network(nodes: int, seed: int = 0) -> fl.graphs.Graph:
-    """A random connected graph in which everybody has two neighbors at least."""
-    key, attempt = fl.random_key(seed), 0
+    """A random connected graph with a minimal degree of two."""
+    key = fl.random_key(seed)
+    attempt = 0
     while True:
         graph = fl.graphs.random_connected(
             jax.random.fold_in(key, attempt), nodes, DEGREE.value, form="padded", max_degree=WIDTH
@@ -82,7 +83,7 @@ def drawn_network(nodes: int, seed: int = 0) -> fl.graphs.Graph:
 
 
 def problem(eigenvalues: tuple[float, float], noise: float) -> Problem:
-    """The data of all peers: the same draws, whatever is open of their laws."""
+    """The data of all peers, with the same draws under every open distribution."""
     return data.regression(
         fl.random_key(1),
         PEERS.value,
@@ -103,13 +104,13 @@ def world() -> tuple[Problem, fl.graphs.Graph]:
 
 
 @network.drawn_once
-def others() -> dict[str, Problem]:
-    """The data under every law that is left open."""
+def open_data() -> dict[str, Problem]:
+    """The data under every distribution that the source leaves open."""
     return network.of_laws(problem, FEATURES.value, LOUDNESS.value)
 
 
 def strategy(name: str, step_size: float = STEP.value, batch: int = BATCH.value) -> Algorithm:
-    """One of the three."""
+    """One of the three strategies."""
     batches = Uniform(batch, replacement=True)
     return STRATEGIES[name](step_size, batches=batches)  # pyright: ignore[reportCallIssue]
 

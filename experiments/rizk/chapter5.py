@@ -1,6 +1,6 @@
-"""What the figures of the open questions share (Rizk 2023, section 5.2): data, network, theory.
+"""Shared by the figures of the open questions (Rizk 2023, section 5.2): data, network, theory.
 
-The source asks and has no experiments; every value is ours, in this file or a figure's, once.
+The source has no experiments; every value is ours, in this file or a figure's, once.
 """
 
 import itertools
@@ -19,8 +19,8 @@ from experiments.figure import Estimate, Measure, Setting, Studies
 from experiments.measures import gap, samples
 from experiments.rizk import data, network
 from fljax import plotting, statistics
-from fljax._generator import normal
-from fljax._module import replace
+from fljax._core.module import replace
+from fljax._core.prng import normal
 from fljax.theory import multiagent as theory
 
 AGENTS = Setting("agents K", 10, "few, of whom the exact recursion takes seconds")
@@ -46,15 +46,16 @@ DRAWN_ONCE = Setting(
 COMMON = (AGENTS, SAMPLES, DIM, RHO, EIGENVALUES, NOISE, UNLIKE, DRAWN_ONCE)
 
 METRIC = "mean_square_deviation"
-ATC, FEDAVG = "ATC", "FedAvg"
+ATC = "ATC"
+FEDAVG = "FedAvg"
 #: In the order of their colors.
 METHODS = (ATC, FEDAVG)
 
 
 @network.drawn_once
 def _world() -> tuple[fl.problems.Problem, Array]:
-    """The data of one model, and what models of their own would add to the responses."""
-    key, own = jax.random.split(fl.random_key(1))
+    """The data of one common model, and the response offsets of agents' own models."""
+    key, model_key = jax.random.split(fl.random_key(1))
     problem = data.regression(
         key,
         AGENTS.value,
@@ -64,19 +65,19 @@ def _world() -> tuple[fl.problems.Problem, Array]:
         eigenvalues=EIGENVALUES.value,
         noise=NOISE.value,
     )
-    models = normal(own, (AGENTS.value, DIM.value), problem.dtype)
+    models = normal(model_key, (AGENTS.value, DIM.value), problem.dtype)
     return problem, jnp.einsum("knp,kp->kn", problem.features, models, precision=data.HIGHEST)
 
 
 def world(unlike: Array | float) -> fl.problems.Problem:
-    """The agents' data, the further apart their models are."""
-    problem, own = _world()
-    return replace(problem, targets=problem.targets + jnp.asarray(unlike, problem.dtype) * own)
+    """The agents' data; ``unlike`` scales the distance of their models."""
+    problem, offsets = _world()
+    return replace(problem, targets=problem.targets + jnp.asarray(unlike, problem.dtype) * offsets)
 
 
 @network.drawn_once
 def graph() -> fl.graphs.Graph:
-    """Who hears whom."""
+    """The agents' network."""
     return fl.graphs.random_connected(fl.random_key(2), AGENTS.value, GRAPH.value)
 
 
@@ -90,7 +91,7 @@ def at_rest(simulation: fl.Simulation) -> dict[str, Array]:
 
 
 def on_the_way(rounds: int) -> Reading:
-    """That after each round."""
+    """The individual deviation after each round."""
     return lambda simulation: {METRIC: theory.learning_curve(simulation, rounds).individual}
 
 
@@ -99,21 +100,22 @@ def predicted(
     axes: Mapping[str, Sequence[Any]],
     read: Reading = at_rest,
 ) -> xr.Dataset:
-    """What theory says at every point of a grid.
+    """The theoretical values at every point of a grid.
 
-    One point after the other: theory's own programs serve all of them, while one around them would
-    be compiled for every structure.
+    Points are computed in a loop, because the theory's compiled programs serve all of them; a
+    program around them would be compiled for every structure.
 
     Args:
       scenario: a function of a key and the axes.
       axes: values by name.
-      read: what.
+      read: the computed quantity.
     """
     points = itertools.product(*axes.values())
     parts = [
         read(scenario(fl.random_key(0), **dict(zip(axes, point, strict=True)))) for point in points
     ]
-    sizes, result = [len(values) for values in axes.values()], {}
+    sizes = [len(values) for values in axes.values()]
+    result = {}
     for name in parts[0]:
         values = np.stack([part[name] for part in parts])
         extra = ("round",) if values.ndim > 1 else ()
@@ -124,7 +126,7 @@ def predicted(
 
 
 def labeled(data: xr.Dataset) -> xr.Dataset:
-    """With words for how far agents are apart."""
+    """The study with words for the dissimilarity of agents."""
     if "unlike" not in data.dims:
         return data
     names = {value: name for name, value in UNLIKE.value.items()}
@@ -152,9 +154,9 @@ def draw_levels(ax: Axes, runs: xr.Dataset, level: xr.Dataset, axis: str) -> Non
     """Steady states of runs as points on the lines that theory has for them, dB; a color a method,
     dashed where agents are unlike.
     """
-    others = [dim for dim in level[METRIC].dims if dim != axis]
-    for values in itertools.product(*(level[dim].values for dim in others)):
-        where = dict(zip(others, values, strict=True))
+    other_dims = [dim for dim in level[METRIC].dims if dim != axis]
+    for values in itertools.product(*(level[dim].values for dim in other_dims)):
+        where = dict(zip(other_dims, values, strict=True))
         look = plotting.LOOKS[METHODS.index(where.get("algorithm", METHODS[0]))]
         shape = "--" if where.get("unlike") == "unlike" else "-"
         line = statistics.decibels(level[METRIC].sel(where).values)

@@ -1,7 +1,7 @@
 """Whether an advertisement is clicked: the classification of Rizk 2023, chapters 3 and 4.
 
-The source learns from Avazu's log, which may not be passed on. What stands in for it is synthetic,
-of its form: one category a field, few of them frequent (:func:`fljax.data.click_log`).
+The source uses Avazu's log, which may not be redistributed. The substitute is synthetic with the
+same form: one category a field, few of them frequent (:func:`fljax.data.click_log`).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,8 @@ LOG = Setting(
     "a synthetic log, 15 fields of 16 categories",
     "a surrogate: Avazu's log may not be passed on, and has a million features",
 )
-FIELDS, CATEGORIES = 15, 16
+FIELDS = 15
+CATEGORIES = 16
 SIZES = Setting(
     "rows of an agent", "Dirichlet(4) shares", "“unequally”, section 3.5.2 on figure 3.5"
 )
@@ -59,7 +60,8 @@ def problem(agents: int, rho: float) -> Problem:
     """The regularized logistic risk of all agents; held-out rows are clean."""
     k_log, k_noise, k_deviation = jax.random.split(fl.random_key(0), 3)
     log = fl.data.click_log(k_log, ROWS.value + TEST.value, FIELDS, CATEGORIES)
-    features, labels = np.asarray(log.features), np.asarray(log.labels)
+    features = np.asarray(log.features)
+    labels = np.asarray(log.labels)
     ends = np.cumsum(rows(agents))
     parts = [*zip(np.split(features, ends), np.split(labels, ends), strict=True)]
     least, most = FEATURE_NOISE.value
@@ -71,7 +73,8 @@ def problem(agents: int, rho: float) -> Problem:
 
 
 def _centroid_error(now: Snapshot) -> Array:
-    test, centroid = held_out(now.problem), jnp.mean(network.nodes(now), axis=0)
+    test = held_out(now.problem)
+    centroid = jnp.mean(network.nodes(now), axis=0)
     right = test.loss.correct(test.predictions(centroid[None]), test.targets)
     return 100 * (1 - jnp.mean(right.astype(now.model.dtype)))
 
@@ -81,13 +84,12 @@ ERROR = Metric(
     _centroid_error,
     "testing error of the centroid, %",
     decibel=False,
-    needs_test=True,
-    needs_labels=True,
+    needs={"test", "labels"},
 )
 
 
 def world(agents: int, rho: float) -> Callable[[], Problem]:
-    """What all runs have in common."""
+    """The data and the network that all runs have in common."""
     return network.drawn_once(lambda: problem(agents, rho))
 
 
@@ -97,7 +99,7 @@ SURROGATE = "the data are a synthetic surrogate"
 
 
 def differences(cases: Mapping[str, tuple[Any, Any]]) -> Measure:
-    """For every case how much more often the first errs in the steady state."""
+    """For every case, by how much the first's error rate is higher in the steady state."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = network.late(studies["a"])

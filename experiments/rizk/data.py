@@ -1,9 +1,9 @@
-"""Data whose law differs from agent to agent: what "non-iid" is in Rizk 2023.
+"""Data whose distribution differs between agents: "non-iid" data in Rizk 2023.
 
 The source says of its regression data that covariances of the features and variances of the noise
 are random and each agent's own (sections 2.6.1, 3.5.1 and 4.4.1), and of its classification
-data that each agent's features have Gaussian noise of its own (sections 2.6.2, 3.5.2 and 4.4.2). It
-gives no laws; these are the house's.
+data that each agent's features have their own Gaussian noise (sections 2.6.2, 3.5.2 and 4.4.2). It
+gives no distributions; these are our choice.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 import fljax as fl
-from fljax._generator import normal
-from fljax._module import float_dtype
-from fljax._numerics import HIGHEST
+from fljax._core.module import float_dtype
+from fljax._core.numerics import HIGHEST
+from fljax._core.prng import normal
 from fljax.problems import LeastSquares, Problem, SquaredL2
 
 Number = Array | float
@@ -33,7 +33,7 @@ def covariance_factors(
 
     Args:
       key: consumed.
-      agents: of so many; of 1, the covariance that all have in common.
+      agents: number of covariances; 1 for a covariance that all agents have in common.
       dim: of the features.
       eigenvalues: the least and the greatest.
     """
@@ -41,14 +41,14 @@ def covariance_factors(
     dtype = float_dtype()
     directions, _ = jnp.linalg.qr(normal(k_directions, (agents, dim, dim), dtype))
     least, most = (jnp.log(jnp.asarray(value, dtype)) for value in eigenvalues)
-    place = jax.random.uniform(k_eigenvalues, (agents, 1, dim), dtype)
-    roots = jnp.exp((least + (most - least) * place) / 2)
+    position = jax.random.uniform(k_eigenvalues, (agents, 1, dim), dtype)
+    roots = jnp.exp((least + (most - least) * position) / 2)
     return directions * roots
 
 
 def normal_quantiles(key: Key[Array, ""], agents: int) -> Float[Array, " agents"]:
-    """Standard normal quantiles in random order: all data sets have the same unlike agents, and a
-    mean over data sets does not hang on the few with an extreme one.
+    """Standard normal quantiles in random order: all data sets have the same agents, so that a mean
+    over data sets is not dominated by the few with an extreme one.
     """
     places = (jnp.arange(agents, dtype=float_dtype()) + 0.5) / agents
     return jax.random.permutation(key, jax.scipy.special.ndtri(places))
@@ -67,16 +67,16 @@ def regression(
     noise_spread: Number = 0.0,
     common: bool = False,
 ) -> Problem:
-    r"""Least squares of one model and many laws (2.70)-(2.72).
+    r"""Least squares of one model and different distributions (2.70)-(2.72).
 
     :math:`d=u^\top w^\star+v` with :math:`u\sim\mathcal N(0,R_k)`,
     :math:`v\sim\mathcal N(0,\sigma_k^2)` and one standard normal :math:`w^\star`, and the loss
-    :math:`(d-u^\top w)^2+\rho\|w\|^2`. What is drawn does not depend on how far it is spread: under
-    one key, other spreads move the same agents apart.
+    :math:`(d-u^\top w)^2+\rho\|w\|^2`. Draws do not depend on the spreads: under one
+    key, a larger spread moves the same agents further apart.
 
     Args:
       key: consumed.
-      agents: ``K``; of several servers, those of all.
+      agents: ``K``, over all servers.
       samples: ``N`` of each, or the least and the most, a whole number between them each.
       dim: ``M``.
       rho: of every agent's regularizer.
@@ -84,7 +84,7 @@ def regression(
       noise: the median :math:`\sigma_k^2`.
       feature_spread: :math:`s_u` of each agent's factor :math:`e^{s_uz_k}` of its features, with
         :math:`z_k` the :func:`normal_quantiles`.
-      noise_spread: :math:`s_v`, likewise of its :math:`\sigma_k`.
+      noise_spread: :math:`s_v` of each agent's factor of its :math:`\sigma_k`.
       common: whether all have one covariance, but for the spread.
     """
     k_model, k_factor, k_spread, k_level, k_size, k_rows, k_noise = jax.random.split(key, 7)

@@ -16,7 +16,7 @@ from experiments.measures import curve_gap, estimate, first_part, gap, last_part
 from experiments.rizk import chapter2 as ch2
 from fljax import plotting, statistics
 from fljax.algorithms import Algorithm
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 
 SPREADS = Setting(
     "(b) spreads s_v of the noise", (0.0, 0.5, 1.0, ch2.SPREAD.value, 2.0), "from like agents on"
@@ -32,11 +32,12 @@ FEW = Setting("(b), (c) seeds", 20, "of smooth curves, and of ratios paired by s
 EARLY = Setting("convergence", "first tenth", "of the iterations, in which all fall")
 CLAIMED = 13.1
 
-AGENTS, OWN = "agents", "samples"
+AGENTS = "agents"
+OWN = "samples"
 
 
 def _distances(now: Snapshot) -> tuple[Array, Array]:
-    """Squared, of the probabilities from those of (2.46)-(2.48), over that of equal ones."""
+    """Squared distances of the probabilities from (2.46)-(2.48), over that of uniform ones."""
     best = ch2.isfedavg().init(now.problem, None)
     result = []
     for name in ("clients", "samples"):
@@ -65,7 +66,7 @@ DISTANCES = [
 
 
 def watched(key: Array, algorithm: Algorithm) -> fl.Simulation:
-    """The scenario, of which the probabilities are measured."""
+    """The scenario, with metrics of the probabilities."""
     return ch2.scenario(key, algorithm, metrics=DISTANCES)
 
 
@@ -107,7 +108,7 @@ def below_fedavg(studies: Studies) -> dict[str, Estimate]:
 
 
 def least_gain(studies: Studies) -> dict[str, Estimate]:
-    """Of the range of spreads that one of the least gain."""
+    """The gain at the spreads where it is least."""
     gains = {name: ch2.steady_gap(studies["b"], *pair) for name, pair in spreads(studies).items()}
     worst = min(gains, key=lambda name: gains[name].value)
     return {worst: gains[worst]}
@@ -125,7 +126,7 @@ def spreads(studies: Studies) -> dict[str, tuple[dict[str, Any], dict[str, Any]]
 
 
 def plateau(studies: Studies) -> dict[str, Estimate]:
-    """Of the last two thirds of the iterations, the first half above the second."""
+    """How far the first half of the last two thirds of iterations is above the second half."""
     result = {}
     for name in (ch2.FEDAVG, ch2.TRUE):
         rest = samples(studies["a"], name, ch2.METRIC)
@@ -154,7 +155,7 @@ def others_slower(studies: Studies) -> dict[str, Estimate]:
 
 
 def powers(studies: Studies) -> dict[str, Estimate]:
-    """Of the iteration, by which distances (not squared) fall in the second half."""
+    """The power of the iteration with which distances (not squared) fall in the second half."""
     late = last_part(2)(studies["c"])
     across = np.log(late["round"].values)
     across = across - across.mean()
@@ -195,12 +196,12 @@ def draw_gaps(ax: Axes, studies: Studies) -> None:
     """FedAvg over ISFedAvg against the spread, measured and predicted."""
     at = studies["b"]["noise_spread"].values
     for u in studies["b"]["feature_spread"].values.tolist():
-        both = ch2.steady(studies["b"]).sel(feature_spread=u)[ch2.METRIC].mean("round")
+        levels = ch2.steady(studies["b"]).sel(feature_spread=u)[ch2.METRIC].mean("round")
         over, under = (
-            both.sel(algorithm=name).transpose("seed", "noise_spread").values
+            levels.sel(algorithm=name).transpose("seed", "noise_spread").values
             for name in (ch2.FEDAVG, ch2.TRUE)
         )
-        look = plotting.LOOKS[6 if u else 4]  # of no method
+        look = plotting.LOOKS[6 if u else 4]  # a look that no method has
         picture.difference(ax, at, over, under, f"features' spread $s_u$ = {u:g}", **look)
         means = studies["b-predicted"][ch2.PREDICTED].sel(feature_spread=u).mean("seed")
         pair = (means.sel(algorithm=name).values for name in (ch2.FEDAVG, ch2.TRUE))
@@ -213,9 +214,9 @@ def draw_gaps(ax: Axes, studies: Studies) -> None:
 
 def plot(studies: Studies) -> Picture:
     titles = ("the four algorithms", "gain by true probabilities", "probabilities learned")
-    shown = zip(titles, "abc", strict=True)
+    panels = zip(titles, "abc", strict=True)
     drawing, (curves, gain, probabilities) = picture.panels(
-        [f"{title}\n{ch2.seeds(studies[panel])}" for title, panel in shown]
+        [f"{title}\n{ch2.seeds(studies[panel])}" for title, panel in panels]
     )
     ch2.draw(curves, studies["a"])
     ch2.draw_medians(curves, studies["a"])

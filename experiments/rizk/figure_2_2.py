@@ -84,11 +84,12 @@ BALANCE = "both classes count alike in training"
 BOTH = f"{BALANCE} and in testing"
 CLAIMED = {ch2.FEDAVG: 22.45, ch2.IS: 18.46}
 
-ERROR, OF_CLASSES = "error", "balanced_error"
+ERROR = "error"
+OF_CLASSES = "balanced_error"
 
 
 def _wrong(now: Snapshot) -> tuple[Array, Array]:
-    """Of negatives and positives held out the shares that are labeled wrongly, and the share of
+    """The shares of held-out negatives and positives that are labeled wrongly, and the share of
     positives.
     """
     test = held_out(now.problem)
@@ -110,10 +111,8 @@ def _balanced(now: Snapshot) -> Array:
 
 
 METRICS = [
-    Metric(ERROR, _error, "testing error [%]", decibel=False, needs_labels=True),
-    Metric(
-        OF_CLASSES, _balanced, "mean error of the classes [%]", decibel=False, needs_labels=True
-    ),
+    Metric(ERROR, _error, "testing error [%]", decibel=False, needs={"labels"}),
+    Metric(OF_CLASSES, _balanced, "mean error of the classes [%]", decibel=False, needs={"labels"}),
 ]
 
 # --------------------------------------------------------------------------- the data
@@ -121,14 +120,16 @@ METRICS = [
 
 @functools.cache
 def ignitions(balanced: bool = False) -> Problem:
-    """ijcnn1, dealt once; as it is, or as many samples of which half are positive."""
+    """ijcnn1, partitioned once; unchanged, or resampled so that half of it is positive."""
     table = fl.data.ijcnn1()
     chosen = np.arange(len(table.labels))
     if balanced:
-        draws, half = np.random.default_rng(0), len(chosen) // 2
+        draws = np.random.default_rng(0)
+        half = len(chosen) // 2
         classes = (np.flatnonzero(table.labels < 0), np.flatnonzero(table.labels > 0))
         chosen = np.concatenate([np.resize(draws.permutation(rows), half) for rows in classes])
-    features, labels = table.features[chosen], table.labels[chosen]
+    features = table.features[chosen]
+    labels = table.labels[chosen]
     parts = fl.data.dirichlet(
         labels, AGENTS.value, CONCENTRATION.value, seed=0, least=RANGE.value[0]
     )
@@ -142,8 +143,9 @@ def ignitions(balanced: bool = False) -> Problem:
 
 
 def click_sizes() -> np.ndarray:
-    """``[K]``: of each agent's samples the number, all rows in all."""
-    agents, least = CLICK_AGENTS.value, CLICK_SIZES.value
+    """``[K]``: the number of samples of each agent; they sum to all rows."""
+    agents = CLICK_AGENTS.value
+    least = CLICK_SIZES.value
     excess = np.random.default_rng(0).random(agents)
     ends = np.rint(np.cumsum(excess) / excess.sum() * (CLICK_ROWS.value - agents * least))
     return least + np.diff(ends.astype(int), prepend=0)
@@ -152,17 +154,18 @@ def click_sizes() -> np.ndarray:
 def clicks(key: Array) -> Problem:
     """A click log, dealt in order, with noise on the features of each agent's own deviation."""
     k_log, k_noise = jax.random.split(key)
-    rows, held = CLICK_ROWS.value, TEST.value
-    features, labels = fl.data.click_log(k_log, rows + held, fields=15, categories=32)
+    rows = CLICK_ROWS.value
+    test_days = TEST.value
+    features, labels = fl.data.click_log(k_log, rows + test_days, fields=15, categories=32)
     sizes = click_sizes()
     last = np.cumsum(sizes)
-    place = (last - sizes)[:, None] + np.arange(sizes.max())
-    real = place < last[:, None]
-    place = np.where(real, place, 0)
+    index = (last - sizes)[:, None] + np.arange(sizes.max())
+    real = index < last[:, None]
+    index = np.where(real, index, 0)
     dtype = features.dtype
     problem = Problem(
-        jnp.where(real[..., None], features[place], 0),
-        jnp.where(real, labels[place], 1),
+        jnp.where(real[..., None], features[index], 0),
+        jnp.where(real, labels[index], 1),
         Logistic(),
         SquaredL2(),
         CLICK_RHO.value * len(sizes),
@@ -173,12 +176,12 @@ def clicks(key: Array) -> Problem:
 
 
 def scenario_a(key: Array, algorithm: Algorithm) -> fl.Simulation:
-    """ijcnn1, whatever the key: runs differ in what is drawn."""
+    """ijcnn1 for every key: runs differ only in the algorithm's draws."""
     return fl.Simulation(ignitions(), algorithm, metrics=METRICS)
 
 
 def scenario_b(key: Array, algorithm: Algorithm) -> fl.Simulation:
-    """The same with classes alike."""
+    """The same with balanced classes."""
     return fl.Simulation(ignitions(balanced=True), algorithm, metrics=METRICS)
 
 
@@ -188,16 +191,16 @@ def scenario_d(key: Array, algorithm: Algorithm) -> fl.Simulation:
 
 
 def minimizers(key: Array, training: str) -> fl.Simulation:
-    """Whatever is learned, the errors of the training objective's minimizer."""
+    """A scenario whose metrics are the errors of the training objective's minimizer."""
 
-    def there(metric: Metric) -> Metric:
+    def at_minimizer(metric: Metric) -> Metric:
         def measure(now: Snapshot) -> Array:
             return metric.measure(now._replace(shared=optimum(now.problem)))
 
-        return dataclasses.replace(metric, measure=measure, needs_data=True)
+        return dataclasses.replace(metric, measure=measure, needs={"data"})
 
     problem = ignitions(balanced=training == "b")
-    return fl.Simulation(problem, FedAvg(STEP.value), metrics=[*map(there, METRICS)])
+    return fl.Simulation(problem, FedAvg(STEP.value), metrics=[*map(at_minimizer, METRICS)])
 
 
 def compared(**given) -> dict[str, Algorithm]:
@@ -235,7 +238,7 @@ def study(effort: Effort) -> Studies:
 
 
 def rest(data: xr.Dataset, which: str, metric: str) -> np.ndarray:
-    """``[S]``: of each run's last third, the mean."""
+    """``[S]``: the mean over the last third of each run."""
     return samples(ch2.steady(data), which, metric).mean(axis=1)
 
 
@@ -287,16 +290,16 @@ def when_nearest(panel: str, metric: str) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         when = nearest(studies[panel], ch2.FEDAVG, metric)
-        there = studies[panel].sel(round=[when])
-        result = from_the_sources(panel, metric)({panel: there})
+        at_round = studies[panel].sel(round=[when])
+        result = from_the_sources(panel, metric)({panel: at_round})
         return {f"{case}, iteration {when}": e for case, e in result.items()}
 
     return measure
 
 
 def levels(studies: Studies, panel: str, metric: str) -> str:
-    each = (f"{name} {rest(studies[panel], name, metric).mean():.2f} %" for name in CLAIMED)
-    return ", ".join(each)
+    phrases = (f"{name} {rest(studies[panel], name, metric).mean():.2f} %" for name in CLAIMED)
+    return ", ".join(phrases)
 
 
 def least(studies: Studies, panel: str, metric: str) -> float:
@@ -304,7 +307,7 @@ def least(studies: Studies, panel: str, metric: str) -> float:
     return studies["minimizers"][metric].sel(training=panel).item()
 
 
-#: Per cent of ijcnn1's 91,701 test samples: notes are made of stored results, where no data are.
+#: Per cent of ijcnn1's 91,701 test samples; a constant, because notes are made without the data.
 POSITIVE = 100 * 8712 / 91701
 
 
@@ -340,14 +343,14 @@ def no_gain(panel: str, metric: str) -> Callable[[Studies], str]:
 
 
 def plot(studies: Studies) -> Picture:
-    shown = (("a", ERROR), ("b", ERROR), ("b", OF_CLASSES), ("d", ERROR))
+    panels = (("a", ERROR), ("b", ERROR), ("b", OF_CLASSES), ("d", ERROR))
     names = ("ijcnn1", "ijcnn1, balanced", "ijcnn1, balanced, both classes", "click log")
     titles = (
         f"{name}, {ch2.seeds(studies[panel])}"
-        for name, (panel, _) in zip(names, shown, strict=True)
+        for name, (panel, _) in zip(names, panels, strict=True)
     )
     drawing, axes = picture.panels([*titles], columns=2, height=1.9)
-    for ax, (panel, metric) in zip(axes, shown, strict=True):
+    for ax, (panel, metric) in zip(axes, panels, strict=True):
         plotting.learning_curves(studies[panel], metric, ax=ax)
         picture.fade(ax)
         if panel != "d":

@@ -31,7 +31,7 @@ def study(effort: Effort) -> Studies:
     methods = {
         named(method, count): algorithm
         for count in effort.thin(DRAWN.value)
-        for method, algorithm in ch2.both(drawn=count).items()
+        for method, algorithm in ch2.fedavg_and_is(drawn=count).items()
     }
     few = min(effort.seeds, FEW.value)
     return {
@@ -44,12 +44,12 @@ def study(effort: Effort) -> Studies:
 
 
 def rest(studies: Studies, method: str, count: int) -> np.ndarray:
-    """``[S]``: of each run's steady state, the mean."""
+    """``[S]``: the mean of each run's steady state."""
     return samples(ch2.steady(studies["a"]), named(method, count), ch2.METRIC).mean(axis=1)
 
 
 def improve(studies: Studies) -> dict[str, Estimate]:
-    """Of fewer agents over more, dB."""
+    """The gap of fewer agents above more, dB."""
     return {
         f"{method}, L = {few} above {many}": ch2.steady_gap(
             studies["a"], named(method, few), named(method, many)
@@ -90,7 +90,7 @@ def lost(studies: Studies) -> dict[str, Estimate]:
 
 
 def gain(studies: Studies) -> dict[str, Estimate]:
-    """With the most agents."""
+    """The gain with the most agents."""
     count = counts(studies)[-1]
     pair = (named(ch2.FEDAVG, count), named(ch2.IS, count))
     return {f"L = {count}": ch2.steady_gap(studies["a"], *pair)}
@@ -103,8 +103,10 @@ def gain_on_the_axis(studies: Studies) -> dict[str, Estimate]:
     def longer(largest: np.ndarray, over: np.ndarray, under: np.ndarray) -> np.ndarray:
         return 1 + (over - under) / largest
 
-    shown = ((ch2.FEDAVG, few), (ch2.FEDAVG, many), (ch2.IS, many))
-    return {f"L = {many}": estimate(longer, *(rest(studies, *one) for one in shown), unit="times")}
+    pairs = ((ch2.FEDAVG, few), (ch2.FEDAVG, many), (ch2.IS, many))
+    return {
+        f"L = {many}": estimate(longer, *(rest(studies, *pair) for pair in pairs), unit="times")
+    }
 
 
 def still(studies: Studies) -> str:
@@ -125,11 +127,11 @@ def draw(ax: Axes, studies: Studies, linear: bool) -> None:
     data = studies["a"]
     if linear:
         data = data.sel(round=slice(250, None))
-        words = {"decibel": 0, "long_name": "1000 times the deviation"}
-        data = data.assign({ch2.METRIC: (1000 * data[ch2.METRIC]).assign_attrs(words)})
+        attributes = {"decibel": 0, "long_name": "1000 times the deviation"}
+        data = data.assign({ch2.METRIC: (1000 * data[ch2.METRIC]).assign_attrs(attributes)})
     plotting.learning_curves(data, ch2.METRIC, ax=ax)
-    shown = itertools.product(plotting.LOOKS[: len(counts(studies))], (ch2.FEDAVG, ch2.IS))
-    ch2.dress(ax, [look | {"color": ch2.LOOKS[name]["color"]} for look, name in shown])
+    curves = itertools.product(plotting.LOOKS[: len(counts(studies))], (ch2.FEDAVG, ch2.IS))
+    ch2.dress(ax, [look | {"color": ch2.LOOKS[name]["color"]} for look, name in curves])
     picture.fade(ax)
     for name in data["algorithm"].values.tolist():
         level = ch2.predicted_level(studies["a-predicted"], name)

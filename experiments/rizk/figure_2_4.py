@@ -48,7 +48,7 @@ def study(effort: Effort) -> Studies:
 
 
 def longer_above_shorter(*panels: str) -> Measure:
-    """From one range to the next, dB."""
+    """The gap from one range of steps to the next, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         result = {}
@@ -78,7 +78,7 @@ original = longer_above_shorter("c")
 
 
 def original_exactly(studies: Studies) -> dict[str, Estimate]:
-    """From one range to the next, of exact second moments of each data set, dB."""
+    """The gap from one range to the next by exact second moments of each data set, dB."""
     data = studies["c-predicted"]
     names = data["algorithm"].values.tolist()
     return {

@@ -1,4 +1,4 @@
-"""Rizk 2023, figure 2.5: how unlike the agents' minimizers are (section 2.6.3)."""
+"""Rizk 2023, figure 2.5: the dissimilarity of the agents' minimizers (section 2.6.3)."""
 
 import itertools
 from typing import Any
@@ -37,32 +37,33 @@ DIVERGING = Setting("(d) iterations", 300, "FedAvg has overflowed by then")
 FEW = Setting("seeds", 50, "steady states are means over 200 iterations of each")
 
 START = "where they start"
-IS_FULL, IS_SAMPLED = "ISFedAvg, all agents' norms", "ISFedAvg, norms of those drawn"
+IS_FULL = "ISFedAvg, all agents' norms"
+IS_SAMPLED = "ISFedAvg, norms of those drawn"
 #: The methods of (d), by their names there.
 UNLIKE = {ch2.FEDAVG: ch2.FEDAVG, IS_FULL: ch2.FULL, IS_SAMPLED: ch2.SAMPLED}
-#: About where single precision ends.
+#: About the largest number of single precision.
 OVERFLOW = 1e38
 
 
 def variance(xi: float) -> float:
-    """The median of the observations' noise that gives agents so far apart."""
+    """The median of the observations' noise that leads to a given ξ."""
     return ch2.NOISE.value * (xi / UNIT.value) ** 2
 
 
 def drifting(key: Array, algorithm: Algorithm, xi: Array) -> fl.Simulation:
-    """The scenario, its noise as large as gives this ξ."""
+    """The scenario with the noise that leads to this ξ."""
     return ch2.scenario(key, algorithm, noise=variance(1.0) * xi**2)
 
 
 def unlike_features(key: Array, algorithm: Algorithm) -> fl.Simulation:
-    """The scenario with features of very unlike lengths."""
+    """The scenario with features of very different lengths."""
     return ch2.scenario(key, algorithm, feature_spread=FEATURES.value)
 
 
 def study(effort: Effort) -> Studies:
     few = min(effort.seeds, FEW.value)
     xis = [*effort.thin(DRIFTS.value), LARGER.value]
-    pair = ch2.both()
+    pair = ch2.fedavg_and_is()
     unlike = {
         ch2.FEDAVG: pair[ch2.FEDAVG],
         IS_FULL: ch2.isfedavg(rule="full"),
@@ -86,7 +87,7 @@ def study(effort: Effort) -> Studies:
 
 
 def moderate(studies: Studies) -> list[float]:
-    """The source's four."""
+    """The source's four values."""
     return studies["a"]["xi"].values.tolist()[:-1]
 
 
@@ -166,7 +167,8 @@ def plot(studies: Studies) -> Picture:
         f"features of spread $s_u$ = {FEATURES.value:g}; medians, quartiles",
     )
     drawing, axes = picture.panels(titles, columns=2, height=1.9)
-    theory, xis = studies["a-predicted"], moderate(studies)
+    theory = studies["a-predicted"]
+    xis = moderate(studies)
     for ax, name in zip(axes, (ch2.FEDAVG, ch2.IS), strict=False):
         plotting.learning_curves(studies["a"].sel(algorithm=name, xi=xis), ch2.METRIC, ax=ax)
         for xi in xis:
@@ -184,11 +186,11 @@ def plot(studies: Studies) -> Picture:
 def draw_quartiles(ax: Axes, data: xr.Dataset) -> None:
     """Medians, and the middle half of the runs; what overflows is at the top."""
     rounds = data["round"].values
-    for name, like in UNLIKE.items():
+    for name, style in UNLIKE.items():
         runs = data[ch2.METRIC].sel(algorithm=name).transpose("seed", "round").values
         runs = np.where(runs < OVERFLOW, runs, OVERFLOW)  # NaN too
         low, middle, high = statistics.decibels(np.percentile(runs, (25, 50, 75), axis=0))
-        look = ch2.LOOKS[like]
+        look = ch2.LOOKS[style]
         ax.plot(rounds, middle, label=name, markevery=8, **look)
         ax.fill_between(rounds, low, high, color=look["color"], alpha=0.2, linewidth=0)
     ax.set_xlabel("iteration")

@@ -14,7 +14,7 @@ from experiments.figure import Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.measures import estimate, samples
 from experiments.rizk import chapter2 as ch2
 from fljax import statistics
-from fljax.metrics import Metric
+from fljax.metrics.definitions import Metric
 
 ROUNDS = Setting("iterations", 600, "not given; several times what they take to steady states")
 RATIO = float(statistics.decibels(1 / ch2.PRIVATE_STEP.value**2))
@@ -26,7 +26,7 @@ MODEL = Metric(
 
 
 def watched(key: Array, shared: str) -> fl.Simulation:
-    """The scenario, of which the models are kept."""
+    """The scenario, with the model as a metric."""
     return ch2.private_scenario(key, shared, metrics=(ch2.METRIC, MODEL))
 
 
@@ -43,20 +43,20 @@ def above(over: str, under: str):
 
 
 def added(studies: Studies, name: str) -> xr.DataArray:
-    """``[S, rounds]``: how far noise moves a model from where it is without, on the same draws."""
+    """``[S, rounds]``: the squared distance from the run without noise on the same draws."""
     models = studies["a"][MODEL.name]
     moved = models.sel(algorithm=name) - models.sel(algorithm=ch2.STANDARD)
     return (moved**2).sum("parameter").transpose("seed", "round")
 
 
 def floors(studies: Studies) -> dict[str, Estimate]:
-    """What noise on models adds, over what noise on updates does."""
+    """The deviation added by noise on models, over that by noise on updates."""
 
     def ratio(models: np.ndarray, updates: np.ndarray) -> np.ndarray:
         return statistics.decibels(models / updates)
 
-    each = (added(studies, name).mean("round").values for name in NOISY)
-    return {"added by models over added by updates": estimate(ratio, *each)}
+    levels = (added(studies, name).mean("round").values for name in NOISY)
+    return {"added by models over added by updates": estimate(ratio, *levels)}
 
 
 def short(studies: Studies) -> str:
@@ -71,14 +71,14 @@ def short(studies: Studies) -> str:
 
 
 def draw_added(ax: Axes, studies: Studies) -> None:
-    """What noise adds, and what theory has for it in the steady state."""
+    """The deviation added by noise, and its theoretical steady state."""
     predicted = {
         name: 10 ** (ch2.predicted_level(studies["a-predicted"], name) / 10)
         for name in (ch2.STANDARD, *NOISY)
     }
-    for place, name in enumerate(NOISY):
+    for index, name in enumerate(NOISY):
         curve = statistics.decibels(added(studies, name).mean("seed").values)
-        ax.plot(studies["a"]["round"], curve, label=name, markevery=(place, 19), **ch2.LOOKS[name])
+        ax.plot(studies["a"]["round"], curve, label=name, markevery=(index, 19), **ch2.LOOKS[name])
         level = float(statistics.decibels(predicted[name] - predicted[ch2.STANDARD]))
         picture.theory(ax, level, f"{name}, theory")
     ax.set_xlabel("iteration")

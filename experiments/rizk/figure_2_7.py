@@ -56,18 +56,18 @@ def study(effort: Effort) -> Studies:
 
 
 def axis_of(data: xr.Dataset) -> str:
-    """What the study is over."""
+    """The axis of a study."""
     return next(name for name in NAMES if name in data.dims)
 
 
 def rest(data: xr.Dataset, method: str, value: float) -> np.ndarray:
-    """``[S]``: of each run's steady state, the mean."""
+    """``[S]``: the mean of each run's steady state."""
     which = {"algorithm": method, axis_of(data): value}
     return samples(ch2.steady(data), which, ch2.METRIC).mean(axis=1)
 
 
 def rises(study: str, *shared: str) -> Callable[[Studies], dict[str, Estimate]]:
-    """From one value to the next, dB."""
+    """The gap from one value to the next, dB."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies[study]
@@ -135,14 +135,15 @@ def no_divergence(studies: Studies) -> str:
 
 
 def slopes(of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Measure:
-    """The power of the step size with which what is made of both deviations goes."""
+    """The power of the step size with which a function of both deviations grows."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["step"]
         steps = data["step_size"].values[:3]
 
         def power(*means: np.ndarray) -> np.ndarray:
-            updates, models = np.stack(means[:3], axis=-1), np.stack(means[3:], axis=-1)
+            updates = np.stack(means[:3], axis=-1)
+            models = np.stack(means[3:], axis=-1)
             return exponent(of(updates, models), steps)
 
         rests = [rest(data, method, step) for method in SHARED.values() for step in steps]
@@ -152,7 +153,7 @@ def slopes(of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Measure:
 
 
 def best_step(studies: Studies) -> float:
-    """Of shared models, by theory."""
+    """The best step for shared models, by theory."""
     return float(studies["step-predicted"][ch2.BEST_STEP.name].mean())
 
 
@@ -161,7 +162,8 @@ def best_step(studies: Studies) -> float:
 
 def against(ax: Axes, studies: Studies, study: str) -> None:
     """Steady states, measured and predicted."""
-    data, predicted = studies[study], studies[f"{study}-predicted"]
+    data = studies[study]
+    predicted = studies[f"{study}-predicted"]
     mean = ch2.steady(data).mean("round", keep_attrs=True)
     mean["diverged"] = data["diverged"]
     plotting.trade_off(mean, axis_of(data), ch2.METRIC, ax=ax)
@@ -189,7 +191,7 @@ def plot(studies: Studies) -> Picture:
         against(row[2], studies, study)
     best = best_step(studies)
     axes[2].axvline(best, label=f"best for models, theory: {best:.2g}", **picture.THIN)
-    return picture.finish(drawing, "private uploads, 1000 agents, 30 a round", room=0.8)
+    return picture.finish(drawing, "private uploads, 1000 agents, 30 a round", legend_width=0.8)
 
 
 FIGURE = Figure(

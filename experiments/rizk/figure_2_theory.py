@@ -1,7 +1,7 @@
-"""Rizk 2023, section 2.5: what (2.69) says of privacy, beside twin trajectories.
+"""Rizk 2023, section 2.5: the privacy bound (2.69) compared with twin trajectories.
 
-The source draws no picture of it. One agent's samples are others; both data sets are run with the
-same draws, and what the models and the updates are apart is measured.
+The source draws no picture of it. Two data sets differ in one agent's samples and are run with the
+same draws; the distances of the models and of the updates are measured.
 """
 
 import dataclasses
@@ -41,16 +41,19 @@ PROMISED = Setting(
 )
 SHOWN = 0.9
 
-#: What is kept of :func:`fljax.audit.twins` of each run.
+#: The stored variables of :func:`fljax.audit.twins`.
 KEPT = ("deviation", "error", "other_error")
-UPDATE, LOST, PRINTED = "update", "epsilon", "epsilon_printed"
+UPDATE = "update"
+LOST = "epsilon"
+PRINTED = "epsilon_printed"
 
 
 def neighbor(problem: Problem) -> Problem:
     """Another set of as many samples at the first agent."""
     real = jnp.asarray(problem.weights) > 0
     other = jnp.argmax(jnp.sum(real, axis=1, dtype=jnp.int32))
-    features, targets = jnp.asarray(problem.features), jnp.asarray(problem.targets)
+    features = jnp.asarray(problem.features)
+    targets = jnp.asarray(problem.targets)
     return dataclasses.replace(
         problem,
         features=features.at[0].set(jnp.where(real[0, :, None], features[other], 0)),
@@ -61,12 +64,12 @@ def neighbor(problem: Problem) -> Problem:
 def compared(seed: int, rounds: int) -> xr.Dataset:
     """One data set and its neighbor."""
     simulation = ch2.private_scenario(fl.random_key(seed), ch2.UPDATES, metrics=())
-    other = neighbor(simulation.problem)
+    other = neighbor(simulation.fixed_problem)
     result = fl.audit.twins(simulation, other, rounds, RUNS.value, key=jax.random.key(seed))
     update = result["update_change"].sel(history="own", norm="l2", drop=True)
     lost = result[LOST].sel(history="same", drop=True)
-    kept = result[[*KEPT, PRINTED, "optima"]].assign({UPDATE: update[..., 0], LOST: lost})
-    return kept.rename(seed="run")
+    stored = result[[*KEPT, PRINTED, "optima"]].assign({UPDATE: update[..., 0], LOST: lost})
+    return stored.rename(seed="run")
 
 
 def study(effort: Effort) -> Studies:
@@ -80,35 +83,38 @@ def study(effort: Effort) -> Studies:
 
 
 def errors(data: xr.Dataset, promised: float) -> xr.DataArray:
-    """``[S]``: B = B' with which (2.64) promises so much in the steady state."""
+    """``[S]``: the B = B' for which (2.64) promises a probability in the steady state."""
     late = last_part(2)(data)
-    one, other = ((late[name] ** 2).mean(("run", "round")) for name in ("error", "other_error"))
-    return np.sqrt(np.maximum(one, other) / (1 - np.sqrt(promised)))
+    first, second = ((late[name] ** 2).mean(("run", "round")) for name in ("error", "other_error"))
+    return np.sqrt(np.maximum(first, second) / (1 - np.sqrt(promised)))
 
 
 def bounds(data: xr.Dataset, promised: float) -> xr.DataArray:
     """``[S]``: (2.63)."""
-    each = errors(data, promised).values
-    return data["optima"].copy(data=theory.deviation_bound(each, each, data["optima"].values))
+    values = errors(data, promised).values
+    return data["optima"].copy(
+        data=theory.neighbor_deviation_bound(values, values, data["optima"].values)
+    )
 
 
 def printed(data: xr.Dataset, promised: float) -> xr.DataArray:
     """``[S, rounds]``: (2.69)."""
-    each = bounds(data, promised)
-    deviation = np.repeat(each.values[:, None], data.sizes["round"], axis=1)
+    limits = bounds(data, promised)
+    deviation = np.repeat(limits.values[:, None], data.sizes["round"], axis=1)
     epsilon = theory.epsilon(deviation, ch2.VARIANCE.value)
     return xr.DataArray(epsilon, {"round": data["round"]}, ("seed", "round"))
 
 
 def beyond(shares: xr.DataArray, promised: float) -> Estimate:
-    """Runs in which something is so, ``[S]``, above what is promised."""
-    each = 100 * shares.values
-    return estimate(lambda mean: mean - 100 * promised, each, unit="points")
+    """The share of runs, ``[S]``, above the promised one."""
+    percent = 100 * shares.values
+    return estimate(lambda mean: mean - 100 * promised, percent, unit="points")
 
 
 def within(studies: Studies) -> dict[str, Estimate]:
-    """In the iteration where it is least."""
-    data, result = studies["twins"], {}
+    """The share of runs within the bound, in the iteration where it is least."""
+    data = studies["twins"]
+    result = {}
     for promised in PROMISED.value:
         shares = (data["deviation"] <= bounds(data, promised)).mean("run")
         worst = shares.isel(round=int(np.argmin(shares.mean("seed").values)))
@@ -117,7 +123,7 @@ def within(studies: Studies) -> dict[str, Estimate]:
 
 
 def private(studies: Studies) -> dict[str, Estimate]:
-    """In all iterations."""
+    """The share of runs whose privacy loss is at most (2.69) in all iterations."""
     data = studies["twins"]
     return {
         f"{100 * promised:g} % promised": beyond(
@@ -128,35 +134,36 @@ def private(studies: Studies) -> dict[str, Estimate]:
 
 
 def moved(studies: Studies) -> dict[str, Estimate]:
-    """What the agent's updates are apart over what models are, in its own rounds."""
+    """The distance of the agent's updates over that of models, in its own rounds."""
     data = studies["twins"]
-    there = data[UPDATE] > 0
-    each = (
-        data[name].where(there, 0).sum(("run", "round")).values for name in (UPDATE, "deviation")
+    active = data[UPDATE] > 0
+    ratios = (
+        data[name].where(active, 0).sum(("run", "round")).values for name in (UPDATE, "deviation")
     )
-    return {"updates over models": estimate(np.divide, *each, unit="times")}
+    return {"updates over models": estimate(np.divide, *ratios, unit="times")}
 
 
 def too_little(studies: Studies) -> str:
     data = studies["twins"]
-    lost, said = (float(data[name].isel(round=-1).mean()) for name in (LOST, PRINTED))
+    lost, predicted = (float(data[name].isel(round=-1).mean()) for name in (LOST, PRINTED))
     return (
         "Models are moved by an update as mu/L of it, so what models are apart does not bound what "
         f"updates are. With what models are apart in the place of their bound, (2.69) has "
-        f"{said:.2g} after {data.sizes['round']} iterations, where {lost:.2g} is lost."
+        f"{predicted:.2g} after {data.sizes['round']} iterations, where {lost:.2g} is lost."
     )
 
 
 # --------------------------------------------------------------------------- the picture
 
 
-#: What is of the messages, and what is of models.
+#: Looks of quantities of messages, and of models.
 LOST_LOOK, MODELS_LOOK = plotting.LOOKS[4:6]
 DOTS: dict[str, Any] = LOST_LOOK | {"linestyle": ""}
 
 
 def draw_distances(ax: Axes, data: xr.Dataset) -> None:
-    rounds, update = data["round"], data[UPDATE].where(data[UPDATE] > 0)
+    rounds = data["round"]
+    update = data[UPDATE].where(data[UPDATE] > 0)
     mean = update.mean(("seed", "run"))
     ax.plot(rounds, mean, **DOTS, label="agent's updates, where it is drawn")
     mean = data["deviation"].mean(("seed", "run"))
@@ -167,16 +174,16 @@ def draw_distances(ax: Axes, data: xr.Dataset) -> None:
 
 
 def draw_probabilities(ax: Axes, data: xr.Dataset) -> None:
-    one, other = ((data[name] ** 2).mean("run") for name in ("error", "other_error"))
-    squares = [square.transpose("seed", "round").values for square in (one, other)]
+    first, second = ((data[name] ** 2).mean("run") for name in ("error", "other_error"))
+    squares = [square.transpose("seed", "round").values for square in (first, second)]
     for look, promised in zip(plotting.LOOKS[4:], PROMISED.value, strict=False):
         shares = 100 * (data["deviation"] <= bounds(data, promised)).mean(("run", "seed"))
-        each = errors(data, promised).values
-        given = theory.bound_probability(squares[0], squares[1], each, each, "printed")
+        limits = errors(data, promised).values
+        probability = theory.bound_probability(squares[0], squares[1], limits, limits, "printed")
         name = f"{100 * promised:g} %"
         ax.plot(data["round"], shares, markevery=20, **look, label=f"measured, {name}")
         look = {"color": look["color"], "linestyle": (0, (1, 1.5))}
-        ax.plot(data["round"], 100 * np.mean(given, axis=0), **look, label=f"(2.64), {name}")
+        ax.plot(data["round"], 100 * np.mean(probability, axis=0), **look, label=f"(2.64), {name}")
     ax.set(xlabel="iteration", ylabel="within it [% of runs]", ylim=(0, 104))
 
 

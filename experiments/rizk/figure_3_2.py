@@ -17,7 +17,8 @@ SCHEMES = (NONE, RANDOM, HOMOMORPHIC)
 
 
 def study(effort: Effort) -> Studies:
-    variance, step = ch3.VARIANCE.value, ch3.STEP.value
+    variance = ch3.VARIANCE.value
+    step = ch3.STEP.value
     results = ch3.study(
         "study",
         effort,
@@ -32,7 +33,8 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    data, theory = studies["a"], studies["theory"]
+    data = studies["a"]
+    theory = studies["theory"]
     titles = ("centroid", "models of the servers (ours)", "homomorphic above none")
     drawing, axes = picture.panels(titles)
     for ax, metric in zip(axes, (net.CENTROID, net.INDIVIDUAL), strict=False):

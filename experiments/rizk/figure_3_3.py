@@ -41,7 +41,8 @@ all_draw = net.open_parts(
 
 
 def study(effort: Effort) -> Studies:
-    variances, step = VARIANCES.value, ch3.STEP.value
+    variances = VARIANCES.value
+    step = ch3.STEP.value
     results = ch3.study(
         "study",
         effort,

@@ -27,7 +27,7 @@ from experiments.rizk import chapter3 as ch3
 from experiments.rizk import network as net
 from experiments.rizk.network import HOMOMORPHIC, NONE, RANDOM
 from fljax import plotting, statistics
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.link import Noise
 from fljax.theory import multiagent
 
@@ -62,13 +62,14 @@ def from_start(
     key: Array, scheme: Noise, variance: Array, step_size: Array, start: Array
 ) -> fl.Simulation:
     """One run from another start."""
-    known, _ = ch3.world()
-    begun = known.starting_at(jnp.ones((known.clients, known.dim)) * start)
+    data, _ = ch3.world()
+    begun = data.starting_at(jnp.ones((data.clients, data.dim)) * start)
     return ch3.simulation(scheme, variance, step_size, begun)
 
 
 def study(effort: Effort) -> Studies:
-    variance, steps = ch3.VARIANCE.value, list(STEPS.value)
+    variance = ch3.VARIANCE.value
+    steps = list(STEPS.value)
     results = ch3.study(
         "study",
         effort,
@@ -78,7 +79,7 @@ def study(effort: Effort) -> Studies:
         seeds=SEEDS.value,
     )
     theory = ch3.predicted(SCHEMES, variance=[variance], step_size=ALL)
-    both = net.study(
+    starts = net.study(
         "start",
         effort,
         from_start,
@@ -87,14 +88,14 @@ def study(effort: Effort) -> Studies:
         rounds=FIRST.value,
         seeds=FEW.value,
     ).drop_sel(scheme=NONE)
-    centroids = both[net.MODELS].mean("node")
+    centroids = starts[net.MODELS].mean("node")
     distance = centroids.isel(start=1, drop=True) - centroids.isel(start=0, drop=True)
-    kept = net.curves(results, net.CENTROID).isel(round=slice(THIN - 1, None, THIN))
-    parts = {"a": kept, "noise": net.noise_parts(results), "theory": theory}
+    curves = net.curves(results, net.CENTROID).isel(round=slice(THIN - 1, None, THIN))
+    parts = {"a": curves, "noise": net.noise_parts(results), "theory": theory}
     parts["open"] = net.predicted(
-        ch3.on_data, (RANDOM,), variance=[variance], step_size=STEPS.value, data=ch3.others()
+        ch3.on_data, (RANDOM,), variance=[variance], step_size=STEPS.value, data=ch3.open_data()
     )
-    parts["start"] = both[["diverged"]].isel(start=0, drop=True).assign({ERROR: distance})
+    parts["start"] = starts[["diverged"]].isel(start=0, drop=True).assign({ERROR: distance})
     for name, part in parts.items():
         part["step_size"].attrs["long_name"] = "step size μ"
         parts[name] = part.squeeze("variance", drop=True)
@@ -116,7 +117,8 @@ def best_step() -> float:
 
 
 def plot(studies: Studies) -> Picture:
-    data, theory = studies["a"], studies["theory"]
+    data = studies["a"]
+    theory = studies["theory"]
     titles = ("random", "homomorphic", "steady state")
     titles += ("the noise alone", "random, what is open", "until half-way")
     drawing, axes = picture.panels(titles)
@@ -143,9 +145,9 @@ def plot(studies: Studies) -> Picture:
 def draw_open(ax: Axes, studies: Studies) -> None:
     """Random noise against the step size by theory, by the laws of the data."""
     level = studies["open"][net.CENTROID].squeeze("scheme", drop=True)
-    for place, name in enumerate(level["data"].values):
+    for index, name in enumerate(level["data"].values):
         curve = statistics.decibels(level.sel(data=name).values)
-        ax.plot(level["step_size"].values, curve, label=name, **plotting.LOOKS[place])
+        ax.plot(level["step_size"].values, curve, label=name, **plotting.LOOKS[index])
     ax.set(xscale="log", xlabel="step size μ", ylabel="MSD of the centroid [dB]")
 
 
@@ -158,7 +160,7 @@ def orders(*schemes: str) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["noise"].sel(step_size=list(SMALL.value))
         return {
-            scheme: net.slope(data, net.CENTROID_NOISE, "step_size", scheme=scheme)
+            scheme: net.power_of(data, net.CENTROID_NOISE, "step_size", scheme=scheme)
             for scheme in schemes
         }
 
@@ -167,7 +169,8 @@ def orders(*schemes: str) -> Measure:
 
 def extremes(studies: Studies) -> dict[str, Estimate]:
     """How far random noise's least and largest step are above the better of those between."""
-    data, where = net.late(studies["a"]), {"scheme": RANDOM}
+    data = net.late(studies["a"])
+    where = {"scheme": RANDOM}
     least, *between, largest = STEPS.value
     level = data[net.CENTROID].sel(where | {"step_size": between}).mean("seed").values
     best = between[int(level.argmin())]
@@ -217,7 +220,7 @@ def arrival(studies: Studies) -> dict[str, Estimate]:
 
 
 def arrived(distance: np.ndarray) -> np.ndarray:
-    """``[B]``: iterations until the mean distance ``[B, rounds, D]`` is half of what it was."""
+    """``[B]``: iterations until the mean distance ``[B, rounds, D]`` is half of its start."""
     start = np.sum(np.ones(distance.shape[2]) * np.diff(STARTS.value) ** 2)
     return 1 + (np.sum(distance**2, axis=2) > start / 4).cumprod(axis=1).sum(axis=1)
 
@@ -225,7 +228,7 @@ def arrived(distance: np.ndarray) -> np.ndarray:
 def optimum(studies: Studies) -> dict[str, Estimate]:
     """The best of all steps over the predicted one."""
     data = net.late(studies["a"])
-    each = [
+    optima = [
         samples(data, {"scheme": RANDOM, "step_size": step}, net.CENTROID)
         for step in data["step_size"].values
     ]
@@ -234,7 +237,7 @@ def optimum(studies: Studies) -> dict[str, Estimate]:
     def best(*means: np.ndarray) -> np.ndarray:
         return steps[np.argmin(np.stack(means, axis=-1), axis=-1)] / studies["theory"].attrs["best"]
 
-    return {"measured over predicted": estimate(best, *each, unit="times")}
+    return {"measured over predicted": estimate(best, *optima, unit="times")}
 
 
 LOUD = (

@@ -13,10 +13,10 @@ from experiments.measures import estimate, samples
 from experiments.rizk import clicks
 from experiments.rizk import network as net
 from experiments.rizk.network import HOMOMORPHIC, NONE, RANDOM
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import GraphFedAvg
-from fljax.batches import Uniform
 from fljax.link import Noise
+from fljax.problems.batches import Uniform
 
 SERVERS = Setting("servers P", 5, "section 3.5.2 on figure 3.5", given=True)
 CLIENTS = Setting("agents a server K", 10, "section 3.5.2 on figure 3.5", given=True)
@@ -105,7 +105,7 @@ def settled(studies: Studies) -> dict[str, Estimate]:
     rounds = studies["a"]["round"]
     last = rounds > 0.75 * clicks.ROUNDS.value
     before = (rounds > 0.5 * clicks.ROUNDS.value) & ~last
-    pair = (errors(studies["a"].sel(round=kept)).mean(axis=1) for kept in (last, before))
+    pair = (errors(studies["a"].sel(round=window)).mean(axis=1) for window in (last, before))
     return {RANDOM: estimate(lambda a, b: a - b, *pair, unit="points")}
 
 

@@ -16,9 +16,9 @@ from experiments.measures import estimate
 from experiments.rizk import chapter3 as ch3
 from experiments.rizk import network as net
 from fljax import plotting
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.audit import twins, within
-from fljax.theory.multiagent_privacy import deviation_bound, epsilon
+from fljax.theory.multiagent_privacy import epsilon, neighbor_deviation_bound
 
 ROUNDS = Setting("iterations", 100, "the first; all has arrived after 60")
 SEEDS = Setting("pairs of runs", 40, "at most")
@@ -36,13 +36,13 @@ REPLACED = Setting(
 
 def neighbor() -> fl.problems.Problem:
     """The problem in which the first client has other data."""
-    known, _ = ch3.world()
+    data, _ = ch3.world()
     other = ch3.problem(ch3.EIGENVALUES.value, ch3.DATA_NOISE.value[0], seed=1)
     first = jnp.arange(ch3.ALL) == 0
     return replace(
-        known,
-        features=jnp.where(first[:, None, None], other.features, known.features),
-        targets=jnp.where(first[:, None], other.targets, known.targets),
+        data,
+        features=jnp.where(first[:, None, None], other.features, data.features),
+        targets=jnp.where(first[:, None], other.targets, data.targets),
     )
 
 
@@ -52,43 +52,44 @@ def study(effort: Effort) -> Studies:
     result = twins(simulation, neighbor(), ROUNDS.value, min(effort.seeds, SEEDS.value))
     bounds = [within(result, bound, bound) for bound in BOUNDS.value]
     names = ["fraction", "promised_printed"]
-    parts = xr.concat([each[names] for each in bounds], "bound")
+    parts = xr.concat([bound_set[names] for bound_set in bounds], "bound")
     parts = parts.assign_coords(bound=list(BOUNDS.value))
-    told = result[["deviation", "epsilon"]].sel(history="same", drop=True)
-    return {"told": told.assign_attrs(optima=float(result["optima"])), "within": parts}
+    same_history = result[["deviation", "epsilon"]].sel(history="same", drop=True)
+    return {"told": same_history.assign_attrs(optima=float(result["optima"])), "within": parts}
 
 
 def printed(studies: Studies, bound: float) -> np.ndarray:
     """``[rounds]``: the epsilon of Theorem 3.2."""
     optima = studies["told"].attrs["optima"]
-    far = float(deviation_bound(bound, bound, optima, nodes=ch3.SERVERS.value))
+    far = float(neighbor_deviation_bound(bound, bound, optima, nodes=ch3.SERVERS.value))
     return np.asarray(epsilon(np.full(ROUNDS.value + 1, far), ch3.VARIANCE.value))[1:]
 
 
 def plot(studies: Studies) -> Picture:
-    told, parts = studies["told"], studies["within"]
+    disclosed = studies["told"]
+    parts = studies["within"]
     drawing, (deviation, share, spent) = picture.panels(
         ["sensitivity", "within the bound", "epsilon"]
     )
-    rounds = told["round"].values
-    low, middle, high = np.quantile(told["deviation"], [0.025, 0.5, 0.975], axis=0)
+    rounds = disclosed["round"].values
+    low, middle, high = np.quantile(disclosed["deviation"], [0.025, 0.5, 0.975], axis=0)
     deviation.plot(rounds, middle, label="median")
     deviation.fill_between(rounds, low, high, alpha=0.2, linewidth=0, label="95 % of the pairs")
     deviation.set(xlabel="iteration", ylabel="distance of the twins' models", yscale="log")
-    for place, bound in enumerate(BOUNDS.value):
-        look = {name: plotting.LOOKS[place][name] for name in ("color", "linestyle")}
+    for index, bound in enumerate(BOUNDS.value):
+        look = {name: plotting.LOOKS[index][name] for name in ("color", "linestyle")}
         promised = parts["promised_printed"].sel(bound=bound)
         share.plot(rounds, promised, label=f"(3.57), B = {bound:g}", **look)
         spent.plot(rounds, printed(studies, bound), label=f"(3.58), B = {bound:g}", **look)
     share.plot(rounds, parts["fraction"].min("bound"), "k", linewidth=0.8, label="measured, least")
     share.set(xlabel="iteration", ylabel="share of the pairs")
-    spent.plot(rounds, told["epsilon"].mean("seed"), "k", linewidth=0.8, label="measured")
+    spent.plot(rounds, disclosed["epsilon"].mean("seed"), "k", linewidth=0.8, label="measured")
     spent.set(xlabel="iteration", ylabel="epsilon", yscale="log")
     heading = f"GFL, homomorphic noise, μ = {ch3.STEP.value:g}, σ² = {ch3.VARIANCE.value:g}"
-    return picture.finish(drawing, f"{heading}; {told.sizes['seed']} pairs of runs")
+    return picture.finish(drawing, f"{heading}; {disclosed.sizes['seed']} pairs of runs")
 
 
-def kept(studies: Studies) -> dict[str, Estimate]:
+def bounded_more_often(studies: Studies) -> dict[str, Estimate]:
     """By how much more often the sensitivity is bounded than promised, the least of all rounds."""
     data = studies["within"]
     more = 100 * (data["fraction"] - data["promised_printed"]).min("round")
@@ -99,24 +100,24 @@ def kept(studies: Studies) -> dict[str, Estimate]:
 
 
 def covered(studies: Studies) -> dict[str, Estimate]:
-    """What the messages tell at the end over what Theorem 3.2 says."""
-    told = studies["told"]["epsilon"].isel(round=-1).values
+    """The final epsilon of the messages over Theorem 3.2's."""
+    epsilons = studies["told"]["epsilon"].isel(round=-1).values
     return {
         f"B = {bound:g}": estimate(
-            lambda a, bound=bound: 100 * a / printed(studies, bound)[-1], told, unit="%"
+            lambda a, bound=bound: 100 * a / printed(studies, bound)[-1], epsilons, unit="%"
         )
         for bound in BOUNDS.value
     }
 
 
 def growth(studies: Studies) -> dict[str, Estimate]:
-    """The power of the number of rounds with which epsilon grows, once all has arrived."""
+    """The power of the number of rounds with which epsilon grows in the second half."""
     data = studies["told"]["epsilon"].transpose("seed", "round").values
     half = data.shape[1] // 2
     at = np.log(studies["told"]["round"].values[half:])
     at = at - at.mean()
-    slope = estimate(lambda a: np.log(a[..., half:]) @ at / (at @ at), data, unit="")
-    return {"measured, second half": slope}
+    exponent = estimate(lambda a: np.log(a[..., half:]) @ at / (at @ at), data, unit="")
+    return {"measured, second half": exponent}
 
 
 FIGURE = Figure(
@@ -135,7 +136,7 @@ FIGURE = Figure(
             "sensitivity-is-bounded",
             "the sensitivity is bounded with the probability that is given",
             "section 3.4, (3.56), (3.57)",
-            kept,
+            bounded_more_often,
             (0, INFINITE),
             "percentage points more often, in the worst round; the measured mean squares are in "
             "the place of terms of which the orders alone are given",

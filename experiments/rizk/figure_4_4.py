@@ -48,7 +48,7 @@ PARTS = (RANDOM, net.OWN, HOMOMORPHIC)
 
 
 def graphs() -> dict[str, fl.graphs.Graph]:
-    """In one form, for one program."""
+    """All graphs in one form, for one program."""
     nodes = ch4.PEERS.value
     ring = fl.graphs.ring(nodes).as_form("padded", max_degree=ch4.WIDTH)
     regular = fl.graphs.k_regular(fl.random_key(0), nodes, 8, form="padded")
@@ -56,10 +56,11 @@ def graphs() -> dict[str, fl.graphs.Graph]:
 
 
 def study(effort: Effort) -> Studies:
+    """Runs, and theory for everything that needs no runs: step sizes, self-weights, open data."""
     everywhere = graphs()
     _, drawn, _ = GRAPHS.value
     strategies = {name: ch4.strategy(name) for name in ch4.STRATEGIES}
-    asked = {"rounds": ch4.ROUNDS.value, "record_every": EVERY}
+    length = {"rounds": ch4.ROUNDS.value, "record_every": EVERY}
     result = net.study(
         "study",
         effort,
@@ -72,7 +73,7 @@ def study(effort: Effort) -> Studies:
             "graph": {drawn: everywhere[drawn]},
         },
         seeds=ch4.SEEDS.value,
-        **asked,
+        **length,
     )
     crossing = net.study(
         "crossing",
@@ -85,7 +86,7 @@ def study(effort: Effort) -> Studies:
             "graph": everywhere,
         },
         seeds=FEW.value,
-        **asked,
+        **length,
     )
     crossing = net.noise_parts(crossing).squeeze(["variance", "strategy"], drop=True)
 
@@ -95,15 +96,15 @@ def study(effort: Effort) -> Studies:
         return result.squeeze("variance", drop=True)
 
     orders = theory(ATC, step_size=PREDICTED.value, graph=everywhere)
-    one = {"step_size": [ch4.STEP.value], "graph": {drawn: everywhere[drawn]}}
+    single_graph = {"step_size": [ch4.STEP.value], "graph": {drawn: everywhere[drawn]}}
     levels = [
         orders.sel(step_size=[ch4.STEP.value], graph=[drawn])
         if name == ATC
-        else theory(name, **one)
+        else theory(name, **single_graph)
         for name in strategies
     ]
-    apart = _apart(result)
-    kept: dict[str, Any] = dict(
+    differences = _mask_error(result)
+    by_weight: dict[str, Any] = dict(
         zip(net.KEPT, (everywhere[drawn], net.weighted(everywhere[drawn], LIGHT)), strict=True)
     )
     parts = [
@@ -112,11 +113,11 @@ def study(effort: Effort) -> Studies:
             PARTS,
             variance=[ch4.VARIANCE.value],
             step_size=[ch4.STEP.value],
-            graph=kept,
+            graph=by_weight,
         )
         for strategy in strategies.values()
     ]
-    worlds = ch4.others()
+    worlds = ch4.open_data()
     steps = {f"{batch}": ch4.strategy(ATC, batch=batch) for batch in ch4.BATCHES.value}
     of_worlds = [
         net.predicted(
@@ -134,7 +135,7 @@ def study(effort: Effort) -> Studies:
     orders.attrs["curvature"] = float(np.trace(curvature) / len(curvature))
     return {
         "a": net.curves(result).squeeze(single, drop=True),
-        "masks": apart.squeeze(single, drop=True),
+        "masks": differences.squeeze(single, drop=True),
         "crossing": crossing,
         "orders": orders,
         "theory": joined(*levels, axis="strategy")
@@ -149,8 +150,8 @@ def study(effort: Effort) -> Studies:
     }
 
 
-def _apart(data: xr.Dataset) -> xr.Dataset:
-    """The largest entry by which models under local noise are off those without, of the largest."""
+def _mask_error(data: xr.Dataset) -> xr.Dataset:
+    """The largest deviation of an entry under local noise, relative to the largest entry."""
     models = data[net.MODELS]
     over = ["round", "node", "parameter"]
     silent = models.sel(scheme=NONE, drop=True)
@@ -163,7 +164,9 @@ LIGHT = net.EDGES.value[1]
 
 
 def plot(studies: Studies) -> Picture:
-    data, theory, orders = studies["a"], studies["theory"], studies["orders"]
+    data = studies["a"]
+    theory = studies["theory"]
+    orders = studies["orders"]
     strategies = data["strategy"].values
     titles = [f"centroid, {name}" for name in strategies]
     titles += [f"models, {name}" for name in strategies]
@@ -198,9 +201,10 @@ def plot(studies: Studies) -> Picture:
 
 def _open(ax: Axes, studies: Studies, over: str, under: str, accept: tuple[float, float]) -> None:
     """How far one scheme is above another by theory along the noise of the responses, by features
-    and batch; grey is what the source's word takes.
+    and batch; the range that the source's word allows is grey.
     """
-    level, noises = studies["open"][net.CENTROID], ch4.LOUDNESS.value
+    level = studies["open"][net.CENTROID]
+    noises = ch4.LOUDNESS.value
     ratio = level.sel(scheme=over) / level.sel(scheme=under)
     curves = statistics.decibels(ratio.transpose("batch", "data").values)
     curves = curves.reshape(len(ch4.BATCHES.value), len(ch4.FEATURES.value), len(noises))
@@ -216,13 +220,13 @@ def _open(ax: Axes, studies: Studies, over: str, under: str, accept: tuple[float
 
 def _crossing(ax: Axes, orders: xr.Dataset, runs: xr.Dataset) -> None:
     """How far homomorphic noise in single models is above random noise, and by theory."""
-    for place, name in enumerate(orders["graph"].values):
+    for index, name in enumerate(orders["graph"].values):
         level = _noise(orders.sel(graph=name))
-        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")}
+        look = {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")}
         ax.plot(orders["step_size"], level, label=f"theory, {name}", linewidth=0.8, **look)
         mean = runs[net.INDIVIDUAL_NOISE].sel(graph=name).mean("seed")
         gap = statistics.decibels(mean.sel(scheme=HOMOMORPHIC) / mean.sel(scheme=RANDOM))
-        ax.plot(runs["step_size"], gap, plotting.LOOKS[place]["marker"], color=look["color"])
+        ax.plot(runs["step_size"], gap, plotting.LOOKS[index]["marker"], color=look["color"])
     ax.axhline(0, color="#999999", linewidth=0.8)
     ax.set(xscale="log", xlabel="step size μ", ylabel="homomorphic above random [dB]")
 
@@ -237,7 +241,7 @@ def _noise(orders: xr.Dataset) -> np.ndarray:
 # --------------------------------------------------------------------------- claims
 
 
-def each(metric: str, *names: tuple[str, str]) -> Measure:
+def gaps_of(metric: str, *names: tuple[str, str]) -> Measure:
     """How far schemes are apart in the steady state of each strategy."""
     cases = {
         f"{strategy}, {case}": pair
@@ -274,7 +278,7 @@ def _near(none: Any, _: Any, homomorphic: Any) -> Any:
 
 
 def _spare(*levels: Any) -> Any:
-    """By how much both sentences hold, or the one that fails does not."""
+    """The smaller margin of both statements; negative if one fails."""
     worse = _worse(*levels) - SIGNIFICANTLY.db.accept[0]
     return np.minimum(worse, CLOSE.db.accept[1] - np.abs(_near(*levels)))
 
@@ -284,14 +288,15 @@ random_above, homomorphic_above, both = (of_open(of) for of in (_worse, _near, _
 
 def both_of_batches(studies: Studies) -> dict[str, Estimate]:
     """The same of the largest batches, on responses of the middle noise."""
-    batch, noise = max(ch4.BATCHES.value), sorted(ch4.LOUDNESS.value)[1]
+    batch = max(ch4.BATCHES.value)
+    noise = sorted(ch4.LOUDNESS.value)[1]
     wanted = f"B = {batch}", f"noise {noise:g}"
     return {case: e for case, e in both(studies).items() if all(word in case for word in wanted)}
 
 
-def open_models(*names: str, kept: tuple[str, ...] = net.KEPT, **more: Any) -> Measure:
+def open_models(*names: str, self_weights: tuple[str, ...] = net.KEPT, **more: Any) -> Measure:
     """How far models under random noise are above those under homomorphic noise in every part."""
-    labels = {name: name for name in kept}
+    labels = {name: name for name in self_weights}
     measures = {
         name: net.open_parts("parts", "graph", labels, strategy=name, **more) for name in names
     }
@@ -301,7 +306,7 @@ def open_models(*names: str, kept: tuple[str, ...] = net.KEPT, **more: Any) -> M
 
 
 def rounding(studies: Studies) -> dict[str, Estimate]:
-    """How far local noise is off, of the largest entry of a model, in single precision."""
+    """The rounding error of local noise relative to the largest entry, in single precision."""
     worst = studies["masks"][APART].max("seed")
     return {
         str(name): Estimate.exact(1e6 * float(worst.sel(strategy=name)), "millionths")
@@ -315,7 +320,7 @@ def orders(*schemes: str) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["crossing"]
         return {
-            f"{scheme}, {name}": net.slope(
+            f"{scheme}, {name}": net.power_of(
                 data, net.CENTROID_NOISE, "step_size", scheme=scheme, graph=name
             )
             for scheme in schemes
@@ -326,10 +331,12 @@ def orders(*schemes: str) -> Measure:
 
 
 def crossover(studies: Studies) -> str:
-    """Where, by theory, homomorphic noise turns to be the better one."""
-    data, places = studies["orders"], []
+    """The step size at which homomorphic noise becomes better, by theory."""
+    data = studies["orders"]
+    places = []
     for name in data["graph"].values:
-        level, steps = _noise(data.sel(graph=name)), np.log(data["step_size"].values)
+        level = _noise(data.sel(graph=name))
+        steps = np.log(data["step_size"].values)
         places.append(f"{name} {np.exp(np.interp(0, level, steps)):.2g}")
     return (
         "A node that takes its own draw off hears more noise than one to whom independent draws "
@@ -343,7 +350,7 @@ def not_so_close(studies: Studies) -> str:
     return (
         "The noise cancels in the centroid, and yet single-sample gradients, taken at models that "
         "it drives apart, are louder: O(mu) as in (i), but not small beside the gradient noise "
-        f"without it ({each(net.CENTROID, (RANDOM, NONE))(studies)['ATC, random above none']} "
+        f"without it ({gaps_of(net.CENTROID, (RANDOM, NONE))(studies)['ATC, random above none']} "
         "under the random scheme)."
     )
 
@@ -387,7 +394,7 @@ FIGURE = Figure(
             "the centroid's MSD under random perturbations is significantly higher than under "
             "homomorphic ones",
             "section 4.4.1 on figure 4.4",
-            each(net.CENTROID, (RANDOM, HOMOMORPHIC)),
+            gaps_of(net.CENTROID, (RANDOM, HOMOMORPHIC)),
             *SIGNIFICANTLY.db,
             condition=CHOSEN,
             changed="What “random-is-higher” judged before, now with its condition.",
@@ -406,7 +413,7 @@ FIGURE = Figure(
             "homomorphic-is-close-under-each-strategy",
             "the centroid's MSD under homomorphic perturbations is close to that without",
             "section 4.4.1 on figure 4.4",
-            each(net.CENTROID, (HOMOMORPHIC, NONE)),
+            gaps_of(net.CENTROID, (HOMOMORPHIC, NONE)),
             *CLOSE.db,
             condition=CHOSEN,
             note=not_so_close,
@@ -455,7 +462,9 @@ FIGURE = Figure(
             "the individual MSD under homomorphic perturbations does not decay as much as under "
             "random ones",
             "section 4.4.1 on figure 4.4, (4.26) with m = p",
-            open_models(*ch4.STRATEGIES, kept=net.KEPT[1:], draws={"own part too": net.OWN}),
+            open_models(
+                *ch4.STRATEGIES, self_weights=net.KEPT[1:], draws={"own part too": net.OWN}
+            ),
             *BETTER.db.when(net.EXACTLY),
             condition="nodes draw for their own part too, and keep more than half of it",
             changed="New: the part of what is open in which it holds.",
@@ -479,7 +488,7 @@ FIGURE = Figure(
             "local-follows",
             "local perturbations do not affect the MSD: it follows that without",
             "section 4.4.1 on figure 4.4",
-            each(net.INDIVIDUAL, (LOCAL, NONE)),
+            gaps_of(net.INDIVIDUAL, (LOCAL, NONE)),
             (-0.01, 0.01),
             "within 0.01 dB",
             construction="masks cancel in every receiver's weighted sum",

@@ -10,10 +10,10 @@ from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.rizk import clicks
 from experiments.rizk import network as net
 from experiments.rizk.network import HOMOMORPHIC, LOCAL, NONE, RANDOM
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import ATC
-from fljax.batches import Uniform
 from fljax.link import Noise
+from fljax.problems.batches import Uniform
 
 PEERS = Setting("peers P", 50, "section 4.4.2 on figure 4.5", given=True)
 STEP = Setting("step size mu", 0.5, "section 4.4.2 on figure 4.5", given=True)

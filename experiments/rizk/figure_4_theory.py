@@ -1,4 +1,4 @@
-"""Rizk 2023, chapter 4: what is said of privacy, and of local graph-homomorphic noise.
+"""Rizk 2023, chapter 4: privacy, and local graph-homomorphic noise.
 
 The chapter draws no such figure.
 """
@@ -17,10 +17,10 @@ from experiments.measures import estimate
 from experiments.rizk import chapter4 as ch4
 from experiments.rizk import network as net
 from fljax import plotting
-from fljax._module import float_dtype
+from fljax._core.module import float_dtype
 from fljax.audit import overheard
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage
-from fljax.records import provenance
+from fljax.results.dataset import provenance
 from fljax.theory.multiagent_privacy import epsilon
 
 VARIANCE = Setting("variance σ²", ch4.VARIANCE.value, "that of figure 4.4", given=True)
@@ -41,29 +41,33 @@ RATIOS = Setting(
 )
 PAIRS = Setting("(d) messages of a seed", 4000, "their correlation is within a few per cent")
 
-PRINTED, CORRECTED = "as printed, sqrt(2)/sigma", "corrected, sigma/sqrt(2)"
+PRINTED = "as printed, sqrt(2)/sigma"
+CORRECTED = "corrected, sigma/sqrt(2)"
 SCHEMES = {
     net.RANDOM: PerEdge(VARIANCE.value),
     net.HOMOMORPHIC: GraphHomomorphic(VARIANCE.value),
     net.LOCAL: LocalGraphHomomorphic(VARIANCE.value),
 }
-EAVESDROPPER, NEIGHBOR = "eavesdropper", "one neighbor"
-REST, ITSELF = "the rest", "itself alone"
+EAVESDROPPER = "eavesdropper"
+NEIGHBOR = "one neighbor"
+REST = "the rest"
+ITSELF = "itself alone"
 PLACES = np.linspace(0.005, 0.995, 67)
 
 
 def graphs() -> dict[str, fl.graphs.Graph]:
     nodes = ch4.PEERS.value
     regular = fl.graphs.k_regular(fl.random_key(0), nodes, 8)
-    known = (fl.graphs.ring(nodes), ch4.world()[1], regular, fl.graphs.star(nodes))
-    return dict(zip(NETWORKS.value, known, strict=True))
+    networks = (fl.graphs.ring(nodes), ch4.world()[1], regular, fl.graphs.star(nodes))
+    return dict(zip(NETWORKS.value, networks, strict=True))
 
 
-def law(seeds: int) -> xr.Dataset:
-    """Numbers that two peers agree on, in units of what they should be."""
+def number_distribution(seeds: int) -> xr.Dataset:
+    """The distribution of numbers that two peers agree on, relative to the intended one."""
     keys = [fl.random_key(seed) for seed in range(seeds)]
-    ratio = np.stack([fl.link.log_ratio(key, (DRAWS.value,)) for key in keys])
-    second, sigma = np.mean(ratio**2, axis=1), VARIANCE.value**0.5
+    ratio = np.stack([fl.contrib.log_ratio(key, (DRAWS.value,)) for key in keys])
+    second = np.mean(ratio**2, axis=1)
+    sigma = VARIANCE.value**0.5
     factors = {PRINTED: 2**0.5 / sigma, CORRECTED: sigma / 2**0.5}
     values = [factor**2 * second / VARIANCE.value for factor in factors.values()]
     return xr.Dataset(
@@ -79,7 +83,9 @@ def law(seeds: int) -> xr.Dataset:
 
 def agreed() -> xr.Dataset:
     """Messages to agree on draws, of each peer, and the most that the source has."""
-    counts, most, noise = [], [], SCHEMES[net.LOCAL]
+    counts = []
+    most = []
+    noise = SCHEMES[net.LOCAL]
     for graph in graphs().values():
         over = graph.mixing("metropolis")
         joined = np.asarray(over.matrix()) > 0
@@ -93,7 +99,7 @@ def agreed() -> xr.Dataset:
     )
 
 
-def told() -> xr.Dataset:
+def relative_epsilon() -> xr.Dataset:
     """The epsilon that holds against attackers in one round, over that of (4.34)."""
     over = ch4.world()[1].mixing("metropolis")
     joined = (np.asarray(over.matrix()) > 0) & ~np.eye(over.nodes, dtype=bool)
@@ -102,8 +108,8 @@ def told() -> xr.Dataset:
     def against(noise: fl.link.Noise, victim: int) -> list[list[float]]:
         neighbor = int(np.flatnonzero(joined[victim])[0])
         all_edges = overheard(noise, over, victim, eavesdropper=True)
-        one = overheard(noise, over, victim, neighbor)
-        return [[who.epsilon, who.uninformed] for who in (all_edges, one)]
+        single_edge = overheard(noise, over, victim, neighbor)
+        return [[ledger.epsilon, ledger.uninformed] for ledger in (all_edges, single_edge)]
 
     values = [[against(n, k) for k in range(OTHERS.value)] for n in SCHEMES.values()]
     axes = ("scheme", "peer", "attacker", "knows")
@@ -118,16 +124,16 @@ def told() -> xr.Dataset:
 
 
 def information(seeds: int) -> xr.Dataset:
-    """Between Gaussian models of variance one and what is heard of them, by its correlation."""
+    """The mutual information of Gaussian models of variance one with their noisy messages."""
     result = np.zeros((seeds, len(RATIOS.value)))
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         model = rng.normal(size=PAIRS.value)
-        for place, variance in enumerate(RATIOS.value):
+        for index, variance in enumerate(RATIOS.value):
             noise = PerMessage(variance, law="gaussian")
             drawn = noise.draw(fl.random_key(seed), (PAIRS.value, 1), float_dtype())
-            heard = model + np.asarray(drawn)[:, 0]
-            result[seed, place] = -np.log(1 - np.corrcoef(model, heard)[0, 1] ** 2) / 2
+            received = model + np.asarray(drawn)[:, 0]
+            result[seed, index] = -np.log(1 - np.corrcoef(model, received)[0, 1] ** 2) / 2
     return xr.Dataset(
         {"nats": (("seed", "variance"), result, {"long_name": "mutual information [nats]"})},
         {"variance": list(RATIOS.value)},
@@ -136,9 +142,9 @@ def information(seeds: int) -> xr.Dataset:
 
 def study(effort: Effort) -> Studies:
     return {
-        "law": law(effort.seeds),
+        "law": number_distribution(effort.seeds),
         "agreed": agreed(),
-        "told": told(),
+        "told": relative_epsilon(),
         "information": information(effort.seeds),
     }
 
@@ -159,9 +165,9 @@ def plot(studies: Studies) -> Picture:
     axes[0].plot(expected, studies["law"]["quantile"], **plotting.LOOKS[0] | net.DOTS)
     picture.predicted_curve(axes[0], expected, expected, "Laplace's law")
     axes[0].set(xlabel="quantiles of Laplace's law", ylabel="quantiles of ln(v/v')")
-    for place, name in enumerate(NETWORKS.value):
+    for index, name in enumerate(NETWORKS.value):
         part = studies["agreed"].sel(network=name)
-        look = plotting.LOOKS[place] | net.DOTS
+        look = plotting.LOOKS[index] | net.DOTS
         axes[1].plot(part["most"], part["exchanged"], label=name, **look)
     ends = np.asarray([1, float(studies["agreed"]["most"].max())])
     picture.predicted_curve(axes[1], ends, ends, "bound")
@@ -177,13 +183,13 @@ def plot(studies: Studies) -> Picture:
 
 
 def draw_told(ax: Axes, data: xr.Dataset) -> None:
-    """A mark a peer; those against whom nothing is hidden at the top."""
+    """A mark for each peer; infinite epsilons are at the top."""
     top = 10.0
-    for place, scheme in enumerate(data["scheme"].values):
+    for index, scheme in enumerate(data["scheme"].values):
         look = net.LOOKS[scheme] | net.DOTS
         for side, attacker in enumerate(data["attacker"].values):
             share = data["share"].sel(scheme=scheme, attacker=attacker, knows=REST).values
-            at = side + 0.2 * (place - 1) + np.linspace(-0.06, 0.06, len(share))
+            at = side + 0.2 * (index - 1) + np.linspace(-0.06, 0.06, len(share))
             label = scheme if not side else "_"
             ax.plot(at, np.where(np.isfinite(share), share, top), label=label, **look)
     ax.axhline(1, color="#999999", linewidth=0.8)
@@ -218,7 +224,7 @@ def cost(studies: Studies) -> dict[str, Estimate]:
 
 
 def finite(scheme: str, knows: str = REST) -> Measure:
-    """Of how many peers a finite epsilon, of (4.34) or less, holds, per cent."""
+    """The percentage of peers with a finite epsilon of at most (4.34)."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         share = studies["told"]["share"].sel(scheme=scheme, knows=knows)

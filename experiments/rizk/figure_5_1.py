@@ -17,9 +17,9 @@ from experiments.rizk import chapter5 as ch5
 from experiments.rizk import network as net
 from fljax import plotting, statistics
 from fljax.algorithms import ATC, Algorithm, FedAvg
-from fljax.batches import Uniform
 from fljax.link import Independent
-from fljax.participation import Bernoulli
+from fljax.participation.patterns import Bernoulli
+from fljax.problems.batches import Uniform
 from fljax.theory import multiagent as theory
 
 STEP = Setting("step size mu", 0.02, "a time constant of 25 rounds or so, all taking part")
@@ -77,14 +77,14 @@ def with_losses(key: Array, loss: Array | float, unlike: Array | float) -> fl.Si
 
 @net.drawn_once
 def often() -> Array:
-    """How often each takes part where that is unequal."""
-    place = jnp.argsort(jnp.argsort(theory.local_minimizers(ch5.world(1.0))[:, 0]))
+    """The participation probabilities of agents if they are unequal."""
+    rank = jnp.argsort(jnp.argsort(theory.local_minimizers(ch5.world(1.0))[:, 0]))
     least, most = UNEQUAL.value
-    return jnp.linspace(least, most, ch5.AGENTS.value)[place]
+    return jnp.linspace(least, most, ch5.AGENTS.value)[rank]
 
 
 def unequal(key: Array, algorithm: str, step_size: Array | float) -> fl.Simulation:
-    """Agents that are unlike, of whom some take part more often."""
+    """Dissimilar agents with unequal participation."""
     return scenario(key, algorithm, ch5.UNLIKE.value["unlike"], step_size, often())
 
 
@@ -109,7 +109,8 @@ NAMES = {
 
 
 def study(effort: Effort) -> Studies:
-    unlike, methods = list(ch5.UNLIKE.value.values()), list(METHODS)
+    unlike = list(ch5.UNLIKE.value.values())
+    methods = list(METHODS)
     axes = {
         "probability": {"algorithm": methods, "unlike": unlike, "probability": PROBABILITIES.value},
         "step_size": {"algorithm": methods, "unlike": unlike, "step_size": STEPS.value},
@@ -117,16 +118,17 @@ def study(effort: Effort) -> Studies:
         "unequal": {"algorithm": methods, "step_size": STEPS.value},
     }
     builds = {"loss": with_losses, "unequal": unequal}
-    asked = {"rounds": ROUNDS.value, "seeds": effort.seeds, "record_every": 20}
+    settings = {"rounds": ROUNDS.value, "seeds": effort.seeds, "record_every": 20}
     studies: dict[str, xr.Dataset] = {}
     for name, grid in axes.items():
-        build, (last, values) = builds.get(name, scenario), list(grid.items())[-1]
+        build = builds.get(name, scenario)
+        (last, values) = list(grid.items())[-1]
         grid = grid | {last: effort.thin(values)}
-        studies[name] = net.late(effort.sweep(name, build, grid=grid, **asked))
+        studies[name] = net.late(effort.sweep(name, build, grid=grid, **settings))
         studies[f"{name}-theory"] = ch5.predicted(build, grid)
-    one = {"algorithm": [ch5.ATC], "unlike": [0.0], "probability": CURVES.value}
-    studies["curves"] = effort.sweep("curves", scenario, grid=one, **asked | SHORT)
-    studies["curves-theory"] = ch5.predicted(scenario, one, ch5.on_the_way(SHORT["rounds"]))
+    curve_axes = {"algorithm": [ch5.ATC], "unlike": [0.0], "probability": CURVES.value}
+    studies["curves"] = effort.sweep("curves", scenario, grid=curve_axes, **settings | SHORT)
+    studies["curves-theory"] = ch5.predicted(scenario, curve_axes, ch5.on_the_way(SHORT["rounds"]))
     return {name: ch5.labeled(data) for name, data in studies.items()}
 
 
@@ -134,29 +136,30 @@ def study(effort: Effort) -> Studies:
 
 
 def rarely(studies: Studies) -> dict[str, Estimate]:
-    """Of alike agents that are there rarely, above what everybody's deviation and the first order
-    say, by theory. A peer's step and the square of it are as rare as each other; a server's noise
-    is that of a mean over those who are there, if anybody is.
+    """The theoretical deviation of identical agents that are rarely present, above its first-order
+    value. A peer's step and its square are equally rare; a server's noise is that of a mean over
+    the present agents, if any.
     """
-    level, agents = studies["probability-theory"][ch5.METRIC].sel(unlike="alike"), ch5.AGENTS.value
+    level = studies["probability-theory"][ch5.METRIC].sel(unlike="alike")
+    agents = ch5.AGENTS.value
     probability = min(PROBABILITIES.value)
-    here = np.arange(1, agents + 1)
-    chance = stats.binom.pmf(here, agents, probability)
-    expected = {ch5.ATC: 1.0, ch5.FEDAVG: agents * (chance @ (1 / here)) / chance.sum()}
-    apart = level.sel(probability=probability) / level.sel(probability=1.0)
+    present = np.arange(1, agents + 1)
+    chance = stats.binom.pmf(present, agents, probability)
+    expected = {ch5.ATC: 1.0, ch5.FEDAVG: agents * (chance @ (1 / present)) / chance.sum()}
+    ratio = level.sel(probability=probability) / level.sel(probability=1.0)
     return {
-        name: Estimate.exact(float(statistics.decibels(float(apart.sel(algorithm=name)) / factor)))
+        name: Estimate.exact(float(statistics.decibels(float(ratio.sel(algorithm=name)) / factor)))
         for name, factor in expected.items()
     }
 
 
 def power(name: str) -> Measure:
-    """Of the step size with which an algorithm's deviation falls, from the two smallest steps."""
+    """The power of the step size with which a deviation falls, from the two smallest steps."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         level = studies["unequal-theory"][ch5.METRIC].sel(algorithm=name)[:2]
-        slope = np.diff(np.log(level.values)) / np.diff(np.log(level["step_size"].values))
-        return {name: Estimate.exact(slope.item(), "")}
+        exponents = np.diff(np.log(level.values)) / np.diff(np.log(level["step_size"].values))
+        return {name: Estimate.exact(exponents.item(), "")}
 
     return measure
 
@@ -170,9 +173,9 @@ def plot(studies: Studies) -> Picture:
     curves = studies["curves"].squeeze(["algorithm", "unlike"], drop=True)
     plotting.learning_curves(curves, ch5.METRIC, "probability", axes[0])
     picture.fade(axes[0])
-    for place, probability in enumerate(CURVES.value):
+    for index, probability in enumerate(CURVES.value):
         line = studies["curves-theory"][ch5.METRIC].sel(probability=probability).values.ravel()
-        text = "_" if place else "theory"
+        text = "_" if index else "theory"
         rounds = studies["curves-theory"]["round"].values
         picture.predicted_curve(axes[0], rounds, statistics.decibels(line), text)
     for ax, (name, axis) in zip(axes[1:], AXES.items(), strict=True):

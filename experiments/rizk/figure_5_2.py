@@ -17,7 +17,7 @@ from experiments.rizk import chapter5 as ch5
 from experiments.rizk import network as net
 from fljax import plotting, statistics
 from fljax.algorithms import FedAvg
-from fljax.batches import Uniform
+from fljax.problems.batches import Uniform
 from fljax.theory import multiagent as theory
 
 LOCAL_STEPS = Setting("local steps E", (1, 2, 4, 8, 16, 32, 64), "of all agents alike")
@@ -33,9 +33,12 @@ EVALUATIONS = Setting(
 RUNS = Setting("runs", 1500, "iterations, the last half at rest; 20 seeds, points of (a) to (c)")
 SEEDS = 20
 
-ORIGINAL, NORMALIZED, DRAWN = "original", "normalized", "original, half drawn"
+ORIGINAL = "original"
+NORMALIZED = "normalized"
+DRAWN = "original, half drawn"
 FORMS = (ORIGINAL, NORMALIZED, DRAWN)
-FIRST, BIAS = "first_order", "bias"
+FIRST = "first_order"
+BIAS = "bias"
 
 
 def scenario(
@@ -45,7 +48,7 @@ def scenario(
     unlike: Array | float,
     step_size: Array | float = STEP.value,
 ) -> fl.Simulation:
-    """Federated averaging of so many local steps on single samples."""
+    """Federated averaging with local steps on single samples."""
     algorithm = FedAvg(
         step_size,
         HALF.value if form == DRAWN else None,
@@ -57,8 +60,9 @@ def scenario(
 
 
 def levels(simulation: fl.Simulation) -> dict[str, Array]:
-    """Of the steady state: exact, what of it is bias, and to first order in the step size."""
-    problem, algorithm = simulation.problem, simulation.algorithm
+    """The steady state: exact, its bias, and to first order in the step size."""
+    problem = simulation.fixed_problem
+    algorithm = simulation.algorithm
     assert isinstance(algorithm, FedAvg)
     state = theory.steady_state(simulation)
     scale = 1 if algorithm.normalized else cast(Any, algorithm.local_steps)
@@ -73,12 +77,13 @@ def levels(simulation: fl.Simulation) -> dict[str, Array]:
 
 
 def study(effort: Effort) -> Studies:
-    steps, unlike = effort.thin(LOCAL_STEPS.value), list(ch5.UNLIKE.value.values())
+    steps = effort.thin(LOCAL_STEPS.value)
+    unlike = list(ch5.UNLIKE.value.values())
     grid = {"form": list(FORMS), "local_steps": steps, "unlike": unlike}
     exact = ch5.predicted(scenario, grid | {"step_size": effort.thin(STEPS.value)}, levels)
-    way = {"form": [ORIGINAL], "local_steps": steps, "unlike": unlike}
+    axes = {"form": [ORIGINAL], "local_steps": steps, "unlike": unlike}
     longest = max(*ROUNDS.value, *EVALUATIONS.value)
-    curves = ch5.predicted(scenario, way, ch5.on_the_way(longest)).squeeze("form", drop=True)
+    curves = ch5.predicted(scenario, axes, ch5.on_the_way(longest)).squeeze("form", drop=True)
     level = curves[ch5.METRIC]
     spent = [
         level.sel(local_steps=n, round=[most // n for most in EVALUATIONS.value]).values
@@ -114,9 +119,9 @@ def steps_do(form: str) -> Measure:
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = studies["exact"][ch5.METRIC].sel(form=form).isel(step_size=0)
         many = max(data["local_steps"].values)
-        apart = statistics.decibels(data.sel(local_steps=many) / data.sel(local_steps=1))
+        gap = statistics.decibels(data.sel(local_steps=many) / data.sel(local_steps=1))
         return {
-            f"{form}, {unlike}, {many} above 1": Estimate.exact(float(apart.sel(unlike=unlike)))
+            f"{form}, {unlike}, {many} above 1": Estimate.exact(float(gap.sel(unlike=unlike)))
             for unlike in data["unlike"].values
         }
 
@@ -130,13 +135,13 @@ def order(studies: Studies) -> dict[str, Estimate]:
     at = np.log(data["step_size"].values)
     slopes = np.polyfit(at, np.log(rest.values).T, 1)[0]
     return {
-        f"{name}, {int(data['local_steps'])} local steps": Estimate.exact(float(slope), "")
-        for name, slope in zip(data["unlike"].values, slopes, strict=True)
+        f"{name}, {int(data['local_steps'])} local steps": Estimate.exact(float(exponent), "")
+        for name, exponent in zip(data["unlike"].values, slopes, strict=True)
     }
 
 
 def best(budget: str) -> Measure:
-    """The number of local steps with the least deviation, by how much may be spent."""
+    """The number of local steps with the least deviation, by budget."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         level = studies[budget][ch5.METRIC]
@@ -161,7 +166,7 @@ def falls_late(studies: Studies) -> str:
 
 
 def shares(studies: Studies) -> str:
-    """What of the deviation is bias at the largest step."""
+    """The share of bias in the deviation at the largest step."""
     data = studies["exact"].sel(form=ORIGINAL, unlike="unlike").isel(step_size=-1)
     share = 100 * data[BIAS] / data[ch5.METRIC]
     return "; ".join(
@@ -174,9 +179,9 @@ def shares(studies: Studies) -> str:
 
 
 def _lines(ax: Axes, data: xr.DataArray, axis: str, text: str = "", **given: Any) -> None:
-    """A color for each way of agents to be apart."""
-    for place, name in enumerate(data["unlike"].values):
-        look = {key: plotting.LOOKS[place][key] for key in ("color", "linestyle")} | given
+    """Curves with a color for each kind of dissimilarity."""
+    for index, name in enumerate(data["unlike"].values):
+        look = {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")} | given
         level = statistics.decibels(data.sel(unlike=name).values)
         ax.plot(data[axis], level, label=f"{name}{text}", **look)
 
@@ -189,12 +194,12 @@ def plot(studies: Studies) -> Picture:
     for ax, form in zip(axes, FORMS, strict=False):
         data = exact.sel(form=form)
         _lines(ax, data[ch5.METRIC], "local_steps")
-        for place, name in enumerate(data["unlike"].values):
+        for index, name in enumerate(data["unlike"].values):
             first = statistics.decibels(data[FIRST].sel(unlike=name).values)
-            text = "_" if place else "first order"
+            text = "_" if index else "first order"
             picture.predicted_curve(ax, data["local_steps"].values, first, text)
             mean = studies["runs"][ch5.METRIC].sel(form=form, unlike=name).mean("seed")
-            look = {key: plotting.LOOKS[place][key] for key in ("color", "marker")}
+            look = {key: plotting.LOOKS[index][key] for key in ("color", "marker")}
             at = studies["runs"]["local_steps"]
             ax.plot(at, statistics.decibels(mean.values), linestyle="none", **look)
     rest = studies["exact"].sel(form=ORIGINAL).isel(local_steps=-1)

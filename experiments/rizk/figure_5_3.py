@@ -1,4 +1,4 @@
-"""Rizk 2023, section 5.2: which neighbors are heard in a decentralized network."""
+"""Rizk 2023, section 5.2: sampling of neighbors in a decentralized network."""
 
 import numpy as np
 import xarray as xr
@@ -24,9 +24,9 @@ from experiments.rizk import chapter5 as ch5
 from experiments.rizk import data
 from experiments.rizk import network as net
 from fljax import plotting, statistics
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import ATC, Algorithm, SampledDiffusion
-from fljax.batches import Uniform
+from fljax.problems.batches import Uniform
 from fljax.theory import multiagent as theory
 
 PEERS = Setting("peers P", 12, "few, of whom the exact recursion takes seconds")
@@ -49,8 +49,11 @@ TARGET = Setting(
     "error of the messages needed", 2.0, "times where uniform draws rest: all come there"
 )
 
-ALL, UNIFORM, HEARD, BEST = "all heard", "uniform", "importance, as heard", "importance, best"
-#: Whose moments are known: by importance as heard, probabilities follow from the run.
+ALL = "all heard"
+UNIFORM = "uniform"
+HEARD = "importance, as heard"
+BEST = "importance, best"
+#: Methods with known moments; importance "as heard" has probabilities that depend on the run.
 EXACT = [ALL, UNIFORM, BEST]
 
 
@@ -60,7 +63,7 @@ def graph() -> fl.graphs.Graph:
 
 
 def problem(spread: Array | float) -> fl.problems.Problem:
-    """The same data but for how unlike agents' noise is."""
+    """The same data with a given dissimilarity of agents' noise."""
     return data.regression(
         fl.random_key(4),
         PEERS.value,
@@ -76,30 +79,33 @@ def problem(spread: Array | float) -> fl.problems.Problem:
 
 def strategies(spread: float, count: int) -> dict[str, Algorithm]:
     """By method, of known data: the best probabilities follow from these."""
-    given = {"step_size": STEP.value, "batches": Uniform(1)}
-    uniform = SampledDiffusion(neighbors_per_round=count, **given)
+    settings = {"step_size": STEP.value, "batches": Uniform(1)}
+    uniform = SampledDiffusion(neighbors_per_round=count, **settings)
     base = fl.Simulation(problem(spread), uniform, graph())
     return {
-        ALL: ATC(**given),
+        ALL: ATC(**settings),
         UNIFORM: uniform,
         HEARD: SampledDiffusion(
-            neighbors_per_round=count, rule="importance", floor=FLOOR.value, **given
+            neighbors_per_round=count, rule="importance", floor=FLOOR.value, **settings
         ),
         BEST: replace(uniform, probability=theory.neighbor_importance(base)),
     }
 
 
 def scenario(key: Array, algorithm: Algorithm, spread: Array | float) -> fl.Simulation:
-    """Peers that hear some of their neighbors."""
+    """Peers that sample their neighbors."""
     return fl.Simulation(problem(spread), algorithm, graph(), metrics=[ch5.METRIC])
 
 
 def study(effort: Effort) -> Studies:
-    spreads, counts = effort.thin(SPREADS.value, 2), effort.thin(COUNTS.value, 2)
+    spreads = effort.thin(SPREADS.value, 2)
+    counts = effort.thin(COUNTS.value, 2)
     most = SPREADS.value[-1]
     points = {("spread", spread): (spread, counts[0]) for spread in spreads}
     points |= {("count", count): (most, count) for count in counts[1:]}
-    runs, levels, studies = {}, {}, {}
+    runs = {}
+    levels = {}
+    studies = {}
     for (axis, value), (spread, count) in points.items():
         methods = strategies(spread, count)
         result = effort.sweep(
@@ -160,8 +166,9 @@ def agreement(studies: Studies) -> dict[str, Estimate]:
 
 
 def needed(studies: Studies) -> dict[str, Estimate]:
-    """How many messages hearing all takes to a target, over what draws take."""
-    data, steady = studies["curves"], studies["spread"].isel(spread=-1)
+    """The messages to a target with all neighbors, over those with sampled neighbors."""
+    data = studies["curves"]
+    steady = studies["spread"].isel(spread=-1)
     target = TARGET.value * float(steady[ch5.METRIC].sel(algorithm=UNIFORM).mean("seed"))
 
     def until(name: str) -> np.ndarray:
@@ -179,15 +186,16 @@ def needed(studies: Studies) -> dict[str, Estimate]:
 
 
 def _levels(ax: Axes, studies: Studies, axis: str) -> None:
-    """Steady states, and what theory has for them."""
-    data, level = studies[axis], studies[f"{axis}-theory"][ch5.METRIC]
-    for place, name in enumerate(data["algorithm"].values):
-        look = plotting.LOOKS[place]
+    """Steady states, measured and theoretical."""
+    data = studies[axis]
+    level = studies[f"{axis}-theory"][ch5.METRIC]
+    for index, name in enumerate(data["algorithm"].values):
+        look = plotting.LOOKS[index]
         mean = statistics.decibels(data[ch5.METRIC].sel(algorithm=name).mean("seed").values)
         ax.plot(data[axis], mean, label=name, **look)
         if name in EXACT:
             exact = statistics.decibels(level.sel(algorithm=name).values)
-            picture.predicted_curve(ax, level[axis].values, exact, "theory" if not place else "_")
+            picture.predicted_curve(ax, level[axis].values, exact, "theory" if not index else "_")
     ax.set(ylabel="MSD [dB]")
 
 

@@ -68,16 +68,15 @@ ASSUMED = Setting(
     "noise may take it further, and clipping there would make it a guarantee",
 )
 
-NONE, INDEPENDENT, HOMOMORPHIC, LOCAL, SUMS = (
-    "no noise",
-    "independent",
-    "homomorphic",
-    "local homomorphic",
-    "secure sums, central noise",
-)
+NONE = "no noise"
+INDEPENDENT = "independent"
+HOMOMORPHIC = "homomorphic"
+LOCAL = "local homomorphic"
+SUMS = "secure sums, central noise"
 SCHEMES = (NONE, INDEPENDENT, HOMOMORPHIC, LOCAL, SUMS)
 NOISY = (INDEPENDENT, HOMOMORPHIC, SUMS)
-INDIVIDUAL, CENTROID = "individual", "centroid"
+INDIVIDUAL = "individual"
+CENTROID = "centroid"
 
 
 @net.drawn_once
@@ -123,10 +122,11 @@ def scenario(
 @functools.cache
 def gradient_bound() -> float:
     """The longest gradient of a sample at the start and at the optimum."""
-    given, dim = problem(), ch5.DIM.value
-    ends = jnp.stack([jnp.zeros(dim), fl.problems.optimum(given)])
+    regression = problem()
+    dim = ch5.DIM.value
+    ends = jnp.stack([jnp.zeros(dim), fl.problems.optimum(regression)])
     return max(
-        float(jnp.max(given.sample_gradient_norm(jnp.broadcast_to(w, (AGENTS.value, dim)))))
+        float(jnp.max(regression.sample_gradient_norm(jnp.broadcast_to(w, (AGENTS.value, dim)))))
         for w in ends
     )
 
@@ -134,22 +134,22 @@ def gradient_bound() -> float:
 def moved(scheme: str, rounds: int) -> np.ndarray:
     r"""How far a victim's messages move by round, over :math:`2\mu C/N`.
 
-    Noise hides them, and those who hear them go on from what they heard; of the victim's own model
-    a share remains that nobody heard move, which its later messages have in them: its own weight
-    under independent draws, all of it where it takes its draw off itself, nothing where it starts
-    anew from what a server published. A gradient step of a convex loss brings no two models apart.
+    Receivers continue from the noisy message. A share of the victim's own, noiseless move remains
+    in its later messages: its self-weight under independent draws, all of it if it subtracts its
+    own draw, nothing if it restarts from a server's model. A gradient step on a convex loss does
+    not move two models apart.
     """
-    own = float(np.max(np.asarray(graph().mixing().self_weight)))
-    share = {INDEPENDENT: own, HOMOMORPHIC: 1.0, SUMS: 0.0}[scheme]
+    self_weight = float(np.max(np.asarray(graph().mixing().self_weight)))
+    share = {INDEPENDENT: self_weight, HOMOMORPHIC: 1.0, SUMS: 0.0}[scheme]
     return np.cumsum(share ** np.arange(rounds))
 
 
 def deviations(scheme: str) -> float:
-    """Of one message under noise of unit variance, that moves by one: exactly, by the audit."""
+    """The exact ``mu`` of one message that moves by one, under noise of unit variance."""
     if scheme == SUMS:
-        given = {"upload_noise": UploadNoise(1.0, law="gaussian"), "dim": 1}
-        masks = SecureAggregation(range=1.0)  # hides perfectly, whatever its range
-        return audit.overheard_upload(AGENTS.value, 0, masks=masks, **given).mu
+        settings = {"upload_noise": UploadNoise(1.0, law="gaussian"), "dim": 1}
+        masks = SecureAggregation(range=1.0)  # hides perfectly with any range
+        return audit.overheard_upload(AGENTS.value, 0, masks=masks, **settings).mu
     noise = NOISES[scheme](1.0, law="gaussian")
     return audit.overheard(noise, graph().mixing(), 0, eavesdropper=True).mu
 
@@ -169,8 +169,8 @@ def epsilon(scheme: str, step_size: float, rounds: int, variance: float) -> floa
 def bits(scheme: str) -> tuple[float, float]:
     """A round's bits of an agent: of messages, as a run counts them, and to agree on masks."""
     plain = INDEPENDENT if scheme in (NONE, LOCAL) else scheme
-    one = fl.run(scenario(fl.random_key(0), plain, 0.1, 1.0), rounds=1).isel(round=-1)
-    sent = float(one["bits_up"] + one["bits_down"]) / AGENTS.value
+    single_round = fl.run(scenario(fl.random_key(0), plain, 0.1, 1.0), rounds=1).isel(round=-1)
+    sent = float(single_round["bits_up"] + single_round["bits_down"]) / AGENTS.value
     word = WORD * ch5.DIM.value
     if scheme == SUMS:
         return sent, word * (AGENTS.value - 1)
@@ -188,7 +188,7 @@ def agreements() -> np.ndarray:
 
 
 class Front(NamedTuple):
-    """Of a scheme and an error, by the number of rounds: the least epsilon, and where."""
+    """The least epsilon of a scheme and an error by the number of rounds, and its parameters."""
 
     epsilon: np.ndarray  # [T]
     step: np.ndarray  # [T]
@@ -196,31 +196,33 @@ class Front(NamedTuple):
 
 
 def front(scheme: str, error: str) -> Front:
-    """Deviations are affine in the variance, so the noise that the target leaves room for is what
-    is left of it over what a unit costs.
+    """The front of a scheme.
+
+    Deviations are affine in the variance, so the largest variance that meets the target is the
+    margin without noise divided by the cost of unit variance.
     """
 
     @jax.jit
     def curve(step: Array, variance: Array) -> Array:
-        way = theory.learning_curve(
+        learning = theory.learning_curve(
             scenario(fl.random_key(0), scheme, step, variance), ROUNDS.value
         )
-        return getattr(way, error)
+        return getattr(learning, error)
 
     best = Front(*(np.full(ROUNDS.value, math.inf) for _ in Front._fields))
     for step in STEPS.value:
         silent, noisy = (np.asarray(curve(jnp.asarray(step), jnp.asarray(v))) for v in (0.0, 1.0))
-        room = (TARGET.value - silent) / (noisy - silent)
-        for n in np.flatnonzero(room > 0):
-            spent = epsilon(scheme, step, int(n) + 1, room[n])
+        allowed = (TARGET.value - silent) / (noisy - silent)
+        for n in np.flatnonzero(allowed > 0):
+            spent = epsilon(scheme, step, int(n) + 1, allowed[n])
             if spent < best.epsilon[n]:
-                best.epsilon[n], best.step[n], best.variance[n] = spent, step, room[n]
+                best.epsilon[n], best.step[n], best.variance[n] = spent, step, allowed[n]
     return best
 
 
 def one_round(scheme: str, step_size: float, variance: float) -> tuple[float, float]:
     """Epsilon of one message against attackers who know all other messages, and who know none."""
-    given = {
+    settings = {
         "change": 2 * step_size * gradient_bound() / SAMPLES.value,
         "delta": DELTA.value,
         "dim": ch5.DIM.value,
@@ -228,20 +230,21 @@ def one_round(scheme: str, step_size: float, variance: float) -> tuple[float, fl
     if scheme == SUMS:
         masks = SecureAggregation(range=1.0)
         noise = UploadNoise(variance, law="gaussian")
-        heard = audit.overheard_upload(AGENTS.value, 0, upload_noise=noise, masks=masks, **given)
+        leak = audit.overheard_upload(AGENTS.value, 0, upload_noise=noise, masks=masks, **settings)
     else:
         kind = {LOCAL: LocalGraphHomomorphic, NONE: None, **NOISES}[scheme]
         noise = None if kind is None else kind(variance, law="gaussian")
         over = graph().mixing()
-        heard = audit.overheard(noise, over, 0, eavesdropper=True, **given)
-    return heard.epsilon, heard.uninformed
+        leak = audit.overheard(noise, over, 0, eavesdropper=True, **settings)
+    return leak.epsilon, leak.uninformed
 
 
 def study(effort: Effort) -> Studies:
     fronts = {(s, e): front(s, e) for s in NOISY for e in (INDIVIDUAL, CENTROID)}
     silent = front_without_noise()
     last = SHOWN.value - 1
-    levels, rounds = [], np.arange(1, ROUNDS.value + 1)
+    levels = []
+    rounds = np.arange(1, ROUNDS.value + 1)
     for scheme in NOISY:
         best = fronts[scheme, INDIVIDUAL]
         point = {"step_size": [best.step[last]], "variance": [best.variance[last]]}
@@ -293,8 +296,8 @@ def front_without_noise() -> int:
     """The first round in which the target is reached without noise, at the best step."""
     axes = {"scheme": [NONE], "step_size": STEPS.value, "variance": [0.0]}
     level = ch5.predicted(scenario, axes, ch5.on_the_way(ROUNDS.value))[ch5.METRIC]
-    reached = (level <= TARGET.value).any(["scheme", "step_size", "variance"])
-    return int(level["round"].values[np.argmax(reached.values)])
+    at_target = (level <= TARGET.value).any(["scheme", "step_size", "variance"])
+    return int(level["round"].values[np.argmax(at_target.values)])
 
 
 def agreement_bounds() -> np.ndarray:
@@ -308,24 +311,24 @@ def agreement_bounds() -> np.ndarray:
 
 
 def least(studies: Studies, scheme: str, error: str, within: float) -> float:
-    """The least epsilon of a scheme within so many bits of an agent."""
+    """The least epsilon of a scheme within a number of bits of an agent."""
     sent = studies["bits"].sel(scheme=scheme)
-    each = float(sent["plain"] + sent["masks"])
+    round_bits = float(sent["plain"] + sent["masks"])
     fronts = studies["fronts"]["epsilon"].sel(scheme=scheme, error=error)
-    return float(fronts.values[: int(within // each)].min(initial=math.inf))
+    return float(fronts.values[: int(within // round_bits)].min(initial=math.inf))
 
 
 def over(above: str, under: str, error: str) -> Measure:
-    """Epsilon of one scheme over another's, at the bits of so many rounds of the first."""
+    """Epsilon of one scheme over another's, at the bits of some numbers of the first's rounds."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         sent = studies["bits"].sel(scheme=above)
-        each = float(sent["plain"] + sent["masks"])
+        round_bits = float(sent["plain"] + sent["masks"])
         result = {}
         for rounds in (SHOWN.value // 2, SHOWN.value, ROUNDS.value):
-            one, other = (least(studies, s, error, rounds * each) for s in (above, under))
-            case = f"{error}, {above} over {under}, {rounds * each / 1e3:.3g} kbit"
-            result[case] = Estimate.exact(one / other, "times")
+            first, second = (least(studies, s, error, rounds * round_bits) for s in (above, under))
+            case = f"{error}, {above} over {under}, {rounds * round_bits / 1e3:.3g} kbit"
+            result[case] = Estimate.exact(first / second, "times")
         return result
 
     return measure
@@ -357,7 +360,7 @@ def price(studies: Studies) -> str:
     )
 
 
-def reached(studies: Studies) -> dict[str, Estimate]:
+def mask_messages(studies: Studies) -> dict[str, Estimate]:
     """Messages that agree on masks, of the source's bound, per cent."""
     data = studies["bits"]
     share = 100 * float((data["agreements"] / data["agreements_bound"]).max())
@@ -374,22 +377,23 @@ def plot(studies: Studies) -> Picture:
     sent = studies["bits"]
     for ax, error in zip(axes, (INDIVIDUAL, CENTROID), strict=False):
         for scheme in NOISY:
-            data, look = studies["fronts"].sel(scheme=scheme, error=error), _look(scheme)
-            each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
-            spent = data["round"].values * each / 1e3
+            data = studies["fronts"].sel(scheme=scheme, error=error)
+            look = _look(scheme)
+            round_bits = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
+            spent = data["round"].values * round_bits / 1e3
             best = np.minimum.accumulate(data["epsilon"].values)
             ax.plot(spent, np.where(best < INFINITE, best, np.nan), label=scheme, **look)
         for scheme in (NONE, LOCAL):
-            each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
+            round_bits = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
             text = f"{scheme}: ε = ∞"
-            ax.axvline(float(sent["rounds"]) * each / 1e3, label=text, **_look(scheme))
+            ax.axvline(float(sent["rounds"]) * round_bits / 1e3, label=text, **_look(scheme))
         ax.set(xscale="log", yscale="log", xlabel="kbit of an agent", ylabel="ε of all rounds")
         ax.yaxis.set(major_formatter="{x:g}", minor_formatter=NullFormatter())
     axes[1].set_ylim(0.5, 10)
     for scheme in NOISY:
         data = studies["fronts"].sel(scheme=scheme, error=INDIVIDUAL, round=SHOWN.value)
-        each = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
-        at = SHOWN.value * each / 1e3
+        round_bits = float((sent["plain"] + sent["masks"]).sel(scheme=scheme))
+        at = SHOWN.value * round_bits / 1e3
         axes[0].plot(at, float(data["epsilon"]), "x", color=_look(scheme)["color"])
     _once(axes[2], sent)
     return picture.finish(
@@ -403,10 +407,11 @@ def _look(scheme: str) -> dict[str, Any]:
 
 
 def _once(ax: Axes, sent: xr.Dataset) -> None:
-    """Of one message: against who knows the others, and who knows none."""
+    """Epsilon of one message against attackers who know all others, and who know none."""
     values = [v for name in ("informed", "uninformed") for v in sent[name].values]
     finite = [v for v in values if 0 < v < INFINITE]
-    bottom, top = min(finite) / 10, 10 * max(finite)
+    bottom = min(finite) / 10
+    top = 10 * max(finite)
     for number, scheme in enumerate(SCHEMES):
         look = {"color": _look(scheme)["color"], "markersize": 5}
         for name, face in (("informed", None), ("uninformed", "white")):
@@ -464,7 +469,7 @@ FIGURE = Figure(
             "agreements-within-the-bound",
             "the communication of an agent increases by at most |N_1| + sum |N_k| / 2",
             "section 4.3.4",
-            reached,
+            mask_messages,
             (0, 100),
             "messages to agree on masks, per cent of the bound",
         ),

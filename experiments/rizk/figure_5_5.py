@@ -1,4 +1,4 @@
-"""Rizk 2023, section 5.2: what personalization costs and gains under privacy."""
+"""Rizk 2023, section 5.2: costs and gains of personalization under privacy."""
 
 import math
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ from experiments.figure import (
 )
 from experiments.measures import samples
 from fljax import plotting, statistics
-from fljax._generator import normal
-from fljax._module import float_dtype
-from fljax._numerics import HIGHEST
+from fljax._core.module import float_dtype
+from fljax._core.numerics import HIGHEST
+from fljax._core.prng import normal
 from fljax.algorithms import Algorithm, Ditto, FedAvg, FineTunedFedAvg, LocalOnly
 from fljax.link import UploadNoise
 from fljax.privacy import accounting
@@ -57,7 +57,9 @@ TUNING = Setting("tuning steps of FedAvg-FT", 5, "from the server's model, on al
 STRENGTH = Setting("regularizer of an agent", 0.001, "as in chapter 2")
 DELTA = Setting("delta", 1e-5, "of all epsilons")
 
-LOCAL, GLOBAL, TUNED = "local only", "one global model", "FedAvg-FT"
+LOCAL = "local only"
+GLOBAL = "one global model"
+TUNED = "FedAvg-FT"
 DITTO = {f"Ditto, {value:g}": value for value in ATTRACTION.value}
 PERSONAL = (TUNED, *DITTO)
 METRIC = "test_error"
@@ -74,11 +76,13 @@ def methods() -> Mapping[str, Algorithm]:
 
 
 def problem(key: Array, unlike: Array | float) -> Problem:
-    """Least squares of a model of each agent's own, gradients clipped."""
-    common, own, rows, held_out, errors = jax.random.split(key, 5)
-    dtype, agents, dim = float_dtype(), AGENTS.value, DIM.value
+    """Least squares with a model for each agent and clipped gradients."""
+    common, agent_key, rows, held_out, errors = jax.random.split(key, 5)
+    dtype = float_dtype()
+    agents = AGENTS.value
+    dim = DIM.value
     models = normal(common, (1, dim), dtype) + jnp.asarray(unlike, dtype) * normal(
-        own, (agents, dim), dtype
+        agent_key, (agents, dim), dtype
     )
     features = normal(rows, (agents, SAMPLES.value, dim), dtype)
     test = normal(held_out, (agents, TEST.value, dim), dtype)
@@ -89,20 +93,20 @@ def problem(key: Array, unlike: Array | float) -> Problem:
     noise = jnp.sqrt(jnp.asarray(NOISE.value, dtype)) * normal(
         errors, (agents, SAMPLES.value), dtype
     )
-    given = Problem(
+    data = Problem(
         features,
         responses(features) + noise,
         LeastSquares(),
         SquaredL2(),
         STRENGTH.value * agents,
     )
-    return given.with_test(test, responses(test)).clipped(CLIP.value)
+    return data.with_test(test, responses(test)).clipped(CLIP.value)
 
 
 def scenario(
     key: Array, algorithm: Algorithm, unlike: Array | float, variance: Array | float
 ) -> fl.Simulation:
-    """One run; who learns alone sends nothing and needs no noise."""
+    """One run; local learning sends nothing and needs no noise."""
     noise = None if isinstance(algorithm, LocalOnly) else UploadNoise(variance, law="gaussian")
     return fl.Simulation(problem(key, unlike), algorithm, upload_noise=noise, metrics=[METRIC])
 
@@ -121,11 +125,11 @@ def study(effort: Effort) -> Studies:
 
 
 def epsilon(variance: float, secure: bool) -> float:
-    r"""Of one sample of an agent, in all rounds, against those who hear all uploads, or their sums.
+    r"""Epsilon of one sample over all rounds, against observers of all uploads or of their sums.
 
-    A full gradient's step from a published model moves by :math:`2\mu C/N`; of independent
-    Gaussian noise :math:`T` rounds are :math:`\sqrt T`-fold. In a sum of all agents' messages
-    each one's noise hides all. Personal models stay where they are.
+    A full gradient's step from a published model moves by :math:`2\mu C/N`; :math:`T` rounds of
+    independent Gaussian noise multiply it by :math:`\sqrt T`. In a sum of all agents' messages
+    the noise of all hides each. Personal models are not sent.
     """
     if variance == 0:
         return INFINITE
@@ -140,8 +144,8 @@ def epsilon(variance: float, secure: bool) -> float:
 
 def _case(unlike: float, variance: float) -> str:
     spent = epsilon(variance, secure=True)
-    told = "no noise" if math.isinf(spent) else f"ε = {spent:.2g} in sums"
-    return f"unlike {unlike:g}, {told}"
+    noise_text = "no noise" if math.isinf(spent) else f"ε = {spent:.2g} in sums"
+    return f"unlike {unlike:g}, {noise_text}"
 
 
 def gains(over: str, unders: tuple[str, ...], variances: tuple[float, ...]) -> Measure:
@@ -166,7 +170,8 @@ def gains(over: str, unders: tuple[str, ...], variances: tuple[float, ...]) -> M
 
 def softened(studies: Studies) -> dict[str, Estimate]:
     """How much more a global model loses by noise than a personal one, dB."""
-    data, (silent, *_, loud) = studies["study"], VARIANCES.value
+    data = studies["study"]
+    (silent, *_, loud) = VARIANCES.value
     result = {}
     for name in PERSONAL:
         for unlike in data["unlike"].values:
@@ -182,7 +187,7 @@ def softened(studies: Studies) -> dict[str, Estimate]:
 
 
 def sent(studies: Studies) -> dict[str, Estimate]:
-    """Numbers that a method sends, of those that the global one does, per cent."""
+    """Numbers that a method sends relative to the global one, per cent."""
     counts = studies["study"]["scalars"].mean(["seed", "unlike", "variance"])
     share = 100 * counts / counts.sel(algorithm=GLOBAL)
     return {name: Estimate.exact(float(share.sel(algorithm=name)), "%") for name in PERSONAL}
@@ -207,7 +212,8 @@ def plot(studies: Studies) -> Picture:
     silent, _, middle, loud = VARIANCES.value
     titles = ["no noise"]
     for variance in (middle, loud):
-        spent, less = epsilon(variance, secure=False), epsilon(variance, secure=True)
+        spent = epsilon(variance, secure=False)
+        less = epsilon(variance, secure=True)
         titles.append(f"ε = {spent:.2g}, in sums {less:.2g}")
     drawing, axes = picture.panels(titles, sharey=True)
     for ax, variance in zip(axes, (silent, middle, loud), strict=True):
@@ -219,12 +225,12 @@ def plot(studies: Studies) -> Picture:
 
 def _curves(ax: Axes, level: xr.DataArray) -> None:
     at = np.arange(level.sizes["unlike"])
-    for place, name in enumerate(level["algorithm"].values):
+    for index, name in enumerate(level["algorithm"].values):
         ax.plot(
             at,
             statistics.decibels(level.sel(algorithm=name).values),
             label=str(name),
-            **plotting.LOOKS[place],
+            **plotting.LOOKS[index],
         )
     ax.set_xticks(at, [f"{value:g}" for value in level["unlike"].values])
     ax.set(xlabel="deviation of own models", ylabel="excess test error [dB]")

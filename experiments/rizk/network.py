@@ -1,5 +1,4 @@
-"""What chapters 3 and 4 of Rizk 2023 share: noise between servers or peers, what is read of it, and
-how it becomes a number.
+"""Shared by chapters 3 and 4 of Rizk 2023: noise between servers or peers, and its measures.
 
 The nodes are the servers of chapter 3 or the peers of chapter 4.
 """
@@ -22,9 +21,9 @@ from experiments.conventions import CLOSE
 from experiments.figure import Claim, Effort, Estimate, Measure, Setting, Studies
 from experiments.measures import estimate, exponent, joined, last_part, samples, two
 from fljax import plotting, statistics
-from fljax._module import float_dtype
+from fljax._core.module import float_dtype
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, Noise, PerEdge
-from fljax.metrics import Metric, Snapshot
+from fljax.metrics.definitions import Metric, Snapshot
 from fljax.theory import multiagent
 
 # --------------------------------------------------------------------------- settings
@@ -81,18 +80,21 @@ class Masks(LocalGraphHomomorphic):
         return ""
 
 
-NONE, RANDOM, HOMOMORPHIC, LOCAL = "none", "random", "homomorphic", "local"
+NONE = "none"
+RANDOM = "random"
+HOMOMORPHIC = "homomorphic"
+LOCAL = "local"
 OWN = "random, own part too"
-#: Of any variance; no noise is that of variance zero.
+#: The noise by scheme, of zero variance; a scenario sets the variance.
 SCHEMES: dict[str, Noise] = {
     RANDOM: PerEdge(0.0),
     HOMOMORPHIC: GraphHomomorphic(0.0),
     LOCAL: Masks(0.0),
     OWN: PerEdge(0.0, own=True),
 }
-#: A scheme looks alike wherever it is drawn.
+#: The look of a scheme in all figures.
 LOOKS = dict(zip((NONE, *SCHEMES), plotting.LOOKS, strict=False))
-#: Of markers without a line.
+#: The look of markers without a line.
 DOTS: dict[str, Any] = {"linestyle": ""}
 
 Scenario = Callable[..., fl.Simulation]
@@ -104,7 +106,7 @@ def of_laws(
     eigenvalues: Sequence[tuple[float, float]],
     noises: Sequence[float],
 ) -> dict[str, fl.problems.Problem]:
-    """Data under every pair of laws, of their features and of their responses' noise."""
+    """Data for every pair of distributions, of the features and of the responses' noise."""
     return {
         f"λ {least:g} to {most:g}, noise {noise:g}": draw((least, most), noise)
         for least, most in eigenvalues
@@ -184,14 +186,17 @@ def _centroid(now: Snapshot) -> Array:
 
 
 _CENTROID = Metric(
-    "centroid_deviation", _centroid, "MSD of the centroid", decibel=True, needs_optimum=True
+    "centroid_deviation", _centroid, "MSD of the centroid", decibel=True, needs={"optimum"}
 )
 _MODELS = Metric("nodes", nodes, "models of the nodes", decibel=False, dims=("node", "parameter"))
-CENTROID, MODELS = _CENTROID.name, _MODELS.name
-INDIVIDUAL, DISAGREEMENT = "mean_square_deviation", "consensus_error"
+CENTROID = _CENTROID.name
+MODELS = _MODELS.name
+INDIVIDUAL = "mean_square_deviation"
+DISAGREEMENT = "consensus_error"
 METRICS = (_CENTROID, INDIVIDUAL, DISAGREEMENT, _MODELS)
 RECOVERED = "recovered_deviation"
-CENTROID_NOISE, INDIVIDUAL_NOISE = "centroid_noise", "individual_noise"
+CENTROID_NOISE = "centroid_noise"
+INDIVIDUAL_NOISE = "individual_noise"
 
 # --------------------------------------------------------------------------- parts of a study
 
@@ -199,27 +204,27 @@ _last_half = last_part(2)
 
 
 def curves(data: xr.Dataset, *metrics: str) -> xr.Dataset:
-    """What is drawn, without the models."""
+    """The drawn metrics, without the models."""
     return data[[*(metrics or (CENTROID, INDIVIDUAL, DISAGREEMENT)), "diverged"]]
 
 
 def late(data: xr.Dataset) -> xr.Dataset:
     """The steady state: the mean over the last half of the rounds, one seed at a time."""
-    kept = data[[name for name in data.data_vars if "round" in data[name].dims]]
-    mean = _last_half(kept).mean("round", keep_attrs=True) if kept else data
+    recorded = data[[name for name in data.data_vars if "round" in data[name].dims]]
+    mean = _last_half(recorded).mean("round", keep_attrs=True) if recorded else data
     return mean.assign(data[[name for name in ("diverged",) if name in data]])
 
 
 def noise_parts(data: xr.Dataset) -> xr.Dataset:
-    """What the noise alone does in the steady state, to the centroid and to the nodes: the squared
-    distance from the run of the same seed, batches and participants without noise. Gradients of
-    squared losses are affine, so nothing else is in it.
+    """The effect of noise alone on centroid and nodes in the steady state: the squared distance
+    from the run with the same seed, batches and participants without noise. Gradients of squared
+    losses are affine, so this distance contains nothing else.
     """
     models = _last_half(data[[MODELS]])[MODELS]
-    apart = models.drop_sel(scheme=NONE) - models.sel(scheme=NONE, drop=True)
+    deviation = models.drop_sel(scheme=NONE) - models.sel(scheme=NONE, drop=True)
     parts = {
-        CENTROID_NOISE: ("centroid", (apart.mean("node") ** 2).sum("parameter").mean("round")),
-        INDIVIDUAL_NOISE: ("models", (apart**2).sum("parameter").mean(["node", "round"])),
+        CENTROID_NOISE: ("centroid", (deviation.mean("node") ** 2).sum("parameter").mean("round")),
+        INDIVIDUAL_NOISE: ("models", (deviation**2).sum("parameter").mean(["node", "round"])),
     }
     result = data[["diverged"]].drop_sel(scheme=NONE)
     for name, (of, value) in parts.items():
@@ -237,7 +242,8 @@ def recovered(data: xr.Dataset, over: np.ndarray, optimum: np.ndarray) -> xr.Dat
       optimum: ``[D]``.
     """
     models = _last_half(data[[MODELS]])[MODELS].transpose(..., "node", "parameter")
-    errors, stages = models - optimum, np.arange(CONSENSUS.value + 1)
+    errors = models - optimum
+    stages = np.arange(CONSENSUS.value + 1)
     result = []
     for _ in stages:
         result.append((errors**2).sum("parameter").mean(["node", "round"]))
@@ -261,9 +267,9 @@ def predicted(
 
     Args:
       scenario: whose noise is one of the schemes.
-      schemes: with none.
+      schemes: including none.
       rounds: of the learning curves; of the steady state by default.
-      axes: of the scenario, as in a grid: numbers, or what is of one structure by its label.
+      axes: of the scenario, as in a grid: numbers, or pytrees of one structure by label.
     """
     values = [list(v.values() if isinstance(v, Mapping) else v) for v in axes.values()]
     points = [dict(zip(axes, p, strict=True)) for p in itertools.product(*values)]
@@ -271,7 +277,7 @@ def predicted(
 
     @functools.partial(jax.jit, static_argnums=0)
     def of(scheme: str, points: Any) -> tuple[Array, Array]:
-        def one(point: dict[str, Any]) -> tuple[Array, Array]:
+        def deviation_of(point: dict[str, Any]) -> tuple[Array, Array]:
             simulation = scenario(fl.random_key(0), scheme=SCHEMES[scheme], **point)
             if rounds is None:
                 state = multiagent.steady_state(simulation)
@@ -279,7 +285,7 @@ def predicted(
                 state = multiagent.learning_curve(simulation, rounds)
             return state.centroid, state.individual
 
-        return jax.lax.map(one, points)
+        return jax.lax.map(deviation_of, points)
 
     result = []
     for scheme in schemes:
@@ -332,20 +338,21 @@ def rising(axis: str, values: Sequence[float], **where: str) -> dict[str, tuple[
     }
 
 
-def slope(data: xr.Dataset, metric: str, axis: str, **where: Any) -> Estimate:
+def power_of(data: xr.Dataset, metric: str, axis: str, **where: Any) -> Estimate:
     """The power of an axis with which a quantity grows, by least squares of its logarithm."""
     at = data[axis].values
-    each = (samples(data, where | {axis: value}, metric) for value in at)
-    return estimate(lambda *means: exponent(np.stack(means, axis=-1), at), *each, unit="")
+    levels = (samples(data, where | {axis: value}, metric) for value in at)
+    return estimate(lambda *means: exponent(np.stack(means, axis=-1), at), *levels, unit="")
 
 
 def agreement(
     study: str, metrics: Mapping[str, str], cases: Mapping[str, Mapping[str, Any]]
 ) -> Claim:
-    """That what is simulated is what theory says."""
+    """The claim that simulations agree with theory."""
 
     def measure(studies: Studies) -> dict[str, Estimate]:
-        data, theory = late(studies[study]), late(studies["theory"])
+        data = late(studies[study])
+        theory = late(studies["theory"])
         result = {}
         for case, where in cases.items():
             for name, metric in metrics.items():
@@ -368,8 +375,8 @@ def by_theory(metric: str, over: str, under: str) -> Callable[[Studies], str]:
 
     def note(studies: Studies) -> str:
         level = late(studies["theory"])[metric]
-        apart = float(statistics.decibels(level.sel(scheme=over) / level.sel(scheme=under)))
-        return f"By theory, {over} noise is {apart:.2f} dB above {under} on these data."
+        gap = float(statistics.decibels(level.sel(scheme=over) / level.sel(scheme=under)))
+        return f"By theory, {over} noise is {gap:.2f} dB above {under} on these data."
 
     return note
 
@@ -377,22 +384,22 @@ def by_theory(metric: str, over: str, under: str) -> Callable[[Studies], str]:
 def parts_that_hold(
     measure: Measure, accept: tuple[float, float], why: str
 ) -> Callable[[Studies], str]:
-    """A note: over which part of what the source leaves open a statement holds, and why."""
+    """A note: the part of the open settings in which a statement holds, and the reason."""
 
     def note(studies: Studies) -> str:
         cases = measure(studies)
         good = [name for name, e in cases.items() if accept[0] <= e.low and e.high <= accept[1]]
-        some = "; ".join(good) if good else "none"
-        return f"It holds in {len(good)} of {len(cases)} settings ({some}). {why}".strip()
+        listing = "; ".join(good) if good else "none"
+        return f"It holds in {len(good)} of {len(cases)} settings ({listing}). {why}".strip()
 
     return note
 
 
-#: Whose draws the random scheme has: of messages alone, or of a node's own part too.
+#: Schemes of random draws: for messages alone, or for a node's own part, too.
 DRAWS = {"messages alone": RANDOM, "own part too": OWN}
 
 
-#: How much nodes keep of their own, by the weight of the edges.
+#: The nodes' self-weights, by the weight of the edges.
 KEPT: tuple[str, ...] = ("a_pp about 1/4", "a_pp > 1/2")
 MUCH_KEPT = KEPT[1]
 
@@ -408,14 +415,14 @@ def open_parts(
     draws: Mapping[str, str] = DRAWS,
     **where: Any,
 ) -> Measure:
-    """How far single models under random noise are above those under homomorphic noise, by theory:
-    whoever draws, whatever nodes keep.
+    """How far single models under random noise are above models under homomorphic noise, by
+    theory: for every scheme of draws and every self-weight of nodes.
 
     Args:
-      study: predicted steady states by scheme along an axis of what nodes keep.
+      study: predicted steady states by scheme along an axis of self-weights.
       axis: that one.
       labels: its values.
-      draws: who draws, as schemes.
+      draws: the schemes of drawing, by label.
       where: else.
     """
 
@@ -423,11 +430,11 @@ def open_parts(
         level = studies[study][INDIVIDUAL].sel(where)
         ratio = level / level.sel(scheme=HOMOMORPHIC, drop=True)
         return {
-            f"{named}, {who}": Estimate.exact(
+            f"{named}, {whose}": Estimate.exact(
                 float(statistics.decibels(ratio.sel({"scheme": scheme, axis: value}).values))
             )
             for named, value in labels.items()
-            for who, scheme in draws.items()
+            for whose, scheme in draws.items()
         }
 
     return measure
@@ -438,7 +445,8 @@ def open_parts(
 
 def _in_their_looks(ax: Axes, schemes: Sequence[str]) -> None:
     """The newest curves of some axes, one a scheme, as these look everywhere."""
-    lines, bands = list(ax.lines)[-len(schemes) :], list(ax.collections)[-len(schemes) :]
+    lines = list(ax.lines)[-len(schemes) :]
+    bands = list(ax.collections)[-len(schemes) :]
     for scheme, line, band in zip(schemes, lines, bands, strict=True):
         line.set(**LOOKS[scheme])
         band.set_facecolor(LOOKS[scheme]["color"])
@@ -453,17 +461,17 @@ def draw_curves(ax: Axes, data: xr.Dataset, metric: str, named: bool = True) -> 
 
 
 def draw_theory(ax: Axes, theory: xr.Dataset, metric: str) -> None:
-    """Predicted curves by scheme as thin lines on those of a study."""
-    for place, scheme in enumerate(theory["scheme"].values):
+    """Add predicted curves by scheme as thin lines."""
+    for index, scheme in enumerate(theory["scheme"].values):
         curve = statistics.decibels(theory[metric].sel(scheme=scheme).values)
-        text = "_" if place else "theory"
+        text = "_" if index else "theory"
         picture.predicted_curve(ax, theory["round"].values, curve, text)
 
 
 def draw_levels(
     ax: Axes, data: xr.Dataset, metric: str, axis: str, theory: xr.Dataset | None = None
 ) -> None:
-    """Steady states against a number, by scheme, and thin what theory says."""
+    """Steady states against a number, by scheme; thin: theory."""
     schemes = [str(scheme) for scheme in data["scheme"].values]
     plotting.trade_off(late(data), axis, metric, "scheme", ax)
     _in_their_looks(ax, schemes)
@@ -476,7 +484,7 @@ def draw_levels(
 
 
 def draw_noise(ax: Axes, noise: xr.Dataset, theory: xr.Dataset) -> None:
-    """What the noise alone does to the centroid, by scheme, and thin what theory says."""
+    """The effect of noise alone on the centroid, by scheme; thin: theory."""
     level = theory[CENTROID]
     alone = (level - level.sel(scheme=NONE)).sel(scheme=noise["scheme"].values)
     predicted = alone.to_dataset(name=CENTROID_NOISE)
@@ -485,9 +493,9 @@ def draw_noise(ax: Axes, noise: xr.Dataset, theory: xr.Dataset) -> None:
 
 def draw_parts(ax: Axes, cases: Mapping[str, Estimate]) -> None:
     """The differences of :func:`open_parts`, and where they turn."""
-    for who, scheme in DRAWS.items():
-        heights = [case.value for name, case in cases.items() if name.endswith(who)]
-        ax.plot(heights, label=who, **LOOKS[scheme] | DOTS)
+    for whose, scheme in DRAWS.items():
+        heights = [case.value for name, case in cases.items() if name.endswith(whose)]
+        ax.plot(heights, label=whose, **LOOKS[scheme] | DOTS)
     ax.axhline(0, color="#999999", linewidth=0.8)
     ax.set_xticks(range(len(KEPT)), KEPT)
     ax.margins(x=0.3)

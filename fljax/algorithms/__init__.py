@@ -4,14 +4,15 @@ There are four groups, each with its base class: :mod:`~fljax.algorithms.server`
 clients share a model; :mod:`~fljax.algorithms.personalized`, one server whose clients have models
 of their own; :mod:`~fljax.algorithms.graph`, servers on a graph; :mod:`~fljax.algorithms.peers`,
 clients without a server. A class is in the file of its name, or in that of the first of its family;
-all can be imported from here.
+all can be imported from here. Read :mod:`~fljax.algorithms.algorithm` first, then one algorithm
+such as :mod:`~fljax.algorithms.peers.extra`. What happens to a message on its way is in
+:mod:`fljax.link`.
 """
 
 import re
 from typing import Any
 
-from fljax import _renamed
-from fljax.algorithms.base import (
+from fljax.algorithms.algorithm import (
     REGISTRY,
     SYNONYMS,
     Algorithm,
@@ -249,12 +250,10 @@ __all__ = [
     "start_models",
 ]
 
-_missing = _renamed.lookup("fljax.algorithms")
-
 
 def __getattr__(name: str) -> Any:
     for synonym, (label, how) in SYNONYMS.items():
-        if name == re.sub(r"\W", "", synonym) and name not in _renamed.ATTRIBUTES[__name__]:
+        if name == re.sub(r"\W", "", synonym):
             text = f"{synonym} is fljax.algorithms.{REGISTRY[label].__name__} {how}".rstrip()
             raise AttributeError(f"{text}.")
-    return _missing(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

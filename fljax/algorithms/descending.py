@@ -5,17 +5,15 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Algorithm
-from fljax.algorithms.local_steps import sampled
-from fljax.batches import Batches
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Algorithm
+from fljax.algorithms.local_steps import sampled_problem
+from fljax.algorithms.round import Round
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["Descending", "Skipping"]
+from fljax.problems.batches import Batches
+from fljax.problems.streams import Stream
 
 
 @module
@@ -37,9 +35,9 @@ class Descending(Algorithm):
         if self.batches is not None:
             self.batches.check(problem)
 
-    def _part(self, now: Round) -> Problem:
+    def _step_problem(self, now: Round) -> Problem:
         """Return the problem of this round's step."""
-        return sampled(self.batches, now)
+        return sampled_problem(self.batches, now)
 
 
 @module
@@ -50,16 +48,20 @@ class Skipping(Descending):
 
     def validate(self) -> None:
         hint = "At 0 nobody would ever say anything."
-        _check.interval("probability", self.probability, above=0, at_most=1, hint=hint)
+        checks.interval("probability", self.probability, above=0, at_most=1, hint=hint)
 
-    def _speaks(self, now: Round) -> Array:
+    def _communicates(self, now: Round) -> Array:
         """Whether there is communication in this round: one random draw for all clients."""
         dtype = now.problem.dtype
         return jax.random.uniform(now.key("algorithm"), (), dtype) < self.probability
 
-    def _moved(self, model: Array, control: Array, now: Round) -> Float[Array, "clients dim"]:
-        part = self._part(now)
+    def _corrected_step(
+        self, model: Array, control: Array, now: Round
+    ) -> Float[Array, "clients dim"]:
+        part = self._step_problem(now)
         return model - self.step_size(now.number) * (part.gradient(model) - control)
 
-    def _corrected(self, control: Array, change: Array, now: Round) -> Float[Array, "clients dim"]:
+    def _updated_control(
+        self, control: Array, change: Array, now: Round
+    ) -> Float[Array, "clients dim"]:
         return control + self.probability / self.step_size(now.number) * change

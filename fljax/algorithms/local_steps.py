@@ -7,95 +7,110 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fljax._devices import at_home, shares
-from fljax._linalg import rounded_off
-from fljax._module import replace
-from fljax._pieces import cut, in_pieces, joined
-from fljax._rows import rows_of
-from fljax.batches import Batch, Batches, taken
+from fljax._core.cohort_rows import rows_of
+from fljax._core.devices import sharded_over_clients, shares
+from fljax._core.linalg import rounding_distance
+from fljax._core.module import replace
+from fljax._core.split_rows import cut, in_pieces, joined
+from fljax.algorithms.round import Round
 from fljax.models import Layout
-from fljax.optimizers import Optimizer
-from fljax.participation import Participants
+from fljax.optimization.optimizers import Optimizer
+from fljax.participation.selectors import Participants
 from fljax.privacy import Gap
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = [
-    "Descent",
-    "Direction",
-    "Learned",
-    "along_gradient",
-    "along_losses",
-    "counts_of",
-    "descend",
-    "descend_from",
-    "descent_gap",
-    "drawn",
-    "kept",
-    "learn",
-    "sampled",
-]
+from fljax.problems.batches import Batch, Batches, Counts, taken
 
 
-def counts_of(steps: Any, who: Participants) -> Int[Array, " chosen"]:
-    """Return the participants' numbers of steps, given one number or one per client."""
+def counts_of(steps: Array | Counts, participants: Participants) -> Int[Array, " chosen"]:
+    """Return the participants' numbers of steps, from one number or one per client."""
     counts = jnp.asarray(steps, jnp.int32)
-    return counts[who.numbers] if counts.ndim else jnp.full(who.here.shape, counts)
+    if counts.ndim:
+        return counts[participants.numbers]
+    return jnp.full(participants.here.shape, counts)
 
 
-def drawn(
-    law: Batches | None, now: Round, who: Participants, steps: int, draws: int | None = None
+def draw_batches(
+    scheme: Batches | None,
+    now: Round,
+    participants: Participants,
+    steps: int,
+    draws: int | None = None,
 ) -> Batch | None:
-    """Draw the participants' batches; ``None`` means all samples, as without a law. With several
-    ``draws``, each is drawn as for a round of its own, and the draws are the first axis.
+    """Draw the participants' batches; without a scheme ``None``, which means all samples.
+
+    Several ``draws`` are the first axis of the result. Each is drawn as if in a round of its own,
+    so that schemes that depend on the round, such as passes in order, continue over them.
     """
-    if law is None:
+    if scheme is None:
         return None
-    real, key = who.take(now.problem.weights) > 0, now.key("batches")
+    real = participants.take(now.problem.weights) > 0
+    key = now.key("batches")
     if draws is None:
-        return law.at(now.number, steps).draw(key, real, who.numbers, steps)
+        return scheme.at(now.number, steps).draw(key, real, participants.numbers, steps)
 
-    def one(draw: Array) -> Batch:
-        own = law.at(draws * (now.number - 1) + draw + 1, steps)
-        return own.draw(jax.random.fold_in(key, draw), real, who.numbers, steps)
+    def draw_one(draw: Array) -> Batch:
+        in_round = scheme.at(draws * (now.number - 1) + draw + 1, steps)
+        draw_key = jax.random.fold_in(key, draw)
+        return in_round.draw(draw_key, real, participants.numbers, steps)
 
-    return jax.lax.map(one, jnp.arange(draws, dtype=jnp.int32))
+    return jax.lax.map(draw_one, jnp.arange(draws, dtype=jnp.int32))
 
 
 class Learned(NamedTuple):
     """Models and statistics of participants after their local steps."""
 
     model: Array  # [M, D]
-    memory: Any  # [M, ...] each: of the optimizer
-    steps: Array  # [M]  taken by each: those on batches of nothing are none
+    memory: PyTree  # [M, ...] each: of the optimizer
+    steps: Array  # [M]  that each took; a step on an empty batch is not taken
 
 
-#: The direction of a step: ``(part, model, given) -> [M, D]``, where ``part`` is the problem that
-#: these clients minimize in it, a tuple of them for several batches.
-Direction = Callable[[Any, Array, Any], Array]
+#: The direction of a step: ``(part, model, context) -> [M, D]``, where ``part`` is the problem that
+#: these clients minimize in it, or a tuple of one problem for each of several batches.
+Direction = Callable[[Any, Array, PyTree], Array]
 
 
-def along_gradient(part: Problem, model: Array, given: Any) -> Array:
+def along_gradient(part: Problem, model: Array, context: PyTree) -> Array:
     """Return the gradient of the clients' own objectives."""
     return part.gradient(model)
 
 
-def along_losses(losses: Callable[[Reading, Array, Any], Array]) -> Direction:
+def along_losses(losses: Callable[[Reading, Array, PyTree], Array]) -> Direction:
     """Return the gradient of the clients' own objectives with another loss of their samples, as
     :meth:`~fljax.problems.Problem.gradient_of` has it.
     """
 
-    def direction(part: Problem, model: Array, given: Any) -> Array:
-        return part.gradient_of(losses, model, given)
+    def direction(part: Problem, model: Array, context: PyTree) -> Array:
+        return part.gradient_of(losses, model, context)
 
     return direction
 
 
+class _StepRule(NamedTuple):
+    """How a step is taken, the same for all participants."""
+
+    direction: Direction
+    optimizer: Optimizer | None  # None: steps of a size
+    layouts: Sequence[Layout]
+    pieces: Sequence[int]  # lengths of the parameter arrays that a model's row is split into
+    longest: int  # number of steps of the client that takes the most
+
+
+class _Rows(NamedTuple):
+    """What participants bring to their local steps, a row for each."""
+
+    clients: Array | None  # [M]  their numbers; None if a step uses all samples
+    batch: PyTree  # [M, steps, ...]  a Batch, a tuple of several, or None
+    start: Learned
+    step_sizes: PyTree  # [M]; () with an optimizer
+    counts: Array  # [M]  their numbers of steps
+    context: tuple[PyTree, PyTree]  # [M, ...] for all steps, and [M, steps, ...] or None
+
+
 def learn(
     problem: Problem,
-    who: Participants,
+    participants: Participants,
     start: Float[Array, "chosen numbers"],
     step: Array | Optimizer,
     steps: int,
@@ -103,16 +118,19 @@ def learn(
     counts: Int[Array, " chosen"] | None = None,
     *,
     direction: Direction = along_gradient,
-    given: Any = (),
-    each: Any = None,
-    memory: Any = None,
+    context: PyTree = (),
+    per_step: PyTree = None,
+    memory: PyTree = None,
     layouts: Sequence[Layout] | None = None,
 ) -> Learned:
     """Return the participants' models after their local steps.
 
+    The loops are nested in this order: over the devices, over groups of clients that fit into a
+    CPU's cache together, over the steps. The clients of a group are one axis of every array.
+
     Args:
       problem: the problem of all clients.
-      who: the participants.
+      participants: the clients that train.
       start: the initial models ``[M, D]``, or other variables that ``direction`` updates: fewer or
         more numbers than a model has.
       step: a step size, one number or ``[M]``, or an optimizer.
@@ -121,9 +139,9 @@ def learn(
         default.
       counts: ``[M]``, each participant's number of steps; ``steps`` for all by default.
       direction: the vector whose negative is the direction of a step, the gradient by default.
-      given: arrays ``[M, ...]`` of each participant that ``direction`` takes.
-      each: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step; it
-        then receives the pair of both.
+      context: arrays ``[M, ...]`` of each participant that ``direction`` takes.
+      per_step: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per step;
+        it then receives the pair of both.
       memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
       layouts: of the parameters in the variables, for an optimizer that goes by them, one for each
         of the models that the variables are joined of; by default the problem's, or, if the
@@ -133,125 +151,148 @@ def learn(
         dim = start.shape[-1]
         layouts = (problem.layout if dim == problem.dim else Layout.of_row(dim),)
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
-    rule = step if isinstance(step, Optimizer) else None
-    if rule is None:
-        sizes, memory = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),)), ()
+    optimizer = step if isinstance(step, Optimizer) else None
+    if optimizer is None:
+        sizes = jnp.broadcast_to(jnp.asarray(step, start.dtype), (len(start),))
+        memory = ()
     else:
-        sizes, memory = (), rule.init(start, layouts) if memory is None else memory
-    own = Learned(start, memory, jnp.zeros(len(start), jnp.int32))
-
-    def train(
-        own: Learned,
-        sizes: Any,
-        counts: Array,
-        given: Any,
-        parts: Callable,
-        some: Array | None = None,
-    ) -> Learned:
-        given, each = given
-
-        def one(own: Learned, step: Array) -> Learned:
-            known = given
-            if each is not None:
-                known = given, jax.tree.map(lambda a: jnp.take(a, step, axis=1), each)
-            part = parts(step)
-            first = part[0] if isinstance(part, tuple) else part
-            busy = jnp.any(first.weights > 0, axis=1)
-            if first.importance is not None:  # who counts for nothing has its regularizer's share
-                busy |= first.importance == 0
-            busy &= step < counts
-            slope = direction(part, own.model, known)
-            if rule is None:
-                model, memory = own.model - sizes[:, None] * slope, ()
-            else:
-                model, memory = rule.move(own.model, slope, own.memory, layouts)
-            new = Learned(model, memory, own.steps + 1)
-            # Of one client only the steps that it takes are visited.
-            return new if some is not None and len(own.model) == 1 else kept(busy, new, own)
-
-        # Only at the ends of a round is a network's model one row.
-        moved, own = in_pieces(one, problem.pieces), cut(own, problem.pieces)
-        if some is None:
-            turns = jnp.arange(steps, dtype=jnp.int32)
-            own = jax.lax.scan(lambda own, turn: (moved(own, turn), None), own, turns)[0]
-        else:
-            order = jnp.argsort(~some, stable=True).astype(jnp.int32)
-            many = jnp.sum(some, dtype=jnp.int32)
-            own = jax.lax.fori_loop(0, many, lambda turn, own: moved(own, order[turn]), own)
-        return joined(own)
-
+        sizes = ()
+        memory = optimizer.init(start, layouts) if memory is None else memory
+    rule = _StepRule(direction, optimizer, layouts, problem.pieces, steps)
+    before = Learned(start, memory, jnp.zeros(len(start), jnp.int32))
+    rows = _Rows(None, batch, before, sizes, counts, (context, per_step))
     if batch is None:
-        whole = who.of(problem)
-        return train(own, sizes, counts, (given, each), lambda _: whole)
-
-    def group(problem: Problem, known: Any) -> Learned:
-        clients, batch, own, sizes, counts, given = known
-        some = None
-        if not problem.linear:  # a step of nothing costs a network as much as any other
-            first = batch if isinstance(batch, Batch) else batch[0]
-            weights = first.weights
-            if weights is None:
-                at = jnp.arange(len(clients), dtype=jnp.int32)[:, None, None], first.rows
-                weights = rows_of(problem.weights, clients)
-                weights = weights.at[at].get(mode="fill", fill_value=0)
-            some = jnp.any(weights > 0, axis=(0, 2))
-            some &= jnp.arange(steps, dtype=jnp.int32) < jnp.max(counts)
-
-        def parts(step: Array) -> Any:
-            if isinstance(batch, Batch):
-                return taken(problem, clients, batch, step)
-            return tuple(taken(problem, clients, one, step) for one in batch)
-
-        return train(own, sizes, counts, given, parts, some)
-
-    several = (batch,) if isinstance(batch, Batch) else batch
-    size = sum(one.rows.shape[2] for one in several)
-
-    def in_groups(problem: Problem, everyone: Any) -> Learned:
-        together = _together(problem, size, len(everyone[0]))
-        groups = jax.tree.map(lambda a: a.reshape(-1, together, *a.shape[1:]), everyone)
-        learned = jax.lax.map(functools.partial(group, problem), groups)
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
-
-    everyone = (who.numbers, batch, own, sizes, counts, (given, each))
-    if shares(len(start)) == 1 or _together(problem, size, len(start)) == len(start):
-        return in_groups(problem, everyone)
-    return _at_home(in_groups, problem, who, everyone[1:])
+        all_samples = participants.of(problem)
+        return _over_steps(rule, rows, lambda _: all_samples)
+    rows = rows._replace(clients=participants.numbers)
+    if shares(len(start)) == 1 or _group_size(problem, batch, len(start)) == len(start):
+        return _over_groups(rule, problem, rows)
+    return _over_devices(rule, problem, participants, rows)
 
 
-def _at_home(
-    learned: Callable[[Problem, Any], Learned], problem: Problem, who: Participants, others: Any
+def _over_devices(
+    rule: _StepRule, problem: Problem, participants: Participants, rows: _Rows
 ) -> Learned:
-    """``learned(problem, (numbers, *others))``, by each device of its own participants."""
-    chosen = len(who.here)
+    """Train on every device the participants that it holds."""
+    chosen = len(participants.here)
     devices = shares(chosen)
-    part = problem.apart() if who.clients is None else problem.take(who.clients)
+    taken_clients = participants.clients
+    part = problem.apart() if taken_clients is None else problem.take(taken_clients)
     if jnp.ndim(part.strength) == 0:  # of all participants together
         part = replace(part, strength=part.strength / devices)
+    # A leaf has a row for each client if its shape depends on how many clients are taken.
     one_more = jnp.zeros(chosen + 1, jnp.int32)
     longer = jax.tree.leaves(jax.eval_shape(lambda: problem.take(one_more)))
-    own = [np.shape(a) != b.shape for a, b in zip(jax.tree.leaves(part), longer, strict=True)]
+    by_client = [np.shape(a) != b.shape for a, b in zip(jax.tree.leaves(part), longer, strict=True)]
     local = jnp.arange(chosen, dtype=jnp.int32) % (chosen // devices)
-    leaves, tree = jax.tree.flatten((part, (local, *others)))
+    leaves, tree = jax.tree.flatten((part, rows._replace(clients=local)))
 
-    def one(*leaves: Array) -> Learned:
-        return learned(*jax.tree.unflatten(tree, leaves))
+    def on_device(*leaves: Array) -> Learned:
+        return _over_groups(rule, *jax.tree.unflatten(tree, leaves))
 
-    return at_home(one, leaves, own + [True] * (len(leaves) - len(own)))
-
-
-def kept(those: Bool[Array, "*some"], new: Any, old: Any) -> Any:
-    """Return the new rows where ``those`` is true, else the old ones; a scalar selects all."""
-
-    def one(new: Array, old: Array) -> Array:
-        return jnp.where(those.reshape(those.shape + (1,) * (new.ndim - those.ndim)), new, old)
-
-    return jax.tree.map(one, new, old)
+    return sharded_over_clients(
+        on_device, leaves, by_client + [True] * (len(leaves) - len(by_client))
+    )
 
 
-def _together(problem: Problem, batch: int, participants: int) -> int:
+def _over_groups(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
+    """Train groups of equal size one after the other."""
+    assert rows.clients is not None
+    size = _group_size(problem, rows.batch, len(rows.clients))
+    groups = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), rows)
+    learned = jax.lax.map(functools.partial(_on_batches, rule, problem), groups)
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
+
+
+def _on_batches(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
+    """Train one group, whose steps read their batches from the problem of all clients."""
+    clients = rows.clients
+    batch = rows.batch
+    assert clients is not None
+    visited = None
+    # A network's step on empty batches costs as much as any other, so that such steps are skipped.
+    if not problem.linear:
+        first = batch if isinstance(batch, Batch) else batch[0]
+        weights = first.weights
+        if weights is None:
+            at = jnp.arange(len(clients), dtype=jnp.int32)[:, None, None], first.rows
+            weights = rows_of(problem.weights, clients)
+            weights = weights.at[at].get(mode="fill", fill_value=0)
+        visited = jnp.any(weights > 0, axis=(0, 2))
+        visited &= jnp.arange(rule.longest, dtype=jnp.int32) < jnp.max(rows.counts)
+
+    def part_at(step: Array) -> Any:
+        if isinstance(batch, Batch):
+            return taken(problem, clients, batch, step)
+        return tuple(taken(problem, clients, entry, step) for entry in batch)
+
+    return _over_steps(rule, rows, part_at, visited)
+
+
+def _over_steps(
+    rule: _StepRule, rows: _Rows, part_at: Callable[[Array], Any], visited: Array | None = None
+) -> Learned:
+    """Train one group: all steps in order, or those alone that are ``visited``, ``[steps]``."""
+    # A group of one client visits only steps that the client takes: there is nothing to mask.
+    masked = visited is None or len(rows.start.model) > 1
+    step_of_group = functools.partial(_step, rule, rows, part_at, masked)
+    # Within the loop a network's model is split into its parameter arrays, not one long row.
+    in_parameters = in_pieces(step_of_group, rule.pieces)
+    state = cut(rows.start, rule.pieces)
+    if visited is None:
+        order = jnp.arange(rule.longest, dtype=jnp.int32)
+        state, _ = jax.lax.scan(lambda *carry: (in_parameters(*carry), None), state, order)
+    else:
+        order = jnp.argsort(~visited, stable=True).astype(jnp.int32)
+        many = jnp.sum(visited, dtype=jnp.int32)
+        state = jax.lax.fori_loop(0, many, lambda i, state: in_parameters(state, order[i]), state)
+    return joined(state)
+
+
+def _step(
+    rule: _StepRule,
+    rows: _Rows,
+    part_at: Callable[[Array], Any],
+    masked: bool,
+    state: Learned,
+    step: Array,
+) -> Learned:
+    """Take one step of a group; if ``masked``, only of its clients that have samples in it."""
+    context, per_step = rows.context
+    if per_step is not None:
+        context = context, jax.tree.map(lambda a: jnp.take(a, step, axis=1), per_step)
+    part = part_at(step)
+    first = part[0] if isinstance(part, tuple) else part
+    active = jnp.any(first.weights > 0, axis=1)
+    if first.importance is not None:
+        # Clients of importance zero have no samples, but their share of the regularizer.
+        active |= first.importance == 0
+    active &= step < rows.counts
+    gradient = rule.direction(part, state.model, context)
+    if rule.optimizer is None:
+        model = state.model - rows.step_sizes[:, None] * gradient
+        memory = ()
+    else:
+        model, memory = rule.optimizer.move(state.model, gradient, state.memory, rule.layouts)
+    new = Learned(model, memory, state.steps + 1)
+    return select_rows(active, new, state) if masked else new
+
+
+def select_rows(active: Bool[Array, "*rows"], new: object, old: object) -> Any:
+    """Return the new rows where ``active`` is true, else the old ones; a scalar selects all."""
+
+    def select(new: Array, old: Array) -> Array:
+        return jnp.where(active.reshape(active.shape + (1,) * (new.ndim - active.ndim)), new, old)
+
+    return jax.tree.map(select, new, old)
+
+
+def _group_size(
+    problem: Problem, batch: Batch | tuple[Batch, ...] | None, participants: int
+) -> int:
     """Return how many participants are computed in parallel, in groups of equal size."""
-    fitting = problem.together(batch)
+    several = (batch,) if isinstance(batch, Batch) else batch or ()
+    fitting = problem.together(sum(entry.rows.shape[2] for entry in several))
     return max(d for d in range(1, participants + 1) if participants % d == 0 and d <= fitting)
 
 
@@ -263,14 +304,14 @@ def descend(
 ) -> Float[Array, "clients dim"]:
     """Take ``steps`` steps of gradient descent at every client."""
 
-    def one(_: Array, model: Array) -> Array:
+    def step(_: Array, model: Array) -> Array:
         return model - step_size * gradient(model)
 
-    return jax.lax.fori_loop(0, steps, one, start)
+    return jax.lax.fori_loop(0, steps, step, start)
 
 
-class Descent(NamedTuple):
-    """Models after several steps on all samples, and what a privacy guarantee asks of them."""
+class LocalDescent(NamedTuple):
+    """Models after several steps on all samples, and the numbers that a privacy guarantee needs."""
 
     model: Array  # [K, D]
     norm: Array  # [K]  largest per-sample gradients on the way
@@ -283,16 +324,17 @@ def descend_from(
     step_size: Array,
     steps: int,
     counts: Int[Array, " clients"] | None = None,
-) -> Descent:
+) -> LocalDescent:
     r"""Take gradient steps from a public start, as :math:`w_e=w_0-\sum_{i<e}\mu f'(w_i)`.
 
-    The sum is what depends on private data, and it is added up by itself: its roundings are in
-    proportion to the distance from the start. Added to the model one by one, a thousand steps of
-    half of its last digit each would be a thousand times too long or too short, and two neighbors'
-    models much farther apart than :func:`descent_gap` says. The roundings that remain are counted:
-    of each step its product and the sum of its two gradients (three with that of the product in
-    the regularizer's), and that of the sum. That models on the way are rounded, too, does not
-    matter: after the first step the two trajectories may have any gradients.
+    Only the sum depends on private data, and it is added up separately from the start, so that its
+    roundings are in proportion to the distance from the start. Added to the model one by one, a
+    thousand steps of half of its last digit each would be a thousand times too long or too short,
+    and two neighbors' models much farther apart than :func:`descent_gap` says. The roundings that
+    remain are counted: in each step the product and the sum of its two gradients (three with the
+    product in the regularizer's), and the addition to the sum. The models between steps are
+    rounded, too, but this does not matter: after the first step the two trajectories may have any
+    gradients.
 
     Args:
       problem: of the clients.
@@ -304,19 +346,20 @@ def descend_from(
     sizes = jnp.broadcast_to(jnp.asarray(step_size, start.dtype), (len(start),))
     counts = jnp.full(len(start), steps, jnp.int32) if counts is None else counts
 
-    def one(step: Array, before: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def descend_once(step: Array, before: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         moved, norm, rounding = before
         model = start - moved
         change = sizes[:, None] * problem.gradient(model)
         after = moved + change
         norm = jnp.maximum(norm, problem.sample_gradient_norm(model))
-        rounding = rounding + 3 * rounded_off(change) + rounded_off(after)
-        return kept(step < counts, (after, norm, rounding), before)
+        rounding = rounding + 3 * rounding_distance(change) + rounding_distance(after)
+        return select_rows(step < counts, (after, norm, rounding), before)
 
-    none = jnp.zeros(len(start), start.dtype)
-    moved, norm, rounding = jax.lax.fori_loop(0, steps, one, (jnp.zeros_like(start), none, none))
+    zero = jnp.zeros(len(start), start.dtype)
+    start_of_sum = (jnp.zeros_like(start), zero, zero)
+    moved, norm, rounding = jax.lax.fori_loop(0, steps, descend_once, start_of_sum)
     model = start - moved
-    return Descent(model, norm, rounding)
+    return LocalDescent(model, norm, rounding)
 
 
 def descent_gap(
@@ -332,17 +375,20 @@ def descent_gap(
     :math:`\Delta_{e+1}=|1-\mu\tfrac\lambda Ka|\Delta_e+\mu G+\mu\tfrac\lambda Kb`. The step size
     and the number of steps may be different for each client.
     """
-    slope, jump = problem.regularizer.growth(problem.dim)
+    curvature, jump = problem.regularizer.growth(problem.dim)
     share = step_size * problem.share
-    distance, counts = step_size * gap.gradient, np.broadcast_to(steps, gap.gradient.shape)
+    distance = step_size * gap.gradient
+    counts = np.broadcast_to(steps, gap.gradient.shape)
     for step in range(1, counts.max()):
-        further = jnp.abs(1 - share * slope) * distance + step_size * gap.anywhere + share * jump
+        further = (
+            jnp.abs(1 - share * curvature) * distance + step_size * gap.anywhere + share * jump
+        )
         distance = jnp.where(step < counts, further, distance)
     return distance
 
 
-def sampled(law: Batches | None, now: Round) -> Problem:
+def sampled_problem(scheme: Batches | None, now: Round) -> Problem:
     """Return the problem of the clients' one step of a round: on a batch, or on all samples."""
     everyone = Participants(None, now.available)
-    batch = drawn(law, now, everyone, 1)
+    batch = draw_batches(scheme, now, everyone, 1)
     return now.problem if batch is None else taken(now.problem, everyone.numbers, batch, 0)

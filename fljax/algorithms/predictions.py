@@ -19,16 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import replace
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import replace
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
 from fljax.problems import NoRegularizer, Problem
-from fljax.problems.learners import as_learners
+from fljax.problems.learners import Learners
 from fljax.problems.solvers import response
-from fljax.rounds import Round
-
-__all__ = ["OnTestSet", "State"]
 
 
 class Regression(NamedTuple):
@@ -38,53 +37,50 @@ class Regression(NamedTuple):
     gain: Array  # [K, D, m']  by each pseudo-label
 
 
-class State(NamedTuple):
+class OnTestSetState(NamedTuple):
     """State of the nodes between rounds."""
 
-    model: Array  # [K, D]  w_k; of learners [K, m'], what they predict at the test set
-    heard: Array  # [K, m']  the weighted mean of what its neighbors predict there; or [K, S, m']
+    model: Array  # [K, D]  w_k; of learners [K, m'], their predictions at the test set
+    heard: Array  # [K, m']  the weighted mean of its neighbors' predictions there; or [K, S, m']
     labels: Array  # [K, m']  the pseudo-labels that the model was fitted to; or [K, S, m']
     kept: Regression | None  # of linear models
-    fitted: Array | None = None  # [K, N]  what learners predict at their own samples
+    fitted: Array | None = None  # [K, N]  predictions of learners at their own samples
     held_out: Array | None = None  # [K, T]  and at their held-out data
 
 
 class OnTestSet(Algorithm):
     """Base class of both algorithms: fits to samples and to pseudo-labels of the test set."""
 
-    test_set: Any
-    learners: Any
+    test_set: Array | None
+    learners: Learners | None
 
     def _validate(self) -> None:
         if self.test_set is not None:
-            points = _check.filled("test_set", self.test_set)
+            points = checks.filled("test_set", self.test_set)
             if np.ndim(points) not in (2, 3):
                 raise ValueError(
                     "test_set must be points of shape [points, features], or of each client, "
                     f"[clients, points, features], got shape {np.shape(points)}."
                 )
-            _check.finite("test_set", points)
+            checks.finite("test_set", points)
             object.__setattr__(self, "test_set", points)
-        if self.learners is not None:
-            object.__setattr__(self, "learners", as_learners(self.learners))
-            if self.test_set is None:
-                raise ValueError(
-                    "learners are compared by what they predict; give a test_set, "
-                    "[points, features]."
-                )
+        elif self.learners is not None:
+            raise ValueError(
+                "learners are compared by what they predict; give a test_set, [points, features]."
+            )
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         if problem.loss.outputs > 1:
             raise ValueError(f"{self.label} is for models with one prediction a sample.")
-        shape = np.shape(self.test_set)
+        points = self.test_set
         width = problem.dim
-        if self.test_set is not None and (
-            shape[-1] != width or (len(shape) == 3 and shape[0] != problem.clients)
+        if points is not None and (
+            points.shape[-1] != width or (points.ndim == 3 and len(points) != problem.clients)
         ):
             raise ValueError(
                 f"test_set must have shape [points, {width}], or [{problem.clients}, points, "
-                f"{width}] with one for each client, got {shape}; of a problem with a feature map "
-                "it is of the map's values."
+                f"{width}] with one for each client, got {points.shape}; of a problem with "
+                "a feature map it is of the map's values."
             )
         if self.learners is not None and problem.initial is not None:
             raise ValueError(
@@ -110,11 +106,11 @@ class OnTestSet(Algorithm):
             points = jnp.asarray(self.test_set, problem.dtype)
         return jnp.broadcast_to(points, (problem.clients, *points.shape[-2:]))
 
-    def _regression(self, problem: Problem, pull: Array) -> Regression:
+    def _regression(self, problem: Problem, label_weights: Array) -> Regression:
         points = self.points(problem)
         size = points.shape[1]
-        shares = jnp.broadcast_to(pull[:, None] / size, points.shape[:2])
-        whole = replace(
+        shares = jnp.broadcast_to(label_weights[:, None] / size, points.shape[:2])
+        augmented = replace(
             problem,
             features=jnp.concatenate([problem.design, points], axis=1),
             targets=jnp.concatenate([problem.targets, jnp.zeros_like(shares)], axis=1),
@@ -122,51 +118,56 @@ class OnTestSet(Algorithm):
             feature_map=None,
             statistics=None,
         )
-        each = response(whole)
-        own = each[:, :, : problem.samples]
-        base = jnp.einsum("kpn,kn->kp", own, problem.targets, precision=HIGHEST)
-        return Regression(base, each[:, :, problem.samples :])
+        gains = response(augmented)
+        sample_gains = gains[:, :, : problem.samples]
+        base = jnp.einsum("kpn,kn->kp", sample_gains, problem.targets, precision=HIGHEST)
+        return Regression(base, gains[:, :, problem.samples :])
 
-    def _begun(self, problem: Problem, pull: Array) -> State:
+    def _initial_state(self, problem: Problem, label_weights: Array) -> OnTestSetState:
         """Return the initial state, with the predictions of the initial models (zero if they are
         zero).
         """
-        model, points = start_models(problem), self.points(problem)
+        model = start_models(problem)
+        points = self.points(problem)
         if self.learners is not None:
-            nothing = jnp.zeros(points.shape[:2], problem.dtype)
+            zero = jnp.zeros(points.shape[:2], problem.dtype)
             held_out = problem.test
             rows = (problem.clients, held_out.features.shape[1]) if held_out is not None else None
-            return State(
-                nothing,
-                nothing,
-                nothing,
+            return OnTestSetState(
+                zero,
+                zero,
+                zero,
                 None,
                 jnp.zeros((problem.clients, problem.samples), problem.dtype),
                 None if rows is None else jnp.zeros(rows, problem.dtype),
             )
-        said = jnp.einsum("kmp,kp->km", points, model, precision=HIGHEST)
-        return State(model, said, said, self._regression(problem, pull))
+        predicted = jnp.einsum("kmp,kp->km", points, model, precision=HIGHEST)
+        return OnTestSetState(model, predicted, predicted, self._regression(problem, label_weights))
 
-    def _fit(self, state: State, labels: Array, pull: Array, now: Round) -> tuple[State, Array]:
+    def _fit(
+        self, state: OnTestSetState, labels: Array, label_weights: Array, now: Round
+    ) -> tuple[OnTestSetState, Array]:
         """Return the state with models fitted to these pseudo-labels, and their predictions."""
         points = self.points(now.problem)
         if self.learners is not None:
-            said, fitted, held_out = self.learners.predictions(
-                now.problem, points, labels, pull, now.available
+            predicted, fitted, held_out = self.learners.predictions(
+                now.problem, points, labels, label_weights, now.available
             )
-            return State(said, state.heard, labels, None, fitted, held_out), said
+            return OnTestSetState(predicted, state.heard, labels, None, fitted, held_out), predicted
         assert state.kept is not None
         model = state.kept.base + jnp.einsum(
             "kpm,km->kp", state.kept.gain, labels, precision=HIGHEST
         )
-        said = jnp.einsum("kmp,kp->km", points, model, precision=HIGHEST)
-        return state._replace(model=model, labels=labels), said
+        predicted = jnp.einsum("kmp,kp->km", points, model, precision=HIGHEST)
+        return state._replace(model=model, labels=labels), predicted
 
-    def _learned(self, problem: Problem, labels: Any, pull: Array) -> list[Any]:
+    def _fitted_learners(
+        self, problem: Problem, argument: object, label_weights: Array
+    ) -> list[Any]:
         if self.learners is None:
             raise ValueError(f"this {type(self).__name__} has linear models, and no learners.")
-        labels = _check.array("labels", labels)
-        wanted = (*np.shape(pull), np.shape(self.test_set)[-2])
+        labels = checks.array("labels", argument)
+        wanted = (*np.shape(label_weights), self.test_set.shape[-2])
         if np.shape(labels) != wanted:
             raise ValueError(f"labels must have shape {wanted}, got {np.shape(labels)}.")
-        return self.learners.fitted(problem.mapped(), self.points(problem), labels, pull)
+        return self.learners.fitted(problem.mapped(), self.points(problem), labels, label_weights)

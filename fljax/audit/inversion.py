@@ -11,14 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._numerics import foreign
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.numerics import default_promotion
 from fljax.problems import Model, Softmax
-
-__all__ = ["Inverted", "Quadratic", "invert", "peak_ratio", "quadratic"]
 
 #: Measures of the difference of gradients.
 MATCHING = ("squared", "cosine")
@@ -40,10 +38,10 @@ class Quadratic(NamedTuple):
 def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"]) -> Quadratic:
     r"""Return the local loss :math:`w^\top Qw+q^\top w` of a linear model from its gradients.
 
-    It solves :math:`g_n=2Qw_n+q` for models of which :math:`D+1` are in general position. For
+    It solves :math:`g_n=2Qw_n+q`, for models with :math:`D+1` of them in general position. For
     squared error :math:`Q=\frac1mX^\top X` and :math:`q=-\frac2mX^\top y`, and the data themselves
     are known up to a rotation of the samples. The iterates of gradient steps can be used:
-    :math:`g_n=(w_n-w_{n+1})/\eta`. Computed in double precision, whatever JAX's precision.
+    :math:`g_n=(w_n-w_{n+1})/\eta`. Computed in double precision on the host.
 
     Args:
       models: ``[n, D]``, at which gradients were taken.
@@ -64,8 +62,8 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
     Reference:
       Jung 2025, Exercises 9.1 and 10.1.
     """
-    _check.finite("models", models)
-    _check.finite("gradients", gradients)
+    checks.finite("models", models)
+    checks.finite("gradients", gradients)
     w, g = (np.asarray(a, np.float64) for a in (models, gradients))
     if w.ndim != 2 or w.shape != g.shape:
         raise ValueError(
@@ -86,7 +84,8 @@ def quadratic(models: Float[Any, "count dim"], gradients: Float[Any, "count dim"
 def fitted_quadratic(models: np.ndarray, gradients: np.ndarray) -> tuple[Quadratic, int]:
     """The loss of least norm with the nearest gradients; the rank of the models and a constant."""
     dim = models.shape[1]
-    # In units of about one beside the constant, or rounding would count for a direction.
+    # Models in units of their largest entry, comparable to the constant's column of ones: else the
+    # rank would count a column of rounding errors, or miss a direction.
     unit = max(float(np.abs(models).max(initial=0)), np.finfo(float).tiny)
     rows = np.column_stack([2 * models / unit, np.ones(len(models))])
     solved, _, rank, _ = np.linalg.lstsq(rows, gradients)
@@ -127,7 +126,7 @@ def invert(
               \quad\text{(cosine)}.
 
     Both use Adam, the cosine with signs of gradients as its authors do, and the best of several
-    starts is returned. The cosine does not depend on norms, so clipping is no protection from it.
+    starts is returned. The cosine does not depend on norms, so clipping does not protect from it.
 
     Args:
       problem: a neural network with :class:`~fljax.problems.Softmax`, whose architecture and shape
@@ -147,7 +146,7 @@ def invert(
 
     Raises:
       ValueError: a problem without Softmax, another matching, counts below 1, labels that do not
-        exist, a smoothness with squared differences or for samples that are no images.
+        exist, a smoothness with squared differences or for samples that are not images.
 
     Example:
       >>> import fljax as fl
@@ -164,13 +163,13 @@ def invert(
     Reference:
       Zhu et al. 2019, Algorithm 1; Geiping et al. 2020, (4).
     """
-    _check.finite("model", model)
-    _check.finite("gradient", gradient)
-    _check.choice("matching", matching, MATCHING)
+    checks.finite("model", model)
+    checks.finite("gradient", gradient)
+    checks.choice("matching", matching, MATCHING)
     for name, value in (("samples", samples), ("steps", steps), ("restarts", restarts)):
-        _check.count(name, value)
-    _check.positive("step_size", step_size)
-    _check.nonnegative("smoothness", smoothness)
+        checks.count(name, value)
+    checks.positive("step_size", step_size)
+    checks.nonnegative("smoothness", smoothness)
     if not isinstance(problem.loss, Softmax):
         raise ValueError(
             "labels can be reconstructed for a problem with Softmax, as probabilities of its "
@@ -188,14 +187,15 @@ def invert(
             "smoothness= needs images, [H, W] or [H, W, C], and matching='cosine'; got samples of "
             f"shape {shape} and matching={matching!r}."
         )
-    classes, wanted = problem.loss.classes, jnp.asarray(gradient)
-    dtype = wanted.dtype
+    classes = problem.loss.classes
+    dtype = problem.dtype
+    wanted = jnp.asarray(gradient, dtype)
     if labels is not None:
         labels = jnp.asarray(labels, jnp.int32)
         if labels.shape != (samples,) or bool(jnp.any((labels < 0) | (labels >= classes))):
             raise ValueError(
                 f"labels must be one of 0 to {classes - 1} for each of the {samples} samples, got "
-                f"{_check.shown(labels)}."
+                f"{checks.shown(labels)}."
             )
 
     def probabilities(scores: Array) -> Array:
@@ -204,57 +204,63 @@ def invert(
         return jax.nn.softmax(scores, axis=-1)
 
     def loss(row: Array, features: Array, target: Array) -> Array:
-        with foreign():
+        with default_promotion():
             outputs = problem.architecture.apply(problem.layout.parameters(row), features)
         return -jnp.mean(jnp.sum(target * jax.nn.log_softmax(outputs, axis=-1), axis=-1))
 
     def mismatch(guess: tuple[Array, Array]) -> Array:
         features, scores = guess
-        slope = jax.grad(loss)(model, features, probabilities(scores))
+        gradient_now = jax.grad(loss)(model, features, probabilities(scores))
         if matching == "squared":
-            return jnp.sum((slope - wanted) ** 2)
-        size = jnp.sqrt(jnp.sum(slope**2) * jnp.sum(wanted**2))
-        return 1 - jnp.sum(slope * wanted) / jnp.maximum(size, jnp.finfo(dtype).tiny)
+            return jnp.sum((gradient_now - wanted) ** 2)
+        size = jnp.sqrt(jnp.sum(gradient_now**2) * jnp.sum(wanted**2))
+        return 1 - jnp.sum(gradient_now * wanted) / jnp.maximum(size, jnp.finfo(dtype).tiny)
 
     def objective(guess: tuple[Array, Array]) -> Array:
         distance = mismatch(guess)
         return distance + smoothness * _total_variation(guess[0]) if smoothness else distance
 
-    # As its authors do it: smaller steps towards the end.
+    # As Geiping et al. do: steps a tenth as long from 3/8, 5/8 and 7/8 of all steps on.
     falls = {int(steps * part): 0.1 for part in (3 / 8, 5 / 8, 7 / 8)}
     adam = optax.adam(optax.piecewise_constant_schedule(step_size, falls))
 
-    def one(key: Array) -> tuple[Array, tuple[Array, Array]]:
+    def descend(key: Array) -> tuple[Array, tuple[Array, Array]]:
         k_features, k_scores = jax.random.split(key)
         start = (
             jax.random.normal(k_features, (samples, *shape), dtype),
             0.1 * jax.random.normal(k_scores, (samples, classes), dtype),
         )
 
-        def step(carry: Any, _: Any) -> tuple[Any, None]:
-            guess, kept, least, best = carry
-            value, slope = jax.value_and_grad(objective)(guess)
+        def step(carry: PyTree, _: object) -> tuple[Any, None]:
+            guess, moments, least, best = carry
+            value, gradient = jax.value_and_grad(objective)(guess)
             better = value < least
             best = jax.tree.map(lambda new, old: jnp.where(better, new, old), guess, best)
             if matching == "cosine":
-                slope = jax.tree.map(jnp.sign, slope)
-            with foreign():
-                change, kept = adam.update(slope, kept, guess)
-            return (optax.apply_updates(guess, change), kept, jnp.minimum(value, least), best), None
+                gradient = jax.tree.map(jnp.sign, gradient)
+            with default_promotion():
+                change, moments = adam.update(gradient, moments, guess)
+            return (
+                optax.apply_updates(guess, change),
+                moments,
+                jnp.minimum(value, least),
+                best,
+            ), None
 
         infinite = jnp.asarray(jnp.inf, dtype)
         carry = (start, adam.init(start), infinite, start)
         (_, _, least, best), _ = jax.lax.scan(step, carry, length=steps)
         return least, best
 
-    least, guesses = jax.jit(jax.vmap(one))(jax.random.split(key, restarts))
+    least, guesses = jax.jit(jax.vmap(descend))(jax.random.split(key, restarts))
     first = jnp.argmin(least)
     features, scores = jax.tree.map(lambda a: a[first], guesses)
-    said = jnp.argmax(scores, axis=-1).astype(jnp.int32) if labels is None else labels
-    return Inverted(features, said, mismatch((features, scores)))
+    classes_found = jnp.argmax(scores, axis=-1).astype(jnp.int32) if labels is None else labels
+    return Inverted(features, classes_found, mismatch((features, scores)))
 
 
 def _total_variation(images: Float[Array, "samples height width *depth"]) -> Array:
+    """Mean absolute difference of neighboring pixels."""
     down, right = (jnp.abs(jnp.diff(images, axis=axis)) for axis in (1, 2))
     return jnp.mean(down) + jnp.mean(right)
 
@@ -283,15 +289,15 @@ def peak_ratio(
       >>> round(peak_ratio(np.zeros((1, 4)), np.full((2, 4), 0.1)), 6)
       20.0
     """
-    _check.positive("peak", peak)
+    checks.positive("peak", peak)
     if np.shape(estimate)[1:] != np.shape(truth)[1:]:
         raise ValueError(
             f"estimate and truth must be of samples of one shape, got {np.shape(estimate)[1:]} and "
             f"{np.shape(truth)[1:]}."
         )
-    _check.finite("estimate", estimate)
-    _check.finite("truth", truth)
-    one, two = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (estimate, truth))
-    distance = np.mean((two[:, None] - one[None]) ** 2, axis=2)
+    checks.finite("estimate", estimate)
+    checks.finite("truth", truth)
+    estimates, truths = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (estimate, truth))
+    distance = np.mean((truths[:, None] - estimates[None]) ** 2, axis=2)
     with np.errstate(divide="ignore"):
-        return float(10 * np.log10(peak**2 / distance.min()))
+        return float(20 * np.log10(peak) - 10 * np.log10(distance.min()))

@@ -16,24 +16,23 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 from scipy import stats
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import replace
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import replace
 from fljax.problems import Problem, optimum
-from fljax.statistics import LEVEL
+from fljax.results.statistics import LEVEL
 
-__all__ = ["Interval", "Membership", "membership"]
+LOSS = "loss"
+RATIO = "likelihood ratio"
 
-LOSS, RATIO = "loss", "likelihood ratio"
-
-#: Number of models that are trained at once.
-AT_ONCE = 100
+#: Number of models that are trained in one batch, a bound on memory.
+MODELS_PER_BATCH = 100
 
 #: With fewer models some sample may lack models with it, or models without it.
 FEWEST = 16
 
 
-class Interval(NamedTuple):
+class MeanInterval(NamedTuple):
     """A mean over models with its 95 % confidence interval, given the pool."""
 
     value: float
@@ -45,9 +44,9 @@ class Membership(NamedTuple):
     """Scores of an attacker for ``S`` models and ``N`` samples each."""
 
     scores: np.ndarray  # [S, N]  the larger, the more likely a member
-    members: np.ndarray  # [S, N]  who was
+    members: np.ndarray  # [S, N]  whether the sample was in the training data
 
-    def auc(self) -> Interval:
+    def auc(self) -> MeanInterval:
         """Return the probability that a member scores higher than a non-member; 1/2 is guessing."""
         ranks = stats.rankdata(self.scores, axis=1)
         inside = self.members.sum(axis=1)
@@ -55,7 +54,7 @@ class Membership(NamedTuple):
         wins = np.where(self.members, ranks, 0).sum(axis=1) - inside * (inside + 1) / 2
         return _interval(wins / (inside * outside))
 
-    def true_positives(self, false_positives: float = 0.01) -> Interval:
+    def true_positives(self, false_positives: float = 0.01) -> MeanInterval:
         """Return the true positive rate at a given false positive rate.
 
         The threshold is chosen on every other model and applied to the rest.
@@ -66,7 +65,7 @@ class Membership(NamedTuple):
         Raises:
           ValueError: a rate outside (0, 1), or so small that no sample of the models is left.
         """
-        _check.interval("false_positives", false_positives, above=0, below=1)
+        checks.interval("false_positives", false_positives, above=0, below=1)
         chosen = self.scores[::2][~self.members[::2]]
         if false_positives * chosen.size < 1:
             raise ValueError(
@@ -79,10 +78,13 @@ class Membership(NamedTuple):
         return _interval(caught.sum(axis=1) / members.sum(axis=1))
 
 
-def _interval(each: np.ndarray) -> Interval:
-    mean = float(each.mean())
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5)
-    return Interval(mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
+def _interval(values: np.ndarray) -> MeanInterval:
+    """Mean of values per model, in [0, 1], and its interval by Student's t distribution."""
+    mean = float(values.mean())
+    margin = float(
+        stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    )
+    return MeanInterval(mean, max(mean - margin, 0.0), min(mean + margin, 1.0))
 
 
 @checked
@@ -124,8 +126,8 @@ def membership(
     Reference:
       Yeom et al. 2018, Adversary 2; Carlini et al. 2022, Algorithm 1.
     """
-    _check.choice("attack", attack, (LOSS, RATIO))
-    _check.count("models", models, at_least=FEWEST)
+    checks.choice("attack", attack, (LOSS, RATIO))
+    checks.count("models", models, at_least=FEWEST)
     if pool.clients != 1 or pool.samples < 4:
         raise ValueError(
             "pool must be the data of one client, four samples at least, got "
@@ -137,21 +139,23 @@ def membership(
             "train returned models that are not finite; without a regularizer, few samples may "
             "have no minimizer."
         )
-    scores = -values if attack == LOSS else _ratios(values, members)
+    scores = -values if attack == LOSS else _log_ratios(values, members)
     return Membership(scores, members)
 
 
 def _halves(
     key: Array, pool: Problem, train: Callable[[Problem], Array], attack: str, models: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Who is in which half, the model of each, and what is looked at of each for each sample."""
+    """Members of each half, ``[S, N]``, the models trained on them, ``[S, D]``, and the statistic
+    of each sample at each model, ``[S, N]``.
+    """
     pool = replace(pool, statistics=None, importance=None)
     real = jnp.asarray(pool.weights)[0] > 0
 
     @jax.jit
-    def all_of(key: Array) -> tuple[Array, Array, Array]:
-        def one(key: Array) -> tuple[Array, Array, Array]:
-            # Half of the places in a random order, so that nobody is alone.
+    def train_all(key: Array) -> tuple[Array, Array, Array]:
+        def train_one(key: Array) -> tuple[Array, Array, Array]:
+            # Exactly half of the pool, so that no half is empty.
             order = jax.random.permutation(key, pool.samples)
             inside = (order < pool.samples // 2) & real
             weights = inside.astype(pool.dtype)
@@ -162,21 +166,21 @@ def _halves(
                     f"train must return a model of {pool.dim} numbers, got shape "
                     f"{jnp.shape(model)}."
                 )
-            return inside, model, _watched(pool, model, attack)
+            return inside, model, _statistic(pool, model, attack)
 
-        return jax.lax.map(one, jax.random.split(key, models), batch_size=AT_ONCE)
+        return jax.lax.map(train_one, jax.random.split(key, models), batch_size=MODELS_PER_BATCH)
 
-    inside, learned, values = map(np.asarray, all_of(key))
-    kept = np.asarray(real)
-    return inside[:, kept], learned, values[:, kept].astype(np.float64)
+    inside, learned, values = map(np.asarray, train_all(key))
+    is_real = np.asarray(real)
+    return inside[:, is_real], learned, values[:, is_real].astype(np.float64)
 
 
-def _watched(pool: Problem, model: Float[Array, " dim"], attack: str) -> Float[Array, " samples"]:
-    """The loss of each sample; or a number whose law over models is about normal."""
+def _statistic(pool: Problem, model: Float[Array, " dim"], attack: str) -> Float[Array, " samples"]:
+    """The loss of each sample; or a statistic whose distribution over models is about normal."""
     prediction = pool.predictions(model[None])[0]
     target = jnp.asarray(pool.targets)[0]
     if attack == RATIO and prediction.ndim == 1:
-        return prediction  # of what is scored by one number, its residual and its logit
+        return prediction  # equals the residual or the logit, up to the label
     loss = pool.loss.value(prediction, target)
     if attack == LOSS:
         return loss
@@ -184,22 +188,28 @@ def _watched(pool: Problem, model: Float[Array, " dim"], attack: str) -> Float[A
     return -jnp.log(jnp.expm1(jnp.maximum(loss, jnp.finfo(loss.dtype).tiny)))
 
 
-def _ratios(
+def _log_ratios(
     values: Float[np.ndarray, "models samples"], members: Bool[np.ndarray, "models samples"]
 ) -> Float[np.ndarray, "models samples"]:
-    """Log-likelihood ratios of a sample's value at each model, with normal laws from the others."""
+    """Log-likelihood ratios of a sample's value at each model, with normal distributions fitted to
+    its values at the other models.
+    """
     middle = values.mean(axis=0)
-    # Less than that is rounding: without it a model that nothing moves would have a law.
-    least = (1e-5 * (1 + np.abs(middle))) ** 2
-    off = values - middle
+    # Floor of the variance at the size of rounding errors: a sample that moves no model would have
+    # none.
+    least_variance = (1e-5 * (1 + np.abs(middle))) ** 2
+    centered = values - middle
 
-    def law(there: np.ndarray) -> np.ndarray:
-        """The log-density at each model, of the others that are there."""
-        sums = [np.where(there, power, 0) for power in (np.ones_like(off), off, off**2)]
+    def log_density(included: np.ndarray) -> np.ndarray:
+        """The log-density at each model, fitted to all other included models."""
+        sums = [
+            np.where(included, power, 0)
+            for power in (np.ones_like(centered), centered, centered**2)
+        ]
         count, first, second = (total.sum(axis=0) - total for total in sums)
         count = np.maximum(count, 1)
         mean = first / count
-        variance = np.maximum(second / count - mean**2, least)
-        return -0.5 * (np.log(variance) + (off - mean) ** 2 / variance)
+        variance = np.maximum(second / count - mean**2, least_variance)
+        return -0.5 * (np.log(variance) + (centered - mean) ** 2 / variance)
 
-    return law(members) - law(~members)
+    return log_density(members) - log_density(~members)

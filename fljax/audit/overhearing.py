@@ -1,4 +1,4 @@
-r"""Exactly who is protected from whom by noise added by a rule (:mod:`fljax.link.noise`).
+r"""Exact protection of one node from others by noise added by a rule (:mod:`fljax.link.noise`).
 
 The attackers' observations are linear in all messages :math:`x` and in those draws :math:`z` that
 the attackers did not make themselves,
@@ -17,22 +17,22 @@ by a shift, and a shift of :math:`y` by :math:`s\Delta` is a shift of the draws 
   linear program. (No larger: a shift of the draws is post-processed. No smaller: the density of
   :math:`Nz` falls along :math:`s\Delta` like :math:`e^{-\min\|u\|_1/b}`.)
 
-Where there is no such :math:`u`, some combination of the observations contains :math:`x_v` and no
+Where no such :math:`u` exists, some combination of the observations contains :math:`x_v` and no
 noise at all: no epsilon is finite.
 
 Differential privacy considers attackers who know everything but the victim's message. Masks that
 cancel in a sum do not protect from them: whoever knows the other summands subtracts them. The
-second question is that of secure aggregation: what do attackers learn to whom all other messages
-may be anything? There the others' messages hide the victim's, and the shortest shift is over these
-too: :math:`Nu=s\Delta+Sw` for any :math:`w`.
+second question is that of secure aggregation: what do attackers learn if they know nothing about
+all other messages? There the others' messages hide the victim's, and the shortest shift is over
+these too: :math:`Nu=s\Delta+Sw` for any :math:`w`.
 
 Under :class:`~fljax.link.SecureAggregation` the messages that a server receives are uniform given
 their sum, so its observation is that sum, and no more. Clients that collude with the server know
 their own messages and masks; of the others they learn the others' sum (Bonawitz et al. 2017,
-Theorem 6.5), unless they are so many that they can recover everybody's masks.
+Theorem 6.5), unless they are enough clients to recover everybody's masks.
 
 In the rounds after the first, nodes combine the messages they received and send the result, with
-new noise and no new data of their own: what a gradient step adds is new data, and a separate
+new noise and without new data: a gradient step would add new data, and is a separate
 release. This suffices to show whether listening for more rounds helps.
 """
 
@@ -45,8 +45,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.optimize
 
-from fljax import _check
-from fljax._arguments import checked
+from fljax._core import checks
+from fljax._core.annotations import checked
 from fljax.graphs import Combination
 from fljax.link import (
     GraphHomomorphic,
@@ -60,20 +60,11 @@ from fljax.link import (
 from fljax.link.noise import Perturbation, sides
 from fljax.privacy import accounting
 
-__all__ = [
-    "Overheard",
-    "Protection",
-    "overheard",
-    "overheard_upload",
-    "protection",
-    "upload_protection",
-]
-
-#: Shares of a signal below this are rounding.
-TRIFLE = 1e-9
+#: Parts of a signal below this share of it are rounding errors.
+ROUNDING_SHARE = 1e-9
 
 #: Largest number of coalitions of attackers of a kind that are tried.
-MOST_COALITIONS = 5000
+MAX_COALITIONS = 5000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +133,8 @@ class Protection:
             f"|---|---|{'---:|' * len(numbers)}---|",
         ]
         for (scheme, kind), rows in kinds.items():
-            both = [row.epsilon for row in rows], [row.uninformed for row in rows]
-            cells = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (*both[0], *both[1])]
+            epsilons = [row.epsilon for row in rows], [row.uninformed for row in rows]
+            cells = [f"{e:.3g}" if math.isfinite(e) else "∞" for e in (*epsilons[0], *epsilons[1])]
             lines.append(f"| {scheme} | {kind} | {' | '.join(cells)} | {rows[-1].verdict} |")
         return "\n".join([*lines, ""])
 
@@ -151,28 +142,29 @@ class Protection:
         return self.markdown()
 
 
-# What is heard -----------------------------------------------------------------------------------
+# Observations -----------------------------------------------------------------------------------
 
 
 class _Round(NamedTuple):
-    """The draws of one round, each of unit variance, and where they go."""
+    """The draws of one round, each of unit variance, and the messages that they perturb."""
 
-    on_edge: np.ndarray  # [K, K, d]  receiver, sender: on top of the message, or of its own part
-    own: np.ndarray  # [K, d]  off a node's own part, as often as others' weights
-    makers: np.ndarray  # [d, K]  who knows a draw
+    on_edge: np.ndarray  # [K, K, d]  added to the message to a receiver (first) from a sender
+    own: np.ndarray  # [K, d]  subtracted from a node's own model, times the others' weights
+    makers: np.ndarray  # [d, K]  whether a node knows a draw
 
 
 def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
-    """Of one round; ``weights`` are ``[K, K]``, what each receiver gives to whom it hears."""
+    """The draws of one round; ``weights``, ``[K, K]``, are each receiver's for its senders."""
     nodes = len(weights)
-    everyone, kind = range(nodes), type(noise)
+    everyone = range(nodes)
+    kind = type(noise)
     if noise is None:
         return _Round(np.zeros((nodes, nodes, 0)), np.zeros((nodes, 0)), np.zeros((0, nodes), bool))
     if kind in (PerMessage, GraphHomomorphic):
-        each = np.eye(nodes)
-        own = each if kind is GraphHomomorphic else 0 * each
-        to_others = (1 - each)[..., None] * each
-        return _Round(to_others, own, each > 0)
+        single = np.eye(nodes)
+        local_part = single if kind is GraphHomomorphic else 0 * single
+        to_others = (1 - single)[..., None] * single
+        return _Round(to_others, local_part, single > 0)
     places: list[tuple[int, int, float]]
     draws: list[list[tuple[int, int, float]]] = []
     if kind is PerEdge:
@@ -202,53 +194,59 @@ def _draws(noise: Noise | None, weights: np.ndarray) -> _Round:
 def _signals(
     noise: Noise | None, matrix: np.ndarray, hearers: Sequence[int], rounds: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``[signals, K]`` of messages and ``[signals, draws]`` in what these nodes hear, and who makes
-    a draw, ``[draws, K]``.
+    """The observations of some nodes as linear functions: coefficients of all messages,
+    ``[signals, K]``, and of all draws, ``[signals, draws]``; and the makers of draws,
+    ``[draws, K]``.
     """
-    nodes, own = len(matrix), np.diag(matrix)
+    nodes = len(matrix)
+    self_weights = np.diag(matrix)
     weights = matrix * ~np.eye(nodes, dtype=bool)
-    one = _draws(noise, weights)
-    each = one.makers.shape[0]
-    said = np.eye(nodes, nodes + rounds * each)
-    heard = []
+    round_draws = _draws(noise, weights)
+    draws_per_round = round_draws.makers.shape[0]
+    coefficients = np.eye(nodes, nodes + rounds * draws_per_round)
+    observed = []
     for number in range(rounds):
-        fresh = slice(nodes + number * each, nodes + (number + 1) * each)
-        on_edge = np.broadcast_to(said, (nodes, *said.shape)).copy()
-        on_edge[..., fresh] += one.on_edge
-        heard += [on_edge[k, weights[k] > 0] for k in hearers]
-        combined = weights @ said + own[:, None] * said
-        combined[:, fresh] += np.einsum("kl,kld->kd", matrix, one.on_edge)
-        combined[:, fresh] -= (1 - own)[:, None] * one.own
-        said = combined
-    rows = np.concatenate(heard) if heard else np.zeros((0, said.shape[1]))
-    return rows[:, :nodes], rows[:, nodes:], np.tile(one.makers, (rounds, 1))
+        new_draws = slice(nodes + number * draws_per_round, nodes + (number + 1) * draws_per_round)
+        on_edge = np.broadcast_to(coefficients, (nodes, *coefficients.shape)).copy()
+        on_edge[..., new_draws] += round_draws.on_edge
+        observed += [on_edge[k, weights[k] > 0] for k in hearers]
+        combined = weights @ coefficients + self_weights[:, None] * coefficients
+        combined[:, new_draws] += np.einsum("kl,kld->kd", matrix, round_draws.on_edge)
+        combined[:, new_draws] -= (1 - self_weights)[:, None] * round_draws.own
+        coefficients = combined
+    rows = np.concatenate(observed) if observed else np.zeros((0, coefficients.shape[1]))
+    return rows[:, :nodes], rows[:, nodes:], np.tile(round_draws.makers, (rounds, 1))
 
 
 def _shortest(
     signal: np.ndarray, noise: np.ndarray, laplace: bool, free: np.ndarray | None = None
 ) -> tuple[float, float]:
-    r"""The least :math:`\|u\|_2` with :math:`Nu=s+Fw` for some :math:`w`, infinite where there is
-    none; and for Laplace noise the least :math:`\|u\|_1`.
+    r"""The least :math:`\|u\|_2` with :math:`Nu=s+Fw` for some :math:`w`, infinite where none
+    exists; and for Laplace noise the least :math:`\|u\|_1`.
+
+    Singular vectors of :math:`F` are projected out first, which removes :math:`w`.
     """
     if free is not None and free.size:
         left, sizes, _ = np.linalg.svd(free)
-        rank = int(np.sum(sizes > TRIFLE * max(1.0, sizes[0])))
-        signal, noise = left[:, rank:].T @ signal, left[:, rank:].T @ noise
+        rank = int(np.sum(sizes > ROUNDING_SHARE * max(1.0, sizes[0])))
+        signal = left[:, rank:].T @ signal
+        noise = left[:, rank:].T @ noise
     size = float(np.linalg.norm(signal))
-    if size <= TRIFLE:
+    if size <= ROUNDING_SHARE:
         return 0.0, 0.0
     if not noise.size:
         return math.inf, math.inf
     left, sizes, right = np.linalg.svd(noise, full_matrices=False)
-    rank = int(np.sum(sizes > TRIFLE * sizes[0]))
+    rank = int(np.sum(sizes > ROUNDING_SHARE * sizes[0]))
     inside = left[:, :rank].T @ signal
-    if np.linalg.norm(signal - left[:, :rank] @ inside) > math.sqrt(TRIFLE) * size:
+    if np.linalg.norm(signal - left[:, :rank] @ inside) > math.sqrt(ROUNDING_SHARE) * size:
         return math.inf, math.inf
     euclidean = float(np.linalg.norm(inside / sizes[:rank]))
     if not laplace:
         return euclidean, math.nan
-    rows, goal = right[:rank], inside / sizes[:rank]
-    if rank == rows.shape[1]:  # one shift alone will do
+    rows = right[:rank]
+    goal = inside / sizes[:rank]
+    if rank == rows.shape[1]:  # the shift is unique
         return euclidean, float(np.abs(rows.T @ goal).sum())
     program = scipy.optimize.linprog(
         np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=goal, method="highs"
@@ -258,7 +256,7 @@ def _shortest(
     return euclidean, float(program.fun)
 
 
-# What can be told --------------------------------------------------------------------------------
+# Protection --------------------------------------------------------------------------------------
 
 
 @checked
@@ -291,7 +289,7 @@ def overheard(
       dim: numbers in a message, which share the variance where it is ``per="vector"``.
 
     Raises:
-      TypeError: a noise of another kind than those of :mod:`fljax.link.noise`.
+      TypeError: a noise of a kind that :mod:`fljax.link.noise` does not have.
       ValueError: a node that does not exist or is given twice, the victim among the attackers, no
         attacker.
 
@@ -314,19 +312,21 @@ def overheard(
     """
     matrix = _matrix(over)
     nodes = len(matrix)
-    who = _attackers(victim, attackers, nodes, "nodes")
-    if not who and not eavesdropper:
+    coalition = _attackers(victim, attackers, nodes, "nodes")
+    if not coalition and not eavesdropper:
         raise ValueError("there must be a listener: give attackers, or eavesdropper=True.")
-    _check.count("rounds", rounds)
-    _check.count("dim", dim)
-    messages, draws, makers = _signals(noise, matrix, range(nodes) if eavesdropper else who, rounds)
-    return _judged(
+    checks.count("rounds", rounds)
+    checks.count("dim", dim)
+    messages, draws, makers = _signals(
+        noise, matrix, range(nodes) if eavesdropper else coalition, rounds
+    )
+    return _assessed(
         (
             "none" if noise is None else type(noise).__name__,
-            " and all edges" * eavesdropper,
+            " and all edges" * bool(eavesdropper),
             rounds,
         ),
-        (victim, who, "node"),
+        (victim, coalition, "node"),
         messages,
         draws * (0.0 if noise is None else _deviation(noise, dim)),
         makers,
@@ -336,51 +336,63 @@ def overheard(
 
 
 def _matrix(over: Combination) -> np.ndarray:
-    """``[K, K]``, what each receiver gives to whom."""
-    if not _check.is_concrete(over.self_weight):
+    """``[K, K]``, the weight of each sender (second) at each receiver."""
+    if not checks.is_concrete(over.self_weight):
         raise TypeError("over must hold known weights, and these are traced; call it outside jit.")
     return np.asarray(over.matrix(), np.float64)
 
 
 def _deviation(noise: Perturbation, dim: int) -> float:
-    """Of each number that is drawn."""
+    """Standard deviation of each drawn number."""
     return math.sqrt(float(noise.variance) / (dim if noise.per == "vector" else 1))
 
 
 def _attackers(
     victim: int, attackers: int | Sequence[int], nodes: int, what: str
 ) -> tuple[int, ...]:
-    """Who they are; ``ValueError`` if they cannot be."""
-    who = (attackers,) if isinstance(attackers, int | np.integer) else tuple(attackers)
-    for name, node in (("victim", victim), *(("attackers", node) for node in who)):
+    """Validate the attackers and return them as a tuple."""
+    nodes_given = [int(attackers)] if checks.is_whole(attackers) else attackers
+    coalition = tuple(nodes_given)  # pyright: ignore[reportArgumentType]
+    for name, node in (("victim", victim), *(("attackers", node) for node in coalition)):
         if not 0 <= node < nodes:
             raise ValueError(f"{name} must be in 0..{nodes - 1}, got {node}.")
-    if victim in who or len(set(who)) < len(who):
+    if victim in coalition or len(set(coalition)) < len(coalition):
         raise ValueError(
-            f"attackers must be other {what} than the victim {victim}, each once, got {list(who)}."
+            f"attackers must be other {what} than the victim {victim}, each once, got "
+            f"{list(coalition)}."
         )
-    return who
+    return coalition
 
 
-def _judged(
+def _assessed(
     about: tuple[str, str, int],
-    people: tuple[int, tuple[int, ...], str],
+    parties: tuple[int, tuple[int, ...], str],
     messages: np.ndarray,
     draws: np.ndarray,
     makers: np.ndarray,
     laplace: bool,
-    given: tuple[float, float],
+    levels: tuple[float, float],
 ) -> Overheard:
-    """From what is heard: the scheme, who else listens and for how long; the victim, the attackers
-    and what they are; the signals, ``[signals, K]`` and ``[signals, draws]``, and ``[draws, K]``.
+    """Compute the protection from linear observations.
+
+    Args:
+      about: name of the scheme, further listeners, number of rounds.
+      parties: the victim, the attackers, the noun for them.
+      messages: ``[signals, K]``, coefficients of messages.
+      draws: ``[signals, draws]``, coefficients of draws.
+      makers: ``[draws, K]``, whether a node knows a draw.
+      laplace: whether draws are of a Laplace distribution.
+      levels: the change of the message, and delta.
     """
-    (scheme, more, rounds), (victim, who, what), (change, delta) = about, people, given
-    _check.positive("change", change)
-    _check.interval("delta", delta, above=0, below=1, hint="It is of Gaussian noise's epsilon.")
-    hidden = draws[:, ~makers[:, list(who)].any(axis=1)]
-    others = [node for node in range(messages.shape[1]) if node != victim and node not in who]
-    said = messages[:, victim]
-    lengths = [_shortest(said, hidden, laplace, free) for free in (None, messages[:, others])]
+    (scheme, more, rounds), (victim, coalition, what), (change, delta) = about, parties, levels
+    checks.positive("change", change)
+    checks.interval("delta", delta, above=0, below=1, hint="It is of Gaussian noise's epsilon.")
+    hidden = draws[:, ~makers[:, list(coalition)].any(axis=1)]
+    bystanders = [
+        node for node in range(messages.shape[1]) if node != victim and node not in coalition
+    ]
+    signal = messages[:, victim]
+    lengths = [_shortest(signal, hidden, laplace, free) for free in (None, messages[:, bystanders])]
     mus = [change * euclidean for euclidean, _ in lengths]
     if laplace:  # a draw of unit variance has the scale 1/sqrt 2
         epsilons = [change * math.sqrt(2) * absolute for _, absolute in lengths]
@@ -389,7 +401,9 @@ def _judged(
             float(accounting.zcdp_epsilon(mu**2 / 2, delta, "gaussian")) if mu < 1e6 else math.inf
             for mu in mus
         ]
-    names = f"{what}{'s' * (len(who) > 1)} {', '.join(map(str, who))}" if who else ""
+    names = (
+        f"{what}{'s' * (len(coalition) > 1)} {', '.join(map(str, coalition))}" if coalition else ""
+    )
     names = f"{names}{more}" if names else more.removeprefix(" and ")
     return Overheard(
         scheme, victim, names, rounds, *epsilons, *mus, delta=0.0 if laplace else delta
@@ -412,7 +426,7 @@ def overheard_upload(
     r"""Return what attackers can infer about a client's message to its server in one round.
 
     The server receives every message, and publishes their mean, which clients receive. If the
-    server keeps nothing else, and clients restart from what it publishes, no more is learned of
+    server keeps nothing else, and clients restart from the published mean, no more is learned of
     this message in later rounds.
 
     Args:
@@ -433,10 +447,10 @@ def overheard_upload(
       ValueError: as :func:`overheard`.
 
     Guarantees:
-      Those of :func:`overheard`. Under masks each message, with its noise, is rounded to the grid
-      before it is added to the others, and epsilons of the sum are of real numbers: those of
-      several clients' noise hold if the grid is fine in comparison with the noise, those of one
-      client's noise always.
+      The same as :func:`overheard`. Under masks each message, with its noise, is rounded to the
+      grid before it is added to the others, and epsilons of the sum are of real numbers: the
+      epsilon of several clients' noise holds if the grid is fine in comparison with the noise, and
+      the epsilon of one client's noise always.
 
     Example:
       Masks hide a message from a server that does not know the others. Additional noise hides it
@@ -454,23 +468,23 @@ def overheard_upload(
       >>> [(round(it.epsilon, 2), round(it.mu, 2), round(it.uninformed, 2)) for it in overheard]
       [(1.0, 0.71, 1.0), (inf, inf, 0.0), (1.0, 0.25, 0.0)]
     """
-    _check.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
-    who = _attackers(victim, attackers, clients, "clients")
-    if not who and not server:
+    checks.count("clients", clients, at_least=2, hint="Among fewer nobody is hidden.")
+    coalition = _attackers(victim, attackers, clients, "clients")
+    if not coalition and not server:
         raise ValueError("there must be a listener: give attackers, or server=True.")
-    _check.count("dim", dim)
+    checks.count("dim", dim)
     everyone = np.eye(clients)
     draws = everyone * (0.0 if upload_noise is None else _deviation(upload_noise, dim))
     messages = everyone
-    recovered = masks is None or len(who) >= int(masks.survivors(clients)[clients])
+    recovered = masks is None or len(coalition) >= int(masks.survivors(clients)[clients])
     if not (server and recovered):  # the sum is all that is left to observe
         draws = draws.sum(axis=0, keepdims=True)
         messages = np.ones((1, clients))
     parts = [part for part in (upload_noise, masks) if part is not None]
     scheme = " and ".join(type(part).__name__ for part in parts) or "none"
-    return _judged(
-        (scheme, " and the server" * server, 1),
-        (victim, who, "client"),
+    return _assessed(
+        (scheme, " and the server" * bool(server), 1),
+        (victim, coalition, "client"),
         messages,
         draws,
         everyone > 0,
@@ -492,8 +506,8 @@ def protection(
 ) -> Protection:
     """Return a table of the protection by every noise scheme against every kind of attackers.
 
-    For each kind the worst attackers are shown: those of the largest epsilon if the rest is known,
-    and among these of the largest epsilon if it is not.
+    For each kind the worst attackers are shown: those with the largest epsilon if the rest is
+    known, and among these with the largest epsilon if it is not.
 
     Args:
       over: the weights of the network.
@@ -516,8 +530,9 @@ def protection(
       >>> [row.verdict for kind, row in overheard.rows if kind == "one neighbor"][1:3]
       ['protected', 'protected']
     """
-    _check.positive("variance", variance, "Noise of no variance hides nothing.")
-    lengths = (rounds,) if isinstance(rounds, int | np.integer) else tuple(rounds)
+    checks.positive("variance", variance, "Noise of no variance hides nothing.")
+    lengths_given = [int(rounds)] if checks.is_whole(rounds) else rounds
+    lengths = tuple(lengths_given)  # pyright: ignore[reportArgumentType]
     if not lengths:
         raise ValueError("rounds is empty; give one number of rounds or several.")
     schemes = (PerMessage, PerEdge, GraphHomomorphic, LocalGraphHomomorphic)
@@ -531,9 +546,9 @@ def protection(
     if not hear:
         raise ValueError(f"node {victim} has no receivers; take another victim.")
     pairs = list(itertools.combinations(others, 2))
-    if len(pairs) > MOST_COALITIONS:
+    if len(pairs) > MAX_COALITIONS:
         raise ValueError(
-            f"{nodes} nodes have {len(pairs)} pairs, and {MOST_COALITIONS} are tried at most; "
+            f"{nodes} nodes have {len(pairs)} pairs, and {MAX_COALITIONS} are tried at most; "
             "give fljax.audit.overheard the attackers."
         )
     kinds = {
@@ -544,20 +559,20 @@ def protection(
     }
 
     def worst(noise: Noise | None, coalitions: Iterable[tuple[int, ...]], length: int) -> Overheard:
-        judged = (
+        results = (
             overheard(
                 noise,
                 over,
                 victim,
-                who,
-                eavesdropper=not who,
+                coalition,
+                eavesdropper=not coalition,
                 rounds=length,
                 change=change,
                 delta=delta,
             )
-            for who in coalitions
+            for coalition in coalitions
         )
-        return max(judged, key=lambda it: (round(it.epsilon, 9), it.uninformed))
+        return max(results, key=lambda it: (round(it.epsilon, 9), it.uninformed))
 
     rows = [
         (kind, worst(noise, coalitions, length))
@@ -604,10 +619,10 @@ def upload_protection(
       ['exposed to who knows the rest', 'exposed to who knows the rest',
        'exposed to who knows the rest', 'exposed to who knows the rest', 'exposed']
     """
-    _check.count("clients", clients, at_least=3, hint="The kinds of attackers differ then.")
-    _check.positive("variance", variance, "Noise of no variance hides nothing.")
+    checks.count("clients", clients, at_least=3, hint="The kinds of attackers differ then.")
+    checks.positive("variance", variance, "Noise of no variance hides nothing.")
     noise = UploadNoise(variance, law)
-    masks = SecureAggregation(range=1.0)  # whose size makes no difference to what they hide
+    masks = SecureAggregation(range=1.0)  # the range makes no difference here
     kinds: dict[str, tuple[tuple[int, ...], bool]] = {
         "another client": ((1,), False),
         "the server": ((), True),
@@ -621,7 +636,7 @@ def upload_protection(
             overheard_upload(
                 clients,
                 0,
-                who,
+                coalition,
                 server=server,
                 upload_noise=added,
                 masks=shared,
@@ -630,6 +645,6 @@ def upload_protection(
             ),
         )
         for added, shared in ((None, None), (noise, None), (None, masks), (noise, masks))
-        for kind, (who, server) in kinds.items()
+        for kind, (coalition, server) in kinds.items()
     ]
     return Protection(tuple(rows))

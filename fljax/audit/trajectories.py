@@ -15,23 +15,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._generator import as_key, name_of
-from fljax._module import module, replace
-from fljax.audit.guessing import AT_ONCE, _neighboring
-from fljax.engine import begin, check_length, check_rounds, look, prepare, stepped
-from fljax.federation import Federation
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import module, replace
+from fljax._core.prng import as_key, name_of
+from fljax.audit.neighbors import differing_clients
+from fljax.audit.tap import BATCH_NUMBERS
 from fljax.graphs import Combination, Varying
-from fljax.link import Link, Noise, PerEdge
+from fljax.graphs.federation import Federation
+from fljax.link import Link, Noise, PerEdge, UploadNoise
+from fljax.link.sender_groups import MessageFunction
+from fljax.link.server_messages import Arrived
 from fljax.problems import Problem, optimum
-from fljax.records import DivergenceWarning, provenance
-from fljax.simulation import Simulation
+from fljax.results.dataset import provenance
+from fljax.results.warnings import DivergenceWarning
+from fljax.simulation.run_state import Carry
+from fljax.simulation.scan import (
+    begin,
+    check_length,
+    check_rounds,
+    make_round,
+    prepare,
+    step_algorithm,
+)
+from fljax.simulation.scenario import Simulation
 from fljax.theory import multiagent_privacy as theory
-
-__all__ = ["twins", "within"]
 
 NORMS = ("l1", "l2")
 HISTORIES = ("own", "same")
@@ -42,16 +52,16 @@ HISTORIES = ("own", "same")
 
 @module
 class _Replayed(Noise):
-    """Noise with which nodes say what was said in another world: what they have to say is off by
-    ``gap``, and their draws make up for it.
+    """Noise with which nodes send the messages of another world: their draws are equal to
+    that world's plus ``gap``, the distance between the clean messages of both.
     """
 
-    base: Any = None
+    base: Noise | None = None
     gap: Any = None
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
-        said, cancelled = self.base.said(key, message)
-        return said + self.gap, None if cancelled is None else cancelled + self.gap
+        sent, cancelled = self.base.said(key, message)
+        return sent + self.gap, None if cancelled is None else cancelled + self.gap
 
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
@@ -69,35 +79,41 @@ class _Replayed(Noise):
 
 
 class _Upload(NamedTuple):
-    """What clients tell their server, ``[K, D]``; zero where they say nothing."""
+    """Messages of clients to their server, ``[K, D]``; zero where a client sends nothing."""
 
     message: Array
-    sent: Array  # [K]
-    update: Array | None  # by how much the message is off the model that they got, per step
+    sent: Array  # [K]  whether the client sends
+    update: Array | None  # (received model - message) / step size
 
 
-class _Ear(Link):
-    """A link that keeps what is said before any noise, and lets a world say what another said."""
+class _RecordingLink(Link):
+    """A link that records all messages before noise; with ``first_world``, it sends that world's.
 
-    def __init__(self, *args: Any, told: "_Ear | None" = None, **kwargs: Any) -> None:
+    So the second world can be run in the history of the first.
+    """
+
+    def __init__(
+        self, *args: Any, first_world: "_RecordingLink | None" = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._first, self._inside = told, False
+        self._first = first_world
+        self._inside = False
         self._start: Array | None = None
         self.messages: list[Array] = []  # between peers, or between servers
         self.uploads: list[_Upload] = []
 
     def exchange(self, message: Array, **more: Any) -> tuple[Array, Any]:
-        self._note(message)
+        self._record_message(message)
         self._inside = True
         exchanged = super().exchange(message, **more)
         self._inside = False
         return exchanged
 
     def combine(self, models: Array, over: Combination) -> Array:
-        self._note(models)
+        self._record_message(models)
         return super().combine(models, over)
 
-    def _note(self, message: Array) -> None:
+    def _record_message(self, message: Array) -> None:
         if self._first is not None and self._stages.noise is not None:
             noise = getattr(self._stages.noise, "base", self._stages.noise)
             gap = self._first.messages[len(self.messages)] - message
@@ -105,20 +121,23 @@ class _Ear(Link):
             self._stages = self._stages._replace(noise=replayed)
         self.messages.append(message)
 
-    def publish(self, message: Array, *given: Any, **more: Any) -> Array:
+    def publish(self, message: Array, *arguments: Any, **more: Any) -> Array:
         self._start = message
-        return super().publish(message, *given, **more)
+        return super().publish(message, *arguments, **more)
 
-    def send(self, message: Array, *given: Any, **more: Any) -> Array:
+    def send(self, message: Array, *arguments: Any, **more: Any) -> Array:
         if self._inside:
-            return super().send(message, *given, **more)
-        clients, sending = more.get("clients"), more.get("sending")
+            return super().send(message, *arguments, **more)
+        clients = more.get("clients")
+        sending = more.get("sending")
         clients = jnp.arange(len(message), dtype=jnp.int32) if clients is None else clients
         sending = jnp.ones(len(clients), bool) if sending is None else sending
         message = self._upload(message, clients, sending, more.get("step_size"))
-        return super().send(message, *given, **more)
+        return super().send(message, *arguments, **more)
 
-    def collect(self, message: Any, senders: Array, around: Array, **more: Any) -> Any:
+    def collect(
+        self, message: Array | MessageFunction, senders: Array, around: Array, **more: Any
+    ) -> Arrived:
         if more.get("at") is not None:
             raise ValueError(
                 "twins can only be compared by whole messages, but this algorithm sends parts of "
@@ -131,46 +150,48 @@ class _Ear(Link):
         message = self._upload(message, clients, senders, more.get("step_size"))
         return super().collect(message, senders, around, **more)
 
-    def _upload(self, message: Array, clients: Array, sending: Array, step_size: Any) -> Array:
-        place = jnp.where(sending, clients, self._clients)
+    def _upload(
+        self, message: Array, clients: Array, sending: Array, step_size: Array | float | None
+    ) -> Array:
+        destination = jnp.where(sending, clients, self._clients)
         silence = jnp.zeros((self._clients, message.shape[1]), message.dtype)
         update = None
         if step_size is not None and self._start is not None:
             start = jnp.atleast_2d(self._start)
             if isinstance(self._network, Federation):
                 start = start[jnp.asarray(self._network.server, jnp.int32)[clients]]
-            update = silence.at[place].set((start - message) / step_size, mode="drop")
-        sent = jnp.zeros(self._clients, bool).at[place].set(True, mode="drop")
-        table = silence.at[place].set(message, mode="drop")
+            update = silence.at[destination].set((start - message) / step_size, mode="drop")
+        sent = jnp.zeros(self._clients, bool).at[destination].set(True, mode="drop")
+        table = silence.at[destination].set(message, mode="drop")
         if self._first is not None and self._stages.upload_noise is not None:
-            told = self._first.uploads[len(self.uploads)]
-            message = jnp.where(told.sent[clients][:, None], told.message[clients], message)
+            replayed = self._first.uploads[len(self.uploads)]
+            message = jnp.where(replayed.sent[clients][:, None], replayed.message[clients], message)
         self.uploads.append(_Upload(table, sent, update))
         return message
 
 
-def _models(state: Any) -> Array:
-    """``[P, D]``: of the servers where there are some, of the peers else."""
+def _models(state: PyTree) -> Array:
+    """The models of the servers, or of the peers where there are none: ``[P, D]``."""
     model = getattr(state, "server", state.model)
     return model.reshape(-1, model.shape[-1])
 
 
-def _lengths(change: Array) -> Array:
-    """``[2, ...]``: by both norms."""
+def _norms(change: Array) -> Array:
+    """The l1 and l2 norm, ``[2, ...]``."""
     return jnp.stack([jnp.sum(jnp.abs(change), axis=-1), jnp.sqrt(jnp.sum(change**2, axis=-1))])
 
 
-def _parted(one: _Ear, two: _Ear) -> dict[str, Array]:
-    """How far apart what is said is in two worlds, ``[2, nodes]`` each, summed over a round."""
+def _distances(first: _RecordingLink, second: _RecordingLink) -> dict[str, Array]:
+    """Distances between the messages of two worlds, ``[2, nodes]`` each, summed over a round."""
     distances: dict[str, Array] = {}
-    if one.messages:
-        pairs = zip(one.messages, two.messages, strict=True)
-        distances["message"] = sum(_lengths(b - a) for a, b in pairs)  # pyright: ignore[reportArgumentType]
-    for a, b in zip(one.uploads, two.uploads, strict=True):
+    if first.messages:
+        pairs = zip(first.messages, second.messages, strict=True)
+        distances["message"] = sum(_norms(b - a) for a, b in pairs)  # pyright: ignore[reportArgumentType]
+    for a, b in zip(first.uploads, second.uploads, strict=True):
         for name, x, y in (("upload", a.message, b.message), ("update", a.update, b.update)):
             if x is not None and y is not None:
-                # Who speaks in one world only has told which it is.
-                distance = jnp.where((a.sent == b.sent)[None], _lengths(y - x), jnp.inf)
+                # A client that sends in one world only reveals which world it is.
+                distance = jnp.where((a.sent == b.sent)[None], _norms(y - x), jnp.inf)
                 distances[name] = distances.get(name, 0) + distance  # pyright: ignore[reportOperatorIssue]
     return distances
 
@@ -183,42 +204,53 @@ def _run(
     batch: int,
     replayed: bool,
 ) -> tuple[dict[str, Any], Array]:
-    """``[S, T, ...]`` each, and how far the optima are apart."""
+    """The records of all runs, ``[S, T, ...]`` each, and the distance between the optima.
+
+    With ``replayed`` the second world is run twice: on its own, and in the history of the first.
+    """
     ready = tuple(prepare(world, rounds) for world in worlds)
-    optima = tuple(optimum(world.problem) for world in worlds)
+    optima = tuple(optimum(world.fixed_problem) for world in worlds)
     order = (0, 1, 1) if replayed else (0, 1)
 
     def run(key: Array) -> dict[str, Any]:
-        def one_round(carries: Any, round: Array) -> tuple[Any, dict[str, Any]]:
-            after, ears = [], []
-            for place, which in enumerate(order):
-                linked = functools.partial(_Ear, told=ears[0] if place == 2 else None)
-                carry = carries[place]
-                now, stream, there = look(
+        def one_round(
+            carries: tuple[Carry, ...], round: Array
+        ) -> tuple[tuple[Carry, ...], dict[str, Array]]:
+            after = []
+            links = []
+            for index, which in enumerate(order):
+                linked = functools.partial(
+                    _RecordingLink, first_world=links[0] if index == 2 else None
+                )
+                carry = carries[index]
+                now, stream, availability = make_round(
                     worlds[which], ready[which], key, carry, round, rounds, linked
                 )
-                state = stepped(worlds[which], carry.state, now)
-                assert isinstance(now.link, _Ear)
-                ears.append(now.link)
+                state = step_algorithm(worlds[which], carry.state, now)
+                assert isinstance(now.link, _RecordingLink)
+                links.append(now.link)
                 memory = now.link.memory
                 after.append(
-                    carry._replace(state=state, stream=stream, availability=there, memory=memory)
+                    carry._replace(
+                        state=state, stream=stream, availability=availability, memory=memory
+                    )
                 )
             models = [_models(carry.state) for carry in after[:2]]
-            errors = [_far(m - o[None]) for m, o in zip(models, optima, strict=True)]
-            kept: dict[str, Any] = {"deviation": _far(models[1] - models[0])}
-            kept |= {"error": errors[0], "other_error": errors[1]}
-            parted = [_parted(ears[0], ear) for ear in ears[1:]]
-            both = {name: jnp.stack([p[name] for p in parted]) for name in parted[0]}
-            return tuple(after), kept | both
+            errors = [_distance(m - o[None]) for m, o in zip(models, optima, strict=True)]
+            recorded: dict[str, Any] = {"deviation": _distance(models[1] - models[0])}
+            recorded |= {"error": errors[0], "other_error": errors[1]}
+            by_history = [_distances(links[0], link) for link in links[1:]]
+            distances = {name: jnp.stack([p[name] for p in by_history]) for name in by_history[0]}
+            return tuple(after), recorded | distances
 
         start = tuple(begin(worlds[which], ready[which], key) for which in order)
         return jax.lax.scan(one_round, start, jnp.arange(1, rounds + 1, dtype=jnp.int32))[1]
 
-    return jax.lax.map(run, keys, batch_size=batch), _far(optima[1] - optima[0])
+    return jax.lax.map(run, keys, batch_size=batch), _distance(optima[1] - optima[0])
 
 
-def _far(change: Array) -> Array:
+def _distance(change: Array) -> Array:
+    """The Frobenius norm."""
     return jnp.sqrt(jnp.sum(change**2))
 
 
@@ -250,7 +282,7 @@ def twins(
       key: of all runs; an integer seeds the default generator.
 
     Returns:
-      A dataset over ``seed`` and ``round``, without units except those of the models:
+      A dataset over ``seed`` and ``round``, in the units of the models:
 
       * ``deviation``: :math:`\Delta(i)=\|w_i-w_i'\|`, of the servers' models, or of all peers'
         together; ``error`` and ``other_error``, :math:`\|\tilde w_i\|` in either world, and
@@ -261,9 +293,10 @@ def twins(
         world's ``"own"``, or the ``"same"``, where there is noise to compensate for the difference.
         Infinite where a client sends in one world only.
       * under Laplace noise ``epsilon`` by ``history``, of all messages with noise up to a round,
-        counting each copy with a draw of its own; ``epsilon_heard`` of those that one ``node``
-        hears from others; and ``epsilon_printed``, what the source derives from ``deviation``:
-        (2.69), (3.58), (4.34). Not where noise cancels at receivers: no epsilon is finite there.
+        counting separately each copy with an independent draw; ``epsilon_heard`` of the messages
+        that one ``node`` receives; and ``epsilon_printed``, the source's value, derived from
+        ``deviation``: (2.69), (3.58), (4.34). Missing where noise cancels at receivers, as no
+        epsilon is finite there.
 
     Raises:
       TypeError: no simulation, or no problem.
@@ -275,7 +308,7 @@ def twins(
       *these* data along *these* trajectories; for a quadratic problem in which only targets differ,
       without random batches, it is the same for all trajectories, and is exactly the epsilon of
       this pair against whoever hears all messages. Nothing follows for other pairs. The values in
-      their own histories, and ``epsilon_printed``, are those of the source.
+      their own histories, and ``epsilon_printed``, are the source's.
 
     Example:
       For updates that clients share, the printed value is too small: it uses the distance between
@@ -299,8 +332,8 @@ def twins(
             "or audit the budget with fljax.audit.two_worlds."
         )
     check_rounds(rounds, 1)
-    _check.count("seeds", seeds)
-    (client,) = _neighboring(simulation.problem, neighbor, "client")
+    checks.count("seeds", seeds)
+    (client,) = differing_clients(simulation.problem, neighbor, "client")
     simulation = replace(simulation, metrics=())
     jax.eval_shape(lambda: check_length(simulation, rounds))
     worlds = simulation, replace(simulation, problem=neighbor)
@@ -314,7 +347,7 @@ def twins(
         worlds,
         jax.random.split(key, seeds),
         rounds,
-        max(1, min(seeds, AT_ONCE // size)),
+        max(1, min(seeds, BATCH_NUMBERS // size)),
         replayed,
     )
     if not np.isfinite(optima):
@@ -324,22 +357,22 @@ def twins(
         )
     host = {name: np.asarray(value, np.float64) for name, value in results.items()}
     variables: dict[str, Any] = {
-        "deviation": (("seed", "round"), host["deviation"], _said("distance of the models")),
-        "error": (("seed", "round"), host["error"], _said("distance to the optimum")),
+        "deviation": (("seed", "round"), host["deviation"], _labeled("distance of the models")),
+        "error": (("seed", "round"), host["error"], _labeled("distance to the optimum")),
         "other_error": (
             ("seed", "round"),
             host["other_error"],
-            _said("distance to the other optimum, with the other data"),
+            _labeled("distance to the other optimum, with the other data"),
         ),
-        "optima": ((), float(optima), _said("distance of the optima")),
+        "optima": ((), float(optima), _labeled("distance of the optima")),
     }
     for name, axis in (("message", "node"), ("upload", "client"), ("update", "client")):
         if name in host:
             axes = ("history", "norm", "seed", "round", axis)
             value = np.moveaxis(host[name], (2, 3), (0, 1))
-            variables[f"{name}_change"] = (axes, value, _said(f"distance of the {name}s"))
+            variables[f"{name}_change"] = (axes, value, _labeled(f"distance of the {name}s"))
     nodes = _nodes(simulation)
-    known = xr.Dataset(
+    dataset = xr.Dataset(
         variables,
         coords={
             "history": list(HISTORIES[: 1 + replayed]),
@@ -356,43 +389,51 @@ def twins(
             DivergenceWarning,
             stacklevel=2,
         )
-    return known.assign(_epsilons(simulation, known))
+    return dataset.assign(_epsilons(simulation, dataset))
 
 
-def _said(label: str) -> dict[str, str]:
+def _labeled(label: str) -> dict[str, str]:
+    """Attributes of a variable without unit."""
     return {"long_name": label, "units": "1"}
 
 
 def _nodes(simulation: Simulation) -> int:
+    """The number of peers or servers, ``P``."""
     if simulation.among_peers:
         return simulation.problem.clients
     return simulation.network.servers if isinstance(simulation.network, Federation) else 1
 
 
 def _epsilons(simulation: Simulation, results: xr.Dataset) -> dict[str, Any]:
-    """Of Laplace noise, as the source has it and from the messages themselves."""
-    noise, uploads = simulation.noise, simulation.upload_noise
+    """Epsilons of Laplace noise: the source's formula, and from the messages themselves."""
+    noise = simulation.noise
+    uploads = simulation.upload_noise
     kinds = [part for part in (noise, uploads) if part is not None and float(part.variance) > 0]
     masked = noise is not None and noise.cancels == "receiver"
     if not kinds or masked or any(p.law != "laplace" for p in kinds):
         return {}
-    dim, nodes = simulation.problem.dim, results.attrs["nodes"]
+    dim = simulation.problem.dim
+    nodes = results.attrs["nodes"]
 
-    def moved(name: str, part: Any) -> Any:
-        """In scales of the noise, added up over the rounds."""
+    def in_scales(name: str, part: Noise | UploadNoise) -> xr.DataArray:
+        """Changes of messages in scales of the noise, summed over rounds."""
         variance = float(part.variance) / (dim if part.per == "vector" else 1)
         return results[f"{name}_change"].sel(norm="l1", drop=True).cumsum("round") * math.sqrt(
             2 / variance
         )
 
-    deviation, copies = results["deviation"].values, 1
+    deviation = results["deviation"].values
+    copies = 1
     if simulation.among_peers:  # (4.34): from 0, where both are the same, to i - 1
-        deviation, copies = np.pad(deviation, ((0, 0), (1, 0)))[:, :-1], nodes
+        deviation = np.pad(deviation, ((0, 0), (1, 0)))[:, :-1]
+        copies = nodes
     printed = theory.epsilon(deviation, float(kinds[0].variance), copies=copies)
-    more = {"epsilon_printed": (("seed", "round"), printed, _said("epsilon as printed"))}
-    total: Any = 0
+    more: dict[str, Any] = {
+        "epsilon_printed": (("seed", "round"), printed, _labeled("epsilon as printed"))
+    }
+    total: xr.DataArray | int = 0
     if uploads in kinds:
-        total = total + moved("update" if uploads.on == "updates" else "upload", uploads).sum(
+        total = total + in_scales("update" if uploads.on == "updates" else "upload", uploads).sum(
             "client"
         )  # pyright: ignore[reportOptionalMemberAccess]
     graph = simulation.network
@@ -400,12 +441,12 @@ def _epsilons(simulation: Simulation, results: xr.Dataset) -> dict[str, Any]:
     if noise in kinds and graph is not None and not isinstance(graph, Varying):
         joined = np.asarray(graph.dense()) > 0
         copies = joined.sum(axis=0) if isinstance(noise, PerEdge) else np.ones(nodes)
-        each = moved("message", noise)
-        total = total + (each * xr.DataArray(copies, dims="node")).sum("node")
-        heard = each.values @ joined.T
-        more["epsilon_heard"] = (each.dims, heard, _said("epsilon of what a node hears"))
+        scales = in_scales("message", noise)
+        total = total + (scales * xr.DataArray(copies, dims="node")).sum("node")
+        observed = scales.values @ joined.T
+        more["epsilon_heard"] = (scales.dims, observed, _labeled("epsilon of what a node hears"))
     if not isinstance(total, int):
-        more["epsilon"] = (total.dims, total.values, _said("epsilon of all messages"))
+        more["epsilon"] = (total.dims, total.values, _labeled("epsilon of all messages"))
     return more
 
 
@@ -420,11 +461,14 @@ def within(results: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
 
     Returns:
       A dataset over ``round``: the ``fraction`` of runs within
-      :func:`~fljax.theory.multiagent_privacy.deviation_bound` (an attribute), the fraction of runs
-      within it in ``all_rounds`` so far, and the probability that
+      :func:`~fljax.theory.multiagent_privacy.neighbor_deviation_bound` (an attribute), the fraction
+      of runs within it in ``all_rounds`` so far, and the probability that
       :func:`~fljax.theory.multiagent_privacy.bound_probability` promises by each rule
       (``promised_printed``, ``promised_union``, ``promised_all_rounds``), with the measured mean
       squares of the errors in place of the source's bounds on them.
+
+    Raises:
+      ValueError: other results, or results of several pairs of data sets joined.
 
     Example:
       >>> each = ("seed", "round"), np.array([[0.2], [0.4], [1.6], [0.1]])
@@ -435,17 +479,38 @@ def within(results: xr.Dataset, error: float, other_error: float) -> xr.Dataset:
     """
     if "deviation" not in results or "nodes" not in results.attrs:
         raise ValueError("results must be what fljax.audit.twins returned, got another dataset.")
+    axes = {"seed", "round"}
+    if set(results["deviation"].dims) != axes or results["deviation"].dtype.kind not in "fiu":
+        raise ValueError(
+            "results must be what fljax.audit.twins returned, real numbers over seed and round, "
+            f"got {checks.shown(results['deviation'].values)} over {results['deviation'].dims}."
+        )
+    optima = np.unique(results["optima"])  # joined results hold one of each
+    rounds = results["round"].values
+    if len(optima) != 1 or np.any(np.diff(rounds) <= 0):
+        raise ValueError(
+            "results must be of one pair of data sets, each round once, got distances of optima "
+            f"{optima.tolist()} and {len(rounds)} rounds of which {len(np.unique(rounds))} differ; "
+            'join results of the same data sets, such as with xarray.concat(parts, "seed").'
+        )
     bound = float(
-        theory.deviation_bound(error, other_error, float(results["optima"]), results.attrs["nodes"])
+        theory.neighbor_deviation_bound(
+            error, other_error, float(optima[0]), results.attrs["nodes"]
+        )
     )
     inside = results["deviation"].transpose("seed", "round").values <= bound
-    one, two = ((results[name] ** 2).mean("seed").values for name in ("error", "other_error"))
+    squares, other_squares = (
+        (results[name] ** 2).mean("seed").values for name in ("error", "other_error")
+    )
     variables = {"fraction": inside, "all_rounds": np.logical_and.accumulate(inside, axis=1)}
     variables = {name: ("round", value.mean(axis=0)) for name, value in variables.items()}
     for rule in theory.RULES:
         name = f"promised_{rule.replace(' ', '_')}"
-        variables[name] = ("round", theory.bound_probability(one, two, error, other_error, rule))
-    known = xr.Dataset(variables, coords={"round": results["round"]}, attrs={"bound": bound})
-    for name in known.data_vars:
-        known[name].attrs = _said(str(name).replace("_", " "))
-    return known
+        variables[name] = (
+            "round",
+            theory.bound_probability(squares, other_squares, error, other_error, rule),
+        )
+    frequencies = xr.Dataset(variables, coords={"round": results["round"]}, attrs={"bound": bound})
+    for name in frequencies.data_vars:
+        frequencies[name].attrs = _labeled(str(name).replace("_", " "))
+    return frequencies

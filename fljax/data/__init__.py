@@ -1,9 +1,15 @@
-"""Real data sets and user tables, their distribution over clients, and random Fourier features."""
+"""Real data sets and user tables, their distribution over clients, and random Fourier features.
+
+Each data set is a file, which finds or downloads its raw files through
+:mod:`~fljax.data.downloads`; :mod:`~fljax.data.partition` distributes samples over clients. Read
+:mod:`~fljax.data.libsvm` first, the simplest loader. Data that are drawn from a key are in
+:mod:`fljax.problems.synthetic`.
+"""
 
 from fljax.data.calcofi import CalCOFI, calcofi
 from fljax.data.cifar import cifar10, cifar100, read_cifar
 from fljax.data.clicks import Clicks, avazu, click_log
-from fljax.data.files import download, locate
+from fljax.data.downloads import download, locate
 from fljax.data.fmi import Weather, fmi, fmi_records
 from fljax.data.images import (
     DISSIMILAR_ORGANS,
@@ -17,7 +23,7 @@ from fljax.data.images import (
     read_idx,
 )
 from fljax.data.leaf import LETTERS, Users, clients_of_leaf, femnist, leaf, shakespeare
-from fljax.data.libsvm import Table, ijcnn1, libsvm
+from fljax.data.libsvm import SampleTable, ijcnn1, libsvm
 from fljax.data.partition import (
     binary_tasks,
     by_label,
@@ -31,15 +37,9 @@ from fljax.data.partition import (
 )
 from fljax.data.ragged import Nodes, from_table
 from fljax.data.random_fourier import RandomFourier, random_fourier
-from fljax.data.randomized import (
-    noisy_inputs,
-    randomized_labels,
-    replaced_features,
-    subsample,
-)
 from fljax.data.samples import Samples, from_huggingface, from_sklearn
 from fljax.data.shift import noisy, rotated
-from fljax.populations import Population, clients_of_dataset, write_population
+from fljax.problems.population_files import Population, clients_of_dataset, write_population
 
 __all__ = [
     "DISSIMILAR_ORGANS",
@@ -53,8 +53,8 @@ __all__ = [
     "Nodes",
     "Population",
     "RandomFourier",
+    "SampleTable",
     "Samples",
-    "Table",
     "Users",
     "Weather",
     "avazu",
@@ -86,16 +86,12 @@ __all__ = [
     "mnist",
     "mnist_sample",
     "noisy",
-    "noisy_inputs",
     "organamnist",
     "power_law",
     "random_fourier",
-    "randomized_labels",
     "read_cifar",
     "read_idx",
-    "replaced_features",
     "rotated",
     "shakespeare",
-    "subsample",
     "write_population",
 ]

@@ -33,18 +33,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax import _check
-from fljax._module import float_dtype
-from fljax.data.files import locate
+from fljax._core import checks
+from fljax._core.module import float_dtype
+from fljax.data.downloads import locate
 from fljax.problems import LeastSquares, Problem, from_clients
-
-__all__ = [
-    "FILE",
-    "HOW",
-    "SHA256",
-    "CalCOFI",
-    "calcofi",
-]
 
 FILE = "calcofi/cc_bottle.npz"
 SHA256 = "514c7e2b6af353811735d1d472c56d7d9fe39242502cd0ba525bb0982fd72d2b"
@@ -71,7 +63,7 @@ class CalCOFI(NamedTuple):
     test_targets: np.ndarray  # [T]
     inputs: tuple[str, ...]  # L names
     mean: np.ndarray  # [L + 1]  of the inputs and, last, of the target, in their units
-    deviation: np.ndarray  # [L + 1]  likewise
+    deviation: np.ndarray  # [L + 1]  their deviations
 
 
 def calcofi(
@@ -98,13 +90,13 @@ def calcofi(
       ValueError: an unknown or repeated input, a constant column, groups that do not divide the
         clients, sizes that are not integers, more rows than available, a file with another
         checksum.
-      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; the message says how to get it.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; the message explains how to get it.
     """
     sizes = _sizes(clients, samples, proportions)
-    _check.count("test", test)
+    checks.count("test", test)
     inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     for name in inputs:
-        _check.choice("input", name, KNOWN_INPUTS)
+        checks.choice("input", name, KNOWN_INPUTS)
     if not inputs or len(set(inputs)) < len(inputs):
         raise ValueError(f"inputs must be one or more different names, got {inputs}.")
 
@@ -119,12 +111,14 @@ def calcofi(
     day = bottles["days_since_1970"]
     cell = _station(bottles["lon"][complete], bottles["lat"][complete])
     rows = complete[np.lexsort((day[complete], *cell))]  # stable: a cast's depths stay in order
-    rows = rows[_evenly(samples + test, len(rows))]
-    held_out = _evenly(test, samples + test)
-    test_rows, rows = rows[held_out], np.delete(rows, held_out)
+    rows = rows[_even_indices(samples + test, len(rows))]
+    held_out = _even_indices(test, samples + test)
+    test_rows = rows[held_out]
+    rows = np.delete(rows, held_out)
 
     table = np.stack([bottles[name] for name in (*inputs, TARGET)], axis=1).astype(np.float64)
-    mean, deviation = table[rows].mean(0), table[rows].std(0)
+    mean = table[rows].mean(0)
+    deviation = table[rows].std(0)
     for name, span in zip((*inputs, TARGET), np.ptp(table[rows], axis=0), strict=True):
         if span == 0:
             raise ValueError(f"{name} is the same in all {samples} samples and cannot be scaled.")
@@ -151,10 +145,10 @@ def calcofi(
 
 def _sizes(clients: int, samples: int, proportions: Sequence[int]) -> np.ndarray:
     """``[K]``, the number of samples of each client."""
-    _check.count("clients", clients)
-    _check.count("samples", samples)
+    checks.count("clients", clients)
+    checks.count("samples", samples)
     for proportion in proportions:
-        _check.count("proportions", proportion)
+        checks.count("proportions", proportion)
     if not len(proportions) or clients % len(proportions):
         raise ValueError(
             f"{clients} clients cannot be cut into {len(proportions)} groups of the same size, one "
@@ -169,7 +163,7 @@ def _sizes(clients: int, samples: int, proportions: Sequence[int]) -> np.ndarray
     return parts * (samples // parts.sum())
 
 
-def _evenly(count: int, total: int) -> np.ndarray:
+def _even_indices(count: int, total: int) -> np.ndarray:
     """``count`` indices below ``total`` at the centers of as many equal stretches."""
     return (2 * np.arange(count) + 1) * total // (2 * count)
 
@@ -185,7 +179,8 @@ def _station(lon: np.ndarray, lat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     north = lat.astype(np.float64) - 34.15
     east = (lon.astype(np.float64) + 121.15) * np.cos(np.deg2rad(34.15))
-    sin, cos = np.sin(np.pi / 6), np.cos(np.pi / 6)
+    sin = np.sin(np.pi / 6)
+    cos = np.cos(np.pi / 6)
     line = 80 + 5 * (sin * east - cos * north)
     station = 60 - 15 * (cos * east + sin * north)
     return np.rint(station / 10), np.rint(line * 3 / 10)

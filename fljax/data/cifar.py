@@ -15,12 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.data.files import CHUNK, find
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.data.downloads import CHUNK, find
 from fljax.data.images import Images
-
-__all__ = ["CIFAR_FILES", "cifar10", "cifar100", "read_cifar"]
 
 # SHA-256, as TensorFlow Datasets publishes them; the authors publish the MD5 sums
 # c32a1d4ab5d03f1284b67883e8d87530 and 03b5dce01913d631647c71ecec9e9cb8 of the same archives.
@@ -40,7 +38,7 @@ CIFAR_HOW = (
 PIXELS = (3, 32, 32)  # channel, row, column: the order in the files
 
 
-class Layout(NamedTuple):
+class ArchiveLayout(NamedTuple):
     """Where an archive has what, by the names of its files without their folder."""
 
     train: tuple[str, ...]
@@ -50,17 +48,19 @@ class Layout(NamedTuple):
     label: int  # which of them is read
 
 
-_HUNDRED = Layout(("train.bin",), ("test.bin",), "fine_label_names.txt", labels=2, label=1)
+_CIFAR100_LAYOUT = ArchiveLayout(
+    ("train.bin",), ("test.bin",), "fine_label_names.txt", labels=2, label=1
+)
 LAYOUTS = {
-    "CIFAR-10": Layout(
+    "CIFAR-10": ArchiveLayout(
         tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
         ("test_batch.bin",),
         "batches.meta.txt",
         labels=1,
         label=0,
     ),
-    "CIFAR-100": _HUNDRED,
-    "CIFAR-100 superclasses": _HUNDRED._replace(classes="coarse_label_names.txt", label=0),
+    "CIFAR-100": _CIFAR100_LAYOUT,
+    "CIFAR-100 superclasses": _CIFAR100_LAYOUT._replace(classes="coarse_label_names.txt", label=0),
 }
 
 
@@ -72,12 +72,12 @@ def cifar10(download: bool = False) -> Images:
       download: get a missing archive from its authors; 170 MB.
 
     Raises:
-      FileNotFoundError: neither ``FLJAX_DATA`` nor the cache has it; the message says how to get
-        it.
+      FileNotFoundError: neither ``FLJAX_DATA`` nor the cache has it; the message explains how to
+        get it.
       ValueError: the archive has another checksum.
       OSError: it could not be downloaded.
     """
-    return _published("CIFAR-10", "cifar-10-binary.tar.gz", "cifar10", download)
+    return _load_images("CIFAR-10", "cifar-10-binary.tar.gz", "cifar10", download)
 
 
 @checked
@@ -93,10 +93,10 @@ def cifar100(coarse: bool = False, download: bool = False) -> Images:
       FileNotFoundError, ValueError, OSError: as :func:`cifar10`.
     """
     name = "CIFAR-100 superclasses" if coarse else "CIFAR-100"
-    return _published(name, "cifar-100-binary.tar.gz", "cifar100", download)
+    return _load_images(name, "cifar-100-binary.tar.gz", "cifar100", download)
 
 
-def _published(name: str, file: str, function: str, download: bool) -> Images:
+def _load_images(name: str, file: str, function: str, download: bool) -> Images:
     urls = [mirror + file for mirror in CIFAR_MIRRORS]
     how = CIFAR_HOW.format(function=function)
     return read_cifar(find(f"cifar/{file}", CIFAR_FILES[file], how, urls, download), name)
@@ -117,8 +117,9 @@ def read_cifar(path: str | Path, name: str = "CIFAR-10") -> Images:
       ValueError: an unknown layout, not a gzipped tar, truncated, a file of the layout that is
         missing or does not hold a whole number of records, a label out of range.
     """
-    _check.choice("name", name, LAYOUTS)
-    layout, path = LAYOUTS[name], Path(path)
+    checks.choice("name", name, LAYOUTS)
+    layout = LAYOUTS[name]
+    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}.")
     files = _members(path, {*layout.train, *layout.test, layout.classes})
@@ -155,10 +156,15 @@ def _members(path: Path, wanted: set[str]) -> dict[str, bytes]:
 
 
 def _records(
-    path: Path, file: str, files: Mapping[str, bytes], layout: Layout, classes: tuple[str, ...]
+    path: Path,
+    file: str,
+    files: Mapping[str, bytes],
+    layout: ArchiveLayout,
+    classes: tuple[str, ...],
 ) -> np.ndarray:
     """``[n, bytes of a record]``."""
-    content, size = files[file], layout.labels + int(np.prod(PIXELS))
+    content = files[file]
+    size = layout.labels + int(np.prod(PIXELS))
     if not content or len(content) % size:
         raise ValueError(
             f"{file} in {path} must hold records of {size} bytes, one or more, got {len(content)} "

@@ -1,7 +1,7 @@
 r"""Click logs: the user's copy of the Avazu file, and a synthetic log for users without it.
 
 Rizk 2023 learns from 5,101 rows of Avazu's log, in the LIBSVM form with a million features. It may
-not be redistributed; users who have it read it with :func:`avazu`. Others draw :func:`click_log`,
+not be redistributed; users with a copy read it with :func:`avazu`. Others draw :func:`click_log`,
 which has its form (one category per field, few of them frequent) and none of its content.
 """
 
@@ -14,16 +14,14 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._generator import normal
-from fljax._memory import check_fits
-from fljax._module import float_dtype
-from fljax.data.libsvm import Table, libsvm
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.memory import check_fits
+from fljax._core.module import float_dtype
+from fljax._core.prng import normal
+from fljax.data.libsvm import SampleTable, libsvm
 
-__all__ = ["Clicks", "avazu", "click_log"]
-
-#: Of the LIBSVM form of Avazu's log.
+#: Sizes of the LIBSVM form of Avazu's log.
 AVAZU_FEATURES = 1_000_000
 
 
@@ -69,12 +67,14 @@ def click_log(
       ((100, 12), 0.5)
     """
     for name, count in (("rows", rows), ("fields", fields), ("categories", categories)):
-        _check.count(name, count)
-    _check.interval("positives", positives, above=0, below=1)
-    _check.positive("spread", spread)
+        checks.count(name, count)
+    checks.interval("positives", positives, above=0, below=1)
+    checks.positive("spread", spread)
     dtype = float_dtype()
     what = f"a table of {rows} rows x {fields} fields x {categories} categories"
-    check_fits(what, rows, fields, categories, each=dtype.itemsize, mend="take fewer categories")
+    check_fits(
+        what, rows, fields, categories, entry_bytes=dtype.itemsize, mend="take fewer categories"
+    )
     of_categories, of_effects, of_labels = jax.random.split(key, 3)
     probabilities = 1 / np.arange(1, categories + 1)
     ends = jnp.asarray(np.cumsum(probabilities / probabilities.sum())[:-1], dtype)
@@ -89,7 +89,7 @@ def click_log(
 
 
 @checked
-def avazu(path: str | Path, rows: int = 5101, test: int = 256, dim: int = 1000) -> Table:
+def avazu(path: str | Path, rows: int = 5101, test: int = 256, dim: int = 1000) -> SampleTable:
     """Rows of Avazu's log from the user's LIBSVM file, with hashed features.
 
     A million features would take 41 GB for 5,101 rows. Each is added, with a sign, to one of
@@ -98,7 +98,7 @@ def avazu(path: str | Path, rows: int = 5101, test: int = 256, dim: int = 1000) 
     Args:
       path: path of ``avazu-app``, ``avazu-site`` or a part of either, plain or compressed.
       rows: number of training rows, from the start of the file.
-      test: number of held-out rows, those that follow.
+      test: number of held-out rows after these.
       dim: number of hashed features.
 
     Returns:
@@ -109,13 +109,13 @@ def avazu(path: str | Path, rows: int = 5101, test: int = 256, dim: int = 1000) 
       ValueError: fewer rows than requested, a file that is not in the format.
     """
     for name, count in (("rows", rows), ("test", test), ("dim", dim)):
-        _check.count(name, count)
+        checks.count(name, count)
     samples, labels = libsvm(path, AVAZU_FEATURES, rows + test)
     draws = np.random.default_rng(0)
-    place = draws.integers(dim, size=AVAZU_FEATURES)
+    columns = draws.integers(dim, size=AVAZU_FEATURES)
     signs = draws.choice([-1.0, 1.0], size=AVAZU_FEATURES)
     which = np.arange(AVAZU_FEATURES)
-    hashing = scipy.sparse.csr_array((signs, (which, place)), (AVAZU_FEATURES, dim))
+    hashing = scipy.sparse.csr_array((signs, (which, columns)), (AVAZU_FEATURES, dim))
     features = scipy.sparse.csr_array(samples @ hashing).toarray().astype(float_dtype())
     clicked = np.where(labels > 0, 1, -1).astype(float_dtype())
-    return Table(features[:rows], clicked[:rows], features[rows:], clicked[rows:])
+    return SampleTable(features[:rows], clicked[:rows], features[rows:], clicked[rows:])

@@ -1,15 +1,15 @@
-r"""Tomorrow's temperature at Finland's weather stations, each of which is a node of a network.
+r"""Tomorrow's temperature at Finland's weather stations; each station is a node of a network.
 
 A running example of Jung 2025: "data points represent the daily weather conditions around FMI
 weather stations", labeled by "the maximum daytime temperature" (section 2.1), of stations that are
 joined to their nearest neighbors on the Earth (line 786). The source specifies neither a file nor
 the inputs. They are chosen here:
 
-- *Samples.* One a station and target time: the temperature at it, from those of the ``lags`` steps
+- *Samples.* One a station and target time: the temperature at it, from the ``lags`` steps
   before it (days; hours in the hourly records). A sample with a value missing among them is left
   out and counted (``missing``); nothing is filled in.
-- *Test.* The last target times, the same of all stations: all that is learnt from is older than
-  what it is tested on. A test sample's inputs may reach back into the training days, as they would
+- *Test.* The last target times, the same of all stations: all training samples are older
+  than the test samples. A test sample's inputs may reach back into the training days, as they would
   for a forecaster.
 - *Stations*, in the order of their names. One without a training sample or without a test sample is
   left out and named (``dropped``): of the 194 with daily records one, which stops on the fourth of
@@ -36,12 +36,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.data.files import locate
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.data.downloads import locate
 from fljax.problems import LeastSquares, Problem, from_clients
-
-__all__ = ["FMI_FILES", "Weather", "fmi", "fmi_records"]
 
 FMI_FILES = {  # SHA-256
     "daily": (
@@ -68,7 +66,7 @@ FMI_HOW = (
 )
 
 
-def _number(text: np.ndarray) -> np.ndarray:
+def _parse_numbers(text: np.ndarray) -> np.ndarray:
     return np.where(text == "", "nan", text).astype(np.float64)
 
 
@@ -76,7 +74,7 @@ def _numbers(text: np.ndarray) -> np.ndarray:
     return np.array([np.fromstring(row.strip("[]"), sep=",") for row in text])
 
 
-def _time(unit: str) -> Callable[[np.ndarray], np.ndarray]:
+def _parse_times(unit: str) -> Callable[[np.ndarray], np.ndarray]:
     return lambda text: text.astype("datetime64[s]").astype(f"datetime64[{unit}]")
 
 
@@ -84,42 +82,42 @@ def _text(text: np.ndarray) -> np.ndarray:
     return text
 
 
-#: Of each file's columns the names they get here, and how their text is read.
+#: The names given to each file's columns, and the functions that read their text.
 COLUMNS: dict[str, dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]]] = {
     "daily": {
         "station": ("station", _text),
-        "lat": ("latitude", _number),
-        "lon": ("longitude", _number),
-        "day": ("time", _time("D")),
-        "tmax": ("tmax", _number),
-        "tmin": ("tmin", _number),
+        "lat": ("latitude", _parse_numbers),
+        "lon": ("longitude", _parse_numbers),
+        "day": ("time", _parse_times("D")),
+        "tmax": ("tmax", _parse_numbers),
+        "tmin": ("tmin", _parse_numbers),
     },
     "five_day": {
         "Name": ("station", _text),
-        "Latitude": ("latitude", _number),
-        "Longitude": ("longitude", _number),
+        "Latitude": ("latitude", _parse_numbers),
+        "Longitude": ("longitude", _parse_numbers),
         "Tmax": ("tmax", _numbers),
         "Tmin": ("tmin", _numbers),
-        "y_Tmax": ("next_tmax", _number),
-        "y_Tmin": ("next_tmin", _number),
+        "y_Tmax": ("next_tmax", _parse_numbers),
+        "y_Tmin": ("next_tmin", _parse_numbers),
     },
     "hourly": {
         "name": ("station", _text),
-        "Latitude": ("latitude", _number),
-        "Longitude": ("longitude", _number),
-        "Timestamp": ("time", _time("h")),
-        "temp": ("temp", _number),
+        "Latitude": ("latitude", _parse_numbers),
+        "Longitude": ("longitude", _parse_numbers),
+        "Timestamp": ("time", _parse_times("h")),
+        "temp": ("temp", _parse_numbers),
     },
     "stations": {
         "station_id": ("number", lambda text: text.astype(int)),
         "station": ("station", _text),
-        "lat": ("latitude", _number),
-        "lon": ("longitude", _number),
+        "lat": ("latitude", _parse_numbers),
+        "lon": ("longitude", _parse_numbers),
     },
 }
-#: What is forecast, and from what: the first is the target unless another is asked for.
-MEASURED = {"daily": ("tmax", "tmin"), "five_day": ("tmax", "tmin"), "hourly": ("temp",)}
-UNIT = {"daily": "d", "five_day": "d", "hourly": "h"}
+#: The forecast variables and their inputs: the first is the target unless another is chosen.
+VARIABLES = {"daily": ("tmax", "tmin"), "five_day": ("tmax", "tmin"), "hourly": ("temp",)}
+TIME_UNITS = {"daily": "d", "five_day": "d", "hourly": "h"}
 WINDOW = 5  # days of a row of the five-day records
 
 
@@ -132,7 +130,7 @@ class Weather(NamedTuple):
     features: tuple[str, ...]  # [P]  such as "tmax, 1 d before"; the last is "1"
     target: str
     mean: np.ndarray  # [P]  in degrees Celsius, of the features but the last and of the target
-    deviation: np.ndarray  # [P]  likewise, in kelvin
+    deviation: np.ndarray  # [P]  deviations, in kelvin
     dropped: Mapping[str, str]  # the stations left out, and why
     missing: int  # samples of the stations kept that lack a value
 
@@ -160,9 +158,9 @@ def fmi_records(records: str) -> dict[str, np.ndarray]:
 
     Raises:
       ValueError: unknown records, a file with another checksum.
-      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; says how to get it.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; explains how to get it.
     """
-    _check.choice("records", records, FMI_FILES)
+    checks.choice("records", records, FMI_FILES)
     path = locate(*FMI_FILES[records], FMI_HOW)
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -185,13 +183,14 @@ def fmi(
     The same call gives the same data; see the module's docstring for the choices and their reasons.
 
     Args:
-      records: ``"daily"``: tomorrow's extremes, from those of the last days; ``"hourly"``: the next
-        hour's temperature; ``"five_day"``: as the first, for ten separate days of another winter.
+      records: ``"daily"``: tomorrow's extremes, from the last days' extremes; ``"hourly"``: the
+        next hour's temperature; ``"five_day"``: as the first, for ten separate days of another
+        winter.
       target: ``"tmax"`` (the default) or ``"tmin"``; for the hourly records ``"temp"``.
       lags: number of past steps on which a forecast is based, with all measurements of each; for
         ``"five_day"`` up to 5.
-      test: the share of the target times, counted from the last, that is held out, in (0, 1).
-      train: number of target times before those that are used for training, counted from the last;
+      test: the share of the target times, counted from the last, to hold out, in (0, 1).
+      train: number of target times before these that are used for training, counted from the last;
         by default all. With few of them, stations benefit from cooperation.
 
     Returns:
@@ -201,16 +200,16 @@ def fmi(
     Raises:
       ValueError: unknown records or target, more lags than available, no time left for training or
         testing, a file with another checksum.
-      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; says how to get it.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the file; explains how to get it.
     """
-    _check.choice("records", records, MEASURED)
-    measured = MEASURED[records]
+    checks.choice("records", records, VARIABLES)
+    measured = VARIABLES[records]
     target = measured[0] if target is None else target
-    _check.choice("target", target, measured)
-    _check.count("lags", lags)
-    _check.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
+    checks.choice("target", target, measured)
+    checks.count("lags", lags)
+    checks.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
     if train is not None:
-        _check.count("train", train)
+        checks.count("train", train)
 
     table = fmi_records(records)
     names, first, station = np.unique(table["station"], return_index=True, return_inverse=True)
@@ -224,38 +223,40 @@ def fmi(
             f"test={test:g} and {'all' if train is None else train} training times do not fit the "
             f"{times} target times that {lags} lags leave of the {records} records."
         )
-    begin, cut = times - held_out - learnt, times - held_out
-    whole = np.isfinite(inputs).all(axis=2) & np.isfinite(answers)
-    parts = {"training": whole[:, begin:cut], "test": whole[:, cut:]}
+    begin = times - held_out - learnt
+    cut = times - held_out
+    complete = np.isfinite(inputs).all(axis=2) & np.isfinite(answers)
+    parts = {"training": complete[:, begin:cut], "test": complete[:, cut:]}
     lacks = {part: real.sum(axis=1) == 0 for part, real in parts.items()}
     dropped = {
         str(names[k]): " and ".join(f"no {part} sample" for part in lacks if lacks[part][k])
         for k in np.flatnonzero(lacks["training"] | lacks["test"])
     }
-    kept = np.flatnonzero(~(lacks["training"] | lacks["test"]))
+    usable = np.flatnonzero(~(lacks["training"] | lacks["test"]))
 
     learning = np.concatenate([inputs, answers[..., None]], axis=2)
-    pool = learning[kept, begin:cut][parts["training"][kept]]
-    mean, deviation = pool.mean(axis=0), pool.std(axis=0)
+    pool = learning[usable, begin:cut][parts["training"][usable]]
+    mean = pool.mean(axis=0)
+    deviation = pool.std(axis=0)
     scaled = (learning - mean) / deviation
 
-    def samples(some: slice) -> list[tuple[np.ndarray, np.ndarray]]:
-        rows = [scaled[k, some][whole[k, some]] for k in kept]
+    def samples(times: slice) -> list[tuple[np.ndarray, np.ndarray]]:
+        rows = [scaled[k, times][complete[k, times]] for k in usable]
         return [(np.append(r[:, :-1], np.ones((len(r), 1)), axis=1), r[:, -1]) for r in rows]
 
-    ago = [f"{lag} {UNIT[records]} before" for lag in range(1, lags + 1)]
+    ago = [f"{lag} {TIME_UNITS[records]} before" for lag in range(1, lags + 1)]
     return Weather(
         problem=from_clients(
             samples(slice(begin, cut)), LeastSquares(), strength=0.0, test=samples(slice(cut, None))
         ),
-        names=tuple(map(str, names[kept])),
-        coordinates=np.stack([table["latitude"], table["longitude"]], axis=1)[first][kept],
+        names=tuple(map(str, names[usable])),
+        coordinates=np.stack([table["latitude"], table["longitude"]], axis=1)[first][usable],
         features=(*(f"{name}, {when}" for when in ago for name in measured), "1"),
         target=target,
         mean=mean,
         deviation=deviation,
         dropped=dropped,
-        missing=int((~whole[kept, begin:]).sum()),
+        missing=int((~complete[usable, begin:]).sum()),
     )
 
 

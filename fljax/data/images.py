@@ -11,27 +11,13 @@ asked to; 800 images of MNIST come with the package, for a run with no network.
 
 import gzip
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from fljax.data.files import find
-
-__all__ = [
-    "DISSIMILAR_ORGANS",
-    "MNIST_FILES",
-    "SAMPLE",
-    "SIMILAR_ORGANS",
-    "SINGLE_DIGITS",
-    "TRIPLETS",
-    "Images",
-    "Task",
-    "mnist",
-    "mnist_sample",
-    "organamnist",
-    "read_idx",
-]
+from fljax.data.downloads import find
 
 MNIST_FILES = {  # SHA-256
     "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -72,7 +58,7 @@ ORGANS = (
     *("liver", "lung-left", "lung-right", "pancreas", "spleen"),
 )
 
-#: A binary task: the classes of side A (label -1) and those of side B (label +1).
+#: A binary task: the classes of side A (label -1) and of side B (label +1).
 Task = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -104,7 +90,7 @@ class Images(NamedTuple):
     name: str  # for titles: says when it is a sample
     train_images: np.ndarray  # [n, height, width], of colors [n, height, width, 3]  0..255
     train_labels: np.ndarray  # [n]  indices of `classes`
-    test_images: np.ndarray  # [t, ...]  likewise
+    test_images: np.ndarray  # [t, ...]
     test_labels: np.ndarray  # [t]
     classes: tuple[str, ...]
     source: str  # whom to cite, and the license
@@ -119,19 +105,23 @@ def mnist(download: bool = False) -> Images:
       download: get missing files from a mirror; 12 MB.
 
     Raises:
-      FileNotFoundError: a file is missing and may not be downloaded; the message says how to get
-        it.
+      FileNotFoundError: a file is missing and may not be downloaded; the message explains how to
+        get it.
       ValueError: a file has another checksum.
       OSError: no mirror delivered a file.
     """
-
-    def read(name: str) -> np.ndarray:
-        file = f"{name}.gz"
-        urls = [mirror + file for mirror in MNIST_MIRRORS]
-        return read_idx(find(f"mnist/{file}", MNIST_FILES[name], MNIST_HOW, urls, download))
-
-    arrays = map(read, MNIST_FILES)
+    arrays = _idx_arrays("mnist", MNIST_FILES, MNIST_HOW, MNIST_MIRRORS, download)
     return Images("MNIST", *arrays, classes=tuple("0123456789"), source=MNIST_SOURCE)
+
+
+def _idx_arrays(
+    folder: str, files: Mapping[str, str], how: str, mirrors: Sequence[str], download: bool
+) -> Iterator[np.ndarray]:
+    """The arrays of some idx files, given by their names and checksums."""
+    for name, checksum in files.items():
+        file = f"{name}.gz"
+        urls = [mirror + file for mirror in mirrors]
+        yield read_idx(find(f"{folder}/{file}", checksum, how, urls, download))
 
 
 def mnist_sample() -> Images:

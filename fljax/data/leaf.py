@@ -18,15 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype
-
-__all__ = ["LETTERS", "Users", "clients_of_leaf", "femnist", "leaf", "shakespeare"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
 
 #: The characters of Shakespeare in LEAF, in the order of their numbers.
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-WINDOW = 80  # characters from which the next is told
+WINDOW = 80  # characters that predict the next one
 DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 LEAF_SOURCE = (
@@ -35,7 +33,7 @@ LEAF_SOURCE = (
 )
 
 Pair = tuple[np.ndarray, np.ndarray]
-#: From a user's ``x`` and ``y`` to arrays; its errors say what is wrong with them.
+#: From a user's ``x`` and ``y`` to arrays; its errors describe invalid entries.
 Reader = Callable[[list, list], Pair]
 
 
@@ -43,7 +41,7 @@ class Users(NamedTuple):
     """The samples of ``K`` users, and those held out."""
 
     clients: list[Pair]  # K of (features [D_k, ...], targets [D_k])
-    test: list[Pair]  # K likewise; if the users of the test are others, one of them all
+    test: list[Pair]  # K of the same; if the test has other users, one for all of them
     names: tuple[str, ...]  # [K]
     classes: tuple[str, ...]  # what targets are numbers of
     source: str  # whom to cite
@@ -57,7 +55,7 @@ def femnist(folder: str | Path) -> Users:
       folder: of LEAF's, with ``train`` and ``test``;
         ``preprocess.sh -s niid --sf 1.0 -k 0 -t sample`` in ``data/femnist`` of LEAF's repository
         makes that of all, 3,500 or so. Where users are split instead of samples (``-t user``), the
-        test data are from people who are not clients.
+        test data are from people outside of the clients.
 
     Returns:
       Features ``[D_k, 28, 28, 1]`` from 0, ink, to 1, paper, as LEAF scales them; targets are
@@ -117,7 +115,7 @@ def leaf(folder: str | Path) -> Users:
     Raises:
       FileNotFoundError, ValueError: as :func:`femnist`; samples of different shapes.
     """
-    return _read(folder, _as_they_are, "")
+    return _read(folder, _as_numbers, "")
 
 
 @checked
@@ -135,7 +133,7 @@ def clients_of_leaf(
       For :func:`write_population`: features, targets and name of each user, in the files' order.
 
     Raises:
-      FileNotFoundError, ValueError: as :func:`femnist`, when what is wrong is reached.
+      FileNotFoundError, ValueError: as :func:`femnist`, when a faulty file is reached.
 
     Example:
       >>> import json, pathlib, tempfile
@@ -150,20 +148,21 @@ def clients_of_leaf(
       >>> population.names, population.sizes.tolist()
       (['ada'], [2])
     """
-    _check.choice("data", data, READERS)
-    return _each(Path(folder), READERS[data])
+    checks.choice("data", data, READERS)
+    return _users_of_files(Path(folder), READERS[data])
 
 
 def _read(folder: str | Path, reader: Reader, classes: str) -> Users:
+    """Read the users of both folders, and match training and test data."""
     clients, test = (_users(Path(folder) / part, reader) for part in ("train", "test"))
     names = tuple(clients)
     _one_shape({**clients, **{f"{name} of test": pair for name, pair in test.items()}})
     if clients.keys() == test.keys():
         held_out = [test[name] for name in names]
-    elif some := clients.keys() & test.keys():
-        alone = next(name for name in (*clients, *test) if name not in some)
+    elif common := clients.keys() & test.keys():
+        alone = next(name for name in (*clients, *test) if name not in common)
         raise ValueError(
-            f"user {alone!r} of {folder} is only in one of train and test, and {len(some)} users "
+            f"user {alone!r} of {folder} is only in one of train and test, and {len(common)} users "
             "are in both; split every user's samples (LEAF's -t sample), or the users (-t user)."
         )
     else:
@@ -174,10 +173,12 @@ def _read(folder: str | Path, reader: Reader, classes: str) -> Users:
 
 def _users(folder: Path, reader: Reader) -> dict[str, Pair]:
     """The samples of the users of all files of a folder."""
-    return {name: (features, targets) for features, targets, name in _each(folder, reader)}
+    return {
+        name: (features, targets) for features, targets, name in _users_of_files(folder, reader)
+    }
 
 
-def _each(folder: Path, reader: Reader) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+def _users_of_files(folder: Path, reader: Reader) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     """The samples and the name of each user, file by file."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
@@ -212,7 +213,9 @@ def _of_file(path: Path) -> dict[str, dict[str, list]]:
                 f"{path} is not of LEAF's format, an object with lists users and num_samples and "
                 f"an object user_data: {key} is missing or something else."
             )
-    users, counts, data = {}, content["num_samples"], content["user_data"]
+    users = {}
+    counts = content["num_samples"]
+    data = content["user_data"]
     if len(content["users"]) != len(counts):
         raise ValueError(f"{path} has {len(content['users'])} users and {len(counts)} num_samples.")
     for name, count in zip(content["users"], counts, strict=True):
@@ -239,11 +242,11 @@ def _of_file(path: Path) -> dict[str, dict[str, list]]:
 def _one_shape(users: Mapping[str, Pair]) -> None:
     first = next(iter(users))
     for name, pair in users.items():
-        for what, own, known in zip(("x", "y"), pair, users[first], strict=True):
-            if own.shape[1:] != known.shape[1:]:
+        for what, rows, expected in zip(("x", "y"), pair, users[first], strict=True):
+            if rows.shape[1:] != expected.shape[1:]:
                 raise ValueError(
-                    f"{what} of user {name!r} is of shape {own.shape[1:]} and that of user "
-                    f"{first!r} of {known.shape[1:]}; all samples must be of one shape."
+                    f"{what} of user {name!r} is of shape {rows.shape[1:]} and that of user "
+                    f"{first!r} of {expected.shape[1:]}; all samples must be of one shape."
                 )
 
 
@@ -254,20 +257,21 @@ def _numbers(what: str, values: list) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{what} must be of one shape, got samples of several.") from None
     if array.dtype.kind not in "fiu":
-        raise ValueError(f"{what} must be numbers, got {_check.shown(values[0])}.")
-    _check.finite(what, array)
+        raise ValueError(f"{what} must be numbers, got {checks.shown(values[0])}.")
+    checks.finite(what, array)
     if array.dtype.kind == "f":
         return array.astype(float_dtype())
-    _check.interval(what, array, at_least=-(2**31), at_most=2**31 - 1)
+    checks.interval(what, array, at_least=-(2**31), at_most=2**31 - 1)
     return array.astype(np.int32)
 
 
-def _as_they_are(x: list, y: list) -> Pair:
+def _as_numbers(x: list, y: list) -> Pair:
     return _numbers("x", x), _numbers("y", y)
 
 
 def _handwriting(x: list, y: list) -> Pair:
-    pixels, labels = _as_they_are(x, y)
+    """Images of 28 x 28 pixels and labels of digits and letters."""
+    pixels, labels = _as_numbers(x, y)
     if pixels.shape[1:] != (784,) or pixels.min() < 0 or pixels.max() > 1:
         raise ValueError(
             f"x must be images of 784 numbers from 0 to 1, got shape {pixels.shape[1:]} from "
@@ -281,7 +285,7 @@ def _handwriting(x: list, y: list) -> Pair:
     ):
         raise ValueError(
             f"y must be a class of each image, a whole number below {classes}, got "
-            f"{_check.shown(y)}."
+            f"{checks.shown(y)}."
         )
     return pixels.astype(float_dtype()).reshape(-1, 28, 28, 1), labels
 
@@ -291,7 +295,7 @@ def _text(x: list, y: list) -> Pair:
         for text in texts:
             if not isinstance(text, str) or len(text) != length:
                 raise ValueError(
-                    f"{what} must be texts of {length} characters, got {_check.shown(text)}."
+                    f"{what} must be texts of {length} characters, got {checks.shown(text)}."
                 )
     return _letters(x).reshape(-1, WINDOW), _letters(y)
 
@@ -311,9 +315,9 @@ def _letters(texts: list[str]) -> np.ndarray:
     return letters
 
 
-#: By what the files hold.
+#: By content of the files.
 READERS: dict[str, Reader] = {
-    "numbers": _as_they_are,
+    "numbers": _as_numbers,
     "femnist": _handwriting,
     "shakespeare": _text,
 }

@@ -17,12 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype
-from fljax.data.files import locate
-
-__all__ = ["IJCNN1_FILES", "Table", "ijcnn1", "libsvm"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
+from fljax.data.downloads import locate
 
 IJCNN1_FILES = {  # SHA-256
     "ijcnn1/ijcnn1.trn.bz2": "b38a4198ce142d43e96fb86d17b87211feec1f909ac344fa057455c69de29de3",
@@ -37,7 +35,7 @@ IJCNN1_HOW = (
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
 
 
-class Table(NamedTuple):
+class SampleTable(NamedTuple):
     """Samples and their labels, and held-out ones."""
 
     features: np.ndarray  # [n, P]
@@ -78,13 +76,16 @@ def libsvm(
     """
     for name, count in (("features", features), ("rows", rows)):
         if count is not None:
-            _check.count(name, count)
+            checks.count(name, count)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}.")
-    labels, starts, indices, values = [], [0], [], []
+    labels = []
+    starts = [0]
+    indices = []
+    values = []
     try:
-        with _opened(path) as file:
+        with _open_text(path) as file:
             for number, (label, entries) in enumerate(_samples(path, file), start=1):
                 labels.append(label)
                 indices += [index for index, _ in entries]
@@ -98,7 +99,7 @@ def libsvm(
             "by something else than gzip or bzip2, unpack it first."
         ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
-        # OSError is what bz2 says of damaged data; what the disk says has a number.
+        # bz2 raises OSError without a number for damaged data; errors of the disk have a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(
@@ -118,7 +119,7 @@ def libsvm(
     return table, np.asarray(labels)
 
 
-def _opened(path: Path) -> TextIOBase:
+def _open_text(path: Path) -> TextIOBase:
     with path.open("rb") as file:
         start = file.read(2)
     # Some editors begin a file with a mark of its encoding.
@@ -126,12 +127,13 @@ def _opened(path: Path) -> TextIOBase:
 
 
 def _samples(path: Path, file: TextIOBase) -> Iterator[tuple[float, list[tuple[int, float]]]]:
+    """The label and the pairs of index and value of each line."""
     for number, line in enumerate(file, start=1):
-        if not (words := line.partition("#")[0].split()):
+        if not (tokens := line.partition("#")[0].split()):
             continue
         try:
-            pairs = [word.split(":") for word in words[1:]]
-            sample = float(words[0]), [(int(i), float(v)) for i, v in pairs]
+            pairs = [token.split(":") for token in tokens[1:]]
+            sample = float(tokens[0]), [(int(i), float(v)) for i, v in pairs]
         except ValueError:
             raise ValueError(
                 f"line {number} of {path} is no sample 'label index:value ...': "
@@ -157,7 +159,7 @@ def _samples(path: Path, file: TextIOBase) -> Iterator[tuple[float, list[tuple[i
 
 
 @checked
-def ijcnn1(rows: int = 35_000) -> Table:
+def ijcnn1(rows: int = 35_000) -> SampleTable:
     """ijcnn1: 22 features of an engine's ignitions, normal (-1) or not (+1), nine in ten normal.
 
     Args:
@@ -169,12 +171,13 @@ def ijcnn1(rows: int = 35_000) -> Table:
 
     Raises:
       ValueError: more rows than available, a file with another checksum.
-      FileNotFoundError: ``FLJAX_DATA`` does not hold the files; the message says how to get them.
+      FileNotFoundError: ``FLJAX_DATA`` does not hold the files; the message explains how to get
+        them.
     """
-    _check.count("rows", rows)
+    checks.count("rows", rows)
     parts = []
     for name, wanted in zip(IJCNN1_FILES, (rows, None), strict=True):
         path = locate(name, IJCNN1_FILES[name], IJCNN1_HOW)
         samples, labels = libsvm(path, IJCNN1_FEATURES, wanted)
         parts += [samples.toarray().astype(float_dtype()), labels.astype(float_dtype())]
-    return Table(*parts)
+    return SampleTable(*parts)

@@ -7,8 +7,8 @@ partition) assign every row of a data set, samples of any shape, to exactly one 
 are structure, so these functions are called outside the scenario, and
 :func:`~fljax.problems.from_clients` makes a problem of ``[(x[rows], y[rows]) for rows in parts]``:
 horizontal federated learning. In vertical federated learning clients have columns of all rows, and
-``iid(x.shape[1], clients, seed)`` distributes those. :func:`detectors` makes one client per class,
-:func:`few_shot` removes labels: those of some of a client's samples, or all.
+``iid(x.shape[1], clients, seed)`` distributes them. :func:`detectors` makes one client per class,
+:func:`few_shot` removes labels from some of a client's samples, or all.
 """
 
 from collections.abc import Sequence
@@ -17,29 +17,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, ArrayLike, Float, Int, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype, replace
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype, replace
+from fljax._core.numerics import HIGHEST
+from fljax._core.random_subsets import shuffled
 from fljax.data.images import Images, Task
-from fljax.participation import shuffled
 from fljax.problems.objectives import Logistic, NoRegularizer, Regularizer
 from fljax.problems.problem import Problem
-from fljax.problems.tasks import Tasks, membership
-
-__all__ = [
-    "binary_tasks",
-    "by_label",
-    "by_user",
-    "detectors",
-    "dirichlet",
-    "dirichlet_sizes",
-    "few_shot",
-    "iid",
-    "power_law",
-]
+from fljax.problems.tasks import Tasks
 
 ATTEMPTS = 1000  # draws of a Dirichlet partition before it is given up
 
@@ -64,13 +52,13 @@ def binary_tasks(
     :math:`MD_k` in all, of weight :math:`1/(MD_k)` each. Replacing a data sample means replacing
     ``M`` images.
 
-    Each class is shuffled and split into ``samples[1]`` images per client, of which a client uses
+    Each class is shuffled and split into ``samples[1]`` images per client; a client uses
     :math:`D_k`: no training image is at two clients. The order of a client's rows is data sample by
     data sample, and within it as the task lists the classes. Labels are -1 for a task's first side
     and +1 for its second.
 
     Pixels are divided by the Euclidean norm of their image, so that logistic per-sample gradients
-    have norm at most 1 and the assumption of bounded gradients holds; there is no intercept.
+    have norm at most 1 and the assumption of bounded gradients holds; models have no intercept.
     Neither reduces the accuracy of linear models (see the tests), but the models grow by the factor
     by which the images shrink, so a regularizer must be weak, of the order of 1e-5, to be
     negligible.
@@ -109,11 +97,12 @@ def binary_tasks(
     """
     sides, signs = _sides(tasks)
     least, most = samples
-    _check.count("the least number of data samples", least)
-    _check.count("the greatest number of data samples", most, at_least=least)
-    _check.count("test", test)
-    cluster = jnp.asarray(membership("cluster", cluster, len(sides)))
-    clients, each = len(cluster), sides.shape[1]
+    checks.count("the least number of data samples", least)
+    checks.count("the greatest number of data samples", most, at_least=least)
+    checks.count("test", test)
+    cluster = jnp.asarray(checks.group_numbers("cluster", cluster, len(sides)))
+    clients = len(cluster)
+    per_class = sides.shape[1]
     dtype = float_dtype()
     k_deal, k_sizes, k_test = jax.random.split(key, 3)
 
@@ -127,15 +116,15 @@ def binary_tasks(
             f"{classes[fewest]}. Take fewer clients or smaller samples."
         )
     dealt = _draw(k_deal, rows, clients * most).reshape(len(classes), clients, most)
-    mine = jnp.asarray(np.searchsorted(classes, sides))[cluster]  # [K, M]
-    mine = dealt[mine, jnp.arange(clients, dtype=jnp.int32)[:, None]]  # [K, M, most]
-    mine = jnp.swapaxes(mine, 1, 2).reshape(clients, most * each)
+    image_rows = jnp.asarray(np.searchsorted(classes, sides))[cluster]  # [K, M]
+    image_rows = dealt[image_rows, jnp.arange(clients, dtype=jnp.int32)[:, None]]  # [K, M, most]
+    image_rows = jnp.swapaxes(image_rows, 1, 2).reshape(clients, most * per_class)
 
-    sizes = each * jax.random.randint(k_sizes, (clients,), least, most + 1, jnp.int32)
-    real = jnp.arange(most * each, dtype=jnp.int32)[None] < sizes[:, None]
+    sizes = per_class * jax.random.randint(k_sizes, (clients,), least, most + 1, jnp.int32)
+    real = jnp.arange(most * per_class, dtype=jnp.int32)[None] < sizes[:, None]
     labels = jnp.tile(jnp.asarray(signs, dtype)[cluster], (1, most))
     return Problem(
-        features=_unit_rows(images.train_images, mine, dtype) * real[..., None].astype(dtype),
+        features=_unit_rows(images.train_images, image_rows, dtype) * real[..., None].astype(dtype),
         targets=labels * real.astype(dtype),
         loss=Logistic(),
         regularizer=regularizer,
@@ -174,7 +163,7 @@ def _sides(tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
         if not two or len({*task[0], *task[1]}) < len(task[0]) + len(task[1]):
             raise ValueError(
                 f"task {q} must be two sides of one or more classes, none of them twice, such as "
-                f"((1,), (8,)); got {_check.shown(task)}."
+                f"((1,), (8,)); got {checks.shown(task)}."
             )
     counts = [len(first) + len(second) for first, second in tasks]
     if len(set(counts)) > 1:
@@ -185,7 +174,8 @@ def _sides(tasks: Sequence[Task]) -> tuple[np.ndarray, np.ndarray]:
 
 def _rows(part: str, images: Images, wanted: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """The images of each of these sets of classes."""
-    pixels, labels = getattr(images, f"{part}_images"), getattr(images, f"{part}_labels")
+    pixels = getattr(images, f"{part}_images")
+    labels = getattr(images, f"{part}_labels")
     if labels.shape != pixels.shape[:1]:
         raise ValueError(
             f"{images.name} has {part} images of shape {pixels.shape} and labels of shape "
@@ -197,7 +187,7 @@ def _rows(part: str, images: Images, wanted: Sequence[Sequence[int]]) -> list[np
             raise ValueError(
                 f"class {c} is not among the {part} labels of {images.name}, {present.tolist()}."
             )
-    return [np.flatnonzero(np.isin(labels, some)) for some in wanted]
+    return [np.flatnonzero(np.isin(labels, group)) for group in wanted]
 
 
 def _draw(key: Array, rows: list[np.ndarray], count: int) -> Int[Array, "sets count"]:
@@ -229,12 +219,12 @@ def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
     Raises:
       ValueError: fewer rows than clients.
     """
-    _check.count("rows", rows)
-    return _cut(_generator(seed).permutation(rows), clients)
+    checks.count("rows", rows)
+    return _contiguous_parts(_generator(seed).permutation(rows), clients)
 
 
 @checked
-def by_label(labels: Any, clients: int, shards: int, seed: int) -> list[np.ndarray]:
+def by_label(labels: object, clients: int, shards: int, seed: int) -> list[np.ndarray]:
     """Rows sorted by label, cut into ``clients * shards`` shards, ``shards`` of them for each
     client.
 
@@ -245,19 +235,20 @@ def by_label(labels: Any, clients: int, shards: int, seed: int) -> list[np.ndarr
     Raises:
       ValueError: fewer rows than shards.
     """
-    rng, labels = _generator(seed), _check.names("labels", labels, "label")
-    _check.count("clients", clients)
-    _check.count("shards", shards)
+    rng = _generator(seed)
+    labels = checks.names("labels", labels, "label")
+    checks.count("clients", clients)
+    checks.count("shards", shards)
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    pieces = _cut(order, clients * shards)
+    pieces = _contiguous_parts(order, clients * shards)
     hands = rng.permutation(clients * shards).reshape(clients, shards)
     return [np.concatenate([pieces[i] for i in hand]) for hand in hands]
 
 
 @checked
 def dirichlet(
-    labels: Any, clients: int, concentration: float, seed: int, least: int = 1
+    labels: object, clients: int, concentration: float, seed: int, least: int = 1
 ) -> list[np.ndarray]:
     r"""Each label's rows, distributed in proportions drawn from :math:`\mathrm{Dir}(\alpha\mathbf
     1_K)`.
@@ -277,10 +268,11 @@ def dirichlet(
     Raises:
       ValueError: no such partition found in 1000 draws.
     """
-    _check.count("clients", clients)
-    _check.positive("concentration", concentration)
-    _check.count("least", least)
-    rng, labels = _generator(seed), _check.names("labels", labels, "label")
+    checks.count("clients", clients)
+    checks.positive("concentration", concentration)
+    checks.count("least", least)
+    rng = _generator(seed)
+    labels = checks.names("labels", labels, "label")
     groups = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     for _ in range(ATTEMPTS):
         shares = rng.dirichlet(np.full(clients, concentration), len(groups))
@@ -290,7 +282,7 @@ def dirichlet(
         parts = [np.concatenate(part) for part in zip(*pieces, strict=True)]
         if min(map(len, parts)) >= least:
             return [rng.permutation(part) for part in parts]
-    raise ValueError(_none_found(len(labels), clients, concentration, least))
+    raise ValueError(_not_found_text(len(labels), clients, concentration, least))
 
 
 @checked
@@ -320,16 +312,16 @@ def dirichlet_sizes(
       >>> sum(sizes), max(sizes) > 2 * min(sizes)
       (100, True)
     """
-    _check.count("rows", rows)
-    _check.count("clients", clients)
-    _check.positive("concentration", concentration)
-    _check.count("least", least)
+    checks.count("rows", rows)
+    checks.count("clients", clients)
+    checks.positive("concentration", concentration)
+    checks.count("least", least)
     rng = _generator(seed)
     for _ in range(ATTEMPTS):
         parts = _shared(rng.permutation(rows), rng.dirichlet(np.full(clients, concentration)))
         if min(map(len, parts)) >= least:
             return parts
-    raise ValueError(_none_found(rows, clients, concentration, least))
+    raise ValueError(_not_found_text(rows, clients, concentration, least))
 
 
 @checked
@@ -357,24 +349,26 @@ def power_law(
       >>> [len(rows) for rows in fl.data.power_law(120, 4, exponent=1.0, seed=0, least=5)]
       [53, 29, 21, 17]
     """
-    _check.count("rows", rows)
-    _check.count("clients", clients)
-    _check.nonnegative("exponent", exponent)
-    _check.count("least", least)
+    checks.count("rows", rows)
+    checks.count("clients", clients)
+    checks.nonnegative("exponent", exponent)
+    checks.count("least", least)
     rng = _generator(seed)
     if rows < clients * least:
         raise ValueError(
             f"{clients} clients of {least} rows or more need {clients * least} rows, got {rows}."
         )
-    first, others = np.split(rng.permutation(rows), [clients * least])
+    first, remaining = np.split(rng.permutation(rows), [clients * least])
     shares = np.arange(1.0, clients + 1) ** -exponent
-    pairs = zip(first.reshape(clients, least), _shared(others, shares / shares.sum()), strict=True)
+    pairs = zip(
+        first.reshape(clients, least), _shared(remaining, shares / shares.sum()), strict=True
+    )
     return [np.concatenate(pair) for pair in pairs]
 
 
 @checked
 def by_user(
-    users: Sequence[Any] | np.ndarray, order: Any = None, *, leave_out: bool = False
+    users: Sequence[object] | np.ndarray, order: object = None, *, leave_out: bool = False
 ) -> list[np.ndarray]:
     """The rows of each user, as given by the data: nothing is random.
 
@@ -400,37 +394,38 @@ def by_user(
     rows = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
     if order is None:
         return rows
-    wanted, place = _names("order", order).tolist(), dict(zip(names.tolist(), rows, strict=True))
+    wanted = _names("order", order).tolist()
+    rows_of = dict(zip(names.tolist(), rows, strict=True))
     if len(set(wanted)) < len(wanted):
-        raise ValueError(f"order must list each user once, got {_check.shown(order)}.")
-    if not place.keys() & wanted:
+        raise ValueError(f"order must list each user once, got {checks.shown(order)}.")
+    if not rows_of.keys() & wanted:
         raise ValueError(
-            f"no user of the order, such as {_check.shown(wanted[0])}, is among the users, such as "
-            f"{_check.shown(names[0].item())}."
+            f"no user of the order, such as {checks.shown(wanted[0])}, is among the users, such as "
+            f"{checks.shown(names[0].item())}."
         )
-    others = [name for name in place if name not in set(wanted)]
-    if others and not leave_out:
+    left_out = [name for name in rows_of if name not in set(wanted)]
+    if left_out and not leave_out:
         raise ValueError(
-            f"order leaves out {len(others)} of {len(place)} users and their "
-            f"{sum(len(place[name]) for name in others)} rows, such as {_check.shown(others[0])}; "
-            "list them, or give leave_out=True."
+            f"order leaves out {len(left_out)} of {len(rows_of)} users and their "
+            f"{sum(len(rows_of[name]) for name in left_out)} rows, such as "
+            f"{checks.shown(left_out[0])}; list them, or give leave_out=True."
         )
-    return [place.get(name, np.zeros(0, rows[0].dtype)) for name in wanted]
+    return [rows_of.get(name, np.zeros(0, rows[0].dtype)) for name in wanted]
 
 
-def _names(what: str, values: Any) -> np.ndarray:
+def _names(what: str, values: object) -> np.ndarray:
     """``[n]``, of text or whole numbers."""
-    array = _check.names(what, values)
+    array = checks.names(what, values)
     if not array.size or array.dtype.kind not in "Uiu":
         raise ValueError(
-            f"{what} must be a name or number of each, one or more, got {_check.shown(values)}."
+            f"{what} must be a name or number of each, one or more, got {checks.shown(values)}."
         )
     return array
 
 
 @checked
 def detectors(
-    labels: Any, shots: int | Sequence[int], seed: int
+    labels: object, shots: int | Sequence[int], seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """One client per class, with a few samples of it and the same number from other classes.
 
@@ -458,24 +453,26 @@ def detectors(
       >>> [len(rows) for rows, _ in parts], [int(signs.sum()) for _, signs in parts]
       ([20, 20, 4], [0, 0, 0])
     """
-    rng, labels = _generator(seed), _check.names("labels", labels, "label")
+    rng = _generator(seed)
+    labels = checks.names("labels", labels, "label")
     classes, kind = np.unique(labels, return_inverse=True)
     counts = np.broadcast_to(shots, len(classes)) if np.ndim(shots) == 0 else np.asarray(shots)
     if len(classes) < 2 or counts.shape != classes.shape:
         raise ValueError(
-            f"shots must be one number for each of two or more classes, got {_check.shown(shots)} "
+            f"shots must be one number for each of two or more classes, got {checks.shown(shots)} "
             f"for {len(classes)}."
         )
     parts = []
     for c, count in enumerate(counts):
-        _check.count("shots", count)
-        own, others = np.flatnonzero(kind == c), np.flatnonzero(kind != c)
-        if count > min(len(own), len(others)):
+        checks.count("shots", count)
+        class_rows = np.flatnonzero(kind == c)
+        other_rows = np.flatnonzero(kind != c)
+        if count > min(len(class_rows), len(other_rows)):
             raise ValueError(
-                f"shots must be at most the {len(own)} samples of class {classes[c]} and the "
-                f"{len(others)} of the others, got {count}."
+                f"shots must be at most the {len(class_rows)} samples of class {classes[c]} and "
+                f"the {len(other_rows)} of the others, got {count}."
             )
-        rows = [rng.choice(some, count, replace=False) for some in (own, others)]
+        rows = [rng.choice(choices, count, replace=False) for choices in (class_rows, other_rows)]
         parts.append((np.concatenate(rows), np.repeat([1.0, -1.0], count)))
     return parts
 
@@ -509,40 +506,40 @@ def few_shot(
       >>> kept.sample_counts().tolist(), kept.weights.sum(1).round(3).tolist()
       ([9, 2, 0], [1.0, 1.0, 0.0])
     """
-    _check.nonnegative("samples", samples)
-    _check.per_client("samples", samples, problem.clients)
+    checks.interval("samples", samples, at_least=0, at_most=2**31 - 1)
+    checks.per_client("samples", samples, problem.clients)
     counts = jnp.broadcast_to(jnp.asarray(samples, jnp.int32), (problem.clients,))
     real = jnp.asarray(problem.weights) > 0
-    there = jnp.sum(real, axis=1, dtype=jnp.int32)
-    _check.known(_check_shots, counts, there if np.ndim(samples) else jnp.max(there))
+    sizes = jnp.sum(real, axis=1, dtype=jnp.int32)
+    checks.check_when_concrete(_check_shots, counts, sizes if np.ndim(samples) else jnp.max(sizes))
     order = shuffled(key, real)
     rank = jnp.arange(problem.samples, dtype=jnp.int32)[None]
     clients = jnp.arange(problem.clients, dtype=jnp.int32)[:, None]
-    kept = jnp.zeros(real.shape, bool).at[clients, order].set(rank < counts[:, None])
-    weights = jnp.where(kept, jnp.asarray(problem.weights), 0)
+    is_labeled = jnp.zeros(real.shape, bool).at[clients, order].set(rank < counts[:, None])
+    weights = jnp.where(is_labeled, jnp.asarray(problem.weights), 0)
     total = jnp.sum(weights, axis=1, keepdims=True)
-    whole = jnp.sum(jnp.asarray(problem.weights), axis=1, keepdims=True)
+    weight_sums = jnp.sum(jnp.asarray(problem.weights), axis=1, keepdims=True)
     thinned = replace(
         problem,
-        targets=jnp.where(kept, jnp.asarray(problem.targets), 0),
-        weights=weights * whole / jnp.where(total > 0, total, 1),
+        targets=jnp.where(is_labeled, jnp.asarray(problem.targets), 0),
+        weights=weights * weight_sums / jnp.where(total > 0, total, 1),
         statistics=None,
     )
     return thinned.weighing((total[:, 0] > 0).astype(problem.dtype))
 
 
-def _check_shots(counts: Any, there: Any) -> None:
-    counts, there = np.broadcast_arrays(counts, there)
-    if np.any(counts > there):
-        k = int(np.argmax(counts > there))
+def _check_shots(counts: ArrayLike, sizes: ArrayLike) -> None:
+    counts, sizes = np.broadcast_arrays(counts, sizes)
+    if np.any(counts > sizes):
+        k = int(np.argmax(counts > sizes))
         raise ValueError(
             f"samples must be at most those a client has, got {counts[k]} for client {k} with "
-            f"{there[k]}; give fewer, or np.minimum(samples, problem.sample_counts())."
+            f"{sizes[k]}; give fewer, or np.minimum(samples, problem.sample_counts())."
         )
 
 
 def _generator(seed: int) -> np.random.Generator:
-    _check.count("seed", seed, at_least=0)
+    checks.count("seed", seed, at_least=0)
     return np.random.default_rng(seed)
 
 
@@ -551,7 +548,7 @@ def _shared(order: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.rint(len(order) * np.cumsum(shares)[:-1]).astype(int))
 
 
-def _none_found(rows: int, clients: int, concentration: float, least: int) -> str:
+def _not_found_text(rows: int, clients: int, concentration: float, least: int) -> str:
     return (
         f"no partition of {rows} rows gave each of {clients} clients {least} or more in {ATTEMPTS} "
         f"draws; take a greater concentration than {concentration:g}, fewer clients or a smaller "
@@ -559,13 +556,13 @@ def _none_found(rows: int, clients: int, concentration: float, least: int) -> st
     )
 
 
-def _cut(order: np.ndarray, parts: int) -> list[np.ndarray]:
+def _contiguous_parts(order: np.ndarray, parts: int) -> list[np.ndarray]:
     """Contiguous pieces whose sizes differ by one at most.
 
     Raises:
       ValueError: fewer rows than pieces.
     """
-    _check.count("clients", parts)
+    checks.count("clients", parts)
     if len(order) < parts:
         raise ValueError(f"{len(order)} rows cannot be cut into {parts} parts of one or more.")
     return np.array_split(order, parts)

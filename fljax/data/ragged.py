@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
+from fljax._core import checks
+from fljax._core.annotations import checked
 from fljax.problems import LeastSquares, Problem, from_clients
 from fljax.problems.objectives import Loss
-
-__all__ = ["Nodes", "from_table"]
 
 
 class Nodes(NamedTuple):
@@ -31,7 +29,7 @@ class Nodes(NamedTuple):
 
 @checked
 def from_table(
-    table: Any,
+    table: object,
     node: str,
     features: Sequence[str],
     target: str,
@@ -84,7 +82,7 @@ def from_table(
       >>> nodes.names, nodes.problem.sample_counts().tolist()
       (('Turku', 'Oulu'), [2, 3])
     """
-    _check.choice("missing", missing, ("refuse", "drop"))
+    checks.choice("missing", missing, ("refuse", "drop"))
     if not len(features):
         raise ValueError("features must name one or more columns, got none.")
     for kind, names in (("features", features), ("coordinates", coordinates)):
@@ -113,16 +111,16 @@ def from_table(
     labeled = np.bincount(member[finite & ~for_test], minlength=clients) > 0
     if not labeled.any():
         raise ValueError(f"no row to learn from has a finite {target!r}: no node has labels.")
-    whole = {name: np.isfinite(x[:, i]) for i, name in enumerate(features)}
-    whole[target] = finite | (~labeled[member] & ~for_test)
-    kept = np.all(list(whole.values()), axis=0)
-    if missing == "refuse" and not kept.all():
-        row = int(np.argmin(kept))
-        column = next(name for name, there in whole.items() if not there[row])
+    finite_columns = {name: np.isfinite(x[:, i]) for i, name in enumerate(features)}
+    finite_columns[target] = finite | (~labeled[member] & ~for_test)
+    complete = np.all(list(finite_columns.values()), axis=0)
+    if missing == "refuse" and not complete.all():
+        row = int(np.argmin(complete))
+        column = next(name for name, is_finite in finite_columns.items() if not is_finite[row])
         raise ValueError(
-            f"{length - kept.sum()} of {length} rows lack a finite value, the first of them row "
-            f"{row}, of node {names[member[row]]!r}, in column {column!r}; give missing='drop' to "
-            "leave such rows out, or fill them in."
+            f"{length - complete.sum()} of {length} rows lack a finite value, the first of them "
+            f"row {row}, of node {names[member[row]]!r}, in column {column!r}; give missing='drop' "
+            "to leave such rows out, or fill them in."
         )
 
     def rows(which: np.ndarray, role: str) -> list[np.ndarray]:
@@ -131,7 +129,7 @@ def from_table(
         sizes = np.bincount(member[which], minlength=clients)
         if not sizes.all():
             k = int(np.argmin(sizes))
-            left = "" if kept.all() else f" once {length - kept.sum()} rows are dropped"
+            left = "" if complete.all() else f" once {length - complete.sum()} rows are dropped"
             raise ValueError(
                 f"node {names[k]!r} has no row to {role}{left}; give it one, or leave the node out."
             )
@@ -140,40 +138,40 @@ def from_table(
     y = np.where(finite, y, 0)
     held_out = None
     if test is not None:
-        held_out = [(x[some], y[some]) for some in rows(kept & for_test, "test on")]
+        held_out = [(x[chosen], y[chosen]) for chosen in rows(complete & for_test, "test on")]
     problem = from_clients(
-        [(x[some], y[some]) for some in rows(kept & ~for_test, "learn from")],
+        [(x[chosen], y[chosen]) for chosen in rows(complete & ~for_test, "learn from")],
         loss,
         strength=0.0,
         test=held_out,
     )
     if not labeled.all():
         problem = problem.weighing(labeled.astype(problem.dtype))
-    place = _places(names, member, coordinates, values) if len(coordinates) else None
-    return Nodes(problem, names, place, labeled, int(length - kept.sum()))
+    positions = _places(names, member, coordinates, values) if len(coordinates) else None
+    return Nodes(problem, names, positions, labeled, int(length - complete.sum()))
 
 
 def _columns(table: Any, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     """The columns of these names, of one length."""
-    known = _check.column_names(table)
-    if known is None:
+    names = checks.column_names(table)
+    if names is None:
         raise TypeError(
             "table must have named columns: a DataFrame, a dict of arrays or a structured array, "
-            f"got {_check.shown(table)}."
+            f"got {checks.shown(table)}."
         )
     for name in wanted:
-        _check.choice("column", name, map(str, known))
+        checks.choice("column", name, map(str, names))
     columns = {name: _column(name, table[name]) for name in wanted}
-    _check.one_length(columns)
+    checks.common_length(columns)
     return columns
 
 
-def _column(name: str, column: Any) -> np.ndarray:
+def _column(name: str, column: object) -> np.ndarray:
     masked = isinstance(column, np.ma.MaskedArray)
-    array = None if masked else _check.column(f"column {name!r}", column)
+    array = None if masked else checks.column(f"column {name!r}", column)
     if array is None or array.ndim != 1:
         raise ValueError(
-            f"column {name!r} must be one entry of each row, [n], got {_check.shown(column)}."
+            f"column {name!r} must be one entry of each row, [n], got {checks.shown(column)}."
         )
     return array
 
@@ -183,13 +181,15 @@ def _members(name: str, column: np.ndarray) -> tuple[tuple[Any, ...], np.ndarray
     number: dict[Any, int] = {}
     entries = column.tolist()
     for row, entry in enumerate(entries):
-        if _check.is_missing(entry) or (isinstance(entry, float) and not math.isfinite(entry)):
+        if checks.is_missing(entry) or (isinstance(entry, float) and not math.isfinite(entry)):
             raise ValueError(f"row {row} has no node, column {name!r} holds {entry!r} there.")
         if getattr(entry, "__hash__", None) is None:
             raise TypeError(
-                f"column {name!r} must hold names or numbers of nodes, got {_check.shown(entry)} "
+                f"column {name!r} must hold names or numbers of nodes, got {checks.shown(entry)} "
                 f"in row {row}."
             )
+    if len({isinstance(entry, str) for entry in entries}) > 1:  # "1" beside 1: one node, or two?
+        checks.names(f"column {name!r}", entries)
     member = np.array([number.setdefault(entry, len(number)) for entry in entries])
     return tuple(number), member
 
@@ -201,19 +201,19 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
     entries = column.tolist()
     if column.dtype.kind != "O":
         raise TypeError(
-            f"column {name!r} must hold real numbers, got {_check.shown(entries[0])} in row 0, of "
+            f"column {name!r} must hold real numbers, got {checks.shown(entries[0])} in row 0, of "
             f"{column.dtype}."
         )
     for row, entry in enumerate(entries):
-        if not isinstance(entry, numbers.Real) and not _check.is_missing(entry):
+        if not isinstance(entry, numbers.Real) and not checks.is_missing(entry):
             raise TypeError(
-                f"column {name!r} must hold real numbers, got {_check.shown(entry)} in row {row}."
+                f"column {name!r} must hold real numbers, got {checks.shown(entry)} in row {row}."
             )
-    return np.array([np.nan if _check.is_missing(entry) else float(entry) for entry in entries])
+    return np.array([np.nan if checks.is_missing(entry) else float(entry) for entry in entries])
 
 
 def _flags(name: str, column: np.ndarray) -> np.ndarray:
-    column = _check.flags(column)
+    column = checks.as_booleans(column)
     if column.dtype != np.bool_:
         raise TypeError(f"column {name!r} must hold True and False, got {column.dtype}.")
     return column
@@ -235,21 +235,21 @@ def _places(
             f"{names[member[row]]!r}; give every node a place, or no coordinates."
         )
     _, first = np.unique(member, return_index=True)
-    place = places[first]
-    moved = np.any(places != place[member], axis=1)
+    positions = places[first]
+    moved = np.any(places != positions[member], axis=1)
     if moved.any():
         row = int(np.argmax(moved))
         raise ValueError(
-            f"node {names[member[row]]!r} is at {tuple(place[member[row]].tolist())} in row "
+            f"node {names[member[row]]!r} is at {tuple(positions[member[row]].tolist())} in row "
             f"{first[member[row]]} and at {tuple(places[row].tolist())} in row {row}; a node has "
             "one place."
         )
-    order = np.lexsort(place.T)
-    again = np.flatnonzero(np.all(place[order][1:] == place[order][:-1], axis=1))
+    order = np.lexsort(positions.T)
+    again = np.flatnonzero(np.all(positions[order][1:] == positions[order][:-1], axis=1))
     if len(again):
-        one, other = sorted(order[again[0] : again[0] + 2].tolist())
+        earlier, later = sorted(order[again[0] : again[0] + 2].tolist())
         raise ValueError(
-            f"nodes {names[one]!r} and {names[other]!r} are both at {tuple(place[one].tolist())}; "
-            "make them one node, or give no coordinates."
+            f"nodes {names[earlier]!r} and {names[later]!r} are both at "
+            f"{tuple(positions[earlier].tolist())}; make them one node, or give no coordinates."
         )
-    return place
+    return positions

@@ -18,14 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._memory import check_fits
-from fljax._module import float_array, float_dtype, module, static
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.memory import check_fits
+from fljax._core.module import float_array, float_dtype, module, static
+from fljax._core.numerics import HIGHEST
 from fljax.problems.problem import FEW_FEATURES
-
-__all__ = ["RandomFourier", "cos_turns", "random_fourier"]
 
 KINDS = ("cosine", "pair")
 
@@ -89,8 +87,8 @@ class RandomFourier:
       kind: ``"cosine"`` or ``"pair"``.
 
     Raises:
-      ValueError: an unknown kind, frequencies that are no matrix, phases that do not fit the kind,
-        a scale that is not positive.
+      ValueError: an unknown kind, frequencies that are not a matrix, phases that do not fit the
+        kind, a scale that is not positive.
     """
 
     frequencies: Float[Array, "frequencies inputs"]
@@ -99,7 +97,7 @@ class RandomFourier:
     kind: str = static(default="cosine")
 
     def validate(self) -> None:
-        _check.choice("kind", self.kind, KINDS)
+        checks.choice("kind", self.kind, KINDS)
         for name in ("frequencies", "phases"):
             value = getattr(self, name)
             if value is not None:
@@ -114,11 +112,11 @@ class RandomFourier:
                 f"cosine features need one phase a frequency, shape {shape[:1]}, got "
                 f"{None if self.phases is None else jnp.shape(self.phases)}."
             )
-        _check.finite("phases", self.phases)
+        checks.finite("phases", self.phases)
         if self.kind == "pair" and self.phases is not None:
             raise ValueError("pairs of cosine and sine have no phases; give phases=None.")
-        _check.finite("frequencies", self.frequencies)
-        _check.positive("scale", self.scale)
+        checks.finite("frequencies", self.frequencies)
+        checks.positive("scale", self.scale)
 
     @property
     def inputs(self) -> int:
@@ -144,13 +142,13 @@ class RandomFourier:
         frequencies = jnp.asarray(self.frequencies) / (2 * np.pi)
         if self.inputs <= FEW_FEATURES:  # written out, XLA fuses the product with the cosine
             rows = (x[..., i, None] * self._along(frequencies[:, i], x) for i in range(self.inputs))
-            turns: Any = sum(rows)
+            phase: Any = sum(rows)
         else:
-            turns = jnp.einsum("...l,fl->...f", x, frequencies, precision=HIGHEST)
+            phase = jnp.einsum("...l,fl->...f", x, frequencies, precision=HIGHEST)
         if self.kind == "pair":  # the sine is the cosine a quarter of a turn earlier
-            features = jnp.concatenate([cos_turns(turns), cos_turns(turns - 0.25)], axis=-1)
+            features = jnp.concatenate([cos_turns(phase), cos_turns(phase - 0.25)], axis=-1)
         else:
-            features = cos_turns(turns + self._along(jnp.asarray(self.phases) / (2 * np.pi), x))
+            features = cos_turns(phase + self._along(jnp.asarray(self.phases) / (2 * np.pi), x))
         return np.sqrt(2 / self.dim).astype(features.dtype) * self.scale * features
 
     @staticmethod
@@ -193,10 +191,10 @@ def random_fourier(
       >>> random_fourier(jax.random.key(0), inputs=4, features=200)(jax.numpy.ones((8, 4))).shape
       (8, 200)
     """
-    _check.count("inputs", inputs)
-    _check.count("features", features)
-    _check.choice("kind", kind, KINDS)
-    _check.positive("bandwidth", bandwidth)
+    checks.count("inputs", inputs)
+    checks.count("features", features)
+    checks.choice("kind", kind, KINDS)
+    checks.positive("bandwidth", bandwidth)
     if kind == "pair" and features % 2:
         raise ValueError(
             f"features must be even for pairs of cosine and sine, got {features}; take "
@@ -204,7 +202,7 @@ def random_fourier(
         )
     dtype = float_dtype()
     what = f"a map of {inputs} inputs to {features} features"
-    check_fits(what, inputs, features, each=dtype.itemsize, mend="take fewer features")
+    check_fits(what, inputs, features, entry_bytes=dtype.itemsize, mend="take fewer features")
     k_frequencies, k_phases = jax.random.split(key)
     count = features // 2 if kind == "pair" else features
     frequencies = jax.random.normal(k_frequencies, (count, inputs), dtype)
@@ -212,6 +210,6 @@ def random_fourier(
     phases = None
     if kind == "cosine":
         phases = jax.random.uniform(k_phases, (count,), dtype, maxval=2 * np.pi)
-    _check.positive("scale", scale)
-    with _check.trusted():
+    checks.positive("scale", scale)
+    with checks.trusted():
         return RandomFourier(frequencies, phases, scale, kind)

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype
-
-__all__ = ["Samples", "from_huggingface", "from_sklearn"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
 
 
 class Samples(NamedTuple):
@@ -56,13 +54,13 @@ def from_huggingface(
     if columns is None or not hasattr(dataset, "with_format") or not hasattr(dataset, "__len__"):
         raise TypeError(
             "dataset must be a datasets.Dataset, with its rows in memory or on disk (of a stream, "
-            f"Dataset.from_list(list(stream.take(n)))), got {_check.shown(dataset)}."
+            f"Dataset.from_list(list(stream.take(n)))), got {checks.shown(dataset)}."
         )
     names = [features] if isinstance(features, str) else list(features)
     if not names:
         raise ValueError("features must name one or more columns, got none.")
     for name in (*names, target, *(() if user is None else (user,))):
-        _check.choice("column", name, columns)
+        checks.choice("column", name, columns)
 
     def read(name: str) -> np.ndarray:
         column = _column(dataset.with_format("numpy"), name)
@@ -78,9 +76,9 @@ def from_huggingface(
                 f"side by side if they hold numbers; give features={name!r} alone."
             )
     x = arrays[0] if isinstance(features, str) else np.stack(arrays, axis=1)
-    known = getattr(dataset.features[target], "names", None) or []
-    y, classes = _targets(target, read(target), known)
-    return _whole(x, y, None if user is None else read(user), classes)
+    class_names = getattr(dataset.features[target], "names", None) or []
+    y, classes = _targets(target, read(target), class_names)
+    return _checked_samples(x, y, None if user is None else read(user), classes)
 
 
 def _column(dataset: Any, name: str) -> np.ndarray:
@@ -88,7 +86,7 @@ def _column(dataset: Any, name: str) -> np.ndarray:
 
 
 @checked
-def from_sklearn(data: Any) -> Samples:
+def from_sklearn(data: object) -> Samples:
     """The result of scikit-learn's ``load_...`` and ``fetch_...`` functions.
 
     Args:
@@ -110,26 +108,29 @@ def from_sklearn(data: Any) -> Samples:
       >>> len(clients), samples.features.shape
       (9, (1797, 8, 8))
     """
-    known = None
+    class_names = None
     if isinstance(data, Mapping) and {"data", "target"} <= data.keys():
-        x, y, known = data["data"], data["target"], data.get("target_names")
+        x = data["data"]
+        y = data["target"]
+        class_names = data.get("target_names")
     elif isinstance(data, tuple | list) and len(data) == 2:
         x, y = data
     else:
         raise TypeError(
-            f"data must be a Bunch with data and target or a pair (X, y), got {_check.shown(data)}."
+            f"data must be a Bunch with data and target or a pair (X, y), got {checks.shown(data)}."
         )
     if hasattr(x, "toarray"):
         raise TypeError("features must not be sparse; give (X.toarray(), y) if that fits.")
     if x is None or y is None:
         raise TypeError("features and targets must be arrays, got None.")
-    y, classes = _targets("target", _array("target", y), [] if known is None else list(known))
-    return _whole(_numbers("data", _array("data", x)), y, None, classes)
+    class_names = [] if class_names is None else list(class_names)
+    y, classes = _targets("target", _array("target", y), class_names)
+    return _checked_samples(_numbers("data", _array("data", x)), y, None, classes)
 
 
-def _array(name: str, values: Any) -> np.ndarray:
+def _array(name: str, values: object) -> np.ndarray:
     try:
-        return _check.column(name, values)
+        return checks.column(name, values)
     except ValueError as error:
         if "'nan'" in str(error):
             raise
@@ -148,10 +149,10 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
         )
     if column.dtype.kind not in "fiub" or not column.ndim:
         raise TypeError(
-            f"column {name!r} must hold numbers, got {_check.shown(column)}; encode it first (text "
+            f"column {name!r} must hold numbers, got {checks.shown(column)}; encode it first (text "
             "as the numbers of its tokens or classes), and leave out or fill in what is missing."
         )
-    _check.finite(f"column {name!r}", column)
+    checks.finite(f"column {name!r}", column)
     if column.dtype.kind == "f":
         return column.astype(float_dtype())
     if column.dtype.kind != "b" and column.dtype.itemsize < 8:
@@ -160,21 +161,25 @@ def _numbers(name: str, column: np.ndarray) -> np.ndarray:
     return short if np.array_equal(short, column) else column
 
 
-def _targets(name: str, column: np.ndarray, known: list[Any]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers, and what they are numbers of."""
+def _targets(
+    name: str, column: np.ndarray, class_names: list[Any]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The targets as numbers, and the names of their classes."""
     listed = column.dtype.kind in "UO" and column.ndim == 1
     if listed and any(isinstance(entry, str) for entry in column.tolist()):
-        column = _check.names(f"column {name!r}", column, "class")
+        column = checks.names(f"column {name!r}", column, "class")
         classes, numbers = np.unique(column, return_inverse=True)
         return numbers.astype(np.int32), tuple(classes.tolist())
     targets = _numbers(name, column)
     labels = targets.ndim == 1 and targets.dtype.kind in "iu" and targets.size > 0
-    if not labels or targets.min() < 0 or targets.max() >= len(known):
+    if not labels or targets.min() < 0 or targets.max() >= len(class_names):
         return targets, ()
-    return targets, tuple(map(str, known))
+    return targets, tuple(map(str, class_names))
 
 
-def _whole(x: np.ndarray, y: np.ndarray, users: Any, classes: tuple[str, ...]) -> Samples:
+def _checked_samples(
+    x: np.ndarray, y: np.ndarray, users: np.ndarray | None, classes: tuple[str, ...]
+) -> Samples:
     if not len(x) or len(x) != len(y):
         raise ValueError(
             f"there must be a target of each sample, one or more, got {len(x)} samples and "

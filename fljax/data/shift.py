@@ -4,25 +4,21 @@ Both functions take clients ``[(features [D_k, ...], targets), ...]``, from any 
 return such clients with the same targets; a test set is changed in the same way.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype
-
-__all__ = ["noisy", "rotated"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
+from fljax.problems.problem import ClientData
 
 Clients = list[tuple[np.ndarray, np.ndarray]]
 
 
 @checked
-def rotated(clients: Sequence[tuple[Any, Any]], degrees: Any) -> Clients:
+def rotated(clients: ClientData, degrees: object) -> Clients:
     """Rotate each client's images counterclockwise by the client's own angle.
 
-    Clusters of clients with the same angle are those of Ghosh et al., "An efficient framework for
+    Clusters of clients with the same angle follow Ghosh et al., "An efficient framework for
     clustered federated learning", NeurIPS 2020 (0, 90, 180 and 270 degrees):
     ``degrees=90.0 * cluster``. Multiples of 90 degrees permute pixels; other angles use linear
     interpolation, in the type of the images, with zeros beyond the border.
@@ -41,19 +37,20 @@ def rotated(clients: Sequence[tuple[Any, Any]], degrees: Any) -> Clients:
       >>> [x.tolist() for x, _ in rotated([(image, np.ones(1))] * 2, [0, 90])]
       [[[[1, 2], [3, 4]]], [[[2, 4], [1, 3]]]]
     """
-    pairs, angles = _pairs(clients), _of_each("degrees", degrees, len(clients))
+    pairs = _pairs(clients)
+    angles = _of_each("degrees", degrees, len(clients))
     turned = []
     for k, ((x, y), angle) in enumerate(zip(pairs, angles, strict=True)):
         if x.ndim not in (3, 4):
             raise ValueError(
                 f"client {k} must have images [n, height, width] or [n, height, width, channels] "
-                f"to be turned, got {_check.shown(x)}."
+                f"to be turned, got {checks.shown(x)}."
             )
-        turned.append((_turned(x, angle, k), y))
+        turned.append((_rotated(x, angle, k), y))
     return turned
 
 
-def _turned(images: np.ndarray, degrees: float, client: int) -> np.ndarray:
+def _rotated(images: np.ndarray, degrees: float, client: int) -> np.ndarray:
     quarters, rest = divmod(degrees, 90)
     if rest:
         import scipy.ndimage
@@ -69,7 +66,7 @@ def _turned(images: np.ndarray, degrees: float, client: int) -> np.ndarray:
 
 
 @checked
-def noisy(clients: Sequence[tuple[Any, Any]], deviation: Any, seed: int) -> Clients:
+def noisy(clients: ClientData, deviation: object, seed: int) -> Clients:
     r"""Add normal noise to each client's features, with the client's own standard deviation.
 
     Levels that increase with the client's index, variances :math:`\sigma k/K` for clients
@@ -92,9 +89,10 @@ def noisy(clients: Sequence[tuple[Any, Any]], deviation: Any, seed: int) -> Clie
       >>> [round(float(x.std()), 1) for x, _ in noisy(clean, [0.0, 1.0, 2.0], seed=0)]
       [0.0, 1.0, 2.0]
     """
-    _check.count("seed", seed, at_least=0)
-    _check.nonnegative("deviation", deviation)
-    pairs, levels = _pairs(clients), _of_each("deviation", deviation, len(clients))
+    checks.count("seed", seed, at_least=0)
+    checks.nonnegative("deviation", deviation)
+    pairs = _pairs(clients)
+    levels = _of_each("deviation", deviation, len(clients))
     changed = []
     for k, ((x, y), level) in enumerate(zip(pairs, levels, strict=True)):
         x = x if x.dtype.kind == "f" else x.astype(float_dtype())
@@ -103,13 +101,14 @@ def noisy(clients: Sequence[tuple[Any, Any]], deviation: Any, seed: int) -> Clie
     return changed
 
 
-def _pairs(clients: Sequence[tuple[Any, Any]]) -> Clients:
+def _pairs(clients: ClientData) -> Clients:
     """Arrays, one target of each sample."""
     if not len(clients):
         raise ValueError("clients must hold at least one client, got none.")
     pairs = []
     for k, (x, y) in enumerate(clients):
-        x, y = _check.array(f"features of client {k}", x), _check.array(f"targets of client {k}", y)
+        x = checks.array(f"features of client {k}", x)
+        y = checks.array(f"targets of client {k}", y)
         if not np.ndim(x) or np.shape(x)[:1] != np.shape(y)[:1]:
             raise ValueError(
                 f"client {k} must have features [n, ...] and a target of each, got shapes "
@@ -119,7 +118,7 @@ def _pairs(clients: Sequence[tuple[Any, Any]]) -> Clients:
     return pairs
 
 
-def _of_each(name: str, value: Any, clients: int) -> list[float]:
-    _check.interval(name, value)
-    _check.per_client(name, value, clients)
+def _of_each(name: str, value: object, clients: int) -> list[float]:
+    checks.interval(name, value)
+    checks.per_client(name, value, clients)
     return np.broadcast_to(np.asarray(value, np.float64), (clients,)).tolist()

@@ -1,13 +1,16 @@
 """Network topologies as pytrees: neighborhood sums, Laplacians, mixing weights and spectra.
 
 A :class:`Graph` is held as a matrix or as a table of neighbors, whichever is faster for its size
-(:mod:`fljax.graphs.tables`), and is built from edges, matrices and networkx, by name, or at random
-on the device. A :class:`Combination` is a stochastic matrix over the nodes, directed or not: from
-a graph by a rule (:meth:`Graph.mixing`), or given (:func:`from_stochastic`). All shapes are static,
-so that every seed of a study may have its own topology.
+(:mod:`fljax.graphs.neighbor_tables`), and is built from edges, matrices and networkx, by name, or
+at random on the device. A :class:`Combination` is a stochastic matrix over the nodes, directed or
+not: from a graph by a rule (:meth:`Graph.mixing`), or given (:func:`from_stochastic`). All shapes
+are static, so that every seed of a study may have its own topology.
 
 Shapes: ``K`` nodes (clients), ``E`` undirected edges, ``S`` slots of the neighbor table, ``M``
 rows of its overflow.
+
+Read :mod:`~fljax.graphs.undirected` first. Messages over a graph are in :mod:`fljax.link`, drawings
+in :mod:`fljax.plotting`.
 """
 
 from fljax.graphs.averaging import consensus
@@ -31,10 +34,9 @@ from fljax.graphs.failures import (
     random_failures,
     resilience,
 )
-from fljax.graphs.graph import Graph
-from fljax.graphs.learning import edge_budget, project_regular, regular_similarity
 from fljax.graphs.nearest import EARTH_RADIUS, distances, nearest_neighbors
-from fljax.graphs.random import (
+from fljax.graphs.neighbor_tables import DENSE_BELOW, Overflow
+from fljax.graphs.random_graphs import (
     erdos_renyi,
     k_regular,
     random_connected,
@@ -45,21 +47,21 @@ from fljax.graphs.random import (
 from fljax.graphs.relearned import Relearned
 from fljax.graphs.spectra import perron_vector
 from fljax.graphs.subspace import agreed, null_space
-from fljax.graphs.tables import DENSE_BELOW, Overflow
-from fljax.graphs.varying import Drawn, Schedule, Varying
+from fljax.graphs.undirected import Graph
+from fljax.graphs.varying import DrawnGraphs, GraphSchedule, Varying
 
 __all__ = [
     "DENSE_BELOW",
     "EARTH_RADIUS",
     "Combination",
     "Critical",
-    "Drawn",
+    "DrawnGraphs",
     "Graph",
+    "GraphSchedule",
     "Mixing",
     "Overflow",
     "Relearned",
     "Resilience",
-    "Schedule",
     "Varying",
     "agreed",
     "complete",
@@ -67,7 +69,6 @@ __all__ = [
     "critical_edges",
     "critical_nodes",
     "distances",
-    "edge_budget",
     "erdos_renyi",
     "from_adjacency",
     "from_edges",
@@ -79,12 +80,10 @@ __all__ = [
     "null_space",
     "path",
     "perron_vector",
-    "project_regular",
     "pruned",
     "random_connected",
     "random_failures",
     "random_geometric",
-    "regular_similarity",
     "resilience",
     "ring",
     "small_world",

@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._arguments import checked
+from fljax._core import checks
+from fljax._core.annotations import checked
 from fljax.graphs.combination import Combination
-
-__all__ = ["consensus"]
 
 
 @checked
@@ -46,9 +44,9 @@ def consensus(
       >>> [round(float(entry), 4) for entry in ended[:, 0]]
       [0.25, 0.25, 0.25, 0.25]
     """
-    _check.finite("models", models)
-    _check.positive("tolerance", tolerance)
-    _check.count("rounds", rounds)
+    checks.finite("models", models)
+    checks.positive("tolerance", tolerance)
+    checks.count("rounds", rounds)
     if models.shape[0] != combination.nodes:
         raise ValueError(
             f"models must be of the {combination.nodes} nodes of the weights, got shape "
@@ -77,5 +75,5 @@ def consensus(
                 "rate() further below one."
             )
 
-    _check.known(check, disagreement(models), enough)
+    checks.check_when_concrete(check, disagreement(models), enough)
     return models

@@ -6,29 +6,18 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype
-from fljax.graphs import tables
-from fljax.graphs.graph import Graph, of_edges, of_matrix
-
-__all__ = [
-    "complete",
-    "from_adjacency",
-    "from_edges",
-    "from_networkx",
-    "grid",
-    "path",
-    "ring",
-    "star",
-]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
+from fljax.graphs import neighbor_tables
+from fljax.graphs.undirected import Graph, of_edges, of_matrix
 
 
 @checked
 def from_edges(
     nodes: int,
     edges: Any,
-    weights: Any = None,
+    weights: object = None,
     *,
     form: str = "auto",
     max_degree: int | None = None,
@@ -49,19 +38,21 @@ def from_edges(
 
     Raises:
         ValueError: identifiers out of range, self-loops, duplicates, weights that are not
-            positive and finite, weights beside a mapping, or a disconnected graph.
+            positive and finite, weights in addition to a mapping, or a disconnected graph.
     """
-    tables.check_nodes(nodes)
+    neighbor_tables.check_nodes(nodes)
     if isinstance(edges, Mapping):
         if weights is not None:
             raise ValueError("edges map to weights already; leave out weights=, or list(edges).")
         edges, weights = list(edges), np.asarray(list(edges.values()))
-    if not hasattr(edges, "tocoo"):  # a sparse matrix is no list of pairs
-        edges = _check.wholes(edges)
-    pairs = _check.is_concrete(edges) or isinstance(edges, Iterable)
+    if not hasattr(edges, "tocoo"):  # a sparse matrix is not a list of pairs
+        edges = checks.as_integers(edges)
+    pairs = isinstance(edges, Iterable) and not isinstance(edges, jnp.ndarray)
+    pairs = pairs or checks.is_concrete(edges)
     if not pairs or isinstance(edges, np.ma.MaskedArray) or hasattr(edges, "tocoo"):
-        raise TypeError(f"edges must be concrete pairs of nodes, got {_check.shown(edges)}.")
-    edges = np.asarray(edges if _check.is_concrete(edges) else list(edges))
+        raise TypeError(f"edges must be concrete pairs of nodes, got {checks.shown(edges)}.")
+    is_list = checks.is_concrete(edges) or isinstance(edges, range)
+    edges = np.asarray(checks.array("edges", edges if is_list else list(edges)))
     if edges.size == 0:
         edges = np.zeros((0, 2), np.int64)
     if edges.ndim != 2 or edges.shape[1] != 2 or not np.issubdtype(edges.dtype, np.integer):
@@ -82,7 +73,7 @@ def from_edges(
             "drop them: a node's own weight is added by Graph.mixing."
         )
     edges = np.sort(edges.astype(np.int64), axis=1)
-    codes = np.sort(tables.pair_codes(edges, nodes))
+    codes = np.sort(neighbor_tables.pair_codes(edges, nodes))
     again = codes[1:][codes[1:] == codes[:-1]]
     if len(again):
         raise ValueError(
@@ -92,14 +83,14 @@ def from_edges(
         )
     weights = np.ones(len(edges)) if weights is None else weights
     if len(edges):
-        weights = _check.array("weights", weights)
+        weights = checks.array("weights", weights)
     weights = np.asarray(weights, np.float64)
     if weights.shape != (len(edges),):
         raise ValueError(
             f"weights must be one per edge, shape ({len(edges)},), got shape {weights.shape}."
         )
-    _check.positive("weights", weights, hint="Leave an edge out rather than give it weight zero.")
-    _check.interval("weights", weights, at_most=float(jnp.finfo(float_dtype()).max))
+    checks.positive("weights", weights, hint="Leave an edge out rather than give it weight zero.")
+    checks.interval("weights", weights, at_most=float(jnp.finfo(float_dtype()).max))
     graph = of_edges(nodes, edges, weights, form, max_degree)
     return graph if allow_disconnected else graph.require_connected()
 
@@ -126,14 +117,14 @@ def from_adjacency(
     Raises:
         ValueError: not square, NaN or negative entries, asymmetric, self-loops, or disconnected.
     """
-    matrix = _check.array("matrix", matrix)
+    matrix = checks.array("matrix", matrix)
     shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the adjacency matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
-    tables.check_nodes(nodes)
-    _check.known(_check_adjacency, matrix)
-    if not _check.is_concrete(matrix):
+    neighbor_tables.check_nodes(nodes)
+    checks.check_when_concrete(_check_adjacency, matrix)
+    if not checks.is_concrete(matrix):
         return of_matrix(jnp.asarray(matrix).astype(float_dtype()), nodes, form, max_degree)
     array = np.asarray(matrix, np.float64)
     edges = np.argwhere(np.triu(array) > 0)
@@ -148,10 +139,10 @@ def from_adjacency(
     )
 
 
-def _check_adjacency(matrix: Any) -> None:
+def _check_adjacency(matrix: object) -> None:
     """Raise ``ValueError`` unless it is symmetric, non-negative and zero on its diagonal."""
     array = np.asarray(matrix, np.float64)
-    _check.nonnegative("adjacency", array)
+    checks.nonnegative("adjacency", array)
     if np.any(np.diagonal(array)):
         raise ValueError(
             f"the adjacency matrix has {np.count_nonzero(np.diagonal(array))} self-loops; set its "
@@ -186,7 +177,7 @@ def from_networkx(
         allow_disconnected: as in :func:`from_edges`.
     """
     if not hasattr(graph, "is_directed"):
-        raise TypeError(f"graph must be a networkx.Graph, got {_check.shown(graph)}.")
+        raise TypeError(f"graph must be a networkx.Graph, got {checks.shown(graph)}.")
     if graph.is_directed() or graph.is_multigraph():
         kind = "directed" if graph.is_directed() else "a multigraph"
         raise ValueError(
@@ -216,7 +207,7 @@ def from_networkx(
 @checked
 def ring(nodes: int, *, form: str = "auto") -> Graph:
     """A cycle: every node has its two neighbors, ``E = K``."""
-    tables.check_nodes(nodes, 3, "a ring")
+    neighbor_tables.check_nodes(nodes, 3, "a ring")
     start = np.arange(nodes)
     return from_edges(nodes, np.stack([start, (start + 1) % nodes], axis=1), form=form)
 
@@ -224,7 +215,7 @@ def ring(nodes: int, *, form: str = "auto") -> Graph:
 @checked
 def path(nodes: int, *, form: str = "auto") -> Graph:
     """A line ``0 - 1 - ... - K-1``, ``E = K - 1``."""
-    tables.check_nodes(nodes)
+    neighbor_tables.check_nodes(nodes)
     start = np.arange(nodes - 1)
     return from_edges(nodes, np.stack([start, start + 1], axis=1), form=form)
 
@@ -232,7 +223,7 @@ def path(nodes: int, *, form: str = "auto") -> Graph:
 @checked
 def star(nodes: int, *, form: str = "auto") -> Graph:
     """Node 0 joined to every other, ``E = K - 1``."""
-    tables.check_nodes(nodes)
+    neighbor_tables.check_nodes(nodes)
     leaves = np.arange(1, nodes)
     return from_edges(nodes, np.stack([np.zeros_like(leaves), leaves], axis=1), form=form)
 
@@ -240,8 +231,8 @@ def star(nodes: int, *, form: str = "auto") -> Graph:
 @checked
 def complete(nodes: int, *, form: str = "auto") -> Graph:
     """Every pair of nodes joined, ``E = K (K-1) / 2``."""
-    tables.check_nodes(nodes)
-    tables.check_edges(nodes, nodes * (nodes - 1) // 2)
+    neighbor_tables.check_nodes(nodes)
+    neighbor_tables.check_edges(nodes, nodes * (nodes - 1) // 2)
     return from_edges(nodes, np.stack(np.triu_indices(nodes, 1), axis=1), form=form)
 
 
@@ -251,17 +242,18 @@ def grid(rows: int, columns: int, torus: bool = False, *, form: str = "auto") ->
 
     Args:
         rows: number of rows, at least 3 for a torus, which otherwise has double edges.
-        columns: number of columns, likewise.
+        columns: number of columns, at least 3 for a torus.
         torus: join opposite borders, so that every node has four neighbors.
         form: as in :func:`from_edges`.
     """
     least = 3 if torus else 1
-    _check.count("rows", rows, at_least=least)
-    _check.count("columns", columns, at_least=least)
-    tables.check_nodes(rows * columns)
-    place = np.arange(rows * columns).reshape(rows, columns)
-    right, below = np.roll(place, -1, axis=1), np.roll(place, -1, axis=0)
-    across = np.stack([place, right], axis=-1)[:, : columns if torus else columns - 1]
-    down = np.stack([place, below], axis=-1)[: rows if torus else rows - 1]
+    checks.count("rows", rows, at_least=least)
+    checks.count("columns", columns, at_least=least)
+    neighbor_tables.check_nodes(rows * columns)
+    numbers = np.arange(rows * columns).reshape(rows, columns)
+    right = np.roll(numbers, -1, axis=1)
+    below = np.roll(numbers, -1, axis=0)
+    across = np.stack([numbers, right], axis=-1)[:, : columns if torus else columns - 1]
+    down = np.stack([numbers, below], axis=-1)[: rows if torus else rows - 1]
     edges = np.concatenate([across.reshape(-1, 2), down.reshape(-1, 2)])
     return from_edges(rows * columns, edges, form=form)

@@ -1,4 +1,4 @@
-"""Combination matrices: how each node combines its own value with those of its neighbors."""
+"""Combination matrices: how each node combines its own value with its neighbors' values."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,16 +9,14 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype, module, replace, static
-from fljax.graphs import spectra, tables
-from fljax.graphs.tables import Overflow
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype, module, replace, static
+from fljax.graphs import neighbor_tables, spectra
+from fljax.graphs.neighbor_tables import Overflow
 
 if TYPE_CHECKING:
     import scipy.sparse
-
-__all__ = ["RULES", "Combination", "Mixing", "by_rule", "from_stochastic"]
 
 RULES = (
     "metropolis",
@@ -30,7 +28,7 @@ RULES = (
     "neighbors",
 )
 _CONVENTIONS = {"left": "columns", "right": "rows"}
-_ALIKE = 1e-6  # entries and sums that differ by less are taken for equal, in double precision
+_EQUALITY = 1e-6  # entries and sums that differ by less are taken for equal, in double precision
 
 
 @module
@@ -38,7 +36,7 @@ class Mixing:
     """A rule for combination weights with its parameters, for algorithms that take ``mixing=``.
 
     Args:
-        rule: one of those of :meth:`Graph.mixing`.
+        rule: one of the rules of :meth:`Graph.mixing`.
         step: only for ``laplacian``, whose weights are ``I - step*L``: in
             ``(0, 2 / lambda_max(L))``, which a simulation checks on its graph. The step is a
             number, so a grid of steps shares one program.
@@ -67,14 +65,14 @@ class Mixing:
     target: Any = None
 
     def validate(self) -> None:
-        _check.choice("mixing rule", self.rule, RULES)
+        checks.choice("mixing rule", self.rule, RULES)
         if self.step is not None and self.rule != "laplacian":
             raise ValueError(
                 f"step={self.step} was given for the rule {self.rule!r}, whose weights follow from "
                 "the graph; leave step out, or use rule='laplacian'."
             )
         if self.step is not None:
-            _check.positive("step", self.step)
+            checks.positive("step", self.step)
         if (self.target is None) == (self.rule == "hastings"):
             raise ValueError(
                 "the rule 'hastings' needs target, the Perron vector to be attained, [K]."
@@ -85,7 +83,7 @@ class Mixing:
                 )
             )
         if self.target is not None:
-            _check.positive("target", _check.array("target", self.target, axes=1))
+            checks.positive("target", checks.array("target", self.target, axes=1))
 
 
 @module
@@ -131,7 +129,7 @@ class Combination:
     def __call__(self, x: Float[Array, "nodes ..."]) -> Float[Array, "nodes ..."]:
         """``W x`` for ``x`` of shape ``[K, ...]``."""
         far = self.entries.sum(x)
-        return tables.scale_rows(self.self_weight, x) + far
+        return neighbor_tables.scale_rows(self.self_weight, x) + far
 
     def matrix(self) -> Float[Array, "nodes nodes"]:
         """``W`` as a ``[K, K]`` matrix."""
@@ -178,61 +176,65 @@ class Combination:
     def symmetric(self) -> bool:
         """Whether ``W = W'``, up to rounding (concrete only)."""
         matrix = self._sparse("symmetric")
-        return bool(abs(matrix - matrix.T).max() <= self._alike)
+        return bool(abs(matrix - matrix.T).max() <= self._tolerance)
 
     @property
     def doubly_stochastic(self) -> bool:
         """Whether ``W >= 0`` and columns, as rows, sum to one, up to rounding (concrete only)."""
         matrix = self._sparse("doubly_stochastic")
         sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
-        return bool(matrix.min() >= -self._alike and np.all(np.abs(sums - 1.0) <= self._alike))
+        return bool(
+            matrix.min() >= -self._tolerance and np.all(np.abs(sums - 1.0) <= self._tolerance)
+        )
 
     def rate(self) -> Float[Array, ""]:
         """Factor by which disagreement shrinks per combination; below one iff consensus is reached.
 
         The second largest modulus among the eigenvalues of ``W``. For symmetric ``W`` it is the
         spectral norm of ``W - 11'/K``. If the weights are reversible, ``pi_k w_kl = pi_l w_lk``, as
-        those of :meth:`Graph.mixing` are, the eigenvalues are those of the symmetric
+        with :meth:`Graph.mixing`, the eigenvalues are equal to the symmetric matrix's
         ``P^1/2 W P^-1/2``, ``P = diag(pi)``, from which the leading eigenpair is removed. For
         traced weights, which may be arbitrary, repeated squaring is used instead. ``O(K^3)``.
         """
-        law = self.stationary
-        if not _check.is_concrete(self.self_weight):
+        stationary = self.stationary
+        if not checks.is_concrete(self.self_weight):
             matrix = self.matrix()
-            law = spectra.stationary_law(matrix) if law is None else law
-            return spectra.second_modulus(matrix, law)
+            stationary = (
+                spectra.stationary_distribution(matrix) if stationary is None else stationary
+            )
+            return spectra.second_modulus(matrix, stationary)
         matrix = self._sparse("rate()")
-        if law is None or not self._reversible(matrix, np.asarray(law, np.float64)):
+        if stationary is None or not self._reversible(matrix, np.asarray(stationary, np.float64)):
             moduli = np.abs(np.linalg.eigvals(matrix.toarray()))
-            return tables.constant(np.sort(moduli)[-2], float_dtype())
+            return neighbor_tables.constant(np.sort(moduli)[-2], float_dtype())
         with jax.ensure_compile_time_eval():  # the weights may be known while others are traced
-            root = jnp.sqrt(law)
+            root = jnp.sqrt(stationary)
             similar = root[:, None] * self.matrix() / root[None, :]
             similar = (similar + similar.T) / 2 - root[:, None] * root[None, :]
             return jnp.max(jnp.abs(jnp.linalg.eigvalsh(similar)))
 
-    def _reversible(self, matrix: "scipy.sparse.csr_array", law: np.ndarray) -> bool:
-        if np.any(law <= 0.0):
+    def _reversible(self, matrix: "scipy.sparse.csr_array", stationary: np.ndarray) -> bool:
+        if np.any(stationary <= 0.0):
             return False
-        flow = scipy.sparse.diags_array(law) @ matrix
-        # Strict, since the other way is right for every matrix and only dearer.
+        flow = scipy.sparse.diags_array(stationary) @ matrix
+        # A strict tolerance: the general method is valid for every matrix and only slower.
         rounding = 1e3 * float(jnp.finfo(self.self_weight.dtype).eps)
         return bool(abs(flow - flow.T).max() <= rounding * abs(flow).max())
 
     @property
-    def _alike(self) -> float:
-        return max(_ALIKE, 100.0 * float(jnp.finfo(self.self_weight.dtype).eps))
+    def _tolerance(self) -> float:
+        return max(_EQUALITY, 100.0 * float(jnp.finfo(self.self_weight.dtype).eps))
 
     @property
-    def entries(self) -> tables.Entries:
+    def entries(self) -> neighbor_tables.Entries:
         """The stored off-diagonal weights."""
-        return tables.Entries(
+        return neighbor_tables.Entries(
             self.nodes, self.off_diagonal, self.neighbors, self.weights, self.overflow
         )
 
     def _sparse(self, what: str) -> "scipy.sparse.csr_array":
         """``W`` as a SciPy matrix in float64."""
-        if not _check.is_concrete(self.self_weight):
+        if not checks.is_concrete(self.self_weight):
             raise TypeError(
                 f"Combination.{what} depends on the values of the weights and cannot be traced; "
                 "call it outside jit and vmap."
@@ -244,10 +246,11 @@ class Combination:
                 "combination)."
             )
         near, far, values = self.entries.arcs()
-        mine = np.asarray(self.self_weight, np.float64)
-        entries, shape = (values.astype(np.float64), (near, far)), (self.nodes, self.nodes)
+        diagonal = np.asarray(self.self_weight, np.float64)
+        entries = (values.astype(np.float64), (near, far))
+        shape = (self.nodes, self.nodes)
         off = scipy.sparse.coo_array(entries, shape)
-        return scipy.sparse.csr_array(off + scipy.sparse.diags_array(mine))
+        return scipy.sparse.csr_array(off + scipy.sparse.diags_array(diagonal))
 
 
 @checked
@@ -287,40 +290,44 @@ def from_stochastic(
         >>> combination.doubly_stochastic
         False
     """
-    _check.choice("convention", convention, _CONVENTIONS)
-    matrix = _check.array("matrix", matrix)
+    checks.choice("convention", convention, _CONVENTIONS)
+    matrix = checks.array("matrix", matrix)
     shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"the combination matrix must be square, [K, K], got shape {shape}.")
     nodes = shape[0]
-    tables.check_nodes(nodes)
+    neighbor_tables.check_nodes(nodes)
     name = "the combination matrix"
     axis, other = (0, "right") if convention == "left" else (1, "left")
 
-    def check(matrix: Any) -> None:
+    def check(matrix: Array) -> None:
         array = np.asarray(matrix, np.float64)
         spectra.check_stochastic(name, array, axis, f"give convention={other!r}")
         if not allow_imprimitive:
             spectra.check_primitive(name, array.T if convention == "left" else array)
 
-    _check.known(check, matrix)
-    if not _check.is_concrete(matrix):
+    checks.check_when_concrete(check, matrix)
+    if not checks.is_concrete(matrix):
         traced = jnp.asarray(matrix).astype(float_dtype())
         traced = traced.T if convention == "left" else traced
         off = jnp.where(jnp.eye(nodes, dtype=bool), 0, traced)
-        entries = tables.repack(off, nodes, form, max_degree)
-        return _of_entries(entries, jnp.diagonal(traced), spectra.stationary_law(traced))
+        entries = neighbor_tables.repack(off, nodes, form, max_degree)
+        return _combination(entries, jnp.diagonal(traced), spectra.stationary_distribution(traced))
     array = np.asarray(matrix, np.float64)
     array = array.T if convention == "left" else array
     array = array / array.sum(axis=1, keepdims=True)
     near, far = np.nonzero(array * ~np.eye(nodes, dtype=bool))
-    entries = tables.pack(nodes, near, far, array[near, far], form, max_degree)
-    own = tables.constant(np.diagonal(array), float_dtype())
-    return _of_entries(entries, own, spectra.stationary_law(array))
+    entries = neighbor_tables.pack(nodes, near, far, array[near, far], form, max_degree)
+    self_weight = neighbor_tables.constant(np.diagonal(array), float_dtype())
+    return _combination(entries, self_weight, spectra.stationary_distribution(array))
 
 
 def by_rule(
-    entries: tables.Entries, degree: Array, rule: str, step: Any = None, target: Any = None
+    entries: neighbor_tables.Entries,
+    degree: Array,
+    rule: str,
+    step: Array | float | None = None,
+    target: Any = None,
 ) -> Combination:
     """The weights of :meth:`Graph.mixing` on an undirected graph, from checked arguments."""
     if rule == "hastings":
@@ -329,14 +336,16 @@ def by_rule(
     elif rule == "relative-degree":
         total = 1.0 + degree + entries.sum(1.0 + degree)
 
-    def scaled(part: tables.Part) -> Array:
-        mine = degree[part.nodes][:, None]
+    def scaled(part: neighbor_tables.TablePart) -> Array:
+        receiver_degree = degree[part.nodes][:, None]
         if rule == "metropolis":
-            scale = 1.0 / (1.0 + jnp.maximum(mine, part.of_neighbors(degree)))
+            scale = 1.0 / (1.0 + jnp.maximum(receiver_degree, part.of_neighbors(degree)))
         elif rule == "averaging":
-            scale = 1.0 / (1.0 + mine)
+            scale = 1.0 / (1.0 + receiver_degree)
         elif rule == "neighbors":
-            scale = jnp.where(mine > 0, 1.0 / jnp.where(mine > 0, mine, 1.0), 0.0)
+            scale = jnp.where(
+                receiver_degree > 0, 1.0 / jnp.where(receiver_degree > 0, receiver_degree, 1.0), 0.0
+            )
         elif rule == "hastings":
             least = jnp.minimum(flow[part.nodes][:, None], part.of_neighbors(flow))
             scale = least / target[part.nodes][:, None]
@@ -351,23 +360,29 @@ def by_rule(
     parts = entries.parts
     weights = [scaled(part) for part in parts]
     if rule == "averaging":
-        law = 1.0 + degree
+        unnormalized = 1.0 + degree
     elif rule == "neighbors":
-        law = degree
+        unnormalized = degree
     elif rule == "hastings":
-        law = target
+        unnormalized = target
     elif rule == "relative-degree":
-        law = (1.0 + degree) * total
+        unnormalized = (1.0 + degree) * total
     else:
-        law = jnp.ones_like(degree)
-    own = 1.0 - tables.add_rows(parts, [jnp.sum(each, axis=1) for each in weights])
-    return _of_entries(entries.with_weights(weights), own, law / jnp.sum(law))
+        unnormalized = jnp.ones_like(degree)
+    self_weight = 1.0 - neighbor_tables.add_rows(
+        parts, [jnp.sum(part_weights, axis=1) for part_weights in weights]
+    )
+    return _combination(
+        entries.with_weights(weights), self_weight, unnormalized / jnp.sum(unnormalized)
+    )
 
 
-def _of_entries(entries: tables.Entries, own: Array, stationary: Array) -> Combination:
+def _combination(
+    entries: neighbor_tables.Entries, self_weight: Array, stationary: Array
+) -> Combination:
     return Combination(
         nodes=entries.nodes,
-        self_weight=own,
+        self_weight=self_weight,
         off_diagonal=entries.matrix,
         neighbors=entries.neighbors,
         weights=entries.weights,

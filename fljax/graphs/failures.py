@@ -7,40 +7,31 @@ each, or, on large networks, from one eigenvector.
 Shapes: ``K`` nodes, ``E`` edges, ``F`` draws.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.graphs.graph import Graph
+from fljax._core import checks
+from fljax._core.annotations import checked
 from fljax.graphs.spectra import sparse_fiedler
-
-__all__ = [
-    "Critical",
-    "Resilience",
-    "critical_edges",
-    "critical_nodes",
-    "pruned",
-    "random_failures",
-    "resilience",
-]
+from fljax.graphs.undirected import Graph
 
 #: Up to this many nodes, the failure of each edge and node is tried.
 EXACT_NODES = 200
 #: Up to this many nodes, spectra are computed from dense matrices.
 DENSE_NODES = 2000
 #: Number of networks that are processed together.
-TOGETHER = 16
+NETWORKS_PER_BATCH = 16
 
 METHODS = ("auto", "exact", "spectral")
 
 
 class Resilience(NamedTuple):
-    """Connectivity measures of what is left of a network, each ``[]`` or ``[F]``."""
+    """Connectivity measures of the rest of a network, each ``[]`` or ``[F]``."""
 
     connectivity: Array  # the second eigenvalue of the Laplacian of the nodes that are left
     components: Array  # into how many parts they fall
@@ -52,7 +43,7 @@ class Critical(NamedTuple):
     """Edges or nodes, the most critical first."""
 
     members: Int[np.ndarray, "failures ..."]  # [E, 2] or [K]
-    connectivity: Float[np.ndarray, " failures"]  # what is left of it without each alone
+    connectivity: Float[np.ndarray, " failures"]  # connectivity without this one alone
 
 
 @checked
@@ -95,7 +86,7 @@ def resilience(
     nodes: Bool[Array, " nodes"] | None = None,
     edges: Bool[Array, "nodes nodes"] | None = None,
 ) -> Resilience:
-    r"""Connectivity of what is left of a network.
+    r"""Connectivity of the rest of a network.
 
     The rate is that of averaging with the best step, :math:`u\leftarrow u-\eta Lu`; for the rate of
     an algorithm apply :mod:`fljax.theory.network_rates` to the result of :func:`pruned`. Traceable;
@@ -121,17 +112,19 @@ def resilience(
 
 
 def _resilience(network: Graph, alive: Array, broken: Array | None) -> Resilience:
-    left, count = _pruned(network, alive, broken), jnp.sum(alive, dtype=np.int32)
-    labels, everyone = left.components(), jnp.arange(network.nodes, dtype=np.int32)
+    left = _pruned(network, alive, broken)
+    count = jnp.sum(alive, dtype=np.int32)
+    labels = left.components()
+    everyone = jnp.arange(network.nodes, dtype=np.int32)
     components = jnp.sum(alive & (labels == everyone), dtype=np.int32)
     sizes = jnp.zeros(network.nodes, np.int32).at[labels].add(alive.astype(np.int32))
     degree = jnp.asarray(left.degree)
-    whole = (components == 1) & (count > 1)
-    connectivity = jnp.where(whole, left.algebraic_connectivity(alive), 0)
+    is_connected = (components == 1) & (count > 1)
+    connectivity = jnp.where(is_connected, left.algebraic_connectivity(alive), 0)
     norm = left.laplacian_norm()
     factor = (norm - connectivity) / jnp.where(norm > 0, norm + connectivity, 1)
     share = jnp.max(sizes).astype(degree.dtype) / jnp.maximum(count, 1).astype(degree.dtype)
-    return Resilience(connectivity, components, share, jnp.where(whole, factor, 1))
+    return Resilience(connectivity, components, share, jnp.where(is_connected, factor, 1))
 
 
 @checked
@@ -169,9 +162,9 @@ def random_failures(
     Reference:
       Jung 2025, section 8.2.4.
     """
-    _check.count("draws", draws)
-    _check.interval("edge_probability", edge_probability, at_least=0, at_most=1)
-    _check.interval("node_probability", node_probability, at_least=0, at_most=1)
+    checks.count("draws", draws)
+    checks.interval("edge_probability", edge_probability, at_least=0, at_most=1)
+    checks.interval("node_probability", node_probability, at_least=0, at_most=1)
 
     keys = jax.random.split(key, draws)
     return _of_draws(network, keys, jnp.asarray(edge_probability), jnp.asarray(node_probability))
@@ -185,7 +178,7 @@ def _of_draws(network: Graph, keys: Array, edge: Array, node: Array) -> Resilien
         alive = jax.random.uniform(of_nodes, (network.nodes,)) >= node
         return _resilience(network, alive, upper | upper.T)
 
-    return jax.lax.map(draw, keys, batch_size=TOGETHER)
+    return jax.lax.map(draw, keys, batch_size=NETWORKS_PER_BATCH)
 
 
 @checked
@@ -228,7 +221,7 @@ def critical_edges(
     Reference:
       Jung 2025, section 8.2.4; Fiedler 1973 for the eigenvector.
     """
-    edges, exact = _known(network, method)
+    edges, exact = _edges_and_method(network, method)
     low, high = edges.T
     if not exact:
         value, vector = _fiedler(network)
@@ -243,10 +236,10 @@ def _without_each_edge(network: Graph, edges: Array) -> Array:
     everyone = jnp.arange(network.nodes, dtype=np.int32)
 
     def without(edge: Array) -> Array:
-        one = (everyone[:, None] == edge[0]) & (everyone[None] == edge[1])
-        return _resilience(network, alive, one | one.T).connectivity
+        is_edge = (everyone[:, None] == edge[0]) & (everyone[None] == edge[1])
+        return _resilience(network, alive, is_edge | is_edge.T).connectivity
 
-    return jax.lax.map(without, edges, batch_size=TOGETHER)
+    return jax.lax.map(without, edges, batch_size=NETWORKS_PER_BATCH)
 
 
 @checked
@@ -279,7 +272,7 @@ def critical_nodes(
       >>> critical_nodes(fl.graphs.star(5)).members[0].item()
       0
     """
-    edges, exact = _known(network, method)
+    edges, exact = _edges_and_method(network, method)
     everyone = np.arange(network.nodes, dtype=np.int32)
     if network.nodes < 3:
         raise ValueError(
@@ -290,11 +283,11 @@ def critical_nodes(
         return _ranked(everyone, _without_each_node(network))
     _, vector = _fiedler(network)
     terms = network.edge_weights() * (vector[edges[:, 0]] - vector[edges[:, 1]]) ** 2
-    around = np.bincount(edges.ravel(), np.repeat(terms, 2), minlength=network.nodes)
+    of_node = np.bincount(edges.ravel(), np.repeat(terms, 2), minlength=network.nodes)
     others = network.nodes - 1
     mean = (np.sum(vector) - vector) / others
     spread = np.sum(vector**2) - vector**2 - others * mean**2
-    return _ranked(everyone, (np.sum(terms) - around) / spread)
+    return _ranked(everyone, (np.sum(terms) - of_node) / spread)
 
 
 @jax.jit
@@ -304,24 +297,26 @@ def _without_each_node(network: Graph) -> Array:
     def without(node: Array) -> Array:
         return _resilience(network, everyone != node, None).connectivity
 
-    return jax.lax.map(without, everyone, batch_size=TOGETHER)
+    return jax.lax.map(without, everyone, batch_size=NETWORKS_PER_BATCH)
 
 
-def _masks(network: Graph, nodes: Any, edges: Any) -> tuple[Array, Array | None]:
+def _masks(
+    network: Graph, nodes: ArrayLike | None, edges: ArrayLike | None
+) -> tuple[Array, Array | None]:
     """Which nodes are alive, ``[K]``, and which edges are broken, if any, ``[K, K]``."""
     count = network.nodes
     for name, mask, shape in (("nodes", nodes, (count,)), ("edges", edges, (count, count))):
         if mask is not None and np.shape(mask) != shape:
             raise ValueError(f"{name} must be of shape {shape}, got shape {np.shape(mask)}.")
     if edges is not None:
-        _check.known(_symmetric, edges)
+        checks.check_when_concrete(_symmetric, edges)
     if nodes is not None:
-        _check.known(_some_left, nodes)
+        checks.check_when_concrete(_check_remaining, nodes)
     alive = jnp.ones(count, bool) if nodes is None else ~jnp.asarray(nodes)
     return alive, None if edges is None else jnp.asarray(edges)
 
 
-def _symmetric(edges: Any) -> None:
+def _symmetric(edges: ArrayLike) -> None:
     edges = np.asarray(edges)
     if not np.array_equal(edges, edges.T):
         k, other = np.argwhere(edges != edges.T)[0]
@@ -331,7 +326,7 @@ def _symmetric(edges: Any) -> None:
         )
 
 
-def _some_left(nodes: Any) -> None:
+def _check_remaining(nodes: ArrayLike) -> None:
     left = int(np.sum(~np.asarray(nodes)))
     if left < 2:
         raise ValueError(
@@ -340,9 +335,9 @@ def _some_left(nodes: Any) -> None:
         )
 
 
-def _known(network: Graph, method: str) -> tuple[np.ndarray, bool]:
+def _edges_and_method(network: Graph, method: str) -> tuple[np.ndarray, bool]:
     """The edges, and whether each failure is tried."""
-    _check.choice("method", method, METHODS)
+    checks.choice("method", method, METHODS)
     edges = network.edges
     network.require_connected()
     if not len(edges):
@@ -357,7 +352,7 @@ def _fiedler(network: Graph) -> tuple[float, np.ndarray]:
     return float(values[1]), vectors[:, 1]
 
 
-def _ranked(members: np.ndarray, connectivity: Any) -> Critical:
+def _ranked(members: np.ndarray, connectivity: ArrayLike) -> Critical:
     left = np.maximum(np.asarray(connectivity, np.float64), 0)
     order = np.argsort(left, kind="stable")
     return Critical(members[order], left[order])

@@ -5,7 +5,7 @@ memory linear in the edges. Traced points, which give each seed its own graph, a
 pairwise, ``[K, K]``.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,25 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._memory import check_fits
-from fljax._module import float_dtype
-from fljax.graphs import tables
-from fljax.graphs.graph import Graph, of_edges, of_matrix
-
-__all__ = ["EARTH_RADIUS", "distances", "nearest_neighbors"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.memory import check_fits
+from fljax._core.module import float_dtype
+from fljax.graphs import neighbor_tables
+from fljax.graphs.undirected import Graph, of_edges, of_matrix
 
 #: The mean radius of the Earth in kilometers (of the WGS 84 ellipsoid).
 EARTH_RADIUS = 6371.0088
+
+#: Of the weights of edges; without one all are one.
+Bandwidth: TypeAlias = Array | float | None
 
 _METRICS = ("euclidean", "geodesic")
 _RULES = ("any", "mutual")
 
 
 @checked
-def distances(points: Any, metric: str = "euclidean") -> Float[Array, "nodes nodes"]:
+def distances(points: object, metric: str = "euclidean") -> Float[Array, "nodes nodes"]:
     r"""The distances between all pairs of points.
 
     If the points are representations :math:`z^{(i)}` of local data sets, these are the
@@ -53,28 +54,28 @@ def distances(points: Any, metric: str = "euclidean") -> Float[Array, "nodes nod
         >>> round(float(graphs.distances([helsinki, tampere], "geodesic")[0, 1]))  # km
         161
     """
-    points = _checked_points(points, metric)
-    nodes = points.shape[0]
-    tables.check_nodes(nodes)
+    read = _checked_points(points, metric)
+    nodes = read.shape[0]
+    neighbor_tables.check_nodes(nodes)
     mend = "take fewer points, or nearest_neighbors of known points, which need no such matrix"
-    check_fits(f"a matrix of {nodes} x {nodes} distances", nodes, nodes, each=4, mend=mend)
-    points = jnp.asarray(points).astype(float_dtype())
+    check_fits(f"a matrix of {nodes} x {nodes} distances", nodes, nodes, entry_bytes=4, mend=mend)
+    places = jnp.asarray(read).astype(float_dtype())
     if metric == "geodesic":
-        latitude, longitude = jnp.radians(points).T
+        latitude, longitude = jnp.radians(places).T
         north = jnp.sin((latitude[:, None] - latitude[None, :]) / 2) ** 2
         east = jnp.sin((longitude[:, None] - longitude[None, :]) / 2) ** 2
         haversine = north + jnp.cos(latitude)[:, None] * jnp.cos(latitude)[None, :] * east
         return 2 * EARTH_RADIUS * jnp.arcsin(jnp.sqrt(jnp.minimum(haversine, 1)))
 
     def row(point: Array) -> Array:
-        return jnp.sqrt(jnp.sum((points - point[None, :]) ** 2, axis=1))
+        return jnp.sqrt(jnp.sum((places - point[None, :]) ** 2, axis=1))
 
-    return jax.lax.map(row, points)
+    return jax.lax.map(row, places)
 
 
 @checked
 def nearest_neighbors(
-    points: Any,
+    points: object,
     neighbors: int,
     *,
     metric: str = "euclidean",
@@ -107,7 +108,7 @@ def nearest_neighbors(
             by default all weights are one.
         form: as in :func:`from_edges`.
         max_degree: number of slots of the padded form; for traced points a valid bound, which
-            ``"mutual"`` implies by itself.
+            ``"mutual"`` implies.
 
     Raises:
         ValueError: a number of neighbors outside ``[1, K - 1]``, NaN, latitudes beyond the poles,
@@ -123,15 +124,15 @@ def nearest_neighbors(
     Reference: Jung 2025, sections 7.3 and 3.3.
     """
     points = checked_input(points, metric)
-    _check.choice("keep", keep, _RULES)
+    checks.choice("keep", keep, _RULES)
     if bandwidth is not None:
-        _check.positive("bandwidth", bandwidth)
+        checks.positive("bandwidth", bandwidth)
     nodes = points.shape[0]
-    tables.check_nodes(nodes)
+    neighbor_tables.check_nodes(nodes)
     check_neighbors(neighbors, nodes)
-    tables.check_edges(nodes, nodes * neighbors)
-    tables.check_max_degree(max_degree)
-    if _check.is_concrete(points) and (bandwidth is None or _check.is_concrete(bandwidth)):
+    neighbor_tables.check_edges(nodes, nodes * neighbors)
+    neighbor_tables.check_max_degree(max_degree)
+    if checks.is_concrete(points) and (bandwidth is None or checks.is_concrete(bandwidth)):
         return _searched(points, neighbors, metric, keep, bandwidth, form, max_degree)
     if metric != "precomputed":
         points = distances(points, metric)
@@ -140,9 +141,9 @@ def nearest_neighbors(
     return of_matrix(matrix, nodes, form, slots)
 
 
-def check_neighbors(neighbors: Any, nodes: int) -> None:
+def check_neighbors(neighbors: int, nodes: int) -> None:
     """Raise unless it is a number of other nodes."""
-    _check.count("neighbors", neighbors)
+    checks.count("neighbors", neighbors)
     if neighbors >= nodes:
         raise ValueError(
             f"neighbors must be below the number of nodes, {nodes}: a node is not its own "
@@ -150,9 +151,9 @@ def check_neighbors(neighbors: Any, nodes: int) -> None:
         )
 
 
-def checked_input(points: Any, metric: str) -> Any:
-    """Points or discrepancies as an array; raise unless they are what the metric says."""
-    _check.choice("metric", metric, (*_METRICS, "precomputed"))
+def checked_input(points: object, metric: str) -> Array | np.ndarray:
+    """Points or discrepancies as an array; raise unless they fit the metric."""
+    checks.choice("metric", metric, (*_METRICS, "precomputed"))
     return (
         _checked_discrepancies(points)
         if metric == "precomputed"
@@ -160,10 +161,10 @@ def checked_input(points: Any, metric: str) -> Any:
     )
 
 
-def _checked_points(points: Any, metric: str) -> Any:
-    _check.choice("metric", metric, _METRICS)
-    points = _check.filled("points", points, axes=2)
-    _check.finite("points", points)
+def _checked_points(points: Any, metric: str) -> Array | np.ndarray:
+    checks.choice("metric", metric, _METRICS)
+    points = checks.filled("points", points, axes=2)
+    checks.finite("points", points)
     if metric == "geodesic":
         if points.shape[1] != 2:
             raise ValueError(
@@ -171,25 +172,27 @@ def _checked_points(points: Any, metric: str) -> Any:
                 f"{points.shape}."
             )
         swapped = "The latitude comes first, then the longitude."
-        _check.interval("the latitude", points[:, 0], at_least=-90, at_most=90, hint=swapped)
-        _check.interval("the longitude", points[:, 1], at_least=-180, at_most=360, hint=swapped)
+        checks.interval("the latitude", points[:, 0], at_least=-90, at_most=90, hint=swapped)
+        checks.interval("the longitude", points[:, 1], at_least=-180, at_most=360, hint=swapped)
     return points
 
 
-def _checked_discrepancies(matrix: Any) -> Any:
-    matrix = _check.filled("discrepancies", matrix, axes=2)
+def _checked_discrepancies(matrix: Any) -> Array | np.ndarray:
+    matrix = checks.filled("discrepancies", matrix, axes=2)
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"discrepancies must be square, [K, K], got shape {matrix.shape}.")
 
-    def check(smallest: Any) -> None:
+    def check(smallest: Array) -> None:
         if not smallest >= 0:
             raise ValueError(f"discrepancies must be >= 0 and not NaN, got {float(smallest):g}.")
 
-    _check.known(check, jnp.min(matrix) if isinstance(matrix, jax.Array) else np.min(matrix))
+    checks.check_when_concrete(
+        check, jnp.min(matrix) if isinstance(matrix, jax.Array) else np.min(matrix)
+    )
     return matrix
 
 
-def _joined(distance: Array, neighbors: int, keep: str, bandwidth: Any) -> Array:
+def _joined(distance: Array, neighbors: int, keep: str, bandwidth: Bandwidth) -> Array:
     """The adjacency matrix from traced discrepancies."""
     nodes = len(distance)
     distance = jnp.where(jnp.eye(nodes, dtype=bool), jnp.inf, distance)
@@ -201,7 +204,7 @@ def _joined(distance: Array, neighbors: int, keep: str, bandwidth: Any) -> Array
     return jnp.where(joined, weight, 0)
 
 
-def gaussian(distance: Array, bandwidth: Any) -> Array:
+def gaussian(distance: Array, bandwidth: Bandwidth) -> Array:
     """Weights of edges: one, or a Gaussian kernel of the distance."""
     if bandwidth is None:
         return jnp.ones_like(distance)
@@ -209,11 +212,11 @@ def gaussian(distance: Array, bandwidth: Any) -> Array:
 
 
 def _searched(
-    points: Any,
+    points: object,
     neighbors: int,
     metric: str,
     keep: str,
-    bandwidth: Any,
+    bandwidth: Bandwidth,
     form: str,
     max_degree: int | None,
 ) -> Graph:
@@ -229,17 +232,20 @@ def _searched(
         if metric == "geodesic":
             length = 2 * EARTH_RADIUS * np.arcsin(np.minimum(length / 2, 1))
     near = np.repeat(np.arange(nodes), neighbors)
-    far, length = chosen.ravel(), length.ravel()
+    far = chosen.ravel()
+    length = length.ravel()
     real = np.isfinite(length)
     pairs = np.stack([np.minimum(near, far), np.maximum(near, far)], axis=1)[real]
-    order = np.lexsort((length[real], tables.pair_codes(pairs, nodes)))
-    pairs, length = pairs[order], length[real][order]
+    order = np.lexsort((length[real], neighbor_tables.pair_codes(pairs, nodes)))
+    pairs = pairs[order]
+    length = length[real][order]
     _, first, times = np.unique(
-        tables.pair_codes(pairs, nodes), return_index=True, return_counts=True
+        neighbor_tables.pair_codes(pairs, nodes), return_index=True, return_counts=True
     )
     if keep == "mutual":
         first = first[times == 2]
-    pairs, length = pairs[first], length[first]
+    pairs = pairs[first]
+    length = length[first]
     weights = np.ones(len(pairs))
     if bandwidth is not None:
         weights = np.exp(-((length / float(bandwidth)) ** 2) / 2)

@@ -3,14 +3,12 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import module, static
-from fljax.graphs.graph import Graph, of_entries
-from fljax.graphs.tables import Part
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import module, static
+from fljax.graphs.neighbor_tables import TablePart
+from fljax.graphs.undirected import Graph, of_entries
 from fljax.graphs.varying import Varying
-
-__all__ = ["Relearned"]
 
 _RULES = ("any", "mutual")
 
@@ -22,11 +20,10 @@ class Relearned(Varying):
     In every round each node sends its model to all candidate neighbors, and of the received models
     keeps those nearest to the one it sent, including ties. An edge is active if *any* of its ends
     keeps the other, or only if both do; a model that is not kept is replaced by the node's own, as
-    where a message is lost. Algorithms therefore need no special code, and the fixed points of
-    those that minimize a variation (:class:`fljax.algorithms.FedGD`,
-    :class:`~fljax.algorithms.FedRelax`) are those of the learned graph. A node must know the
-    distance up to which each of its candidates keeps models, one number each; this is not counted
-    as traffic.
+    where a message is lost. Algorithms therefore need no special code, and algorithms that minimize
+    a variation (:class:`fljax.algorithms.FedGD`, :class:`~fljax.algorithms.FedRelax`) have the
+    fixed points of the learned graph. A node must know the distance up to which each of its
+    candidates keeps models, one number each; this is not counted as traffic.
 
     While all models are equal, as at the start, all candidates are kept.
 
@@ -60,13 +57,13 @@ class Relearned(Varying):
     keep: str = static(default="any")
 
     def validate(self) -> None:
-        _check.count("neighbors", self.neighbors)
+        checks.count("neighbors", self.neighbors)
         if self.neighbors >= self.candidates.nodes:
             raise ValueError(
                 f"neighbors must be below the number of nodes, {self.candidates.nodes}, got "
                 f"{self.neighbors}."
             )
-        _check.choice("keep", self.keep, _RULES)
+        checks.choice("keep", self.keep, _RULES)
 
     @property
     def first(self) -> Graph:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -90,12 +87,14 @@ class Relearned(Varying):
             raise ValueError(f"models must be of the {self.nodes} nodes, got {len(models)}.")
         candidates = self.candidates.single_table()
         (part,) = candidates.entries.parts
-        kept = self.kept(part, part.distances(jnp.asarray(models)))
-        entries = candidates.entries.with_weights([jnp.where(kept, part.weights, 0)])
+        active = self.kept(part, part.distances(jnp.asarray(models)))
+        entries = candidates.entries.with_weights([jnp.where(active, part.weights, 0)])
         return of_entries(entries, entries.row_sums())
 
-    def kept(self, part: Part, distance: Float[Array, "nodes slots"]) -> Bool[Array, "nodes slots"]:
-        """Which edges are active.
+    def kept(
+        self, part: TablePart, distance: Float[Array, "nodes slots"]
+    ) -> Bool[Array, "nodes slots"]:
+        """The mask of active edges.
 
         Args:
           part: the only table of the candidates.
@@ -105,6 +104,7 @@ class Relearned(Varying):
         distance = jnp.where(part.weights > 0, distance, jnp.inf)
         at = min(self.neighbors, distance.shape[1]) - 1
         reach = jnp.sort(distance, axis=1)[:, at]  # of the last that a node keeps itself
-        theirs, mine = part.of_neighbors(reach), reach[:, None]
+        theirs = part.of_neighbors(reach)
+        own_reach = reach[:, None]
         most = jnp.maximum if self.keep == "any" else jnp.minimum
-        return distance <= most(theirs, mine)
+        return distance <= most(theirs, own_reach)

@@ -1,6 +1,6 @@
 r"""Consensus subspace: the common part of connected nodes' models, and their differences.
 
-Stacked models lie in :math:`\mathbb R^{KD}`; those that all nodes share are the consensus subspace,
+Stacked models lie in :math:`\mathbb R^{KD}`; equal models of all nodes are the consensus subspace,
 the null space of :math:`L\otimes I` of a connected graph.
 """
 
@@ -9,12 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype
-from fljax.graphs.graph import Graph
-
-__all__ = ["agreed", "null_space"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
+from fljax.graphs.undirected import Graph
 
 
 @checked
@@ -49,7 +47,7 @@ def agreed(
 
     Reference: Jung 2025, (46) and (47).
     """
-    _check.finite("models", models)
+    checks.finite("models", models)
     models = jnp.asarray(models)
     nodes, dim = models.shape
     if shared is not None and np.shape(shared) != (dim,):
@@ -58,19 +56,19 @@ def agreed(
             f"{np.shape(shared)}."
         )
     if among is None:
-        alike = jnp.broadcast_to(jnp.mean(models, axis=0), models.shape)
+        means = jnp.broadcast_to(jnp.mean(models, axis=0), models.shape)
     else:
         if np.shape(among) != (nodes,):
             raise ValueError(
                 f"among must be one number of each of the {nodes} nodes, got shape "
                 f"{np.shape(among)}."
             )
-        _check.interval("among", among, at_least=0, below=nodes)
+        checks.interval("among", among, at_least=0, below=nodes)
         among = jnp.asarray(among)
-        ones = jnp.ones((nodes, 1), models.dtype)
-        total, count = (jax.ops.segment_sum(a, among, nodes)[among] for a in (models, ones))
-        alike = total / count
-    return alike if shared is None else jnp.where(jnp.asarray(shared)[None], alike, models)
+        units = jnp.ones((nodes, 1), models.dtype)
+        total, count = (jax.ops.segment_sum(a, among, nodes)[among] for a in (models, units))
+        means = total / count
+    return means if shared is None else jnp.where(jnp.asarray(shared)[None], means, models)
 
 
 @checked
@@ -93,7 +91,7 @@ def null_space(graph: Graph) -> Float[np.ndarray, "nodes components"]:
 
     Reference: Jung 2025, exercises 3.2 and 3.4.
     """
-    if not _check.is_concrete(graph.degree):
+    if not checks.is_concrete(graph.degree):
         raise TypeError(
             "null_space has as many columns as the graph has components, and cannot be traced; "
             "call it outside jit and vmap, or use graph.components()."

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.graphs.graph import Graph
-
-__all__ = ["Drawn", "Schedule", "Varying"]
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.graphs.undirected import Graph
 
 
 class Varying:
@@ -22,7 +20,7 @@ class Varying:
       first: a graph with the same nodes and shapes, used before the first round.
     """
 
-    first: Any
+    first: Graph
 
     @property
     def nodes(self) -> int:
@@ -32,7 +30,7 @@ class Varying:
     def check(self, rounds: int) -> None:
         """Raise ``ValueError`` unless there are graphs for a run of this length."""
 
-    @_check.required
+    @checks.required
     def at(self, key: Array, round: Array) -> Graph:
         """The graph of a round; ``key`` is that of this round and consumed."""
         raise NotImplementedError
@@ -47,7 +45,7 @@ class Varying:
 
 
 @module
-class Schedule(Varying):
+class GraphSchedule(Varying):
     """Graphs used one after the other, cyclically.
 
     Args:
@@ -58,22 +56,23 @@ class Schedule(Varying):
 
     Example:
       >>> import fljax as fl
-      >>> fl.graphs.Schedule([fl.graphs.ring(4), fl.graphs.star(4)]).nodes
+      >>> fl.graphs.GraphSchedule([fl.graphs.ring(4), fl.graphs.star(4)]).nodes
       4
     """
 
     graphs: Any  # a sequence of graphs, stacked once constructed
 
     def validate(self) -> None:
-        if not isinstance(self.graphs, Iterable):
+        is_numbers = isinstance(self.graphs, jax.Array | np.ndarray | range)
+        if not isinstance(self.graphs, Iterable) or is_numbers:
             raise TypeError(
                 "graphs must be a list of graphs, one for each round, got "
-                f"{_check.shown(self.graphs)}; for a graph that does not change, give the graph "
+                f"{checks.shown(self.graphs)}; for a graph that does not change, give the graph "
                 "itself."
             )
         graphs = list(self.graphs)
         for graph in graphs:
-            _check.kind("graphs", graph, Graph)
+            checks.kind("graphs", graph, Graph)
         sizes = sorted({graph.nodes for graph in graphs})
         if len(sizes) != 1:
             raise ValueError(
@@ -88,12 +87,12 @@ class Schedule(Varying):
         return jax.tree.map(lambda a: a[0], self.graphs)
 
     def at(self, key: Array, round: Array) -> Graph:
-        place = (round - 1) % np.shape(self.graphs.degree)[0]
-        return jax.tree.map(lambda a: jnp.asarray(a)[place], self.graphs)
+        index = (round - 1) % np.shape(self.graphs.degree)[0]
+        return jax.tree.map(lambda a: jnp.asarray(a)[index], self.graphs)
 
 
 @module
-class Drawn(Varying):
+class DrawnGraphs(Varying):
     """A new random graph in every round, drawn inside the run.
 
     Args:
@@ -105,7 +104,7 @@ class Drawn(Varying):
 
     Example:
       >>> import fljax as fl
-      >>> network = fl.graphs.Drawn(lambda key: fl.graphs.k_regular(key, nodes=6, degree=3))
+      >>> network = fl.graphs.DrawnGraphs(lambda key: fl.graphs.k_regular(key, nodes=6, degree=3))
       >>> network.nodes
       6
     """
@@ -113,7 +112,15 @@ class Drawn(Varying):
     draw: Callable[[Array], Graph] = static()
 
     def validate(self) -> None:
-        _check.kind("what draw returns", jax.eval_shape(self.draw, jax.random.key(0)), Graph)
+        try:
+            drawn = jax.eval_shape(self.draw, jax.random.key(0))
+        except Exception as error:
+            raise TypeError(
+                "draw must be a function key -> Graph that can be traced, such as lambda key: "
+                f"fl.graphs.k_regular(key, nodes=6, degree=3), but its call ended in an error: "
+                f"{str(error).partition(chr(10))[0]}"
+            ) from error
+        checks.kind("what draw returns", drawn, Graph)
 
     @property
     def first(self) -> Graph:  # pyright: ignore[reportIncompatibleVariableOverride]

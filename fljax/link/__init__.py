@@ -1,6 +1,12 @@
-"""The link: what happens to messages at the sender, on the way, and at the receiver; traffic."""
+"""The link: what happens to messages at the sender, on the way, and at the receiver; traffic.
 
-from fljax import _renamed
+:mod:`~fljax.link.stages` lists the stages of a message in their order, and is the file to read
+first; :mod:`~fljax.link.round_link` is the link of one round, made of
+:mod:`~fljax.link.outgoing` (the one exit of private messages), :mod:`~fljax.link.peer_messages`,
+:mod:`~fljax.link.server_messages` and :mod:`~fljax.link.private_gradients`. How large a budget's
+noise is follows from :mod:`fljax.privacy`.
+"""
+
 from fljax.link.compression import (
     Compressor,
     Quantize,
@@ -16,12 +22,10 @@ from fljax.link.delays import (
     Fixed,
     Geometric,
     Line,
-    Uniform,
+    UniformDelay,
     empty_line,
 )
-from fljax.link.exchange import agreed_laplace, log_ratio, public_number, shared_number
 from fljax.link.inbox import Inbox
-from fljax.link.link import Link
 from fljax.link.losses import GilbertElliott, Independent, Losses
 from fljax.link.noise import (
     GraphHomomorphic,
@@ -30,7 +34,8 @@ from fljax.link.noise import (
     PerEdge,
     PerMessage,
 )
-from fljax.link.server import Arrived
+from fljax.link.round_link import Link
+from fljax.link.server_messages import Arrived
 from fljax.link.sharing import Circular, Random, Sharing
 from fljax.link.stages import Memory, Stages, begin, receivers_of
 from fljax.link.traffic import Traffic, wide, wide_sum
@@ -67,17 +72,11 @@ __all__ = [
     "StochasticSign",
     "TopK",
     "Traffic",
-    "Uniform",
+    "UniformDelay",
     "UploadNoise",
-    "agreed_laplace",
     "begin",
     "empty_line",
-    "log_ratio",
-    "public_number",
     "receivers_of",
-    "shared_number",
     "wide",
     "wide_sum",
 ]
-
-__getattr__ = _renamed.lookup("fljax.link")

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-
-__all__ = ["WORD", "Compressor", "Quantize", "RandomK", "Sign", "StochasticSign", "TopK"]
+from fljax._core import checks
+from fljax._core.module import module, static
 
 #: Bits of a transmitted real number, at any precision of the simulation (Gauthier 2024, line 1099).
 WORD = 32
+
+Messages = Float[Array, "senders dim"]
 
 
 class Compressor:
@@ -30,15 +30,13 @@ class Compressor:
     def check(self, dim: int) -> None:
         """Raise ``ValueError`` unless messages of ``dim`` numbers can be compressed."""
 
-    @_check.required
+    @checks.required
     def bits(self, dim: int) -> int:
         """Return the number of bits of a compressed message of ``dim`` numbers."""
         raise NotImplementedError
 
-    @_check.required
-    def compress(
-        self, keys: Array, message: Float[Array, "senders dim"]
-    ) -> Float[Array, "senders dim"]:
+    @checks.required
+    def compress(self, keys: Array, message: Messages) -> Messages:
         """Return the reconstructed messages; ``keys`` holds one key per sender."""
         raise NotImplementedError
 
@@ -62,9 +60,7 @@ class Sign(Compressor):
     def bits(self, dim: int) -> int:
         return dim + WORD * self.scaled
 
-    def compress(
-        self, keys: Array, message: Float[Array, "senders dim"]
-    ) -> Float[Array, "senders dim"]:
+    def compress(self, keys: Array, message: Messages) -> Messages:
         sign = jnp.sign(message)
         return sign * jnp.mean(jnp.abs(message), axis=1, keepdims=True) if self.scaled else sign
 
@@ -89,14 +85,12 @@ class StochasticSign(Compressor):
     bound: Float[Array, ""] | float
 
     def validate(self) -> None:
-        _check.positive("bound", self.bound)
+        checks.positive("bound", self.bound)
 
     def bits(self, dim: int) -> int:
         return dim
 
-    def compress(
-        self, keys: Array, message: Float[Array, "senders dim"]
-    ) -> Float[Array, "senders dim"]:
+    def compress(self, keys: Array, message: Messages) -> Messages:
         uniform = _uniform(keys, message)
         up = uniform < 0.5 + message / (2 * self.bound)
         return jnp.where(up, 1.0, -1.0).astype(message.dtype)
@@ -109,7 +103,7 @@ class _Sparse(Compressor):
     count: int = static()
 
     def validate(self) -> None:
-        _check.count("count", self.count)
+        checks.count("count", self.count)
 
     def check(self, dim: int) -> None:
         if self.count > dim:
@@ -119,9 +113,9 @@ class _Sparse(Compressor):
 
     def _keep(self, score: Array, message: Array) -> Array:
         """The entries of the highest scores."""
-        _, kept = jax.lax.top_k(score, self.count)
+        _, indices = jax.lax.top_k(score, self.count)
         rows = jnp.arange(message.shape[0])[:, None]
-        return jnp.zeros_like(message).at[rows, kept].set(message[rows, kept])
+        return jnp.zeros_like(message).at[rows, indices].set(message[rows, indices])
 
 
 @module
@@ -138,9 +132,7 @@ class TopK(_Sparse):
     def bits(self, dim: int) -> int:
         return self.count * (WORD + math.ceil(math.log2(dim)))
 
-    def compress(
-        self, keys: Array, message: Float[Array, "senders dim"]
-    ) -> Float[Array, "senders dim"]:
+    def compress(self, keys: Array, message: Messages) -> Messages:
         return self._keep(jnp.abs(message), message)
 
 
@@ -160,9 +152,7 @@ class RandomK(_Sparse):
     def bits(self, dim: int) -> int:
         return self.count * WORD
 
-    def compress(
-        self, keys: Array, message: Float[Array, "senders dim"]
-    ) -> Float[Array, "senders dim"]:
+    def compress(self, keys: Array, message: Messages) -> Messages:
         return message.shape[1] / self.count * self._keep(_uniform(keys, message), message)
 
 
@@ -187,7 +177,7 @@ class Quantize(Compressor):
     bits_each: int = static()
 
     def validate(self) -> None:
-        _check.count("bits_each", self.bits_each, at_least=2, hint="One of them is the sign.")
+        checks.count("bits_each", self.bits_each, at_least=2, hint="One of them is the sign.")
         if self.bits_each > WORD:
             raise ValueError(
                 f"bits_each must be <= {WORD}, the bits of an uncompressed number, got "
@@ -197,9 +187,7 @@ class Quantize(Compressor):
     def bits(self, dim: int) -> int:
         return dim * self.bits_each + WORD
 
-    def compress(
-        self, keys: Array, message: Float[Array, "senders dim"]
-    ) -> Float[Array, "senders dim"]:
+    def compress(self, keys: Array, message: Messages) -> Messages:
         levels = 2 ** (self.bits_each - 1) - 1
         norm = jnp.max(jnp.abs(message), axis=1, keepdims=True)
         unit = norm / levels

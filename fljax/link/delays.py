@@ -1,33 +1,22 @@
-r"""Delays of messages to the server or along an edge, and the line of messages on their way.
+r"""Delays of messages to the server or along an edge, and the delay line of messages in transit.
 
 A *delay law* gives each message one of a few lags, or loses it. For a server's sum single messages
-need not be stored: those of one round with one lag arrive together, so each arrival slot of the
+need not be stored: messages of one round with one lag arrive together, so each arrival slot of the
 :class:`Line` contains their sums, and a later message that overrides an earlier one on some
-parameters replaces it there. The line is ``[slots, D]`` whatever the number of clients.
+parameters replaces it there. The line is ``[slots, D]`` for any number of clients.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import module, static
-
-__all__ = [
-    "BEYOND",
-    "DelayLaw",
-    "DelayTrace",
-    "EdgeDelays",
-    "Fixed",
-    "Geometric",
-    "Line",
-    "Uniform",
-    "empty_line",
-]
+from fljax._core import checks
+from fljax._core.module import as_given, field, module, static
 
 #: Treatments of a message whose delay exceeds the longest lag.
 BEYOND = ("discard", "clip")
@@ -46,7 +35,7 @@ class DelayLaw:
     def check(self, clients: int, rounds: int) -> None:
         """Raise ``ValueError`` unless the law fits a run of this size."""
 
-    @_check.required
+    @checks.required
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
         """Return the index in ``lags`` of each client's message; ``len(lags)`` is lost."""
         raise NotImplementedError
@@ -85,7 +74,7 @@ class Fixed(DelayLaw):
     lag: int = static(default=0)
 
     def validate(self) -> None:
-        _check.count("lag", self.lag, at_least=0, hint="A message cannot arrive before it is sent.")
+        checks.count("lag", self.lag, at_least=0, hint="A message cannot arrive before it is sent.")
 
     @property
     def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -120,10 +109,10 @@ class Geometric(DelayLaw):
     beyond: str = static(default="discard")
 
     def validate(self) -> None:
-        _check.interval("delta", self.delta, at_least=0, below=1)
-        _check.count("longest", self.longest, at_least=0)
-        _check.count("step", self.step)
-        _check.choice("beyond", self.beyond, BEYOND)
+        checks.interval("delta", self.delta, at_least=0, below=1)
+        checks.count("longest", self.longest, at_least=0)
+        checks.count("step", self.step)
+        checks.choice("beyond", self.beyond, BEYOND)
         if self.longest % self.step:
             raise ValueError(f"longest must be a multiple of step={self.step}, got {self.longest}.")
 
@@ -141,7 +130,7 @@ class Geometric(DelayLaw):
 
 
 @module
-class Uniform(DelayLaw):
+class UniformDelay(DelayLaw):
     r"""Every message takes 0, 1, ... or ``longest`` rounds with equal probability; none is lost.
 
     Partially asynchronous methods assume only a bound on delays. The worst case of a bound is
@@ -160,7 +149,7 @@ class Uniform(DelayLaw):
     longest: int = static()
 
     def validate(self) -> None:
-        _check.count("longest", self.longest, at_least=0)
+        checks.count("longest", self.longest, at_least=0)
 
     @property
     def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -174,24 +163,24 @@ class Uniform(DelayLaw):
 class _Table(DelayLaw):
     """Delays from a given table."""
 
-    table: Any  # NumPy or JAX
+    table: Annotated[Array, "rounds clients"] = field(converter=as_given)
     longest: int | None = static(default=None)
 
     def validate(self) -> None:
-        self._be_of("rounds", "clients")
+        self._set_axes("rounds", "clients")
 
-    def _be_of(self, *axes: str) -> None:
+    def _set_axes(self, *axes: str) -> None:
         """Convert the table to an integer array with these axes, and determine ``longest``."""
         hint = "Write -1 for a message that is lost."
-        table = _check.trace("table", self.table, "integers", axes, hint)
+        table = checks.trace("table", self.table, "integers", axes, hint)
         object.__setattr__(self, "table", table)
         if self.longest is None:
-            if not _check.is_concrete(table):
+            if not checks.is_concrete(table):
                 raise TypeError(
                     "longest must be given for a traced table: the longest delay that it may hold."
                 )
             object.__setattr__(self, "longest", max(int(np.max(table, initial=0)), 0))
-        _check.count("longest", self.longest, at_least=0)
+        checks.count("longest", self.longest, at_least=0)
 
     @property
     def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -199,8 +188,8 @@ class _Table(DelayLaw):
         return range(self.longest + 1)
 
     def _check_arrives(self, what: str, lag: np.ndarray, rounds: int) -> None:
-        """Raise ``ValueError`` unless some message ``[T, ...]``, or ``[1, ...]`` alike in all
-        rounds, arrives within so many rounds.
+        """Raise ``ValueError`` unless some message arrives before the run is over; ``lag`` is
+        ``[T, ...]``, or ``[1, ...]`` if it is the same in all rounds.
         """
         sent = np.arange(len(lag)).reshape(-1, *[1] * (lag.ndim - 1))
         if not np.any((lag >= 0) & (lag <= self.lags[-1]) & (sent + lag < rounds)):
@@ -229,8 +218,8 @@ class DelayTrace(_Table):
     """
 
     def check(self, clients: int, rounds: int) -> None:
-        _check.trace_fits("the trace of delays", self.table, clients, rounds)
-        if _check.is_concrete(self.table):
+        checks.trace_fits("the trace of delays", self.table, clients, rounds)
+        if checks.is_concrete(self.table):
             lag = np.asarray(self.table[:rounds])
             self._check_arrives("the trace of delays", lag, rounds)
 
@@ -246,7 +235,7 @@ class EdgeDelays(_Table):
       table: ``[K, K]`` integers: the delay in rounds of messages from client :math:`l` to client
         :math:`k`, at ``[k, l]``, in every round; or ``[T, K, K]``, the age of the copy of
         :math:`l`'s message that :math:`k` receives in round 1, 2, ... If negative or longer than
-        ``longest``, it receives nothing from :math:`l`. Entries that are no edges are ignored.
+        ``longest``, it receives nothing from :math:`l`. Entries without an edge are ignored.
       longest: :math:`l_{\max}\ge0`; by default the table's longest.
 
     Raises:
@@ -268,8 +257,8 @@ class EdgeDelays(_Table):
     """
 
     def validate(self) -> None:
-        of_rounds = np.ndim(_check.array("table", self.table)) == 3
-        self._be_of(*["rounds"] * of_rounds, "receivers", "senders")
+        of_rounds = np.ndim(checks.array("table", self.table)) == 3
+        self._set_axes(*["rounds"] * of_rounds, "receivers", "senders")
 
     @classmethod
     def from_edges(
@@ -278,7 +267,7 @@ class EdgeDelays(_Table):
         delays: Mapping[tuple[int, int], int],
         longest: int | None = None,
     ) -> "EdgeDelays":
-        """Return the law with delays on some edges; over all others messages arrive at once.
+        """Return the law with delays on some edges; over all others messages are not late.
 
         Args:
           clients: ``K``.
@@ -287,24 +276,25 @@ class EdgeDelays(_Table):
           longest: as in the class.
 
         Raises:
-          ValueError: a pair that is no edge between two of the clients.
+          ValueError: a pair that is not an edge between two of the clients.
         """
-        _check.count("clients", clients)
-        _check.kind("delays", delays, Mapping)
+        checks.count("clients", clients)
+        checks.kind("delays", delays, Mapping)
 
-        def is_edge(pair: Any) -> bool:
-            two = isinstance(pair, tuple) and len(pair) == 2 and pair[0] != pair[1]
-            return two and all(_check.is_whole(k) and 0 <= k < clients for k in pair)
+        def is_edge(pair: object) -> bool:
+            if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
+                return False
+            return all(checks.is_whole(k) and 0 <= k < clients for k in pair)
 
         for pair in delays:
             if not is_edge(pair):
                 raise ValueError(
                     f"delays must map edges, pairs of two of the clients 0 to {clients - 1}, to "
-                    f"rounds, got {_check.shown(pair)}."
+                    f"rounds, got {checks.shown(pair)}."
                 )
         if not delays:
             return cls(np.zeros((clients, clients), int), longest)
-        rounds = _check.trace("delays", list(delays.values()), "integers", ("edges",))
+        rounds = checks.trace("delays", list(delays.values()), "integers", ("edges",))
         table = np.zeros((clients, clients), rounds.dtype)
         receivers, senders = np.asarray(list(delays), int).reshape(-1, 2).T
         table[senders, receivers] = rounds
@@ -312,13 +302,15 @@ class EdgeDelays(_Table):
         return cls(table, longest)
 
     def check(self, clients: int, rounds: int) -> None:
-        *known, receivers, senders = self.table.shape
-        if (receivers, senders) != (clients, clients) or (known and known[0] < rounds):
+        *rounds_of_table, receivers, senders = self.table.shape
+        if (receivers, senders) != (clients, clients) or (
+            rounds_of_table and rounds_of_table[0] < rounds
+        ):
             raise ValueError(
                 f"the table of edges' delays has the shape {self.table.shape}; the run needs "
                 f"[{clients}, {clients}], or [{rounds}, {clients}, {clients}] of its rounds."
             )
-        if _check.is_concrete(self.table):
+        if checks.is_concrete(self.table):
             lag = np.asarray(self.table).reshape(-1, clients, clients)[:rounds]
             between = lag[:, ~np.eye(clients, dtype=bool)]
             self._check_arrives("the table of edges' delays", between, rounds)
@@ -342,21 +334,23 @@ class EdgeDelays(_Table):
 
 
 class Line(NamedTuple):
-    """Messages on their way, those that arrive in the next round first."""
+    """Sums of the messages in transit, by the round of arrival, the next round first."""
 
-    total: Array  # [slots, B D]  weighted sums of the messages, of each box end to end
+    total: (
+        Array  # [slots, B D]  weighted sums of the messages, for each of B accumulators end to end
+    )
     share: Array  # [slots, B D]  the weights that went into them
     weight: Array  # [slots, B]   the weights of the messages themselves
 
 
-def empty_line(law: DelayLaw, dim: int, dtype: Any, boxes: int = 1) -> Line:
-    """Return an empty line to so many boxes: one server, several, or one box per client.
+def empty_line(delays: DelayLaw, dim: int, dtype: DTypeLike, boxes: int = 1) -> Line:
+    """Return an empty line with ``boxes`` accumulators: one or several servers, or all clients.
 
     Raises:
       ValueError: lags that are not equally spaced.
     """
-    if len(set(np.diff(law.lags))) > 1:
-        raise ValueError(f"the lags of a delay law must be equally spaced, got {law.lags}.")
-    slots = law.lags[-1] + 1
+    if len(set(np.diff(delays.lags))) > 1:
+        raise ValueError(f"the lags of a delay law must be equally spaced, got {delays.lags}.")
+    slots = delays.lags[-1] + 1
     zero = jnp.zeros((slots, boxes * dim), dtype)
     return Line(zero, zero, jnp.zeros((slots, boxes), dtype))

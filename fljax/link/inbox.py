@@ -7,22 +7,22 @@ messages.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax._memory import on_cpu
-from fljax.aggregation import Aggregator
+from fljax._core.devices import on_cpu
 from fljax.graphs import Combination, Graph
-from fljax.graphs.tables import DISTINCT, Entries, gather_sum
+from fljax.graphs.neighbor_tables import DISTINCT, Entries, gather_sum
+from fljax.link.aggregation import Aggregator
 from fljax.link.noise import Noise
-
-__all__ = ["Inbox"]
 
 #: Number of receivers whose single messages are processed together on a CPU.
 RECEIVERS = 64
+
+#: Number of ages above which the sums of copies are a loop: compiling each takes too long.
+UNROLLED = 16
 
 
 class Inbox:
@@ -30,14 +30,15 @@ class Inbox:
 
     Args:
       network: the graph of this round.
-      said: ``[K, D]``, the sent messages of all clients, the receiver's own included.
+      sent: ``[K, D]``, the sent messages of all clients, the receiver's own included.
       past: ``[B, K, D]``, the sent messages of the last ``B`` rounds, the newest at index
         ``newest``; ``None`` where all received messages are of this round.
       newest: as above.
       ages: for each table of the network, the age in rounds of the copy that is received over an
-        edge; ``B`` or more: none. ``None`` where everything arrives at once.
+        edge; ``B`` or more: none. ``None`` where no message is late.
       aggregator: used in place of the mean, or ``None``.
-      own: ``[K, D]``, each client's own vector in its combination; its sent message by default.
+      own_vectors: ``[K, D]``, each client's own vector in its combination; its sent message by
+        default.
       cancelled: ``[K, D]``, subtracted from the client's own part with the weights of the others;
         or ``None``.
       noise: the noise of single edges, and the round's key for it; or ``None``.
@@ -52,23 +53,23 @@ class Inbox:
     def __init__(
         self,
         network: Graph,
-        said: Float[Array, "clients dim"],
+        sent: Float[Array, "clients dim"],
         past: Float[Array, "ages clients dim"] | None = None,
         newest: Int[Array, ""] | int = 0,
         ages: list[Int[Array, "rows slots"]] | None = None,
         aggregator: Aggregator | None = None,
-        own: Float[Array, "clients dim"] | None = None,
+        own_vectors: Float[Array, "clients dim"] | None = None,
         cancelled: Float[Array, "clients dim"] | None = None,
         noise: tuple[Noise, Array] | None = None,
         falsified: tuple[Array, Array] | None = None,
     ) -> None:
         self._network = network
-        self._said = said
-        self._past = said[None] if past is None else past
+        self._sent = sent
+        self._past = sent[None] if past is None else past
         self._newest = newest
         self._ages = ages
         self._aggregator = aggregator
-        self._own = said if own is None else own
+        self._own_vectors = sent if own_vectors is None else own_vectors
         self._cancelled = cancelled
         self._noise = noise
         self._falsified = falsified
@@ -86,10 +87,10 @@ class Inbox:
         self.read = True
         graph = self._network if over is None else over
         if self._ages is None:
-            return graph.neighbor_sum(self._said) + self._of_edges(graph)
-        heard, weight = self._heard(graph)
-        heard = heard + self._of_edges(graph)
-        return heard + (graph.degree - weight)[:, None].astype(heard.dtype) * self._said
+            return graph.neighbor_sum(self._sent) + self._edge_terms(graph)
+        received, weight = self._sum_of_copies(graph)
+        received = received + self._edge_terms(graph)
+        return received + (graph.degree - weight)[:, None].astype(received.dtype) * self._sent
 
     def mean(self, over: Combination) -> Float[Array, "clients dim"]:
         r"""Return :math:`\sum_{l\in\mathcal N_k\cup\{k\}}w_{kl}\tilde w_l`, or the aggregate of
@@ -100,16 +101,19 @@ class Inbox:
         """
         self.read = True
         if self._aggregator is not None:
-            return self._aggregated(over)
-        if self._ages is None and self._own is self._said and self._cancelled is None:
-            return over(self._said) + self._of_edges(over)
+            return self._aggregate(over)
+        if self._ages is None and self._own_vectors is self._sent and self._cancelled is None:
+            return over(self._sent) + self._edge_terms(over)
         if self._ages is None:
-            heard, weight = over.entries.sum(self._said), 1 - over.self_weight
+            received = over.entries.sum(self._sent)
+            weight = 1 - over.self_weight
         else:
-            heard, weight = self._heard(over)
-        mine, others = (w[:, None].astype(heard.dtype) for w in (1 - weight, weight))
-        heard = heard + self._of_edges(over) + mine * self._own
-        return heard if self._cancelled is None else heard - others * self._cancelled
+            received, weight = self._sum_of_copies(over)
+        own_weight, neighbor_weight = (
+            w[:, None].astype(received.dtype) for w in (1 - weight, weight)
+        )
+        received = received + self._edge_terms(over) + own_weight * self._own_vectors
+        return received if self._cancelled is None else received - neighbor_weight * self._cancelled
 
     def disagreement(self, over: Combination) -> Float[Array, "clients dim"]:
         r"""Return the deviation of each client from the :meth:`mean`,
@@ -123,36 +127,38 @@ class Inbox:
           over: as of :meth:`mean`.
         """
         if self._aggregator is not None:
-            return self._said - self.mean(over)
+            return self._sent - self.mean(over)
         self.read = True
-        # Rows of weights sum to one, so what all have in common goes before anything is rounded.
-        common = self._said[:1]
-        own, past = self._own - common, self._past - common[None]
-        said = own if self._own is self._said else self._said - common
+        # Weights of a receiver sum to one, so a common vector cancels: subtracting it first leaves
+        # small differences, whose rounding error is small.
+        common = self._sent[:1]
+        own_vectors = self._own_vectors - common
+        past = self._past - common[None]
+        sent = own_vectors if self._own_vectors is self._sent else self._sent - common
         falsified = self._falsified
         if falsified is not None:
             falsified = falsified[0], falsified[1] - common
         centered = Inbox(
             self._network,
-            said,
+            sent,
             past,
             self._newest,
             self._ages,
             None,
-            own,
+            own_vectors,
             self._cancelled,
             self._noise,
             falsified,
         )
-        return said - centered.mean(over)
+        return sent - centered.mean(over)
 
     # On single edges -----------------------------------------------------------------------------
 
-    def _of_edges(self, over: Any) -> Array | float:
-        """The weighted sums of noise and of attackers' changes on the edges."""
-        return self._noise_of_edges(over) + self._lies(over)
+    def _edge_terms(self, over: Graph | Combination) -> Array | float:
+        """The weighted sums of noise and of attackers' changes on single edges."""
+        return self._noise_of_edges(over) + self._false_messages(over)
 
-    def _lies(self, over: Any) -> Array | float:
+    def _false_messages(self, over: Graph | Combination) -> Array | float:
         if self._falsified is None:
             return 0.0
         links, lies = self._falsified
@@ -161,59 +167,75 @@ class Inbox:
             pairs = zip(entries.parts, self._ages, strict=True)
             bound = self._past.shape[0]
             entries = entries.with_weights([jnp.where(a < bound, p.weights, 0) for p, a in pairs])
-        return entries.sum(lies - self._said)
+        return entries.sum(lies - self._sent)
 
-    def _noise_of_edges(self, over: Any) -> Array | float:
+    def _noise_of_edges(self, over: Graph | Combination) -> Array | float:
         if self._noise is None:
             return 0.0
         noise, key = self._noise
         if noise.cancels == "receiver" and self._ages is None:
             return 0.0
-        total, dim = jnp.zeros_like(self._said), self._said.shape[1]
+        total = jnp.zeros_like(self._sent)
+        dim = self._sent.shape[1]
         ages = self._ages or [None] * len(over.entries.parts)
         for part, age in zip(over.entries.parts, ages, strict=True):
             senders = part.neighbors
             if senders is None:
-                everyone = jnp.arange(self._said.shape[0], dtype=jnp.int32)
+                everyone = jnp.arange(self._sent.shape[0], dtype=jnp.int32)
                 senders = jnp.broadcast_to(everyone, part.weights.shape)
-            known = part.weights > 0
-            kept = known if age is None else known & (age < self._past.shape[0])
+            is_edge = part.weights > 0
+            received = is_edge if age is None else is_edge & (age < self._past.shape[0])
 
-            def one(given: tuple[Array, ...]) -> Array:
-                receiver, senders, weights, kept = given
+            def noise_of_receiver(arguments: tuple[Array, ...]) -> Array:
+                receiver, senders, weights, received = arguments
                 drawn = noise.over_edges(key, receiver, senders, weights, dim)
                 if drawn is None:
                     return jnp.zeros(dim, weights.dtype)
-                return jnp.where(kept, weights, 0) @ drawn
+                return jnp.where(received, weights, 0) @ drawn
 
-            weights = part.weights.astype(self._said.dtype)
-            rows = jax.lax.map(one, (part.nodes, senders, weights, kept), batch_size=RECEIVERS)
+            weights = part.weights.astype(self._sent.dtype)
+            rows = jax.lax.map(
+                noise_of_receiver, (part.nodes, senders, weights, received), batch_size=RECEIVERS
+            )
             total = total.at[part.nodes].add(rows, **DISTINCT)
         return total
 
     # Copies of several ages ----------------------------------------------------------------------
 
-    def _heard(self, over: Any) -> tuple[Array, Array]:
+    def _sum_of_copies(self, over: Graph | Combination) -> tuple[Array, Array]:
         """The weighted sums of the copies that are received, and the sums of their weights."""
         bound, nodes = self._past.shape[:2]
         assert self._ages is not None
-        total, weight = jnp.zeros_like(self._said), jnp.zeros(nodes, self._said.dtype)
+        total = jnp.zeros_like(self._sent)
+        weight = jnp.zeros(nodes, self._sent.dtype)
         for part, age in zip(over.entries.parts, self._ages, strict=True):
-            known = age < bound
-            weights = jnp.where(known, part.weights, 0).astype(self._said.dtype)
+            received = age < bound
+            weights = jnp.where(received, part.weights, 0).astype(self._sent.dtype)
             if part.neighbors is None:
-                for old in range(bound):
-                    of_age = jnp.where(age == old, weights, 0)
-                    copy = self._past[(self._newest - old) % bound]
-                    total = total + Entries(nodes, of_age, None, None, None).sum(copy)
+                total = self._sum_by_age(age, weights, total)
             else:
-                # One gather from all copies, laid end to end.
+                # One gather from all copies, as one array of rows.
                 rows = ((self._newest - age) % bound) * nodes + part.neighbors
                 flat = self._past.reshape(bound * nodes, -1)
-                heard = gather_sum(jnp.where(known, rows, part.neighbors), weights, flat)
-                total = total.at[part.nodes].add(heard, **DISTINCT)
+                sums = gather_sum(jnp.where(received, rows, part.neighbors), weights, flat)
+                total = total.at[part.nodes].add(sums, **DISTINCT)
             weight = weight.at[part.nodes].add(jnp.sum(weights, axis=1), **DISTINCT)
         return total, weight
+
+    def _sum_by_age(self, age: Array, weights: Array, total: Array) -> Array:
+        """``total`` plus the weighted sums of the copies over a dense network, age by age."""
+        bound, nodes = self._past.shape[:2]
+
+        def add_copy(old: Array | int, total: Array) -> Array:
+            of_age = jnp.where(age == old, weights, 0)
+            copy = self._past[(self._newest - old) % bound]
+            return total + Entries(nodes, of_age, None, None, None).sum(copy)
+
+        if bound > UNROLLED:
+            return jax.lax.fori_loop(0, bound, add_copy, total)
+        for old in range(bound):
+            total = add_copy(old, total)
+        return total
 
     # Single messages -----------------------------------------------------------------------------
 
@@ -228,13 +250,15 @@ class Inbox:
           over: the network.
         """
         self.read = self.single = True
-        flat, rows, known, delivered = self._rows(over)
+        flat, rows, received, delivered = self._single_messages(over)
         receivers = jnp.arange(len(rows), dtype=jnp.int32)
         return jnp.where(
-            known[..., None], jax.vmap(delivered)(receivers, flat[rows]), self._own[:, None]
+            received[..., None],
+            jax.vmap(delivered)(receivers, flat[rows]),
+            self._own_vectors[:, None],
         )
 
-    def _rows(
+    def _single_messages(
         self, over: Graph | Combination
     ) -> tuple[Array, Array, Array, Callable[[Array, Array], Array]]:
         """The messages that were sent, false ones too; the index of each in them; whether it is
@@ -247,42 +271,44 @@ class Inbox:
         age = jnp.zeros_like(neighbors)
         if self._ages is not None:
             (age,) = self._ages
-        known = (age < bound) & (weights > 0) & (neighbors != receivers)
-        rows = jnp.where(known, ((self._newest - age) % bound) * nodes + neighbors, 0)
+        received = (age < bound) & (weights > 0) & (neighbors != receivers)
+        rows = jnp.where(received, ((self._newest - age) % bound) * nodes + neighbors, 0)
         flat = self._past.reshape(bound * nodes, -1)
-        if self._falsified is not None:  # of what is said now
+        if self._falsified is not None:  # false messages are of this round
             links, lies = self._falsified
-            lied = jnp.take_along_axis(links, neighbors, axis=1)
-            rows = jnp.where(known & lied, len(flat) + neighbors, rows)
+            falsified = jnp.take_along_axis(links, neighbors, axis=1)
+            rows = jnp.where(received & falsified, len(flat) + neighbors, rows)
             flat = jnp.concatenate([flat, lies])
-        kept = weights.astype(self._said.dtype)
+        edge_weights = weights.astype(self._sent.dtype)
 
         def delivered(receiver: Array, messages: Array) -> Array:
             if self._noise is None:
                 return messages
             noise, key = self._noise
-            return noise.delivered(key, receiver, neighbors[receiver], kept[receiver], messages)
+            return noise.delivered(
+                key, receiver, neighbors[receiver], edge_weights[receiver], messages
+            )
 
-        return flat, rows, known, delivered
+        return flat, rows, received, delivered
 
-    def _aggregated(self, over: Combination) -> Array:
+    def _aggregate(self, over: Combination) -> Array:
         aggregator = self._aggregator
         assert aggregator is not None
-        flat, rows, known, delivered = self._rows(over)
+        flat, rows, received, delivered = self._single_messages(over)
 
-        def one(given: tuple[Array, Array, Array, Array, Array]) -> Array:
-            receiver, own, own_weight, rows, weights = given
-            messages = jnp.concatenate([own[None], delivered(receiver, flat[rows])])
+        def aggregate(arguments: tuple[Array, Array, Array, Array, Array]) -> Array:
+            receiver, own_vector, own_weight, rows, weights = arguments
+            messages = jnp.concatenate([own_vector[None], delivered(receiver, flat[rows])])
             weights = jnp.concatenate([own_weight[None], weights])
-            return aggregator.of_one_receiver(messages, weights, own)
+            return aggregator.of_one_receiver(messages, weights, own_vector)
 
-        given = (
+        arguments = (
             jnp.arange(len(rows), dtype=jnp.int32),
-            self._own,
-            over.self_weight.astype(self._said.dtype),
+            self._own_vectors,
+            over.self_weight.astype(self._sent.dtype),
             rows,
-            jnp.where(known, over.neighbor_table()[1], 0).astype(self._said.dtype),
+            jnp.where(received, over.neighbor_table()[1], 0).astype(self._sent.dtype),
         )
         if not on_cpu() or len(rows) <= RECEIVERS:
-            return jax.vmap(one)(given)
-        return jax.lax.map(one, given, batch_size=RECEIVERS)
+            return jax.vmap(aggregate)(arguments)
+        return jax.lax.map(aggregate, arguments, batch_size=RECEIVERS)

@@ -5,17 +5,14 @@ the messages that arrive. A sender does not know which messages were lost: their
 privacy cost is spent.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, PyTree
 
-from fljax import _check
-from fljax._generator import uniform_of_pairs
-from fljax._module import module, static
-from fljax.participation import TwoStates
-
-__all__ = ["GilbertElliott", "Independent", "Losses"]
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax._core.prng import uniform_of_pairs
+from fljax.participation.patterns import TwoStates
 
 
 class Losses:
@@ -27,14 +24,14 @@ class Losses:
 
     symmetric: bool = True
 
-    def begin(self, uniform: Float[Array, "*edges"]) -> Any:
+    def begin(self, uniform: Float[Array, "*edges"]) -> PyTree:
         """Return the state before the first round, from one uniform number per edge."""
         return ()
 
-    @_check.required
+    @checks.required
     def draw(
-        self, state: Any, uniform: Float[Array, "*edges"]
-    ) -> tuple[Any, Bool[Array, "*edges"]]:
+        self, state: PyTree, uniform: Float[Array, "*edges"]
+    ) -> tuple[PyTree, Bool[Array, "*edges"]]:
         """Return the next state and which links work, from one uniform number per edge."""
         raise NotImplementedError
 
@@ -60,11 +57,11 @@ class Independent(Losses):
     symmetric: bool = static(default=True)
 
     def validate(self) -> None:
-        _check.interval("probability", self.probability, at_least=0, at_most=1)
+        checks.interval("probability", self.probability, at_least=0, at_most=1)
 
     def draw(
-        self, state: Any, uniform: Float[Array, "*edges"]
-    ) -> tuple[Any, Bool[Array, "*edges"]]:
+        self, state: PyTree, uniform: Float[Array, "*edges"]
+    ) -> tuple[PyTree, Bool[Array, "*edges"]]:
         return state, uniform >= self.probability
 
 
@@ -100,30 +97,32 @@ class GilbertElliott(Losses):
     symmetric: bool = static(default=True)
 
     def validate(self) -> None:
-        _check.interval("fail", self.fail, at_least=0, at_most=1)
-        _check.interval(
+        checks.interval("fail", self.fail, at_least=0, at_most=1)
+        checks.interval(
             "recover", self.recover, above=0, at_most=1, hint="At 0 a link never comes back."
         )
 
     @property
-    def _bad(self) -> TwoStates:
+    def _bad_state(self) -> TwoStates:
         return TwoStates(enter=self.fail, leave=self.recover)
 
     def begin(self, uniform: Float[Array, "*edges"]) -> Bool[Array, "*edges"]:
-        return uniform < self._bad.share
+        return uniform < self._bad_state.share
 
     def draw(
         self, state: Bool[Array, "*edges"], uniform: Float[Array, "*edges"]
     ) -> tuple[Bool[Array, "*edges"], Bool[Array, "*edges"]]:
-        return self._bad.after(state, uniform), ~state
+        return self._bad_state.after(state, uniform), ~state
 
 
 def of_edges(
-    key: Array, receivers: Array, senders: Array, symmetric: bool, dtype: Any
+    key: Array, receivers: Array, senders: Array, symmetric: bool, dtype: DTypeLike
 ) -> Float[Array, "*edges"]:
     """One uniform number per pair of nodes, the same in whichever table the pair is."""
     receivers, senders = jnp.broadcast_arrays(receivers, senders)
-    first, second = receivers, senders
+    first = receivers
+    second = senders
     if symmetric:
-        first, second = jnp.minimum(receivers, senders), jnp.maximum(receivers, senders)
+        first = jnp.minimum(receivers, senders)
+        second = jnp.maximum(receivers, senders)
     return uniform_of_pairs(key, first, second, dtype)

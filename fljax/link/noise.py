@@ -9,34 +9,26 @@ receivers' combinations (Rizk 2023, chapters 3 and 4):
 * *local* graph-homomorphic noise cancels at every receiver: neighbors of a receiver share pairwise
   masks of opposite signs.
 
-Who is protected from whom differs: :mod:`fljax.theory.multiagent_privacy` states what the source
-claims, and :func:`fljax.audit.overheard` computes what holds. Budgets (:mod:`fljax.privacy`) are
+The protection differs: :mod:`fljax.theory.multiagent_privacy` states what the source claims, and
+:func:`fljax.audit.overheard` computes the actual protection. Budgets (:mod:`fljax.privacy`) are
 different: they choose their noise by a sensitivity.
 """
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._generator import laplace_steps, normal_steps, private_laplace, private_normal
-from fljax._module import module, static
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax._core.prng import laplace_steps, normal_steps, private_laplace, private_normal
 from fljax.graphs import Combination, Graph
 from fljax.privacy.discrete import perturbed
-
-__all__ = [
-    "GraphHomomorphic",
-    "LocalGraphHomomorphic",
-    "Noise",
-    "PerEdge",
-    "PerMessage",
-    "Perturbation",
-]
 
 LAWS = ("laplace", "gaussian")
 PER = ("coordinate", "vector")
@@ -47,10 +39,10 @@ class Perturbation:
     r"""Independent random numbers of mean zero, with a given variance and distribution.
 
     Args:
-      variance: :math:`\sigma_g^2\ge0`; zero is no noise, for a grid that starts there.
+      variance: :math:`\sigma_g^2\ge0`; zero turns the noise off, for a grid that starts there.
       law: ``"laplace"``, of scale :math:`\sigma_g/\sqrt2`, or ``"gaussian"``.
       per: ``"coordinate"``: the variance of each coordinate; ``"vector"``: the mean of the squared
-        norm. The source does not say which.
+        norm. The source leaves this open.
 
     Raises:
       ValueError: a negative variance, an unknown law.
@@ -61,11 +53,11 @@ class Perturbation:
     per: str = static(default="coordinate")
 
     def validate(self) -> None:
-        _check.nonnegative("variance", self.variance)
-        _check.choice("law", self.law, LAWS)
-        _check.choice("per", self.per, PER)
+        checks.nonnegative("variance", self.variance)
+        checks.choice("law", self.law, LAWS)
+        checks.choice("per", self.per, PER)
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Draw numbers ``[..., D]`` from this distribution."""
         drawn, scale, _ = self._drawn(key, shape, dtype)
         return scale * drawn
@@ -86,13 +78,14 @@ class Perturbation:
         return perturbed(message, jnp.sign(factor) * drawn, jnp.abs(factor) * scale, steps)
 
     def _drawn(
-        self, key: Array, shape: tuple[int, ...], dtype: Any
+        self, key: Array, shape: tuple[int, ...], dtype: DTypeLike
     ) -> tuple[Array, Float[Array, ""], float]:
-        """Draws of deviation, or scale, one, what they are multiplied by, and their steps."""
+        """Draws of deviation (or scale) one, the factor that scales them, and their steps."""
         variance = jnp.asarray(self.variance, dtype)
         variance = variance / shape[-1] if self.per == "vector" else variance
         if self.law == "gaussian":
-            drawn, scale = private_normal(key, shape, dtype), jnp.sqrt(variance)
+            drawn = private_normal(key, shape, dtype)
+            scale = jnp.sqrt(variance)
             return drawn.astype(dtype), scale, normal_steps(dtype, shape)
         drawn = private_laplace(key, shape, dtype)
         return drawn.astype(dtype), jnp.sqrt(variance / 2), laplace_steps(dtype)
@@ -107,10 +100,10 @@ class Noise(Perturbation):
 
     def validate(self) -> None:
         super().validate()
-        own = type(self)
-        if own.said is Noise.said and own.over_edges is Noise.over_edges:
+        cls = type(self)
+        if cls.said is Noise.said and cls.over_edges is Noise.over_edges:
             raise TypeError(
-                f"{own.__name__} adds nothing to any message; take fljax.link.PerMessage, PerEdge, "
+                f"{cls.__name__} adds nothing to any message; take fljax.link.PerMessage, PerEdge, "
                 "GraphHomomorphic or LocalGraphHomomorphic, or give your class a method said or "
                 "over_edges."
             )
@@ -122,7 +115,7 @@ class Noise(Perturbation):
           graph: of the nodes that exchange messages.
           weights: with which they combine received messages, where these are known.
         """
-        if _check.is_concrete(graph.degree) and not np.any(np.asarray(graph.degree)):
+        if checks.is_concrete(graph.degree) and not np.any(np.asarray(graph.degree)):
             raise ValueError(
                 "noise= perturbs messages between neighbors, but the network has no edges; leave "
                 "it out, or add edges."
@@ -131,7 +124,7 @@ class Noise(Perturbation):
     def said(
         self, key: Array, message: Float[Array, "nodes dim"]
     ) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"] | None]:
-        """Return the messages to all neighbors, and what the sender subtracts from its own part."""
+        """Return the messages to all neighbors, and the vector that senders subtract at home."""
         return message, None
 
     def kept(self, key: Array, message: Float[Array, "nodes dim"]) -> Float[Array, "nodes dim"]:
@@ -146,7 +139,7 @@ class Noise(Perturbation):
         weights: Float[Array, " slots"],
         dim: int,
     ) -> Float[Array, "slots dim"] | None:
-        """Return what each sender adds to its message to one receiver; ``None``: nothing.
+        """Return the noise that each sender adds to its message to one receiver; ``None``: none.
 
         Args:
           key: of the round.
@@ -205,8 +198,8 @@ class PerMessage(Noise):
 class PerEdge(Noise):
     """A separate draw for every receiver of a message, as in Rizk 2023, (3.8) and (4.24)-(4.26).
 
-    A single message is rounded to a grid and perturbed on it, as those of other noise are. In the
-    weighted sum of a receiver, of which no message is formed, noise is added in floating point.
+    A single message is rounded to a grid and perturbed on it, as by the other classes. A receiver's
+    weighted sum is computed without single messages, and noise is added to it in floating point.
 
     Args:
       variance, law, per: as of :class:`Perturbation`.
@@ -222,23 +215,24 @@ class PerEdge(Noise):
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
     ) -> Array:
-        own = jax.random.fold_in(key, receiver)
-        keys = jax.vmap(lambda sender: jax.random.fold_in(own, sender))(senders)
+        receiver_key = jax.random.fold_in(key, receiver)
+        keys = jax.vmap(lambda sender: jax.random.fold_in(receiver_key, sender))(senders)
         return jax.vmap(lambda k: self.draw(k, (dim,), weights.dtype))(keys)
 
     def kept(self, key: Array, message: Array) -> Array:
         if not self.own:
             return message
         nodes, dim = message.shape
-        everyone, weight = jnp.arange(nodes, dtype=jnp.int32), jnp.ones(1, message.dtype)
+        everyone = jnp.arange(nodes, dtype=jnp.int32)
+        weight = jnp.ones(1, message.dtype)
         to_itself = jax.vmap(lambda k: self.over_edges(key, k, k[None], weight, dim))
         return message + to_itself(everyone)[:, 0]
 
     def delivered(
         self, key: Array, receiver: Array, senders: Array, weights: Array, messages: Array
     ) -> Array:
-        own = jax.random.fold_in(key, receiver)
-        keys = jax.vmap(lambda sender: jax.random.fold_in(own, sender))(senders)
+        receiver_key = jax.random.fold_in(key, receiver)
+        keys = jax.vmap(lambda sender: jax.random.fold_in(receiver_key, sender))(senders)
         return jax.vmap(self.added)(keys, messages)
 
 
@@ -292,11 +286,11 @@ class LocalGraphHomomorphic(Noise):
     :math:`z` that the receiver does not know; one adds :math:`z/a` to its message to the receiver
     and the other subtracts :math:`z/a'`, where :math:`a` and :math:`a'` are the receiver's weights.
     So each message is masked but the weighted sum is not: against a receiver that knows the other
-    summands there is no protection, whatever the variance. A neighbor that is alone has no
-    partner and sends in the clear, of which a simulation warns; :meth:`masked` returns by how many
-    draws every message is hidden. Pairs agree on their draws through the receiver (Definition 4.2,
-    which :func:`fljax.link.agreed_laplace` carries out, with the same distribution as the draws
-    here); the exchange is assumed to be secret, and :meth:`agreements` counts its messages.
+    summands the variance gives no protection. A neighbor that is alone has no partner and sends in
+    the clear, and a simulation warns of it; :meth:`masked` returns the number of draws that hide
+    each message. Pairs agree on their draws through the receiver (Definition 4.2, which
+    :func:`fljax.contrib.agreed_laplace` carries out, with the same distribution as the draws here);
+    the exchange is assumed to be secret, and :meth:`agreements` counts its messages.
 
     Where links fail, or receivers choose whom they listen to (:class:`~fljax.graphs.Relearned`),
     the masks no longer cancel, and are drawn. An aggregator, and an algorithm whose peers look at
@@ -313,10 +307,10 @@ class LocalGraphHomomorphic(Noise):
 
     def check(self, graph: Graph, weights: Sequence[Combination]) -> None:
         super().check(graph, weights)
-        if not (weights or _check.is_concrete(graph.degree)):
+        if not (weights or checks.is_concrete(graph.degree)):
             return
-        heard = [np.sum(over.neighbor_table()[1] > 0, axis=1) for over in weights]
-        for count in heard or [graph.neighbor_counts()]:
+        counts = [np.sum(over.neighbor_table()[1] > 0, axis=1) for over in weights]
+        for count in counts or [graph.neighbor_counts()]:
             if np.max(count) < 2:
                 raise ValueError(
                     "masks are shared by two neighbors of a receiver, but no node has more than "
@@ -333,8 +327,8 @@ class LocalGraphHomomorphic(Noise):
     def masked(self, over: Combination) -> Int[np.ndarray, "nodes nodes"]:
         r"""Return the number of draws that hide the message to each node (row) from each (column).
 
-        Zero: there is no message, or it is sent in the clear. The mask on a message is the sum of
-        :math:`n` draws divided by the receiver's weight, and so has the variance
+        Zero: a message that does not exist, or is sent in the clear. The mask on a message is the
+        sum of :math:`n` draws divided by the receiver's weight, and so has the variance
         :math:`n\sigma_g^2/a^2`, more than that of one draw.
 
         Args:
@@ -367,26 +361,30 @@ class LocalGraphHomomorphic(Noise):
     def over_edges(
         self, key: Array, receiver: Array, senders: Array, weights: Array, dim: int
     ) -> Array | None:
-        sign, none = sides(weights), len(weights)
-        # They alternate, so either side has at most half of the slots: of all pairs of them a
-        # quarter is drawn.
-        half, place = -(-none // 2), (jnp.cumsum(weights > 0, dtype=jnp.int32) - 1) // 2
+        sign = sides(weights)
+        slots = len(weights)
+        # Sides alternate, so each has at most half of the slots: a quarter of all pairs is drawn.
+        half = -(-slots // 2)
+        rank = (jnp.cumsum(weights > 0, dtype=jnp.int32) - 1) // 2
         plus, minus = (
-            jnp.full(half, none, jnp.int32)
-            .at[jnp.where(sign == side, place, half)]
-            .set(jnp.arange(none, dtype=jnp.int32), mode="drop")
+            jnp.full(half, slots, jnp.int32)
+            .at[jnp.where(sign == side, rank, half)]
+            .set(jnp.arange(slots, dtype=jnp.int32), mode="drop")
             for side in (1, -1)
         )
-        own = jax.random.fold_in(key, receiver)
+        receiver_key = jax.random.fold_in(key, receiver)
 
-        def pair(one: Array, other: Array) -> Array:
-            both = jax.random.fold_in(jax.random.fold_in(own, senders[one]), senders[other])
-            drawn = self.draw(both, (dim,), weights.dtype)
-            return jnp.where((one < none) & (other < none), drawn, 0)
+        def pair(first: Array, second: Array) -> Array:
+            pair_key = jax.random.fold_in(
+                jax.random.fold_in(receiver_key, senders[first]), senders[second]
+            )
+            drawn = self.draw(pair_key, (dim,), weights.dtype)
+            return jnp.where((first < slots) & (second < slots), drawn, 0)
 
         drawn = jax.vmap(jax.vmap(pair, (None, 0)), (0, None))(plus, minus)
-        of_plus, of_minus = jnp.sum(drawn, axis=1), jnp.sum(drawn, axis=0)
-        total = jnp.where((sign > 0)[:, None], of_plus[place], -of_minus[place])
+        of_plus = jnp.sum(drawn, axis=1)
+        of_minus = jnp.sum(drawn, axis=0)
+        total = jnp.where((sign > 0)[:, None], of_plus[rank], -of_minus[rank])
         total = jnp.where((sign != 0)[:, None], total, 0)
         return total / jnp.where(weights > 0, weights, 1)[:, None]
 
@@ -397,7 +395,7 @@ class LocalGraphHomomorphic(Noise):
 
 def sides(weights: Float[Array, " slots"]) -> Int[Array, " slots"]:
     """Alternately 1 and -1 for senders of positive weight, otherwise 0; 0 for a single sender."""
-    heard = weights > 0
-    rank = jnp.cumsum(heard, dtype=jnp.int32)
+    received = weights > 0
+    rank = jnp.cumsum(received, dtype=jnp.int32)
     sign = jnp.where(rank % 2 == 1, 1, -1)
-    return jnp.where(heard & (rank[-1] > 1), sign, 0)
+    return jnp.where(received & (rank[-1] > 1), sign, 0)

@@ -1,7 +1,7 @@
 r"""Partial sharing: a message contains ``size`` of the ``D`` parameters, chosen by a schedule.
 
 Both ends know the schedule, so a message carries no indices. ``M_k(n)``, what client ``k``
-receives in round ``n``, is the portion of round ``n``; ``S_k(n)``, what it sends, is the portion of
+receives in round ``n``, is the portion of round ``n``; ``S_k(n)``, the portion it sends, is that of
 round ``n`` or ``n + 1`` (Gauthier 2024, (4.5)-(4.6)).
 """
 
@@ -9,10 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from fljax import _check
-from fljax._module import module, static
-
-__all__ = ["Circular", "Random", "Sharing"]
+from fljax._core import checks
+from fljax._core.module import module, static
 
 
 class Sharing:
@@ -32,7 +30,7 @@ class Sharing:
                 f"{self.size}."
             )
 
-    @_check.required
+    @checks.required
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Int[Array, "some size"]:
@@ -49,15 +47,15 @@ class Sharing:
 
 
 def _check_size(size: int) -> None:
-    _check.count("size", size, hint="It is the number of parameters in a message.")
+    checks.count("size", size, hint="It is the number of parameters in a message.")
 
 
-def _times(place: Array, size: int, dim: int) -> Array:
+def _multiply_modulo(index: Array, size: int, dim: int) -> Array:
     """``size * place`` modulo ``dim``, for ``place < dim < 2^30``, within 32 bits."""
-    width = 31 - dim.bit_length()  # bits of the place at a time
-    product = jnp.zeros_like(place, jnp.uint32)
+    width = 31 - dim.bit_length()  # bits of the index at a time
+    product = jnp.zeros_like(index, jnp.uint32)
     for low in reversed(range(0, dim.bit_length(), width)):
-        digit = (place.astype(jnp.uint32) >> low) & jnp.uint32(2**width - 1)
+        digit = (index.astype(jnp.uint32) >> low) & jnp.uint32(2**width - 1)
         product = ((product << width) + digit * jnp.uint32(size)) % jnp.uint32(dim)
     return product.astype(jnp.int32)
 
@@ -99,30 +97,31 @@ class Circular(Sharing):
         _check_size(self.size)
         if self.offset is None:
             return
-        _check.count("offset", self.offset, at_least=0)
-        if _check.is_concrete(self.coordinated) and self.coordinated:
+        checks.count("offset", self.offset, at_least=0)
+        if checks.is_concrete(self.coordinated) and self.coordinated:
             raise ValueError(
                 f"offset={self.offset} was given for coordinated clients, which share one window; "
                 "leave out one of them."
             )
 
-    def _start(self, round: Array, clients: Array, dim: int) -> Array:
+    def _window_start(self, round: Array, clients: Array, dim: int) -> Array:
         clients = jnp.where(jnp.asarray(self.coordinated), 0, clients)
         if self.offset is None:
-            return _times((clients + round) % dim, self.size, dim)
-        stride = _times(clients % dim, self.offset % dim, dim)
-        return (_times(round % dim, self.size, dim) + stride) % dim
+            return _multiply_modulo((clients + round) % dim, self.size, dim)
+        stride = _multiply_modulo(clients % dim, self.offset % dim, dim)
+        return (_multiply_modulo(round % dim, self.size, dim) + stride) % dim
 
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Int[Array, "some size"]:
-        start = self._start(round, clients, dim)
+        start = self._window_start(round, clients, dim)
         return (start[:, None] + jnp.arange(self.size, dtype=jnp.int32)[None]) % dim
 
     def mask(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Bool[Array, "some dim"]:
-        behind = jnp.arange(dim, dtype=jnp.int32)[None] - self._start(round, clients, dim)[:, None]
+        parameters = jnp.arange(dim, dtype=jnp.int32)[None]
+        behind = parameters - self._window_start(round, clients, dim)[:, None]
         return jnp.where(behind < 0, behind + dim, behind) < self.size
 
 
@@ -150,7 +149,7 @@ class Random(Sharing):
     def indices(
         self, key: Array, round: Array, clients: Int[Array, " some"], dim: int
     ) -> Int[Array, "some size"]:
-        """Floyd's sampling: ``size`` draws per client, whatever the number of parameters."""
+        """Floyd's sampling: ``size`` draws per client for any number of parameters."""
         key = jax.random.fold_in(key, round)
         which = jnp.where(jnp.asarray(self.coordinated), 0, clients)
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(which)

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-__all__ = ["Traffic", "wide", "wide_sum"]
-
 #: Mask of the lower half of a count.
 LOW = np.uint32(2**31 - 1)
 

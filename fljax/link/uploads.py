@@ -2,26 +2,25 @@ r"""Noise and masks of clients on messages to their server, by a variance and no
 
 Noise remains in the server's result: on models, :math:`\tfrac1L\sum_k(w_k+g_k)`, or on updates,
 :math:`w-\mu\tfrac1L\sum_k(\psi_k+g_k)` (Rizk 2023, section 2.5). The second is the first
-with the noise :math:`-\mu g_k`, so what it leaves in the server's model decreases with the step
+with the noise :math:`-\mu g_k`, so its share in the server's model decreases with the step
 size, whereas that of the first increases.
 
 Masks are pairwise integers: they hide each message perfectly and cancel exactly in the server's sum
 (Bonawitz et al. 2017).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from fljax import _check
-from fljax._generator import words as words_of
-from fljax._module import module, static
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax._core.prng import words as words_of
 from fljax.link.noise import Perturbation
-
-__all__ = ["UPLOADS", "Agreed", "Masked", "SecureAggregation", "UploadNoise"]
 
 #: The messages of clients to a server that noise can be on.
 UPLOADS = ("models", "updates")
@@ -29,7 +28,7 @@ UPLOADS = ("models", "updates")
 #: The smallest range of masked numbers, and one over the largest: grids are normal floats.
 SMALLEST_RANGE = 2.0**-48
 
-#: A share of clients that is a whole number but for rounding is that number.
+#: Added before rounding down, so that 2/3 of 3 clients are 2 in floating point as well.
 ROUNDED = 1e-9
 
 
@@ -69,7 +68,7 @@ class UploadNoise(Perturbation):
 
     def validate(self) -> None:
         super().validate()
-        _check.choice("on", self.on, UPLOADS)
+        checks.choice("on", self.on, UPLOADS)
 
     def onto(
         self,
@@ -143,21 +142,21 @@ class SecureAggregation:
     Args:
       range: the largest absolute value of a number that is sent, > 0; public, and chosen without
         looking at data that are to be hidden. Larger numbers are clipped.
-      bits: :math:`b`, of each integer, from 2 to 64; those of the simulation's numbers by default:
-        32 in single, 64 in double precision.
+      bits: :math:`b`, of each integer, from 2 to 64; by default as many as the simulation's numbers
+        have: 32 in single, 64 in double precision.
       threshold: the share of a server's clients that must be exceeded for their sum to be
         recovered, in [0, 1). As many clients could recover everything together with the server.
 
     Raises:
       ValueError: an argument outside its range; more than 32 bits in single precision, or fewer
-        bits than a sum of so many clients needs.
+        bits than the sum over the clients needs.
 
     Guarantees:
       The messages that a server receives, without any one of each sum, are independent uniform
-      integers whatever the data; so all that it learns is a function of the sums and of which
-      clients sent. The same holds for a server together with clients, at most ``threshold`` of
-      those who take part: all that they learn of the others is the others' sum. (The masks are
-      those of the simulation's generator; in the protocol they are expanded from seeds, and the
+      integers for any data; so all that it learns is a function of the sums and of the set of
+      senders. The same holds for a server together with clients, at most ``threshold`` of
+      the participants: all that they learn of the others is the others' sum. (The masks are
+      drawn by the simulation's generator; in the protocol they are expanded from seeds, and the
       guarantee is against attackers that cannot tell the two apart.) No epsilon is claimed: the sum
       itself depends on the data.
 
@@ -182,7 +181,7 @@ class SecureAggregation:
     threshold: float = static(default=2 / 3)
 
     def validate(self) -> None:
-        _check.interval(
+        checks.interval(
             "range",
             self.range,
             at_least=SMALLEST_RANGE,
@@ -190,15 +189,15 @@ class SecureAggregation:
             hint="It is the largest absolute value of a number in a client's message.",
         )
         if self.bits is not None:
-            _check.count("bits", self.bits, at_least=2)
-            _check.interval("bits", self.bits, at_most=64, hint="Integers have no more.")
-        _check.interval("threshold", self.threshold, at_least=0, below=1)
+            checks.count("bits", self.bits, at_least=2)
+            checks.interval("bits", self.bits, at_most=64, hint="Integers have no more.")
+        checks.interval("threshold", self.threshold, at_least=0, below=1)
 
-    def word(self, dtype: Any) -> np.dtype:
-        """Return the unsigned integer type that holds what stands for a number of this type."""
+    def word(self, dtype: DTypeLike) -> np.dtype:
+        """Return the unsigned integer type that encodes a number of this type."""
         return np.dtype(np.uint32 if np.dtype(dtype).itemsize <= 4 else np.uint64)
 
-    def width(self, dtype: Any) -> int:
+    def width(self, dtype: DTypeLike) -> int:
         """Return :math:`b`.
 
         Args:
@@ -223,7 +222,7 @@ class SecureAggregation:
         share = np.floor(self.threshold * taking_part + ROUNDED).astype(np.int32)
         return np.maximum(2, np.minimum(share + 1, taking_part))
 
-    def grid(self, clients: int, dtype: Any) -> Float[Array, ""]:
+    def grid(self, clients: int, dtype: DTypeLike) -> Float[Array, ""]:
         """Return the step of the grid, a power of two.
 
         Args:
@@ -231,7 +230,7 @@ class SecureAggregation:
           dtype: of the numbers of a message.
 
         Raises:
-          ValueError: too few bits for a sum of so many messages.
+          ValueError: too few bits for a sum of the messages of ``clients``.
 
         Example:
           >>> import numpy as np
@@ -259,7 +258,8 @@ class SecureAggregation:
           clients: the largest number of clients in a sum.
         """
         dtype = values.dtype
-        largest, grid = jnp.asarray(self.range, dtype), self.grid(clients, dtype)
+        largest = jnp.asarray(self.range, dtype)
+        grid = self.grid(clients, dtype)
         beyond = ~(jnp.abs(values) <= largest)  # NaN as well
         clipped = jnp.clip(jnp.where(jnp.isnan(values), 0, values), -largest, largest)
         # Division by a power of two is exact, and the quotient fits a signed integer.
@@ -267,7 +267,7 @@ class SecureAggregation:
         return self._modulo(steps.astype(self.word(dtype)), dtype), beyond
 
     def decode(
-        self, total: UInt[Array, "*shape"], clients: int, dtype: Any
+        self, total: UInt[Array, "*shape"], clients: int, dtype: DTypeLike
     ) -> Float[Array, "*shape"]:
         """Return the number that a sum of such integers stands for.
 
@@ -289,9 +289,9 @@ class SecureAggregation:
         summed: Bool[Array, " rows"],
         servers: int,
         dim: int,
-        dtype: Any,
+        dtype: DTypeLike,
     ) -> UInt[Array, "rows dim"]:
-        """Return what hides each row: uniform integers, which sum to zero over the rows of each
+        """Return the mask of each row: uniform integers, which sum to zero over the rows of each
         sum, and are independent otherwise.
 
         Args:
@@ -307,7 +307,7 @@ class SecureAggregation:
         total = self.sums(jnp.where(summed[:, None], drawn, word.type(0)), server, servers)
         rows = jnp.arange(len(server), dtype=jnp.int32)
         last = jax.ops.segment_max(jnp.where(summed, rows, -1), server, servers)[server]
-        # The last one of a sum gets minus the sum of the others.
+        # The last message of each sum gets minus the sum of the other masks.
         drawn = jnp.where((summed & (rows == last))[:, None], drawn - total[server], drawn)
         return self._modulo(drawn, dtype)
 
@@ -320,18 +320,19 @@ class SecureAggregation:
         return jax.ops.segment_sum(rows, server, servers)
 
     def hide(
-        self, steps: UInt[Array, "rows dim"], masks: UInt[Array, "rows dim"], dtype: Any
+        self, steps: UInt[Array, "rows dim"], masks: UInt[Array, "rows dim"], dtype: DTypeLike
     ) -> UInt[Array, "rows dim"]:
-        """Return what leaves the clients: the sum modulo :math:`2^b`."""
+        """Return the masked integers that clients send: the sum modulo :math:`2^b`."""
         return self._modulo(steps + masks, dtype)
 
-    def _modulo(self, words: UInt[Array, "*shape"], dtype: Any) -> UInt[Array, "*shape"]:
-        word, width = self.word(dtype), self.width(dtype)
-        return words if width == 8 * word.itemsize else words & word.type(2**width - 1)
+    def _modulo(self, integers: UInt[Array, "*shape"], dtype: DTypeLike) -> UInt[Array, "*shape"]:
+        word = self.word(dtype)
+        width = self.width(dtype)
+        return integers if width == 8 * word.itemsize else integers & word.type(2**width - 1)
 
 
 class Agreed(NamedTuple):
-    """What the clients that send a masked message agree on before it."""
+    """The masks that senders agree on before a message, and the sums in which they cancel."""
 
     masks: Array  # [M, D]
     summed: Array  # [M]  whether the row is in a sum that its server decodes
@@ -350,16 +351,16 @@ class Masked:
       words: ``[M, D]``, the integers that the servers receive.
       summed: ``[M]``, which of them arrive and are in a sum that is decoded.
       server: ``[M]``, the server that each is sent to.
-      around: ``[D]``, what differences are from.
+      around: ``[D]``, the vector from which messages are differences.
       masks: the protocol.
       servers: number of servers.
       most: clients at one server, at most.
     """
 
-    words: Any
-    summed: Any
-    server: Any
-    around: Any
+    words: Array
+    summed: Array
+    server: Array
+    around: Array
     masks: SecureAggregation
     servers: int = static()
     most: int = static()
@@ -369,12 +370,12 @@ class Masked:
 
     def means(self) -> tuple[Float[Array, "servers dim"], Int[Array, " servers"]]:
         """Return the mean of each server's messages, and how many are in it; zero where none is."""
-        words = jnp.where(self.summed[:, None], self.words, self.words.dtype.type(0))
-        total = self.masks.sums(words, self.server, self.servers)
+        integers = jnp.where(self.summed[:, None], self.words, self.words.dtype.type(0))
+        total = self.masks.sums(integers, self.server, self.servers)
         total = self.masks.decode(total, self.most, self.around.dtype)
         count = jax.ops.segment_sum(self.summed.astype(jnp.int32), self.server, self.servers)
-        each = jnp.maximum(count, 1).astype(total.dtype)[:, None]
-        mean = self.around[None] + total / each
+        divisor = jnp.maximum(count, 1).astype(total.dtype)[:, None]
+        mean = self.around[None] + total / divisor
         return jnp.where(count[:, None] > 0, mean, 0), count
 
 

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jax.tree_util import PyTreeDef
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import _check
-from fljax._module import float_dtype
-from fljax._numerics import foreign
-
-__all__ = ["Architecture", "Layout", "layout_of"]
+from fljax._core import checks
+from fljax._core.module import float_dtype
+from fljax._core.numerics import default_promotion
 
 
 class Architecture:
@@ -28,9 +28,9 @@ class Architecture:
     It is structure of a simulation, so it is hashable and compared by value: making the same
     network again causes no new compilation.
 
-    A subclass has :meth:`init` and :meth:`apply`; or, in the place of :meth:`apply`, the two parts
-    of a network that says its representation of a sample, :meth:`represent` and :meth:`head`, and
-    which parameters are those of the second. Some algorithms learn by representations.
+    A subclass has :meth:`init` and :meth:`apply`; or, instead of :meth:`apply`, the two parts
+    of a network that declares its representation of a sample, :meth:`represent` and :meth:`head`,
+    and the parameters of the second. Some algorithms learn by representations.
 
     Attributes:
       head_paths: a regular expression that matches the paths of the parameters that only
@@ -61,7 +61,7 @@ class Architecture:
     #: Whether it is known that predictions of samples do not depend on each other.
     apart: ClassVar[bool] = False
 
-    @_check.required
+    @checks.required
     def init(self, key: Array, features: Array) -> Any:
         """Randomly drawn parameters: a pytree of arrays of floats.
 
@@ -71,24 +71,28 @@ class Architecture:
         """
         raise NotImplementedError
 
-    def apply(self, parameters: Any, features: Array) -> Array:
+    def apply(self, parameters: PyTree, features: Array) -> Array:
         """Predictions ``[N, ...]`` for the features ``[N, ...]`` of some samples."""
         if self.head_paths is None:
             raise NotImplementedError(
-                _check.lacks(type(self), "apply", "predictions; or represent, head and head_paths")
+                checks.missing_method_message(
+                    type(self), "apply", "predictions; or represent, head and head_paths"
+                )
             )
         return self.head(parameters, self.represent(parameters, features))
 
-    def represent(self, parameters: Any, features: Array) -> Float[Array, "samples width"]:
+    def represent(self, parameters: PyTree, features: Array) -> Float[Array, "samples width"]:
         """What the head reads of the features ``[N, ...]`` of some samples, ``[N, R]``."""
         raise NotImplementedError(
-            _check.lacks(type(self), "represent", "its representation of some samples")
+            checks.missing_method_message(
+                type(self), "represent", "its representation of some samples"
+            )
         )
 
-    def head(self, parameters: Any, representation: Float[Array, "samples width"]) -> Array:
+    def head(self, parameters: PyTree, representation: Float[Array, "samples width"]) -> Array:
         """Predictions ``[N, ...]`` from representations ``[N, R]``."""
         raise NotImplementedError(
-            _check.lacks(type(self), "head", "predictions from representations")
+            checks.missing_method_message(type(self), "head", "predictions from representations")
         )
 
 
@@ -102,7 +106,7 @@ class Layout:
       paths: paths of its leaves, such as ``"params/Dense_0/kernel"``.
     """
 
-    structure: Any
+    structure: PyTreeDef
     shapes: tuple[tuple[int, ...], ...]
     paths: tuple[str, ...]
 
@@ -116,7 +120,7 @@ class Layout:
         """``D``."""
         return sum(self.sizes)
 
-    def row(self, parameters: Any) -> Float[Array, " dim"]:
+    def row(self, parameters: PyTree) -> Float[Array, " dim"]:
         """The numbers of all parameters, concatenated."""
         leaves = [jnp.asarray(leaf, float_dtype()) for leaf in jax.tree.leaves(parameters)]
         return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
@@ -141,8 +145,8 @@ class Layout:
     def part(self, places: Int[np.ndarray, " some"]) -> "Layout":
         """The layout of some of the numbers, at these rising positions.
 
-        The tree keeps its structure, so that paths stay what they are: a parameter of which nothing
-        is chosen is ``None``, and one of which some numbers are chosen is a row of these.
+        The tree keeps its structure, so that paths stay the same: a parameter without chosen
+        numbers is ``None``, and any other one a row of its chosen numbers.
         """
         ends = np.cumsum(self.sizes)
         assert np.all(np.diff(places) > 0)
@@ -176,7 +180,7 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=64)
-def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -> Layout:
+def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> Layout:
     """The layout of a network's parameters, for samples of this shape and type.
 
     Raises:
@@ -184,7 +188,7 @@ def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -
       ValueError: no parameters; a network that cannot be made for such samples.
     """
     stand_in = jax.ShapeDtypeStruct((1, *sample), dtype)
-    with foreign():
+    with default_promotion():
         try:
             shapes = jax.eval_shape(architecture.init, jax.random.key(0), stand_in)
         except (TypeError, ValueError, IndexError, AttributeError) as error:

@@ -7,12 +7,11 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from fljax import _check, statistics
-from fljax._arguments import checked
-from fljax.metrics import Metric
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.metrics.definitions import Metric
 from fljax.plotting.curves import trade_off
-
-__all__ = ["by_client"]
+from fljax.results import statistics
 
 
 @checked
@@ -62,14 +61,14 @@ def by_client(
       >>> plt.close(ax.figure)
     """
     name = metric.name if isinstance(metric, Metric) else metric
-    known = [str(n) for n, v in dataset.data_vars.items() if "client" in v.dims]
-    _check.choice("metric of each client", name, known)
+    names = [str(n) for n, v in dataset.data_vars.items() if "client" in v.dims]
+    checks.choice("metric of each client", name, names)
     dataset = statistics.at_round(dataset, round)
     values = dataset[name]
-    place = values.get_axis_num("client")
-    ordered = np.sort(values.values, axis=place)
+    axis = values.get_axis_num("client")
+    ordered = np.sort(values.values, axis=axis)
     if values.attrs.get("decibel", 0):
-        ordered = np.flip(ordered, axis=place)
+        ordered = np.flip(ordered, axis=axis)
     share = np.linspace(0, 100, values.sizes["client"])
     drawn = values.copy(data=ordered).drop_vars("client", errors="ignore")
     drawn = drawn.rename(client="share").assign_coords(share=share)

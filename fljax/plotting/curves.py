@@ -9,24 +9,24 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from fljax import _check, statistics
-from fljax._arguments import checked
-from fljax.metrics import Metric
-from fljax.plotting import house
-from fljax.plotting.house import NOTE, SMALL, style
-from fljax.records import EFFORTS
-from fljax.tables import shown
-
-__all__ = ["learning_curves", "trade_off"]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.metrics.definitions import Metric
+from fljax.metrics.names import EFFORTS
+from fljax.plotting import house_style
+from fljax.plotting.house_style import NOTE, SMALL_TEXT, style
+from fljax.results import statistics
+from fljax.results.tables import shown
 
 #: Largest number of legend entries that leaves room for the curves.
-ROOM = 7
+MAX_ENTRIES_INSIDE = 7
 
 #: Size in inches of one of several panels, and of the margin around them.
-PANEL, MARGIN = np.array([2.5, 2.1]), np.array([0.7, 0.8])
+PANEL = np.array([2.5, 2.1])
+MARGIN = np.array([0.7, 0.8])
 
 #: Attributes of the seconds until a round.
-CLOCK = {"long_name": "time", "units": "s"}
+TIME_ATTRIBUTES = {"long_name": "time", "units": "s"}
 
 
 @checked
@@ -50,7 +50,7 @@ def learning_curves(
       dataset: the results of :func:`fljax.sweep`.
       metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
       hue: the axis with one curve per value; by default the only one left besides seed, round and
-        those of the panels.
+        the panels' axes.
       ax: where to draw; by default a new figure.
       col: the axis with one column of panels per value, which share their axes and a legend.
       row: the axis with one row of panels per value.
@@ -86,10 +86,10 @@ def learning_curves(
       >>> plt.close(panels[0, 0].figure)
     """
     if x == "seconds":
-        dataset = _timed(dataset, seconds_per_round)
+        dataset = _with_seconds(dataset, seconds_per_round)
     elif seconds_per_round is not None:
         raise ValueError(f"seconds_per_round is for x='seconds', got x={x!r}; leave one out.")
-    _check.choice("x axis", x, ("round", *(n for n in EFFORTS if n in dataset), "seconds"))
+    checks.choice("x axis", x, ("round", *(n for n in EFFORTS if n in dataset), "seconds"))
     return _curves(dataset, metric, "round", (hue, col, row), ax, labels, level, legend, x)
 
 
@@ -117,7 +117,7 @@ def trade_off(
       x: the axis with the numbers; its ``long_name`` attribute, if any, labels it.
       metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
       hue: the axis with one curve per value; by default the only one left besides seed, ``x`` and
-        those of the panels.
+        the panels' axes.
       ax: where to draw; by default a new figure.
       col: the axis with one column of panels per value, see :func:`learning_curves`.
       row: the axis with one row of panels per value.
@@ -134,129 +134,141 @@ def trade_off(
         numbers.
     """
     if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
-        known = ", ".join(map(str, dataset[x].values))
+        values = ", ".join(map(str, dataset[x].values))
         raise ValueError(
-            f"axis {x!r} must hold numbers, got {known}; draw it as hue, and swept numbers as x."
+            f"axis {x!r} must hold numbers, got {values}; draw it as hue, and swept numbers as x."
         )
     dataset = statistics.at_round(dataset, round)
     return _curves(dataset, metric, x, (hue, col, row), ax, labels, level, legend, x)
 
 
-def _timed(dataset: xr.Dataset, each: float | xr.DataArray | None) -> xr.Dataset:
+def _with_seconds(dataset: xr.Dataset, seconds: float | xr.DataArray | None) -> xr.Dataset:
     """Add the seconds until each round.
 
     Raises:
       ValueError: no duration of a round, or none for some value of an axis.
     """
-    if each is None:
+    if seconds is None:
         if "seconds" not in dataset or "round" not in dataset["seconds"].dims:
             raise ValueError(
                 "a simulation has no clock: say how long a round takes, seconds_per_round=..., or "
                 "the time until each, dataset.assign(seconds=...), over 'round'."
             )
-        return dataset.assign(seconds=dataset["seconds"].assign_attrs(CLOCK))
-    _check.positive("seconds_per_round", getattr(each, "values", each))
-    known = {str(dim): dataset[dim] for dim in dataset.dims if dim != "round"}
-    axes = {str(dim): each[dim] for dim in each.dims} if isinstance(each, xr.DataArray) else {}
+        return dataset.assign(seconds=dataset["seconds"].assign_attrs(TIME_ATTRIBUTES))
+    checks.positive("seconds_per_round", getattr(seconds, "values", seconds))
+    coordinates = {str(dim): dataset[dim] for dim in dataset.dims if dim != "round"}
+    axes = (
+        {str(dim): seconds[dim] for dim in seconds.dims}
+        if isinstance(seconds, xr.DataArray)
+        else {}
+    )
     for dim, values in axes.items():
-        _check.choice("axis of seconds_per_round", dim, known)
-        if not known[dim].equals(values):
-            order = ", ".join(map(shown, known[dim].values))
+        checks.choice("axis of seconds_per_round", dim, coordinates)
+        if not coordinates[dim].equals(values):
+            order = ", ".join(map(shown, coordinates[dim].values))
             raise ValueError(f"seconds_per_round must be of each {dim}, in this order: {order}.")
-    return dataset.assign(seconds=(dataset["round"] * each).assign_attrs(CLOCK))
+    return dataset.assign(seconds=(dataset["round"] * seconds).assign_attrs(TIME_ATTRIBUTES))
 
 
-def _curves(dataset, metric, x, asked, ax, labels, level, legend, against) -> Axes | Any:
+def _curves(dataset, metric, x, axes, ax, labels, level, legend, against) -> Axes | Any:
+    """Draw curves over ``x`` in given axes, a new figure, or a figure of panels."""
     metric = drawable(dataset, metric)
-    hue, col, row = _drawn(dataset, metric, x, *asked)
+    hue, col, row = _axes_of_panels(dataset, metric, x, *axes)
     if ax is not None and (col or row):
         raise ValueError("panels make a figure of their own; leave ax, or col and row, out.")
-    kept = (x, "seed", hue, col, row)
-    single = [dim for dim in dataset.dims if dataset.sizes[dim] == 1 and dim not in kept]
+    needed = (x, "seed", hue, col, row)
+    single = [dim for dim in dataset.dims if dataset.sizes[dim] == 1 and dim not in needed]
     dataset = dataset.squeeze(single, drop=True)
-    numbers, at = statistics.summary(dataset, metric, level), dataset[against]
+    numbers = statistics.summary(dataset, metric, level)
+    at = dataset[against]
     numbers = numbers.assign(at=at.mean("seed") if "seed" in at.dims else at)
-    title = house.name_of(dataset, hue) if hue else ""
+    title = house_style.name_of(dataset, hue) if hue else ""
     legend = legend and bool(hue or numbers["diverged"].any())
     with style():
         if col or row:
             panels = _panels(dataset, col, row, labels)
-            panel: Any
+            panel: Axes
             for (r, c), panel in np.ndenumerate(panels):
-                one = numbers.isel({dim: i for dim, i in ((row, r), (col, c)) if dim})
-                _panel(panel, dataset, metric, against, one, numbers, x, hue, labels)
+                panel_values = numbers.isel({dim: i for dim, i in ((row, r), (col, c)) if dim})
+                _panel(panel, dataset, metric, against, panel_values, numbers, x, hue, labels)
                 panel.label_outer()
-            figure = house.whole(panels[0, 0])
+            figure = house_style.whole(panels[0, 0])
             size = {"fontsize": mpl.rcParams["axes.labelsize"]}
             figure.supxlabel(panels[-1, 0].get_xlabel(), **size)
             figure.supylabel(panels[-1, 0].get_ylabel(), **size)
             for ax in panels.flat:  # in narrow panels they would overlap
                 ax.set(xlabel="", ylabel="")
-            figure.suptitle("; ".join(_note(dataset, numbers)), **SMALL)
+            figure.suptitle("; ".join(_note(dataset, numbers)), **SMALL_TEXT)
             if legend:
-                place = {"loc": "outside right upper", "title": title}
-                house.widen(figure, house.listed(figure, *house.entries(panels[0, 0]), **place))
+                layout = {"loc": "outside right upper", "title": title}
+                house_style.widen(
+                    figure, house_style.listed(figure, *house_style.entries(panels[0, 0]), **layout)
+                )
             return panels
-        own = ax is None
+        is_new = ax is None
         if ax is None:
             _, ax = plt.subplots()
         _panel(ax, dataset, metric, against, numbers, numbers, x, hue, labels)
         corner = {"xy": (0.015, 0.02), "xycoords": "axes fraction"}
-        ax.annotate("\n".join(_note(dataset, numbers)), **corner, **SMALL, gid=NOTE)
+        ax.annotate("\n".join(_note(dataset, numbers)), **corner, **SMALL_TEXT, gid=NOTE)
         if legend:
-            beside = len(house.entries(ax)[0]) > ROOM
-            drawn_legend = house.legend_of(ax, title, beside)
-            if own and (beside or house.hides(ax, drawn_legend)):
-                drawn_legend = house.legend_of(ax, title, beside=True)
-                house.widen(house.whole(ax), drawn_legend)
+            outside = len(house_style.entries(ax)[0]) > MAX_ENTRIES_INSIDE
+            drawn_legend = house_style.legend_of(ax, title, outside)
+            if is_new and (outside or house_style.hides(ax, drawn_legend)):
+                drawn_legend = house_style.legend_of(ax, title, outside=True)
+                house_style.widen(house_style.whole(ax), drawn_legend)
     return ax
 
 
-def _panels(dataset: xr.Dataset, col: str | None, row: str | None, labels: Any) -> np.ndarray:
+def _panels(
+    dataset: xr.Dataset, col: str | None, row: str | None, labels: Mapping[Any, str] | None
+) -> np.ndarray:
     """``[rows, columns]`` axes with common scales, titled with the values that they show."""
     rows, columns = (dataset.sizes[dim] if dim else 1 for dim in (row, col))
     size = MARGIN + PANEL * (columns, rows)
     _, panels = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
-    panel: Any
+    panel: Axes
     for (r, c), panel in np.ndenumerate(panels):
         values = {dim: dataset[dim].values[i] for dim, i in ((row, r), (col, c)) if dim}
         texts = [
-            f"{house.name_of(dataset, d)} = {house.named(v, labels)}" for d, v in values.items()
+            f"{house_style.name_of(dataset, d)} = {house_style.named(v, labels)}"
+            for d, v in values.items()
         ]
         panel.set_title(", ".join(texts))
     return panels
 
 
-def _panel(ax, dataset, metric, against, one, numbers, x, hue, labels) -> None:
-    """Draw the curves of ``one`` part of all numbers, with the labels common to all panels."""
-    decibel, several = statistics.is_decibel(dataset, metric), one is not numbers
+def _panel(ax, dataset, metric, against, values, numbers, x, hue, labels) -> None:
+    """Draw the curves of ``values`` part of all numbers, with the labels common to all panels."""
+    decibel = statistics.is_decibel(dataset, metric)
+    several = values is not numbers
     for position, value in enumerate(dataset[hue].values if hue else [None]):
         chosen = {hue: position} if hue else {}
-        label = house.named(value, labels) if hue else None
+        label = house_style.named(value, labels) if hue else None
         if lost := int(numbers.isel(chosen)["diverged"].max()):
             most = f"{'up to ' * several}{lost}/{numbers.attrs['seeds']}"
             label = f"{label or 'mean'} ({most} diverged)"
-        _line(ax, one.isel(chosen), x, house.look_of(position), label, decibel)
-    if not one["mean"].notnull().any():
+        _line(ax, values.isel(chosen), x, house_style.look_of(position), label, decibel)
+    if not values["mean"].notnull().any():
         middle = {"xy": (0.5, 0.5), "xycoords": "axes fraction", "ha": "center"}
-        ax.annotate("no finite value", **middle, **SMALL)
+        ax.annotate("no finite value", **middle, **SMALL_TEXT)
     _describe(ax, dataset, metric, against)
 
 
-def _drawn(dataset, metric, x, hue, col, row) -> tuple[str | None, str | None, str | None]:
+def _axes_of_panels(dataset, metric, x, hue, col, row) -> tuple[str | None, str | None, str | None]:
     """The axes that curves and panels range over.
 
     Raises:
       ValueError: an axis that is unknown, used twice, or not used.
     """
-    _check.choice("axis", x, map(str, dataset[metric].dims))
+    checks.choice("axis", x, map(str, dataset[metric].dims))
     axes = [str(dim) for dim in dataset[metric].dims if dim not in (x, "seed")]
-    asked = [dim for dim in (hue, col, row) if dim is not None]
-    for dim in asked:
-        _check.choice("axis", dim, axes)
-    if len(set(asked)) < len(asked):
-        raise ValueError(f"hue, col and row must be different axes, got {', '.join(asked)}.")
-    left = [dim for dim in axes if dataset.sizes[dim] > 1 and dim not in asked]
+    chosen = [dim for dim in (hue, col, row) if dim is not None]
+    for dim in chosen:
+        checks.choice("axis", dim, axes)
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"hue, col and row must be different axes, got {', '.join(chosen)}.")
+    left = [dim for dim in axes if dataset.sizes[dim] > 1 and dim not in chosen]
     if hue is None and len(left) == 1:
         hue = left.pop()
     if left:
@@ -283,18 +295,22 @@ def drawable(dataset: xr.Dataset, metric: str | Metric) -> str:
     return name
 
 
-def _line(ax: Axes, one: xr.Dataset, x: str, look: dict[str, Any], label: Any, decibel: bool):
-    scale, at = statistics.decibels if decibel else np.asarray, one["at"].values
+def _line(
+    ax: Axes, interval: xr.Dataset, x: str, look: dict[str, Any], label: str | None, decibel: bool
+):
+    scale = statistics.decibels if decibel else np.asarray
+    at = interval["at"].values
     if x == "round":
         look["markevery"] = (len(at) // 20, max(1, len(at) // 8))
-    low, high = scale(one["low"].values), scale(one["high"].values)
-    ax.plot(at, scale(one["mean"].values), label=label, **look)
+    low = scale(interval["low"].values)
+    high = scale(interval["high"].values)
+    ax.plot(at, scale(interval["mean"].values), label=label, **look)
     ax.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
 def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
     ax.set_ylabel(statistics.label_of(dataset, metric))
-    name = house.name_of(dataset, x) if x != "round" else "iteration"
+    name = house_style.name_of(dataset, x) if x != "round" else "iteration"
     unit = dataset[x].attrs.get("units", "1") if x in (*EFFORTS, "seconds") else "1"
     ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
     if x in EFFORTS:

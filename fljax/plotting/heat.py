@@ -12,24 +12,25 @@ from matplotlib.axis import Axis
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from fljax import _check, statistics
-from fljax._arguments import checked
-from fljax.metrics import Metric
-from fljax.plotting import house
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.metrics.definitions import Metric
+from fljax.plotting import house_style
 from fljax.plotting.curves import drawable
-from fljax.plotting.house import NOTE, SCALE, SMALL, style
-from fljax.tables import rounded
-
-__all__ = ["heat_map"]
+from fljax.plotting.house_style import NOTE, SCALE, SMALL_TEXT, style
+from fljax.results import statistics
+from fljax.results.tables import rounded
 
 #: Mark behind the number of a cell from which diverged runs were left out.
-MARK = "†"
+DIVERGED_MARK = "†"
 
 #: Size in inches of a cell, and of the margin around the cells.
-CELL, MARGIN = np.array([0.62, 0.42]), np.array([2.3, 1.0])
+CELL = np.array([0.62, 0.42])
+MARGIN = np.array([2.3, 1.0])
 
 #: Least and greatest number of cells along an axis with which a new figure grows.
-FEWEST, MOST = 4, 14
+FEWEST_CELLS = 4
+MOST_CELLS_ALONG = 14
 
 #: Largest number of values that are labeled along an axis.
 MOST_TICKS = 20
@@ -64,7 +65,7 @@ def heat_map(
     number.
 
     The digits of a number follow from its confidence interval, as in :func:`fljax.table`; if there
-    are too many cells for numbers, only colors are shown. Cells have equal sizes whatever the
+    are too many cells for numbers, only colors are shown. Cells have equal sizes for all
     values of the axes; numeric values ascend. A cell with diverged runs, which are left out, is
     marked with a dagger; one without any finite value is hatched.
 
@@ -113,7 +114,7 @@ def heat_map(
     lost = numbers["diverged"].broadcast_like(numbers["mean"]).transpose(y, x).values
     with style(**{"axes.grid": False}):
         if ax is None:
-            shape = np.clip(means.shape[::-1], FEWEST, MOST)
+            shape = np.clip(means.shape[::-1], FEWEST_CELLS, MOST_CELLS_ALONG)
             _, ax = plt.subplots(figsize=MARGIN + CELL * (1 + intervals, 1) * shape)
         assert ax is not None
         cells = ax.pcolormesh(means, cmap=SCALE, edgecolors="white", linewidth=0.8)
@@ -126,12 +127,12 @@ def heat_map(
         note = "\n".join(_note(dataset, numbers, means, intervals))
         above = {"xy": (0, 1), "xycoords": "axes fraction", "va": "bottom"}
         shift = {"xytext": (0, 3), "textcoords": "offset points"}
-        ax.annotate(note, **above, **shift, **SMALL, gid=NOTE)
-        house.untangle(ax)
+        ax.annotate(note, **above, **shift, **SMALL_TEXT, gid=NOTE)
+        house_style.untangle(ax)
         shades = cells.to_rgba(means)[..., :3] @ LUMINANCE
         texts = []
         for row, column in np.ndindex(means.shape):
-            text = MARK * bool(lost[row, column])
+            text = DIVERGED_MARK * bool(lost[row, column])
             if means.size <= MOST_CELLS:
                 label = rounded(*parts[row, column])
                 text = label.mean + text
@@ -150,13 +151,13 @@ def _sides(dataset: xr.Dataset, metric: str, x: str | None, y: str | None) -> tu
       ValueError: fewer than two axes, or further axes that are not used.
     """
     axes = [str(dim) for dim in dataset[metric].dims if dim != "seed"]
-    asked = [dim for dim in (x, y) if dim is not None]
-    for dim in asked:
-        _check.choice("axis", dim, axes)
-    left = [dim for dim in axes if dataset.sizes[dim] > 1 and dim not in asked]
-    if len(asked) == 2 and x == y:
+    chosen = [dim for dim in (x, y) if dim is not None]
+    for dim in chosen:
+        checks.choice("axis", dim, axes)
+    left = [dim for dim in axes if dataset.sizes[dim] > 1 and dim not in chosen]
+    if len(chosen) == 2 and x == y:
         raise ValueError(f"x and y must be different axes, got {x!r} twice.")
-    if len(asked) + len(left) != 2:
+    if len(chosen) + len(left) != 2:
         sizes = ", ".join(f"{dim!r} ({dataset.sizes[dim]})" for dim in axes) or "none"
         raise ValueError(
             f"a heat map is over two axes of {metric!r}, which has {sizes}; say x= and y=, and "
@@ -169,21 +170,24 @@ def _sides(dataset: xr.Dataset, metric: str, x: str | None, y: str | None) -> tu
 def _ticks(axis: Axis, dataset: xr.Dataset, dim: str, labels: Mapping[Any, str] | None) -> None:
     values = dataset[dim].values
     chosen = range(0, len(values), -(-len(values) // MOST_TICKS))
-    axis.set_ticks([i + 0.5 for i in chosen], [house.named(values[i], labels) for i in chosen])
+    axis.set_ticks(
+        [i + 0.5 for i in chosen], [house_style.named(values[i], labels) for i in chosen]
+    )
     axis.set_tick_params(length=0)
-    axis.set_label_text(house.name_of(dataset, dim))
+    axis.set_label_text(house_style.name_of(dataset, dim))
 
 
 def _note(
     dataset: xr.Dataset, numbers: xr.Dataset, means: np.ma.MaskedArray, intervals: bool
 ) -> list[str]:
     """Lines of the note that describes the numbers."""
-    seeds, lost = numbers.attrs["seeds"], int(numbers["diverged"].max())
+    seeds = numbers.attrs["seeds"]
+    lost = int(numbers["diverged"].max())
     what = f"mean [{100 * numbers.attrs['level']:.4g} % interval]" if intervals else "mean"
     when = f", round {int(dataset['round'])}" if "round" in dataset.coords else ""
     lines = [*statistics.remarks(dataset), f"{what} over {seeds} seed{'s' * (seeds > 1)}{when}"]
     if lost:
-        lines.append(f"{MARK} without runs that diverged, up to {lost} of {seeds}")
+        lines.append(f"{DIVERGED_MARK} without runs that diverged, up to {lost} of {seeds}")
     if np.ma.is_masked(means):
         lines.append("hatched: no finite value")
     return [line for line in lines if line]
@@ -191,12 +195,12 @@ def _note(
 
 def _fit(ax: Axes, texts: Sequence[Text]) -> None:
     """Shrink all texts to fit their cells, or keep only the marks if that would be too small."""
-    house.whole(ax).draw_without_rendering()
-    room = 0.92 * (ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
-    shares = [room / text.get_window_extent().size for text in texts]
+    house_style.whole(ax).draw_without_rendering()
+    cell = 0.92 * (ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
+    shares = [cell / text.get_window_extent().size for text in texts]
     size = mpl.rcParams["font.size"] * min([1.0, *np.ravel(shares)])
     for text in texts:
         if size < SMALLEST:
-            text.set_text(MARK * (MARK in text.get_text()))
+            text.set_text(DIVERGED_MARK * (DIVERGED_MARK in text.get_text()))
         else:
             text.set_fontsize(size)

@@ -9,12 +9,10 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fljax import statistics
-from fljax._arguments import checked
-from fljax.plotting import house
-from fljax.plotting.house import NOTE, SMALL, style
-
-__all__ = ["performance_profile"]
+from fljax._core.annotations import checked
+from fljax.plotting import house_style
+from fljax.plotting.house_style import NOTE, SMALL_TEXT, style
+from fljax.results import statistics
 
 
 @checked
@@ -29,7 +27,7 @@ def performance_profile(
     :func:`fljax.statistics.profile`.
 
     Args:
-      cost: non-negative costs of every method and instance, such as those of
+      cost: non-negative costs of every method and instance, such as from
         :func:`fljax.statistics.until`; infinite or NaN where a method does not solve an instance.
       along: the axis with the methods.
       ax: where to draw; by default a new figure.
@@ -51,19 +49,21 @@ def performance_profile(
       >>> plt.close(ax.figure)
     """
     shares = statistics.profile(cost, along)
-    factors, instances = shares["factor"].values, cost.size // cost.sizes[along]
+    factors = shares["factor"].values
+    instances = cost.size // cost.sizes[along]
     end = max(1.1 * factors[-1], 1.1)
-    names, what = cost[along].values, cost.attrs.get("long_name", cost.name or "cost")
+    names = cost[along].values
+    what = cost.attrs.get("long_name", cost.name or "cost")
     with style():
         if ax is None:
             _, ax = plt.subplots()
         assert ax is not None
         for position, (name, share) in enumerate(zip(names, shares.values, strict=True)):
-            look = house.look_of(position)
+            look = house_style.look_of(position)
             ax.plot(
                 np.append(factors, end),
                 np.append(share, share[-1]),
-                label=house.named(name, labels),
+                label=house_style.named(name, labels),
                 drawstyle="steps-post",
                 markevery=max(1, len(factors) // 8),
                 clip_on=False,
@@ -83,7 +83,9 @@ def performance_profile(
         count = f"{instances} instance{'s' * (instances > 1)}"
         note = "; ".join(filter(None, [cost.attrs.get("remark"), count]))
         corner = {"xy": (1, 1), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
-        ax.annotate(note, **corner, **SMALL, gid=NOTE)
-        own = house.legend_of(ax, house.name_of(cost.to_dataset(name="cost"), along), True)
-        house.widen(house.whole(ax), own)
+        ax.annotate(note, **corner, **SMALL_TEXT, gid=NOTE)
+        drawn_legend = house_style.legend_of(
+            ax, house_style.name_of(cost.to_dataset(name="cost"), along), outside=True
+        )
+        house_style.widen(house_style.whole(ax), drawn_legend)
     return ax

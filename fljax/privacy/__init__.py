@@ -1,63 +1,37 @@
-"""Privacy budgets and mechanisms, and the accounting of their privacy loss."""
+"""Privacy budgets and mechanisms, and the accounting of their privacy loss.
 
-from fljax import _renamed
-from fljax.privacy import accounting, matrices
+:mod:`~fljax.privacy.mechanism` says what a mechanism declares, and is the file to read first;
+:mod:`~fljax.privacy.notions` are budgets for the messages of clients;
+:mod:`~fljax.privacy.gradients` and :mod:`~fljax.privacy.central` are noise on gradients and at a
+trusted server; :mod:`~fljax.privacy.premises` lists what each theorem assumes and where that is
+tested. Where noise is added to a message is :mod:`fljax.link.outgoing`, and attacks on the promises
+are :mod:`fljax.audit`.
+"""
+
+from fljax.privacy import accounting, matrices, notions
 from fljax.privacy.central import AdaptiveClip, CentralGaussian
 from fljax.privacy.coverage import not_covered
-from fljax.privacy.features import private_map, reconstruction_error
-from fljax.privacy.funnel import (
-    FunnelPoint,
-    GaussianFunnel,
-    Tradeoff,
-    joint_table,
-    mutual_information,
-    privacy_funnel,
-    quantized,
-)
 from fljax.privacy.gradients import NoisyGradients
 from fljax.privacy.ledger import events, spent
-from fljax.privacy.notions import (
-    NEIGHBORS,
-    ZCDP,
-    ApproximateDP,
-    DiscreteZCDP,
-    Gap,
-    Neighbors,
-    Notion,
-    PureDP,
-)
+from fljax.privacy.mechanism import GradientMechanism, Mechanism, ServerMechanism
+from fljax.privacy.notions import *  # noqa: F403  (the list is there)
 from fljax.privacy.output import gaussian_release, laplace_release
 from fljax.privacy.promises import assumptions
 
 __all__ = [
-    "NEIGHBORS",
-    "ZCDP",
     "AdaptiveClip",
-    "ApproximateDP",
     "CentralGaussian",
-    "DiscreteZCDP",
-    "FunnelPoint",
-    "Gap",
-    "GaussianFunnel",
-    "Neighbors",
+    "GradientMechanism",
+    "Mechanism",
     "NoisyGradients",
-    "Notion",
-    "PureDP",
-    "Tradeoff",
+    "ServerMechanism",
     "accounting",
     "assumptions",
     "events",
     "gaussian_release",
-    "joint_table",
     "laplace_release",
     "matrices",
-    "mutual_information",
     "not_covered",
-    "privacy_funnel",
-    "private_map",
-    "quantized",
-    "reconstruction_error",
     "spent",
 ]
-
-__getattr__ = _renamed.lookup("fljax.privacy")
+__all__ += notions.__all__

@@ -9,25 +9,27 @@ DP-FedAvg; with one full-batch step it becomes DP-FedSGD, and with correlated no
 
 import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from fljax import _check
-from fljax._generator import private_normal
-from fljax._module import float_dtype, module, replace, static
-from fljax._numerics import represented
-from fljax.participation import Everyone, Law, Selector
+from fljax._core import checks
+from fljax._core.module import float_dtype, module, replace, static
+from fljax._core.numerics import representable_sensitivity
+from fljax._core.prng import private_normal
+from fljax.participation.selectors import Everyone, Law, Selector
 from fljax.privacy import accounting, correlation
-from fljax.privacy.accounting._inputs import probability
+from fljax.privacy.accounting.inputs import probability
 from fljax.privacy.correlation import Coding, Turns
 from fljax.privacy.discrete import PrivateNoise
 from fljax.privacy.matrices import Strategy
-
-__all__ = ["AdaptiveClip", "CentralGaussian", "Plan", "State"]
+from fljax.privacy.mechanism import SAMPLED_RELEASES, Promise, Scope
 
 #: Sensitivity of the sum of updates, in multiples of the clip, by relation of neighbors.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
@@ -36,7 +38,7 @@ _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 _SPARED = 1e-4
 
 
-class Plan(NamedTuple):
+class NoisePlan(NamedTuple):
     """Quantities of the mechanism that are fixed for a whole run."""
 
     expected: Array  # []  how many clients take part in a round, on average: the divisor
@@ -52,7 +54,7 @@ class Correlated(NamedTuple):
     participations: Array  # [K]  of each client so far
 
 
-class State(NamedTuple):
+class CentralGaussianState(NamedTuple):
     """State of the mechanism between rounds."""
 
     clip: Array  # []  of this round
@@ -102,10 +104,10 @@ class AdaptiveClip:
     share_noise: Float[Array, ""] | float = 0.05
 
     def validate(self) -> None:
-        _check.positive("initial", self.initial)
-        _check.interval("quantile", self.quantile, above=0, below=1)
-        _check.positive("learning_rate", self.learning_rate)
-        _check.positive("share_noise", self.share_noise)
+        checks.positive("initial", self.initial)
+        checks.interval("quantile", self.quantile, above=0, below=1)
+        checks.positive("learning_rate", self.learning_rate)
+        checks.positive("share_noise", self.share_noise)
 
 
 @module
@@ -130,7 +132,7 @@ class CentralGaussian:
 
     The privacy cost of a client is, each time it takes part, one Gaussian release of multiplier
     :math:`z`: :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``). Under a
-    strategy its :math:`k`-th participation costs so many times what that adds to the squared
+    strategy its :math:`k`-th participation costs this times its addition to the squared
     sensitivity of :math:`C`
     (:meth:`~fljax.privacy.matrices.Strategy.participation_costs`), for the smallest number of
     rounds between two participations that the selector allows. Where the server draws the
@@ -152,11 +154,11 @@ class CentralGaussian:
         may have them in any rounds, and every client pays for every round.
 
     Guarantees:
-      The ledger's zCDP for any one client, whatever its data and the data of all other clients,
-      against those who see all published models, and even the identities of the participants. With
-      :class:`~fljax.participation.Fraction` (``"add-or-remove"``) or
-      :class:`~fljax.participation.Drawn` (``"replace"``) the amplified epsilon against those who
-      see neither the participants nor the messages between clients and server.
+      The ledger's zCDP for any one client, for any data of its own and of all other clients,
+      against observers who see all published models, and even the identities of the participants.
+      With :class:`~fljax.participation.Fraction` (``"add-or-remove"``) or
+      :class:`~fljax.participation.Drawn` (``"replace"``) the amplified epsilon against observers
+      who see neither the participants nor the messages between clients and server.
 
     Raises:
       ValueError: numbers out of their ranges; a ``share_noise`` of the adaptive clip that leaves
@@ -202,21 +204,35 @@ class CentralGaussian:
     neighbors: Literal["add-or-remove", "replace"] = static(default="add-or-remove")
     arrivals: Literal["public", "secret"] = static(default="public")
 
-    scope: ClassVar[str] = "server"
+    scope: ClassVar[Scope] = "server"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "delays": "late messages, since a sum may hold two of one client",
+            "aggregation": "an aggregator, since one client's influence is not bounded",
+            "attack": "an attack, since attackers see honest clients' messages",
+            "masks": "masked messages, which it would have to clip one by one",
+        }
+    )
     reference: ClassVar[str] = "mcmahan2018"
     ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
     gaussian_noise: ClassVar[bool] = True
+    promise: ClassVar[Promise] = Promise(
+        "rho-zCDP of a client, amplified under secret sampling",
+        "Bun & Steinke 2016; Denisov et al. 2022 and Choquette-Choo et al. 2023 (strategies); "
+        "Mironov et al. 2019 (sampling)",
+        ("clipped sum", "participations", "encoding", *SAMPLED_RELEASES),
+    )
 
     def validate(self) -> None:
-        _check.positive(
+        checks.positive(
             "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
         )
         if not isinstance(self.clip, AdaptiveClip):
-            _check.positive("clip", self.clip, "It is the largest norm of an update.")
+            checks.positive("clip", self.clip, "It is the largest norm of an update.")
         if self.strategy is not None:
-            _check.kind("strategy", self.strategy, Strategy)
-        _check.choice("neighbors", self.neighbors, _MOVED)
-        _check.choice("arrivals", self.arrivals, ("public", "secret"))
+            checks.kind("strategy", self.strategy, Strategy)
+        checks.choice("neighbors", self.neighbors, _MOVED)
+        checks.choice("arrivals", self.arrivals, ("public", "secret"))
 
     @classmethod
     def for_budget(
@@ -264,54 +280,56 @@ class CentralGaussian:
           >>> last.values.round(3).tolist()
           [1.0, 2.0, 4.0]
         """
-        _check.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
+        checks.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
         probability("delta", delta)
-        _check.count("rounds", rounds)
+        checks.count("rounds", rounds)
         mechanism = cls(1.0, **kwargs)
         if selector is None:
-            selector, clients = Everyone(), clients or 1
-        _check.kind("selector", selector, Selector)
+            selector = Everyone()
+            clients = clients or 1
+        checks.kind("selector", selector, Selector)
         if clients is None:
             raise ValueError(
                 "the selection probabilities depend on the number of clients; give clients=, that "
                 "of the problem."
             )
-        _check.count("clients", clients)
+        checks.count("clients", clients)
         selector.check(clients)
-        law = mechanism._law(selector, clients)
-        costs = correlation.participation_costs(mechanism.strategy, law, rounds)
+        scheme = mechanism._scheme(selector, clients)
+        costs = correlation.participation_costs(mechanism.strategy, scheme, rounds)
         secret = mechanism.arrivals == "secret"  # then every client pays for every round
         if mechanism.strategy is None and secret:
             costs = np.ones(rounds)
         solve = functools.partial(
             _least_noise,
             mechanism.neighbors,
-            law.sampling if mechanism.is_amplified(law) else None,
+            scheme.sampling if mechanism.is_amplified(scheme) else None,
             clients,
             len(costs),
         )
-        given = epsilon, delta, law.rate_of_turn, costs.sum(), costs[0]
-        if all(_check.is_concrete(value) for value in given):
-            return replace(mechanism, noise_multiplier=float(solve(*given)))
+        budget = epsilon, delta, scheme.rate_of_turn, costs.sum(), costs[0]
+        if all(checks.is_concrete(value) for value in budget):
+            return replace(mechanism, noise_multiplier=float(solve(*budget)))
         shape = jax.ShapeDtypeStruct((), float_dtype())
-        given = map(jnp.asarray, given)
-        multiplier = jax.pure_callback(solve, shape, *given, vmap_method="broadcast_all")
+        budget = map(jnp.asarray, budget)
+        multiplier = jax.pure_callback(solve, shape, *budget, vmap_method="broadcast_all")
         return replace(mechanism, noise_multiplier=multiplier)
 
-    def plan(self, selector: Selector, clients: int, rounds: int) -> Plan:
-        """Return what is fixed for a run of so many rounds with this selector of participants.
+    def plan(self, selector: Selector, clients: int, rounds: int) -> NoisePlan:
+        """Return the constants of a run of this number of rounds with this selector.
 
         Raises:
           ValueError: a selector without a known law, or one that the mechanism does not support.
         """
-        law = self._law(selector, clients)
-        expected, multiplier = law.rate * clients, self.noise_multiplier
-        turns = correlation.turns(self.strategy, law, rounds)
+        scheme = self._scheme(selector, clients)
+        expected = scheme.rate * clients
+        multiplier = self.noise_multiplier
+        costs = correlation.turns(self.strategy, scheme, rounds)
         if not isinstance(self.clip, AdaptiveClip):
-            return Plan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()), turns)
+            return NoisePlan(jnp.asarray(expected), jnp.asarray(multiplier), jnp.zeros(()), costs)
         share = self.clip.share_noise * expected
 
-        def check(share: Any, expected: Any, multiplier: Any) -> None:
+        def check(share: Array, expected: Array | float, multiplier: Array | float) -> None:
             if 2 * share <= multiplier:
                 raise ValueError(
                     f"share_noise={float(share / expected):g} among {float(expected):g} clients "
@@ -320,38 +338,38 @@ class CentralGaussian:
                     "clients a round, a larger share_noise or a smaller multiplier."
                 )
 
-        _check.known(check, share, expected, multiplier)
+        checks.check_when_concrete(check, share, expected, multiplier)
         left = multiplier**-2.0 - (2 * share) ** -2.0
-        return Plan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share), turns)
+        return NoisePlan(jnp.asarray(expected), jnp.asarray(left**-0.5), jnp.asarray(share), costs)
 
     def is_amplified(self, law: Law) -> bool:
         """Whether secret sampling by this law amplifies the guarantee."""
         return correlation.amplified(self.strategy, law, self.neighbors)
 
-    def sampled(self, plan: Plan, law: Law, clients: int) -> dict[str, Array]:
+    def sampled(self, plan: NoisePlan, law: Law, clients: int) -> dict[str, Array]:
         """Return what :func:`fljax.privacy.spent` needs for amplification by sampling."""
         costs = plan.turns.costs
         return correlation.sampled(
             self.strategy, self.noise_multiplier, costs, law, self.neighbors, clients
         )
 
-    def _law(self, selector: Selector, clients: int) -> Law:
+    def _scheme(self, selector: Selector, clients: int) -> Law:
         """Return the selector's law; ``ValueError`` where it cannot be accounted for."""
-        law = selector.law(clients)
-        if law is None:
+        scheme = selector.law(clients)
+        if scheme is None:
             raise ValueError(
                 f"how {type(selector).__name__} chooses is not accounted for under "
                 "CentralGaussian; take Everyone, Fraction, Drawn or Cyclic of fljax.participation."
             )
-        if self.arrivals == "secret" and law.sampling == "drawn":
+        if self.arrivals == "secret" and scheme.sampling == "drawn":
             raise ValueError(
                 f"{type(selector).__name__} draws among those who have new data, so that one "
                 "client's arrivals decide who else takes part, and arrivals='secret' does not "
                 "cover that; choose by fljax.participation.Fraction, or everyone."
             )
-        return law
+        return scheme
 
-    def begin(self, dim: int, dtype: Any, clients: int) -> State:
+    def begin(self, dim: int, dtype: DTypeLike, clients: int) -> CentralGaussianState:
         """Return the state before the first round."""
         adaptive = isinstance(self.clip, AdaptiveClip)
         first = self.clip.initial if isinstance(self.clip, AdaptiveClip) else self.clip
@@ -361,18 +379,18 @@ class CentralGaussian:
                 correlation.begin(self.strategy, dim + adaptive, dtype),
                 jnp.zeros(clients, jnp.int32),
             )
-        return State(jnp.asarray(first, dtype), jnp.zeros((), jnp.int32), correlated)
+        return CentralGaussianState(jnp.asarray(first, dtype), jnp.zeros((), jnp.int32), correlated)
 
     def release(
         self,
-        plan: Plan,
-        state: State,
+        plan: NoisePlan,
+        state: CentralGaussianState,
         key: Array,
         total: Float[Array, " dim"],
         within: Float[Array, ""],
         count: Float[Array, ""],
     ) -> Published:
-        """Return what the server releases before noise is added, and the noise.
+        """Return the sum that the server releases before noise is added, and the noise.
 
         Args:
           plan: of the run.
@@ -380,13 +398,15 @@ class CentralGaussian:
           key: consumed.
           total: the sum of the clipped updates.
           within: the number of updates that needed no clipping.
-          count: the number of updates, except those of zeros.
+          count: the number of updates, except zeros.
         """
         dtype = total.dtype
-        # A clip below what has all its digits would leave its noise without them.
-        clip = represented(state.clip, state.clip >= 0)
+        # A clip among subnormal numbers would leave its noise without digits.
+        clip = representable_sensitivity(state.clip, state.clip >= 0)
         scale = (plan.update_noise * clip).astype(dtype)
-        clean, rounding, correlated = total, jnp.zeros((), dtype), state.correlated
+        clean = total
+        rounding = jnp.zeros((), dtype)
+        correlated = state.correlated
         if isinstance(self.clip, AdaptiveClip):
             # The share of updates within the clip is one number more, in units of its noise.
             unit = (scale / plan.share_noise).astype(dtype)
@@ -397,7 +417,8 @@ class CentralGaussian:
                 self.strategy, plan.turns, correlated.coding, clean / scale
             )
             correlated = correlated._replace(coding=coding)
-            clean, rounding = scale * encoded, scale * rounding
+            clean = scale * encoded
+            rounding = scale * rounding
             moved = moved * jnp.sqrt(plan.turns.costs[0])
         drawn = private_normal(key, clean.shape, dtype)
         noise = PrivateNoise(drawn[None], scale[None], releases=plan.turns.affected)
@@ -410,26 +431,28 @@ class CentralGaussian:
 
     def after(
         self,
-        plan: Plan,
-        state: State,
+        plan: NoisePlan,
+        state: CentralGaussianState,
         release: Published,
         perturbed: Float[Array, " numbers"],
         took_part: Bool[Array, " clients"],
-    ) -> tuple[Float[Array, " dim"], State]:
+    ) -> tuple[Float[Array, " dim"], CentralGaussianState]:
         """Return the mean update that the server computes from its release, and the next state.
 
         Args:
           plan: of the run.
           state: from the previous round.
-          release: what :meth:`release` returned.
+          release: the result of :meth:`release`.
           perturbed: its numbers after noise was added.
           took_part: whose updates are in it.
         """
-        scale, clip, correlated = release.noise.scale[0], state.clip, release.correlated
+        scale = release.noise.scale[0]
+        clip = state.clip
+        correlated = release.correlated
         numbers = perturbed
         if self.strategy is not None and correlated is not None:
             coding, row = correlation.decoded(self.strategy, correlated.coding, numbers / scale)
-            times = correlated.participations + self._pays(took_part).astype(jnp.int32)
+            times = correlated.participations + self._charged(took_part).astype(jnp.int32)
             correlated = Correlated(coding, times)
             numbers = scale * row
         if isinstance(self.clip, AdaptiveClip):
@@ -437,32 +460,34 @@ class CentralGaussian:
             share = 0.5 + counted / plan.expected
             clip = clip * jnp.exp(-self.clip.learning_rate * (share - self.clip.quantile))
         mean = (numbers / plan.expected).astype(perturbed.dtype)
-        return mean, State(clip.astype(state.clip.dtype), state.round + 1, correlated)
+        return mean, CentralGaussianState(
+            clip.astype(state.clip.dtype), state.round + 1, correlated
+        )
 
-    def _pays(self, took_part: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
+    def _charged(self, took_part: Bool[Array, " clients"]) -> Bool[Array, " clients"]:
         """With secret arrivals every client pays for every round, until it has paid for as many as
         it can take part in.
         """
         return jnp.ones_like(took_part) if self.arrivals == "secret" else took_part
 
     @property
-    def _rho(self) -> Any:
-        """Of one release of independent noise."""
+    def _rho(self) -> Array | float:
+        """Return rho of one release of independent noise."""
         return (self.moved / self.noise_multiplier) ** 2 / 2
 
-    def release_rho(self, plan: Plan) -> Array:
+    def release_rho(self, plan: NoisePlan) -> Array:
         """The zCDP parameter of a single release, at most."""
         return jnp.asarray(self._rho * plan.turns.largest)
 
     def spent(
         self,
-        plan: Plan,
-        state: State,
+        plan: NoisePlan,
+        state: CentralGaussianState,
         took_part: Bool[Array, " clients"],
-        dtype: Any,
+        dtype: DTypeLike,
     ) -> dict[str, Array]:
-        """Return what a round adds to the ledger. Every client counts each release that may contain
-        it under secret sampling, whether or not it took part.
+        """Return the ledger's additions in a round. Under secret sampling every client counts each
+        release that may contain it, whether or not it took part.
 
         Args:
           plan: of the run.
@@ -474,10 +499,10 @@ class CentralGaussian:
         if state.correlated is not None:
             cost = plan.turns.costs.at[state.correlated.participations]
             rho = rho * cost.get(mode="fill", fill_value=0)
-        # Of the rounds in which it is some client's turn the first is its group's.
+        # A client can take part once in ``separation`` rounds, which count as one release.
         counted = state.round % plan.turns.separation == 0
         return {
-            "rho": jnp.where(self._pays(took_part), rho, 0).astype(dtype),
+            "rho": jnp.where(self._charged(took_part), rho, 0).astype(dtype),
             "releases": jnp.broadcast_to(counted, took_part.shape).astype(dtype),
         }
 
@@ -487,7 +512,7 @@ def _least_noise(
     sampling: accounting.Sampling | None,
     clients: int,
     releases: int,
-    *given: Any,
+    *numbers: object,
 ) -> np.ndarray:
     """Return the noise multiplier whose releases spend each budget; NaN for an invalid budget.
 
@@ -497,18 +522,19 @@ def _least_noise(
         neighbors; otherwise ``None``.
       clients: the number of clients sampled from.
       releases: the largest number of releases in which a client takes part.
-      given: epsilon, delta, the sampling rate, and the squared sensitivities of all releases of a
+      numbers: epsilon, delta, the sampling rate, and the squared sensitivities of all releases of a
         client together and of a single one, of each budget.
     """
-    budgets = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in given))
+    budgets = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in numbers))
     flat = zip(*(budget.ravel().tolist() for budget in budgets), strict=True)
     multipliers = [
-        _least_noise_of_one(neighbors, sampling, clients, releases, *one) for one in flat
+        _least_noise_of_one(neighbors, sampling, clients, releases, *budget_of_one)
+        for budget_of_one in flat
     ]
     return np.asarray(multipliers, float_dtype()).reshape(budgets[0].shape)
 
 
-@functools.lru_cache(maxsize=1024)  # all seeds of a grid point ask alike
+@functools.lru_cache(maxsize=1024)  # all seeds of a grid point have the same arguments
 def _least_noise_of_one(
     neighbors: str,
     sampling: accounting.Sampling | None,
@@ -521,7 +547,7 @@ def _least_noise_of_one(
     largest: float,
 ) -> float:
     if not (0 < epsilon < math.inf and 0 < delta < 1):
-        return math.nan  # which is said once the whole grid is looked at
+        return math.nan  # an error is raised after all budgets of the grid
     epsilon *= 1 - _SPARED
     rho = float(accounting.zcdp_rho(epsilon, delta, "gaussian"))
     multiplier = _MOVED[neighbors] * math.sqrt(squared / (2 * rho))

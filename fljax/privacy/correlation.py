@@ -1,43 +1,33 @@
-r"""Noise that a strategy correlates: what participations cost, and the encoding of releases.
+r"""Noise that a strategy correlates: the costs of participations, and the encoding of releases.
 
 A mechanism whose rows :math:`x`, in deviations of their noise, are encoded by a strategy :math:`C`
-perturbs :math:`\theta=Cx` by independent noise and publishes what is decoded from it
+perturbs :math:`\theta=Cx` by independent noise and publishes the decoded result
 (:mod:`fljax.privacy.matrices`). The rows are the sums of a trusted server
-(:class:`~fljax.privacy.CentralGaussian`), of whose rounds clients take part in some, or those of a
-client's local steps (:class:`~fljax.privacy.NoisyGradients`), of which samples take part in some.
+(:class:`~fljax.privacy.CentralGaussian`), whose clients take part in some rounds, or the gradients
+of a client's local steps (:class:`~fljax.privacy.NoisyGradients`), whose samples take part in some
+steps.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.tree_util import PyTreeDef
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._linalg import norm, rounded_off
-from fljax._module import float_dtype
-from fljax.participation import Law
+from fljax._core import checks
+from fljax._core.linalg import norm, rounding_distance
+from fljax._core.module import float_dtype
+from fljax.participation.selectors import Law
 from fljax.privacy.accounting.sampling import amplifies
 from fljax.privacy.matrices import Strategy
 
-__all__ = [
-    "Coding",
-    "Turns",
-    "amplified",
-    "begin",
-    "decoded",
-    "encoded",
-    "overlaps",
-    "participation_costs",
-    "sampled",
-    "turns",
-]
-
 
 class Turns(NamedTuple):
-    """What participations cost in a whole run, and how far its rows reach."""
+    """Costs of participations in a whole run, and the reach of its rows."""
 
     costs: Array  # [participations]  squared sensitivity that each one adds, in sensitivities
     largest: Array  # []  of a single row at most, whose participations may be several
@@ -49,41 +39,43 @@ class Turns(NamedTuple):
 class Coding(NamedTuple):
     """State of a strategy between rows; these are in deviations of their noise."""
 
-    encoder: Any  # of what is released
-    decoder: Any  # of perturbed numbers
-    lengths: Any  # of the norms of rows, of which nothing cancels
+    encoder: PyTree  # of the released rows
+    decoder: PyTree  # of perturbed numbers
+    lengths: PyTree  # of the norms of rows, which do not cancel
 
 
-def turns(strategy: Strategy | None, law: Law, rows: int) -> Turns:
-    """Return what participations cost in so many rows.
+def turns(strategy: Strategy | None, scheme: Law, rows: int) -> Turns:
+    """Return the costs of participations in this number of rows.
 
     Args:
       strategy: independent noise if ``None``.
-      law: of the participations.
+      scheme: of the participations.
       rows: of the whole run.
 
     Raises:
       ValueError: more rows than the strategy is made for.
     """
-    costs = jnp.asarray(participation_costs(strategy, law, rows))
+    costs = jnp.asarray(participation_costs(strategy, scheme, rows))
     if strategy is None:
-        return Turns(costs, costs[0], 1, 0, law.separation)
-    affected, largest = min(strategy.bands or rows, rows), costs[0]
-    if overlaps(strategy, law):
-        affected, largest = rows, jnp.sum(costs)
-    return Turns(costs, largest, affected, strategy.roundings(rows), law.separation)
+        return Turns(costs, costs[0], 1, 0, scheme.separation)
+    affected = min(strategy.bands or rows, rows)
+    largest = costs[0]
+    if overlaps(strategy, scheme):
+        affected = rows
+        largest = jnp.sum(costs)
+    return Turns(costs, largest, affected, strategy.roundings(rows), scheme.separation)
 
 
-def participation_costs(strategy: Strategy | None, law: Law, rows: int) -> Array | np.ndarray:
-    """Return what each participation adds to the squared sensitivity, rounded up; of traced
-    strategies once their numbers are known.
+def participation_costs(strategy: Strategy | None, scheme: Law, rows: int) -> Array | np.ndarray:
+    """Return each participation's addition to the squared sensitivity, rounded up; for traced
+    strategies by a callback, when their numbers are known.
 
     Args:
       strategy: as in :func:`turns`, like the other arguments.
-      law: of the participations.
+      scheme: of the participations.
       rows: of the whole run.
     """
-    count = -(-rows // law.separation)
+    count = -(-rows // scheme.separation)
     if strategy is None:
         return np.ones(count)
     horizon = strategy.horizon
@@ -95,47 +87,50 @@ def participation_costs(strategy: Strategy | None, law: Law, rows: int) -> Array
     leaves, structure = jax.tree.flatten(strategy)
     dtype = np.dtype(float_dtype())
 
-    def costs(*numbers: Any) -> np.ndarray:
-        arrays = [np.asarray(each) for each in numbers]
-        given = tuple((each.dtype.str, each.shape, each.tobytes()) for each in arrays)
-        exact = _participation_costs(structure, given, rows, law.separation)
+    def costs(*numbers: object) -> np.ndarray:
+        arrays = [np.asarray(array) for array in numbers]
+        key = tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays)
+        exact = _participation_costs(structure, key, rows, scheme.separation)
         return np.nextafter(exact.astype(dtype), dtype.type(np.inf))
 
-    if all(_check.is_concrete(leaf) for leaf in leaves):
+    if all(checks.is_concrete(leaf) for leaf in leaves):
         return costs(*leaves)
     shape = jax.ShapeDtypeStruct((count,), dtype)
     return jax.pure_callback(costs, shape, *leaves, vmap_method="sequential")
 
 
-@functools.lru_cache(maxsize=256)  # all seeds of a study ask alike
+@functools.lru_cache(maxsize=256)  # all seeds of a study have the same arguments
 def _participation_costs(
-    structure: Any, numbers: tuple[tuple[str, tuple[int, ...], bytes], ...], rows: int, gap: int
+    structure: PyTreeDef,
+    numbers: tuple[tuple[str, tuple[int, ...], bytes], ...],
+    rows: int,
+    gap: int,
 ) -> np.ndarray:
     leaves = [np.frombuffer(data, dtype).reshape(shape) for dtype, shape, data in numbers]
     return jax.tree.unflatten(structure, leaves).participation_costs(rows, gap)
 
 
-def overlaps(strategy: Strategy | None, law: Law) -> bool:
+def overlaps(strategy: Strategy | None, scheme: Law) -> bool:
     """Whether one row may hold two participations."""
     if strategy is None:
         return False
-    return strategy.bands is None or strategy.bands > law.separation
+    return strategy.bands is None or strategy.bands > scheme.separation
 
 
-def amplified(strategy: Strategy | None, law: Law, neighbors: str) -> bool:
+def amplified(strategy: Strategy | None, scheme: Law, neighbors: str) -> bool:
     """Whether secret sampling by this law amplifies the guarantee: its theorem is known for these
     neighbors, and no row holds two participations.
     """
-    return not overlaps(strategy, law) and amplifies(law.sampling, neighbors)
+    return not overlaps(strategy, scheme) and amplifies(scheme.sampling, neighbors)
 
 
 def sampled(
     strategy: Strategy | None,
-    noise_multiplier: Any,
+    noise_multiplier: Array | float,
     costs: Array,
-    law: Law,
+    scheme: Law,
     neighbors: str,
-    drawn_from: Any,
+    drawn_from: Array | int,
 ) -> dict[str, Array]:
     """Return what :func:`fljax.privacy.spent` needs for amplification by sampling: the multiplier
     of a release, the rate and the number of units that are drawn from.
@@ -144,21 +139,21 @@ def sampled(
       strategy: as in :func:`turns`.
       noise_multiplier: of one row.
       costs: of participations.
-      law: of the participations.
+      scheme: of the participations.
       neighbors: the relation of neighbors.
       drawn_from: the number of units.
     """
-    secret = amplified(strategy, law, neighbors)
-    drawn = secret and law.sampling == "drawn"
+    secret = amplified(strategy, scheme, neighbors)
+    drawn = secret and scheme.sampling == "drawn"
     return {
         "noise_multiplier": jnp.asarray(noise_multiplier) / jnp.sqrt(costs[0]),
-        "sampling_rate": jnp.asarray(law.rate_of_turn if secret else 1.0),
+        "sampling_rate": jnp.asarray(scheme.rate_of_turn if secret else 1.0),
         "drawn_from": jnp.asarray(drawn_from if drawn else 0),
     }
 
 
-def begin(strategy: Strategy, numbers: int, dtype: Any) -> Coding:
-    """Return the state before the first row of so many numbers."""
+def begin(strategy: Strategy, numbers: int, dtype: DTypeLike) -> Coding:
+    """Return the state before the first row of this length."""
     return Coding(
         strategy.begin(numbers, dtype),
         strategy.begin(numbers, dtype),
@@ -179,9 +174,9 @@ def encoded(
     """
     encoder, result = strategy.encode(coding.encoder, row)
     lengths, length = strategy.absolute().encode(coding.lengths, norm(row))
-    # What several releases move together is as long as their number's square root.
-    each = planned.roundings * rounded_off(length[None, None])[0]
-    rounding = each * jnp.sqrt(jnp.asarray(planned.affected, row.dtype))
+    # The joint norm over several releases grows as the square root of their number.
+    per_release = planned.roundings * rounding_distance(length[None, None])[0]
+    rounding = per_release * jnp.sqrt(jnp.asarray(planned.affected, row.dtype))
     return coding._replace(encoder=encoder, lengths=lengths), result, rounding
 
 

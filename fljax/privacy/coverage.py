@@ -1,8 +1,8 @@
 """What a privacy budget covers of the results of a run.
 
-A budget covers the messages of a run, or what a trusted server publishes, and all that is computed
+A budget covers the messages of a run, or a trusted server's publications, and all that is computed
 from these and from public quantities. Results hold more: metrics and diagnostics computed from the
-protected data, and what the noise can be drawn again from.
+protected data, and numbers from which the noise can be drawn again.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fljax._arguments import checked
+from fljax._core.annotations import checked
 
 if TYPE_CHECKING:
     import xarray
-
-__all__ = ["KEPT_ATTRIBUTES", "has", "ledger_of", "not_covered", "private_runs"]
 
 #: Variables that depend on the scenario's public settings alone, or that the mechanism itself
 #: releases with noise (``update_clip``).
@@ -30,7 +28,7 @@ _PUBLIC = frozenset(
     )
 )
 
-#: Variables that tell who was sampled: amplification by sampling requires that nobody knows.
+#: Variables that tell who was sampled: amplification by sampling requires that they are secret.
 _OF_THE_SAMPLE = frozenset(
     ("privacy_rho", "client_rho", "messages", "scalars", "bits", "bits_up", "bits_down")
 )
@@ -40,7 +38,13 @@ _REASONS = {
     "gradient_norm": "largest gradient of the data",
     "step_bound": "computed from the data",
     "first_step": "may be computed from the data",
-    "unusable_samples": "counted in the data",
+    **dict.fromkeys(
+        (
+            *("unusable_samples", "client_samples"),
+            *("label_distance", "effective_classes", "size_variation", "largest_share"),
+        ),
+        "counted in the data",
+    ),
     "rounding": "measured on messages before noise",
     "clipped": "counted in messages before masks",
     "diverged": "read from exact models",
@@ -59,8 +63,8 @@ KEPT_ATTRIBUTES = (
 
 
 def ledger_of(dataset: "xarray.Dataset") -> list[str]:
-    """The variables of a privacy ledger in which some run has a value: those of runs that are not
-    there, or that have no budget, are NaN.
+    """The variables of a privacy ledger in which some run has a value: missing runs,
+    and runs without a budget, have NaN.
     """
     names = [str(name) for name in dataset.data_vars if str(name).startswith("privacy_")]
     return names if any(np.isfinite(dataset[name].values).any() for name in names) else []
@@ -85,8 +89,8 @@ def not_covered(dataset: "xarray.Dataset") -> dict[str, str]:
     """Return what in results their privacy budget does not cover, with the reasons.
 
     A metric counts as not covered, since it is computed from data, their optimum or exact models;
-    :func:`fljax.save` takes the names of those that depend on released models and public data
-    alone. The attribute ``not_covered`` of a dataset contains the same as one text.
+    :func:`fljax.save` takes the names of metrics that depend on released models and public
+    data alone. The attribute ``not_covered`` of a dataset contains the same as one text.
 
     Args:
       dataset: of :func:`fljax.run` or :func:`fljax.sweep`, all of it or a part.
@@ -136,4 +140,4 @@ def not_covered(dataset: "xarray.Dataset") -> dict[str, str]:
         "decisions": "may describe the data",
         "run_seconds": "a duration, which may depend on the data",
     }
-    return uncovered | {name: why for name, why in about.items() if name in dataset.attrs}
+    return uncovered | {name: reason for name, reason in about.items() if name in dataset.attrs}

@@ -15,29 +15,20 @@ is an integer number of grid steps, and the two are added exactly:
 import decimal
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
-from fljax._generator import NORMAL_END, WIDE_END, normal_steps, words
-from fljax._numerics import along, made_finite
+from fljax._core.numerics import clip_to_finite, with_trailing_axes
+from fljax._core.prng import NORMAL_END, WIDE_END, normal_steps, words
 
-__all__ = [
-    "MOST_STEPS",
-    "PrivateNoise",
-    "discrete_gaussian",
-    "discrete_laplace",
-    "least_delta",
-    "on_grid",
-    "perturbed",
-    "widened",
-]
-
-#: Uniform bits of a table lookup, and decimal digits to which tables are computed: more than the
-#: number of draws of any run could reveal.
+#: Uniform bits of a table lookup: more than the number of draws of any run could reveal.
 BITS = 96
+
+#: Decimal digits to which tables are computed, more than the 29 of these bits.
 DIGITS = 50
 
 #: Largest number of grid steps per Laplace scale: noise of more steps would not fit an integer.
@@ -46,57 +37,67 @@ MOST_STEPS = 2**24
 #: Messages are clipped to this power of two in grid steps, which is far beyond all noise.
 FARTHEST = 50
 
-#: Steps are counted in two integers, the lower one of so many bits, so that neither overflows.
+#: Steps are counted in two integers, the lower one of this number of bits, so that neither
+#: overflows.
 LOWER = 20
 
 
 def _alias(weights: Sequence[decimal.Decimal], bits: int = BITS) -> np.ndarray:
     r"""``[4, 2^n]``: the table of Walker's alias method for whole numbers from zero.
 
-    A uniform number of so many bits chooses a column by its first :math:`n` and, if the rest is
+    A uniform number of ``bits`` bits chooses a column by its first :math:`n` and, if the rest is
     below the first three rows (high, middle and low 32 bits), that column's number, else that of
-    the fourth. Each has its probability up to :math:`2^{-bits}`, the likeliest one what is missing.
+    the fourth. Each has its probability up to :math:`2^{-bits}`; the likeliest one has the
+    remainder.
     """
     with decimal.localcontext(prec=DIGITS):
         unit = decimal.Decimal(2**bits) / sum(weights, decimal.Decimal(0))
-        left = [int(weight * unit) for weight in weights]
-    likeliest = max(range(len(left)), key=left.__getitem__)
-    left[likeliest] += 2**bits - sum(left)
-    columns = 2 ** max(1, (len(left) - 1).bit_length())
-    room = 2**bits // columns
-    left += [0] * (columns - len(left))
-    below, other = [0] * columns, list(range(columns))
-    poor = [number for number, probability in enumerate(left) if probability < room]
-    rich = [number for number, probability in enumerate(left) if probability >= room]
-    while poor:
-        one, giver = poor.pop(), rich[-1]
-        below[one], other[one] = left[one] << BITS - bits, giver
-        left[giver] -= room - left[one]
-        if left[giver] < room:
-            poor.append(rich.pop())
+        remaining = [int(weight * unit) for weight in weights]
+    likeliest = max(range(len(remaining)), key=remaining.__getitem__)
+    remaining[likeliest] += 2**bits - sum(remaining)
+    columns = 2 ** max(1, (len(remaining) - 1).bit_length())
+    capacity = 2**bits // columns
+    remaining += [0] * (columns - len(remaining))
+    below = [0] * columns
+    other = list(range(columns))
+    below_capacity = [
+        number for number, probability in enumerate(remaining) if probability < capacity
+    ]
+    above_capacity = [
+        number for number, probability in enumerate(remaining) if probability >= capacity
+    ]
+    while below_capacity:
+        poor = below_capacity.pop()
+        giver = above_capacity[-1]
+        below[poor] = remaining[poor] << BITS - bits
+        other[poor] = giver
+        remaining[giver] -= capacity - remaining[poor]
+        if remaining[giver] < capacity:
+            below_capacity.append(above_capacity.pop())
     parts = [[value >> shift & 0xFFFFFFFF for value in below] for shift in (64, 32, 0)]
     return np.array([*parts, other], np.uint32)
 
 
-def _chosen(table: np.ndarray, bits: Sequence[Array]) -> Int[Array, "..."]:
+def _look_up(table: np.ndarray, bits: Sequence[Array]) -> Int[Array, "..."]:
     """What a table has for these 96 uniform bits, three words."""
-    rest = 33 - table.shape[1].bit_length()  # of the first word
-    column = (bits[0] >> np.uint32(rest)).astype(jnp.int32)
-    high = bits[0] & np.uint32(2**rest - 1)
+    shift = 33 - table.shape[1].bit_length()  # of the first word
+    column = (bits[0] >> np.uint32(shift)).astype(jnp.int32)
+    high = bits[0] & np.uint32(2**shift - 1)
     # Row by row: each is a flat look-up, many times as fast as one of all four.
     first, second, third, other = (jnp.asarray(row)[column] for row in table)
     last = (bits[1] < second) | ((bits[1] == second) & (bits[2] < third))
-    own = (high < first) | ((high == first) & last)
-    return jnp.where(own, column, other.astype(jnp.int32))
+    keeps_column = (high < first) | ((high == first) & last)
+    return jnp.where(keeps_column, column, other.astype(jnp.int32))
 
 
 def _powers(
     first: decimal.Decimal, fall: decimal.Decimal = decimal.Decimal(1), count: int | None = None
 ) -> list[decimal.Decimal]:
     r""":math:`\prod_{i<x}qf^i` for :math:`x=0,1,\dots`, with :math:`q` the first ratio and
-    :math:`f` its fall: so many, or as far as 96 bits reach.
+    :math:`f` its fall: this number of them, or as far as 96 bits reach.
     """
-    powers, ratio = [decimal.Decimal(1)], first
+    powers = [decimal.Decimal(1)]
+    ratio = first
     least = decimal.Decimal(2) ** -(BITS + 8)
     while len(powers) < count if count else powers[-1] > least:
         powers.append(powers[-1] * ratio)
@@ -135,7 +136,7 @@ def discrete_gaussian(key: Array, shape: tuple[int, ...], steps: int) -> Int[Arr
       Canonne, Kamath & Steinke 2020, Definition 1.
     """
     bits = words(key, shape, 3)
-    drawn = _chosen(_gaussian_table(steps), bits)
+    drawn = _look_up(_gaussian_table(steps), bits)
     return jnp.where((bits[2] & np.uint32(1)) == 1, -drawn, drawn)
 
 
@@ -176,8 +177,8 @@ def discrete_laplace(key: Array, shape: tuple[int, ...], steps: int) -> Int[Arra
     """
     lower, low, high = _laplace_tables(steps)
     bits = words(key, shape, 6)
-    upper = _chosen(high, bits[:3])
-    size = ((upper >> 1) << lower) + _chosen(low, bits[3:])
+    upper = _look_up(high, bits[:3])
+    size = ((upper >> 1) << lower) + _look_up(low, bits[3:])
     return jnp.where((upper & 1) == 1, ~size, size)
 
 
@@ -198,21 +199,21 @@ def on_grid(
     """
     unit = float(2**LOWER)
     none = grid == 0
-    whole = jnp.round(message / jnp.where(none, 1, grid))
-    whole = jnp.clip(whole, -(2.0**FARTHEST), 2.0**FARTHEST)
-    upper = jnp.floor(whole / unit)  # exact, and so is the difference
-    lower = (whole - upper * unit).astype(jnp.int32) + steps
+    rounded = jnp.round(message / jnp.where(none, 1, grid))
+    rounded = jnp.clip(rounded, -(2.0**FARTHEST), 2.0**FARTHEST)
+    upper = jnp.floor(rounded / unit)  # exact, and so is the difference
+    lower = (rounded - upper * unit).astype(jnp.int32) + steps
     upper = upper.astype(jnp.int32) + (lower >> LOWER)
     lower = lower & (2**LOWER - 1)
-    said = grid * (upper.astype(message.dtype) * unit + lower.astype(message.dtype))
-    return jnp.where(none, message, said)
+    result = grid * (upper.astype(message.dtype) * unit + lower.astype(message.dtype))
+    return jnp.where(none, message, result)
 
 
 def widened(
     scale: Float[Array, "*rows"],
     sensitivity: Float[Array, "*rows"],
     numbers: int,
-    dtype: Any,
+    dtype: DTypeLike,
     releases: Array | int = 1,
 ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
     r"""Return the deviation of Gaussian noise that hides the sensitivity of messages after rounding
@@ -236,7 +237,8 @@ def widened(
       dtype: of the messages.
       releases: that one client's data may move together; then :math:`D` is that of all of them.
     """
-    exposed, steps = sensitivity > 0, normal_steps(dtype, (numbers,))
+    exposed = sensitivity > 0
+    steps = normal_steps(dtype, (numbers,))
     ratio = jnp.where(exposed, scale, 0) / jnp.where(exposed, sensitivity, 1)
     lost = ratio * ((float(numbers) * releases) ** 0.5 / steps)
     # A step below the smallest number would be no grid.
@@ -245,7 +247,7 @@ def widened(
     return scale / (1 - jnp.minimum(lost, 0.5)), jnp.maximum(lost - 0.5, 0)
 
 
-def least_delta(rho: float, release_rho: float, dtype: Any) -> float:
+def least_delta(rho: float, release_rho: float, dtype: DTypeLike) -> float:
     r"""Return a delta below which no epsilon holds for Gaussian noise, since the numbers that are
     drawn end at :math:`b` standard deviations: 7.54 in single precision, 9.49 in double.
 
@@ -263,7 +265,7 @@ def least_delta(rho: float, release_rho: float, dtype: Any) -> float:
       >>> least_delta(0.5, 0.5, "float32") < 1e-8, least_delta(30, 30, "float32") > 0.5
       (True, True)
     """
-    from scipy import special  # not for those who never ask
+    from scipy import special  # imported only where it is used
 
     end = WIDE_END if np.dtype(dtype) == np.float64 else NORMAL_END
     if not rho > 0:
@@ -285,11 +287,11 @@ def perturbed(
     :math:`g\,(\lfloor m/g\rceil+\lfloor sz\rceil)` with the step :math:`g=\sigma/s`.
 
     Both summands are integers, and a float sum of two integers is the rounded exact sum: a function
-    of it alone. So what is returned is a post-processing of the integer
+    of it alone. So the result is a post-processing of the integer
     :math:`\lfloor m/g\rceil` plus noise whose distribution does not depend on the message, at any
     precision, and two messages have the same set of possible results, except where the noise ends
-    (:func:`least_delta`). Where the scale is zero there is no noise, and the message is returned as
-    it is.
+    (:func:`least_delta`). Where the scale is zero no noise is added, and the message is returned
+    as it is.
 
     Args:
       message: a number that is infinite is the largest one, NaN is zero.
@@ -305,13 +307,13 @@ def perturbed(
     """
     dtype = jnp.dtype(jnp.float64 if message.dtype == jnp.float64 else jnp.float32)
     steps = normal_steps(dtype, message.shape) if steps is None else steps
-    message = made_finite(message)
-    scale = along(jnp.asarray(scale, dtype), message)
+    message = clip_to_finite(message)
+    scale = with_trailing_axes(jnp.asarray(scale, dtype), message)
     none = scale == 0
     step = jnp.where(none, 1, scale / steps)
-    whole = jnp.round(message.astype(dtype) * (1 / step))
-    result = step * (whole + jnp.round(drawn.astype(dtype) * steps))
-    result = made_finite(result.astype(message.dtype))
+    rounded = jnp.round(message.astype(dtype) * (1 / step))
+    result = step * (rounded + jnp.round(drawn.astype(dtype) * steps))
+    result = clip_to_finite(result.astype(message.dtype))
     return jnp.where(none, message, result)
 
 
@@ -319,7 +321,7 @@ class PrivateNoise(NamedTuple):
     """The noise on the rows of a release."""
 
     drawn: Shaped[Array, "rows numbers"]  # of deviation, or scale, one; or in steps of the grid
-    scale: Float[Array, " rows"]  # before it grows with what rounding to the grid adds
+    scale: Float[Array, " rows"]  # without the growth for rounding to the grid
     grid: Float[Array, " rows"] | None = (
         None  # of noise in whole steps, whose scale provides for it
     )
@@ -335,7 +337,7 @@ class PrivateNoise(NamedTuple):
           sensitivity: of the rows.
         """
         if self.grid is not None:
-            released = on_grid(made_finite(clean), self.drawn, self.grid[:, None])
+            released = on_grid(clip_to_finite(clean), self.drawn, self.grid[:, None])
             return released, jnp.zeros_like(sensitivity)
         scale, unhidden = widened(
             self.scale, sensitivity, clean.shape[1], clean.dtype, self.releases

@@ -1,30 +1,30 @@
-r"""Noise on the gradients of clients: what makes stochastic gradient descent DP-SGD."""
+r"""Noise on the gradients of clients, which turns stochastic gradient descent into DP-SGD."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._generator import private_normal
-from fljax._linalg import norm
-from fljax._module import float_array, module, replace, static
-from fljax._numerics import represented
-from fljax.participation import Law
+from fljax._core import checks
+from fljax._core.linalg import norm
+from fljax._core.module import float_array, module, replace, static
+from fljax._core.numerics import representable_sensitivity
+from fljax._core.prng import private_normal
+from fljax.participation.selectors import Law
 from fljax.privacy import correlation
 from fljax.privacy.correlation import Coding, Turns
 from fljax.privacy.matrices import Strategy
+from fljax.privacy.mechanism import SAMPLED_RELEASES, Promise, Scope
 from fljax.problems import Problem
-
-__all__ = ["NoisyGradients", "Plan"]
 
 #: Sensitivity of a sum of gradients, in multiples of the clip, by relation of neighbors.
 _MOVED = {"add-or-remove": 1.0, "replace": 2.0}
 
 
-class Plan(NamedTuple):
+class TurnPlan(NamedTuple):
     """What is fixed for a whole run in which samples take turns, or noise is correlated."""
 
     turns: Turns  # of the participations of a sample
@@ -53,8 +53,8 @@ class NoisyGradients:
     :math:`C^{-1}(\theta+g)`, a function of perturbed numbers. Between its steps each client keeps
     two vectors as long as a model for each band, or buffer, of the strategy.
 
-    With ``parts`` each part of a sample's gradient, such as those of a network's layers, is clipped
-    by itself, and has noise of its own: part :math:`i` to :math:`c_i`, with noise of deviation
+    With ``parts`` each part of a sample's gradient, such as a network's layers, is clipped
+    separately, and has noise of its own: part :math:`i` to :math:`c_i`, with noise of deviation
     :math:`z_ic_i`. In deviations of their noise all parts together are one vector that a sample
     moves by :math:`1/\bar z` at most, :math:`\bar z^{-2}=\sum_iz_i^{-2}`, so that a step is one
     Gaussian release of multiplier :math:`\bar z`.
@@ -73,18 +73,18 @@ class NoisyGradients:
         default.
 
     Guarantees:
-      The ledger's zCDP of every client for any one of its samples, whatever the data, against those
+      The ledger's zCDP of every client for any one of its samples, for any data, against observers
       who see all messages and even the batches: each step is a Gaussian release of multiplier
       :math:`z`, :math:`\rho=1/(2z^2)` (``"add-or-remove"``) or :math:`2/z^2` (``"replace"``); with
       parts the sum of these over all parts. The amplified epsilon, where each step draws a new
       batch, with the same probability for each sample (``"add-or-remove"``) or of a fixed number of
-      samples (``"replace"``), against those who do not see the batches.
+      samples (``"replace"``), against observers who do not see the batches.
 
       Where groups of samples take turns (``FedDPSGD(turns=b)``), a client pays only in the steps in
       which its first group has its turn, and under a strategy for the :math:`k`-th turn as many
       times :math:`1/(2z^2)` as it adds to the squared sensitivity of :math:`C`
       (:meth:`~fljax.privacy.matrices.Strategy.participation_costs`): rows of :math:`x` that depend
-      on what was released before cost no more than fixed ones (Denisov et al. 2022). A strategy of
+      on earlier releases cost no more than fixed ones (Denisov et al. 2022). A strategy of
       at most :math:`b` bands is amplified by cyclic Poisson sampling
       (:func:`~fljax.privacy.accounting.cyclic_poisson_epsilon`; Choquette-Choo et al. 2023,
       Theorem 4); one of more, such as every :class:`~fljax.privacy.matrices.BufferedToeplitz`, is
@@ -119,10 +119,16 @@ class NoisyGradients:
     strategy: Strategy | None = None
     parts: tuple[int, ...] | None = static(default=None)
 
-    scope: ClassVar[str] = "gradient"
+    scope: ClassVar[Scope] = "gradient"
     reference: ClassVar[str] = "abadi2016"
     ledger: ClassVar[tuple[str, ...]] = ("rho", "releases")
     gaussian_noise: ClassVar[bool] = True
+    promise: ClassVar[Promise] = Promise(
+        "rho-zCDP of a sample, amplified under secret sampling",
+        "Abadi et al. 2016; McMahan & Andrew 2018 (parts); Denisov et al. 2022 and "
+        "Choquette-Choo et al. 2023 (strategies, turns); Mironov et al. 2019 (sampling)",
+        ("sums", "parts", "turns", "encoding", *SAMPLED_RELEASES),
+    )
 
     def validate(self) -> None:
         if self.parts is not None:
@@ -130,26 +136,26 @@ class NoisyGradients:
             if not self.parts:
                 raise ValueError("parts is empty; leave it out, or give the size of each part.")
             for size in self.parts:
-                _check.count("parts", size, hint="They are numbers of parameters.")
+                checks.count("parts", size, hint="They are numbers of parameters.")
         for name in ("noise_multiplier", "clip"):
-            given = getattr(self, name)
-            if np.ndim(given):
-                self._check_each(name, given)
-                object.__setattr__(self, name, float_array(name, given))
-        _check.positive(
+            value = getattr(self, name)
+            if np.ndim(value):
+                self._check_per_part(name, value)
+                object.__setattr__(self, name, float_array(name, value))
+        checks.positive(
             "noise_multiplier", self.noise_multiplier, "Without noise there is no privacy."
         )
-        _check.positive("clip", self.clip, "It is the largest norm of a sample's gradient.")
+        checks.positive("clip", self.clip, "It is the largest norm of a sample's gradient.")
         if self.strategy is not None:
-            _check.kind("strategy", self.strategy, Strategy)
-        _check.choice("neighbors", self.neighbors, _MOVED)
+            checks.kind("strategy", self.strategy, Strategy)
+        checks.choice("neighbors", self.neighbors, _MOVED)
 
-    def _check_each(self, name: str, given: Any) -> None:
+    def _check_per_part(self, name: str, value: object) -> None:
         """Raise ``ValueError`` unless these are numbers of the parts."""
         count = 0 if self.parts is None else len(self.parts)
-        if np.shape(given) != (count,):
+        if np.asarray(value).shape != (count,):
             wanted = f"or one of each of the {count} parts" if count else "(there are no parts=)"
-            raise ValueError(f"{name} must be one number {wanted}, got {_check.shown(given)}.")
+            raise ValueError(f"{name} must be one number {wanted}, got {checks.shown(value)}.")
 
     def gradient(
         self, batch: Problem, model: Float[Array, "clients dim"], share: Float[Array, " clients"]
@@ -161,8 +167,8 @@ class NoisyGradients:
           model: ``[K, D]``.
           share: ``[K]``, the largest weight that a sample can have, and has.
         """
-        own = self.clipped(batch, share)
-        return self.loss_gradient(own, model) + own.regularizer_gradient(model)
+        clipped = self.clipped(batch, share)
+        return self.loss_gradient(clipped, model) + clipped.regularizer_gradient(model)
 
     def loss_gradient(
         self, clipped: Problem, model: Float[Array, "clients dim"]
@@ -191,7 +197,9 @@ class NoisyGradients:
         """Sensitivity of a sum of clipped gradients, in clips."""
         return _MOVED[self.neighbors]
 
-    def draw(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Float[Array, "clients dim"]:
+    def draw(
+        self, key: Array, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> Float[Array, "clients dim"]:
         """Draw noise of deviation one; the key is consumed."""
         return private_normal(key, shape, dtype)
 
@@ -200,8 +208,13 @@ class NoisyGradients:
         """The noise multiplier of a step; of all parts together."""
         if self.parts is None:
             return self.noise_multiplier
-        each = jnp.broadcast_to(jnp.asarray(self.noise_multiplier), len(self.parts))
-        return 1 / norm(1 / each)
+        multipliers = jnp.broadcast_to(jnp.asarray(self.noise_multiplier), len(self.parts))
+        return 1 / norm(1 / multipliers)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether noise depends on the number of a client's own steps."""
+        return self.strategy is not None
 
     @property
     def alone(self) -> bool:
@@ -212,43 +225,48 @@ class NoisyGradients:
         """Standard deviation of the noise on each number of each client's gradient; one where
         nothing has to be hidden.
         """
-        there = jnp.broadcast_to((share > 0)[:, None], (len(share), dim))
-        each = jnp.asarray(self.noise_multiplier * self.clip, share.dtype)
-        if each.ndim:
+        protected = jnp.broadcast_to((share > 0)[:, None], (len(share), dim))
+        per_part = jnp.asarray(self.noise_multiplier * self.clip, share.dtype)
+        if per_part.ndim:
             assert self.parts is not None
-            each = jnp.repeat(each, np.array(self.parts), total_repeat_length=dim)
-        sizes = jnp.broadcast_to(each, dim)[None] * share[:, None]
-        return jnp.where(there, represented(sizes, there), 1)
+            per_part = jnp.repeat(per_part, np.array(self.parts), total_repeat_length=dim)
+        sizes = jnp.broadcast_to(per_part, dim)[None] * share[:, None]
+        return jnp.where(protected, representable_sensitivity(sizes, protected), 1)
 
     def scale(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """Standard deviation of the noise on each client's gradient, of one part."""
-        return self.noise_multiplier * self._most(share)
+        return self.noise_multiplier * self._largest_contribution(share)
 
     def sensitivity(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
         """Sensitivity of each client's gradient to neighboring data, in Euclidean norm."""
-        return self.moved * self._most(share)
+        return self.moved * self._largest_contribution(share)
 
-    def _most(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
-        """What a sample can be of each client's gradient."""
-        return represented(self.clip * share, share > 0)
+    def _largest_contribution(self, share: Float[Array, " clients"]) -> Float[Array, " clients"]:
+        """The largest contribution of a sample to each client's gradient, in norm."""
+        return representable_sensitivity(self.clip * share, share > 0)
 
-    def spent(self, times: Int[Array, " clients"], dtype: Any) -> dict[str, Array]:
+    def spent(self, times: Int[Array, " clients"], dtype: DTypeLike) -> dict[str, Array]:
         """Return what ``times`` releases of each client add to the ledger."""
         releases = times.astype(dtype)
         return {"rho": self._rho(dtype) * releases, "releases": releases}
 
-    def _rho(self, dtype: Any) -> Array:
-        """Of one release of independent noise."""
+    def _rho(self, dtype: DTypeLike) -> Array:
+        """Return rho of one release of independent noise."""
         return (self.moved / jnp.asarray(self.multiplier, dtype)) ** 2 / 2
 
-    def release_rho(self, plan: "Plan", dtype: Any) -> Array:
+    def release_rho(self, plan: "TurnPlan", dtype: DTypeLike) -> Array:
         """The zCDP parameter of a single step, at most."""
         return self._rho(dtype) * plan.turns.largest.astype(dtype)
 
+    def check(self, problem: Problem) -> None:
+        """Raise ``ValueError`` unless the parts are all of this problem's model."""
+        if self.parts is not None:
+            problem.check_parts(self.parts)
+
     # Turns and strategies ------------------------------------------------------------------------
 
-    def plan(self, law: Law | None, steps: int | None, rounds: int) -> Plan | None:
-        """Return what is fixed for a run; ``None`` where samples take no turns and noise is
+    def plan(self, law: Law | None, steps: int | None, rounds: int) -> TurnPlan | None:
+        """Return the constants of a run; ``None`` where samples take no turns and noise is
         independent.
 
         Args:
@@ -273,19 +291,19 @@ class NoisyGradients:
                 "what a strategy or turns of samples cost depends on how many steps a client takes "
                 "in a round; give the algorithm a field or property local_steps with their number."
             )
-        turns = correlation.turns(self.strategy, law, rounds * steps)
+        costs = correlation.turns(self.strategy, law, rounds * steps)
         # Each term is also rounded as it is divided by the deviation of its noise.
-        return Plan(turns._replace(roundings=turns.roundings + 1), steps)
+        return TurnPlan(costs._replace(roundings=costs.roundings + 1), steps)
 
-    def begin(self, dim: int, dtype: Any, clients: int) -> Coding | None:
+    def begin(self, dim: int, dtype: DTypeLike, clients: int) -> Coding | None:
         """Return the strategy's state of every client before its first step, ``[K, ...]``."""
         if self.strategy is None:
             return None
-        one = correlation.begin(self.strategy, dim, dtype)
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), one)
+        coding = correlation.begin(self.strategy, dim, dtype)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), coding)
 
     def encoded(
-        self, plan: Plan, coding: Coding, rows: Float[Array, "clients dim"]
+        self, plan: TurnPlan, coding: Coding, rows: Float[Array, "clients dim"]
     ) -> tuple[Coding, Float[Array, "clients dim"], Float[Array, " clients"]]:
         """Return the next states, the encoded gradients, and how far roundings may move each.
 
@@ -303,7 +321,7 @@ class NoisyGradients:
     def decoded(
         self, coding: Coding, rows: Float[Array, "clients dim"]
     ) -> tuple[Coding, Float[Array, "clients dim"]]:
-        """Return the next states, and gradients from what was perturbed of them.
+        """Return the next states, and the gradients decoded from the perturbed rows.
 
         Args:
           coding: of these clients.
@@ -314,23 +332,23 @@ class NoisyGradients:
         return jax.vmap(lambda state, row: correlation.decoded(strategy, state, row))(coding, rows)
 
     def spent_by_turns(
-        self, plan: Plan, number: Int[Array, " clients"], dtype: Any
+        self, plan: TurnPlan, number: Int[Array, " clients"], dtype: DTypeLike
     ) -> dict[str, Array]:
-        """Return what a step of each client adds to its ledger.
+        """Return the additions of a step to each client's ledger.
 
         Args:
           plan: of the run.
           number: ``[M]``, the number of the client's step, from zero.
           dtype: of the ledger.
         """
-        # Of the steps of a cycle the first is in the turn of the group that had most turns so far.
+        # The first step of a cycle is the turn of the group that had most turns so far.
         first = number % plan.turns.separation == 0
         cost = plan.turns.costs.at[number // plan.turns.separation]
         cost = cost.get(mode="fill", fill_value=jnp.inf)  # beyond the plan nothing is known
         rho = self._rho(dtype) * cost.astype(dtype)
         return {"rho": jnp.where(first, rho, 0), "releases": first.astype(dtype)}
 
-    def sampled(self, plan: Plan | None, law: Law, records: Array | int) -> dict[str, Array]:
+    def sampled(self, plan: TurnPlan | None, law: Law, records: Array | int) -> dict[str, Array]:
         """Return what :func:`fljax.privacy.spent` needs for amplification by sampling.
 
         Args:

@@ -5,17 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
+from fljax._core import checks
+from fljax._core.annotations import checked
 from fljax.privacy import accounting
-from fljax.privacy.accounting._inputs import probability
+from fljax.privacy.accounting.inputs import probability
 from fljax.privacy.discrete import least_delta
 from fljax.privacy.notions import NEIGHBORS
 
 if TYPE_CHECKING:
     import xarray
-
-__all__ = ["SEEDS", "claimed_epsilon", "events", "spent"]
 
 
 @checked
@@ -51,7 +49,7 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
       >>> [round(claimed_epsilon(spent, 0.01), 2) for spent in ledgers]
       [2.32, 2.75, 0.99]
     """
-    _check.interval("delta", delta, at_least=0, below=1)
+    checks.interval("delta", delta, at_least=0, below=1)
     if "rho" in ledger:
         rho = ledger["rho"]
         if _gaussian(ledger) and "release_rho" in ledger:
@@ -59,27 +57,30 @@ def claimed_epsilon(ledger: dict[str, float], delta: float) -> float:
             if delta < least_delta(rho, ledger["release_rho"], dtype):
                 return math.inf
         conversion = "gaussian" if _gaussian(ledger) else "canonne-kamath-steinke"
-        shown = float(accounting.zcdp_epsilon(rho, delta, conversion)) if rho > 0 else 0.0
-        return min(shown, _secret_epsilon(ledger, delta))
+        converted = float(accounting.zcdp_epsilon(rho, delta, conversion)) if rho > 0 else 0.0
+        return min(converted, _secret_epsilon(ledger, delta))
     if "epsilon" not in ledger:
-        raise ValueError(f"ledger must have rho or epsilon, got {_check.shown(ledger)}.")
-    epsilon, first = ledger["epsilon"], ledger.get("delta", 0.0)
+        raise ValueError(f"ledger must have rho or epsilon, got {checks.shown(ledger)}.")
+    epsilon = ledger["epsilon"]
+    first = ledger.get("delta", 0.0)
     if delta < first:
         return math.inf
     share = (delta - first) / (1 - first)
     return max(0.0, epsilon + math.log(max(1 - share * (1 + math.exp(-epsilon)), 1e-300)))
 
 
-def _gaussian(ledger: dict[str, float], unsaid: float = 0.0) -> bool:
+def _gaussian(ledger: dict[str, float], default: float = 0.0) -> bool:
     """Whether all noise is declared to be continuous Gaussian noise; old files do not say."""
-    return ledger.get("gaussian_noise", unsaid) > 0
+    return ledger.get("gaussian_noise", default) > 0
 
 
 def _releases(ledger: dict[str, float]) -> dict[str, Any] | None:
     """Arguments of the accounting of amplification by sampling; ``None`` where there is none."""
-    if not _gaussian(ledger, unsaid=1.0):  # only mechanisms of Gaussian noise wrote of old what
-        return None  # is asked for here
-    rate, releases = ledger.get("sampling_rate", math.nan), ledger.get("releases", math.nan)
+    # Results of earlier versions have these variables for mechanisms of Gaussian noise only.
+    if not _gaussian(ledger, default=1.0):
+        return None
+    rate = ledger.get("sampling_rate", math.nan)
+    releases = ledger.get("releases", math.nan)
     if not (rate < 1 and releases > 0):
         return None
     records = int(ledger["drawn_from"])
@@ -101,7 +102,7 @@ def _secret_epsilon(ledger: dict[str, float], delta: float) -> float:
     )
 
 
-#: Which runs' messages an epsilon is of: those of each seed alone, or of all seeds together.
+#: Which runs' messages an epsilon covers: each seed's alone, or all seeds' together.
 SEEDS = ("one", "all")
 
 
@@ -112,7 +113,7 @@ def spent(results: "xarray.Dataset", delta: float, seeds: str = "one") -> "xarra
     It follows from the tightest theorem that the library has for the mechanism
     (:func:`claimed_epsilon`): exact where results declare that all noise was continuous Gaussian
     noise (``gaussian_noise``), with amplification where the sample stays secret; otherwise the one
-    for all zCDP. It covers the messages, or what a trusted server publishes, for the relation of
+    for all zCDP. It covers the messages, or a trusted server's publications, for the relation of
     neighbors of the budget and the most affected client. Where results are ``nominal`` or their
     models exact, the same reservation applies to this number. Amplification takes a quarter of a
     second for every different number of releases: record only some rounds of a long run.
@@ -121,8 +122,8 @@ def spent(results: "xarray.Dataset", delta: float, seeds: str = "one") -> "xarra
     more than one of them is published, or a mean over them, the loss is that of ``seeds="all"``:
     zCDP parameters and numbers of releases add up; pure and approximate guarantees compose by the
     best of basic composition, :func:`~fljax.privacy.accounting.kairouz_composition`, and for pure
-    ones Rényi-DP. Either number holds only against those who do not know what the noise follows
-    from (root and seeds, or the key): see the attribute ``privacy`` of the result.
+    ones Rényi-DP. Either number holds only against observers who do not know the source of the
+    noise (root and seeds, or the key): see the attribute ``privacy`` of the result.
 
     Args:
       results: of :func:`fljax.run` or :func:`fljax.sweep`.
@@ -133,7 +134,7 @@ def spent(results: "xarray.Dataset", delta: float, seeds: str = "one") -> "xarra
     Returns:
       A dataset with ``epsilon`` over the axes of the ledger (without ``seed`` for all of them), NaN
       for runs without privacy; and ``client_epsilon`` over ``client``, at the end of the run, where
-      every client's ledger was recorded. Its attribute ``seeds`` says which runs it is of.
+      every client's ledger was recorded. Its attribute ``seeds`` states its runs.
 
     Raises:
       ImportError: amplification by sampling without ``dp_accounting``.
@@ -158,7 +159,7 @@ def spent(results: "xarray.Dataset", delta: float, seeds: str = "one") -> "xarra
     import xarray as xr
 
     probability("delta", delta)
-    _check.choice("seeds", seeds, SEEDS)
+    checks.choice("seeds", seeds, SEEDS)
     if seeds == "all" and "seed" not in results.dims:
         raise ValueError(
             'seeds="all" is for the results of fljax.sweep with all of their seeds, and these have '
@@ -190,14 +191,14 @@ def _ledger(results: "xarray.Dataset", prefix: str) -> "xarray.Dataset":
     """A ledger's variables under the names of :func:`claimed_epsilon`."""
     names = {f"{prefix}{name}": name for name in ("rho", "epsilon", "delta", "releases")}
     about = ("noise_multiplier", "sampling_rate", "drawn_from", "gaussian_noise", "release_rho")
-    kept = [name for name in (*names, *about) if name in results]
-    if not names.keys() & set(kept):
+    present = [name for name in (*names, *about) if name in results]
+    if not names.keys() & set(present):
         raise ValueError(
             "the results have no privacy ledger; run with privacy=, such as "
             "fljax.privacy.ZCDP(total_rho=1.0). Noise or masks without a budget claim no epsilon; "
             "fljax.audit.overheard says whom they protect from whom."
         )
-    ledger = results[kept].rename({old: new for old, new in names.items() if old in results})
+    ledger = results[present].rename({old: new for old, new in names.items() if old in results})
     if "release_rho" in ledger:
         ledger["precision"] = 8.0 * np.dtype(results.attrs.get("dtype", "float32")).itemsize
     return ledger
@@ -219,12 +220,12 @@ def _epsilon(ledger: "xarray.Dataset", delta: float, seeds: str) -> "xarray.Data
         [np.asarray(a, np.float64).reshape(max(target.size, 1), -1) for a in arrays], axis=1
     )
     flat = table.reshape(len(table), -1)
-    rows, where = np.unique(flat, axis=0, return_inverse=True)
+    rows, inverse = np.unique(flat, axis=0, return_inverse=True)
     values = [
         _composed(dict(zip(names, row.reshape(table.shape[1:]), strict=True)), delta)
         for row in rows
     ]
-    return target.copy(data=np.asarray(values)[where.ravel()].reshape(target.shape))
+    return target.copy(data=np.asarray(values)[inverse.ravel()].reshape(target.shape))
 
 
 def _composed(ledgers: dict[str, np.ndarray], delta: float) -> float:
@@ -233,12 +234,12 @@ def _composed(ledgers: dict[str, np.ndarray], delta: float) -> float:
     Runs without privacy, or that are not there, have NaN.
     """
     losses = [ledgers[name] for name in ("rho", "epsilon", "releases") if name in ledgers]
-    there = ~np.all(np.isnan(losses), axis=0)
-    if not there.any():
+    present = ~np.all(np.isnan(losses), axis=0)
+    if not present.any():
         return math.nan
-    runs = {name: value[there] for name, value in ledgers.items()}
+    runs = {name: value[present] for name, value in ledgers.items()}
     runs = {name: value for name, value in runs.items() if not np.isnan(value).any()}
-    count = int(there.sum())
+    count = int(present.sum())
     if count > 1 and "epsilon" in runs:
         return _composed_pairs(runs["epsilon"], runs.get("delta", np.zeros(count)), delta)
     total = {name: float(value.min()) for name, value in runs.items()}

@@ -20,14 +20,14 @@ Clients may be absent in some rounds (``participation=``, or a selection by the 
 clients send in which round is public and does not depend on anybody's data: it is given by a trace
 or drawn at random. *Given the participants*, the network observes of client :math:`k` its messages
 of the rounds :math:`\mathcal T_k` in which it sends. Each of them is a release of the stated
-sensitivity given all earlier messages, whichever rounds the client missed: what an algorithm keeps
+sensitivity given all earlier messages, whichever rounds the client missed: the stored state
 of an absent client is a function of earlier messages or, where a minimization starts from the
 previous minimizer, the minimizers for two neighboring data sets keep the distance of exact ones
 however long the client is absent. So the messages compose to
 :math:`\sum_{n\in\mathcal T_k}\phi^{(n)}`, which is at most the total and is the number in the
 ledger. Before the participants are known, the guarantee is the total, for the messages and the
 identities of their senders jointly (Bun & Steinke 2016, Lemmas 2.2 and 2.3). The noise of a round
-depends on its number: what missed rounds would have cost stays unspent. Algorithms without a rule
+depends on its number: the cost of missed rounds stays unspent. Algorithms without a rule
 for absent clients refuse them, with or without privacy.
 
 The total covers all messages of a run, for every pair of neighboring data sets within the
@@ -40,19 +40,20 @@ It holds for all data sets, and for their images under a feature map. Samples th
 infinite or NaN are treated as zero wherever a clip, a bound or a budget promises to hold for any
 data, and they are counted (``unusable_samples``).
 
-It holds for what floats compute, by three steps. *Inside of a message:* how far apart rounding may
-move the messages of neighbors is part of their sensitivity, where a bound follows from the shapes
-alone (sums of clipped gradients of linear predictions, ``Problem.gradient_rounding``; clipped
-updates and their sum at a trusted server, :func:`fljax.link.server.sum_rounding`). What depends on
-how long vectors are is measured in every round, relative to the sensitivity (``rounding``): the
-operations of a step on vectors as long as the message, and, of several local steps or iterations,
-each of them (:func:`fljax.algorithms.local_steps.descend_from`). Above
+It holds for floating-point results, by three steps. *Inside of a message:* how far apart rounding
+may move the messages of neighbors is part of their sensitivity, where a bound follows from the
+shapes alone (sums of clipped gradients of linear predictions, ``Problem.gradient_rounding``;
+clipped updates and their sum at a trusted server, :func:`fljax.link.sender_groups.sum_rounding`).
+What depends on how long vectors are is measured in every round, relative to the sensitivity
+(``rounding``): the operations of a step on vectors as long as the message, and, of several local
+steps or iterations, each of them (:func:`fljax.algorithms.local_steps.descend_from`). Above
 :data:`~fljax.privacy.promises.SWALLOWED` a run is nominal. No theorem bounds the roundings within
 the gradient of one sample of a network; the worst that a search found is 3e-7 of the clip.
 *Leaving:* message and noise are rounded to one grid, and only integers are added
-(:func:`fljax.privacy.discrete.perturbed`); the noise grows by what rounding to the grid adds to the
-sensitivity (:func:`fljax.privacy.discrete.widened`). *Noise:* a sensitivity too small to be
-represented is replaced by a larger one (8e-25 in single precision), by which noise does not vanish.
+(:func:`fljax.privacy.discrete.perturbed`); the noise grows by the contribution of rounding to the
+grid to the sensitivity (:func:`fljax.privacy.discrete.widened`). *Noise:* a sensitivity too small
+to be represented is replaced by a larger one (8e-25 in single precision), by which noise does not
+vanish.
 
 The rounds in which data of a stream arrive are public, except under
 ``CentralGaussian(arrivals="secret")``. Results state all of these assumptions
@@ -60,10 +61,10 @@ The rounds in which data of a stream arrive are public, except under
 
 This is a simulator, not a deployment: its random numbers are not cryptographically secure, and
 whoever knows the key of a run knows its noise. With every generator the noise is drawn by the
-library's own, under keys that no other generator derives (:func:`fljax._generator.house_key`). A
+library's own, under keys that no other generator derives (:func:`fljax._core.prng.library_key`). A
 normal number is computed from 63 random bits in single precision and from 128 in double precision,
 and rounded to a multiple of :math:`2^{-17}` or finer; it ends at 7.54 (9.49) standard deviations,
-so that there is a delta below which no epsilon holds (:func:`fljax.privacy.discrete.least_delta`).
+so that no epsilon holds below some delta (:func:`fljax.privacy.discrete.least_delta`).
 :class:`DiscreteZCDP` and :class:`PureDP` draw integers whose probabilities are accurate far beyond
 what any run could reveal.
 """
@@ -85,13 +86,15 @@ from typing import (
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import _check
-from fljax._generator import private_normal
-from fljax._module import module, static
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax._core.prng import private_normal
 from fljax.privacy import accounting
 from fljax.privacy.discrete import MOST_STEPS, discrete_gaussian, discrete_laplace
+from fljax.privacy.mechanism import Mechanism, Promise, Scope
 from fljax.problems import Problem
 
 __all__ = [
@@ -104,7 +107,6 @@ __all__ = [
     "Notion",
     "PureDP",
     "Release",
-    "is_gaussian",
 ]
 
 #: How two neighboring data sets differ, see the docstring of this module.
@@ -121,20 +123,21 @@ class Release(NamedTuple):
     """How one round's messages are perturbed."""
 
     scale: Array  # [K] standard deviation (Gaussian) or scale (Laplace) of every coordinate
-    spent: dict[str, Array]  # [K] each: what the release adds to the ledger
+    spent: dict[str, Array]  # [K] each: the release's additions to the ledger
     variance: float = 1.0  # of a drawn number before it is scaled
-    grid: Array | None = None  # [K] steps that messages are rounded to; what is drawn counts them
+    grid: Array | None = None  # [K] steps that messages are rounded to; draws are multiples of them
 
 
 @runtime_checkable
-class Notion(Protocol):
-    """A privacy budget with its mechanism and schedule.
+class Notion(Mechanism, Protocol):
+    """A privacy budget with its mechanism and schedule, for noise on messages.
 
-    ``plan`` computes what is fixed for a whole run, ``release`` returns how the messages of one
+    ``plan`` computes the constants of a whole run, ``release`` returns how the messages of one
     round are perturbed, and ``draw`` draws the noise ``[M, D]`` for the clients that send, before
     it is scaled. A user's own class may replace any of these methods.
 
     Attributes:
+      scope: ``"message"``.
       ledger: names of the accounted quantities, each one number per client.
       neighbors: the relation of neighboring data sets for which the guarantee holds.
       gradient_bound: the bound on per-sample gradients that the guarantee assumes.
@@ -167,7 +170,7 @@ class Notion(Protocol):
       True
     """
 
-    ledger: ClassVar[tuple[str, ...]]
+    scope: ClassVar[Scope] = "message"
 
     @property
     def neighbors(self) -> Neighbors: ...
@@ -175,13 +178,13 @@ class Notion(Protocol):
     def gradient_bound(self) -> Array | float: ...
     def plan(self, sensitivity: Sensitivity, rounds: int) -> Any: ...
     def release(
-        self, plan: Any, sensitivity: Array, round: Array, rounds: int, dim: int
+        self, plan: PyTree, sensitivity: Array, round: Array, rounds: int, dim: int
     ) -> Release: ...
     def draw(
         self,
         key: Array,
         shape: tuple[int, ...],
-        dtype: Any,
+        dtype: DTypeLike,
         round: Array,
         clients: Int[Array, " senders"],
     ) -> Array: ...
@@ -205,10 +208,10 @@ def is_gaussian(kind: type) -> bool:
       >>> [is_gaussian(kind) for kind in (fl.privacy.ZCDP, fl.privacy.DiscreteZCDP)]
       [True, False]
     """
-    for each in kind.__mro__:
-        if "gaussian_noise" in vars(each):
-            return bool(vars(each)["gaussian_noise"])
-        if any(name in vars(each) for name in _OF_THE_LAW):
+    for base in kind.__mro__:
+        if "gaussian_noise" in vars(base):
+            return bool(vars(base)["gaussian_noise"])
+        if any(name in vars(base) for name in _OF_THE_LAW):
             return False
     return False
 
@@ -217,7 +220,7 @@ class Gap(NamedTuple):
     r"""Sensitivity of a client's mean loss gradient to neighboring data, in Euclidean norm.
 
     With per-sample gradients of norm at most :math:`c_1` and weights :math:`\omega_j`
-    (:math:`1/D_k`), the largest of which is :math:`\omega`:
+    (:math:`1/D_k`), the largest being :math:`\omega`:
 
     * at the same model :math:`2c_1\omega` (``"replace"``), :math:`c_1\omega`
       (``"add-or-remove"``) or :math:`2c_1\sum_j\omega_j` (``"client"``);
@@ -256,12 +259,12 @@ class Gap(NamedTuple):
         """
         bound = notion.gradient_bound if bound is None else bound
         rounding = problem.gradient_rounding()
-        one = bound * problem.influence
-        # Of two sums of different samples every summand's roundings count.
+        single = bound * problem.influence
+        # In two sums of different samples every summand's roundings count.
         longest = 2 * bound * jnp.sum(jnp.asarray(problem.weights), axis=1) * (1 + rounding)
         gradient = {
-            "replace": (2 + rounding) * one,
-            "add-or-remove": (1 + rounding) * one,
+            "replace": (2 + rounding) * single,
+            "add-or-remove": (1 + rounding) * single,
             "client": longest,
         }
         return cls(gradient[notion.neighbors], longest)
@@ -273,12 +276,12 @@ _BOUND_HINT = (
 )
 
 
-def _grid(sensitivity: Array, room: Array) -> Array:
-    """Grid step such that ``room`` steps equal the sensitivity before rounding. Where rounding
+def _grid(sensitivity: Array, steps: Array) -> Array:
+    """Grid step such that ``steps`` steps equal the sensitivity before rounding. Where rounding
     leaves no room, messages are NaN: nothing else would be private. :func:`_check_steps` raises
     for this in advance where all values are known.
     """
-    return jnp.where(room > 0, sensitivity / jnp.where(room > 0, room, 1), jnp.nan)
+    return jnp.where(steps > 0, sensitivity / jnp.where(steps > 0, steps, 1), jnp.nan)
 
 
 def _check_steps(
@@ -294,10 +297,10 @@ def _check_steps(
 
 
 def _standard_normal(
-    self: Any,
+    self: object,
     key: Array,
     shape: tuple[int, ...],
-    dtype: Any,
+    dtype: DTypeLike,
     round: Array,
     clients: Int[Array, " senders"],
 ) -> Array:
@@ -344,15 +347,21 @@ class ZCDP:
     schedule: Literal["privacy", "variance"] = static(default="privacy")
     neighbors: Neighbors = static(default="replace")
 
+    scope: ClassVar[Scope] = "message"
     ledger: ClassVar[tuple[str, ...]] = ("rho",)
     gaussian_noise: ClassVar[bool] = True
+    promise: ClassVar[Promise] = Promise(
+        "rho-zCDP of a client's messages",
+        "Bun & Steinke 2016, Proposition 1.6 and Lemma 2.3",
+        ("sensitivity", "sums", "steps", "grid", "noise", "keys", "booked", "only exit"),
+    )
 
     def validate(self) -> None:
-        _check.positive("total_rho", self.total_rho, "A zero budget would need infinite noise.")
-        _check.interval("decay", self.decay, above=0, at_most=1)
-        _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
-        _check.choice("schedule", self.schedule, ("privacy", "variance"))
-        _check.choice("neighbors", self.neighbors, NEIGHBORS)
+        checks.positive("total_rho", self.total_rho, "A zero budget would need infinite noise.")
+        checks.interval("decay", self.decay, above=0, at_most=1)
+        checks.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+        checks.choice("schedule", self.schedule, ("privacy", "variance"))
+        checks.choice("neighbors", self.neighbors, NEIGHBORS)
 
     @classmethod
     def from_epsilon(
@@ -479,10 +488,15 @@ class DiscreteZCDP(ZCDP):
     steps: int = static(default=1024)
 
     gaussian_noise: ClassVar[bool] = False
+    promise: ClassVar[Promise] = Promise(
+        "rho-zCDP of a client's messages",
+        "Canonne, Kamath & Steinke 2020, Theorem 14",
+        ("sensitivity", "sums", "steps", "tables", "keys", "booked", "only exit"),
+    )
 
     def validate(self) -> None:
         super().validate()
-        _check.count("steps", self.steps)
+        checks.count("steps", self.steps)
         if self.schedule != "privacy":
             raise ValueError(
                 "the privacy loss of rounding to a grid is not known for "
@@ -496,9 +510,13 @@ class DiscreteZCDP(ZCDP):
           dim: numbers in a message.
           rounds: of the run.
         """
-        _check.known(functools.partial(self._check, dim, rounds), self.total_rho, self.decay)
+        checks.check_when_concrete(
+            functools.partial(self._check_budget, dim, rounds), self.total_rho, self.decay
+        )
 
-    def _check(self, dim: int, rounds: int, total: Any, decay: Any) -> None:
+    def _check_budget(
+        self, dim: int, rounds: int, total: Array | float, decay: Array | float
+    ) -> None:
         powers = float(decay) ** np.arange(rounds)
         least = float(total) * powers.min() / powers.sum()
         fewest = math.sqrt(dim / (2 * least)) if least > 0 else math.inf
@@ -515,7 +533,7 @@ class DiscreteZCDP(ZCDP):
         self,
         key: Array,
         shape: tuple[int, ...],
-        dtype: Any,
+        dtype: DTypeLike,
         round: Array,
         clients: Int[Array, " senders"],
     ) -> Array:
@@ -569,17 +587,23 @@ class ApproximateDP:
     calibration: Literal["classical", "zcdp"] = static(default="classical")
     neighbors: Neighbors = static(default="replace")
 
+    scope: ClassVar[Scope] = "message"
     ledger: ClassVar[tuple[str, ...]] = ("epsilon", "delta", "rho")
     gaussian_noise: ClassVar[bool] = True
+    promise: ClassVar[Promise] = Promise(
+        "(epsilon, delta)-DP of a client's messages",
+        "Dwork & Roth 2014, Theorem 3.22, and basic or advanced composition",
+        ("sensitivity", "sums", "steps", "grid", "noise", "keys", "booked", "only exit"),
+    )
 
     def validate(self) -> None:
-        _check.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
-        _check.interval("delta", self.delta, above=0, below=1)
-        _check.interval("decay", self.decay, above=0, at_most=1)
-        _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
-        _check.choice("rule", self.rule, accounting.RULES)
-        _check.choice("calibration", self.calibration, ("classical", "zcdp"))
-        _check.choice("neighbors", self.neighbors, NEIGHBORS)
+        checks.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
+        checks.interval("delta", self.delta, above=0, below=1)
+        checks.interval("decay", self.decay, above=0, at_most=1)
+        checks.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+        checks.choice("rule", self.rule, accounting.RULES)
+        checks.choice("calibration", self.calibration, ("classical", "zcdp"))
+        checks.choice("neighbors", self.neighbors, NEIGHBORS)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> tuple[Array, Array]:
         r"""Return :math:`\epsilon_n` and :math:`\delta_n`, ``[T]`` each."""
@@ -587,7 +611,7 @@ class ApproximateDP:
             self.epsilon, self.delta, rounds, self.rule, self.decay
         )
         if self.calibration == "classical":
-            accounting.classical_gaussian_sigma(1.0, epsilons, deltas)  # refuses what is unproven
+            accounting.classical_gaussian_sigma(1.0, epsilons, deltas)  # refuses unproven budgets
         dtype = sensitivity(jnp.asarray(1)).dtype
         return jnp.asarray(epsilons, dtype), jnp.asarray(deltas, dtype)
 
@@ -599,7 +623,8 @@ class ApproximateDP:
         rounds: int,
         dim: int,
     ) -> Release:
-        epsilon, delta = plan[0][round - 1], plan[1][round - 1]
+        epsilon = plan[0][round - 1]
+        delta = plan[1][round - 1]
         if self.calibration == "classical":
             sigma = accounting.classical_gaussian_sigma(sensitivity, epsilon, delta)
         else:
@@ -624,7 +649,7 @@ class PureDP:
     factor :math:`\zeta` per round, as in :class:`ZCDP`.
 
     Under Laplace noise in floating point some messages can be distinguished with certainty,
-    whatever the scale. So a message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)`, with
+    at any scale. So a message :math:`m` becomes :math:`g\,(\lfloor m/g\rceil+x)`, with
     integers :math:`x` of probability :math:`\Pr[x]\propto e^{-|x|/s}`. Rounding moves every
     coordinate by at most half a grid step :math:`g`, so that the l1 sensitivity grows to
     :math:`\sqrt D\Delta+Dg`, and
@@ -675,15 +700,21 @@ class PureDP:
     neighbors: Neighbors = static(default="replace")
     steps: int = static(default=2**22)
 
+    scope: ClassVar[Scope] = "message"
     ledger: ClassVar[tuple[str, ...]] = ("epsilon",)
     gaussian_noise: ClassVar[bool] = False
+    promise: ClassVar[Promise] = Promise(
+        "epsilon-DP of a client's messages",
+        "Ghosh, Roughgarden & Sundararajan 2012, and basic composition",
+        ("sensitivity", "sums", "steps", "tables", "keys", "booked", "only exit"),
+    )
 
     def validate(self) -> None:
-        _check.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
-        _check.interval("decay", self.decay, above=0, at_most=1)
-        _check.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
-        _check.choice("neighbors", self.neighbors, NEIGHBORS)
-        _check.count("steps", self.steps, at_most=MOST_STEPS)
+        checks.positive("epsilon", self.epsilon, "A zero budget would need infinite noise.")
+        checks.interval("decay", self.decay, above=0, at_most=1)
+        checks.positive("gradient_bound", self.gradient_bound, _BOUND_HINT)
+        checks.choice("neighbors", self.neighbors, NEIGHBORS)
+        checks.count("steps", self.steps, at_most=MOST_STEPS)
 
     def check(self, dim: int, rounds: int) -> None:
         """Raise ``ValueError`` where rounding alone would spend the budget of some round.
@@ -692,9 +723,13 @@ class PureDP:
           dim: numbers in a message.
           rounds: of the run.
         """
-        _check.known(functools.partial(self._check, dim, rounds), self.epsilon, self.decay)
+        checks.check_when_concrete(
+            functools.partial(self._check_budget, dim, rounds), self.epsilon, self.decay
+        )
 
-    def _check(self, dim: int, rounds: int, total: Any, decay: Any) -> None:
+    def _check_budget(
+        self, dim: int, rounds: int, total: Array | float, decay: Array | float
+    ) -> None:
         powers = float(decay) ** (np.arange(rounds) / 2)
         least = float(total) * powers.min() / powers.sum()
         fewest = dim / least if least > 0 else math.inf
@@ -702,7 +737,7 @@ class PureDP:
         _check_steps(self.steps, fewest, dim, rounds, least, "epsilon", more)
 
     def plan(self, sensitivity: Sensitivity, rounds: int) -> Array:
-        r"""Return :math:`\epsilon_T` of the last round, from which those of earlier ones follow."""
+        r"""Return :math:`\epsilon_T` of the last round, from which the earlier ones follow."""
         dtype = sensitivity(jnp.asarray(1)).dtype
         return self.epsilon / jnp.sum(self.decay ** (jnp.arange(rounds).astype(dtype) / 2))
 
@@ -719,7 +754,7 @@ class PureDP:
         self,
         key: Array,
         shape: tuple[int, ...],
-        dtype: Any,
+        dtype: DTypeLike,
         round: Array,
         clients: Int[Array, " senders"],
     ) -> Array:

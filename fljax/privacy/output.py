@@ -2,8 +2,8 @@
 
 One release is accounted once; each further release of the same data adds its own cost
 (:mod:`fljax.privacy.accounting`). Models are rounded to a grid and perturbed on it, so that the
-last bits of what is released tell nothing (:mod:`fljax.privacy.discrete`); the noise provides for
-what rounding adds to their sensitivity.
+last bits of the released numbers reveal nothing (:mod:`fljax.privacy.discrete`); the noise covers
+the sensitivity that rounding adds.
 """
 
 from typing import Literal
@@ -12,15 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._generator import as_key, private_normal
-from fljax._module import float_dtype
-from fljax._numerics import represented
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
+from fljax._core.numerics import representable_sensitivity
+from fljax._core.prng import as_key, private_normal
 from fljax.privacy import accounting
 from fljax.privacy.discrete import discrete_laplace, least_delta, on_grid, perturbed, widened
-
-__all__ = ["gaussian_release", "laplace_release"]
 
 #: Grid steps per scale of Laplace noise.
 STEPS = 2**22
@@ -43,7 +41,7 @@ def gaussian_release(
         the data must be covered by the sensitivity.
       sensitivity: l2, :math:`\Delta_2=\max\|\mathcal A(\mathcal D)-\mathcal A(\mathcal D')\|` (182)
         over *all* neighboring data sets and of all models jointly;
-        :func:`fljax.theory.network_privacy.label_sensitivity` returns it for GTVMin. A maximum over
+        :func:`fljax.contrib.label_sensitivity` returns it for GTVMin. A maximum over
         a few data sets that were tried is not sufficient.
       epsilon: > 0.
       delta: in (0, 1).
@@ -72,9 +70,9 @@ def gaussian_release(
     Reference:
       Jung 2025, (181); Balle & Wang 2018, theorem 8; Dwork & Roth 2014, theorem 3.22.
     """
-    _check.finite("models", models)
-    _check.choice("scale", scale, ("analytic", "classical"))
-    _check.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
+    checks.finite("models", models)
+    checks.choice("scale", scale, ("analytic", "classical"))
+    checks.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
     sigma = (
         accounting.analytic_gaussian_sigma
         if scale == "analytic"
@@ -90,12 +88,14 @@ def gaussian_release(
             "and no epsilon holds; take a larger delta, a smaller epsilon or double precision "
             "(`jax_enable_x64`)."
         )
-    moved = represented(jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0)
+    moved = representable_sensitivity(
+        jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0
+    )
     rows = models.shape[-1] if models.ndim else 1
     # All models together are one release.
-    others = models.size // max(rows, 1)
-    deviation, unhidden = widened(ratio * moved, moved, rows, models.dtype, others)
-    _check.known(_refuse_unhidden, unhidden)
+    models_together = models.size // max(rows, 1)
+    deviation, unhidden = widened(ratio * moved, moved, rows, models.dtype, models_together)
+    checks.check_when_concrete(_refuse_unhidden, unhidden)
     return perturbed(models, private_normal(as_key(key), models.shape, models.dtype), deviation)
 
 
@@ -149,8 +149,8 @@ def laplace_release(
     Reference:
       Jung 2025, (181); Dwork & Roth 2014, theorem 3.6.
     """
-    _check.finite("models", models)
-    _check.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
+    checks.finite("models", models)
+    checks.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
     models = jnp.asarray(models, float_dtype())
     spare = STEPS / float(accounting.laplace_scale(1.0, epsilon)) - models.size
     if spare <= 0:
@@ -158,7 +158,9 @@ def laplace_release(
             f"epsilon={epsilon:g} is too small for {models.size} numbers: rounding them to a grid "
             f"would spend it alone. Take more than {models.size / STEPS:.2g}, or release fewer."
         )
-    moved = represented(jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0)
+    moved = representable_sensitivity(
+        jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0
+    )
     rows = models.reshape(1, -1)
     drawn = discrete_laplace(as_key(key), rows.shape, STEPS)
     return on_grid(rows, drawn, jnp.reshape(moved / spare, (1, 1))).reshape(models.shape)

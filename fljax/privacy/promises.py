@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fljax._arguments import checked
+from fljax._core.annotations import checked
 from fljax.privacy.coverage import ledger_of, not_covered, private_runs
 from fljax.privacy.discrete import least_delta
 
 if TYPE_CHECKING:
     import xarray
-
-__all__ = ["ROUNDING", "SWALLOWED", "assumptions", "broken", "not_counted", "same", "state"]
 
 #: Relative excess over a bound, due to single precision, at which it still counts as satisfied.
 ROUNDING = 1e-5
@@ -27,26 +25,27 @@ def same(dataset: "xarray.Dataset", *names: str) -> list[np.ndarray]:
     """The values of some variables, of one shape: xarray's own arithmetic takes a hundred times as
     long for a few runs.
     """
-    shown = [dataset[name] for name in names]
-    if len({one.dims for one in shown}) > 1:
+    variables = [dataset[name] for name in names]
+    if len({variable.dims for variable in variables}) > 1:
         import xarray as xr
 
-        shown = xr.broadcast(*shown)
-    return [one.values for one in shown]
+        variables = xr.broadcast(*variables)
+    return [variable.values for variable in variables]
 
 
-def largest(values: Any) -> float:
+def largest(values: np.ndarray) -> float:
     """The largest number; runs that are not there have NaN."""
     return float(np.fmax.reduce(np.ravel(values)))
 
 
 def broken(dataset: "xarray.Dataset") -> dict[str, str]:
-    """Reasons why privacy figures are no guarantee, by the assumption that does not hold."""
+    """Reasons why privacy figures do not hold, by the assumption that does not hold."""
     reasons = {}
     if "promised_bound" in dataset:
         promised, bounds, nominal = same(dataset, "promised_bound", "gradient_bound", "nominal")
         if ((promised > bounds * (1 + ROUNDING)) & (nominal == 1)).any():
-            norm, bound = largest(dataset["gradient_norm"].values), largest(bounds)
+            norm = largest(dataset["gradient_norm"].values)
+            bound = largest(bounds)
             holds = (
                 "above it"
                 if norm > bound * (1 + ROUNDING)
@@ -75,13 +74,13 @@ def broken(dataset: "xarray.Dataset") -> dict[str, str]:
 
 def _gaussian_noise(dataset: "xarray.Dataset") -> str:
     """How Gaussian noise is drawn, and the delta below which no epsilon holds for it."""
-    told = "Gaussian, rounded with the message to one grid"
+    text = "Gaussian, rounded with the message to one grid"
     if "release_rho" not in dataset or "privacy_rho" not in dataset:
-        return told
-    rho, one = (largest(dataset[name].values) for name in ("privacy_rho", "release_rho"))
-    least = least_delta(rho, one, dataset.attrs.get("dtype", "float32"))
+        return text
+    rho, release_rho = (largest(dataset[name].values) for name in ("privacy_rho", "release_rho"))
+    least = least_delta(rho, release_rho, dataset.attrs.get("dtype", "float32"))
     end = "no epsilon holds" if least == 1 else f"no epsilon holds at a delta below {least:.1g}"
-    return f"{told}; its numbers end, so that {end}"
+    return f"{text}; its numbers end, so that {end}"
 
 
 @checked
@@ -93,12 +92,12 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
 
     Returns:
       A text for each assumption: ``bound`` (of gradients or updates), ``precision``, ``features``,
-      ``neighbors``, ``arrivals``, ``noise``, ``generator``, ``seed`` (what the noise follows from,
+      ``neighbors``, ``arrivals``, ``noise``, ``generator``, ``seed`` (the source of the noise,
       which must be secret), ``runs`` (which other runs have the same noise), and where they apply
       ``tuning`` (a choice by private results, counted or not) and ``stopping`` (a callback
-      that could end the study); the texts of those that do not hold begin with ``NOMINAL``. Empty
-      for results without privacy. The attribute ``privacy`` of a dataset contains the same as one
-      text.
+      that could end the study); the texts of assumptions that do not hold begin with ``NOMINAL``.
+      Empty for results without privacy. The attribute ``privacy`` of a dataset contains the same as
+      one text.
 
     Example:
       >>> import jax, fljax as fl
@@ -115,7 +114,7 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
     ledger = ledger_of(dataset)
     if not ledger:
         return {}
-    said = dataset[ledger[0]].attrs
+    attributes = dataset[ledger[0]].attrs
     stated = {"bound": "holds for every data set"}
     if "rounding" in dataset:
         most = largest(dataset["rounding"].values)
@@ -123,7 +122,7 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
     if "unusable_samples" in dataset:
         bad = int(largest(dataset["unusable_samples"].values))
         stated["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
-    stated |= {name: said[name] for name in ("neighbors", "arrivals") if name in said}
+    stated |= {name: attributes[name] for name in ("neighbors", "arrivals") if name in attributes}
     if "gaussian_noise" in dataset:
         gaussian = np.ravel(dataset["gaussian_noise"].values)
         gaussian = gaussian[~np.isnan(gaussian)]  # of the runs that are there
@@ -137,12 +136,13 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
     for name in ("selection", "tuning"):
         if name in dataset.attrs:
             stated["tuning"] = str(dataset.attrs[name])
-    return stated | {name: f"NOMINAL: {why}" for name, why in broken(dataset).items()}
+    return stated | {name: f"NOMINAL: {reason}" for name, reason in broken(dataset).items()}
 
 
 def _secrecy(attributes: Mapping[Any, Any]) -> dict[str, str]:
     """What the noise follows from, and which other runs have the same noise."""
-    origin, of_a_study = attributes.get("noise_seed", ""), "independent_noise" in attributes
+    origin = attributes.get("noise_seed", "")
+    of_a_study = "independent_noise" in attributes
     if origin == "entropy":
         seed = "noise from the system's entropy, which nothing records"
     elif origin:
@@ -179,8 +179,8 @@ def state(dataset: "xarray.Dataset") -> None:
     if dataset.attrs.get("callback") and "nominal" in dataset:
         nominal = dataset["nominal"]
         # Missing runs stay missing: their ledger is NaN, as is that of runs without a budget.
-        seen = nominal.where(~private_runs(dataset), 1).astype(nominal.dtype)
-        dataset["nominal"] = seen.transpose(*nominal.dims).assign_attrs(nominal.attrs)
+        marked = nominal.where(~private_runs(dataset), 1).astype(nominal.dtype)
+        dataset["nominal"] = marked.transpose(*nominal.dims).assign_attrs(nominal.attrs)
     dataset.attrs["privacy"] = _one_text(assumptions(dataset))
     dataset.attrs["not_covered"] = _one_text(not_covered(dataset))
 
@@ -197,4 +197,4 @@ def not_counted(dataset: "xarray.Dataset", choice: str) -> "xarray.Dataset":
 
 
 def _one_text(stated: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {why}" for name, why in stated.items())
+    return "; ".join(f"{name}: {reason}" for name, reason in stated.items())

@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fljax import _check
+from fljax._core import checks
 from fljax.privacy.coverage import KEPT_ATTRIBUTES, has, ledger_of, not_covered, private_runs
 from fljax.privacy.promises import broken, state
 
 if TYPE_CHECKING:
     import xarray
-
-__all__ = ["released"]
 
 
 def released(dataset: "xarray.Dataset", public: Sequence[str] = ()) -> "xarray.Dataset":
@@ -26,19 +24,20 @@ def released(dataset: "xarray.Dataset", public: Sequence[str] = ()) -> "xarray.D
       ValueError: runs without a budget, or with a nominal one; noise that can be drawn again;
         a choice that was not counted; a public metric that is not there or of exact models.
     """
+    # Refuse results whose guarantee does not hold, or not for an observer of the released numbers.
     if not ledger_of(dataset):
         raise ValueError("nothing covers these results: release=True is for runs with privacy=.")
-    there = dataset.get("done", True)
-    if bool((~private_runs(dataset) & there).any()):
+    done = dataset.get("done", True)
+    if bool((~private_runs(dataset) & done).any()):
         raise ValueError(
             "some runs have no budget, and nothing covers them; select the others with "
             "dataset.sel(...) before release=True."
         )
     if has(dataset, "nominal", lambda values: values == 1):
-        why = " ".join(broken(dataset).values())
+        reasons = " ".join(broken(dataset).values())
         raise ValueError(
             f"the privacy figures of some runs are nominal, and release=True keeps what is "
-            f"guaranteed: {why} Mend this, or select the other runs."
+            f"guaranteed: {reasons} Mend this, or select the other runs."
         )
     if not dataset.attrs.get("noise_seed"):
         raise ValueError(
@@ -53,22 +52,23 @@ def released(dataset: "xarray.Dataset", public: Sequence[str] = ()) -> "xarray.D
         )
     uncovered = not_covered(dataset)
     for name in public:
-        _check.choice("public metric", name, sorted(map(str, dataset.data_vars)))
+        checks.choice("public metric", name, sorted(map(str, dataset.data_vars)))
         if uncovered.get(name, "a metric of released models") != "a metric of released models":
             raise ValueError(
                 f"{name!r} is not covered ({uncovered[name]}), whatever data it is computed from; "
                 "leave it out of public=, or simulate with model='released'."
             )
+    # The seeds, and all attributes but the listed ones, could help to draw the noise again.
     lost = [name for name in uncovered if name in dataset.data_vars and name not in public]
-    kept = dataset.drop_vars([*lost, *({"comparison"} & set(map(str, dataset.coords)))])
-    if "seed" in kept.coords:
-        kept = kept.drop_vars("seed")
-        if "seed" in kept.dims:
-            kept = kept.assign_coords(seed=np.arange(kept.sizes["seed"]))
+    result = dataset.drop_vars([*lost, *({"comparison"} & set(map(str, dataset.coords)))])
+    if "seed" in result.coords:
+        result = result.drop_vars("seed")
+        if "seed" in result.dims:
+            result = result.assign_coords(seed=np.arange(result.sizes["seed"]))
     attributes = dataset.attrs
-    kept.attrs = {name: attributes[name] for name in KEPT_ATTRIBUTES if name in attributes}
-    state(kept)
-    kept.attrs["not_covered"] = "nothing"
+    result.attrs = {name: attributes[name] for name in KEPT_ATTRIBUTES if name in attributes}
+    state(result)
+    result.attrs["not_covered"] = "nothing"
     if public:
-        kept.attrs["public"] = ", ".join(public)
-    return kept
+        result.attrs["public"] = ", ".join(public)
+    return result

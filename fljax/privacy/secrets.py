@@ -14,9 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from fljax import _check
-
-__all__ = ["ENTROPY", "LEAST_SEED", "NoiseSeed", "origin_of", "secret_of", "with_secret"]
+from fljax._core import checks
 
 #: Asks for a noise seed from the system's entropy that is forgotten after the run.
 ENTROPY = "entropy"
@@ -57,9 +55,9 @@ def secret_of(noise_seed: NoiseSeed, stored: bool = False) -> str:
                 f"share runs need the same noise; for an integer {remedy}."
             )
         return os.urandom(32).hex()
-    if not _check.is_whole(noise_seed):
+    if not checks.is_whole(noise_seed):
         raise TypeError(
-            f'noise_seed must be an integer or "entropy", got {_check.shown(noise_seed)}; {remedy}.'
+            f'noise_seed must be an integer or "entropy", got {checks.shown(noise_seed)}; {remedy}.'
         )
     if int(noise_seed) < LEAST_SEED:
         raise ValueError(

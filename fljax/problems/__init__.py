@@ -1,6 +1,11 @@
-"""Objectives, stacked local data, synthetic problems and the optimum that serves as reference."""
+"""Objectives, stacked local data, synthetic problems and the optimum that serves as reference.
 
-from fljax import _renamed
+:mod:`~fljax.problems.problem` holds the data of all clients with a loss and a regularizer, and is
+the file to read first; :mod:`~fljax.problems.model` is the same of networks,
+:mod:`~fljax.problems.streams` of data that arrive in the run, and :mod:`~fljax.problems.gtv` of
+models that a graph couples. Real data sets are in :mod:`fljax.data`.
+"""
+
 from fljax.problems.discrepancy import (
     label_histograms,
     label_overlap,
@@ -25,7 +30,8 @@ from fljax.problems.objectives import (
     Softmax,
     SquaredL2,
 )
-from fljax.problems.population import from_population
+from fljax.problems.pooled_problem import from_pool
+from fljax.problems.population_problem import from_population
 from fljax.problems.problem import Problem, Reading, from_clients
 from fljax.problems.solvers import factorize, optimum, prox
 from fljax.problems.synthetic import (
@@ -43,15 +49,14 @@ from fljax.problems.synthetic import (
     softmax,
 )
 from fljax.problems.tasks import Tasks, group_share, random_clusters
-from fljax.problems.uncertainty import Interval, Prediction, predict
 from fljax.problems.validation import (
     Diagnosis,
     Validated,
-    augmented,
     diagnose,
     jittered,
     train,
     validate,
+    with_ridge_samples,
 )
 from fljax.problems.variation import (
     Absolute,
@@ -76,7 +81,6 @@ __all__ = [
     "FunctionLoss",
     "GTVMin",
     "Huber",
-    "Interval",
     "LeastAbsoluteDeviation",
     "LeastSquares",
     "Logistic",
@@ -88,7 +92,6 @@ __all__ = [
     "NormPenalty",
     "PNorm",
     "Penalty",
-    "Prediction",
     "Problem",
     "Reading",
     "Regularizer",
@@ -98,7 +101,6 @@ __all__ = [
     "SquaredNorm",
     "Tasks",
     "Validated",
-    "augmented",
     "clustered_network",
     "clustered_ridge",
     "diagnose",
@@ -107,6 +109,7 @@ __all__ = [
     "explanation_error",
     "factorize",
     "from_clients",
+    "from_pool",
     "from_population",
     "group_share",
     "heterogeneous_softmax",
@@ -121,7 +124,6 @@ __all__ = [
     "logistic",
     "mean_codes",
     "optimum",
-    "predict",
     "prediction_discrepancy",
     "prox",
     "random_clusters",
@@ -132,6 +134,5 @@ __all__ = [
     "validate",
     "vertical",
     "vertical_consensus",
+    "with_ridge_samples",
 ]
-
-__getattr__ = _renamed.lookup("fljax.problems")

@@ -6,29 +6,18 @@ A representation :math:`z^{(i)}` of each client's data set is a row of ``[K, m]`
 the matrix.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.numerics import HIGHEST
 from fljax.models import Autoencoder
 from fljax.problems.model import FunctionLoss, Model
 from fljax.problems.objectives import LeastSquares, Loss
 from fljax.problems.problem import Problem
-
-__all__ = [
-    "label_histograms",
-    "label_overlap",
-    "local_gradients",
-    "mean_codes",
-    "prediction_discrepancy",
-    "reconstruction",
-]
 
 
 @checked
@@ -56,7 +45,7 @@ def local_gradients(
             f"at must be one model of the problem's {problem.dim} parameters, got shape "
             f"{np.shape(at)}."
         )
-    _check.finite("at", at)
+    checks.finite("at", at)
     everyone = jnp.broadcast_to(jnp.asarray(at, problem.dtype), (problem.clients, problem.dim))
     return problem.gradient(everyone)
 
@@ -96,9 +85,9 @@ def reconstruction(problem: Problem, network: Autoencoder, key: Key[Array, ""]) 
       ... ).tolist()
       1.0
     """
-    _check.kind("network", network, Autoencoder)
+    checks.kind("network", network, Autoencoder)
     features = problem.design
-    made = Model(
+    autoencoder = Model(
         features,
         features,
         FunctionLoss(_squared_error),
@@ -106,7 +95,7 @@ def reconstruction(problem: Problem, network: Autoencoder, key: Key[Array, ""]) 
         architecture=network,
         importance=problem.importance,
     )
-    return made.initialized(key)
+    return autoencoder.initialized(key)
 
 
 def _squared_error(prediction: Array, target: Array) -> Array:
@@ -114,7 +103,7 @@ def _squared_error(prediction: Array, target: Array) -> Array:
 
 
 @checked
-def mean_codes(problem: Model, model: Float[Array, " dim"] | Any) -> Float[Array, "clients code"]:
+def mean_codes(problem: Model, model: Float[Array, " dim"]) -> Float[Array, "clients code"]:
     r"""The mean code of each client's samples: an embedding of its data set.
 
     Args:
@@ -129,23 +118,23 @@ def mean_codes(problem: Model, model: Float[Array, " dim"] | Any) -> Float[Array
       Jung 2025, section 7.2.
     """
     network = problem.architecture
-    _check.kind("the problem's architecture", network, Autoencoder)
-    model = _check.filled("model", model, axes=1)
-    _check.finite("model", model)
+    checks.kind("the problem's architecture", network, Autoencoder)
+    model = checks.filled("model", model, axes=1)
+    checks.finite("model", model)
     parameters = problem.parameters(model)
 
-    def one(client: tuple[Array, Array]) -> Array:
+    def encode(client: tuple[Array, Array]) -> Array:
         features, weights = client
         total = jnp.sum(weights)
         codes = network.encode(parameters, features)  # pyright: ignore[reportAttributeAccessIssue]
         return jnp.sum(weights[:, None] * codes, axis=0) / jnp.where(total > 0, total, 1)
 
-    return jax.lax.map(one, (jnp.asarray(problem.features), jnp.asarray(problem.weights)))
+    return jax.lax.map(encode, (jnp.asarray(problem.features), jnp.asarray(problem.weights)))
 
 
 @checked
 def label_histograms(
-    problem: Problem, labels: Float[Array, " classes"] | Any
+    problem: Problem, labels: Float[Array, " classes"] | object
 ) -> Float[Array, "clients classes"]:
     r"""The relative frequency of each label at each client; all zero for a client without labels.
 
@@ -175,7 +164,7 @@ def label_histograms(
 
 @checked
 def label_overlap(
-    problem: Problem, labels: Float[Array, " classes"] | Any
+    problem: Problem, labels: Float[Array, " classes"] | object
 ) -> Float[Array, "clients clients"]:
     r"""The share of two clients' samples whose labels occur at both: a *similarity*, in [0, 1].
 
@@ -192,8 +181,8 @@ def label_overlap(
     has = (counts > 0).astype(counts.dtype)
     common = jnp.matmul(counts, has.T, precision=HIGHEST)
     total = jnp.sum(counts, axis=1)
-    both = total[:, None] + total[None, :]
-    return (common + common.T) / jnp.where(both > 0, both, 1)
+    joint_total = total[:, None] + total[None, :]
+    return (common + common.T) / jnp.where(joint_total > 0, joint_total, 1)
 
 
 @checked
@@ -229,8 +218,8 @@ def prediction_discrepancy(
       >>> fl.problems.prediction_discrepancy(said).tolist()
       [[0.0, 2.0], [2.0, 0.0]]
     """
-    _check.registered("loss", loss)
-    _check.finite("predictions", predictions)
+    checks.registered("loss", loss)
+    checks.finite("predictions", predictions)
     predictions = jnp.asarray(predictions)
     if predictions.ndim != 2 + (loss.outputs > 1):
         raise ValueError(
@@ -248,9 +237,9 @@ def prediction_discrepancy(
             f"labels must be [clients, points], shape {predictions.shape[:2]}, got shape "
             f"{np.shape(labels)}."
         )
-    _check.finite("labels", labels)
+    checks.finite("labels", labels)
     if type(loss).check_targets is not Loss.check_targets:
-        _check.known(lambda given: loss.check_targets(np.asarray(given)), labels)
+        checks.check_when_concrete(lambda given: loss.check_targets(np.asarray(given)), labels)
     labels = jnp.asarray(labels, predictions.dtype)
 
     def row(label: Array) -> Array:  # every other's prediction, judged by this one's labels
@@ -260,10 +249,10 @@ def prediction_discrepancy(
     return (one_way + one_way.T) / 2
 
 
-def _label_counts(problem: Problem, labels: Any) -> Float[Array, "clients classes"]:
-    labels = _check.filled("labels", labels, axes=1)
-    _check.finite("labels", labels)
-    if _check.is_concrete(labels) and len(np.unique(np.asarray(labels))) < len(labels):
+def _label_counts(problem: Problem, argument: object) -> Float[Array, "clients classes"]:
+    labels = checks.filled("labels", argument, axes=1)
+    checks.finite("labels", labels)
+    if checks.is_concrete(labels) and len(np.unique(np.asarray(labels))) < len(labels):
         raise ValueError("labels must be all different, got one twice.")
     real: Bool[Array, "clients samples"] = jnp.asarray(problem.weights) > 0
     targets = jnp.asarray(problem.targets)

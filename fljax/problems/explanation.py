@@ -1,4 +1,4 @@
-r"""Models that should predict what a user expects of them (Jung 2025, section 8.4).
+r"""Models whose predictions should agree with a user's expectations (Jung 2025, section 8.4).
 
 A user's signal :math:`u_k(x)` is the prediction that the user expects at some points, by knowledge
 or habit. A model is explainable to that user to the extent that it predicts the same, measured by
@@ -7,20 +7,17 @@ an average squared difference (177), which may also be part of the loss (178).
 Shapes: ``K`` clients, ``M`` points, ``P`` features, ``D`` parameters.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import replace
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import replace
+from fljax._core.numerics import HIGHEST
 from fljax.problems.problem import Problem
-from fljax.problems.validation import _check_squared
-
-__all__ = ["explained", "explanation_error", "signal_points"]
+from fljax.problems.validation import check_squared
 
 
 @checked
@@ -60,9 +57,10 @@ def explained(
     Reference:
       Jung 2025, (178).
     """
-    _check_squared(problem)
-    _check.nonnegative("strength", strength)
-    clients, dtype = problem.clients, problem.dtype
+    check_squared(problem)
+    checks.nonnegative("strength", strength)
+    clients = problem.clients
+    dtype = problem.dtype
     values, points = signal_points(signal, features, clients, problem.features.shape[2], dtype)
     strength = jnp.asarray(strength, dtype)
     weights = jnp.asarray(problem.weights)
@@ -104,7 +102,7 @@ def explanation_error(
     Reference:
       Jung 2025, (177).
     """
-    _check.finite("models", models)
+    checks.finite("models", models)
     models = jnp.asarray(models)
     if models.ndim != 2:
         raise ValueError(f"models must be [clients, parameters], got shape {models.shape}.")
@@ -115,23 +113,24 @@ def explanation_error(
 
 
 def signal_points(
-    signal: Any, features: Any, clients: int, width: int, dtype: Any
+    signal: ArrayLike, features: ArrayLike, clients: int, width: int, dtype: DTypeLike
 ) -> tuple[Array, Array]:
     """Each client's signal and its points, ``[K, M]`` and ``[K, M, P]``."""
-    shape, given = np.shape(features), np.shape(signal)
+    shape = np.shape(features)
+    size = np.shape(signal)
     if len(shape) not in (2, 3) or shape[-1] != width or shape[:-2] not in ((), (clients,)):
         raise ValueError(
             f"features must be [points, {width}], or of each client, [{clients}, points, {width}], "
             f"got shape {shape}."
         )
     count = shape[-2]
-    if not count or given not in ((count,), (clients, count)):
+    if not count or size not in ((count,), (clients, count)):
         raise ValueError(
             f"signal must be one number of each of the {count} points, at least one, or of each "
-            f"client's, {(clients, count)}, got shape {given}."
+            f"client's, {(clients, count)}, got shape {size}."
         )
     for name, value in (("signal", signal), ("features", features)):
-        _check.finite(name, value)
+        checks.finite(name, value)
     return (
         jnp.broadcast_to(jnp.asarray(signal, dtype), (clients, count)),
         jnp.broadcast_to(jnp.asarray(features, dtype), (clients, count, width)),

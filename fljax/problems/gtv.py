@@ -12,11 +12,11 @@ model, the minimizer of its clients' sum (section 3.3). With a norm for :math:`\
 There are three methods, chosen by smoothness. Least squares with a squared penalty is one linear
 system of ``K D`` unknowns, never formed: conjugate gradients, preconditioned by each node's own
 block (in the sample space when samples are fewer than parameters) and by the component of one model
-common to all nodes. Other smooth losses are minimized by Newton's steps, each solved likewise.
-Nonsmooth losses or penalties are handled by the primal-dual method of Chambolle and Pock, with the
-local proxes of :mod:`fljax.problems.solvers` and a dual variable per edge, the flow of (68)-(71).
-Edges are visited as slots of the neighbor table, each from both ends, so no scatter operation is
-needed and the graph may be traced.
+common to all nodes. Other smooth losses are minimized by Newton's steps, each solved in the same
+way. Nonsmooth losses or penalties are handled by the primal-dual method of Chambolle and Pock, with
+the local proxes of :mod:`fljax.problems.solvers` and a dual variable per edge, the flow of
+(68)-(71). Edges are visited as slots of the neighbor table, each from both ends, so no scatter
+operation is needed and the graph may be traced.
 
 Shapes: ``K`` clients, ``N`` samples, ``P`` features, ``D`` parameters, ``E`` edges, ``S`` slots.
 """
@@ -28,15 +28,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._linalg import norm, spd_inverse
-from fljax._memory import on_cpu
-from fljax._module import module, replace
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.devices import on_cpu
+from fljax._core.linalg import norm, spd_inverse
+from fljax._core.module import module, replace
+from fljax._core.numerics import HIGHEST
 from fljax.graphs import Graph
-from fljax.graphs.tables import Part, add_rows, pair_codes
+from fljax.graphs.neighbor_tables import TablePart, add_rows, pair_codes
 from fljax.problems.objectives import LeastSquares
 from fljax.problems.problem import Problem
 from fljax.problems.solvers import (
@@ -50,22 +50,27 @@ from fljax.problems.solvers import (
 )
 from fljax.problems.variation import Penalty, SquaredNorm
 
-__all__ = ["Certificate", "GTVMin", "Solution"]
-
 #: The closed form is a dense system: of at most this many unknowns.
 CLOSED_FORM_LIMIT = 4000
 #: Up to this many features, a model common to all nodes is part of the preconditioner.
 SHARED_LIMIT = 512
 #: Default tolerances in units of rounding: the first for a residual, the second for a gap or
 #: movement.
-ROUNDINGS, GAP_ROUNDINGS = 128, 4096
-#: Maximum number of restarts of conjugate gradients from the true residual.
-CYCLES = 3
-#: Of fewer unknowns, an iteration costs hardly less than one of several problems side by side.
-SMALL = 256
-NEWTON_STEPS, HALVINGS = 100, 30
-#: Primal-dual iterations from one look at the gap to the next, and how far each is overdone.
-BETWEEN_LOOKS, RELAXATION = 50, 1.7
+RESIDUAL_ROUNDINGS = 128
+GAP_ROUNDINGS = 4096
+#: Maximum number of restarts of conjugate gradients from the true residual, which the recursive
+#: one leaves behind by rounding errors.
+MAX_RESTARTS = 3
+#: With fewer unknowns, an iteration of one problem costs about as much as one of a whole batch, so
+#: mapped problems are solved as a batch.
+SEQUENTIAL_FROM = 256
+#: Largest number of Newton steps, and of halvings of one step.
+NEWTON_STEPS = 100
+HALVINGS = 30
+#: Primal-dual iterations between two evaluations of the gap, which cost as much as several; and
+#: the overrelaxation of each iteration, below 2.
+CHECK_INTERVAL = 50
+RELAXATION = 1.7
 
 
 class Solution(NamedTuple):
@@ -131,13 +136,13 @@ class GTVMin:
     penalty: Penalty = SquaredNorm()
 
     def validate(self) -> None:
-        _check.registered("penalty", self.penalty)
+        checks.registered("penalty", self.penalty)
         if self.network.nodes != self.problem.clients:
             raise ValueError(
                 f"the network must have a node for each of the {self.problem.clients} clients, got "
                 f"{self.network.nodes}."
             )
-        _check.nonnegative("coupling", self.coupling)
+        checks.nonnegative("coupling", self.coupling)
         dim = self.problem.dim
         self.penalty.check(dim)
         if np.ndim(self.coupling):
@@ -168,12 +173,14 @@ class GTVMin:
         Args:
           models: ``[K, D]``.
         """
-        models, coupling = self._checked(models), jnp.asarray(self.coupling)
+        models = self._checked(models)
+        coupling = jnp.asarray(self.coupling)
         if coupling.ndim:
-            square = self._square()
+            square = self._squared_coupling()
             assert square is not None
             coupled = self._edge_sum(
-                models, lambda weight, away: weight * jnp.sum(_row(square, away) * away**2, -1)
+                models,
+                lambda weight, away: weight * jnp.sum(_broadcast_row(square, away) * away**2, -1),
             )
         else:
             coupled = coupling * self.variation(models)
@@ -185,13 +192,16 @@ class GTVMin:
         Args:
           models: ``[K, D]``.
         """
-        models, square = self._checked(models), self._square()
+        models = self._checked(models)
+        square = self._squared_coupling()
         if square is not None:
-            coupled = 2 * square[None] * self._pull(models)
+            coupled = 2 * square[None] * self._laplacian_product(models)
         else:
             parts = self.network.entries.parts
             slopes = [
-                jnp.sum(part.weights[..., None] * self.penalty.gradient(_away(models, part)), 1)
+                jnp.sum(
+                    part.weights[..., None] * self.penalty.gradient(_differences(models, part)), 1
+                )
                 for part in parts
             ]
             coupled = jnp.asarray(self.coupling) * add_rows(parts, slopes)
@@ -216,7 +226,7 @@ class GTVMin:
         """
         solution = self.solution(tolerance, iterations)
         aim = self._tolerance(tolerance)
-        if _check.is_concrete(solution.residual) and not float(solution.residual) <= aim:
+        if checks.is_concrete(solution.residual) and not float(solution.residual) <= aim:
             raise RuntimeError(
                 f"GTVMin stopped after {int(solution.iterations)} iterations at a relative "
                 f"residual of {float(solution.residual):.2g}, above the tolerance {aim:.2g}; allow "
@@ -241,11 +251,11 @@ class GTVMin:
           ValueError: as :meth:`solve`.
         """
         if tolerance is not None:
-            _check.positive("tolerance", tolerance)
+            checks.positive("tolerance", tolerance)
         if iterations is not None:
-            _check.count("iterations", iterations)
+            checks.count("iterations", iterations)
         refuse_clipping(self.problem)
-        square = self._square()
+        square = self._squared_coupling()
         problem = replace(self.problem, tasks=None, test=None, initial=None, statistics=None)
         smooth = problem.loss.curvature is not None and problem.regularizer.quadratic() is not None
         aim = jnp.asarray(self._tolerance(tolerance), problem.dtype)
@@ -256,13 +266,15 @@ class GTVMin:
         if is_quadratic(problem):
             self._require_unique(square)
         most = 20_000 if iterations is None else iterations
-        return _smooth(replace(self, problem=problem), aim, most)
+        return _solve_smooth(replace(self, problem=problem), aim, most)
 
     def _tolerance(self, tolerance: float | None) -> float:
         if tolerance is not None:
             return float(tolerance)
-        direct = self._square() is not None and is_quadratic(self.problem)
-        return (ROUNDINGS if direct else GAP_ROUNDINGS) * float(jnp.finfo(self.problem.dtype).eps)
+        direct = self._squared_coupling() is not None and is_quadratic(self.problem)
+        return (RESIDUAL_ROUNDINGS if direct else GAP_ROUNDINGS) * float(
+            jnp.finfo(self.problem.dtype).eps
+        )
 
     def closed_form(self) -> Float[Array, "clients dim"]:
         r""":math:`\hat w=-\tfrac12Q^{-1}q` with the dense ``[K D, K D]`` matrix (55)-(58).
@@ -274,7 +286,7 @@ class GTVMin:
             no unique solution.
           TypeError: traced values.
         """
-        square = self._square()
+        square = self._squared_coupling()
         problem = self.problem
         if square is None or not is_quadratic(problem):
             raise ValueError(
@@ -288,7 +300,7 @@ class GTVMin:
                 f"the closed form is a dense system of {unknowns} unknowns, at most "
                 f"{CLOSED_FORM_LIMIT} are taken; solve() never forms it."
             )
-        if not all(map(_check.is_concrete, jax.tree.leaves(self))):
+        if not all(map(checks.is_concrete, jax.tree.leaves(self))):
             raise TypeError("the closed form cannot be traced; solve() can.")
         self._require_unique(square)
         problem = problem.mapped()
@@ -298,8 +310,8 @@ class GTVMin:
         )
         laplacian = np.asarray(self.network.laplacian_matrix(), np.float64)
         system = np.zeros((problem.clients, problem.dim) * 2)
-        each = np.arange(problem.clients)
-        system[each, :, each, :] = blocks
+        clients = np.arange(problem.clients)
+        system[clients, :, clients, :] = blocks
         system += 2 * np.einsum("kl,pq->kplq", laplacian, np.diag(np.asarray(square, np.float64)))
         moment = 2 * np.asarray(problem.correlation(problem.targets), np.float64)
         models = np.linalg.solve(system.reshape(unknowns, unknowns), moment.reshape(unknowns))
@@ -318,14 +330,15 @@ class GTVMin:
         Raises:
           ValueError: a loss other than least squares, whose conjugate has no closed form.
         """
-        models, problem = self._checked(models), self.problem
+        models = self._checked(models)
+        problem = self.problem
         if not is_quadratic(problem):
             raise ValueError(
                 "a certificate needs least squares, with no or a squared regularizer, got "
                 f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__}."
             )
         parts = self.network.entries.parts
-        square = self._square()
+        square = self._squared_coupling()
         if square is None:
             aim = jnp.asarray(self._tolerance(None), problem.dtype)
             flows = _primal_dual(self, aim, 200_000, models).flows
@@ -333,8 +346,8 @@ class GTVMin:
             flows = [
                 2
                 * part.weights[..., None]
-                * _row(square, _away(models, part))
-                * _away(models, part)
+                * _broadcast_row(square, _differences(models, part))
+                * _differences(models, part)
                 for part in parts
             ]
         plain = replace(self, problem=replace(problem.mapped(), feature_bound=None))
@@ -342,8 +355,8 @@ class GTVMin:
         primal = self.objective(models)
         return Certificate(primal, dual, primal - dual, beyond, self._flow(flows))
 
-    def _checked(self, models: Any) -> Array:
-        models = _check.array("models", models, 2)
+    def _checked(self, argument: object) -> Array:
+        models = checks.array("models", argument, 2)
         if np.shape(models) != (self.problem.clients, self.problem.dim):
             raise ValueError(
                 f"models must be one for each of the {self.problem.clients} clients, of "
@@ -351,8 +364,10 @@ class GTVMin:
             )
         return jnp.asarray(models, self.problem.dtype)
 
-    def _square(self) -> Array | None:
-        """``[D]``, the coupling of each parameter's squared difference, if the penalty is that."""
+    def _squared_coupling(self) -> Array | None:
+        """``[D]``, the coupling of each parameter's squared difference; ``None`` for penalties that
+        are not squared.
+        """
         factor = self.penalty.quadratic(self.problem.dim)
         if factor is None:
             return None
@@ -360,14 +375,16 @@ class GTVMin:
         return jnp.asarray(self.coupling).astype(dtype) * factor.astype(dtype)
 
     def _edge_sum(self, models: Array, term: Callable[[Array, Array], Array]) -> Array:
-        """Sum over the undirected edges, each of which is stored from both ends."""
+        """Sum over the undirected edges; the table stores each from both ends."""
         total = jnp.zeros((), models.dtype)
         for part in self.network.entries.parts:
             weight = part.weights.astype(models.dtype)
-            total = total + jnp.sum(jnp.where(weight > 0, term(weight, _away(models, part)), 0))
+            total = total + jnp.sum(
+                jnp.where(weight > 0, term(weight, _differences(models, part)), 0)
+            )
         return total / 2
 
-    def _pull(self, models: Array) -> Array:
+    def _laplacian_product(self, models: Array) -> Array:
         """The Laplacian's product, computed from differences to one node of each component.
 
         They are small where models are nearly equal, so a large coupling costs no digits.
@@ -375,13 +392,14 @@ class GTVMin:
         return self.network.laplacian(models - models[self.network.components()])
 
     def _flow(self, flows: list[Array]) -> Array | None:
-        """``[E, D]`` of the slots; the end of the larger number says it."""
-        if not _check.is_concrete(self.network.degree):
+        """``[E, D]`` from the slots of the table: of the two copies, that of the larger node."""
+        if not checks.is_concrete(self.network.degree):
             return None
-        pieces, codes = [], []
+        pieces = []
+        codes = []
         with jax.ensure_compile_time_eval():
-            known = [jax.tree.map(np.asarray, part) for part in self.network.entries.parts]
-        for (near, far, weights), flow in zip(known, flows, strict=True):
+            parts = [jax.tree.map(np.asarray, part) for part in self.network.entries.parts]
+        for (near, far, weights), flow in zip(parts, flows, strict=True):
             far = np.arange(self.network.nodes)[None] if far is None else far
             far = np.broadcast_to(far, weights.shape)
             rows, slots = np.nonzero((weights > 0) & (near[:, None] > far))
@@ -392,20 +410,21 @@ class GTVMin:
         return jnp.concatenate(pieces)[np.argsort(np.concatenate(codes))]
 
     def _require_unique(self, square: Array) -> None:
-        """Raise ``ValueError`` if known data leave a direction open; traced data pass unseen."""
+        """Raise ``ValueError`` if data do not determine the models; traced data are not checked."""
         data = (self.problem.features, self.problem.weights, self.problem.strength, square)
-        if not all(map(_check.is_concrete, (*data, self.network.degree))):
+        if not all(map(checks.is_concrete, (*data, self.network.degree))):
             return
         with jax.ensure_compile_time_eval():
-            _check_unique(self, np.asarray(square))
+            _require_determined(self, np.asarray(square))
 
 
-def _check_unique(coupled: GTVMin, square: np.ndarray) -> None:
-    r"""Raise unless, of each component, the sum of Hessians is non-singular.
+def _require_determined(coupled: GTVMin, square: np.ndarray) -> None:
+    r"""Raise unless the sum of Hessians of each component is non-singular.
 
-    A direction is open if every client of the component is indifferent to it and it is equal at all
-    of them in the coupled parameters. Those that are private each client must determine on its own;
-    what it then says of the others are its samples less their projection on the private features.
+    A direction is undetermined if it changes no client's objective and the coupled parameters
+    change equally at all clients of the component. Private parameters must be determined by each
+    client alone; its samples then determine the coupled ones by their features minus the projection
+    on the private features.
     """
     problem = coupled.problem
     convexity = np.asarray(strong_convexity(problem), np.float64)
@@ -415,59 +434,60 @@ def _check_unique(coupled: GTVMin, square: np.ndarray) -> None:
     scale = np.sqrt(np.asarray(problem.weights, np.float64))
     rows = scale[..., None] * np.asarray(problem.mapped().features, np.float64)
     if np.any(convexity > 0):
-        own = np.sqrt(convexity)[:, None, None] * np.eye(problem.dim)
-        rows = np.concatenate([rows, own], axis=1)
+        convex_rows = np.sqrt(convexity)[:, None, None] * np.eye(problem.dim)
+        rows = np.concatenate([rows, convex_rows], axis=1)
     shared = square > 0
     component = np.asarray(coupled.network.components())
     if not np.all(shared):
         private = rows[..., ~shared]
-        singular = ~_positive(np.einsum("knp,knq->kpq", private, private))
+        singular = ~_is_nonsingular(np.einsum("knp,knq->kpq", private, private))
         if np.any(singular):
-            _refuse(coupled, np.flatnonzero(singular)[:1], private=bool(np.any(shared)))
+            _raise_not_unique(coupled, np.flatnonzero(singular)[:1], private=bool(np.any(shared)))
         rows = rows[..., shared] - private @ (np.linalg.pinv(private) @ rows[..., shared])
     if not np.any(shared):
         return
     order = np.argsort(component, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
         of_all = rows[members].reshape(-1, rows.shape[-1])
-        if not _positive((of_all.T @ of_all)[None])[0]:
-            _refuse(coupled, members, private=False)
+        if not _is_nonsingular((of_all.T @ of_all)[None])[0]:
+            _raise_not_unique(coupled, members, private=False)
 
 
-def _positive(grams: np.ndarray) -> np.ndarray:
-    """Which are non-singular, up to rounding."""
-    scale = np.sqrt(np.einsum("kpp->kp", grams))  # whatever the units of the features
+def _is_nonsingular(grams: np.ndarray) -> np.ndarray:
+    """Whether Gram matrices are non-singular, up to rounding and in any units of the features."""
+    scale = np.sqrt(np.einsum("kpp->kp", grams))
     grams = grams / np.maximum(scale[:, :, None] * scale[:, None, :], np.finfo(float).tiny)
     values = np.linalg.eigvalsh(grams)
     least = 8 * grams.shape[-1] * np.finfo(float).eps
     return np.all(scale > 0, axis=1) & (values[:, 0] > least * np.maximum(values[:, -1], 0))
 
 
-def _refuse(coupled: GTVMin, members: np.ndarray, private: bool) -> None:
-    shown = ", ".join(map(str, members[:8])) + (", ..." if len(members) > 8 else "")
+def _raise_not_unique(coupled: GTVMin, members: np.ndarray, private: bool) -> None:
+    """Raise the ``ValueError`` that names the clients whose models are not determined."""
+    numbers = ", ".join(map(str, members[:8])) + (", ..." if len(members) > 8 else "")
     if private:
         raise ValueError(
-            f"GTVMin has no unique solution: the data of client {shown} do not determine its "
+            f"GTVMin has no unique solution: the data of client {numbers} do not determine its "
             "private parameters. Couple them, give it more samples, or a SquaredL2 regularizer."
         )
-    who = f"the component of clients {shown}"
+    subject = f"the component of clients {numbers}"
     if len(members) == 1:
-        who = f"client {shown}, which nothing couples to others,"
+        subject = f"client {numbers}, which nothing couples to others,"
     raise ValueError(
-        f"GTVMin has no unique solution: the data of {who} do not determine a model. Add edges to "
-        "clients with other data, more samples, or a SquaredL2 regularizer."
+        f"GTVMin has no unique solution: the data of {subject} do not determine a model. Add edges "
+        "to clients with other data, more samples, or a SquaredL2 regularizer."
     )
 
 
 # Edges by slots ------------------------------------------------------------------------------
 
 
-def _row(values: Array, like: Array) -> Array:
-    """``[D]`` beside ``[..., D]``."""
-    return values.reshape((1,) * (like.ndim - 1) + (-1,))
+def _broadcast_row(values: Array, rows: Array) -> Array:
+    """``[D]`` with as many axes as rows ``[..., D]``."""
+    return values.reshape((1,) * (rows.ndim - 1) + (-1,))
 
 
-def _away(models: Array, part: Part) -> Array:
+def _differences(models: Array, part: TablePart) -> Array:
     """``w_k - w_l`` of each stored pair, ``[R, S, D]``."""
     far = models[None] if part.neighbors is None else models[part.neighbors]
     return models.at[part.nodes].get(mode="clip")[:, None] - far
@@ -476,28 +496,29 @@ def _away(models: Array, part: Part) -> Array:
 # Many solutions -------------------------------------------------------------------------------
 
 
-def _in_turn(solver: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled solver that, mapped over couplings or seeds on a CPU, takes one after the other.
+def _one_at_a_time(solver: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a solver so that, under ``vmap`` on a CPU, it solves one problem after the other.
 
-    Side by side all iterate until the last is done, and what is done is kept by copying it: eight
-    couplings of a network lasso took two to five times as long.
+    In a batched ``while_loop`` all problems iterate until the last one has converged, and finished
+    ones are copied in every iteration: eight couplings of a network lasso took two to five times as
+    long.
     """
 
     @functools.partial(jax.jit, static_argnums=(2, 3))
     def compiled(
         coupled: GTVMin, tolerance: Array, iterations: int, in_turn: bool, *start: Array
     ) -> Any:
-        def one(coupled: GTVMin, tolerance: Array, *start: Array) -> Any:
+        def solve_one(coupled: GTVMin, tolerance: Array, *start: Array) -> Any:
             return solver(coupled, tolerance, iterations, *start)
 
         if in_turn:
-            one = jax.custom_batching.sequential_vmap(one)
-        return one(coupled, tolerance, *start)
+            solve_one = jax.custom_batching.sequential_vmap(solve_one)
+        return solve_one(coupled, tolerance, *start)
 
     @functools.wraps(solver)
     def solve(coupled: GTVMin, tolerance: Array, iterations: int, *start: Array) -> Any:
-        # Asked here, since what is compiled once may be traced for another device, too.
-        large = coupled.problem.clients * coupled.problem.dim >= SMALL
+        # The device is looked up here, outside of the compiled function, whose trace is cached.
+        large = coupled.problem.clients * coupled.problem.dim >= SEQUENTIAL_FROM
         return compiled(coupled, tolerance, iterations, on_cpu() and large, *start)
 
     return solve
@@ -506,105 +527,107 @@ def _in_turn(solver: Callable[..., Any]) -> Callable[..., Any]:
 # A squared penalty and a smooth loss ----------------------------------------------------------
 
 
-def _size(rows: Array) -> Array:
+def _norm(rows: Array) -> Array:
     return jnp.sqrt(jnp.sum(rows**2))
 
 
-@_in_turn
-def _smooth(coupled: GTVMin, tolerance: Array, iterations: int) -> Solution:
+@_one_at_a_time
+def _solve_smooth(coupled: GTVMin, tolerance: Array, iterations: int) -> Solution:
+    """Solve a problem with a squared penalty and a smooth loss by conjugate gradients."""
     problem = jax.tree.map(jnp.asarray, coupled.problem.mapped())
     problem = replace(problem, feature_bound=None)
     ready = replace(problem, statistics=problem._statistics())
     coupled = replace(coupled, problem=ready)
-    square = coupled._square()
+    square = coupled._squared_coupling()
     assert square is not None
     convexity = strong_convexity(ready)
-    pull = (
+    weights = (
         convexity[:, None] + 2 * square[None] * coupled.network.degree.astype(square.dtype)[:, None]
     )
-    precondition = _preconditioner(problem, pull)
+    precondition = _preconditioner(problem, weights)
     start = jnp.zeros((problem.clients, problem.dim), problem.dtype)
-    still = _size(ready.loss_gradient(start))
+    still = _norm(ready.loss_gradient(start))
 
-    def residual(w, slope):
-        terms = still + _size(ready.loss_gradient(w)) + _size(pull * w)
-        return _size(slope) / jnp.where(terms > 0, terms, 1)
+    def residual(w, gradient):
+        terms = still + _norm(ready.loss_gradient(w)) + _norm(weights * w)
+        return _norm(gradient) / jnp.where(terms > 0, terms, 1)
 
     def product(w):
-        def of(direction):
+        def hessian_product(direction):
             curved = jax.jvp(ready.loss_gradient, (w,), (direction,))[1]
-            around = coupled.network.laplacian(direction)
-            return curved + convexity[:, None] * direction + 2 * square[None] * around
+            coupled_direction = coupled.network.laplacian(direction)
+            return curved + convexity[:, None] * direction + 2 * square[None] * coupled_direction
 
-        return of
+        return hessian_product
 
     method = _refined if isinstance(ready.loss, LeastSquares) else _newton
     return method(coupled, product, precondition, start, residual, tolerance, iterations)
 
 
 def _refined(coupled, product, precondition, start, residual, tolerance, iterations) -> Solution:
-    """Conjugate gradients, and again from the true residual while that is the larger one."""
-    slope = coupled.gradient(start)
-    floor = tolerance * _size(slope)
+    """Conjugate gradients, restarted from the true residual while that exceeds the tolerance."""
+    gradient = coupled.gradient(start)
+    floor = tolerance * _norm(gradient)
 
-    def going(carry):
-        cycle, _, slope, used = carry
-        return (cycle < CYCLES) & (_size(slope) > floor) & (used < iterations)
+    def unfinished(carry):
+        cycle, _, gradient, used = carry
+        return (cycle < MAX_RESTARTS) & (_norm(gradient) > floor) & (used < iterations)
 
-    def again(carry):
-        cycle, w, slope, used = carry
+    def cycle_once(carry):
+        cycle, w, gradient, used = carry
         step, more = _conjugate_gradients(
-            product(w), precondition, -slope, floor, iterations - used
+            product(w), precondition, -gradient, floor, iterations - used
         )
         w = w + step
         return cycle + 1, w, coupled.gradient(w), used + more
 
     zero = jnp.zeros((), jnp.int32)
-    _, w, slope, used = jax.lax.while_loop(going, again, (zero, start, slope, zero))
-    return Solution(w, residual(w, slope), used)
+    _, w, gradient, used = jax.lax.while_loop(unfinished, cycle_once, (zero, start, gradient, zero))
+    return Solution(w, residual(w, gradient), used)
 
 
 def _newton(coupled, product, precondition, start, residual, tolerance, iterations) -> Solution:
-    """Newton's steps by conjugate gradients, halved until the objective falls enough.
+    """Newton's steps by conjugate gradients, halved until the objective decreases enough.
 
-    A loss that is flat in places, such as Huber's, leaves the Hessian singular; a share of the
-    largest that the loss can have is added, which vanishes with the slope.
+    A loss with flat parts, such as Huber's, makes the Hessian singular: a share of its upper bound
+    is added as damping, proportional to the norm of the gradient, so that convergence stays fast.
     """
-    problem, eps = coupled.problem, jnp.finfo(start.dtype).eps
+    problem = coupled.problem
+    eps = jnp.finfo(start.dtype).eps
 
     def largest(direction):
         blocks = direction.reshape(problem.clients, problem.loss.outputs, -1)
-        seen = jnp.einsum("knp,kop->kno", problem.design, blocks, precision=HIGHEST)
-        seen = problem.loss.curvature * problem.weights[..., None] * seen
-        back = jnp.einsum("kno,knp->kop", seen, problem.design, precision=HIGHEST)
+        predictions = jnp.einsum("knp,kop->kno", problem.design, blocks, precision=HIGHEST)
+        predictions = problem.loss.curvature * problem.weights[..., None] * predictions
+        back = jnp.einsum("kno,knp->kop", predictions, problem.design, precision=HIGHEST)
         return back.reshape(direction.shape)
 
-    first = _size(coupled.gradient(start))
+    first = _norm(coupled.gradient(start))
 
-    def going(carry):
-        count, w, slope, _, used, stuck = carry
+    def unfinished(carry):
+        count, w, gradient, _, used, stuck = carry
         left = (count < NEWTON_STEPS) & (used < iterations) & ~stuck
-        return left & (residual(w, slope) > tolerance)
+        return left & (residual(w, gradient) > tolerance)
 
-    def again(carry):
-        count, w, slope, value, used, _ = carry
-        size = _size(slope)
+    def newton_step(carry):
+        count, w, gradient, value, used, _ = carry
+        size = _norm(gradient)
         relative = size / jnp.where(first > 0, first, 1)
         damping = jnp.minimum(0.1, relative)
-        floor = jnp.minimum(0.1, jnp.sqrt(relative)) * size  # superlinear, no more than needed
+        floor = jnp.minimum(0.1, jnp.sqrt(relative)) * size  # superlinear convergence
         hessian = product(w)
         step, more = _conjugate_gradients(
             lambda direction: hessian(direction) + damping * largest(direction),
             precondition,
-            -slope,
+            -gradient,
             floor,
             iterations - used,
         )
-        along = jnp.sum(step * slope)
+        decrease = jnp.sum(step * gradient)
 
         def high(state):
             halvings, length, new = state
-            enough = value + 1e-4 * length * along + 8 * eps * jnp.abs(value)
+            enough = value + 1e-4 * length * decrease + 8 * eps * jnp.abs(value)
             return (halvings < HALVINGS) & ~(new <= enough)
 
         def halve(state):
@@ -618,20 +641,23 @@ def _newton(coupled, product, precondition, start, residual, tolerance, iteratio
         moved = halvings < HALVINGS
         w = jnp.where(moved, w + length * step, w)
         new_slope = coupled.gradient(w)
-        # At the level of rounding the slope stops falling; a halved step may let it rise before.
-        stuck = ~moved | ((size <= jnp.sqrt(eps) * first) & (_size(new_slope) > size / 2))
+        # At the level of rounding errors the gradient stops decreasing. Only steps whose gradient
+        # is small count, as it may increase after a halved step before.
+        stuck = ~moved | ((size <= jnp.sqrt(eps) * first) & (_norm(new_slope) > size / 2))
         return count + 1, w, new_slope, jnp.where(moved, new, value), used + more, stuck
 
     zero = jnp.zeros((), jnp.int32)
     state = (zero, start, coupled.gradient(start), coupled.objective(start), zero, False)
     state = jax.tree.map(jnp.asarray, state)
-    _, w, slope, _, used, _ = jax.lax.while_loop(going, again, state)
-    return Solution(w, jnp.where(_falls_for_ever(coupled, w), jnp.inf, residual(w, slope)), used)
+    _, w, gradient, _, used, _ = jax.lax.while_loop(unfinished, newton_step, state)
+    return Solution(
+        w, jnp.where(_decreases_forever(coupled, w), jnp.inf, residual(w, gradient)), used
+    )
 
 
-def _falls_for_ever(coupled: GTVMin, w: Array) -> Array:
-    """Whether the objective falls along the ray from zero through ``w``, however far: it then has
-    no minimum, though its slope vanishes.
+def _decreases_forever(coupled: GTVMin, w: Array) -> Array:
+    """Whether the objective decreases along the whole ray from zero through ``w``: it then has no
+    minimum, although its gradient vanishes (separable data without a regularizer).
     """
     eps = jnp.finfo(w.dtype).eps
     far = jnp.sum(coupled.gradient(w / jnp.sqrt(eps)) * w)
@@ -639,47 +665,50 @@ def _falls_for_ever(coupled: GTVMin, w: Array) -> Array:
     return (jnp.sum(coupled.gradient(w) * w) < 0) & (far <= 64 * eps * scale)
 
 
-def _preconditioner(problem: Problem, pull: Array) -> Callable[[Array], Array]:
-    r"""Each node's own block :math:`(H_k+\mathrm{diag}(s_k))^{-1}`, and the model that all share.
+def _preconditioner(problem: Problem, coupling: Array) -> Callable[[Array], Array]:
+    r"""The sum of two inverses: each node's block :math:`(H_k+\mathrm{diag}(s_k))^{-1}`, and that
+    of a model common to all nodes.
 
-    ``H_k`` is the Hessian with the loss's curvature at its bound, the exact one of least squares.
-    The second part takes over where a large coupling leaves the blocks blind: in moving all nodes.
+    ``H_k`` is the Hessian with the loss's curvature at its upper bound, exact for least squares.
+    With a large coupling the blocks have almost no weight on steps that are equal at all nodes;
+    the second part covers these.
     """
-    width, outputs = problem.dim // problem.loss.outputs, problem.loss.outputs
+    width = problem.dim // problem.loss.outputs
+    outputs = problem.loss.outputs
     curvature = problem.loss.curvature
     assert curvature is not None
     by_samples = problem.samples < width
-    shift = jnp.mean(pull.reshape(-1, outputs, width), axis=1)
+    shift = jnp.mean(coupling.reshape(-1, outputs, width), axis=1)
     rows = jnp.sqrt(curvature * problem.weights)[..., None] * problem.design
     lift = jnp.sum(rows**2, axis=(1, 2)) / width + jnp.mean(shift, axis=1)
-    lift = jnp.where(lift > 0, jnp.sqrt(jnp.finfo(pull.dtype).eps) * lift, 1)
+    lift = jnp.where(lift > 0, jnp.sqrt(jnp.finfo(coupling.dtype).eps) * lift, 1)
     shift = shift + lift[:, None]
     if by_samples:
         inner = jnp.einsum("knp,kp,kmp->knm", rows, 1 / shift, rows, precision=HIGHEST)
-        inner = spd_inverse(inner + jnp.eye(problem.samples, dtype=pull.dtype)[None])
+        inner = spd_inverse(inner + jnp.eye(problem.samples, dtype=coupling.dtype)[None])
     else:
         gram = jnp.einsum("knp,knq->kpq", rows, rows, precision=HIGHEST)
-        inner = spd_inverse(gram + shift[..., None] * jnp.eye(width, dtype=pull.dtype)[None])
+        inner = spd_inverse(gram + shift[..., None] * jnp.eye(width, dtype=coupling.dtype)[None])
 
-    def of_own(right):  # [K, O, P]
+    def solve_blocks(right):  # [K, O, P]
         if not by_samples:
             return jnp.einsum("kpq,koq->kop", inner, right, precision=HIGHEST)
-        # Woodbury: never a P x P matrix when samples are few.
+        # Woodbury's identity: no P x P matrix where samples are fewer than parameters.
         scaled = right / shift[:, None]
-        seen = jnp.einsum("knp,kop->kon", rows, scaled, precision=HIGHEST)
-        seen = jnp.einsum("knm,kom->kon", inner, seen, precision=HIGHEST)
-        back = jnp.einsum("knp,kon->kop", rows, seen, precision=HIGHEST)
+        coefficients = jnp.einsum("knp,kop->kon", rows, scaled, precision=HIGHEST)
+        coefficients = jnp.einsum("knm,kom->kon", inner, coefficients, precision=HIGHEST)
+        back = jnp.einsum("knp,kon->kop", rows, coefficients, precision=HIGHEST)
         return scaled - back / shift[:, None]
 
     common = None
     if width <= SHARED_LIMIT:
         total = jnp.einsum("knp,knq->pq", rows, rows, precision=HIGHEST)
         least = jnp.sum(strong_convexity(problem) + lift)
-        common = spd_inverse((total + least * jnp.eye(width, dtype=pull.dtype))[None])[0]
+        common = spd_inverse((total + least * jnp.eye(width, dtype=coupling.dtype))[None])[0]
 
     def precondition(right):
         blocks = right.reshape(-1, outputs, width)
-        inverse = of_own(blocks)
+        inverse = solve_blocks(blocks)
         if common is not None:
             all_ = jnp.matmul(jnp.sum(blocks, axis=0), common, precision=HIGHEST)
             inverse = inverse + all_[None]
@@ -689,35 +718,36 @@ def _preconditioner(problem: Problem, pull: Array) -> Callable[[Array], Array]:
 
 
 def _conjugate_gradients(product, precondition, right, floor, iterations) -> tuple[Array, Array]:
-    """The solution from zero, to a residual of norm ``floor``, and the iterations it took."""
+    """The solution from zero, to a residual of norm ``floor``; and the number of iterations."""
 
-    def going(carry):
+    def unfinished(carry):
         count, _, rest, _, _, flat = carry
-        return (count < iterations) & (_size(rest) > floor) & ~flat
+        return (count < iterations) & (_norm(rest) > floor) & ~flat
 
-    def again(carry):
-        count, x, rest, direction, along, _ = carry
+    def iterate(carry):
+        count, x, rest, direction, old, _ = carry
         image = product(direction)
         curve = jnp.sum(direction * image)
-        flat = ~(curve > 0)  # nothing is left but what no node has a say in
-        length = jnp.where(flat, 0, along / jnp.where(flat, 1, curve))
-        x, rest = x + length * direction, rest - length * image
+        flat = ~(curve > 0)  # the rest lies in the null space
+        length = jnp.where(flat, 0, old / jnp.where(flat, 1, curve))
+        x = x + length * direction
+        rest = rest - length * image
         ready = precondition(rest)
         new = jnp.sum(rest * ready)
-        return count + 1, x, rest, ready + new / along * direction, new, flat
+        return count + 1, x, rest, ready + new / old * direction, new, flat
 
     ready = precondition(right)
     state = (0, jnp.zeros_like(right), right, ready, jnp.sum(right * ready), False)
     state = jax.tree.map(jnp.asarray, state)
     state = (state[0].astype(jnp.int32), *state[1:])
-    final = jax.lax.while_loop(going, again, state)
+    final = jax.lax.while_loop(unfinished, iterate, state)
     return final[1], final[0]
 
 
 # Everything else ------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
+class _Result(NamedTuple):
     models: Array
     residual: Array
     iterations: Array
@@ -726,173 +756,270 @@ class _Found(NamedTuple):
 
 def _dual(coupled: GTVMin, spectrum: Spectrum, flows: list[Array]) -> tuple[Array, Array]:
     """The dual objective (68) of a flow, and its infeasibility."""
-    problem, parts = coupled.problem, coupled.network.entries.parts
-    square = coupled._square()
+    problem = coupled.problem
+    parts = coupled.network.entries.parts
+    square = coupled._squared_coupling()
     total = jnp.zeros((), problem.dtype)
     for part, flow in zip(parts, flows, strict=True):
         weight = part.weights.astype(flow.dtype)
         if square is not None:
-            scale = weight[..., None] * _row(square, flow)
+            scale = weight[..., None] * _broadcast_row(square, flow)
             terms = jnp.where(scale > 0, flow**2 / jnp.where(scale > 0, 4 * scale, 1), 0)
             total = total + jnp.sum(terms)
             continue
         scale = weight * jnp.asarray(coupled.coupling).astype(flow.dtype)
-        some = scale > 0
-        terms = coupled.penalty.conjugate(flow / jnp.where(some, scale, 1)[..., None])
-        total = total + jnp.sum(jnp.where(some, scale * terms, 0))
+        active = scale > 0
+        terms = coupled.penalty.conjugate(flow / jnp.where(active, scale, 1)[..., None])
+        total = total + jnp.sum(jnp.where(active, scale * terms, 0))
     taken = -add_rows(parts, [jnp.sum(flow, axis=1) for flow in flows])
     local, beyond = _local_conjugate(problem, spectrum, taken)
-    return -jnp.sum(local) - total / 2, _size(beyond)
+    return -jnp.sum(local) - total / 2, _norm(beyond)
 
 
 def _local_conjugate(
-    problem: Problem, spectrum: Spectrum, slope: Float[Array, "clients dim"]
+    problem: Problem, spectrum: Spectrum, point: Float[Array, "clients dim"]
 ) -> tuple[Float[Array, " clients"], Float[Array, " clients"]]:
-    r""":math:`f_k^*(v)=\tfrac12(v+m)^\top H_k^+(v+m)-c`; how far ``v + m`` is from the range."""
+    r""":math:`f_k^*(v)=\tfrac12(v+m)^\top H_k^+(v+m)-c` and the distance of ``v + m`` from the
+    range of :math:`H_k`, where the conjugate is infinite.
+    """
     values, vectors, moment = spectrum
     convexity = jnp.broadcast_to(strong_convexity(problem), (problem.clients,))[:, None]
-    right = slope + moment
+    right = point + moment
     if problem.samples >= problem.dim:
-        along = jnp.einsum("kpn,kp->kn", vectors, right, precision=HIGHEST)
+        coordinates = jnp.einsum("kpn,kp->kn", vectors, right, precision=HIGHEST)
         outside = jnp.zeros_like(convexity[:, 0])
     else:
         root = jnp.sqrt(2 * problem.weights)
-        seen = root * problem.predictions(right)
-        seen = jnp.einsum("knm,kn->km", vectors, seen, precision=HIGHEST)
-        along = seen / jnp.sqrt(jnp.where(values > 0, values, 1))
+        predictions = root * problem.predictions(right)
+        predictions = jnp.einsum("knm,kn->km", vectors, predictions, precision=HIGHEST)
+        coordinates = predictions / jnp.sqrt(jnp.where(values > 0, values, 1))
     largest = jnp.max(values, axis=1, keepdims=True)
     open_ = values <= 64 * values.shape[1] * jnp.finfo(values.dtype).eps * largest
-    kept = jnp.where(open_, 0, along)
+    inside = jnp.where(open_, 0, coordinates)
     if problem.samples < problem.dim:
-        scaled = kept / jnp.sqrt(jnp.where(open_, 1, values))
+        scaled = inside / jnp.sqrt(jnp.where(open_, 1, values))
         back = root * jnp.einsum("knm,km->kn", vectors, scaled, precision=HIGHEST)
         outside = norm(right - problem.combination(back))
     else:
-        outside = jnp.sqrt(jnp.sum(jnp.where(open_, along, 0) ** 2, axis=1))
-    curved = jnp.sum(kept**2 / jnp.where(open_, 1, values + convexity), axis=1)
+        outside = jnp.sqrt(jnp.sum(jnp.where(open_, coordinates, 0) ** 2, axis=1))
+    curved = jnp.sum(inside**2 / jnp.where(open_, 1, values + convexity), axis=1)
     firm = convexity[:, 0] > 0
     curved = curved + jnp.where(firm, outside**2 / jnp.where(firm, convexity[:, 0], 1), 0)
     constant = jnp.sum(problem.weights * problem.targets**2, axis=1)
     return curved / 2 - constant, jnp.where(firm, 0, outside)
 
 
-def _total(arrays: Any) -> Array:
+def _total(arrays: PyTree) -> Array:
     return sum(jnp.sum(array) for array in jax.tree.leaves(arrays))  # pyright: ignore[reportReturnType]
 
 
-@_in_turn
+@_one_at_a_time
 def _primal_dual(
     coupled: GTVMin, tolerance: Array, iterations: int, start: Array | None = None
-) -> _Found:
+) -> _Result:
+    return _PrimalDual(coupled).solve(tolerance, iterations, start)
+
+
+class _Dual(NamedTuple):
+    """Dual variables."""
+
+    flows: list[Array]  # [R, S, D] of each part of the neighbor table
+    samples: Array  # [K, N], or unused where the loss is smooth
+
+
+class _Iterate(NamedTuple):
+    """Relaxed primal and dual variables, and the proposals that they were relaxed towards."""
+
+    models: Array  # [K, D]
+    dual: _Dual
+    new_models: Array  # [K, D]
+    new_dual: _Dual
+
+
+class _Progress(NamedTuple):
+    """The state of the loop."""
+
+    iterations: Array  # []  so far
+    residual: Array  # []
+    scale: Array  # []  s, the ratio of primal to dual steps
+    iterate: _Iterate
+    origin: tuple[Array, _Dual]  # models and dual variables when the scale was last changed
+    due: Array  # []  the iteration of its next change
+
+
+class _PrimalDual:
     r"""Chambolle and Pock's method with diagonal steps, overrelaxed.
 
     Steps are :math:`\tau_k=s/n_k` of a node with :math:`n_k` neighbors and :math:`1/(2s)` of an
-    edge (Pock and Chambolle 2011). Every so often ``s`` moves towards the ratio of what models and
-    flow have traveled, ever more rarely. A loss that is not smooth has a dual variable of each
-    sample as well, for its prox is one of predictions.
+    edge (Pock and Chambolle 2011). After 100, 200, 400, ... iterations ``s`` moves towards the
+    ratio of the distances that models and flow have traveled, so that both converge equally fast;
+    the changes become rarer, since convergence is proved for a constant ``s``. A loss that is not
+    smooth has a dual variable of each sample as well, because its prox is known as a function of
+    predictions only.
     """
-    problem = jax.tree.map(jnp.asarray, coupled.problem.mapped())
-    problem = replace(problem, feature_bound=None)
-    coupled = replace(coupled, problem=problem)
-    parts, dtype = coupled.network.entries.parts, problem.dtype
-    penalty, coupling = coupled.penalty, jnp.asarray(coupled.coupling).astype(dtype)
-    square = coupled._square()
-    if square is not None:
-        penalty, coupling = _Diagonal(square), jnp.ones((), dtype)
-    radius = [coupling * part.weights.astype(dtype) for part in parts]
-    neighbors = jnp.maximum(coupled.network.neighbor_counts(), 1).astype(dtype)[:, None]
-    spectrum = decompose(problem) if is_quadratic(problem) else None
-    pointwise = problem.loss.curvature is None
-    pull, hold = neighbors, jnp.ones((1, 1), dtype)
-    if pointwise:
-        size = jnp.where(problem.weights[..., None] > 0, jnp.abs(problem.design), 0)
-        pull = neighbors + jnp.max(jnp.sum(size, axis=1), axis=1, keepdims=True)
-        hold = jnp.maximum(jnp.sum(size, axis=2), jnp.finfo(dtype).tiny)
 
-    def edges_towards(lead, scale, flows):
-        for part, flow, bound in zip(parts, flows, radius, strict=True):
-            moved = flow + _away(lead, part) / (2 * scale)
-            # Moreau: the prox of the conjugate from the penalty's own.
-            shrunk = penalty.prox(2 * scale * moved, 2 * scale * bound) / (2 * scale)
-            yield jnp.where(bound[..., None] > 0, moved - shrunk, 0)
+    def __init__(self, coupled: GTVMin) -> None:
+        problem = jax.tree.map(jnp.asarray, coupled.problem.mapped())
+        problem = replace(problem, feature_bound=None)
+        dtype = problem.dtype
+        self.problem = problem
+        self.coupled = replace(coupled, problem=problem)
+        self.parts = self.coupled.network.entries.parts
+        self.penalty = coupled.penalty
+        coupling = jnp.asarray(coupled.coupling).astype(dtype)
+        square = self.coupled._squared_coupling()
+        if square is not None:
+            self.penalty = _Diagonal(square)
+            coupling = jnp.ones((), dtype)
+        self.edge_weights = [coupling * part.weights.astype(dtype) for part in self.parts]
+        neighbors = self.coupled.network.neighbor_counts()
+        neighbors = jnp.maximum(neighbors, 1).astype(dtype)[:, None]
+        self.spectrum = decompose(problem) if is_quadratic(problem) else None
+        self.by_sample = problem.loss.curvature is None
+        # The norms of the rows and columns of the primal-dual operator, which divide the steps.
+        self.node_norms = neighbors  # [K, 1]
+        self.sample_norms = jnp.ones((1, 1), dtype)  # [K, N]
+        if self.by_sample:
+            size = jnp.where(problem.weights[..., None] > 0, jnp.abs(problem.design), 0)
+            column_norms = jnp.max(jnp.sum(size, axis=1), axis=1, keepdims=True)
+            self.node_norms = neighbors + column_norms
+            self.sample_norms = jnp.maximum(jnp.sum(size, axis=2), jnp.finfo(dtype).tiny)
 
-    def samples_towards(lead, scale, dual):
-        step = 1 / (scale * hold)
+    def solve(self, tolerance: Array, iterations: int, start: Array | None) -> _Result:
+        """Iterate until the residual is at most the tolerance."""
+        problem = self.problem
+        dtype = problem.dtype
+        models = jnp.zeros((problem.clients, problem.dim), dtype) if start is None else start
+        flows = [jnp.zeros((*part.weights.shape, problem.dim), dtype) for part in self.parts]
+        dual = _Dual(flows, jnp.zeros_like(problem.targets))
+        progress = _Progress(
+            iterations=jnp.zeros((), jnp.int32),
+            residual=jnp.asarray(jnp.inf, dtype),
+            scale=self.first_scale(models),
+            iterate=_Iterate(models, dual, models, dual),
+            origin=(models, dual),
+            due=jnp.asarray(2 * CHECK_INTERVAL, jnp.int32),
+        )
+
+        def unfinished(progress: _Progress) -> Array:
+            return (progress.iterations < iterations) & ~(progress.residual <= tolerance)
+
+        final = jax.lax.while_loop(unfinished, self.advance, progress)
+        iterate = final.iterate
+        return _Result(iterate.new_models, final.residual, final.iterations, iterate.new_dual.flows)
+
+    def first_scale(self, models: Array) -> Array:
+        """Guess ``s``: models travel about as far as the models of clients alone are apart, a flow
+        as far as its bound allows.
+        """
+        problem = self.problem
+        factor = factorize(problem, jnp.ones(problem.clients, problem.dtype))
+        local = prox(problem, factor, models, models)
+        spread = jnp.sqrt(jnp.mean((local - jnp.mean(local, axis=0, keepdims=True)) ** 2))
+        edges = sum(jnp.sum(weights > 0) for weights in self.edge_weights)
+        edges = jnp.maximum(edges, 1).astype(problem.dtype)
+        force = jnp.sqrt(_total([weights**2 for weights in self.edge_weights]) / edges)
+        scale = spread / jnp.where(force > 0, force, 1)
+        return jnp.where((spread > 0) & (force > 0), scale, 1)
+
+    def advance(self, progress: _Progress) -> _Progress:
+        """Iterate :data:`CHECK_INTERVAL` times, then measure the residual and adapt the scale.
+
+        One factorization per scale serves all of these iterations.
+        """
+        scale = progress.scale
+        factor = (
+            None if self.by_sample else factorize(self.problem, (self.node_norms / scale)[:, 0])
+        )
+        step = functools.partial(self.step, factor, scale)
+        before = jax.lax.fori_loop(0, CHECK_INTERVAL - 1, lambda _, i: step(i), progress.iterate)
+        iterate = step(before)
+        count = progress.iterations + CHECK_INTERVAL
+        progress = self.rescaled(progress._replace(iterations=count, iterate=iterate))
+        return progress._replace(residual=self.residual(iterate, before))
+
+    def step(self, factor: Any, scale: Array, iterate: _Iterate) -> _Iterate:
+        """One iteration: models by their prox, dual variables by theirs at ``2 new - old`` models,
+        and both relaxed beyond these proposals.
+        """
+        problem = self.problem
+        models, dual, _, _ = iterate
+        force = add_rows(self.parts, [jnp.sum(flow, axis=1) for flow in dual.flows])
+        if self.by_sample:
+            force = force + problem.combination(dual.samples)
+            center = models - scale / self.node_norms * force
+            step = scale / self.node_norms * problem.share[:, None]
+            new = problem.regularizer.prox(center, step)
+        else:
+            new = prox(problem, factor, models - scale / self.node_norms * force, models)
+        lead = 2 * new - models
+        flows = [
+            self.new_flow(lead, scale, part, flow, weights)
+            for part, flow, weights in zip(self.parts, dual.flows, self.edge_weights, strict=True)
+        ]
+        samples = self.new_samples(lead, scale, dual.samples) if self.by_sample else dual.samples
+        new_dual = _Dual(flows, samples)
+        models = models + RELAXATION * (new - models)
+        dual = jax.tree.map(lambda old, to: old + RELAXATION * (to - old), dual, new_dual)
+        return _Iterate(models, dual, new, new_dual)
+
+    def new_flow(
+        self, lead: Array, scale: Array, part: TablePart, flow: Array, weights: Array
+    ) -> Array:
+        """The prox of the penalty's conjugate: by Moreau's identity from the penalty's own."""
+        moved = flow + _differences(lead, part) / (2 * scale)
+        shrunk = self.penalty.prox(2 * scale * moved, 2 * scale * weights) / (2 * scale)
+        return jnp.where(weights[..., None] > 0, moved - shrunk, 0)
+
+    def new_samples(self, lead: Array, scale: Array, dual: Array) -> Array:
+        """The prox of the loss's conjugate, by the same identity."""
+        problem = self.problem
+        step = 1 / (scale * self.sample_norms)
         moved = dual + step * problem.predictions(lead)
         weight = jnp.where(problem.weights > 0, problem.weights, 1)
         nearest = problem.loss.prox(moved / step, problem.targets, weight / step)
         return jnp.where(problem.weights > 0, moved - step * nearest, 0)
 
-    def iterate(factor, scale, state):
-        w, dual, _, _ = state
-        flows, samples = dual
-        force = add_rows(parts, [jnp.sum(flow, axis=1) for flow in flows])
-        if pointwise:
-            center = w - scale / pull * (force + problem.combination(samples))
-            new = problem.regularizer.prox(center, scale / pull * problem.share[:, None])
-        else:
-            new = prox(problem, factor, w - scale / pull * force, w)
-        lead = 2 * new - w
-        towards = list(edges_towards(lead, scale, flows))
-        towards = (towards, samples_towards(lead, scale, samples) if pointwise else samples)
-        w = w + RELAXATION * (new - w)
-        dual = jax.tree.map(lambda old, to: old + RELAXATION * (to - old), dual, towards)
-        return w, dual, new, towards
-
-    def judge(state, before):
-        (last, kept), (new, proposed) = before, state[2:]
-        tiny = jnp.finfo(dtype).tiny
-        flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, proposed, kept))
-        size = _total(jax.tree.map(jnp.square, proposed))
-        moved = _size(new - last) / jnp.maximum(_size(new), tiny)
-        moved = jnp.maximum(moved, jnp.sqrt(flowed / jnp.maximum(size, tiny)))
-        if spectrum is None:
-            return moved
-        dual, beyond = _dual(coupled, spectrum, proposed[0])
-        primal, slopes = coupled.objective(new), _size(spectrum.moment)
+    def residual(self, iterate: _Iterate, before: _Iterate) -> Array:
+        """The relative change in the last iteration and, for least squares, the duality gap."""
+        tiny = jnp.finfo(self.problem.dtype).tiny
+        new = iterate.new_models
+        flow_change = _squared_distance(iterate.new_dual, before.new_dual)
+        size = _total(jax.tree.map(jnp.square, iterate.new_dual))
+        change = _norm(new - before.new_models) / jnp.maximum(_norm(new), tiny)
+        change = jnp.maximum(change, jnp.sqrt(flow_change / jnp.maximum(size, tiny)))
+        if self.spectrum is None:
+            return change
+        dual, beyond = _dual(self.coupled, self.spectrum, iterate.new_dual.flows)
+        primal = self.coupled.objective(new)
+        slopes = _norm(self.spectrum.moment)
         size = jnp.abs(primal) + jnp.abs(dual)
         gap = jnp.abs(primal - dual) / jnp.where(size > 0, size, 1)
         beyond = beyond / jnp.where(slopes > 0, slopes, 1)
-        return jnp.maximum(jnp.maximum(gap, beyond), moved)
+        return jnp.maximum(jnp.maximum(gap, beyond), change)
 
-    def going(carry):
-        count, residual, *_ = carry
-        return (count < iterations) & ~(residual <= tolerance)
-
-    def look(carry):
-        count, _, scale, state, origin, due = carry
-        factor = None if pointwise else factorize(problem, (pull / scale)[:, 0])
-        step = functools.partial(iterate, factor, scale)
-        state = jax.lax.fori_loop(0, BETWEEN_LOOKS - 1, lambda _, s: step(s), state)
-        before = state[2:]
-        state = step(state)
-        count = count + BETWEEN_LOOKS
-        traveled = jnp.sum(pull * (state[0] - origin[0]) ** 2)
-        flowed = _total(jax.tree.map(lambda a, b: (a - b) ** 2, state[1], origin[1]))
-        ratio = jnp.sqrt(traveled / jnp.maximum(flowed, jnp.finfo(dtype).tiny))
+    def rescaled(self, progress: _Progress) -> _Progress:
+        """Move the scale towards the ratio of the traveled distances, if a change is due."""
+        count, _, scale, iterate, origin, due = progress
+        traveled = jnp.sum(self.node_norms * (iterate.models - origin[0]) ** 2)
+        flowed = _squared_distance(iterate.dual, origin[1])
+        ratio = jnp.sqrt(traveled / jnp.maximum(flowed, jnp.finfo(self.problem.dtype).tiny))
         usable = (count >= due) & (traveled > 0) & (flowed > 0)
         ratio = jnp.clip(ratio / scale, 0.1, 10.0)
-        scale = jnp.where(usable, scale * jnp.sqrt(ratio), scale)
-        origin = jax.tree.map(
-            lambda old, new: jnp.where(count >= due, new, old), origin, (state[0], state[1])
+        new_origin = jax.tree.map(
+            lambda old, new: jnp.where(count >= due, new, old),
+            origin,
+            (iterate.models, iterate.dual),
         )
-        due = jnp.where(count >= due, 2 * due, due)
-        return count, judge(state, before), scale, state, origin, due
+        return progress._replace(
+            scale=jnp.where(usable, scale * jnp.sqrt(ratio), scale),
+            origin=new_origin,
+            due=jnp.where(count >= due, 2 * due, due),
+        )
 
-    w = jnp.zeros((problem.clients, problem.dim), dtype) if start is None else start
-    flows = [jnp.zeros((*part.weights.shape, problem.dim), dtype) for part in parts]
-    dual = (flows, jnp.zeros_like(problem.targets))
-    # Models travel about as far as those of clients alone are apart, a flow as its bound allows.
-    local = prox(problem, factorize(problem, jnp.ones(problem.clients, dtype)), w, w)
-    spread = jnp.sqrt(jnp.mean((local - jnp.mean(local, axis=0, keepdims=True)) ** 2))
-    edges = sum(jnp.sum(bound > 0) for bound in radius)
-    force = jnp.sqrt(_total([bound**2 for bound in radius]) / jnp.maximum(edges, 1).astype(dtype))
-    scale = jnp.where((spread > 0) & (force > 0), spread / jnp.where(force > 0, force, 1), 1)
-    state = (w, dual, w, dual)
-    none, first = jnp.zeros((), jnp.int32), jnp.asarray(2 * BETWEEN_LOOKS, jnp.int32)
-    carry = (none, jnp.asarray(jnp.inf, dtype), scale, state, (w, dual), first)
-    count, residual, _, state, _, _ = jax.lax.while_loop(going, look, carry)
-    return _Found(state[2], residual, count, state[3][0])
+
+def _squared_distance(first: object, second: object) -> Array:
+    return _total(jax.tree.map(lambda a, b: (a - b) ** 2, first, second))
 
 
 class _Diagonal(NamedTuple):
@@ -901,4 +1028,4 @@ class _Diagonal(NamedTuple):
     factor: Array  # [D]
 
     def prox(self, point: Array, step: Array) -> Array:
-        return point / (1 + 2 * step[..., None] * _row(self.factor, point))
+        return point / (1 + 2 * step[..., None] * _broadcast_row(self.factor, point))

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fljax import _check
+from fljax._core import checks
 from fljax.problems.problem import Problem
-
-__all__ = ["Learners", "as_learners"]
 
 
 class Learners:
@@ -36,11 +34,11 @@ class Learners:
             _check_learner(learner)
         self.learners = tuple(learners)
         try:
-            self._key: Any = pickle.dumps(self.learners)
+            self._key: object = pickle.dumps(self.learners)
         except Exception:  # of what cannot be pickled the object itself
             self._key = tuple(map(id, self.learners))
 
-    def __eq__(self, other: Any) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Learners) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -52,7 +50,9 @@ class Learners:
     def __len__(self) -> int:
         return len(self.learners)
 
-    def fitted(self, problem: Problem, points: Any, labels: Any, pull: Any) -> list[Any]:
+    def fitted(
+        self, problem: Problem, points: object, labels: object, label_weights: object
+    ) -> list[Any]:
         r"""Each client's learner, fitted to its samples and to pseudo-labels of a test set.
 
         Empirical risk minimization with weights :math:`1/m_k` for samples and :math:`c_k/m'` for
@@ -63,10 +63,17 @@ class Learners:
           problem: the clients' samples, padded.
           points: ``[K, m', P]``, the test set.
           labels: ``[K, m']``, or several, ``[K, S, m']``.
-          pull: ``[K]`` or ``[K, S]``, :math:`c_k\ge0`.
+          label_weights: ``[K]`` or ``[K, S]``, :math:`c_k\ge0`.
         """
-        given = (problem.features, problem.targets, problem.weights, points, labels, pull)
-        return self._fit(*(np.asarray(array) for array in given))
+        arguments = (
+            problem.features,
+            problem.targets,
+            problem.weights,
+            points,
+            labels,
+            label_weights,
+        )
+        return self._fit(*(np.asarray(array) for array in arguments))
 
     def _fit(
         self,
@@ -75,20 +82,27 @@ class Learners:
         weights: np.ndarray,
         points: np.ndarray,
         labels: np.ndarray,
-        pull: np.ndarray,
+        label_weights: np.ndarray,
         chosen: np.ndarray | None = None,
     ) -> list[Any]:
-        size, fitted = points.shape[1], []
-        labels, pull = labels.reshape(len(labels), -1, size), pull.reshape(len(pull), -1)
+        """Fit a copy of each chosen client's learner, on the host."""
+        size = points.shape[1]
+        fitted = []
+        labels = labels.reshape(len(labels), -1, size)
+        label_weights = label_weights.reshape(len(label_weights), -1)
         for k in range(len(features)):
-            real, told = weights[k] > 0, np.flatnonzero(pull[k] > 0)
-            if (chosen is not None and not chosen[k]) or not (real.any() or told.size):
+            real = weights[k] > 0
+            sets = np.flatnonzero(label_weights[k] > 0)
+            if (chosen is not None and not chosen[k]) or not (real.any() or sets.size):
                 fitted.append(None)
                 continue
-            rows, answers, shares = [features[k][real]], [targets[k][real]], [weights[k][real]]
-            for one in told:
-                rows, answers = [*rows, points[k]], [*answers, labels[k, one]]
-                shares.append(np.full(size, pull[k, one] / size, weights.dtype))
+            rows = [features[k][real]]
+            answers = [targets[k][real]]
+            shares = [weights[k][real]]
+            for i in sets:
+                rows = [*rows, points[k]]
+                answers = [*answers, labels[k, i]]
+                shares.append(np.full(size, label_weights[k, i] / size, weights.dtype))
             learner = copy.deepcopy(self.learners[k % len(self.learners)])
             learner.fit(
                 np.concatenate(rows),
@@ -103,7 +117,7 @@ class Learners:
         problem: Problem,
         points: Float[Array, "clients points features"],
         labels: Float[Array, "clients ... points"],
-        pull: Float[Array, "clients ..."],
+        label_weights: Float[Array, "clients ..."],
         chosen: Bool[Array, " clients"],
     ) -> tuple[Array, Array, Array | None]:
         """Predictions of the learners of :meth:`fitted`: at the test set ``[K, m']``, at the
@@ -116,20 +130,32 @@ class Learners:
             shape = (problem.clients, *for_test.features.shape[1:])
             held_out = jnp.broadcast_to(for_test.features, shape)
 
-        def on_host(*arrays: Any) -> tuple[np.ndarray, ...]:
-            known, for_test = [np.asarray(array) for array in arrays[:7]], arrays[7:]
-            learners, features, points = self._fit(*known), known[0], known[3]
+        def on_host(*arrays: Array) -> tuple[np.ndarray, ...]:
+            host_arrays = [np.asarray(array) for array in arrays[:7]]
+            for_test = arrays[7:]
+            learners = self._fit(*host_arrays)
+            features = host_arrays[0]
+            points = host_arrays[3]
             return tuple(
-                np.stack([_predicted(*each) for each in zip(learners, places, strict=True)])
+                np.stack([_predicted(*pair) for pair in zip(learners, places, strict=True)])
                 for places in (points, features, *map(np.asarray, for_test))
             )
 
-        given = [problem.features, problem.targets, problem.weights, points, labels, pull, chosen]
+        arguments = [
+            problem.features,
+            problem.targets,
+            problem.weights,
+            points,
+            labels,
+            label_weights,
+            chosen,
+        ]
         places = [points, problem.features]
         if held_out is not None:
-            given, places = [*given, held_out], [*places, held_out]
+            arguments = [*arguments, held_out]
+            places = [*places, held_out]
         shapes = tuple(jax.ShapeDtypeStruct(p.shape[:2], problem.dtype) for p in places)
-        predictions = jax.pure_callback(on_host, shapes, *given, vmap_method="sequential")
+        predictions = jax.pure_callback(on_host, shapes, *arguments, vmap_method="sequential")
         return predictions[0], predictions[1], None if held_out is None else predictions[2]
 
 
@@ -146,13 +172,14 @@ def _predicted(learner: Any, features: np.ndarray) -> np.ndarray:
 
 
 def _check_learner(learner: Any) -> None:
+    """Raise ``TypeError`` for an object that is not a learner with sample weights."""
     name = learner.__name__ if isinstance(learner, type) else type(learner).__name__
     if isinstance(learner, type) or not all(
         callable(getattr(learner, method, None)) for method in ("fit", "predict")
     ):
         raise TypeError(
             "a learner must be an object with fit and predict, such as "
-            f"sklearn.tree.DecisionTreeRegressor(), got {_check.shown(learner)}."
+            f"sklearn.tree.DecisionTreeRegressor(), got {checks.shown(learner)}."
         )
     if "sample_weight" not in inspect.signature(learner.fit).parameters:
         raise TypeError(
@@ -162,7 +189,7 @@ def _check_learner(learner: Any) -> None:
         )
 
 
-def as_learners(value: Any) -> Learners:
+def as_learners(value: object) -> Learners:
     """Make ``Learners`` from one object, or from a sequence with one per client."""
     if isinstance(value, Learners):
         return value

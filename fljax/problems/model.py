@@ -3,9 +3,9 @@ networks.
 
 A client's model is one row ``[D]`` as everywhere; its meaning is defined by its architecture
 (:mod:`fljax.models`). Per-sample gradients and activations are in memory for one chunk of samples
-and one group of clients at a time, whatever their total number. Of a population on disk
-(:mod:`fljax.populations`) the participants' samples alone are in memory, behind the same doors
-(``who.take``, ``who.of``, ``problem.take``).
+and one group of clients at a time, for any total number of them. For a population on disk
+(:mod:`fljax.problems.population_files`), the participants' samples alone are in memory, with the
+same methods of access (``who.take``, ``who.of``, ``problem.take``).
 """
 
 import functools
@@ -15,22 +15,34 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jax import ShapeDtypeStruct
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._devices import at_home, shares
-from fljax._linalg import directed, norm, norm_of_sum
-from fljax._memory import memory_at_hand, on_cpu
-from fljax._module import float_dtype, module, replace, static
-from fljax._numerics import foreign
-from fljax._outer import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.clipped_sums import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
+from fljax._core.devices import on_cpu, sharded_over_clients, shares
+from fljax._core.linalg import directed, norm, norm_of_sum
+from fljax._core.memory import memory_at_hand
+from fljax._core.module import field, float_dtype, module, replace, static
+from fljax._core.numerics import default_promotion
 from fljax.models import Architecture, Layout, layout_of
-from fljax.populations import Population
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
-from fljax.problems.population import OnDisk, evaluation_of
+from fljax.problems.pool import (
+    PoolData,
+    PooledRows,
+    checked_pool,
+    clients_of_pool,
+    over_tiles,
+    partition_of_pool,
+)
+from fljax.problems.population_files import Population
+from fljax.problems.population_problem import OnDisk, evaluation_of
 from fljax.problems.problem import (
     CACHE_BYTES,
+    ClientData,
+    HeldOutData,
     Problem,
     as_floats,
     present,
@@ -38,22 +50,20 @@ from fljax.problems.problem import (
     value_of,
 )
 
-__all__ = ["FunctionLoss", "Model", "PopulationModel"]
-
 #: Limit in bytes of a client's activations or per-sample gradients in memory at a time.
 CHUNK_BYTES = 2**24
 
-#: Likewise on an accelerator, which wastes time on small products. A gradient of a chunk is added
-#: to that of the others: with less, a network's parameters are moved more than its activations.
+#: The same on an accelerator, which is inefficient for small products. Each chunk's gradient is
+#: added to a sum: with smaller chunks, this would move more bytes of parameters than activations.
 DEVICE_CHUNK_BYTES = 2**28
 
-#: Likewise of gradients of single samples on a CPU: these are read several times.
+#: The same for gradients of single samples on a CPU, which are read several times.
 SINGLE_BYTES = 2**22
 
 #: Fraction of the available memory that clients computed side by side on an accelerator may take.
 GROUP_SHARE = 0.25
 
-#: The end of a sentence about a network that does not say what its head reads.
+#: The end of error messages about a network without a declared head.
 NO_REPRESENTATION = (
     "the network does not say its own; make it of two parts with fljax.models.headed(body, head), "
     "or take fljax.models.mlp or cnn"
@@ -68,7 +78,7 @@ COMPUTE = ("bfloat16", "float16", "float32")
 
 @module
 class FunctionLoss(Loss):
-    """A loss given by a plain function, such as those of optax.
+    """A loss given by a plain function, such as one of optax.
 
     Args:
       function: ``(predictions [N, ...], targets [N, ...]) -> losses``, ``[N]`` or ``[N, ...]``,
@@ -103,7 +113,23 @@ class FunctionLoss(Loss):
             raise ValueError(
                 "the loss does not say which predictions are right; give FunctionLoss(right=...)."
             )
-        return self.right(prediction, target)
+        found = self.right(prediction, target)
+        if checks.dtype_of(found) != np.bool_:
+            raise TypeError(
+                "the function right must return booleans, whether each prediction is right, such "
+                f"as jnp.argmax(prediction, -1) == target, got {checks.shown(found)}."
+            )
+        return found
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Array]]:
+        """The plain functions, by what they are called in messages."""
+        functions = {"loss": self.function, "function right": self.right}
+        return {name: one for name, one in functions.items() if one is not None}
+
+
+def _as_loss(loss: Any) -> Loss:
+    return loss if isinstance(loss, Loss) else FunctionLoss(loss)
 
 
 @module
@@ -128,7 +154,7 @@ class Model(Problem):
       initial: initial parameters, as drawn by :meth:`initialized`; a network does not start at
         zero.
 
-    The other arguments are those of :class:`Problem`; ``feature_map`` and ``feature_bound`` are for
+    The other arguments are as in :class:`Problem`; ``feature_map`` and ``feature_bound`` are for
     linear predictions.
 
     Raises:
@@ -149,31 +175,29 @@ class Model(Problem):
       True
     """
 
-    loss: Any  # Loss
+    loss: Loss = field(converter=_as_loss)
     architecture: Architecture = static(kw_only=True)
     compute: str | None = static(default=None, kw_only=True)
 
     linear: ClassVar[bool] = False
 
     def validate(self) -> None:
-        if not isinstance(self.loss, Loss):
-            object.__setattr__(self, "loss", FunctionLoss(self.loss))
         for name in ("feature_map", "feature_bound"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"{name} is for linear predictions; make it a part of the network instead."
                 )
         if self.compute is not None:
-            _check.choice("compute", self.compute, COMPUTE)
+            checks.choice("compute", self.compute, COMPUTE)
         super().validate()
         self._check_network()
         self._check_labels()
 
-    def _targets(self, targets: Any) -> Any:
-        # A column may be what the network's outputs are.
+    def _targets(self, targets: Array) -> Array | np.ndarray:
+        # A column may be the network's output.
         return self.loss.labels(targets) if targets.dtype == np.bool_ else targets
 
-    def _whole(self) -> tuple[str, ...]:
+    def _integer_data(self) -> tuple[str, ...]:
         return ("features", "targets") if isinstance(self.loss, FunctionLoss) else ("features",)
 
     def _check_shapes(self, shape: tuple[int, ...]) -> None:
@@ -193,16 +217,16 @@ class Model(Problem):
                 object.__setattr__(self, name, as_floats(value))
 
     def _check_network(self) -> None:
-        """Raise unless shapes and types of predictions, loss and gradient are what they must be."""
-        row = jax.ShapeDtypeStruct((self.dim,), self.dtype)
+        """Raise unless predictions, loss and gradient have valid shapes and types."""
+        row = ShapeDtypeStruct((self.dim,), self.dtype)
         features, targets = (
-            jax.ShapeDtypeStruct((2, *a.shape[2:]), jax.dtypes.canonicalize_dtype(a.dtype))
+            ShapeDtypeStruct((2, *a.shape[2:]), jax.dtypes.canonicalize_dtype(a.dtype))
             for a in (self.features, self.targets)
         )
 
-        def traced(what: str, function: Callable[..., Any], *given: Any) -> Any:
+        def traced(what: str, function: Callable[..., Any], *arguments: object) -> Any:
             try:
-                return jax.eval_shape(function, *given)
+                return jax.eval_shape(function, *arguments)
             except Exception as error:  # a user's function may raise anything
                 shapes = f"features {features.shape} and targets {targets.shape} of two samples"
                 why = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -212,7 +236,7 @@ class Model(Problem):
         if not hasattr(predictions, "shape") or predictions.shape[:1] != (2,):
             raise ValueError(
                 "the network must return one prediction of each sample, [N, ...], got "
-                f"{_check.shown(predictions)} for features of shape {features.shape}."
+                f"{checks.shown(predictions)} for features of shape {features.shape}."
             )
         if not jnp.issubdtype(predictions.dtype, jnp.floating):
             raise TypeError(
@@ -236,9 +260,10 @@ class Model(Problem):
                 f"{value.shape} for predictions {predictions.shape} and targets {targets.shape}."
             )
         self._check_samples(traced, row, features, targets)
-        weights = jax.ShapeDtypeStruct((2,), self.dtype)
-        slope, given = self._client_slope(self._losses), ((row, ()), features, targets, weights)
-        traced("the network is not differentiable for", slope, *given)
+        weights = ShapeDtypeStruct((2,), self.dtype)
+        gradient = self._client_gradient(self._losses)
+        arguments = ((row, ()), features, targets, weights)
+        traced("the network is not differentiable for", gradient, *arguments)
 
     def _check_labels(self) -> None:
         """Raise ``ValueError`` for labels without a class, which optax would take for another one,
@@ -247,11 +272,11 @@ class Model(Problem):
         loss = self.loss.function if isinstance(self.loss, FunctionLoss) else None
         if getattr(loss, "__name__", "") != OF_LABELS or self.targets is None:
             return
-        made = jax.ShapeDtypeStruct((2, *self.features.shape[2:]), self.features.dtype)
-        row = jax.ShapeDtypeStruct((self.dim,), self.dtype)
-        classes = jax.eval_shape(self._outputs, row, made).shape[-1]
+        features = ShapeDtypeStruct((2, *self.features.shape[2:]), self.features.dtype)
+        row = ShapeDtypeStruct((self.dim,), self.dtype)
+        classes = jax.eval_shape(self._outputs, row, features).shape[-1]
 
-        def known(targets: Any, weights: Any) -> None:
+        def check_range(targets: object, weights: object) -> None:
             labels = np.asarray(targets)[np.asarray(weights) > 0]
             if labels.size and (labels.min() < 0 or labels.max() >= classes):
                 raise ValueError(
@@ -260,28 +285,37 @@ class Model(Problem):
                     "a label, leave them out."
                 )
 
-        _check.known(known, self.targets, self.weights)
+        checks.check_when_concrete(check_range, self.targets, self.weights)
 
     def _check_samples(
-        self, traced: Callable[..., Any], row: Any, features: Any, targets: Any
+        self,
+        traced: Callable[..., Any],
+        row: ShapeDtypeStruct,
+        features: ShapeDtypeStruct,
+        targets: ShapeDtypeStruct,
     ) -> None:
-        """Raise ``ValueError`` for functions whose results for a sample depend on the others: on
-        their number, by shapes for two and for three samples, or on what they are.
+        """Raise ``ValueError`` for functions whose results for a sample depend on other samples: on
+        their number, by shapes for two and for three samples, or on their values.
         """
 
-        def of(function: Callable[..., Any], *given: Any) -> list[tuple[int, ...]]:
-            """The function's shapes of two and of three samples."""
-            sizes = []
+        def shapes_of(
+            function: Callable[..., Any], *arguments: ShapeDtypeStruct
+        ) -> list[tuple[int, ...]]:
+            """The function's shapes for two and for three samples."""
+            results = []
             for count in (2, 3):
-                some = [jax.ShapeDtypeStruct((count, *a.shape[1:]), a.dtype) for a in given]
-                sizes.append(traced("a function of the problem has no value for", function, *some))
-            return [tuple(one.shape) for one in sizes]
+                stand_ins = [ShapeDtypeStruct((count, *a.shape[1:]), a.dtype) for a in arguments]
+                results.append(
+                    traced("a function of the problem has no value for", function, *stand_ins)
+                )
+            return [tuple(result.shape) for result in results]
 
         def outputs(features: Array) -> Array:
             return self._outputs(jnp.zeros(row.shape, row.dtype), features)
 
         data = [self, self.test] if isinstance(self.test, Model) else [self]
-        shapes, padded = of(outputs, features), any(map(_is_padded, data))
+        shapes = shapes_of(outputs, features)
+        padded = any(map(_is_padded, data))
         if shapes[0][1:] != shapes[1][1:] or shapes[1][0] != 3:
             raise ValueError(
                 "the network must return one prediction of each sample, [N, ...], whatever their "
@@ -289,26 +323,28 @@ class Model(Problem):
             )
         if isinstance(self.loss, FunctionLoss):
             predictions = jax.eval_shape(outputs, features)
-            functions = {"loss": self.loss.function, "function right": self.loss.right}
-            for name, function in functions.items():
-                if function is None:
-                    continue
-                with foreign():
-                    found = of(function, predictions, targets)
-                if found[0][:1] != (2,) or found[1][:1] != (3,) or found[0][1:] != found[1][1:]:
+            for name, function in self.loss.functions.items():
+                with default_promotion():
+                    result_shapes = shapes_of(function, predictions, targets)
+                if (
+                    result_shapes[0][:1] != (2,)
+                    or result_shapes[1][:1] != (3,)
+                    or result_shapes[0][1:] != result_shapes[1][1:]
+                ):
                     raise ValueError(
                         f"the {name} must return one number of each sample, [N] or [N, ...], "
-                        f"whatever their number, got {found[0]} for two samples and {found[1]} for "
-                        f"three: predictions {predictions.shape} and targets {targets.shape} of "
-                        "two are broadcast against each other. Give both the same shape, such as "
-                        "prediction[:, 0] or target[:, None]."
+                        f"whatever their number, got {result_shapes[0]} for two samples and "
+                        f"{result_shapes[1]} for three: predictions {predictions.shape} and "
+                        f"targets {targets.shape} of two are broadcast against each other. Give "
+                        "both the same shape, such as prediction[:, 0] or target[:, None]."
                     )
-            like, sizes = predictions.shape, (predictions.size, targets.size)
-            broadcast = like != targets.shape and sizes[0] == sizes[1]
+            shape = predictions.shape
+            sizes = (predictions.size, targets.size)
+            broadcast = shape != targets.shape and sizes[0] == sizes[1]
             if (padded or broadcast) and _mixes_losses(self.loss.function, predictions, targets):
                 raise ValueError(
                     "the loss of a sample must depend on its own prediction and target alone, and "
-                    f"it depends on other samples, or padding: predictions {like} and targets "
+                    f"it depends on other samples, or padding: predictions {shape} and targets "
                     f"{targets.shape} of two are broadcast against each other, or it takes means "
                     "over samples. Give both the same shape, and return the losses, [N]."
                 )
@@ -325,20 +361,24 @@ class Model(Problem):
             )
 
     def _check_representation(
-        self, traced: Callable[..., Any], row: Any, features: Any, predictions: Any
+        self,
+        traced: Callable[..., Any],
+        row: ShapeDtypeStruct,
+        features: ShapeDtypeStruct,
+        predictions: ShapeDtypeStruct,
     ) -> None:
-        """Raise unless representations are rows of floats, of which the head makes predictions."""
+        """Raise unless representations are rows of floats that the head maps to predictions."""
         read = traced("the network has no representation for", self._representation, row, features)
         if getattr(read, "ndim", 0) != 2 or not jnp.issubdtype(read.dtype, jnp.floating):
             raise ValueError(
                 "a network's representation must be one row of floats for each sample, [N, R], got "
-                f"{_check.shown(read)} for features of shape {features.shape}; flatten it."
+                f"{checks.shown(read)} for features of shape {features.shape}; flatten it."
             )
-        said = traced("the network's head has no predictions for", self.head, row, read)
-        if said.shape != predictions.shape:
+        predicted = traced("the network's head has no predictions for", self.head, row, read)
+        if predicted.shape != predictions.shape:
             raise ValueError(
                 "a network's head must make its predictions of its representation, "
-                f"{predictions.shape} of {read.shape}, got {said.shape}."
+                f"{predictions.shape} of {read.shape}, got {predicted.shape}."
             )
         self.head_coordinates()
 
@@ -348,12 +388,12 @@ class Model(Problem):
         cls,
         architecture: Architecture,
         key: Key[Array, ""],
-        data: Sequence[tuple[Any, Any]],
-        loss: Any,
+        data: ClientData,
+        loss: object,
         regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
         strength: Float[Array, "*clients"] | float = 1.0,
         *,
-        test: Sequence[tuple[Any, Any]] | tuple[Any, Any] | None = None,
+        test: HeldOutData | None = None,
         compute: str | None = None,
         own: bool = False,
     ) -> "Model":
@@ -367,7 +407,7 @@ class Model(Problem):
           loss: as in :class:`Model`.
           regularizer: as in :class:`Model`.
           strength: as in :class:`Model`.
-          test: held-out data, likewise one ``(features, targets)`` per client, or a list with a
+          test: held-out data, one ``(features, targets)`` per client, or a list with a
             single one for all.
           compute: as in :class:`Model`.
           own: whether each client has its own initial parameters.
@@ -387,7 +427,7 @@ class Model(Problem):
           ((2, 9, 8, 8, 1), (650,))
         """
 
-        def made(name: str, pairs: Any, **settings: Any) -> Model:
+        def build(name: str, pairs: Any, **settings: Any) -> Model:
             features, targets, weights = stacked(name, pairs, linear=False)
             return cls(
                 features,
@@ -400,9 +440,92 @@ class Model(Problem):
                 **settings,
             )
 
-        held_out = None if test is None else made("test", test)
-        model = made("data", data, regularizer=regularizer, strength=strength, test=held_out)
+        held_out = None if test is None else build("test", test)
+        model = build("data", data, regularizer=regularizer, strength=strength, test=held_out)
         return model.initialized(key, own=own)
+
+    @classmethod
+    @checked
+    def from_pool(
+        cls,
+        architecture: Architecture,
+        key: Key[Array, ""],
+        features: Any,
+        targets: Any,
+        loss: object,
+        partition: Any,
+        clients: int | None = None,
+        regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
+        strength: Float[Array, "*clients"] | float = 1.0,
+        *,
+        partition_key: Key[Array, ""] | int | None = None,
+        labels: Any = None,
+        classes: int | None = None,
+        held_out: float = 0.0,
+        compute: str | None = None,
+        own: bool = False,
+    ) -> "Model":
+        """A network's problem whose clients have rows of one data set, which is stored once.
+
+        As :func:`fljax.problems.from_pool`, for samples of any shape.
+
+        Args:
+          architecture: as in :class:`Model`.
+          key: key of the partition and of the initial parameters, consumed.
+          features: ``[R, ...]``, the samples of all clients.
+          targets: ``[R, ...]``.
+          loss: as in :class:`Model`.
+          partition: a rule, a partition, or a function from a key to one.
+          clients: ``K``, for a rule.
+          regularizer: as in :class:`Model`.
+          strength: as in :class:`Model`.
+          partition_key: key of the partition; one that does not depend on the seed fixes it.
+          labels: ``[R]``, for rules that look at labels; the targets by default.
+          classes: number of labels, for labels that are traced.
+          held_out: the share of each client's samples that are its test set.
+          compute: as in :class:`Model`.
+          own: whether each client has its own initial parameters.
+
+        Raises:
+          TypeError, ValueError: as :class:`Model` and :func:`fljax.problems.from_pool`.
+
+        Example:
+          >>> import jax, numpy as np, fljax as fl
+          >>> images, digits = np.ones((60, 8, 8, 1)), np.arange(60) % 10
+          >>> problem = fl.problems.Model.from_pool(
+          ...     fl.models.cnn(10, channels=[4], hidden=[8]), jax.random.key(0), images, digits,
+          ...     fl.problems.Softmax(10), fl.partitions.Shards(2), clients=6,
+          ... )
+          >>> problem.sample_counts().tolist(), problem.features.pool.shape
+          ([10, 10, 10, 10, 10, 10], (60, 8, 8, 1))
+        """
+        drawn_key, start_key = jax.random.split(key)
+        partition_key = drawn_key if partition_key is None else partition_key
+        features, targets = checked_pool(features, targets)
+        labels = targets if labels is None else labels
+        of_clients = partition_of_pool(partition, partition_key, labels, clients, classes)
+        if jnp.issubdtype(features.dtype, jnp.floating):
+            features = as_floats(features)
+
+        def build(data: PoolData, **settings: Any) -> Model:
+            return cls(
+                *data[:2],
+                loss,
+                weights=data.weights,
+                importance=data.importance,
+                architecture=architecture,
+                compute=compute,
+                **settings,
+            )
+
+        train, test = clients_of_pool(features, targets, *of_clients, held_out)
+        model = build(
+            train,
+            regularizer=regularizer,
+            strength=strength,
+            test=None if test is None else build(test),
+        )
+        return model.initialized(start_key, own=own)
 
     @classmethod
     @checked
@@ -411,22 +534,22 @@ class Model(Problem):
         population: Population,
         architecture: Architecture,
         key: Key[Array, ""],
-        loss: Any,
+        loss: object,
         regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
         strength: Float[Array, "*clients"] | float = 1.0,
         *,
-        test: Sequence[tuple[Any, Any]] | tuple[Any, Any] | None = None,
+        test: HeldOutData | None = None,
         evaluated: Sequence[int] | None = None,
         compute: str | None = None,
     ) -> "Model":
         """A network's problem whose clients are on disk and are read a cohort at a time.
 
         :func:`fljax.run` reads the participants of the next round while the device computes this
-        one, so that memory holds a few cohorts whatever the number of clients; states that an
+        one, so that memory holds a few cohorts for any number of clients; states that an
         algorithm keeps of each client stay in the host's memory, or in a file. All draws are those
         of a run from memory with the same key, and its numbers but for rounding. It takes
-        algorithms whose clients learn and speak only when they participate, and selectors that say
-        who does without looking at models (``clients_per_round=``,
+        algorithms whose clients learn and speak only when they participate, and selectors that
+        choose participants without looking at models (``clients_per_round=``,
         :class:`~fljax.participation.Drawn`, :class:`~fljax.participation.Cyclic`,
         :class:`~fljax.participation.Unequal`).
 
@@ -444,8 +567,8 @@ class Model(Problem):
           compute: as in :class:`Model`.
 
         Raises:
-          TypeError, ValueError: as :class:`Model`; evaluated clients that are no different clients
-            of the population, held-out data of clients that are not said.
+          TypeError, ValueError: as :class:`Model`; evaluated clients that are not different clients
+            of the population, held-out data of clients that are not given.
 
         Example:
           >>> import pathlib, tempfile, jax, numpy as np, fljax as fl
@@ -466,11 +589,11 @@ class Model(Problem):
           True
         """
 
-        def made(pairs: Any, **settings: Any) -> Model:
+        def build(pairs: Any, **settings: Any) -> Model:
             return cls.from_clients(architecture, key, pairs, loss, compute=compute, **settings)
 
-        evaluation = evaluation_of(population, regularizer, strength, test, evaluated, made)
-        problem: Any = PopulationModel(
+        evaluation = evaluation_of(population, regularizer, strength, test, evaluated, build)
+        problem = PopulationModel(
             None,
             None,
             loss,
@@ -508,20 +631,20 @@ class Model(Problem):
           TypeError, ValueError: as :class:`Model`.
         """
 
-        def made(given: Problem, **settings: Any) -> Model:
+        def build(source: Problem, **settings: Any) -> Model:
             return cls(
-                given.design,
-                given.targets,
-                given.loss,
-                weights=given.weights,
+                source.design,
+                source.targets,
+                source.loss,
+                weights=source.weights,
                 architecture=architecture,
                 compute=compute,
-                importance=given.importance,
+                importance=source.importance,
                 **settings,
             )
 
-        held_out = None if problem.test is None else made(problem.test)
-        model = made(
+        held_out = None if problem.test is None else build(problem.test)
+        model = build(
             problem,
             regularizer=problem.regularizer,
             strength=problem.strength,
@@ -541,16 +664,16 @@ class Model(Problem):
 
         def row(key: Array) -> Array:
             stand_in = jnp.zeros((1, *self.features.shape[2:]), self.features.dtype)
-            with foreign():
+            with default_promotion():
                 return self.layout.row(self.architecture.init(key, stand_in))
 
         rows = jax.vmap(row)(jax.random.split(key, self.clients)) if own else row(key)
-        _check.finite("the start that the network draws", rows)
+        checks.finite("the start that the network draws", rows)
         return replace(self, initial=rows)
 
-    def parameters(self, models: Float[Array, "*batch dim"]) -> Any:
-        """The network's pytree of a model, or of several at once."""
-        models = _check.array("models", models)
+    def parameters(self, models: Float[Array, "*batch dim"]) -> PyTree:
+        """The network's pytree of a model, or of a batch of models."""
+        models = checks.array("models", models)
         if np.ndim(models) < 1 or np.shape(models)[-1] != self.dim:
             raise ValueError(
                 f"models must be rows of the network's {self.dim} parameters, [..., {self.dim}], "
@@ -572,14 +695,14 @@ class Model(Problem):
         """The number of parameters ``D``."""
         return self.layout.dim
 
-    def coordinates(self, chosen: Any) -> np.ndarray:
+    def coordinates(self, chosen: object) -> np.ndarray:
         """As in :class:`Problem`, or the parameters whose path matches a regular expression."""
         if isinstance(chosen, str):
             return self.layout.coordinates(chosen)
         return super().coordinates(chosen)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         return float_dtype()
 
     def gradient_rounding(self) -> float:
@@ -590,13 +713,13 @@ class Model(Problem):
 
     @property
     def design(self) -> Any:
-        """A network has none."""
+        """A network has no design matrix; reading it raises ``TypeError``."""
         raise TypeError(
             "the predictions of a network are not linear in its parameters, which this needs; take "
             "an algorithm that works with gradients, or a Problem of linear predictions."
         )
 
-    def _of_data(self, features: Any, targets: Any, weights: Any) -> "Model":
+    def _of_data(self, features: object, targets: object, weights: object) -> "Model":
         return Model(
             features,
             targets,
@@ -633,20 +756,22 @@ class Model(Problem):
         """Predictions of one model from representations of any samples."""
         return self._computed(self.architecture.head, row, representation)
 
-    def _computed(self, function: Callable[[Any, Array], Array], row: Array, given: Array) -> Array:
-        """What the network makes of something, in the type in which it computes."""
+    def _computed(
+        self, function: Callable[[PyTree, Array], Array], row: Array, inputs: Array
+    ) -> Array:
+        """Apply a function of the network in its compute type; convert its result back."""
         compute = self.dtype if self.compute is None else jnp.dtype(self.compute)
-        if jnp.issubdtype(given.dtype, jnp.floating):
-            given = given.astype(compute)
+        if jnp.issubdtype(inputs.dtype, jnp.floating):
+            inputs = inputs.astype(compute)
         precision = "highest" if self.compute is None else "default"
-        with foreign(), jax.default_matmul_precision(precision):
-            result = function(self.layout.parameters(row.astype(compute)), given)
+        with default_promotion(), jax.default_matmul_precision(precision):
+            result = function(self.layout.parameters(row.astype(compute)), inputs)
         reduced = self.compute is not None and jnp.issubdtype(result.dtype, jnp.floating)
         return result.astype(self.dtype) if reduced else result
 
     def _values(self, score: Callable, predictions: Array, targets: Array) -> Array:
         """``[N]``, the mean over all axes but the first."""
-        with foreign():
+        with default_promotion():
             values = score(self.loss, predictions, targets)
         return jnp.mean(values, axis=tuple(range(1, jnp.ndim(values))), dtype=self.dtype)
 
@@ -654,33 +779,35 @@ class Model(Problem):
         """``[N]``, of one model for some samples."""
         return self._values(score, self._outputs(row, features), targets)
 
-    def _losses(self, row: Array, given: Any, features: Array, targets: Array) -> Array:
+    def _losses(self, row: Array, extra: PyTree, features: Array, targets: Array) -> Array:
         return self._score(value_of, row, features, targets)
 
-    def _chunk(self, each: int, single: bool = False) -> int:
-        """Samples at a time, of so many numbers each; of gradients of single samples."""
-        room = (SINGLE_BYTES if single else CHUNK_BYTES) if on_cpu() else DEVICE_CHUNK_BYTES
-        return min(self.samples, max(1, room // (each * self.dtype.itemsize)))
+    def _chunk(self, numbers_per_sample: int, single: bool = False) -> int:
+        """Number of samples per chunk; ``single``: for gradients of single samples, read several
+        times, so that on a CPU they should stay in the cache.
+        """
+        capacity = (SINGLE_BYTES if single else CHUNK_BYTES) if on_cpu() else DEVICE_CHUNK_BYTES
+        return min(self.samples, max(1, capacity // (numbers_per_sample * self.dtype.itemsize)))
 
     def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
         """The sum over chunks of samples of ``function(row, features, targets, weights)``."""
         samples = self.samples
 
-        def total(row: Any, *data: Array) -> Array:
+        def total(row: object, *data: Array) -> Array:
             if size >= samples:
                 return function(row, *data)
 
-            def one(chunk: Array, before: Array) -> Array:
+            def add_chunk(chunk: Array, before: Array) -> Array:
                 first = chunk * size
                 start = jnp.minimum(first, samples - size)
                 parts = [jax.lax.dynamic_slice_in_dim(a, start, size) for a in data]
-                fresh = start + jnp.arange(size, dtype=jnp.int32) >= first
-                parts[-1] = jnp.where(fresh, parts[-1], 0)
+                new = start + jnp.arange(size, dtype=jnp.int32) >= first
+                parts[-1] = jnp.where(new, parts[-1], 0)
                 return before + function(row, *parts)
 
             nothing = jax.eval_shape(function, row, *(a[:size] for a in data))
             return jax.lax.fori_loop(
-                0, -(-samples // size), one, jnp.zeros(nothing.shape, nothing.dtype)
+                0, -(-samples // size), add_chunk, jnp.zeros(nothing.shape, nothing.dtype)
             )
 
         return total
@@ -689,8 +816,9 @@ class Model(Problem):
 
     @property
     def _activations(self) -> int:
-        """How many numbers a gradient keeps of one sample."""
-        sample, dtype = tuple(self.features.shape[2:]), self.features.dtype
+        """How many numbers of one sample are stored for a gradient."""
+        sample = tuple(self.features.shape[2:])
+        dtype = self.features.dtype
         return _activations(self.architecture, sample, jax.dtypes.canonicalize_dtype(dtype))
 
     def together(self, samples: int) -> int:
@@ -699,85 +827,116 @@ class Model(Problem):
         memory.
         """
         numbers = min(samples, self._chunk(self._activations)) * self._activations + 3 * self.dim
-        room = CACHE_BYTES if on_cpu() else int(GROUP_SHARE * memory_at_hand())
-        return max(1, room // (numbers * self.dtype.itemsize))
+        capacity = CACHE_BYTES if on_cpu() else int(GROUP_SHARE * memory_at_hand())
+        return max(1, capacity // (numbers * self.dtype.itemsize))
 
-    def _each(self, function: Callable[..., Array], models: Any) -> Array:
+    def _map_clients(self, function: Callable[..., Array], models: object) -> Array:
         """``function(row, features, targets, weights)`` of every client, in groups that fit."""
-        data = (models, *map(jnp.asarray, (self.features, self.targets, self.weights)))
+        features = self.features
+        of_samples = function
+        if isinstance(features, PooledRows):  # a group reads its samples when it is computed
+            pool = jnp.asarray(features.pool)
+            features = features.rows
+
+            def of_rows(row: Any, rows: Array, targets: Array, weights: Array) -> Array:
+                return function(row, pool[rows], targets, weights)
+
+            of_samples = of_rows
+        data = (models, *map(jnp.asarray, (features, self.targets, self.weights)))
         if self.clients == 1:
-            return function(*jax.tree.map(lambda a: a[0], data))[None]
+            return of_samples(*jax.tree.map(lambda a: a[0], data))[None]
         size = self.together(self.samples)
         if size >= self.clients:
-            return jax.vmap(function)(*data)
+            return jax.vmap(of_samples)(*data)
         leaves, tree = jax.tree.flatten(data)
 
-        def in_turn(*leaves: Array) -> Array:
-            given, batch = jax.tree.unflatten(tree, leaves), None if size == 1 else size
-            return jax.lax.map(lambda one: function(*one), given, batch_size=batch)
+        def in_groups(*leaves: Array) -> Array:
+            clients = jax.tree.unflatten(tree, leaves)
+            batch = None if size == 1 else size
+            return jax.lax.map(lambda client: of_samples(*client), clients, batch_size=batch)
 
-        return at_home(in_turn, leaves) if shares(self.clients) > 1 else in_turn(*leaves)
+        return (
+            sharded_over_clients(in_groups, leaves)
+            if shares(self.clients) > 1
+            else in_groups(*leaves)
+        )
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N, ...]``."""
-        return self._each(lambda row, x, y, weights: self._outputs(row, x), w)
+        return self._map_clients(lambda row, x, y, weights: self._outputs(row, x), w)
 
     def scores(
         self, w: Float[Array, "clients dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, " clients"]:
         """As in :class:`Problem`."""
-        return self._each(self._scored(score), w)
+        if self.is_pooled:
+            return over_tiles(self, lambda part, w: part.scores(w, score), w)
+        return self._map_clients(self._scored(score), w)
 
     def cross_scores(
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:
         """As in :class:`Problem`, one model after the other."""
-        scored = self._scored(score)
 
-        def one(row: Array) -> Array:
-            return self._each(scored, jnp.broadcast_to(row, (self.clients, self.dim)))
+        def score_model(row: Array) -> Array:
+            return self.scores(jnp.broadcast_to(row, (self.clients, self.dim)), score)
 
-        return jax.lax.map(one, models).T
+        return jax.lax.map(score_model, models).T
 
     def _scored(self, score: Callable) -> Callable[..., Array]:
-        def one(row: Array, features: Array, targets: Array, weights: Array) -> Array:
+        def weighted_sum(row: Array, features: Array, targets: Array, weights: Array) -> Array:
             return jnp.sum(weights * self._score(score, row, features, targets))
 
-        return self._summed(self._chunk(self._activations), one)
+        return self._summed(self._chunk(self._activations), weighted_sum)
 
-    def _slope(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+    def _loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""The gradient of each client's mean loss, with clipped per-sample gradients under
         a clip.
         """
-        return self._slope_of(self._losses, w, ())
+        return self._gradient_of_losses(self._losses, w, ())
 
-    def _slope_in_parts(
+    def _gradient_in_parts(
         self, w: Float[Array, "clients dim"], sizes: tuple[int, ...], clips: Array
     ) -> Float[Array, "clients dim"]:
-        return self._slope_of(self._losses, w, (), (sizes, clips))
+        return self._gradient_of_losses(self._losses, w, (), (sizes, clips))
 
     def _check_cuts(self, sizes: tuple[int, ...]) -> None:
         """Any part of a network's gradient can be clipped."""
 
-    def _slope_of(
+    def _gradient_of_losses(
         self,
         losses: Callable[..., Array],
-        w: Any,
-        given: Any,
+        w: Array,
+        extra: PyTree,
         parts: tuple[tuple[int, ...], Array] | None = None,
     ) -> Array:
+        """The gradient of the mean of losses, in chunks of samples and groups of clients."""
+        if self.is_pooled:
+
+            def gradient_of_part(part: Model, w: Any, extra: PyTree) -> Array:
+                return part._gradient_of_losses(losses, w, extra, parts)
+
+            return over_tiles(self, gradient_of_part, w, extra)
         size = self._chunk(self._activations)
         if self.clip is not None:
-            one = jax.tree.map(lambda a: a[0], (w, given)), self.features[0, 0], self.targets[0, 0]
-            each = self._activations + numbers_of(self._sample_slope(losses), *one)
-            size = self._chunk(each, single=True)
-        return self._each(self._summed(size, self._client_slope(losses, parts)), (w, given))
+            first_sample = (
+                jax.tree.map(lambda a: a[0], (w, extra)),
+                self.features[0, 0],
+                self.targets[0, 0],
+            )
+            numbers_per_sample = self._activations + numbers_of(
+                self._sample_gradient(losses), *first_sample
+            )
+            size = self._chunk(numbers_per_sample, single=True)
+        return self._map_clients(
+            self._summed(size, self._client_gradient(losses, parts)), (w, extra)
+        )
 
     def representations(
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples width"]:
-        """``[K, N, R]``, what each client's network makes of its samples before the head."""
-        return self._each(lambda row, x, y, weights: self._representation(row, x), w)
+        """``[K, N, R]``, the input of the head at each client's samples."""
+        return self._map_clients(lambda row, x, y, weights: self._representation(row, x), w)
 
     @property
     def represents(self) -> bool:
@@ -796,51 +955,60 @@ class Model(Problem):
 
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         """The largest per-sample loss-gradient norm of each client, after clipping."""
-        slope = self._sample_slope(self._losses)
+        if self.is_pooled:
+            return over_tiles(self, lambda part, w: part.sample_gradient_norm(w), w, largest=True)
+        gradient = self._sample_gradient(self._losses)
 
         def size(row: Array, *sample: Array) -> Array:
-            pieces = pieces_of(slope)((row, ()), *sample)
+            pieces = pieces_of(gradient)((row, ()), *sample)
             if self.clip is None:
                 return norm_of(pieces)
             return jnp.minimum(norm_of(finite(pieces)), self.clip)
 
-        kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
-        norms = self._of_samples(size, w, self._activations + kept)
+        stored = numbers_of(gradient, (w[0], ()), self.features[0, 0], self.targets[0, 0])
+        norms = self._map_samples(size, w, self._activations + stored)
         return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
 
     def sample_objective_norms(
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples"]:
         """As in :class:`Problem`."""
-        slope = self._sample_slope(self._losses)
+        gradient = self._sample_gradient(self._losses)
 
-        def size(both: tuple[Array, Array, Array], *sample: Array) -> Array:
-            row, length, pull = both
-            pieces = pieces_of(slope)((row, ()), *sample)
+        def size(client: tuple[Array, Array, Array], *sample: Array) -> Array:
+            row, length, direction = client
+            pieces = pieces_of(gradient)((row, ()), *sample)
             if self.clip is None:
-                return norm_of_sum(norm_of(pieces), length, inner(pieces, pull))
-            clip, one = jnp.asarray(self.clip, pull.dtype), jnp.ones(1, pull.dtype)
-            own = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, one)
-            return norm(own + length * pull)
+                return norm_of_sum(norm_of(pieces), length, inner(pieces, direction))
+            clip = jnp.asarray(self.clip, direction.dtype)
+            unit = jnp.ones(1, direction.dtype)
+            clipped = clipped_sum(jax.tree.map(lambda a: a[None], pieces), clip, unit)
+            return norm(clipped + length * direction)
 
-        length, pull = directed(self.share[:, None] * self.regularizer.gradient(w))
-        kept = numbers_of(slope, (w[0], ()), self.features[0, 0], self.targets[0, 0])
-        kept += self.dim if self.clip is not None else 0
-        norms = self._of_samples(size, (w, length, pull), self._activations + kept)
+        factor = None if self.importance is None else jnp.asarray(self.importance)
+        share = self.share  # |a x + b| = a |x + b / a|; clients with a = 0 have no samples
+        if factor is not None:
+            factor = jnp.where(factor > 0, factor, 1)
+            share = share / factor
+        length, direction = directed(share[:, None] * self.regularizer.gradient(w))
+        stored = numbers_of(gradient, (w[0], ()), self.features[0, 0], self.targets[0, 0])
+        stored += self.dim if self.clip is not None else 0
+        norms = self._map_samples(size, (w, length, direction), self._activations + stored)
+        norms = norms if factor is None else factor[:, None] * norms
         return jnp.where(self.weights > 0, norms, 0)
 
-    def _of_samples(
-        self, function: Callable[..., Array], models: Any, each: int
+    def _map_samples(
+        self, function: Callable[..., Array], models: object, numbers_per_sample: int
     ) -> Float[Array, "clients samples"]:
-        """``function(model, features, target)`` of each sample, which keeps so many numbers, a
-        chunk at a time.
+        """``function(model, features, target)`` of each sample, in chunks;
+        ``numbers_per_sample`` are in memory for one sample.
         """
-        size = self._chunk(each, single=True)
+        size = self._chunk(numbers_per_sample, single=True)
 
-        def one(model: Any, x: Array, y: Array, weights: Array) -> Array:
+        def map_samples(model: object, x: Array, y: Array, weights: Array) -> Array:
             return jax.lax.map(lambda sample: function(model, *sample), (x, y), batch_size=size)
 
-        return self._each(one, models)
+        return self._map_clients(map_samples, models)
 
     def gradient_bound(self) -> Float[Array, ""]:
         """``clip``, or infinite."""
@@ -849,7 +1017,7 @@ class Model(Problem):
 
 @module
 class PopulationModel(OnDisk, Model):
-    """A :class:`Model` of which a round holds the participants' samples alone; made by
+    """A :class:`Model` that holds the samples of a round's participants alone; made by
     :meth:`Model.from_population`.
 
     Args:
@@ -865,8 +1033,6 @@ class PopulationModel(OnDisk, Model):
     made: ClassVar[type[Problem]] = Model
 
     def validate(self) -> None:
-        if not isinstance(self.loss, Loss):
-            object.__setattr__(self, "loss", FunctionLoss(self.loss))
         super().validate()
         self._check_network()
 
@@ -874,67 +1040,78 @@ class PopulationModel(OnDisk, Model):
 def _is_padded(problem: Model) -> bool:
     """Whether some of the samples in memory are padding, as far as that is known."""
     weights = problem.weights
-    return weights is not None and _check.is_concrete(weights) and bool(np.any(weights == 0))
+    return weights is not None and checks.is_concrete(weights) and bool(np.any(weights == 0))
 
 
-def _drawn(like: Any) -> tuple[Array, Array]:
-    """Three samples of this kind, and the same where the third is another one."""
-    rng, shape = np.random.default_rng(0), (4, *like.shape[1:])
-    floats = jnp.issubdtype(like.dtype, jnp.floating)
+def _example_batches(template: ShapeDtypeStruct) -> tuple[Array, Array]:
+    """Three samples of this shape and type, and the same with another third one."""
+    rng = np.random.default_rng(0)
+    shape = (4, *template.shape[1:])
+    floats = jnp.issubdtype(template.dtype, jnp.floating)
     numbers = rng.normal(size=shape) if floats else rng.integers(0, 2, shape)
     if not floats:
         numbers[3] = 1 - numbers[2]
-    samples = jnp.asarray(numbers.astype(like.dtype))
+    samples = jnp.asarray(numbers.astype(template.dtype))
     return samples[:3], samples[jnp.array([0, 1, 3])]
 
 
 def _depends(function: Callable[..., Array], *pairs: tuple[Array, Array]) -> bool:
-    """Whether what a function makes of the first two samples depends on the third."""
-    one, other = (np.asarray(function(*given))[:2] for given in zip(*pairs, strict=True))
-    known = np.isfinite(one) & np.isfinite(other)
-    return bool(np.any(np.abs(one - other)[known] > 1e-3 * (1e-3 + np.abs(one)[known])))
+    """Whether a function's results for the first two samples depend on the third."""
+    first, second = (np.asarray(function(*arguments))[:2] for arguments in zip(*pairs, strict=True))
+    is_finite = np.isfinite(first) & np.isfinite(second)
+    return bool(
+        np.any(np.abs(first - second)[is_finite] > 1e-3 * (1e-3 + np.abs(first)[is_finite]))
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _mixes_losses(function: Callable[..., Array], predictions: Any, targets: Any) -> bool:
+def _mixes_losses(
+    function: Callable[..., Array], predictions: ShapeDtypeStruct, targets: ShapeDtypeStruct
+) -> bool:
     """Whether a sample's loss depends on other samples, where that can be seen."""
-    with jax.ensure_compile_time_eval(), foreign():
+    with jax.ensure_compile_time_eval(), default_promotion():
         try:
-            return _depends(jax.jit(function), _drawn(predictions), _drawn(targets))
+            return _depends(
+                jax.jit(function), _example_batches(predictions), _example_batches(targets)
+            )
         except Exception:  # of numbers that no problem has a user's function may raise anything
             return False
 
 
 @functools.lru_cache(maxsize=64)
-def _mixes(architecture: Architecture, layout: Layout, features: Any) -> bool:
-    """Whether a network's prediction of a sample depends on other samples, likewise."""
+def _mixes(architecture: Architecture, layout: Layout, features: ShapeDtypeStruct) -> bool:
+    """Whether a network's prediction of a sample visibly depends on other samples."""
     rng = np.random.default_rng(1)
     row = jnp.asarray(rng.normal(scale=0.3, size=layout.dim), float_dtype())
 
     def outputs(features: Array) -> Array:
         return architecture.apply(layout.parameters(row), features)
 
-    with jax.ensure_compile_time_eval(), foreign():
+    with jax.ensure_compile_time_eval(), default_promotion():
         try:
-            return _depends(jax.jit(outputs), _drawn(features))
+            return _depends(jax.jit(outputs), _example_batches(features))
         except Exception:
             return False
 
 
 @functools.lru_cache(maxsize=64)
-def _activations(architecture: Architecture, sample: tuple[int, ...], dtype: Any) -> int:
-    """What a gradient keeps of each sample from the way forward, in numbers of the models' type."""
-    layout = layout_of(architecture, sample, dtype)
-    row = jax.ShapeDtypeStruct((layout.dim,), float_dtype())
+def _activations(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> int:
+    """How many numbers of a sample's forward pass are stored for its gradient.
 
-    def kept(samples: int) -> int:
-        features = jax.ShapeDtypeStruct((samples, *sample), dtype)
+    Measured as the difference between the residuals of three and of two samples, without the
+    residuals that do not depend on their number, such as the parameters.
+    """
+    layout = layout_of(architecture, sample, dtype)
+    row = ShapeDtypeStruct((layout.dim,), float_dtype())
+
+    def stored_bytes(samples: int) -> int:
+        features = ShapeDtypeStruct((samples, *sample), dtype)
 
         def back(row: Array, features: Array) -> Any:
-            with foreign():
+            with default_promotion():
                 return jax.vjp(lambda r: architecture.apply(layout.parameters(r), features), row)[1]
 
         leaves = jax.tree.leaves(jax.eval_shape(back, row, features))
         return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
-    return max(1, (kept(3) - kept(2)) // float_dtype().itemsize)
+    return max(1, (stored_bytes(3) - stored_bytes(2)) // float_dtype().itemsize)

@@ -13,23 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import float_dtype, module, static
-
-__all__ = [
-    "L1",
-    "ElasticNet",
-    "Huber",
-    "LeastAbsoluteDeviation",
-    "LeastSquares",
-    "Logistic",
-    "Loss",
-    "NoRegularizer",
-    "Regularizer",
-    "Softmax",
-    "SquaredL2",
-    "soft_threshold",
-]
+from fljax._core import checks
+from fljax._core.module import float_dtype, module, static
 
 
 def soft_threshold(value: Array, threshold: Array | float) -> Array:
@@ -49,12 +34,12 @@ class Loss:
     outputs: ClassVar[int] = 1
     curvature: ClassVar[float | None] = None
 
-    @_check.required
+    @checks.required
     def value(self, prediction: Array, target: Array) -> Array:
         """The loss of each prediction."""
         raise NotImplementedError
 
-    @_check.required
+    @checks.required
     def derivative(self, prediction: Array, target: Array) -> Array:
         """A (sub)derivative with respect to the prediction."""
         raise NotImplementedError
@@ -63,7 +48,9 @@ class Loss:
         """``argmin_z step * value(z, target) + (z - point)^2 / 2``; required for nonsmooth
         losses.
         """
-        raise NotImplementedError(_check.lacks(type(self), "prox", "its proximal operator"))
+        raise NotImplementedError(
+            checks.missing_method_message(type(self), "prox", "its proximal operator")
+        )
 
     def correct(self, prediction: Array, target: Array) -> Array:
         """Whether a classifier's prediction has the target's label."""
@@ -135,7 +122,7 @@ class Huber(Loss):
     curvature: ClassVar[float | None] = 1.0
 
     def validate(self) -> None:
-        _check.positive("threshold", self.threshold)
+        checks.positive("threshold", self.threshold)
 
     def value(self, prediction: Array, target: Array) -> Array:
         size = jnp.abs(prediction - target)
@@ -197,7 +184,7 @@ class Softmax(Loss):
     curvature: ClassVar[float | None] = 0.5
 
     def validate(self) -> None:
-        _check.count("classes", self.classes, at_least=2)
+        checks.count("classes", self.classes, at_least=2)
 
     def check_targets(self, targets: np.ndarray) -> None:
         _check_labels(targets, np.arange(self.classes), "softmax")
@@ -310,8 +297,8 @@ class ElasticNet:
     l2: Float[Array, ""] | float
 
     def validate(self) -> None:
-        _check.nonnegative("l1", self.l1)
-        _check.nonnegative("l2", self.l2)
+        checks.nonnegative("l1", self.l1)
+        checks.nonnegative("l2", self.l2)
 
     def value(self, w: Array) -> Array:
         return self.l1 * jnp.sum(jnp.abs(w), axis=-1) + self.l2 * jnp.sum(w**2, axis=-1)

@@ -10,23 +10,24 @@ client), ``P`` features, ``D`` parameters (``D = P`` times the loss's outputs).
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._evaluations import evaluated
-from fljax._linalg import directed, norm, norm_of_sum
-from fljax._memory import on_cpu
-from fljax._module import as_leaf, float_dtype, module, replace
-from fljax._numerics import HIGHEST, along
-from fljax._outer import clipped_sum, parted, pieces_of
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.clipped_sums import clipped_sum, pieces_of, split_by_sizes
+from fljax._core.devices import on_cpu
+from fljax._core.gradient_counts import evaluated
+from fljax._core.linalg import directed, norm, norm_of_sum
+from fljax._core.module import as_given, as_leaf, field, float_dtype, module, replace
+from fljax._core.numerics import HIGHEST, with_trailing_axes
+from fljax._core.random_subsets import shuffled
 from fljax.models.architecture import Layout
-from fljax.participation import shuffled
 from fljax.problems.objectives import (
     Huber,
     LeastSquares,
@@ -36,20 +37,8 @@ from fljax.problems.objectives import (
     Regularizer,
     Softmax,
 )
+from fljax.problems.pool import PooledRows, dense, over_tiles
 from fljax.problems.tasks import Tasks
-
-__all__ = [
-    "FEW_FEATURES",
-    "Problem",
-    "Reading",
-    "Statistics",
-    "as_floats",
-    "check_test",
-    "from_clients",
-    "sizes_to_weights",
-    "stacked",
-    "value_of",
-]
 
 #: Up to this many features, predictions are written out as a sum over features, which XLA fuses
 #: with the loss; a batch of matrix-vector products this small measured three times slower on CPU.
@@ -62,6 +51,20 @@ CACHE_BYTES = 2**19
 
 #: Largest number of samples in one sum of clipped gradients, see :meth:`Problem.gradient_rounding`.
 BLOCK = 64
+
+#: The ``(features, targets)`` of each client, of any kind that makes arrays.
+ClientData: TypeAlias = Sequence[tuple[object, object]]
+
+#: Held-out data: those of each client, or one ``(features, targets)`` for all.
+HeldOutData: TypeAlias = ClientData | tuple[object, object]
+
+
+class FeatureMap(Protocol):
+    """A function of features, ``[..., P]`` to ``[..., dim]``."""
+
+    @property
+    def dim(self) -> int: ...
+    def __call__(self, features: Array, /) -> Array: ...
 
 
 class Reading(NamedTuple):
@@ -76,7 +79,7 @@ class Reading(NamedTuple):
       targets: ``[N, ...]``.
     """
 
-    problem: Any
+    problem: "Problem"
     features: Array
     targets: Array
 
@@ -85,7 +88,7 @@ class Reading(NamedTuple):
         return self.problem._outputs(row, self.features)
 
     def representation(self, row: Float[Array, " dim"]) -> Float[Array, "samples width"]:
-        """``[N, R]``, what the model's head reads; the features of a linear prediction."""
+        """``[N, R]``, the input of the model's head; the features of a linear prediction."""
         return self.problem._representation(row, self.features)
 
     def head(self, row: Float[Array, " dim"], representation: Array) -> Array:
@@ -100,14 +103,14 @@ class Reading(NamedTuple):
 class Statistics(NamedTuple):
     """Statistics of the data that a run needs repeatedly, computed once."""
 
-    gram: Any  # [K, P, P]  2 sum_j weight_j x_j x_j', quadratic loss with N > P only
-    moment: Any  # [K, P]   2 sum_j weight_j x_j y_j, likewise
+    gram: Array | None  # [K, P, P]  2 sum_j weight_j x_j x_j', quadratic loss with N > P only
+    moment: Any  # [K, P]   2 sum_j weight_j x_j y_j, for the same
     norms: Array  # [K, N]  Euclidean norm of each sample's features
     columns: Array | None  # [K, P, N]  the features, sample by sample contiguous, if few
-    pooled: Any  # Problem: all data at one client, with statistics of its own
+    pooled: "Problem | None"  # all data at one client, with statistics of its own
 
 
-def _check_totals(totals: Any, importance: Any = None) -> None:
+def _check_totals(totals: Array | np.ndarray, importance: Array | None = None) -> None:
     """Raise ``ValueError`` unless the weights of each client sum to one, or to its importance."""
     totals = np.asarray(totals)
     if importance is not None:
@@ -130,16 +133,29 @@ def _check_totals(totals: Any, importance: Any = None) -> None:
         )
 
 
-def _check_functions(loss: Loss, regularizer: Any, shape: tuple[int, ...], dim: int) -> None:
-    """Raise ``ValueError`` for a user's loss or regularizer with values of other shapes than those
-    of what they are of, which would be broadcast.
+def _check_functions(
+    loss: Loss, regularizer: Regularizer, shape: tuple[int, ...], dim: int
+) -> None:
+    """Raise ``ValueError`` for a user's loss or regularizer with values of other shapes than
+    their arguments, which would be broadcast.
     """
     outputs = (loss.outputs,) if loss.outputs > 1 else ()
     prediction, target, rows = (
-        jax.ShapeDtypeStruct(one, float_dtype())
-        for one in ((*shape, *outputs), shape, (shape[0], dim))
+        jax.ShapeDtypeStruct(dims, float_dtype())
+        for dims in ((*shape, *outputs), shape, (shape[0], dim))
     )
-    for part, name, given, wanted in (
+    # Those of a loss of plain functions are the user's own, whoever calls them.
+    for name, function in getattr(loss, "functions", {}).items():
+        try:
+            found = jax.eval_shape(function, prediction, target)
+        except Exception as error:
+            first = str(error).partition("\n")[0]
+            raise TypeError(
+                f"the {name} has no value for arrays of shape {target.shape}, predictions and "
+                f"targets: {first}"
+            ) from error
+        checks.returned(f"the {name}", found, target.shape)
+    for part, name, arguments, wanted in (
         (loss, "value", (prediction, target), target.shape),
         (loss, "derivative", (prediction, target), prediction.shape),
         (regularizer, "value", (rows,), rows.shape[:1]),
@@ -149,25 +165,25 @@ def _check_functions(loss: Loss, regularizer: Any, shape: tuple[int, ...], dim: 
         if function is None or getattr(function, "__module__", "").startswith("fljax."):
             continue
         try:
-            found = jax.eval_shape(getattr(part, name), *given)
-        except Exception:  # of a method that nobody may call, whatever it raises
+            result = jax.eval_shape(getattr(part, name), *arguments)
+        except Exception:  # a method that is never called may raise anything
             continue
-        if jnp.shape(found) != wanted:
-            shapes = " and ".join(str(one.shape) for one in given)
-            found = f"shape {found.shape}" if hasattr(found, "shape") else _check.shown(found)
+        if jnp.shape(result) != wanted:
+            shapes = " and ".join(str(dims.shape) for dims in arguments)
+            result = f"shape {result.shape}" if hasattr(result, "shape") else checks.shown(result)
             raise ValueError(
                 f"{type(part).__name__}.{name} must return an array of shape {wanted} for arrays "
-                f"of shape {shapes}, got {found}."
+                f"of shape {shapes}, got {result}."
             )
 
 
 def value_of(loss: Loss, prediction: Array, target: Array) -> Array:
-    """The score that is the loss."""
+    """The loss as a score."""
     return loss.value(prediction, target)
 
 
-def as_floats(value: Any) -> Any:
-    """An array as one of floats."""
+def as_floats(value: object) -> Any:
+    """Convert an array to floats."""
     if isinstance(value, np.ndarray) or (
         isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jnp.floating)
     ):
@@ -185,7 +201,7 @@ class Problem:
       loss: a :class:`~fljax.problems.objectives.Loss`.
       regularizer: :math:`R`; none by default.
       strength: :math:`\lambda\ge0`, shared as :math:`\lambda/K` per client; or ``[K]``, each
-        client's own factor of :math:`R` in the place of :math:`\lambda/K`.
+        client's own factor of :math:`R` instead of :math:`\lambda/K`.
       weights: ``[K, N]`` non-negative sample weights that sum to one in each row (``1/D_k`` on
         real samples, 0 on padding); by default every sample is real.
       clip: if given, every *per-sample* loss gradient is scaled down to at most this Euclidean
@@ -215,35 +231,40 @@ class Problem:
         another number of clients or parameters, or given twice (here and in ``tasks``).
     """
 
-    features: Any  # Float[Array, "clients samples features"], NumPy or JAX
-    targets: Any  # Float[Array, "clients samples"]
+    # `validate` converts them, with an error text for each kind of data.
+    features: Annotated[Array, "clients samples features"] = field(converter=as_given)
+    targets: Annotated[Array, "clients samples"] = field(converter=as_given)
     loss: Loss
     regularizer: Regularizer = NoRegularizer()
     strength: Float[Array, "*clients"] | float = 1.0
-    weights: Any = None  # Float[Array, "clients samples"] once constructed
+    weights: Annotated[Array, "clients samples"] = field(converter=as_given, default=None)
     clip: Float[Array, ""] | float | None = None
     statistics: Statistics | None = None
-    feature_map: Any = None
+    feature_map: Annotated[FeatureMap, "checked"] | None = field(converter=as_given, default=None)
     tasks: Tasks | None = None
     feature_bound: Float[Array, ""] | float | None = None
     initial: Float[Array, "*clients dim"] | None = None
-    test: Any = None  # Problem of K rows, or of one
-    importance: Any = None  # Float[Array, "clients"]
+    test: Annotated["Problem", "K rows, or one"] | None = field(converter=as_given, default=None)
+    importance: Annotated[Array, " clients"] | None = field(converter=as_given, default=None)
 
     def validate(self) -> None:
-        _check.registered("loss", self.loss)
-        _check.registered("regularizer", self.regularizer)
+        """Validate all fields, and convert data to arrays of the right types."""
+        checks.registered("loss", self.loss)
+        checks.registered("regularizer", self.regularizer)
         for name in ("features", "targets", "weights", "strength"):
             value = getattr(self, name)
+            if isinstance(value, PooledRows):  # checked when it was made
+                continue
             if name != "weights" or value is not None:
-                value = _check.array(name, value)
+                value = checks.array(name, value)
                 if name == "targets":
                     value = self._targets(value)
-                given, value = value, value if name in self._whole() else as_floats(value)
+                before = value
+                value = value if name in self._integer_data() else as_floats(value)
                 if name == "strength":
-                    _check.representable(name, given, value)
+                    checks.representable(name, before, value)
             object.__setattr__(self, name, value)
-        shape = jnp.shape(self.features)
+        shape = self.features.shape
         self._check_shapes(shape)
         if self.weights is not None:
             if jnp.shape(self.weights) != shape[:2]:
@@ -251,16 +272,16 @@ class Problem:
                     f"weights must have shape {shape[:2]} to match features {shape}, got "
                     f"{jnp.shape(self.weights)}."
                 )
-            _check.nonnegative("weights", self.weights)
+            checks.nonnegative("weights", self.weights)
         if self.importance is not None:
             object.__setattr__(self, "importance", _importance(self.importance, shape[0]))
         if self.weights is not None:
             self._check_weights()
-        _check.finite("features", self.features)
-        _check.finite("targets", self.targets)
-        _check.strength(self.strength, shape[0])
-        _check.feature_map(self.feature_map)
-        _check.start(self.initial, self.clients, self.dim)
+        checks.finite("features", self.features)
+        checks.finite("targets", self.targets)
+        checks.strength(self.strength, shape[0])
+        checks.feature_map(self.feature_map)
+        checks.start(self.initial, self.clients, self.dim)
         if self.tasks is not None:
             self._check_tasks(self.tasks)
         check_test(self.test, self.clients, self.dim)
@@ -269,9 +290,9 @@ class Problem:
                 "held-out data are given twice, as test= and as test= of the tasks; leave one out."
             )
         if self.clip is not None:
-            _check.positive("clip", self.clip)
+            checks.positive("clip", self.clip)
         if self.feature_bound is not None:
-            _check.positive("feature_bound", self.feature_bound)
+            checks.positive("feature_bound", self.feature_bound)
             self._check_features(self.feature_bound)
         if self.weights is None:
             share = np.full(shape[:2], 1 / shape[1], self.dtype)
@@ -281,18 +302,18 @@ class Problem:
         if self.linear:
             _check_functions(self.loss, self.regularizer, shape[:2], self.dim)
         if type(self.loss).check_targets is not Loss.check_targets:
-            _check.known(self._check_targets, self.targets, self.weights)
+            checks.check_when_concrete(self._check_targets, self.targets, self.weights)
 
-    def _targets(self, targets: Any) -> Any:
+    def _targets(self, targets: Array) -> Array | np.ndarray:
         """One target per sample, where each client's targets are a column; labels for boolean
         targets.
         """
-        if np.ndim(targets) == 3 and np.shape(targets)[2] == 1 and np.ndim(self.features) == 3:
+        if np.ndim(targets) == 3 and np.shape(targets)[2] == 1 and self.features.ndim == 3:
             targets = targets[:, :, 0]
         return self.loss.labels(targets) if targets.dtype == np.bool_ else targets
 
-    def _whole(self) -> tuple[str, ...]:
-        """Which of the data may be whole numbers."""
+    def _integer_data(self) -> tuple[str, ...]:
+        """The names of data that may be whole numbers."""
         return ()
 
     def _check_shapes(self, shape: tuple[int, ...]) -> None:
@@ -310,18 +331,19 @@ class Problem:
     def _check_weights(self) -> None:
         totals = self.weights.sum(1)
         if self.importance is None:
-            _check.known(_check_totals, totals)
+            checks.check_when_concrete(_check_totals, totals)
         else:
-            _check.known(_check_totals, totals, self.importance)
+            checks.check_when_concrete(_check_totals, totals, self.importance)
 
-    def _check_targets(self, targets: Any, weights: Any) -> None:
+    def _check_targets(self, targets: object, weights: object) -> None:
         self.loss.check_targets(np.asarray(targets)[np.asarray(weights) > 0])
 
-    def _check_features(self, bound: Any) -> None:
-        if not (_check.is_concrete(self.features) and _check.is_concrete(bound)):
+    def _check_features(self, bound: Array | float) -> None:
+        samples = self.pooled_features.pool if self.is_pooled else self.features
+        if not (checks.is_concrete(samples) and checks.is_concrete(bound)):
             return
         if self.feature_map is None:
-            largest = float(np.max(np.linalg.norm(np.asarray(self.features, np.float64), axis=-1)))
+            largest = float(np.max(np.linalg.norm(np.asarray(samples, np.float64), axis=-1)))
             if largest > float(bound) * (1 + 1e-6):
                 raise ValueError(
                     f"feature_bound must bound every sample's norm, got {float(bound):g} and a "
@@ -343,6 +365,16 @@ class Problem:
     def judged(self) -> "Problem":
         """The problem of the clients whose models and data metrics read, here all."""
         return self
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether samples are rows of a pool that all clients share."""
+        return isinstance(self.features, PooledRows)
+
+    @property
+    def pooled_features(self) -> PooledRows:
+        """The features of a problem on a pool."""
+        return cast(PooledRows, self.features)
 
     @property
     def clients(self) -> int:
@@ -379,7 +411,7 @@ class Problem:
         numbers = samples * self.features.shape[2] + 3 * self.dim  # samples, model and gradient
         return max(1, CACHE_BYTES // (numbers * self.dtype.itemsize))
 
-    def coordinates(self, chosen: Any) -> np.ndarray:
+    def coordinates(self, chosen: object) -> np.ndarray:
         """The mask of the chosen parameters of a model, ``[D]`` booleans.
 
         Args:
@@ -400,26 +432,26 @@ class Problem:
                 f"parameters of a linear prediction have no names, got {chosen!r}; give their "
                 "indices, or a mask."
             )
-        given = np.asarray(chosen)
-        if given.dtype == bool:
-            if given.shape != (self.dim,):
+        entries = np.asarray(chosen)
+        if entries.dtype == bool:
+            if entries.shape != (self.dim,):
                 raise ValueError(
                     f"a mask must have one entry for each of the {self.dim} parameters, got shape "
-                    f"{given.shape}."
+                    f"{entries.shape}."
                 )
-            return given
-        if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
+            return entries
+        if entries.ndim != 1 or (entries.size and not np.issubdtype(entries.dtype, np.integer)):
             raise TypeError(
                 f"parameters are chosen by a mask or by a list of their indices, got "
-                f"{_check.shown(chosen)}."
+                f"{checks.shown(chosen)}."
             )
-        if given.size and (given.min() < 0 or given.max() >= self.dim):
+        if entries.size and (entries.min() < 0 or entries.max() >= self.dim):
             raise ValueError(
-                f"indices of parameters must be from 0 to {self.dim - 1}, got {given.min()} to "
-                f"{given.max()}."
+                f"indices of parameters must be from 0 to {self.dim - 1}, got {entries.min()} to "
+                f"{entries.max()}."
             )
         mask = np.zeros(self.dim, bool)
-        mask[given.astype(int)] = True
+        mask[entries.astype(int)] = True
         return mask
 
     @property
@@ -440,7 +472,7 @@ class Problem:
         return jnp.sum(jnp.asarray(self.weights) > 0, axis=1, dtype=jnp.int32)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         return self.features.dtype
 
     # A fixed problem is what clients have in every round, as a stream is what arrives in one.
@@ -460,7 +492,7 @@ class Problem:
         """Nothing changes from round to round."""
         return ()
 
-    def observe(self, state: Any, key: Array, round: Array) -> tuple[Any, "Problem"]:
+    def observe(self, state: PyTree, key: Array, round: Array) -> tuple[PyTree, "Problem"]:
         """The next state, and the problem itself."""
         return state, self
 
@@ -471,7 +503,7 @@ class Problem:
     @checked
     def clipped(self, bound: Float[Array, ""] | float) -> "Problem":
         """The same problem with per-sample gradients clipped to Euclidean norm ``bound``."""
-        _check.positive("clip", bound)
+        checks.positive("clip", bound)
         return replace(self, clip=as_leaf(bound))  # the data were checked once
 
     def starting_at(self, models: Float[Array, "*clients dim"]) -> "Problem":
@@ -502,12 +534,12 @@ class Problem:
           >>> bool((results.normalized_error[1] > results.normalized_error[0]).all())
           True
         """
-        models = _check.array("models", models)
-        _check.start(models, self.clients, self.dim)
+        models = checks.array("models", models)
+        checks.start(models, self.clients, self.dim)
         return replace(self, initial=models)
 
     @checked
-    def weighing(self, importance: Float[Array, " clients"] | Any) -> "Problem":
+    def weighing(self, importance: Float[Array, " clients"] | object) -> "Problem":
         r"""The same problem with each client's mean loss multiplied by its own factor.
 
         A client of importance zero counts as unlabeled: its loss is zero for any model, so its
@@ -542,16 +574,18 @@ class Problem:
 
     def unweighted(self) -> "Problem":
         r"""Each client's own mean loss, with a share of the regularizer such that the objective is
-        the mean of these by the clients' weights. Who weighs nothing in that mean leaves its share
-        to all others.
+        the mean of these by the clients' weights. The share of a client of weight zero is
+        distributed to all others.
         """
         if self.importance is None:
             return self
-        weights, kept = jnp.asarray(self.importance), self.statistics
+        weights = jnp.asarray(self.importance)
+        statistics = self.statistics
         factor = jnp.where(weights > 0, 1 / jnp.where(weights > 0, weights, 1), 0)
-        if kept is not None and kept.gram is not None:
-            gram, moment = kept.gram * factor[:, None, None], kept.moment * factor[:, None]
-            kept = kept._replace(gram=gram, moment=moment)
+        if statistics is not None and statistics.gram is not None:
+            gram = statistics.gram * factor[:, None, None]
+            moment = statistics.moment * factor[:, None]
+            statistics = statistics._replace(gram=gram, moment=moment)
         if jnp.ndim(self.strength) > 0:
             left = jnp.sum(jnp.where(weights > 0, 0, self.strength)) / jnp.sum(weights)
             strength = self.strength * factor + left
@@ -562,10 +596,10 @@ class Problem:
             weights=self.weights * factor[:, None],
             strength=strength,
             importance=None,
-            statistics=kept,
+            statistics=statistics,
         )
 
-    def with_test(self, features: Any, targets: Any, weights: Any = None) -> "Problem":
+    def with_test(self, features: Any, targets: Any, weights: object = None) -> "Problem":
         """The same problem with held-out data, using its loss and feature map.
 
         Args:
@@ -586,14 +620,16 @@ class Problem:
           >>> np.allclose(run.test_error[-1], np.mean(run.model[0] ** 2))
           True
         """
-        features, targets = _check.array("features", features), _check.array("targets", targets)
-        one = np.ndim(features) == np.ndim(self.features) - 1
-        if one:
-            features, targets = features[None], targets[None]
-            weights = None if weights is None else _check.array("weights", weights)[None]
+        features = checks.array("features", features)
+        targets = checks.array("targets", targets)
+        common = np.ndim(features) == self.features.ndim - 1
+        if common:
+            features = features[None]
+            targets = targets[None]
+            weights = None if weights is None else checks.array("weights", weights)[None]
         return dataclasses.replace(self, test=self._of_data(features, targets, weights))
 
-    def _of_data(self, features: Any, targets: Any, weights: Any) -> "Problem":
+    def _of_data(self, features: object, targets: object, weights: object) -> "Problem":
         """Other data, for models like these."""
         return Problem(features, targets, self.loss, weights=weights, feature_map=self.feature_map)
 
@@ -620,8 +656,8 @@ class Problem:
           >>> kept.sample_counts().tolist(), kept.test.sample_counts().tolist()
           ([4, 9], [1, 3])
         """
-        _check.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
-        if not (_check.is_concrete(test) and _check.is_concrete(self.weights)):
+        checks.interval("test", test, above=0, below=1, hint="It is the share that is held out.")
+        if not (checks.is_concrete(test) and checks.is_concrete(self.weights)):
             raise TypeError(
                 "how many samples of each client are held out is structure and cannot be traced; "
                 "wrap an axis of a sweep's grid in fljax.static([...]), and draw sizes before it."
@@ -642,17 +678,17 @@ class Problem:
             )
         out = np.clip(np.rint(np.asarray(test) * sizes).astype(int), 1, sizes - 1)
         order = shuffled(key, jnp.asarray(real))
-        here = replace(self, statistics=None)
-        held_out = here._rows(order[:, : out.max()], out)
+        plain = replace(self, statistics=None)
+        held_out = plain._rows(order[:, : out.max()], out)
         rest = (out[:, None] + np.arange((sizes - out).max())) % self.samples
         rest = jnp.take_along_axis(order, jnp.asarray(rest, jnp.int32), axis=1)
         held_out = replace(
             held_out, regularizer=NoRegularizer(), clip=None, tasks=None, initial=None
         )
-        return replace(here._rows(rest, sizes - out), test=held_out)
+        return replace(plain._rows(rest, sizes - out), test=held_out)
 
     def _rows(self, rows: Int[Array, "clients some"], sizes: np.ndarray) -> "Problem":
-        """So many of these samples of each client, weighing in proportion what they weighed."""
+        """The first ``sizes`` of these samples of each client, with weights in proportion."""
         real = np.arange(rows.shape[1]) < sizes[:, None]
         at = (jnp.arange(self.clients, dtype=jnp.int32)[:, None], rows)
         features, targets, weights = (
@@ -663,7 +699,8 @@ class Problem:
         if self.importance is not None:
             weights = weights * self.importance[:, None]
         if self.linear:  # of others padding stays what some network takes
-            features, targets = _where(real, features), _where(real, targets)
+            features = _where(real, features)
+            targets = _where(real, targets)
         return replace(self, features=features, targets=targets, weights=weights)
 
     def prepare(self) -> "Problem":
@@ -673,12 +710,20 @@ class Problem:
         the smaller of the two; clipping needs each sample, so it keeps them.
         """
         self = jax.tree.map(jnp.asarray, self.mapped())  # noqa: PLW0642 (NumPy data in traces)
-        own, pooled = self._statistics(), replace(self.pooled(), clip=self.clip)
-        known = pooled._statistics()._replace(norms=own.norms.reshape(1, -1))
-        if own.gram is not None:  # means of the clients', without another pass over the samples
-            gram, moment = (jnp.mean(a, axis=0, keepdims=True) for a in (own.gram, own.moment))
-            known = known._replace(gram=gram, moment=moment)
-        return replace(self, statistics=own._replace(pooled=replace(pooled, statistics=known)))
+        statistics = self._statistics()
+        pooled = replace(self.pooled(), clip=self.clip)
+        pooled_statistics = pooled._statistics()._replace(norms=statistics.norms.reshape(1, -1))
+        if (
+            statistics.gram is not None
+        ):  # means of the clients', without another pass over the samples
+            gram, moment = (
+                jnp.mean(a, axis=0, keepdims=True) for a in (statistics.gram, statistics.moment)
+            )
+            pooled_statistics = pooled_statistics._replace(gram=gram, moment=moment)
+        return replace(
+            self,
+            statistics=statistics._replace(pooled=replace(pooled, statistics=pooled_statistics)),
+        )
 
     @property
     def design(self) -> Float[Array, "clients samples width"]:
@@ -686,16 +731,16 @@ class Problem:
         or a bound holds for any data, rows that are not finite count as zero.
         """
         if self.feature_map is None:
-            return self.features
-        values = self._features_of(self.features)
+            return dense(self.features)
+        values = self._features_of(dense(self.features))
         return _finite(values) if self._promises else values
 
     def _features_of(self, inputs: Float[Array, "*points width"]) -> Float[Array, "*points dim"]:
-        """The inputs themselves, or what the feature map makes of them."""
+        """The inputs, mapped by the feature map if there is one."""
         if self.feature_map is None:
             return inputs
         shape = (*inputs.shape[:-1], self.feature_map.dim)
-        return _check.returned("feature_map", self.feature_map(inputs), shape)
+        return checks.returned("feature_map", self.feature_map(inputs), shape)
 
     @property
     def _promises(self) -> bool:
@@ -712,25 +757,35 @@ class Problem:
         samples (``unusable_samples``).
         """
         ready = self.mapped()
-        return replace(ready, features=_finite(ready.features))
+        return replace(ready, features=_each(_finite, ready.features))
 
     def unusable_samples(self) -> Int[Array, ""]:
         """Number of samples whose features, once mapped, are not finite."""
-        values = self._features_of(jnp.asarray(self.features))
-        bad = ~jnp.all(jnp.isfinite(values), axis=2) & (jnp.asarray(self.weights) > 0)
+
+        def is_bad(features: Array) -> Array:
+            return ~jnp.all(jnp.isfinite(self._features_of(jnp.asarray(features))), axis=-1)
+
+        bad = dense(_each(is_bad, self.features)) & (jnp.asarray(self.weights) > 0)
         return jnp.sum(bad, dtype=jnp.int32)
 
     def mapped(self) -> "Problem":
         """The same problem with the feature map's values as its features, computed once."""
-        features = self.design
+        features = _each(self._mapped_features, self.features)
+        test = None if self.test is None else self.test.mapped()
+        return replace(self, features=features, feature_map=None, test=test)
+
+    def _mapped_features(
+        self, features: Float[Array, "*points width"]
+    ) -> Float[Array, "*points dim"]:
+        """Values of the feature map, finite and within the bound of features if these are asked."""
+        features = self._features_of(features)
         if self._promises:
             features = _finite(features)
         if self.feature_bound is not None:
             norms = norm(features)[..., None]
             bound = jnp.asarray(self.feature_bound, features.dtype)
             features = jnp.where(norms > bound, features * (bound / norms), features)
-        test = None if self.test is None else self.test.mapped()
-        return replace(self, features=features, feature_map=None, test=test)
+        return features
 
     @property
     def is_summarized(self) -> bool:
@@ -740,23 +795,37 @@ class Problem:
 
     def _statistics(self) -> Statistics:
         few = self.features.shape[2] <= FEW_FEATURES and self.loss.outputs == 1
-        columns = jnp.swapaxes(self.features, 1, 2) if few else None
+        columns = jnp.swapaxes(self.features, 1, 2) if few and not self.is_pooled else None
         gram = moment = None
         if self.is_summarized:
-            gram, moment = 2 * self.second_moment(), 2 * self.correlation(self.targets)
+
+            def moments(part: Problem) -> tuple[Array, Array]:
+                return 2 * part.second_moment(), 2 * part.correlation(part.targets)
+
+            gram, moment = self._summed_over_samples(moments)
         return Statistics(gram, moment, self._feature_norms(), columns, None)
+
+    def _summed_over_samples(self, function: Callable[..., Any], *rows: Any) -> Any:
+        """``function(problem, *rows)``, a sum over each client's samples; tile by tile on a pool,
+        so that no copy of all clients' samples is made.
+        """
+        return over_tiles(self, function, *rows) if self.is_pooled else function(self, *rows)
 
     def pooled(self) -> "Problem":
         r"""All data at one client, whose objective is :math:`\frac1K\sum_k f_k`."""
         clients, samples = self.weights.shape
-        features, targets = (
-            a.reshape(1, clients * samples, *a.shape[2:]) for a in (self.features, self.targets)
-        )
+        if self.is_pooled:
+            features, targets, weights = self._data_of_pool()
+        else:
+            features, targets, weights = (
+                a.reshape(1, clients * samples, *a.shape[2:])
+                for a in (self.features, self.targets, self.weights)
+            )
         return replace(
             self,
             features=features,
             targets=targets,
-            weights=self.weights.reshape(1, clients * samples) / clients,
+            weights=weights / clients,
             strength=jnp.mean(self.share),
             clip=None,
             statistics=None,
@@ -765,6 +834,19 @@ class Problem:
             test=None,
             importance=None if self.importance is None else jnp.mean(self.importance)[None],
         )
+
+    def _data_of_pool(self) -> tuple[Array, Array, Array]:
+        """The pool as the samples of one client, ``[1, R, ...]``, their targets and weights."""
+        pool = jnp.asarray(self.pooled_features.pool)
+        size = len(pool)
+        # Padding has the index of some row, whose own entry must stay.
+        at = jnp.where(self.weights > 0, self.pooled_features.rows, size)
+        targets = jnp.asarray(self.targets)
+        targets = (
+            jnp.zeros((size, *targets.shape[2:]), targets.dtype).at[at].set(targets, mode="drop")
+        )
+        weights = jnp.zeros(size, self.weights.dtype).at[at].add(self.weights, mode="drop")
+        return pool[None], targets[None], weights[None]
 
     def take(
         self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
@@ -780,43 +862,61 @@ class Problem:
             index past the last sample is padding too. A batch of padding alone has weight zero.
 
         Raises:
-          ValueError: known indices of clients that there are not.
+          ValueError: known indices of clients that do not exist.
         """
-        _check.indices("clients", clients, self.clients)
+        checks.indices("clients", clients, self.clients)
         self = self.apart()  # noqa: PLW0642 (as in `prepare`)
-        kept, strength = self.statistics, jnp.asarray(self.strength)
+        statistics = self.statistics
+        strength = jnp.asarray(self.strength)
         importance = None if self.importance is None else self.importance[clients]
-        if rows is None:
-            data = (self.features, self.targets, self.weights, kept)
-            features, targets, weights, kept = jax.tree.map(lambda a: a[clients], data)
-        else:
-            at = (clients[:, None], rows)
-            features, targets = self.features[at], self.targets[at]
-            weights = self.weights.at[at].get(mode="fill", fill_value=0)
-            total = jnp.sum(weights, axis=1, keepdims=True)
-            weights = weights / jnp.where(total > 0, total, 1)
+        strength = (
+            strength[clients] if strength.ndim else strength * (clients.shape[0] / self.clients)
+        )
+        if rows is not None:
+            part = self.entries(clients, rows)
+            total = jnp.sum(part.weights, axis=1, keepdims=True)
+            weights = part.weights / jnp.where(total > 0, total, 1)
             if importance is not None:
                 weights = weights * importance[:, None]
-            if kept is not None:
-                kept = Statistics(None, None, kept.norms[at], None, None)
+            return replace(part, weights=weights, strength=strength, importance=importance)
+        features: Any = self.features
+        features = features.of_clients(clients) if self.is_pooled else features[clients]
+        data = (self.targets, self.weights, statistics)
+        targets, weights, statistics = jax.tree.map(lambda a: a[clients], data)
         return replace(
             self,
             features=features,
             targets=targets,
             weights=weights,
-            strength=strength[clients]
-            if strength.ndim
-            else strength * (clients.shape[0] / self.clients),
-            statistics=kept,
+            strength=strength,
+            statistics=statistics,
             importance=importance,
         )
 
+    def entries(
+        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"]
+    ) -> "Problem":
+        """Some samples of some clients with their weights, zero past the last sample. Only sums
+        over samples have a meaning: the regularizer's share and the importance are the clients'.
+        """
+        at = (clients[:, None], rows)
+        statistics = self.statistics
+        if statistics is not None:
+            statistics = Statistics(None, None, statistics.norms[at], None, None)
+        return replace(
+            self,
+            features=self.features[at],
+            targets=self.targets[at],
+            weights=self.weights.at[at].get(mode="fill", fill_value=0),
+            statistics=statistics,
+        )
+
     def apart(self) -> "Problem":
-        """The problem without what all clients have in common: held-out data, pooled statistics,
+        """The problem without the parts common to all clients: held-out data, pooled statistics,
         tasks and initial models.
         """
-        kept = None if self.statistics is None else self.statistics._replace(pooled=None)
-        alone = replace(self, test=None, statistics=kept, tasks=None, initial=None)
+        statistics = None if self.statistics is None else self.statistics._replace(pooled=None)
+        alone = replace(self, test=None, statistics=statistics, tasks=None, initial=None)
         return jax.tree.map(jnp.asarray, alone)
 
     def second_moment(self) -> Float[Array, "clients features features"]:
@@ -844,7 +944,7 @@ class Problem:
         self, values: Float[Array, "clients samples *outputs"]
     ) -> Float[Array, "clients samples *outputs"]:
         """Values of samples, or of each output of them, times the samples' weights."""
-        return along(self.weights, values) * values
+        return with_trailing_axes(self.weights, values) * values
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N]`` linear predictions (``[K, N, outputs]`` for several outputs)."""
@@ -860,7 +960,12 @@ class Problem:
         self, w: Float[Array, "clients dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, " clients"]:
         """Each client's weighted sum over its samples of ``score(loss, prediction, target)``."""
-        return jnp.sum(self.weights * score(self.loss, self.predictions(w), self.targets), axis=1)
+
+        def scored(part: Problem, w: Array) -> Array:
+            scores = score(part.loss, part.predictions(w), part.targets)
+            return jnp.sum(part.weights * scores, axis=1)
+
+        return self._summed_over_samples(scored, w)
 
     def cross_scores(
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
@@ -868,13 +973,17 @@ class Problem:
         """The scores of every model on every client's samples, as one product: a row for each model
         would require a copy of the data.
         """
-        outputs, count = self.loss.outputs, len(models)
-        models = models.reshape(count, outputs, -1)
-        predictions = jnp.einsum("qtp,kop->qkto", self.design, models, precision=HIGHEST)
-        if outputs == 1:
-            predictions = predictions[..., 0]
-        scores = score(self.loss, predictions, self.targets[:, None])
-        return jnp.sum(self.weights[:, None] * scores, axis=2)
+        outputs = self.loss.outputs
+        models = models.reshape(len(models), outputs, -1)
+
+        def scored(part: Problem) -> Array:
+            predictions = jnp.einsum("qtp,kop->qkto", part.design, models, precision=HIGHEST)
+            if outputs == 1:
+                predictions = predictions[..., 0]
+            scores = score(part.loss, predictions, part.targets[:, None])
+            return jnp.sum(part.weights[:, None] * scores, axis=2)
+
+        return self._summed_over_samples(scored)
 
     def objective(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         r"""Each client's :math:`f_k(w_k)`."""
@@ -886,11 +995,15 @@ class Problem:
 
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         """The largest per-sample loss-gradient norm of each client, after clipping."""
-        derivative = self.loss.derivative(self.predictions(w), self.targets)
-        if self.clip is not None:
-            derivative = self._clipped(derivative)
-        norms = self._sample_norms(derivative)
-        return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
+
+        def largest(part: Problem, w: Array) -> Array:
+            derivative = part.loss.derivative(part.predictions(w), part.targets)
+            if part.clip is not None:
+                derivative = part._clipped(derivative)
+            norms = part._sample_norms(derivative)
+            return jnp.max(jnp.where(part.weights > 0, norms, 0), axis=1)
+
+        return over_tiles(self, largest, w, largest=True) if self.is_pooled else largest(self, w)
 
     def gradient_growth(self) -> Float[Array, " clients"] | None:
         """By how much a client's largest per-sample loss-gradient norm grows at most with the
@@ -907,21 +1020,25 @@ class Problem:
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples"]:
         r"""For each sample, :math:`\|\ell'(x_{k,j},y_{k,j};w_k)+\tfrac\lambda KR'(w_k)\|`, the norm
-        of the client's gradient if it had no other sample; zero on padding.
+        of the client's gradient if it had no other sample; zero on padding. The loss of a client
+        with an importance is multiplied by it.
         """
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
             derivative = self._clipped(derivative)
-        length, pull = directed(self.share[:, None] * self.regularizer.gradient(w))
-        along = derivative * self.predictions(pull)
+        if self.importance is not None:
+            axes = (1,) * (derivative.ndim - 1)
+            derivative = jnp.asarray(self.importance).reshape(-1, *axes) * derivative
+        length, direction = directed(self.share[:, None] * self.regularizer.gradient(w))
+        products = derivative * self.predictions(direction)
         if self.loss.outputs > 1:
-            along = jnp.sum(along, axis=2)
-        norms = norm_of_sum(self._sample_norms(derivative), length[:, None], along)
+            products = jnp.sum(products, axis=2)
+        norms = norm_of_sum(self._sample_norms(derivative), length[:, None], products)
         return jnp.where(self.weights > 0, norms, 0)
 
     def loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
         r"""A subgradient of each client's mean loss :math:`\frac1{D_k}\sum_j\ell`, clipped."""
-        return evaluated(self._slope(w), self.weights.shape[1])
+        return evaluated(self._loss_gradient(w), self.weights.shape[1])
 
     def loss_gradient_in_parts(
         self,
@@ -929,14 +1046,14 @@ class Problem:
         sizes: tuple[int, ...],
         clips: Float[Array, " parts"],
     ) -> Float[Array, "clients dim"]:
-        """As :meth:`loss_gradient`, each part of a sample's gradient clipped by itself.
+        """As :meth:`loss_gradient`, each part of a sample's gradient clipped separately.
 
         Args:
           w: ``[K, D]``.
           sizes: numbers of parameters of the parts, one after the other.
           clips: the largest norm of each part; the problem itself has a clip, too.
         """
-        return evaluated(self._slope_in_parts(w, sizes, clips), self.weights.shape[1])
+        return evaluated(self._gradient_in_parts(w, sizes, clips), self.weights.shape[1])
 
     def check_parts(self, sizes: tuple[int, ...]) -> None:
         """Raise ``ValueError`` unless parts of a gradient are all of it, and can be clipped."""
@@ -955,28 +1072,37 @@ class Problem:
                 f"have {width} parameters each, got parts of {sizes}."
             )
 
-    def _slope_in_parts(
+    def _gradient_in_parts(
         self, w: Float[Array, "clients dim"], sizes: tuple[int, ...], clips: Array
     ) -> Float[Array, "clients dim"]:
-        derivative, design = self.loss.derivative(self.predictions(w), self.targets), self.design
-        sums, start = [], 0
+        """The gradient of the mean loss, with separately clipped parts of per-sample ones."""
+        if self.is_pooled:
+            return over_tiles(self, lambda part, w: part._gradient_in_parts(w, sizes, clips), w)
+        derivative = self.loss.derivative(self.predictions(w), self.targets)
+        design = self.design
+        sums = []
+        start = 0
         for i, size in enumerate(sizes):
-            own, values = replace(self, clip=clips[i]), derivative
+            part = replace(self, clip=clips[i])
+            values = derivative
             if self.loss.outputs == 1:
                 columns = design[..., start : start + size]
-                own = replace(own, features=columns, feature_map=None, statistics=None)
+                part = replace(part, features=columns, feature_map=None, statistics=None)
             else:
-                first, count = start // design.shape[2], size // design.shape[2]
+                first = start // design.shape[2]
+                count = size // design.shape[2]
                 values = derivative[..., first : first + count]
-            sums.append(own._combination_in_blocks(own.weighted(own._clipped(values))))
+            sums.append(part._combination_in_blocks(part.weighted(part._clipped(values))))
             start += size
         return jnp.concatenate(sums, axis=1)
 
-    def _slope(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
-        known = self.statistics is not None and self.statistics.gram is not None
-        if known and self.clip is None:  # a clip that came later needs each sample
+    def _loss_gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
+        summarized = self.statistics is not None and self.statistics.gram is not None
+        if summarized and self.clip is None:  # a clip set after `prepare` needs each sample
             product = jnp.einsum("kpq,kq->kp", self.statistics.gram, w, precision=HIGHEST)
             return product - self.statistics.moment
+        if self.is_pooled:
+            return over_tiles(self, lambda part, w: part._loss_gradient(w), w)
         derivative = self.loss.derivative(self.predictions(w), self.targets)
         if self.clip is not None:
             derivative = self._clipped(derivative)
@@ -997,7 +1123,8 @@ class Problem:
         sums = jnp.einsum("kgbo,kgbp->kgop", values, design, precision=HIGHEST)
         sums = sums.reshape(self.clients, blocks, -1)
         while (blocks := sums.shape[1]) > 1:
-            half, odd = blocks // 2, sums[:, blocks - blocks % 2 :]
+            half = blocks // 2
+            odd = sums[:, blocks - blocks % 2 :]
             sums = sums[:, :half] + sums[:, half : 2 * half]
             sums = jnp.concatenate([sums, odd], axis=1)
         return sums[:, 0]
@@ -1007,8 +1134,8 @@ class Problem:
         """Samples whose gradients are one sum; all of them where nothing bounds these."""
         samples = self.samples
         divisors = [size for size in range(8, BLOCK + 1) if samples % size == 0]
-        whole = samples <= BLOCK or not divisors or not self._promises
-        return samples if whole else divisors[-1]
+        single = samples <= BLOCK or not divisors or not self._promises
+        return samples if single else divisors[-1]
 
     def gradient_rounding(self) -> float:
         r"""How far apart rounding may move two computed gradients of a client at one model for data
@@ -1024,8 +1151,16 @@ class Problem:
         :meth:`fljax.privacy.Gap.of` takes all roundings). :math:`B` divides the number of samples
         and is 64 at most, where such a divisor is 8 at least; else all samples are one sum.
         """
-        unit, samples, block = float(jnp.finfo(self.dtype).eps) / 2, self.samples, self._block
+        unit = float(jnp.finfo(self.dtype).eps) / 2
+        samples = self.samples
+        block = self._block
         sums = block**2 + (4 * samples if block < samples else 0)
+        if isinstance(self.features, PooledRows):
+            # A tile is one sum, or blocks of it, and tiles are added one after the other: partial
+            # sums of j tiles of B samples are rounded by at most j B u in either world.
+            size = self.features.tile
+            tiles = -(-samples // size)
+            sums = size**2 + 4 * size + tiles * (tiles + 1) * size * (tiles > 1)
         return (2 * (self.design.shape[2] / 2 + 8) + sums) * unit
 
     def gradient(self, w: Float[Array, "clients dim"]) -> Float[Array, "clients dim"]:
@@ -1038,20 +1173,20 @@ class Problem:
         r"""A subgradient of each client's :math:`\frac\lambda KR`."""
         return self.share[:, None] * self.regularizer.gradient(w)
 
-    # What some algorithms read of a model beside its gradient ----------------------------------
+    # Further quantities of a model that some algorithms need ---------------------------------
 
     def gradient_of(
         self,
-        losses: Callable[[Reading, Array, Any], Array],
+        losses: Callable[[Reading, Array, PyTree], Array],
         w: Float[Array, "clients dim"],
-        given: Any = (),
+        given: object = (),
     ) -> Float[Array, "clients dim"]:
         r"""The gradient of each client's objective with another loss of its samples than
-        :math:`\ell`; per-sample gradients are clipped as those of :math:`\ell` are.
+        :math:`\ell`; per-sample gradients are clipped in the same way.
 
         Args:
           losses: ``(reading, row, given) -> [N]``, the losses of some samples of one client, of its
-            model and of what it is given; differentiable in the model ``row``.
+            model and of further arguments; differentiable in the model ``row``.
           w: the models.
           given: arrays ``[K, ...]`` of each client that ``losses`` takes.
 
@@ -1066,17 +1201,19 @@ class Problem:
           [True, False, False, False]
         """
 
-        def one(row: Array, given: Any, features: Array, targets: Array) -> Array:
-            return losses(Reading(self, features, targets), row, given)
+        def sample_losses(row: Array, extra: PyTree, features: Array, targets: Array) -> Array:
+            return losses(Reading(self, features, targets), row, extra)
 
-        slope = evaluated(self._slope_of(one, w, given), self.weights.shape[1])
-        return slope + self.share[:, None] * self.regularizer.gradient(w)
+        gradient = evaluated(
+            self._gradient_of_losses(sample_losses, w, given), self.weights.shape[1]
+        )
+        return gradient + self.share[:, None] * self.regularizer.gradient(w)
 
     def representations(
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples width"]:
-        """``[K, N, R]``, what each client's model makes of its samples before the head; the
-        features of linear predictions.
+        """``[K, N, R]``, the input of the head at each client's samples; the features of linear
+        predictions.
         """
         return self.design
 
@@ -1099,9 +1236,11 @@ class Problem:
             raise ValueError(
                 f"classes are those of the loss Softmax(classes), got {type(self.loss).__name__}."
             )
-        own = jax.nn.one_hot(jnp.asarray(self.targets, jnp.int32), self.loss.classes, dtype=bool)
+        one_hot = jax.nn.one_hot(
+            jnp.asarray(self.targets, jnp.int32), self.loss.classes, dtype=bool
+        )
         real = jnp.asarray(self.weights) > 0
-        return jnp.sum(own & real[..., None], axis=1, dtype=jnp.int32)
+        return jnp.sum(one_hot & real[..., None], axis=1, dtype=jnp.int32)
 
     def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
         """Predictions of one model for some samples, mapped already."""
@@ -1122,12 +1261,18 @@ class Problem:
     def _values(self, score: Callable, predictions: Array, targets: Array) -> Array:
         return score(self.loss, predictions, targets)
 
-    def _slope_of(self, losses: Callable[..., Array], w: Any, given: Any) -> Array:
+    def _gradient_of_losses(self, losses: Callable[..., Array], w: Array, extra: PyTree) -> Array:
         """``[K, D]``, of ``losses(row, given, features, targets) -> [N]``."""
-        slope = self._client_slope(losses)
-        return jax.vmap(slope)((w, given), self.design, self.targets, self.weights)
+        if self.is_pooled:
 
-    def _client_slope(
+            def gradient_of_part(part: Problem, w: Any, extra: PyTree) -> Array:
+                return part._gradient_of_losses(losses, w, extra)
+
+            return over_tiles(self, gradient_of_part, w, extra)
+        gradient = self._client_gradient(losses)
+        return jax.vmap(gradient)((w, extra), self.design, self.targets, self.weights)
+
+    def _client_gradient(
         self,
         losses: Callable[..., Array],
         parts: tuple[tuple[int, ...], Array] | None = None,
@@ -1137,33 +1282,35 @@ class Problem:
         these sizes, are clipped to these norms.
         """
 
-        def total(row: Array, given: Any, x: Array, y: Array, weights: Array) -> Array:
-            return jnp.sum(weights * losses(row, given, x, y))
+        def loss_sum(row: Array, extra: PyTree, x: Array, y: Array, weights: Array) -> Array:
+            return jnp.sum(weights * losses(row, extra, x, y))
 
-        def whole(both: Any, x: Array, y: Array, weights: Array) -> Array:
-            return jax.grad(total)(*both, x, y, weights)
+        def unclipped(arguments: tuple[Array, PyTree], x: Array, y: Array, weights: Array) -> Array:
+            return jax.grad(loss_sum)(*arguments, x, y, weights)
 
-        def clipped(both: Any, x: Array, y: Array, weights: Array) -> Array:
-            pieces = jax.vmap(pieces_of(self._sample_slope(losses)), (None, 0, 0))(both, x, y)
+        def clipped(arguments: tuple[Array, PyTree], x: Array, y: Array, weights: Array) -> Array:
+            pieces = jax.vmap(pieces_of(self._sample_gradient(losses)), (None, 0, 0))(
+                arguments, x, y
+            )
             if parts is None:
                 return clipped_sum(pieces, jnp.asarray(self.clip, weights.dtype), weights)
             sizes, clips = parts
-            each = [
-                clipped_sum(own, clips[i].astype(weights.dtype), weights)
-                for i, own in enumerate(parted(pieces, sizes))
+            sums = [
+                clipped_sum(part, clips[i].astype(weights.dtype), weights)
+                for i, part in enumerate(split_by_sizes(pieces, sizes))
             ]
-            return jnp.concatenate(each)
+            return jnp.concatenate(sums)
 
-        return whole if self.clip is None else clipped
+        return unclipped if self.clip is None else clipped
 
-    def _sample_slope(self, losses: Callable[..., Array]) -> Callable[..., Array]:
+    def _sample_gradient(self, losses: Callable[..., Array]) -> Callable[..., Array]:
         """The gradient of one sample's loss, ``((row, given), features, target) -> [D]``."""
 
-        def slope(both: Any, features: Array, target: Array) -> Array:
-            row, given = both
-            return jax.grad(lambda row: losses(row, given, features[None], target[None])[0])(row)
+        def gradient(arguments: tuple[Array, PyTree], features: Array, target: Array) -> Array:
+            row, extra = arguments
+            return jax.grad(lambda row: losses(row, extra, features[None], target[None])[0])(row)
 
-        return slope
+        return gradient
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`\frac1K\sum_k f_k'(w)` at one common model: the gradient of the pooled data."""
@@ -1179,7 +1326,7 @@ class Problem:
         huge = jnp.finfo(derivative.dtype).max
         derivative = jnp.where(jnp.isnan(derivative), 0, derivative)
         norms = self._norms()
-        # No infinities: what XLA makes of constant ones is not to be relied on.
+        # No infinities: XLA may fold constant ones to other values.
         allowed = jnp.minimum(self.clip / jnp.where(norms > 0, norms, 1), huge)
         allowed = jnp.where(norms > 0, allowed, jnp.where(norms == 0, huge, 0))
         if self.loss.outputs == 1:
@@ -1190,6 +1337,8 @@ class Problem:
         return derivative * keep[..., None]
 
     def _feature_norms(self) -> Float[Array, "clients samples"]:
+        if self.feature_map is None:
+            return dense(_each(norm, self.features))
         return norm(self.design)
 
     def _norms(self) -> Float[Array, "clients samples"]:
@@ -1228,38 +1377,46 @@ class Problem:
 
 def _finite(features: Array) -> Array:
     """Features with zero in rows that are not finite."""
-    whole = jnp.all(jnp.isfinite(features), axis=-1, keepdims=True)
-    return jnp.where(whole, features, 0)
+    finite = jnp.all(jnp.isfinite(features), axis=-1, keepdims=True)
+    return jnp.where(finite, features, 0)
+
+
+def _each(function: Callable[[Array], Array], features: Any) -> Any:
+    """A function of each sample's features, of a pool's only once."""
+    if isinstance(features, PooledRows):
+        return features.changed(function)
+    return function(features)
 
 
 def _where(real: np.ndarray, data: Array) -> Array:
     """The data of real samples, zero elsewhere."""
-    return jnp.where(along(real, data), data, jnp.zeros_like(data))
+    return jnp.where(with_trailing_axes(real, data), data, jnp.zeros_like(data))
 
 
-def _importance(factor: Any, clients: int) -> Any:
-    factor = _check.array("importance", factor)
+def _importance(argument: object, clients: int) -> Array:
+    """Validate the importance of clients and return it as floats."""
+    factor = checks.array("importance", argument)
     if factor.shape != (clients,):
         raise ValueError(
             f"importance must be one number of each of the {clients} clients, got shape "
             f"{factor.shape}."
         )
-    _check.nonnegative("importance", factor)
+    checks.nonnegative("importance", factor)
 
-    def known(factor: Any) -> None:
+    def check_any(factor: object) -> None:
         if not np.any(np.asarray(factor) > 0):
             raise ValueError(
                 "importance is zero for every client, and nothing is learned; give one > 0."
             )
 
-    _check.known(known, factor)
+    checks.check_when_concrete(check_any, factor)
     with np.errstate(over="ignore"):
-        kept = factor.astype(float_dtype())
-    _check.representable("importance", factor, kept)
-    return kept
+        stored = factor.astype(float_dtype())
+    checks.representable("importance", factor, stored)
+    return stored
 
 
-def check_test(test: Any, clients: int, dim: int) -> None:
+def check_test(test: object, clients: int, dim: int) -> None:
     """Raise unless the held-out data, if any, are common or one set per client, for models of this
     size.
     """
@@ -1267,7 +1424,7 @@ def check_test(test: Any, clients: int, dim: int) -> None:
         return
     if not isinstance(test, Problem):
         raise TypeError(
-            f"test must be an fljax.problems.Problem, got {_check.shown(test)}; "
+            f"test must be an fljax.problems.Problem, got {checks.shown(test)}; "
             "problem.with_test(features, targets) makes one."
         )
     if test.clients not in (1, clients) or test.dim != dim:
@@ -1280,14 +1437,14 @@ def check_test(test: Any, clients: int, dim: int) -> None:
 
 @checked
 def from_clients(
-    data: Sequence[tuple[Any, Any]],
+    data: ClientData,
     loss: Loss,
     regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 1.0,
     *,
-    feature_map: Any = None,
+    feature_map: object = None,
     tasks: Tasks | None = None,
-    test: Sequence[tuple[Any, Any]] | None = None,
+    test: ClientData | None = None,
 ) -> Problem:
     """Stack clients of different sizes.
 
@@ -1299,7 +1456,7 @@ def from_clients(
       strength: as in :class:`Problem`.
       feature_map: as in :class:`Problem`.
       tasks: the clusters of the clients, as in :class:`Problem`.
-      test: held-out data, likewise one ``(features, targets)`` per client, or a single one for all.
+      test: held-out data, one ``(features, targets)`` per client, or a single one for all.
 
     Raises:
       ValueError: no clients, none with samples, clients with different numbers of features; tasks
@@ -1336,12 +1493,12 @@ def from_clients(
 
 def present(weights: np.ndarray) -> np.ndarray | None:
     """The importance of clients, zero for those without samples; ``None`` where all have some."""
-    there = weights.any(axis=1)
-    return None if there.all() else there.astype(float_dtype())
+    has_samples = weights.any(axis=1)
+    return None if has_samples.all() else has_samples.astype(float_dtype())
 
 
 def stacked(
-    name: str, data: Sequence[tuple[Any, Any]], linear: bool = True
+    name: str, data: ClientData, linear: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, targets and weights of clients of different sizes, padded to the largest.
 
@@ -1358,7 +1515,7 @@ def stacked(
     arrays = []
     for k, pair in enumerate(data):
         x, y = (
-            np.asarray(_check.array(f"{part} of client {k}{where}", values))
+            np.asarray(checks.array(f"{part} of client {k}{where}", values))
             for part, values in zip(("features", "targets"), pair, strict=True)
         )
         if linear and y.ndim == 2 and y.shape[1] == 1:
@@ -1367,16 +1524,17 @@ def stacked(
         truth = y.dtype == np.bool_
         arrays.append((as_floats(x), y if truth else as_floats(y)) if linear else (x, y))
     empty = [len(x) == len(y) == 0 and name == "data" for x, y in arrays]
-    first = next((pair for pair, none in zip(arrays, empty, strict=True) if not none), None)
+    first = next((pair for pair, is_empty in zip(arrays, empty, strict=True) if not is_empty), None)
     if first is None:
         raise ValueError(
             f"all {len(arrays)} clients{where} have no samples; give one of them some."
         )
-    # A client without samples holds one of no weight: zeros, or another's, which networks take.
-    one = [part[:1] * 0 if linear else part[:1] for part in first]
+    # Clients without samples get one dummy sample of weight zero: zeros, or for networks a copy of
+    # another client's, as zeros may not be valid input.
+    dummy = [part[:1] * 0 if linear else part[:1] for part in first]
     arrays = [
-        (one[0], one[1].astype(first[1].dtype)) if none else pair
-        for pair, none in zip(arrays, empty, strict=True)
+        (dummy[0], dummy[1].astype(first[1].dtype)) if is_empty else pair
+        for pair, is_empty in zip(arrays, empty, strict=True)
     ]
     shapes = [a.shape[1:] for a in first]
     if linear:
@@ -1395,11 +1553,11 @@ def stacked(
             )
     longest = max(len(x) for x, _ in arrays)
     weights = [
-        np.full(len(x), 0 if none else 1 / len(x), float_dtype())
-        for (x, _), none in zip(arrays, empty, strict=True)
+        np.full(len(x), 0 if is_empty else 1 / len(x), float_dtype())
+        for (x, _), is_empty in zip(arrays, empty, strict=True)
     ]
 
-    def pad(rows: np.ndarray, mode: Any = "constant") -> np.ndarray:
+    def pad(rows: np.ndarray, mode: Literal["constant", "edge"] = "constant") -> np.ndarray:
         return np.pad(rows, [(0, longest - len(rows))] + [(0, 0)] * (rows.ndim - 1), mode)
 
     mode = "constant" if linear else "edge"
@@ -1410,18 +1568,18 @@ def stacked(
 
 
 def sizes_to_weights(
-    samples: int | Sequence[int], clients: int, dtype: Any
+    samples: int | Sequence[int], clients: int, dtype: DTypeLike
 ) -> tuple[int, np.ndarray]:
     """The padded number of samples and the ``[K, N]`` weights of clients with these sizes."""
-    if _check.is_whole(samples):
-        _check.count("samples", samples)
+    if checks.is_whole(samples):
+        checks.count("samples", samples)
         samples = int(samples)
         return samples, np.full((clients, samples), 1 / samples, dtype)
     sizes = np.asarray(samples)
     if sizes.shape != (clients,) or not np.issubdtype(sizes.dtype, np.integer):
         raise ValueError(
             f"samples must be one integer or {clients} integers (one a client), got "
-            f"{_check.shown(samples)}."
+            f"{checks.shown(samples)}."
         )
     if sizes.min() < 1:
         raise ValueError(

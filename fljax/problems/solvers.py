@@ -8,7 +8,7 @@ are fewer than features; nonsmooth losses by ADMM on their residuals.
 
 Where the problem declares a bound of its features (``feature_bound``), a smooth loss is minimized
 by plain proximal gradient steps of a size that depends on the bound alone. They converge more
-slowly, and are what a privacy guarantee covers however early they stop: whatever the data within
+slowly, but a privacy guarantee covers them however early they stop: for all data within
 the bound, each step is a contraction by :math:`(1-\eta c)/(1+\eta\mu)`, and at one model the steps
 of two data sets differ by at most :math:`\eta g/(1+\eta\mu)`, :math:`g` being how far apart their
 mean gradients are there. So models that start at most :math:`g/(c+\mu)` apart, which is how far
@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._evaluations import minimized
-from fljax._linalg import (
-    rounded_off,
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.gradient_counts import minimized
+from fljax._core.linalg import (
+    rounding_distance,
     spd_inverse,
     spd_norm,
     spd_norm_bound,
@@ -34,28 +34,10 @@ from fljax._linalg import (
     spd_solve,
     symmetric_eigen,
 )
-from fljax._module import replace
-from fljax._numerics import HIGHEST, along
+from fljax._core.module import replace
+from fljax._core.numerics import HIGHEST, with_trailing_axes
 from fljax.problems.objectives import L1, LeastAbsoluteDeviation, LeastSquares, NoRegularizer
 from fljax.problems.problem import Problem
-
-__all__ = [
-    "ProxFactor",
-    "Spectrum",
-    "decompose",
-    "factorize",
-    "is_quadratic",
-    "iterates_predictions",
-    "optimum",
-    "prox",
-    "prox_rounding",
-    "public_scale",
-    "response",
-    "smoothness",
-    "solve_shifted",
-    "strong_convexity",
-    "takes_public_steps",
-]
 
 
 class ProxFactor(NamedTuple):
@@ -103,7 +85,7 @@ def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
         moment = 2 * problem.correlation(problem.targets)
-        inverse = spd_inverse(_shift(_hessian(problem), shift))
+        inverse = spd_inverse(_add_diagonal(_hessian(problem), shift))
         if problem.samples < problem.dim:
             root = jnp.sqrt(2 * problem.weights)
             inverse = root[:, :, None] * inverse * root[:, None, :]
@@ -116,7 +98,9 @@ def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     if gram is not None:
         root = jnp.sqrt(problem.loss.curvature * problem.weights)
         system = root[:, :, None] * gram * root[:, None, :]
-        inner = root[:, :, None] * spd_inverse(_shift(system, weight + strong_convexity(problem)))
+        inner = root[:, :, None] * spd_inverse(
+            _add_diagonal(system, weight + strong_convexity(problem))
+        )
         inner = jnp.einsum("knm,kml->knl", inner * root[:, None], gram, precision=HIGHEST)
         step = jnp.eye(problem.samples, dtype=problem.dtype)[None] - inner
         return ProxFactor(weight, step, None, None, gram)
@@ -128,12 +112,14 @@ def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     gram = problem.second_moment()
     ridge = 1e-6 * jnp.trace(gram, axis1=1, axis2=2)
     moment = problem.correlation(problem.targets)
-    fit = jnp.einsum("kpq,kq->kp", spd_inverse(_shift(gram, ridge)), moment, precision=HIGHEST)
+    fit = jnp.einsum(
+        "kpq,kq->kp", spd_inverse(_add_diagonal(gram, ridge)), moment, precision=HIGHEST
+    )
     residual = jnp.abs(problem.predictions(fit) - problem.targets)
     total = jnp.sum(problem.weights, axis=1)
     size = jnp.sum(problem.weights * residual, axis=1) + jnp.finfo(problem.dtype).tiny
     scale = jnp.where(total > 0, total / size, 1)  # without labels any will do
-    system = _shift(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
+    system = _add_diagonal(scale[:, None, None] * gram, weight + _split_penalty(problem, scale))
     return ProxFactor(weight, spd_inverse(system), None, scale, None)
 
 
@@ -170,8 +156,8 @@ def prox_rounding(
     """How far apart rounding may move the results of :func:`prox` for two data sets, ``None`` where
     this is not bounded.
 
-    An iteration is a contraction, whose roundings are those of six operations on vectors no longer
-    than its start, its center or its result, besides those of the gradient. A closed form, whose
+    An iteration is a contraction, with the roundings of six operations on vectors no longer
+    than its start, its center or its result, besides the gradient's. A closed form, whose
     linear system has roundings in proportion to its condition, is of a squared loss, under which no
     bound of gradients holds and every budget is nominal.
 
@@ -186,7 +172,7 @@ def prox_rounding(
         return None
     # Number by number, so that one pass tells a bound of all three lengths.
     longest = jnp.maximum(jnp.maximum(jnp.abs(center), jnp.abs(start)), jnp.abs(model))
-    return 6 * iterations * rounded_off(longest)
+    return 6 * iterations * rounding_distance(longest)
 
 
 def _minimize(
@@ -248,16 +234,16 @@ def solve_shifted(
     values, vectors, _ = spectrum
     inverse = 1 / (values + shift[:, None])
     if problem.samples >= problem.dim:
-        return minimized(_in_basis(vectors, inverse, right))
+        return minimized(_scaled_in_basis(vectors, inverse, right))
     root = jnp.sqrt(2 * problem.weights)
-    inner = root * _in_basis(vectors, inverse, root * problem.predictions(right))
+    inner = root * _scaled_in_basis(vectors, inverse, root * problem.predictions(right))
     back = problem.combination(inner)
     return minimized((right - back) / shift[:, None])
 
 
-def _in_basis(vectors: Array, scale: Array, right: Array) -> Array:
-    along = scale * jnp.einsum("kn,knm->km", right, vectors, precision=HIGHEST)
-    return jnp.einsum("knm,km->kn", vectors, along, precision=HIGHEST)
+def _scaled_in_basis(vectors: Array, scale: Array, right: Array) -> Array:
+    coordinates = scale * jnp.einsum("kn,knm->km", right, vectors, precision=HIGHEST)
+    return jnp.einsum("knm,km->kn", vectors, coordinates, precision=HIGHEST)
 
 
 def _hessian(problem: Problem) -> Array:
@@ -285,7 +271,7 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
       ValueError: a loss without a minimum, such as the logistic loss of separable data without a
         regularizer; inside traced code the solution is then NaN.
     """
-    _check.count("iterations", iterations)
+    checks.count("iterations", iterations)
     pooled = problem.pooled().prepare()
     start = jnp.zeros((1, problem.dim), problem.dtype)
     pooled = replace(pooled, feature_bound=None)  # nothing of the optimum is sent
@@ -309,8 +295,8 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     tolerance = 4 * jnp.finfo(problem.dtype).eps
     if pooled.loss.curvature is not None:
         minimizer = _proximal_gradient(pooled, factor, start, start, iterations, tolerance)
-        endless = _falls_for_ever(pooled, minimizer)
-        if _check.is_concrete(endless) and endless:
+        endless = _decreases_forever(pooled, minimizer)
+        if checks.is_concrete(endless) and endless:
             raise ValueError(
                 f"the {type(pooled.loss).__name__} loss of these data has no minimum: a model "
                 "separates the labels, and the larger it is, the lower the loss. Give the problem "
@@ -320,22 +306,23 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     return _residual_admm(pooled, factor, start, start, iterations, tolerance)[0]
 
 
-def _falls_for_ever(problem: Problem, w: Float[Array, "clients dim"]) -> Array:
+def _decreases_forever(problem: Problem, w: Float[Array, "clients dim"]) -> Array:
     """Whether the objective falls along the ray from zero through ``w``, however far: a proof, up
     to rounding, that it has no minimum. (A convex one that grows anywhere grows far out.)
     """
-    m, eps = problem.predictions(w), jnp.finfo(problem.dtype).eps
+    m = problem.predictions(w)
+    eps = jnp.finfo(problem.dtype).eps
 
-    def slope(distance):
+    def rate(distance):
         data = problem.weighted(problem.loss.derivative(distance * m, problem.targets) * m)
         penalty = problem.share[:, None] * problem.regularizer.gradient(distance * w) * w
         return jnp.sum(data) + jnp.sum(penalty)
 
     rounding = 8 * eps * jnp.sum(problem.weighted(jnp.abs(m)))
-    return (slope(1) < 0) & (slope(1 / eps) <= rounding)
+    return (rate(1) < 0) & (rate(1 / eps) <= rounding)
 
 
-def _shift(matrices: Array, shift: Array) -> Array:
+def _add_diagonal(matrices: Array, shift: Array) -> Array:
     return matrices + shift[:, None, None] * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
 
 
@@ -372,7 +359,8 @@ def _solve_quadratic(problem: Problem, factor: ProxFactor, center: Array) -> Arr
 
 
 def _solve_predictions(problem, factor, center, start, iterations):
-    r"""The prox of a smooth loss by its samples: two passes over them, whatever the iterations.
+    r"""The prox of a smooth loss by its samples: two passes over them, for any number of
+    iterations.
 
     With :math:`\kappa=c_k+\mu_k` the minimizer is :math:`w=(c_kv-X^\top\alpha)/\kappa`, where
     :math:`\alpha=\Omega\ell'(m)` at its own predictions :math:`m=(c_kXv-G\alpha)/\kappa`. Newton's
@@ -384,13 +372,13 @@ def _solve_predictions(problem, factor, center, start, iterations):
     scale = factor.weight + strong_convexity(problem)
     bound = problem.loss.curvature
     pulled = problem.predictions(center)
-    pulled = along(factor.weight, pulled) * pulled
+    pulled = with_trailing_axes(factor.weight, pulled) * pulled
 
-    def slope(m):
+    def gradient(m):
         return problem.weighted(problem.loss.derivative(m, problem.targets))
 
     def predictions(alpha):
-        return (pulled - _among_samples(factor.gram, alpha)) / along(scale, pulled)
+        return (pulled - _among_samples(factor.gram, alpha)) / with_trailing_axes(scale, pulled)
 
     def inner(left, right):
         (alpha, m), (_, other) = left, right
@@ -399,13 +387,13 @@ def _solve_predictions(problem, factor, center, start, iterations):
     def iterate(_, state):
         old, lead, momentum = state
         alpha, m = lead
-        alpha = alpha + _among_samples(factor.inverse, slope(m) - alpha)
+        alpha = alpha + _among_samples(factor.inverse, gradient(m) - alpha)
         return _accelerated(old, lead, (alpha, predictions(alpha)), momentum, inner)
 
     # From the start itself; the slope there, taken for alpha, would be a full gradient step.
     m = problem.predictions(start)
-    ahead = bound * problem.weighted(pulled / along(scale, pulled) - m)
-    alpha = _among_samples(factor.inverse, slope(m) + ahead)
+    extrapolated = bound * problem.weighted(pulled / with_trailing_axes(scale, pulled) - m)
+    alpha = _among_samples(factor.inverse, gradient(m) + extrapolated)
     first = alpha, predictions(alpha)
     state = first, first, jnp.ones_like(scale)
     (alpha, _), _, _ = jax.lax.fori_loop(1, iterations, iterate, state)
@@ -421,8 +409,10 @@ def _accelerated(old, lead, new, momentum, inner):
     momentum = jnp.where(uphill, jnp.ones_like(momentum), momentum)
     next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
     carry_on = jnp.where(uphill, jnp.zeros_like(momentum), (momentum - 1) / next_momentum)
-    ahead = jax.tree.map(lambda x, step: x + along(carry_on, step) * step, new, moved)
-    return new, ahead, next_momentum
+    extrapolated = jax.tree.map(
+        lambda x, step: x + with_trailing_axes(carry_on, step) * step, new, moved
+    )
+    return new, extrapolated, next_momentum
 
 
 def _among_samples(matrices: Array, values: Array) -> Array:
@@ -430,7 +420,7 @@ def _among_samples(matrices: Array, values: Array) -> Array:
     return jnp.einsum("knm,km...->kn...", matrices, values, precision=HIGHEST)
 
 
-def _until(step, start, iterations: int, tolerance: float | None, watched: int):
+def _iterate_until(step, start, iterations: int, tolerance: float | None, watched: int):
     """Iterate ``state = step(state)`` until its first ``watched`` entries, ``[K, ...]``, rest."""
     if tolerance is None:
         return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), start)
@@ -467,12 +457,13 @@ def _proximal_gradient(problem, factor, center, start, iterations, tolerance):
         return _accelerated(w, lead, new, momentum, inner)
 
     momentum = jnp.ones(len(start), start.dtype)
-    return _until(iterate, (start, start, momentum), iterations, tolerance, watched=1)[0]
+    return _iterate_until(iterate, (start, start, momentum), iterations, tolerance, watched=1)[0]
 
 
 def _public_steps(problem, factor, center, start, iterations):
     """Proximal gradient steps whose size depends on no data."""
-    step, weight = (1 / factor.scale)[:, None], factor.weight[:, None]
+    step = (1 / factor.scale)[:, None]
+    weight = factor.weight[:, None]
     penalty = step * problem.share[:, None]
 
     def iterate(_, w):
@@ -488,20 +479,23 @@ def _public_steps_of_predictions(problem, factor, center, start, iterations):
     A model on the way is :math:`w=aw^0+bv-X^\top\alpha`; its predictions :math:`m=Xw` need no more
     than the samples' inner products.
     """
-    step, weight = 1 / factor.scale, factor.weight
+    step = 1 / factor.scale
+    weight = factor.weight
     shrink = 1 / (1 + step * strong_convexity(problem))
     keep = 1 - step * weight
     pulled = problem.predictions(center)
-    pulled = along(weight, pulled) * pulled
+    pulled = with_trailing_axes(weight, pulled) * pulled
 
     def after(old, numbers):
-        return along(shrink, old) * (along(keep, old) * old + along(step, old) * numbers)
+        return with_trailing_axes(shrink, old) * (
+            with_trailing_axes(keep, old) * old + with_trailing_axes(step, old) * numbers
+        )
 
     def iterate(_, state):
         m, alpha, a, b = state
-        slope = problem.weighted(problem.loss.derivative(m, problem.targets))
-        m = after(m, pulled - _among_samples(factor.gram, slope))
-        return m, after(alpha, slope), shrink * keep * a, after(b, weight)
+        gradient = problem.weighted(problem.loss.derivative(m, problem.targets))
+        m = after(m, pulled - _among_samples(factor.gram, gradient))
+        return m, after(alpha, gradient), shrink * keep * a, after(b, weight)
 
     m = problem.predictions(start)
     state = (m, jnp.zeros_like(m), jnp.ones_like(step), jnp.zeros_like(step))
@@ -539,7 +533,7 @@ def _residual_admm(problem, factor, center, start, iterations, tolerance):
 
     zero = jnp.zeros_like(problem.targets)
     state = (start, zero, zero, start, jnp.zeros_like(start))
-    return _until(iterate, state, iterations, tolerance, watched=3)[0]
+    return _iterate_until(iterate, state, iterations, tolerance, watched=3)[0]
 
 
 def _least_absolute_vertex(
@@ -551,15 +545,16 @@ def _least_absolute_vertex(
     a weighted median along the freed edge, which one to take instead (Barrodale & Roberts 1973).
     The last ``D`` rows must be the identity, from which the first vertex is built.
     """
-    dim, dtype = rows.shape[1], rows.dtype
+    dim = rows.shape[1]
+    dtype = rows.dtype
     real = weights > 0
     rounding = jnp.finfo(dtype).eps
     scale = jnp.sum(weights * jnp.abs(targets)) / jnp.sum(weights) + jnp.finfo(dtype).tiny
 
     def reweighted(_, misfit):  # least squares, reweighted: a start a few pivots from the end
-        pull = weights / jnp.maximum(misfit, 1e-3 * scale)
-        gram = jnp.einsum("np,nq->pq", pull[:, None] * rows, rows, precision=HIGHEST)
-        moment = jnp.einsum("np,n->p", rows, pull * targets, precision=HIGHEST)
+        row_weights = weights / jnp.maximum(misfit, 1e-3 * scale)
+        gram = jnp.einsum("np,nq->pq", row_weights[:, None] * rows, rows, precision=HIGHEST)
+        moment = jnp.einsum("np,n->p", rows, row_weights * targets, precision=HIGHEST)
         return jnp.abs(rows @ spd_solve(gram, moment) - targets)
 
     misfit = jax.lax.fori_loop(0, 30, reweighted, jnp.ones_like(targets) * scale)
@@ -588,8 +583,8 @@ def _least_absolute_vertex(
         """Per interpolated sample, how far its multiplier leaves ``[-weight, weight]``, signed."""
         active, inverse = vertex
         residual = (rows @ (inverse @ targets[active]) - targets).at[active].set(0)
-        slope = jnp.einsum("np,n->p", rows, weights * jnp.sign(residual), precision=HIGHEST)
-        multiplier = -(slope @ inverse)
+        rate = jnp.einsum("np,n->p", rows, weights * jnp.sign(residual), precision=HIGHEST)
+        multiplier = -(rate @ inverse)
         over = jnp.maximum(jnp.abs(multiplier) - weights[active] - slack, 0)
         return jnp.sign(multiplier) * over, residual
 
@@ -604,8 +599,8 @@ def _least_absolute_vertex(
         order = jnp.argsort(crossing)
         steepness = weights * jnp.abs(rate)
         passed = jnp.cumsum(jnp.where(crossing == jnp.inf, 0, steepness)[order])
-        ahead = jnp.isfinite(crossing[order]) & (2 * passed >= jnp.abs(over[leaving]))
-        vertex = exchange(vertex, leaving, order[jnp.argmax(ahead)])
+        is_past = jnp.isfinite(crossing[order]) & (2 * passed >= jnp.abs(over[leaving]))
+        vertex = exchange(vertex, leaving, order[jnp.argmax(is_past)])
         return count + 1, vertex, *excess(vertex)
 
     def improvable(carry):
@@ -629,7 +624,7 @@ def response(problem: Problem) -> Float[Array, "clients dim samples"]:
     rows = jnp.sqrt(jnp.asarray(problem.weights))[..., None] * problem.design
     few = problem.samples < problem.dim
     gram = jnp.einsum("knp,kmp->knm" if few else "knp,knq->kpq", rows, rows, precision=HIGHEST)
-    inverse = spd_pseudo_inverse(_shift(gram, strong_convexity(problem) / 2))
+    inverse = spd_pseudo_inverse(_add_diagonal(gram, strong_convexity(problem) / 2))
     product = "knp,knm->kpm" if few else "kpq,knq->kpn"
     operands = (rows, inverse) if few else (inverse, rows)
     return jnp.einsum(product, *operands, precision=HIGHEST) * jnp.sqrt(problem.weights)[:, None]

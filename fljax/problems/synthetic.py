@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._generator import normal
-from fljax._memory import check_fits
-from fljax._module import float_dtype
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.memory import check_fits
+from fljax._core.module import float_dtype
+from fljax._core.numerics import HIGHEST
+from fljax._core.prng import normal
 from fljax.graphs import Graph, stochastic_block_model
 from fljax.problems.objectives import (
     ElasticNet,
@@ -36,22 +36,6 @@ from fljax.problems.objectives import (
 )
 from fljax.problems.problem import Problem, sizes_to_weights
 from fljax.problems.tasks import Tasks
-
-__all__ = [
-    "NOISE_VARIANCE",
-    "ClusteredNetwork",
-    "clustered_network",
-    "clustered_ridge",
-    "elastic_net",
-    "heterogeneous_softmax",
-    "huber",
-    "least_absolute_deviation",
-    "least_squares",
-    "linear",
-    "logistic",
-    "ridge",
-    "softmax",
-]
 
 NOISE_VARIANCE = 0.1
 
@@ -86,11 +70,11 @@ def linear(
     Raises:
       ValueError: sizes below one, negative noise.
     """
-    _check.count("clients", clients)
-    _check.count("dim", dim)
+    checks.count("clients", clients)
+    checks.count("dim", dim)
     _check_room(clients, samples, dim)
-    _check.nonnegative("noise_variance", noise_variance)
-    _check.strength(strength, clients)
+    checks.nonnegative("noise_variance", noise_variance)
+    checks.strength(strength, clients)
     dtype = float_dtype()
     _, weights = sizes_to_weights(samples, clients, dtype)
     k_features, k_parameter, k_noise = jax.random.split(key, 3)
@@ -100,12 +84,12 @@ def linear(
     rows = jnp.broadcast_to(parameter[None], (clients, dim))
     deviation = jnp.sqrt(jnp.asarray(noise_variance, dtype))
     features, targets = _observed(k_features, k_noise, rows, real, deviation)
-    with _check.trusted():
+    with checks.trusted():
         return Problem(features, targets, loss, regularizer, strength, weights)
 
 
 def _observed(
-    k_features: Array, k_noise: Array, models: Array, real: Any, deviation: Array
+    k_features: Array, k_noise: Array, models: Array, real: Array | np.ndarray, deviation: Array
 ) -> tuple[Float[Array, "clients samples dim"], Float[Array, "clients samples"]]:
     r"""Features :math:`x\sim\mathcal N(0,I)` and targets :math:`x^\top w_k+\nu` of each client.
 
@@ -125,13 +109,13 @@ def _observed(
 
 def _check_room(clients: int, samples: int | Sequence[int], width: int) -> None:
     """Raise ``MemoryError`` for data that do not fit."""
-    longest = int(np.max(samples)) if np.size(samples) and _check.is_real(samples) else 0
+    longest = int(np.max(samples)) if np.size(samples) and checks.is_real(samples) else 0
     check_fits(
         f"a problem of {clients} clients x {longest} samples x {width} features",
         clients,
         longest,
         width,
-        each=float_dtype().itemsize,
+        entry_bytes=float_dtype().itemsize,
         mend="take fewer or smaller clients, or a stream (fljax.streams), which holds one round",
     )
 
@@ -139,8 +123,8 @@ def _check_room(clients: int, samples: int | Sequence[int], width: int) -> None:
 def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
     """Standard normal draws, in a few steps of a loop.
 
-    Drawn at once, the numbers would be drawn again inside every operation that reads them: XLA's
-    CPU backend fuses them into each. A loop's result is kept.
+    Drawn in one piece, the numbers would be drawn again inside every operation that reads them:
+    XLA's CPU backend fuses them into each. A loop's result is kept.
     """
     steps = max(d for d in range(1, 9) if shape[0] % d == 0)
     part = (shape[0] // steps, *shape[1:])
@@ -199,11 +183,11 @@ def elastic_net(
     clients (line 758). It depends on private data; as in the source it is treated as public, and
     its privacy loss is not accounted for.
     """
-    _check.nonnegative("l1_factor", l1_factor)
-    _check.nonnegative("l2", l2)
+    checks.nonnegative("l1_factor", l1_factor)
+    checks.nonnegative("l2", l2)
     problem = linear(key, clients, samples, dim, LeastSquares(), **kwargs)
     product = jnp.einsum("knp,kn->p", problem.features, problem.targets)
-    with _check.trusted():
+    with checks.trusted():
         regularizer = ElasticNet(l1_factor * jnp.max(jnp.abs(product)), l2)
         return Problem(
             problem.features,
@@ -225,13 +209,13 @@ def logistic(
     strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
     r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter."""
-    _check.count("clients", clients)
-    _check.strength(strength, clients)
+    checks.count("clients", clients)
+    checks.strength(strength, clients)
     k_linear, k_label = jax.random.split(key)
     base = linear(k_linear, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     uniform = jax.random.uniform(k_label, base.targets.shape, base.dtype)
     labels = jnp.where(uniform < jax.nn.sigmoid(base.targets), 1.0, -1.0).astype(base.dtype)
-    with _check.trusted():
+    with checks.trusted():
         return Problem(base.features, labels, Logistic(), regularizer, strength, base.weights)
 
 
@@ -247,16 +231,16 @@ def softmax(
 ) -> Problem:
     """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
     loss = Softmax(classes)
-    _check.count("clients", clients)
-    _check.count("dim", dim)
+    checks.count("clients", clients)
+    checks.count("dim", dim)
     _check_room(clients, samples, max(dim, classes))
-    _check.strength(strength, clients)
+    checks.strength(strength, clients)
     k_features, k_parameter, k_label = jax.random.split(key, 3)
     base = linear(k_features, clients, samples, dim, LeastSquares(), noise_variance=0.0)
     parameter = normal(k_parameter, (dim, classes), base.dtype)
     logits = jnp.einsum("knp,pc->knc", base.features, parameter)
     labels = jax.random.categorical(k_label, logits).astype(base.dtype)
-    with _check.trusted():
+    with checks.trusted():
         return Problem(base.features, labels, loss, regularizer, strength, base.weights)
 
 
@@ -293,9 +277,9 @@ def heterogeneous_softmax(
     numbers and features of mean zero: the source's IID form.
 
     Client ``k`` has :math:`\min(n_{\min}+\lfloor e^{z}\rfloor,n_{\max})` samples with
-    :math:`z\sim\mathcal N(4,2^2)`, a heavy-tailed law. A constant feature stands behind the others,
-    for the intercept :math:`b`: models have ``classes * (dim + 1)`` parameters. There is no
-    regularizer.
+    :math:`z\sim\mathcal N(4,2^2)`, a heavy-tailed distribution. A constant feature stands behind
+    the others, for the intercept :math:`b`: models have ``classes * (dim + 1)`` parameters. It
+    has no regularizer.
 
     The paper writes :math:`\mathcal N(0,\alpha)`, and :math:`\Sigma` for the covariance: read as a
     variance, :math:`\alpha=0.5` is a standard deviation of 0.71. The authors' program, with which
@@ -338,17 +322,18 @@ def heterogeneous_softmax(
       Li et al. 2020 (FedProx), section 5.1.
     """
     fewest, most = samples
-    _check.count("samples", fewest)
-    _check.count("samples", most, at_least=fewest, hint="samples are (fewest, most).")
-    _check.count("clients", clients)
-    _check.count("dim", dim)
-    loss, dtype = Softmax(classes), float_dtype()
-    _check.count("test_samples", test_samples, at_least=0)
+    checks.count("samples", fewest)
+    checks.count("samples", most, at_least=fewest, hint="samples are (fewest, most).")
+    checks.count("clients", clients)
+    checks.count("dim", dim)
+    loss = Softmax(classes)
+    dtype = float_dtype()
+    checks.count("test_samples", test_samples, at_least=0)
     _check_room(clients, most + test_samples, dim + 1)
     for name, spread in (("model_spread", model_spread), ("feature_spread", feature_spread)):
-        _check.nonnegative(name, spread)
+        checks.nonnegative(name, spread)
         if identical:
-            _check.interval(
+            checks.interval(
                 name, spread, at_least=0, at_most=0, hint="Identical clients have no spread."
             )
     k_size, k_shift, k_model, k_mean, *k_parts = jax.random.split(key, 6)
@@ -370,16 +355,16 @@ def heterogeneous_softmax(
         means = jnp.zeros_like(means)
     deviation = jnp.asarray(np.arange(1, dim + 1) ** -0.6, dtype)
 
-    def observed(key: Array, count: int, there: Array) -> tuple[Array, Array]:
+    def observed(key: Array, count: int, is_sample: Array) -> tuple[Array, Array]:
         drawn = _normal_rows(key, (clients, count, dim), dtype)
         features = means[:, None] + deviation[None, None] * drawn
         features = jnp.concatenate([features, jnp.ones((clients, count, 1), dtype)], axis=2)
         scores = jnp.einsum("knp,kcp->knc", features, models, precision=HIGHEST)
         labels = jnp.argmax(scores, axis=2).astype(dtype)
-        return features * there[..., None], labels * there
+        return features * is_sample[..., None], labels * is_sample
 
     features, labels = observed(k_parts[0], most, real.astype(dtype))
-    with _check.trusted():
+    with checks.trusted():
         test = None
         if test_samples:
             everyone = jnp.ones((clients, test_samples), dtype)
@@ -423,16 +408,17 @@ def clustered_ridge(
       ValueError: sizes below one or in the wrong order, negative noise or spread.
     """
     least, most = samples
-    _check.count("samples", least)
-    _check.count("samples", most, at_least=least, hint="samples are (fewest, most).")
-    _check.count("dim", dim)
-    _check.count("clusters", clusters)
-    _check.nonnegative("spread", spread)
-    dtype, clients = float_dtype(), len(cluster)
+    checks.count("samples", least)
+    checks.count("samples", most, at_least=least, hint="samples are (fewest, most).")
+    checks.count("dim", dim)
+    checks.count("clusters", clusters)
+    checks.nonnegative("spread", spread)
+    dtype = float_dtype()
+    clients = len(cluster)
     _check_room(clients, most, dim)
-    _check.strength(strength, clients)
-    _check.nonnegative("noise_variance", noise_variance)
-    _check.per_client("noise_variance", noise_variance, clients)
+    checks.strength(strength, clients)
+    checks.nonnegative("noise_variance", noise_variance)
+    checks.per_client("noise_variance", noise_variance, clients)
     cluster = jnp.asarray(cluster, jnp.int32)
     k_model, k_spread, k_size, *k_parts = jax.random.split(key, 5)
     offset = jax.random.uniform(k_spread, (clusters,), dtype, -1, 1) * spread
@@ -444,13 +430,13 @@ def clustered_ridge(
 
     def observed(key: Array, **kwargs: Any) -> Problem:
         k_features, k_noise = jax.random.split(key)
-        there = real.astype(dtype)
+        is_sample = real.astype(dtype)
         features, targets = _observed(
-            k_features, k_noise, truth[cluster], there, deviation[:, None]
+            k_features, k_noise, truth[cluster], is_sample, deviation[:, None]
         )
         return Problem(features, targets, LeastSquares(), SquaredL2(), strength, weights, **kwargs)
 
-    with _check.trusted():
+    with checks.trusted():
         validation = observed(k_parts[1]) if validated else None
         tasks = Tasks(cluster, clusters, truth, validation=validation)
         return observed(k_parts[0], tasks=tasks)
@@ -482,7 +468,7 @@ def clustered_network(
     The cluster model of Jung 2025, (146): :math:`y^{(i)}=X^{(i)}\bar w^{(\mathcal C)}+\varepsilon`
     for all clients :math:`i` of the cluster :math:`\mathcal C`, with features :math:`x\sim\mathcal
     N(0,I)` and noise :math:`\varepsilon\sim\mathcal N(0,\sigma^2I)` as in (59); of one cluster it
-    is (60). Two clients of the same cluster are joined with probability ``within``, those of
+    is (60). Two clients of the same cluster are joined with probability ``within``, clients of
     different clusters with ``between``, by edges of weight one. The graph may be disconnected:
     ``fl.Simulation(..., allow_disconnected=True)`` runs on it.
 
@@ -518,34 +504,36 @@ def clustered_network(
       ([0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 3, 3, 3])
     """
     for index, size in enumerate(sizes):
-        _check.count(f"sizes[{index}]", size)
-    clients, clusters, dtype = sum(sizes), len(sizes), float_dtype()
-    _check.count("dim", dim)
+        checks.count(f"sizes[{index}]", size)
+    clients = sum(sizes)
+    clusters = len(sizes)
+    dtype = float_dtype()
+    checks.count("dim", dim)
     _check_room(clients, samples, dim)
     for name, probability in (("within", within), ("between", between)):
-        _check.interval(name, probability, at_least=0, at_most=1)
-    _check.nonnegative("noise_variance", noise_variance)
+        checks.interval(name, probability, at_least=0, at_most=1)
+    checks.nonnegative("noise_variance", noise_variance)
     k_graph, k_model, k_features, k_noise = jax.random.split(key, 4)
     same = np.eye(clusters, dtype=bool)
-    plain = _check.is_concrete(within) and _check.is_concrete(between)
+    plain = checks.is_concrete(within) and checks.is_concrete(between)
     probabilities = (np if plain else jnp).where(same, within, between)  # plain numbers stay known
     graph = stochastic_block_model(k_graph, sizes, probabilities, form=form, max_degree=max_degree)
     if truth is None:
         models = normal(k_model, (clusters, dim), dtype)
     else:
-        models = jnp.asarray(_check.array("truth", truth)).astype(dtype)
+        models = jnp.asarray(checks.array("truth", truth)).astype(dtype)
         if models.shape != (clusters, dim):
             raise ValueError(
                 f"truth must be one model of each cluster, [{clusters}, {dim}], got shape "
                 f"{models.shape}."
             )
-        _check.finite("truth", models)
+        checks.finite("truth", models)
     cluster = np.repeat(np.arange(clusters, dtype=np.int32), sizes)
     _, weights = sizes_to_weights(samples, clients, dtype)
     real = (weights > 0).astype(dtype)
     deviation = jnp.sqrt(jnp.asarray(noise_variance, dtype))
     features, targets = _observed(k_features, k_noise, models[cluster], real, deviation)
-    with _check.trusted():
+    with checks.trusted():
         tasks = Tasks(cluster, clusters, models)
         problem = Problem(
             features, targets, LeastSquares(), strength=0.0, weights=weights, tasks=tasks

@@ -1,22 +1,22 @@
 r"""Training, validation and diagnosis of every client's local model (Jung 2025, Algorithm 1).
 
-The basic workflow of machine learning, for all clients at once: split the data
+The basic workflow of machine learning, for all clients together: split the data
 (:meth:`Problem.split <fljax.problems.Problem.split>`), train on one part, compare the errors on
 both parts with each other and with a reference, and change data, model or loss accordingly.
 """
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import replace
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import replace
+from fljax._core.numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares
 from fljax.problems.problem import Problem
 from fljax.problems.solvers import (
@@ -27,8 +27,6 @@ from fljax.problems.solvers import (
     response,
     strong_convexity,
 )
-
-__all__ = ["Diagnosis", "Validated", "augmented", "diagnose", "jittered", "train", "validate"]
 
 
 @checked
@@ -42,7 +40,7 @@ def train(
 
     Args:
       problem: the clients'; its clipping is ignored.
-      iterations: maximum number of iterations, where there is no closed form.
+      iterations: maximum number of iterations, where no closed form exists.
       ridge: :math:`\epsilon>0`, minimize :math:`f_k(w)+\epsilon\lVert w\rVert^2` instead, whose
         minimizer is unique even where samples are few, so that clients can be compared by it.
 
@@ -62,11 +60,11 @@ def train(
       Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507, for the
       comparison of clients lines 2543-2545 and 2570.
     """
-    _check.count("iterations", iterations)
+    checks.count("iterations", iterations)
     problem = replace(problem, clip=None, feature_bound=None, statistics=None).mapped()
     start = jnp.zeros((problem.clients, problem.dim), problem.dtype)
     if ridge is not None:
-        _check.positive("ridge", ridge)
+        checks.positive("ridge", ridge)
         factor = factorize(problem, jnp.full(problem.clients, 2 * ridge, problem.dtype))
         return prox(problem, factor, start, start, iterations)
     if is_quadratic(problem):
@@ -84,16 +82,16 @@ def train(
     return prox(problem, factor, start, start, iterations)
 
 
-def _is_zero(value: Any) -> bool:
-    return _check.is_concrete(value) and not np.any(np.asarray(value) > 0)
+def _is_zero(value: object) -> bool:
+    return checks.is_concrete(value) and not np.any(np.asarray(value) > 0)
 
 
 class Validated(NamedTuple):
     """Result of training and validation, for each client."""
 
     model: Array  # [K, D]
-    train_error: Array  # [K]  E_t, the mean loss on what it learned from
-    validation_error: Array  # [K]  E_v, on what was held out
+    train_error: Array  # [K]  E_t, the mean loss on the training data
+    validation_error: Array  # [K]  E_v, the mean loss on held-out data
 
 
 @checked
@@ -137,8 +135,8 @@ def validate(problem: Problem, iterations: int = 1000) -> Validated:
         names = ("features", "targets", "weights")
         test = replace(test, **dict(zip(names, together, strict=True)))
     total = jnp.sum(jnp.asarray(problem.weights), axis=1)
-    own = replace(problem, statistics=None).mean_loss(model) / jnp.where(total > 0, total, 1)
-    return Validated(model, own, replace(test, statistics=None).mean_loss(model))
+    training = replace(problem, statistics=None).mean_loss(model) / jnp.where(total > 0, total, 1)
+    return Validated(model, training, replace(test, statistics=None).mean_loss(model))
 
 
 class Diagnosis(enum.IntEnum):
@@ -147,7 +145,7 @@ class Diagnosis(enum.IntEnum):
     FINE = 0  #: about the reference; done
     OVERFITTING = 1  #: validation far above training; smaller model, more data, regularize
     UNDERFITTING = 2  #: alike, far above the reference; larger model, or a better optimizer
-    UNLIKE = 3  #: training far above validation; not of one law, or an unlucky split
+    UNLIKE = 3  #: training far above validation; different distributions, or an unlucky split
 
 
 @checked
@@ -192,9 +190,9 @@ def diagnose(
         "reference": reference,
     }
     for name, value in errors.items():
-        _check.nonnegative(name, value)
-    _check.interval("tolerance", tolerance, above=1)
-    arrays = [jnp.asarray(_check.array(name, value)) for name, value in errors.items()]
+        checks.nonnegative(name, value)
+    checks.interval("tolerance", tolerance, above=1)
+    arrays = [jnp.asarray(checks.array(name, value)) for name, value in errors.items()]
     shapes = {np.shape(array) for array in arrays if np.ndim(array)}
     if len(shapes) > 1:
         given = ", ".join(f"{n} {np.shape(a)}" for n, a in zip(errors, arrays, strict=True))
@@ -206,13 +204,13 @@ def diagnose(
             validated > tolerance * trained,
             validated > tolerance * expected,
         ],
-        [int(each) for each in (Diagnosis.UNLIKE, Diagnosis.OVERFITTING, Diagnosis.UNDERFITTING)],
+        [int(kind) for kind in (Diagnosis.UNLIKE, Diagnosis.OVERFITTING, Diagnosis.UNDERFITTING)],
         int(Diagnosis.FINE),
     ).astype(jnp.int32)
     return code if max(map(np.ndim, arrays)) else code[0]
 
 
-def _check_squared(problem: Problem) -> None:
+def check_squared(problem: Problem) -> None:
     if not isinstance(problem.loss, LeastSquares):
         raise ValueError(
             "additional samples act as a squared penalty for the squared loss only, got "
@@ -221,7 +219,7 @@ def _check_squared(problem: Problem) -> None:
 
 
 @checked
-def augmented(
+def with_ridge_samples(
     problem: Problem,
     penalty: Float[Array, ""] | float,
     towards: Float[Array, " dim"] | None = None,
@@ -244,20 +242,24 @@ def augmented(
     Example:
       >>> import jax, fljax as fl
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=2, samples=3, dim=5)
-      >>> fl.problems.augmented(problem, 0.1).features.shape
+      >>> fl.problems.with_ridge_samples(problem, 0.1).features.shape
       (2, 8, 5)
 
     Reference:
       Jung 2025, (22), (24) and (27) (Exercises 2.3 and 2.5).
     """
-    _check_squared(problem)
-    _check.positive("penalty", penalty)
+    check_squared(problem)
+    checks.positive("penalty", penalty)
     problem = replace(problem, statistics=None).mapped()
-    clients, dim, dtype = problem.clients, problem.dim, problem.dtype
+    clients = problem.clients
+    dim = problem.dim
+    dtype = problem.dtype
     if towards is not None and np.shape(towards) != (dim,):
         raise ValueError(
             f"towards must be a model of shape {(dim,)}, got shape {np.shape(towards)}."
         )
+    if towards is not None:
+        checks.finite("towards", towards)
     goal = jnp.zeros(dim, dtype) if towards is None else jnp.asarray(towards, dtype)
     sizes = problem.sample_counts().astype(dtype)
     size = jnp.sqrt(sizes * jnp.asarray(penalty, dtype))[:, None]
@@ -299,9 +301,9 @@ def jittered(
     Reference:
       Jung 2025, (23).
     """
-    _check_squared(problem)
-    _check.positive("variance", variance)
-    _check.count("copies", copies)
+    check_squared(problem)
+    checks.positive("variance", variance)
+    checks.count("copies", copies)
     problem = replace(problem, statistics=None).mapped()
     features = jnp.tile(problem.features, (1, copies, 1))
     noise = jax.random.normal(key, features.shape, features.dtype)

@@ -7,32 +7,21 @@ projection onto the ball of its dual norm (section 3.5).
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._linalg import norm
-from fljax._module import module, static
+from fljax._core import checks
+from fljax._core.linalg import norm
+from fljax._core.module import module, static
 from fljax.problems.objectives import soft_threshold
-
-__all__ = [
-    "Absolute",
-    "Blocks",
-    "Mixture",
-    "Norm",
-    "NormPenalty",
-    "PNorm",
-    "Penalty",
-    "SquaredNorm",
-]
 
 #: Newton steps to the root of a scaled entry, monotone from a point whose value is at most twice
 #: the target's; and halvings of the interval that holds the norm.
-NEWTON_STEPS, HALVINGS = 12, 60
+NEWTON_STEPS = 12
+HALVINGS = 60
 
 
 class Penalty:
@@ -51,27 +40,31 @@ class Penalty:
       [4.0, 0.0]
     """
 
-    @_check.required
+    @checks.required
     def value(self, difference: Array) -> Array:
         """The penalty of each difference, ``[..., D]`` to ``[...]``."""
         raise NotImplementedError
 
     def gradient(self, difference: Array) -> Array:
         """A subgradient, zero at zero."""
-        slope = jax.grad(lambda each: jnp.sum(self.value(each)))(difference)
-        return jnp.where(jnp.any(difference != 0, axis=-1, keepdims=True), slope, 0)
+        subgradient = jax.grad(lambda rows: jnp.sum(self.value(rows)))(difference)
+        return jnp.where(jnp.any(difference != 0, axis=-1, keepdims=True), subgradient, 0)
 
     def prox(self, point: Array, step: Array | float) -> Array:
         """``argmin_z step * value(z) + |z - point|^2 / 2``; ``step`` is one number, or
         ``[...]``.
         """
-        raise NotImplementedError(_check.lacks(type(self), "prox", "its proximal operator"))
+        raise NotImplementedError(
+            checks.missing_method_message(type(self), "prox", "its proximal operator")
+        )
 
     def conjugate(self, slope: Array) -> Array:
         r""":math:`\phi^*(s)=\sup_zs^\top z-\phi(z)`, infinite outside the closure of the penalty's
         subgradients.
         """
-        raise NotImplementedError(_check.lacks(type(self), "conjugate", "its convex conjugate"))
+        raise NotImplementedError(
+            checks.missing_method_message(type(self), "conjugate", "its convex conjugate")
+        )
 
     def quadratic(self, dim: int) -> Array | None:
         r"""The factors ``[D]`` of a penalty :math:`\sum_dq_du_d^2`; ``None`` for other
@@ -86,7 +79,7 @@ class Penalty:
 class NormPenalty(Penalty):
     """A norm; your own needs ``value`` and ``dual_projection``."""
 
-    @_check.required
+    @checks.required
     def dual_projection(self, slope: Array, radius: Array | float) -> Array:
         """The nearest point with dual norm at most ``radius``, which is one number, or
         ``[...]``.
@@ -101,12 +94,12 @@ class NormPenalty(Penalty):
         return jnp.where(beyond <= _slack(slope), 0, jnp.inf).astype(slope.dtype)
 
 
-def _slack(slope: Array) -> Array:
-    """How far rounding takes a point on the border of a ball beyond it."""
-    return 64 * jnp.finfo(slope.dtype).eps * (1 + norm(slope))
+def _slack(rows: Array) -> Array:
+    """Rounding error of the distance of a point from a ball."""
+    return 64 * jnp.finfo(rows.dtype).eps * (1 + norm(rows))
 
 
-def _each(number: Array | float, rows: Array) -> Array:
+def _per_row(number: Array | float, rows: Array) -> Array:
     """One number for each of the rows ``[..., D]``, as ``[..., 1]``."""
     number = jnp.asarray(number).astype(rows.dtype)
     return jnp.broadcast_to(number, rows.shape[:-1])[..., None]
@@ -129,7 +122,7 @@ class SquaredNorm(Penalty):
         return 2 * difference
 
     def prox(self, point: Array, step: Array | float) -> Array:
-        return point / (1 + 2 * _each(step, point))
+        return point / (1 + 2 * _per_row(step, point))
 
     def conjugate(self, slope: Array) -> Array:
         return jnp.sum(slope**2, axis=-1) / 4
@@ -156,7 +149,8 @@ class Norm(NormPenalty):
         return difference / jnp.where(size > 0, size, 1)
 
     def dual_projection(self, slope: Array, radius: Array | float) -> Array:
-        size, radius = norm(slope)[..., None], _each(radius, slope)
+        size = norm(slope)[..., None]
+        radius = _per_row(radius, slope)
         return slope * jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1)
 
 
@@ -177,10 +171,10 @@ class Absolute(NormPenalty):
         return jnp.sign(difference)
 
     def prox(self, point: Array, step: Array | float) -> Array:
-        return soft_threshold(point, _each(step, point))
+        return soft_threshold(point, _per_row(step, point))
 
     def dual_projection(self, slope: Array, radius: Array | float) -> Array:
-        radius = _each(radius, slope)
+        radius = _per_row(radius, slope)
         return jnp.clip(slope, -radius, radius)
 
 
@@ -205,9 +199,9 @@ class PNorm(NormPenalty):
     p: float = static()
 
     def validate(self) -> None:
-        if _check.is_concrete(self.p) and np.isposinf(self.p):
+        if checks.is_concrete(self.p) and np.isposinf(self.p):
             return
-        _check.interval("p", self.p, at_least=1.0, hint="Below it is no norm, and not convex.")
+        checks.interval("p", self.p, at_least=1.0, hint="Below it is no norm, and not convex.")
 
     def value(self, difference: Array) -> Array:
         size = jnp.max(jnp.abs(difference), axis=-1)
@@ -219,7 +213,7 @@ class PNorm(NormPenalty):
 
     def gradient(self, difference: Array) -> Array:
         if self.p in (1, 2):
-            return self._plain.gradient(difference)
+            return self._closed_form_norm.gradient(difference)
         size = jnp.max(jnp.abs(difference), axis=-1, keepdims=True)
         share = jnp.abs(difference) / jnp.where(size > 0, size, 1)
         if self.p == np.inf:
@@ -233,37 +227,37 @@ class PNorm(NormPenalty):
 
     def dual_projection(self, slope: Array, radius: Array | float) -> Array:
         if self.p in (1, 2):
-            return self._plain.dual_projection(slope, radius)
+            return self._closed_form_norm.dual_projection(slope, radius)
         if self.p == np.inf:
-            return _onto_absolute_ball(slope, _each(radius, slope))
-        return slope - _shrunk(slope, _each(radius, slope), float(self.p))
+            return _onto_absolute_ball(slope, _per_row(radius, slope))
+        return slope - _p_norm_prox(slope, _per_row(radius, slope), float(self.p))
 
     def prox(self, point: Array, step: Array | float) -> Array:
         if self.p in (1, 2):
-            return self._plain.prox(point, step)
+            return self._closed_form_norm.prox(point, step)
         if self.p == np.inf:
-            return point - _onto_absolute_ball(point, _each(step, point))
-        return _shrunk(point, _each(step, point), float(self.p))
+            return point - _onto_absolute_ball(point, _per_row(step, point))
+        return _p_norm_prox(point, _per_row(step, point), float(self.p))
 
     @property
-    def _plain(self) -> Absolute | Norm:
+    def _closed_form_norm(self) -> Absolute | Norm:
         return Absolute() if self.p == 1 else Norm()
 
 
 def _onto_absolute_ball(rows: Array, radius: Array) -> Array:
-    """Onto the balls of the absolute norm: the threshold by sorting (Duchi and others 2008)."""
+    """Projection onto balls of the absolute norm by sorting (Duchi and others 2008)."""
     size = jnp.abs(rows)
     order = jnp.flip(jnp.sort(size, axis=-1), axis=-1)
     count = jnp.arange(1, rows.shape[-1] + 1, dtype=rows.dtype)
     count = count.reshape((1,) * (rows.ndim - 1) + (-1,))
     level = (jnp.cumsum(order, axis=-1) - radius) / count
-    kept = jnp.sum(order > level, axis=-1, keepdims=True, dtype=np.int32)
-    threshold = jnp.take_along_axis(level, jnp.maximum(kept - 1, 0), axis=-1)
+    count_above = jnp.sum(order > level, axis=-1, keepdims=True, dtype=np.int32)
+    threshold = jnp.take_along_axis(level, jnp.maximum(count_above - 1, 0), axis=-1)
     inside = jnp.sum(size, axis=-1, keepdims=True) <= radius
     return jnp.where(inside, rows, soft_threshold(rows, jnp.maximum(threshold, 0)))
 
 
-def _shrunk(rows: Array, step: Array, p: float) -> Array:
+def _p_norm_prox(rows: Array, step: Array, p: float) -> Array:
     r"""The prox of :math:`t\|\cdot\|_p`, :math:`1<p<\infty`.
 
     With :math:`s=\|z\|_p` and :math:`y=|z|/s` it solves :math:`sy+ty^{p-1}=|v|`, entry by entry,
@@ -273,7 +267,8 @@ def _shrunk(rows: Array, step: Array, p: float) -> Array:
     """
     scale = jnp.max(jnp.abs(rows), axis=-1, keepdims=True)
     scale = jnp.where(scale > 0, scale, 1)
-    size, step = jnp.abs(rows) / scale, step / scale
+    size = jnp.abs(rows) / scale
+    step = step / scale
     power = max(p - 1, 1 / (p - 1))  # of the unknown: of y, or of x = y^{p-1}
 
     def entries(s):
@@ -286,8 +281,8 @@ def _shrunk(rows: Array, step: Array, p: float) -> Array:
         def newton(_, x):
             steep = x ** (power - 1)
             rest = linear * x + curved * steep * x - size
-            slope = linear + power * curved * steep
-            return jnp.maximum(x - rest / jnp.maximum(slope, tiny), 0)
+            rate = linear + power * curved * steep
+            return jnp.maximum(x - rest / jnp.maximum(rate, tiny), 0)
 
         x = jax.lax.fori_loop(0, NEWTON_STEPS, newton, above)
         return x if p >= 2 else x**power
@@ -332,7 +327,7 @@ class Mixture(Penalty):
     penalties: tuple[Penalty, ...]
 
     def validate(self) -> None:
-        _check.nonnegative("strengths", _check.filled("strengths", self.strengths, 1))
+        checks.nonnegative("strengths", checks.filled("strengths", self.strengths, 1))
         _check_penalties(self.penalties)
         if len(self.penalties) != np.shape(self.strengths)[0]:
             raise ValueError(
@@ -341,18 +336,20 @@ class Mixture(Penalty):
             )
 
     def value(self, difference: Array) -> Array:
-        values = [each.value(difference) for each in self.penalties]
+        values = [penalty.value(difference) for penalty in self.penalties]
         return sum(a * value for a, value in zip(self._strengths(difference), values, strict=True))  # pyright: ignore[reportReturnType]
 
     def gradient(self, difference: Array) -> Array:
-        slopes = [each.gradient(difference) for each in self.penalties]
-        return sum(a * slope for a, slope in zip(self._strengths(difference), slopes, strict=True))  # pyright: ignore[reportReturnType]
+        gradients = [penalty.gradient(difference) for penalty in self.penalties]
+        return sum(
+            a * slope for a, slope in zip(self._strengths(difference), gradients, strict=True)
+        )  # pyright: ignore[reportReturnType]
 
     def prox(self, point: Array, step: Array | float) -> Array:
-        # The prox of what depends on the Euclidean norm alone, after that of any norm, is the prox
-        # of the sum (Yu, On decomposing the proximal map, 2013, theorem 4).
+        # The prox of a function of the Euclidean norm, after the prox of any norm, is the prox of
+        # the sum (Yu, On decomposing the proximal map, 2013, theorem 4).
         self._check_kinds()
-        step = _each(step, point)[..., 0]
+        step = _per_row(step, point)[..., 0]
         strengths = self._strengths(point)
         order = sorted(range(len(self.penalties)), key=lambda m: self._rank(self.penalties[m]))
         square = sum(
@@ -360,7 +357,8 @@ class Mixture(Penalty):
             jnp.zeros((), point.dtype),
         )
         shrink = 1 + 2 * square * step
-        point, step = point / shrink[..., None], step / shrink
+        point = point / shrink[..., None]
+        step = step / shrink
         for m in order:
             if not isinstance(self.penalties[m], SquaredNorm):
                 point = self.penalties[m].prox(point, strengths[m] * step)
@@ -370,49 +368,50 @@ class Mixture(Penalty):
         self._check_kinds()
         strengths = self._strengths(slope)
         square = sum(
-            (a for a, each in zip(strengths, self.penalties, strict=True)
-             if isinstance(each, SquaredNorm)),
+            (a for a, penalty in zip(strengths, self.penalties, strict=True)
+             if isinstance(penalty, SquaredNorm)),
             jnp.zeros((), slope.dtype),
         )  # fmt: skip
-        # With a square the supremum is at the prox, of the rest, of what the square alone has.
+        # With a squared norm in the mixture, the supremum is attained at the prox of the rest at
+        # the squared norm's own maximizer.
         safe = jnp.where(square > 0, square, 1)
         weight = jnp.where(square > 0, 1 / (2 * safe), 1)
         rest = Mixture(
             jnp.stack([
-                jnp.where(isinstance(each, SquaredNorm), 0, a)
-                for a, each in zip(strengths, self.penalties, strict=True)
+                jnp.where(isinstance(penalty, SquaredNorm), 0, a)
+                for a, penalty in zip(strengths, self.penalties, strict=True)
             ]),
             self.penalties,
         )  # fmt: skip
         best = rest.prox(weight * slope, weight)
-        reached = jnp.sum(slope * best, axis=-1) - self.value(best)
+        value = jnp.sum(slope * best, axis=-1) - self.value(best)
         within = norm(best) <= _slack(slope)
-        return jnp.where(square > 0, reached, jnp.where(within, 0, jnp.inf))
+        return jnp.where(square > 0, value, jnp.where(within, 0, jnp.inf))
 
     def quadratic(self, dim: int) -> Array | None:
-        factors = [each.quadratic(dim) for each in self.penalties]
+        factors = [penalty.quadratic(dim) for penalty in self.penalties]
         if any(factor is None for factor in factors):
             return None
         strengths = jnp.asarray(self.strengths)
         return sum(a * factor.astype(a.dtype) for a, factor in zip(strengths, factors, strict=True))  # pyright: ignore
 
     def check(self, dim: int) -> None:
-        for each in self.penalties:
-            each.check(dim)
+        for penalty in self.penalties:
+            penalty.check(dim)
 
     def _strengths(self, rows: Array) -> list[Array]:
         return list(jnp.asarray(self.strengths).astype(rows.dtype))
 
     @staticmethod
     def _rank(penalty: Penalty) -> int:
-        """First what is no function of the Euclidean norm."""
+        """The order of proxes: other penalties first, then functions of the Euclidean norm."""
         round_ = isinstance(penalty, SquaredNorm | Norm) or getattr(penalty, "p", None) == 2
         return int(round_)
 
     def _check_kinds(self) -> None:
-        others = [each for each in self.penalties if not self._rank(each)]
-        if len(others) > 1 or not all(isinstance(each, NormPenalty) for each in others):
-            names = ", ".join(type(each).__name__ for each in self.penalties)
+        norms = [penalty for penalty in self.penalties if not self._rank(penalty)]
+        if len(norms) > 1 or not all(isinstance(penalty, NormPenalty) for penalty in norms):
+            names = ", ".join(type(penalty).__name__ for penalty in self.penalties)
             raise ValueError(
                 f"a mixture of {names} has no prox in closed form: beside SquaredNorm and Norm it "
                 "may hold one other norm. Gradient methods take any; Blocks may hold mixtures."
@@ -445,51 +444,58 @@ class Blocks(Penalty):
 
     def validate(self) -> None:
         for size in self.sizes:
-            _check.count("sizes", size)
-        _check_penalties(tuple(each for each in self.penalties if each is not None), least=0)
+            checks.count("sizes", size)
+        _check_penalties(
+            tuple(penalty for penalty in self.penalties if penalty is not None), least=0
+        )
         if len(self.sizes) != len(self.penalties) or not self.sizes:
             raise ValueError(
                 f"a penalty is needed for each block, got {len(self.sizes)} sizes and "
                 f"{len(self.penalties)} penalties; None leaves a block private."
             )
-        for size, each in zip(self.sizes, self.penalties, strict=True):
-            if each is not None:
-                each.check(size)
+        for size, penalty in zip(self.sizes, self.penalties, strict=True):
+            if penalty is not None:
+                penalty.check(size)
         object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
         object.__setattr__(self, "penalties", tuple(self.penalties))
 
     def value(self, difference: Array) -> Array:
-        parts = [each.value(part) for each, part in self._blocks(difference) if each is not None]
+        parts = [
+            penalty.value(part) for penalty, part in self._blocks(difference) if penalty is not None
+        ]
         return sum(parts, jnp.zeros(difference.shape[:-1], difference.dtype))
 
     def gradient(self, difference: Array) -> Array:
         return jnp.concatenate(
             [
-                jnp.zeros_like(part) if each is None else each.gradient(part)
-                for each, part in self._blocks(difference)
+                jnp.zeros_like(part) if penalty is None else penalty.gradient(part)
+                for penalty, part in self._blocks(difference)
             ],
             axis=-1,
         )
 
     def prox(self, point: Array, step: Array | float) -> Array:
         return jnp.concatenate(
-            [part if each is None else each.prox(part, step) for each, part in self._blocks(point)],
+            [
+                part if penalty is None else penalty.prox(part, step)
+                for penalty, part in self._blocks(point)
+            ],
             axis=-1,
         )
 
     def conjugate(self, slope: Array) -> Array:
         parts = [
             jnp.where(norm(part) <= _slack(slope), 0, jnp.inf).astype(slope.dtype)
-            if each is None
-            else each.conjugate(part)
-            for each, part in self._blocks(slope)
+            if penalty is None
+            else penalty.conjugate(part)
+            for penalty, part in self._blocks(slope)
         ]
         return sum(parts, jnp.zeros(slope.shape[:-1], slope.dtype))
 
     def quadratic(self, dim: int) -> Array | None:
         parts = [
-            jnp.zeros(size) if each is None else each.quadratic(size)
-            for each, size in zip(self.penalties, self.sizes, strict=True)
+            jnp.zeros(size) if penalty is None else penalty.quadratic(size)
+            for penalty, size in zip(self.penalties, self.sizes, strict=True)
         ]
         if any(part is None for part in parts):
             return None
@@ -507,9 +513,9 @@ class Blocks(Penalty):
         return list(zip(self.penalties, jnp.split(rows, ends, axis=-1), strict=True))
 
 
-def _check_penalties(penalties: Any, least: int = 1) -> None:
+def _check_penalties(penalties: Sequence[object], least: int = 1) -> None:
     if len(penalties) < least:
         raise ValueError("penalties is empty; give at least one.")
-    for each in penalties:
-        _check.kind("penalties", each, Penalty)
-        _check.registered("penalties", each)
+    for penalty in penalties:
+        checks.kind("penalties", penalty, Penalty)
+        checks.registered("penalties", penalty)

@@ -11,32 +11,30 @@ over clients.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import float_dtype, replace
-from fljax._numerics import HIGHEST
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype, replace
+from fljax._core.numerics import HIGHEST
 from fljax.problems.objectives import LeastSquares, NoRegularizer, Regularizer
 from fljax.problems.problem import Problem
 from fljax.problems.solvers import response
 
-__all__ = ["columns_of", "vertical", "vertical_consensus"]
-
 
 @checked
 def vertical(
-    features: Any,
-    targets: Any,
-    columns: Sequence[Any],
+    features: object,
+    targets: object,
+    columns: Sequence[object],
     regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
     strength: float = 1.0,
     *,
     holder: int = 0,
-    test: tuple[Any, Any] | None = None,
+    test: tuple[object, object] | None = None,
 ) -> Problem:
     r"""A table whose columns are distributed over clients, for
     :class:`fljax.algorithms.SharingADMM`.
@@ -48,7 +46,7 @@ def vertical(
       regularizer: regularizer of each client's own parameters.
       strength: :math:`\lambda\ge0`, as in :class:`Problem`.
       holder: index of the client that has the labels.
-      test: held-out ``(features, targets)``, of which each client likewise has its columns; the
+      test: held-out ``(features, targets)``, split by the same columns; the
         metric ``joint_error`` is evaluated on them.
 
     Returns:
@@ -70,10 +68,10 @@ def vertical(
       Jung 2025, section 6.4.
     """
     features, targets = _table("features", features, targets)
-    columns = [np.atleast_1d(np.asarray(each)) for each in columns]
+    columns = [np.atleast_1d(np.asarray(indices)) for indices in columns]
     _check_columns(columns, features.shape[1])
-    _check.count("holder", holder, at_least=0, at_most=len(columns) - 1)
-    rows = [_spread(features, targets, columns, holder)]
+    checks.count("holder", holder, at_least=0, at_most=len(columns) - 1)
+    rows = [_split_columns(features, targets, columns, holder)]
     if test is not None:
         held_out_features, held_out_targets = _table("the test features", *test)
         if held_out_features.shape[1] != features.shape[1]:
@@ -81,27 +79,31 @@ def vertical(
                 f"the test features must have the {features.shape[1]} columns of the features, got "
                 f"{held_out_features.shape[1]}."
             )
-        rows.append(_spread(held_out_features, held_out_targets, columns, holder))
+        rows.append(_split_columns(held_out_features, held_out_targets, columns, holder))
     held_out = None if test is None else Problem(*rows[1], LeastSquares())
     return Problem(*rows[0], LeastSquares(), regularizer, strength, test=held_out)
 
 
-def _table(name: str, features: Any, targets: Any) -> tuple[Any, Any]:
-    features, targets = _check.filled(name, features, 2), _check.array("targets", targets)
-    if targets.shape != features.shape[:1]:
+def _table(name: str, features: object, targets: object) -> tuple[Array, Array]:
+    table = checks.filled(name, features, 2)
+    labels = checks.array("targets", targets)
+    if labels.shape != table.shape[:1]:
         raise ValueError(
-            f"targets must have one entry a row of {name}, shape {features.shape[:1]}, got "
-            f"{targets.shape}."
+            f"targets must have one entry a row of {name}, shape {table.shape[:1]}, got "
+            f"{labels.shape}."
         )
-    return jnp.asarray(features, float_dtype()), jnp.asarray(targets, float_dtype())
+    return jnp.asarray(table, float_dtype()), jnp.asarray(labels, float_dtype())
 
 
 def _check_columns(columns: list[np.ndarray], width: int) -> None:
+    """Raise ``ValueError`` unless each client has columns of the table that no other has."""
     if not columns:
         raise ValueError("columns must name those of at least one client, got none.")
-    for k, own in enumerate(columns):
-        if own.ndim != 1 or not own.size or not np.issubdtype(own.dtype, np.integer):
-            raise ValueError(f"columns of client {k} must be integers, at least one, got {own}.")
+    for k, indices in enumerate(columns):
+        if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
+            raise ValueError(
+                f"columns of client {k} must be integers, at least one, got {indices}."
+            )
     every = np.concatenate(columns)
     if every.min() < 0 or every.max() >= width:
         raise ValueError(f"columns must be among 0 to {width - 1}, got {every.tolist()}.")
@@ -111,9 +113,14 @@ def _check_columns(columns: list[np.ndarray], width: int) -> None:
         )
 
 
-def _spread(features: Any, targets: Any, columns: list[np.ndarray], holder: int) -> tuple[Any, Any]:
-    widest = max(len(own) for own in columns)
-    rows = [jnp.pad(features[:, own], ((0, 0), (0, widest - len(own)))) for own in columns]
+def _split_columns(
+    features: Array, targets: Array, columns: list[np.ndarray], holder: int
+) -> tuple[Array, Array]:
+    """The clients' columns, padded to the widest, and the labels at their holder."""
+    widest = max(len(indices) for indices in columns)
+    rows = [
+        jnp.pad(features[:, indices], ((0, 0), (0, widest - len(indices)))) for indices in columns
+    ]
     labels = jnp.zeros((len(columns), len(targets)), targets.dtype).at[holder].set(targets)
     return jnp.stack(rows), labels
 
@@ -121,10 +128,10 @@ def _spread(features: Any, targets: Any, columns: list[np.ndarray], holder: int)
 def columns_of(problem: Problem) -> Problem:
     """The joint table of a vertical problem at each client: ``[1, N, K D]``."""
     samples = problem.samples
-    whole = replace(problem, statistics=None, tasks=None, initial=None, test=None, importance=None)
+    plain = replace(problem, statistics=None, tasks=None, initial=None, test=None, importance=None)
     table = jnp.swapaxes(jnp.asarray(problem.design), 0, 1).reshape(1, samples, -1)
     return replace(
-        whole,
+        plain,
         features=table,
         feature_map=None,
         targets=jnp.sum(jnp.asarray(problem.targets), axis=0)[None],
@@ -159,36 +166,39 @@ def vertical_consensus(problem: Problem, strictness: float, holder: int = 0) -> 
     Reference:
       Jung 2025, Exercise 6.2, which asks for such an instance.
     """
-    _check.positive("strictness", strictness)
-    _check.count("holder", holder, at_least=0, at_most=problem.clients - 1)
+    checks.positive("strictness", strictness)
+    checks.count("holder", holder, at_least=0, at_most=problem.clients - 1)
     problem = replace(problem, statistics=None).mapped()
-    clients, samples, dtype = problem.clients, problem.samples, problem.dtype
-    reached = jnp.einsum("knp,kpm->knm", problem.features, response(problem), precision=HIGHEST)
-    missed = jnp.eye(samples, dtype=dtype)[None] - reached
+    clients = problem.clients
+    samples = problem.samples
+    dtype = problem.dtype
+    fitted = jnp.einsum("knp,kpm->knm", problem.features, response(problem), precision=HIGHEST)
+    missed = jnp.eye(samples, dtype=dtype)[None] - fitted
     size = jnp.sqrt(jnp.asarray(strictness * samples, dtype))
-    own = jnp.zeros((clients, samples, clients, samples), dtype)
+    block = jnp.zeros((clients, samples, clients, samples), dtype)
     everyone = jnp.arange(clients, dtype=jnp.int32)
-    own = own.at[everyone, :, everyone].set(size * missed).reshape(clients, samples, -1)
+    block = block.at[everyone, :, everyone].set(size * missed).reshape(clients, samples, -1)
     total = jnp.tile(jnp.eye(samples, dtype=dtype), (1, clients))
     labels = jnp.sum(jnp.asarray(problem.targets), axis=0)
-    here = (everyone == holder)[:, None, None]
+    is_holder = (everyone == holder)[:, None, None]
     # The holder has twice the samples, each of half the weight and twice the square.
     root = jnp.sqrt(jnp.asarray(2, dtype))
-    more = jnp.where(here, root * total[None], 0)
-    own = jnp.where(here, root * own, own)
+    more = jnp.where(is_holder, root * total[None], 0)
+    block = jnp.where(is_holder, root * block, block)
     shares = jnp.full((clients, samples), 1 / samples, dtype)
-    mine = here[:, :, 0]
+    holder_row = is_holder[:, :, 0]
     return Problem(
-        jnp.concatenate([own, more], axis=1),
+        jnp.concatenate([block, more], axis=1),
         jnp.concatenate(
             [
                 jnp.zeros((clients, samples), dtype),
-                jnp.where(mine, root * labels[None], 0),
+                jnp.where(holder_row, root * labels[None], 0),
             ],
             axis=1,
         ),
         LeastSquares(),
         weights=jnp.concatenate(
-            [jnp.where(mine, shares / 2, shares), jnp.where(mine, shares / 2, 0)], axis=1
+            [jnp.where(holder_row, shares / 2, shares), jnp.where(holder_row, shares / 2, 0)],
+            axis=1,
         ),
     )

@@ -10,17 +10,16 @@ import numpy as np
 import xarray as xr
 from jax.experimental import multihost_utils
 
-from fljax._memory import check_fits
+from fljax._core.memory import check_fits
+from fljax.metrics.names import COUNTS
 from fljax.privacy import promises
-from fljax.records import COUNTS, assemble, joined
-from fljax.study import machine
+from fljax.results.dataset import assemble, to_int64
+from fljax.study import block_sizes
 from fljax.study.grid import label
 from fljax.study.store import Block, Store, pack, unpack
 
-__all__ = ["Collection", "exchange", "of_study", "read"]
-
-#: What to do about results that do not fit.
-SMALLER = (
+#: The remedy for results that do not fit into memory, in error messages.
+REMEDY = (
     "record less often (record_every=), measure less, leave keep_models out, or run some of the "
     "seeds or grid points at a time and save each"
 )
@@ -39,67 +38,76 @@ class Collection:
     def __init__(
         self, labels: Sequence[str], shape: tuple[int, ...], seeds: Sequence[int], records: int
     ) -> None:
-        self.shape, self.seeds, self.records = shape, list(seeds), records
+        self.shape = shape
+        self.seeds = list(seeds)
+        self.records = records
         self._row = {label: row for row, label in enumerate(labels)}
         self._column = {seed: column for column, seed in enumerate(seeds)}
         self._values: dict[str, np.ndarray] = {}
-        self._counts: dict[str, _Counts] = {}
-        #: [C, S] each  the runs that have a metric, which need not be one of all grid points
+        self._counts: dict[str, _TrafficCounts] = {}
+        #: [C, S] each  the runs that have a metric: grid points may have different metrics
         self._measured: dict[str, np.ndarray] = {}
-        #: [C, S]  records that are there, and how many there were when the run was stopped early.
-        self.reached = np.zeros((len(labels), len(seeds)), int)
+        #: [C, S]  number of finished records, and their number if the run was stopped early
+        self.finished_records = np.zeros((len(labels), len(seeds)), int)
         self.stopped = np.zeros((len(labels), len(seeds)), int)
 
     @property
     def done(self) -> np.ndarray:
         """``[C, S]``: which runs are finished."""
-        return (self.reached >= self.records) | (self.stopped > 0)
+        return (self.finished_records >= self.records) | (self.stopped > 0)
 
     def rows(self, labels: Sequence[str]) -> np.ndarray:
-        """Rows of grid points in ``reached`` and ``done``."""
+        """Rows of grid points in ``finished_records`` and ``done``."""
         return np.asarray([self._row[label] for label in labels])
 
     def add(self, block: Block) -> None:
         """Insert a block; values that the study did not request, or already has, are skipped."""
-        beyond = block.last > self.records
-        if block.first >= self.records or (beyond and "model" in block.outcome):
-            return  # the models of a later round are not those asked for
-        last, stopped = min(block.last, self.records), block.stopped and not beyond
+        goes_beyond = block.last > self.records
+        if block.first >= self.records or (goes_beyond and "model" in block.outcome):
+            return  # the block has the models of a later round than the requested one
+        last = min(block.last, self.records)
+        stopped = block.stopped and not goes_beyond
         rows = np.asarray([self._row.get(point, -1) for point in block.points])
         columns = np.asarray([self._column.get(seed, -1) for seed in block.seeds])
-        there = self.reached[rows][:, columns]
-        # A stretch without the one before is of no use, nor is one that is there already.
-        wanted = (block.first <= there) & (there < last) & (rows >= 0)[:, None] & (columns >= 0)
+        finished = self.finished_records[rows][:, columns]
+        # Skip segments whose previous segment is missing, and segments that were added before.
+        wanted = (
+            (block.first <= finished) & (finished < last) & (rows >= 0)[:, None] & (columns >= 0)
+        )
         points, seeds = np.nonzero(wanted)
         if not points.size:
             return
-        row, to = rows[points], columns[seeds]
+        row = rows[points]
+        column = columns[seeds]
         for name, values in block.records.items():
             values = values[:, :, : last - block.first]
-            if name in COUNTS and not any(values.strides[:2]):  # of all runs alike, held once
+            if name in COUNTS and not any(values.strides[:2]):  # a broadcast view, the same for all
                 values = values[:1, 0]
             else:
                 values = values[seeds, points]
             if name in COUNTS:
-                counts = self._counts.setdefault(name, _Counts(self.reached, self.records))
-                counts.add(row, to, block.first, joined(values))
+                counts = self._counts.setdefault(
+                    name, _TrafficCounts(self.finished_records, self.records)
+                )
+                counts.add(row, column, block.first, to_int64(values))
                 continue
-            whole = self._of(name, (self.records, *values.shape[2:]), values.dtype)
-            whole[row, to, block.first : last] = values
-            self._measured.setdefault(name, np.zeros_like(self.reached, bool))[row, to] = True
+            array = self._of(name, (self.records, *values.shape[2:]), values.dtype)
+            array[row, column, block.first : last] = values
+            measured = np.zeros_like(self.finished_records, bool)
+            self._measured.setdefault(name, measured)[row, column] = True
             if stopped:  # a stopped run keeps its model
-                whole[row, to, last:] = values[:, -1:]
+                array[row, column, last:] = values[:, -1:]
         for name, values in block.outcome.items():
             values = values[seeds, points]
-            self._of(name, values.shape[1:], values.dtype)[row, to] = values
-        self.reached[row, to] = last
+            self._of(name, values.shape[1:], values.dtype)[row, column] = values
+        self.finished_records[row, column] = last
         if stopped:
-            self.stopped[row, to] = last
+            self.stopped[row, column] = last
 
     def _of(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if name not in self._values:
             missing = np.nan if dtype.kind in "fc" else 1 if dtype.kind == "b" else 0
-            self._values[name] = np.full((*self.reached.shape, *shape), missing, dtype)
+            self._values[name] = np.full((*self.finished_records.shape, *shape), missing, dtype)
         return self._values[name]
 
     def require_room(self, records: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
@@ -110,10 +118,10 @@ class Collection:
           outcome: the same, ``[S, C, ...]``.
         """
         new = {name: shape for name, shape in outcome.items() if name not in self._values}
-        each = machine.result_bytes(records if not self._values else {}, new, self.records)
-        runs = self.reached.size
+        run_bytes = block_sizes.result_bytes(records if not self._values else {}, new, self.records)
+        runs = self.finished_records.size
         what = f"the dataset of {runs} runs"
-        check_fits(what, runs, each=each, mend=SMALLER, on_host=True)
+        check_fits(what, runs, entry_bytes=run_bytes, mend=REMEDY, on_host=True)
 
     def dataset(
         self,
@@ -121,21 +129,23 @@ class Collection:
         record_every: int,
         metrics: Mapping[str, Mapping[str, Any]],
     ) -> xr.Dataset:
-        """The results so far. If runs are missing, ``done`` marks the finished ones, and all other
-        values of the missing runs are NaN, counts and booleans included, which are then floats.
+        """The results so far.
+
+        If runs are missing, ``done`` marks the finished ones, and all other values of the missing
+        runs are NaN. Counts and booleans are then floats.
 
         Args:
           axes: the grid's names and labels.
           record_every: number of rounds per record.
-          metrics: attributes by name, see :func:`fljax.records.describe`.
+          metrics: attributes by name, see :func:`fljax.results.dataset.describe`.
         """
         dims = (*axes, "seed")
         shape = (*self.shape, len(self.seeds))
-        values = self._values | {name: counts.so_far() for name, counts in self._counts.items()}
+        values = self._values | {name: counts.cumulative() for name, counts in self._counts.items()}
         shaped = {name: v.reshape(*shape, *v.shape[2:]) for name, v in values.items()}
         model = shaped.pop("model", None)
         rounds = self.records * record_every
-        if "diverged" in shaped:  # a stored run may have gone on, and diverged only then
+        if "diverged" in shaped:  # a longer stored run may have diverged after these rounds
             shaped["diverged"] = np.where(shaped["diverged"] > rounds, 0, shaped["diverged"])
         coords = {**axes, "seed": self.seeds}
         dataset = assemble(shaped, dims, coords, rounds, record_every, metrics)
@@ -145,75 +155,89 @@ class Collection:
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
         for name, values in list(dataset.variables.items()):
-            if values.dtype.kind not in "biu" or name in values.dims:  # the axes are whole
+            if values.dtype.kind not in "biu" or name in values.dims:  # coordinates are complete
                 continue
-            measured = self._measured.get(str(name), self.reached > 0)
+            measured = self._measured.get(str(name), self.finished_records > 0)
             if not (self.done & measured).all():
-                there = np.where(self.done, self.records, self.reached) * measured * record_every
-                there = xr.DataArray(there.reshape(shape), dims=dims)
-                there = dataset["round"] <= there if "round" in values.dims else there > 0
-                # As floats have it from the start.
-                dataset[name] = dataset[name].astype(float).where(there)
+                last_round = (
+                    np.where(self.done, self.records, self.finished_records)
+                    * measured
+                    * record_every
+                )
+                last_round = xr.DataArray(last_round.reshape(shape), dims=dims)
+                last_round = (
+                    dataset["round"] <= last_round if "round" in values.dims else last_round > 0
+                )
+                # Arrays of floats were initialized with NaN.
+                dataset[name] = dataset[name].astype(float).where(last_round)
         if not self.done.all():
             dataset["done"] = (dims, self.done.reshape(shape))
         return dataset
 
 
-class _Counts:
-    """The traffic so far, ``[C, S, R]``, stored for one run only as long as all runs have the same.
+class _TrafficCounts:
+    """Cumulative traffic, ``[C, S, R]``, stored only once as long as it is the same for all runs.
 
-    They do, unless it is random who sends what; stored for every run it would be most of the
-    results' memory.
+    It is, unless the senders are random. Stored for every run, counts would take most of the
+    memory of the results.
 
     Args:
-      reached: ``[C, S]``, of the collection, which changes it when all of a block was added.
-      records: per run.
+      finished_records: ``[C, S]``, the array of the collection, updated after a block was added.
+      records: number of records per run.
+
+    Attributes:
+      common: ``[R]``, the counts of all runs so far.
+      common_records: number of records in ``common``.
+      per_run: ``[C, S, R]`` once runs differ, else ``None``.
     """
 
-    def __init__(self, reached: np.ndarray, records: int) -> None:
-        self.reached = reached
+    def __init__(self, finished_records: np.ndarray, records: int) -> None:
+        self.finished_records = finished_records
         self.common = np.zeros(records, np.int64)
-        self.known = 0  # records there are of the run that all are like
-        self.each: np.ndarray | None = None
+        self.common_records = 0
+        self.per_run: np.ndarray | None = None
 
-    def add(self, row: np.ndarray, to: np.ndarray, first: int, more: np.ndarray) -> None:
-        """What runs at some rows and columns sent from record to record, ``[n, records]``, or
-        ``[1, records]`` of all alike.
+    def add(self, rows: np.ndarray, columns: np.ndarray, first: int, counts: np.ndarray) -> None:
+        """Add the counts per record of runs at these rows and columns.
+
+        They are ``[n, records]``, or ``[1, records]`` if they are the same for all runs.
         """
-        last = first + more.shape[1]
-        if self.each is None:
-            so_far = np.cumsum(more[0]) + (self.common[first - 1] if first else 0)
-            seen = slice(first, min(last, self.known))
-            if (more == more[0]).all() and (so_far[: seen.stop - first] == self.common[seen]).all():
-                self.common[first:last], self.known = so_far, max(last, self.known)
+        last = first + counts.shape[1]
+        if self.per_run is None:
+            cumulative = np.cumsum(counts[0]) + (self.common[first - 1] if first else 0)
+            known_records = slice(first, min(last, self.common_records))
+            if (counts == counts[0]).all() and (
+                cumulative[: known_records.stop - first] == self.common[known_records]
+            ).all():
+                self.common[first:last] = cumulative
+                self.common_records = max(last, self.common_records)
                 return
-            size = (*self.reached.shape, len(self.common))
+            size = (*self.finished_records.shape, len(self.common))
             check_fits(
-                f"the traffic of {self.reached.size} runs, which differs from run to run,",
+                f"the traffic of {self.finished_records.size} runs, which differs from run to run,",
                 *size,
-                each=(len(COUNTS) + 1) * 8,
-                mend=SMALLER,
+                entry_bytes=(len(COUNTS) + 1) * 8,
+                mend=REMEDY,
                 on_host=True,
             )
-            whole = self.so_far()
-            self.each = whole if whole.flags.writeable else whole.copy()  # a view of one run's
-        before = self.each[row, to, first - 1, None] if first else 0
-        self.each[row, to, first:last] = before + np.cumsum(more, axis=1)
-        self.each[row, to, last:] = self.each[row, to, last - 1, None]
+            array = self.cumulative()
+            self.per_run = array if array.flags.writeable else array.copy()  # a broadcast view
+        previous = self.per_run[rows, columns, first - 1, None] if first else 0
+        self.per_run[rows, columns, first:last] = previous + np.cumsum(counts, axis=1)
+        self.per_run[rows, columns, last:] = self.per_run[rows, columns, last - 1, None]
 
-    def so_far(self) -> np.ndarray:
-        """Cumulative counts of every run; those of an unfinished run stay constant after its last
-        record.
-        """
-        if self.each is not None:
-            return self.each
-        size = (*self.reached.shape, len(self.common))
-        if self.known and (self.reached == len(self.common)).all():
+    def cumulative(self) -> np.ndarray:
+        """Cumulative counts of every run, constant after the last record of an unfinished run."""
+        if self.per_run is not None:
+            return self.per_run
+        size = (*self.finished_records.shape, len(self.common))
+        if self.common_records and (self.finished_records == len(self.common)).all():
             return np.broadcast_to(self.common, size)
-        padded, whole = np.append(0, self.common), np.empty(size, np.int64)
-        for row, reached in enumerate(self.reached):
-            whole[row] = padded[np.minimum(np.arange(1, size[2] + 1), reached[:, None])]
-        return whole
+        padded = np.append(0, self.common)
+        array = np.empty(size, np.int64)
+        for row, last_records in enumerate(self.finished_records):
+            array[row] = padded[np.minimum(np.arange(1, size[2] + 1), last_records[:, None])]
+        return array
 
 
 def read(folder: str | PathLike) -> xr.Dataset:
@@ -224,22 +248,23 @@ def read(folder: str | PathLike) -> xr.Dataset:
     """
     store = Store(folder, lock=None, create=False)
     study = store.manifest()
-    axes, identity = study["axes"], study["identity"]
+    axes = study["axes"]
+    identity = study["identity"]
     labels = [label(dict(zip(axes, point, strict=True))) for point in product(*axes.values())]
-    every = identity["record_every"]
+    record_every = identity["record_every"]
     shape = tuple(len(values) for values in axes.values())
-    collection = Collection(labels, shape, study["seeds"], study["rounds"] // every)
+    collection = Collection(labels, shape, study["seeds"], study["rounds"] // record_every)
     for block in store.blocks():
         collection.add(block)
-    dataset = collection.dataset(axes, every, study["metrics"])
+    dataset = collection.dataset(axes, record_every, study["metrics"])
     programs = [point["program"] for point in study["points"].values()]
-    dataset.attrs |= study["attributes"] | of_study(study["rounds"], programs)
+    dataset.attrs |= study["attributes"] | request_attributes(study["rounds"], programs)
     promises.state(dataset)
     return dataset
 
 
-def of_study(rounds: int, programs: Iterable[str]) -> dict[str, Any]:
-    """Attributes of the results that depend on how much was requested."""
+def request_attributes(rounds: int, programs: Iterable[str]) -> dict[str, Any]:
+    """Attributes of the results that depend on the requested rounds and grid points."""
     digest = hashlib.sha256("".join(sorted(set(programs))).encode())
     return {"rounds": rounds, "scenario_hash": digest.hexdigest()[:16]}
 

@@ -12,48 +12,31 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
-from fljax import _check
-from fljax import _programs as programs
-from fljax._generator import GENERATOR, GENERATORS, random_key
-from fljax._module import Alike, Static, as_leaf
-from fljax._sampling_laws import check_sampling
-from fljax.decisions import decided
-from fljax.engine import check_length
-from fljax.problems.population import OnDisk
-from fljax.records import RESERVED
-from fljax.running import check_perturbed
-from fljax.simulation import Simulation
-from fljax.study import machine
-from fljax.study.drawing import is_drawn
-
-__all__ = [
-    "NOISE",
-    "Axis",
-    "Group",
-    "Scenario",
-    "arguments",
-    "axes_of",
-    "contents",
-    "groups_of",
-    "label",
-    "label_of",
-    "names_of",
-    "numbers_of",
-    "signature",
-    "with_noise",
-]
+from fljax._core import checks, compilation_cache
+from fljax._core.module import Static, TypedKey, as_leaf
+from fljax._core.prng import GENERATOR, GENERATORS, random_key
+from fljax.metrics.names import RESERVED
+from fljax.problems.population_problem import OnDisk
+from fljax.simulation.decisions import decided
+from fljax.simulation.leaks import check_perturbed
+from fljax.simulation.sampling_checks import check_sampling
+from fljax.simulation.scan import check_length
+from fljax.simulation.scenario import Simulation
+from fljax.study import block_sizes
+from fljax.study.shared_draws import is_drawn
 
 Scenario = Callable[..., Simulation]
 
-#: In a stack of grid points, what the noise of a point's runs depends on besides the seed; no
-#: argument of the scenario.
+#: The entry of stacked grid points with the data from which, besides the seed, a point's noise is
+#: drawn. It is not an argument of the scenario.
 NOISE = ""
 
-#: Up to this many grid points are each built once with their own numbers before compiling. For a
-#: larger grid, and for values drawn from the key, the checks are computed by a program, this many
-#: points at a time.
-CHECKED_POINTS = 100
+#: Up to this number of grid points, each is built with its numbers before compiling. For a larger
+#: grid, and for values drawn from the key, a program computes the checked values, for this number
+#: of points at a time.
+MAX_CHECKED_POINTS = 100
 
 #: Number of keys for which values drawn from the key are checked.
 CHECKED_SEEDS = 4
@@ -64,29 +47,34 @@ class Axis(NamedTuple):
 
     name: str
     labels: list[Any]  # coordinates in the results
-    values: list[Any]  # as the user gave them
-    trees: list[Any]  # as pytrees: numbers are leaves, structure is not
-    beside: dict[str, list[Any]]  # further coordinates, by name
+    values: list[Any]  # as given by the user
+    trees: list[Any]  # as pytrees whose leaves are the numbers
+    extra_coords: dict[str, list[Any]]  # further coordinates of the results, by name
     choice: str = ""  # how the values were chosen, if by private results
 
 
-class Labeled(dict):
-    """Labeled values of an axis and, by label, what the results shall tell of each by name; and how
-    they were chosen, if by private results.
+class LabeledValues(dict):
+    """Labeled values of an axis, with further coordinates for the results.
+
+    Args:
+      values: by label.
+      descriptions: by label and name of a coordinate.
+      choice: how the values were chosen, if by private results.
     """
 
     def __init__(
         self,
         values: Mapping[str, Any],
-        told: Mapping[str, Mapping[str, Any]],
+        descriptions: Mapping[str, Mapping[str, Any]],
         choice: str = "",
     ) -> None:
         super().__init__(values)
-        self.told, self.choice = told, choice
+        self.descriptions = descriptions
+        self.choice = choice
 
     def columns(self) -> dict[str, list[Any]]:
-        """What is told of all labels, by name; NaN or empty where nothing is told of one."""
-        rows = [self.told.get(label, {}) for label in self]
+        """The coordinates by name; NaN or empty for labels without a value."""
+        rows = [self.descriptions.get(label, {}) for label in self]
         columns = {}
         for name in dict.fromkeys(name for row in rows for name in row):
             numeric = all(isinstance(row.get(name, 0.0), float) for row in rows)
@@ -98,16 +86,16 @@ class Labeled(dict):
 class Group(NamedTuple):
     """Grid points of one structure, computed by one program."""
 
-    positions: list[tuple[int, ...]]  # [C]  of its points in the grid
-    points: dict[str, Any]  # axis name to values stacked on a leading axis [C, ...]
-    shown: Simulation  # shapes and structure, no numbers
-    drawn: Simulation  # of each array of `shown`, whether a seed draws its own
-    decided: dict[str, str]  # in words, with the numbers of the first of its points
+    positions: list[tuple[int, ...]]  # [C]  its points in the grid
+    points: dict[str, Any]  # values by axis name, stacked on a leading axis [C, ...]
+    abstract: Simulation  # with shapes in place of arrays
+    is_drawn: Simulation  # with booleans in place of arrays: whether they differ between seeds
+    decisions: dict[str, str]  # in words, with the numbers of its first point
 
     @property
-    def footprint(self) -> machine.Footprint:
+    def footprint(self) -> block_sizes.Footprint:
         """Bytes of a run."""
-        return machine.footprint(self.shown, self.drawn)
+        return block_sizes.footprint(self.abstract, self.is_drawn)
 
     @property
     def first(self) -> dict[str, Any]:
@@ -117,7 +105,7 @@ class Group(NamedTuple):
     def pick(self, chosen: np.ndarray) -> dict[str, Any]:
         """Some points of the group, stacked."""
         if np.array_equal(chosen, np.arange(len(self.positions))):
-            return self.points  # which may be large
+            return self.points  # without a copy, which may be large
         return jax.tree.map(lambda leaf: leaf[chosen], self.points)
 
 
@@ -131,17 +119,23 @@ def axes_of(grid: Mapping[str, Any] | None) -> list[Axis]:
     return [_axis(name, values) for name, values in (grid or {}).items()]
 
 
-def _axis(name: str, values: Any) -> Axis:
+def _axis(name: str, values: object) -> Axis:
+    """Check one axis of the grid, and derive labels and pytrees from its values."""
+    if not isinstance(name, str):
+        raise TypeError(f"names of grid axes must be strings, got {checks.shown(name)}.")
     if name in RESERVED:
         raise ValueError(
             f"grid axis {name!r} has a name that results use themselves; rename it (and the "
             f"scenario's argument). Reserved: {', '.join(RESERVED)}."
         )
-    beside, choice = {}, ""
-    if isinstance(values, Labeled):
-        beside, choice = values.columns(), values.choice
+    extra_coords = {}
+    choice = ""
+    if isinstance(values, LabeledValues):
+        extra_coords = values.columns()
+        choice = values.choice
     if isinstance(values, Mapping):
-        labels, values = list(values), list(values.values())
+        labels = list(values)
+        values = list(values.values())
     elif isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(
             f"grid axis {name!r} must be a list of values or a dict of labeled values, got "
@@ -149,7 +143,7 @@ def _axis(name: str, values: Any) -> Axis:
         )
     else:
         values = list(values)
-        labels = [_plain(v) for v in values]
+        labels = [_unmarked(v) for v in values]
         if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
             labels = [v if isinstance(v, str) else _label(v) for v in labels]
     if not values:
@@ -168,29 +162,30 @@ def _axis(name: str, values: Any) -> Axis:
     return Axis(
         name,
         [label.item() if isinstance(label, np.generic) else label for label in labels],
-        [_plain(v) for v in values],
+        [_unmarked(v) for v in values],
         trees,
-        beside,
+        extra_coords,
         choice,
     )
 
 
-def _label(value: Any) -> str:
+def _label(value: object) -> str:
     named = getattr(type(value), "label", None) or getattr(value, "__name__", None)
     return named or " ".join(repr(value).split())
 
 
-def _plain(value: Any) -> Any:
-    """A grid value without its mark, as given by the user."""
+def _unmarked(value: object) -> Any:
+    """A grid value without the mark of ``fljax.static``."""
     return value.value if isinstance(value, Static) else value
 
 
 def arguments(point: Mapping[str, Any]) -> dict[str, Any]:
     """A grid point as the scenario's keyword arguments."""
-    return {name: _plain(tree) for name, tree in point.items() if name != NOISE}
+    return {name: _unmarked(tree) for name, tree in point.items() if name != NOISE}
 
 
-def _as_tree(value: Any) -> Any:
+def _as_tree(value: object) -> Any:
+    """A grid value as a pytree: numbers and trees of arrays are leaves, others are static."""
     if isinstance(value, Static):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
@@ -203,6 +198,11 @@ def _as_tree(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return as_leaf(value)
     leaves, structure = jax.tree.flatten(value)
+    if any(jnp.issubdtype(checks.dtype_of(leaf), jax.dtypes.prng_key) for leaf in leaves):
+        raise TypeError(
+            "random keys cannot be values of a grid: each seed of seeds= has a key of its own, "
+            "which the scenario gets as its first argument."
+        )
     if leaves and all(isinstance(leaf, np.ndarray | jax.Array | np.floating) for leaf in leaves):
         return structure.unflatten(
             [as_leaf(leaf) if isinstance(leaf, np.floating) else leaf for leaf in leaves]
@@ -210,8 +210,8 @@ def _as_tree(value: Any) -> Any:
     return Static(value)
 
 
-def signature(tree: Any) -> tuple:
-    """The structure, shapes and types, but not numbers, on which a compiled program depends."""
+def signature(tree: PyTree) -> tuple:
+    """The structure, shapes and types on which a compiled program depends."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
@@ -219,16 +219,16 @@ def signature(tree: Any) -> tuple:
 def contents(axes: list[Axis]) -> tuple:
     """All values of the axes of a grid, for comparison."""
 
-    def held(tree: Any) -> tuple:
+    def values_of(tree: PyTree) -> tuple:
         leaves = map(np.asarray, jax.tree.leaves(tree))
         return signature(tree), tuple(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)
 
     return tuple(
         (
             axis.name,
-            Alike(tuple(axis.labels)),
+            TypedKey(tuple(axis.labels)),
             tuple(map(type, axis.values)),
-            tuple(map(held, axis.trees)),
+            tuple(map(values_of, axis.trees)),
         )
         for axis in axes
     )
@@ -249,7 +249,7 @@ def label(names: Mapping[str, Any]) -> str:
     return json.dumps(names, sort_keys=True)
 
 
-def numbers_of(axes: list[Axis], position: tuple[int, ...]) -> str:
+def numbers_digest(axes: list[Axis], position: tuple[int, ...]) -> str:
     """A digest of the numbers behind a grid point's labels."""
     digest = hashlib.sha256()
     for axis, i in sorted(zip(axes, position, strict=True)):
@@ -265,7 +265,7 @@ def groups_of(
     axes: list[Axis],
     rounds: int,
     generator: str = GENERATOR,
-    settled: set[Any] | None = None,
+    checked_signatures: set[Any] | None = None,
 ) -> list[Group]:
     """All grid points grouped by structure, each checked with concrete values first.
 
@@ -274,35 +274,35 @@ def groups_of(
       axes: the axes of the grid.
       rounds: number of rounds of every run.
       generator: generator of all random numbers.
-      settled: signatures of points that need no check of what is drawn, since it was made and does
-        not depend on their numbers; those of this grid are added.
+      checked_signatures: signatures of points whose drawn values were checked and do not depend on
+        their numbers, so that they are not checked again. This grid adds its own.
 
     Raises:
       TypeError, ValueError: invalid parts of a simulation that the scenario builds, with the point
         named.
     """
     check_scenario(scenario, [axis.name for axis in axes])
-    choices = list(itertools.product(*(_alike(axis) for axis in axes)))
+    choices = list(itertools.product(*(_positions_by_structure(axis) for axis in axes)))
     members = [list(itertools.product(*choice)) for choice in choices]
     key = random_key(0, generator)
     firsts = [points[0] for points in members]
-    known, waits = _check_points(scenario, axes, rounds, firsts, key)
-    for position, (simulation, _, _) in zip(firsts, known, strict=True):
-        with _named(axes, position):
+    simulations, has_pending = _check_points(scenario, axes, rounds, firsts, key)
+    for position, (simulation, _, _) in zip(firsts, simulations, strict=True):
+        with _naming_point(axes, position):
             check_perturbed(simulation, rounds)
     groups = [
-        Group(points, _stack(axes, points), *of_point)
-        for points, of_point in zip(members, known, strict=True)
+        Group(points, _stack(axes, points), *description)
+        for points, description in zip(members, simulations, strict=True)
     ]
-    if waits or _is_large(axes):
-        settled = set() if settled is None else settled
+    if has_pending or _is_large(axes):
+        checked_signatures = set() if checked_signatures is None else checked_signatures
         for group in groups:
-            if (form := signature(group.first)) in settled:
+            if (signature_ := signature(group.first)) in checked_signatures:
                 continue
-            # A number used as structure is said where the program is traced, with what to do.
+            # A number used as structure raises a better error when the program is traced.
             with contextlib.suppress(jax.errors.JAXTypeError):
                 if not _check_values(scenario, axes, rounds, group, generator):
-                    settled.add(form)
+                    checked_signatures.add(signature_)
     return groups
 
 
@@ -315,10 +315,10 @@ def with_noise(group: Group, axes: list[Axis], study: str) -> Group:
       study: identifies the study, apart from the point. Different studies must have different
         noise: the same noise at two scales cancels.
     """
-    texts = (f"{study} {label_of(axes, p)} {numbers_of(axes, p)}" for p in group.positions)
-    words = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
-    own = np.frombuffer(b"".join(words), "<u4").reshape(-1, 2).astype(np.uint32)
-    return group._replace(points=group.points | {NOISE: own})
+    texts = (f"{study} {label_of(axes, p)} {numbers_digest(axes, p)}" for p in group.positions)
+    digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
+    data = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 2).astype(np.uint32)
+    return group._replace(points=group.points | {NOISE: data})
 
 
 def check_scenario(scenario: Scenario, names: list[str]) -> None:
@@ -326,28 +326,28 @@ def check_scenario(scenario: Scenario, names: list[str]) -> None:
     if not callable(scenario) or isinstance(scenario, type):
         raise TypeError(
             "scenario must be a function (key, **point) -> fljax.Simulation, got "
-            f"{_check.shown(scenario)}."
+            f"{checks.shown(scenario)}."
         )
     try:
-        taken = inspect.signature(scenario)
-    except ValueError:  # of a builtin
+        parameters = inspect.signature(scenario)
+    except ValueError:  # builtins have no signature
         return
     try:
-        taken.bind(None, **dict.fromkeys(names))
+        parameters.bind(None, **dict.fromkeys(names))
     except TypeError as error:
         name = getattr(scenario, "__name__", type(scenario).__name__)
         raise TypeError(
-            f"the scenario {name}{taken} cannot be called with a key and the grid's axes "
+            f"the scenario {name}{parameters} cannot be called with a key and the grid's axes "
             f"({', '.join(names) or 'none'}): {error}."
         ) from None
 
 
 def _is_large(axes: list[Axis]) -> bool:
-    return math.prod(len(axis.labels) for axis in axes) > CHECKED_POINTS
+    return math.prod(len(axis.labels) for axis in axes) > MAX_CHECKED_POINTS
 
 
 @contextlib.contextmanager
-def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
+def _naming_point(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
     """Name the grid point in errors raised within."""
     try:
         yield
@@ -357,12 +357,12 @@ def _named(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
         raise
 
 
-def _alike(axis: Axis) -> list[list[int]]:
+def _positions_by_structure(axis: Axis) -> list[list[int]]:
     """Positions on the axis whose values differ in numbers only."""
-    places: dict[Any, list[int]] = {}
+    positions: dict[Any, list[int]] = {}
     for position, tree in enumerate(axis.trees):
-        places.setdefault(signature(tree), []).append(position)
-    return list(places.values())
+        positions.setdefault(signature(tree), []).append(position)
+    return list(positions.values())
 
 
 def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def _stack(axes: list[Axis], points: list[tuple[int, ...]]) -> dict[str, Any]:
     }
 
 
-def _build(scenario: Scenario, rounds: int, key: Any, point: Mapping[str, Any]) -> Simulation:
+def _build(scenario: Scenario, rounds: int, key: Array, point: Mapping[str, Any]) -> Simulation:
     """One simulation, checked for a run of this length."""
     simulation = scenario(key, **point)
     if not isinstance(simulation, Simulation):
@@ -399,112 +399,121 @@ def _check_points(
     firsts: list[tuple[int, ...]],
     key: jax.Array,
 ) -> tuple[list[tuple[Simulation, Simulation, dict[str, str]]], bool]:
-    """Build all grid points, of a large grid those at ``firsts``, with their own numbers, so that
-    bad ones meet their checks by name.
+    """Build grid points with their numbers, so that errors name the point.
+
+    These are all points, or those at ``firsts`` if the grid is large.
 
     Returns:
-      The simulations at ``firsts``, each as shapes, by what a seed draws of it, and in words;
-      whether any check waits for what is drawn.
+      For each of ``firsts`` the simulation as shapes, which of its leaves are drawn, and its
+      decisions in words; and whether checks wait for drawn values.
     """
     every = itertools.product(*(range(len(axis.labels)) for axis in axes))
-    waits, shown, drawn, texts = False, {}, {}, {}
-    wanted = set(firsts)
+    has_pending = False
+    abstract = {}
+    drawn_leaves = {}
+    texts = {}
+    first_positions = set(firsts)
     for position in firsts if _is_large(axes) else every:
         point = {axis.name: axis.values[i] for axis, i in zip(axes, position, strict=True)}
 
         def build(
             key: jax.Array, point: dict[str, Any] = point, position: tuple[int, ...] = position
         ) -> Simulation:
-            nonlocal waits
-            with _check.collecting(key) as checks:
+            nonlocal has_pending
+            with checks.collecting(key) as pending:
                 simulation = _build(scenario, rounds, key, point)
-            waits |= bool(checks)
-            if position in wanted:
+            has_pending |= bool(pending)
+            if position in first_positions:
                 texts[position] = decided(simulation)
-                drawn[position] = jax.tree.map(is_drawn, simulation)
+                drawn_leaves[position] = jax.tree.map(is_drawn, simulation)
             return simulation
 
-        with _named(axes, position):
-            shown[position] = jax.eval_shape(build, key)
-    known = [(shown[first], drawn[first], texts[first]) for first in firsts]
-    return known, waits
+        with _naming_point(axes, position):
+            abstract[position] = jax.eval_shape(build, key)
+    results = [(abstract[first], drawn_leaves[first], texts[first]) for first in firsts]
+    return results, has_pending
 
 
 def _check_values(
     scenario: Scenario, axes: list[Axis], rounds: int, group: Group, generator: str
 ) -> bool:
-    """Make the checks of what depends on grid points and keys, at all points of a group.
+    """Run the checks of values that depend on keys and grid points, at all points of a group.
 
-    One program computes what is checked, and nothing else of the scenario.
+    A program computes the checked values, and nothing else of the scenario. Checks of values that
+    depend on the key alone are the same at all points.
 
     Returns:
-      Whether anything that is checked depends on the points' numbers.
+      Whether any checked value depends on the points' numbers.
     """
-    one: list[_check.Later] = []  # the same at all points
-    each: list[_check.Later] = []
+    common: list[checks.DeferredCheck] = []  # the same at all points
+    varying: list[checks.DeferredCheck] = []
 
     def values(seed: jax.Array, points: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        one.clear()
-        each.clear()
+        common.clear()
+        varying.clear()
         key = jax.random.wrap_key_data(seed, impl=GENERATORS[generator])
 
-        def at(point: dict[str, Any]) -> list[Any]:
-            with _check.collecting(key, point) as checks:
+        def checks_at(point: dict[str, Any]) -> list[Any]:
+            with checks.collecting(key, point) as pending:
                 _build(scenario, rounds, key, arguments(point))
-            varies = [leaf._trace for leaf in jax.tree.leaves(point)]
-            for later in checks:
-                moves = any(getattr(v, "_trace", None) in varies for v in later.values)
-                (each if moves else one).append(later)
-            return [later.values for later in each]
+            point_traces = [leaf._trace for leaf in jax.tree.leaves(point)]
+            for deferred in pending:
+                depends_on_point = any(
+                    getattr(v, "_trace", None) in point_traces for v in deferred.values
+                )
+                (varying if depends_on_point else common).append(deferred)
+            return [deferred.values for deferred in varying]
 
-        stacked = jax.vmap(at)(points) if jax.tree.leaves(points) else at(points)
-        return [later.values for later in one], stacked
+        stacked = jax.vmap(checks_at)(points) if jax.tree.leaves(points) else checks_at(points)
+        return [deferred.values for deferred in common], stacked
 
     count = len(group.positions)
-    size = min(CHECKED_POINTS, count)
+    size = min(MAX_CHECKED_POINTS, count)
     seeds = [
         np.asarray(jax.random.key_data(random_key(s, generator))) for s in range(CHECKED_SEEDS)
     ]
-    # Unused arguments, too, tell a program on disk from others.
+    # `keep_unused` as required by `compile_or_load`.
     points = group.pick(np.arange(size))
     traced = jax.jit(values, keep_unused=True).trace(seeds[0], points)
-    if not each:
-        # Without the points, so that other structures and numbers of points find it on disk.
+    if not varying:
+        # Without the points, so that the cached program fits other structures and point counts.
         without = jax.jit(lambda seed: values(seed, points)[0]).trace(seeds[0])
-        compute = _compiled(without.lower())
+        compute = _compile(without.lower())
         for seed in seeds:
-            alike = jax.tree.map(np.asarray, compute(seed))
-            with _named(axes, group.positions[0]):
-                for later, checks in zip(one, alike, strict=True):
-                    later.check(*checks)
+            common_values = jax.tree.map(np.asarray, compute(seed))
+            with _naming_point(axes, group.positions[0]):
+                for deferred, numbers in zip(common, common_values, strict=True):
+                    deferred.check(*numbers)
         return False
-    compute = _compiled(traced.lower())
+    compute = _compile(traced.lower())
     for seed in seeds:
-        for start in range(0, count, CHECKED_POINTS):
+        for start in range(0, count, MAX_CHECKED_POINTS):
             rows = np.arange(start, start + size)
-            alike, stacked = jax.tree.map(
+            common_values, stacked = jax.tree.map(
                 np.asarray, compute(seed, group.pick(np.minimum(rows, count - 1)))
             )
-            with _named(axes, group.positions[start]):
-                for later, checks in zip(one, alike, strict=True):
-                    later.check(*checks)
-            for later, checks in zip(each, stacked, strict=True):
-                _check_each(later, checks, axes, [group.positions[i] for i in rows[rows < count]])
+            with _naming_point(axes, group.positions[start]):
+                for deferred, numbers in zip(common, common_values, strict=True):
+                    deferred.check(*numbers)
+            for deferred, numbers in zip(varying, stacked, strict=True):
+                _check_at_points(
+                    deferred, numbers, axes, [group.positions[i] for i in rows[rows < count]]
+                )
     return True
 
 
-def _compiled(lowered: jax.stages.Lowered) -> Any:
-    return programs.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
+def _compile(lowered: jax.stages.Lowered) -> Any:
+    return compilation_cache.compile_or_load(lowered, lowered.as_text(), jax.local_devices()[0])
 
 
-def _check_each(
-    later: "_check.Later", stacked: tuple[Any, ...], axes: list[Axis], positions: list[Any]
+def _check_at_points(
+    deferred: checks.DeferredCheck, stacked: tuple[Any, ...], axes: list[Axis], positions: list[Any]
 ) -> None:
-    """Make a check at several points; ``stacked`` are its values."""
-    if later.elementwise:
+    """Run a check at several points, given its stacked values."""
+    if deferred.elementwise:
         with contextlib.suppress(TypeError, ValueError):
-            later.check(*stacked)
+            deferred.check(*stacked)
             return
     for i, position in enumerate(positions):
-        with _named(axes, position):
-            later.check(*(checks[i] for checks in stacked))
+        with _naming_point(axes, position):
+            deferred.check(*(values[i] for values in stacked))

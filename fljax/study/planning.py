@@ -1,4 +1,4 @@
-"""Planning a study: its runs are cut into blocks that fit, and its programs compiled."""
+"""Planning a study: divide its runs into blocks that fit into memory, and compile its programs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,40 +10,39 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fljax import _check
-from fljax._generator import GENERATOR
-from fljax._memory import human, on_cpu
-from fljax.study import engine, machine
-from fljax.study.engine import Compiled
+from fljax._core import checks
+from fljax._core.devices import on_cpu
+from fljax._core.memory import human
+from fljax._core.prng import GENERATOR
+from fljax.study import batched_program, block_sizes
+from fljax.study.batched_program import Compiled
 from fljax.study.grid import Group, Scenario, label_of
 from fljax.study.request import Request, Study
 
-__all__ = ["Cut", "Part", "Plan", "cut_of", "plan", "segments_of"]
-
-#: A stretch of a run whose rounds touch more bytes than this (half a minute or so of a CPU's
-#: memory traffic) ends in a checkpoint.
+#: A segment of a run ends with a checkpoint once its rounds have touched this number of bytes,
+#: about half a minute of a CPU's memory traffic.
 SEGMENT_BYTES = 2**38
 
 
-#: What is noted of a run while a study goes through, about: its seed, in a few lists.
-NOTED_BYTES = 200
+#: Approximate bytes of bookkeeping per run: its seed, in a few lists.
+BOOKKEEPING_BYTES = 200
 
 
-class Cut(NamedTuple):
+class BlockPlan(NamedTuple):
     """Division of the runs of one structure into blocks."""
 
     points: int  # grid points per block
     seeds: int  # seeds per block
-    turns: int  # blocks per call
+    blocks_per_call: int  # blocks per call
     workers: int  # blocks in flight
-    brief: bool  # computed sooner than handed out
-    compiled: Compiled  # their first stretch
-    seconds: float  # that compiling it took
+    is_brief: bool  # faster to compute in the main thread than to pass to a worker
+    compiled: Compiled  # the program of the first segment
+    seconds: float  # spent compiling it
 
     @property
-    def at_once(self) -> int:
+    def seeds_per_call(self) -> int:
         """Number of seeds per call."""
-        return self.seeds * self.turns
+        return self.seeds * self.blocks_per_call
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,11 @@ class Plan:
     @property
     def memory(self) -> int:
         """Peak memory of this machine in bytes that the study takes if its runs have the same
-        traffic: the results, the blocks being computed (on an accelerator, they are in its memory),
-        those that wait to be collected, and the bookkeeping of every run. Python, JAX, the compiled
-        programs and the data that the scenario captures come on top.
+        traffic.
+
+        It is the sum of the results, blocks being computed (on an accelerator, they are in its
+        memory), blocks that wait to be collected, and the bookkeeping of every run. Python, JAX,
+        the compiled programs and the data that the scenario captures are not included.
         """
         return self._peak("")
 
@@ -110,15 +111,15 @@ class Plan:
         """The same, if traffic differs from run to run."""
         return self._peak("_at_most")
 
-    def _peak(self, most: str) -> int:
-        results = sum(getattr(part, f"results{most}") for part in self.parts)
+    def _peak(self, suffix: str) -> int:
+        results = sum(getattr(part, f"results{suffix}") for part in self.parts)
         blocks = (
-            # One is being collected beside those that wait, and copied where it belongs.
+            # Besides the waiting blocks, one is being collected, which makes a copy.
             part.workers * part.memory * on_cpu()
-            + (part.workers + 2) * getattr(part, f"finished{most}")
+            + (part.workers + 2) * getattr(part, f"finished{suffix}")
             for part in self.parts
         )
-        return results + max(blocks) + NOTED_BYTES * self.runs
+        return results + max(blocks) + BOOKKEEPING_BYTES * self.runs
 
     @property
     def compilations(self) -> int:
@@ -170,10 +171,11 @@ class Plan:
             f"results take {human(results)} of this machine's memory, and the study "
             f"{human(self.memory)} at its peak"
         )
-        most = sum(part.results_at_most for part in self.parts)
-        if most > results:
+        results_at_most = sum(part.results_at_most for part in self.parts)
+        if results_at_most > results:
             text += (
-                f"; {human(most)} and {human(self.memory_at_most)} if runs differ in what they send"
+                f"; {human(results_at_most)} and {human(self.memory_at_most)} if runs differ in "
+                "what they send"
             )
         return text
 
@@ -209,7 +211,7 @@ def plan(
       block: number of seeds per block.
       workers: number of blocks computed concurrently.
       keep_models: whether final models are returned.
-      shard_over: what is distributed over devices.
+      shard_over: whether seeds or clients are distributed over devices.
       segment: number of rounds between checkpoints.
       until: tolerances for early stopping.
       measure: run some blocks of several sizes, and remember the fastest for later studies of this
@@ -219,7 +221,7 @@ def plan(
     Returns:
       A :class:`Plan`, which prints as a short table.
     """
-    _check.switch("measure", measure)
+    checks.switch("measure", measure)
     study = Study.of(
         Request(
             scenario=scenario,
@@ -236,139 +238,152 @@ def plan(
             until=until,
         )
     )
-    of_all = len(study.asked.seed_list)
+    seed_count = len(study.request.seed_list)
     began = time.perf_counter()
     parts = []
     for number, group in enumerate(study.groups):
         if measure:
-            machine.remember_block(study.identities[number], _measure(study, group))
+            block_sizes.remember_block(study.identities[number], _measure(study, group))
         count = len(group.positions)
-        cut = cut_of(study, number, count, of_all)
-        runs = cut.points * cut.at_once
+        blocks = plan_blocks(study, number, count, seed_count)
+        runs = blocks.points * blocks.seeds_per_call
         segments = segments_of(study, group, runs, 0)
-        shape = cut.compiled.shape
-        total = count * of_all
-        per_record = machine.bytes_of(shape.records) / (runs * segments[0])
+        shape = blocks.compiled.shape
+        total = count * seed_count
+        per_record = block_sizes.bytes_of(shape.records) / (runs * segments[0])
         parts.append(
             Part(
                 label_of(study.axes, group.positions[0]),
                 count,
-                cut.points,
-                cut.seeds,
-                -(-count // cut.points) * -(-of_all // cut.seeds),
-                cut.workers,
+                blocks.points,
+                blocks.seeds,
+                -(-count // blocks.points) * -(-seed_count // blocks.seeds),
+                blocks.workers,
                 len(segments),
-                cut.compiled.memory,
-                cut.compiled.memory // runs,
-                machine.bytes_of(shape.carry) // runs * total,
-                int(total * per_record * study.asked.records),
+                blocks.compiled.memory,
+                blocks.compiled.memory // runs,
+                block_sizes.bytes_of(shape.carry) // runs * total,
+                int(total * per_record * study.request.records),
                 *(
-                    total * machine.result_bytes(*shape[:2], study.asked.records, differing)
+                    total * block_sizes.result_bytes(*shape[:2], study.request.records, differing)
                     for differing in (False, True)
                 ),
-                finished=runs * machine.result_bytes(*shape[:2], segments[0]),
-                finished_at_most=machine.bytes_of(shape[:2]),
+                finished=runs * block_sizes.result_bytes(*shape[:2], segments[0]),
+                finished_at_most=block_sizes.bytes_of(shape[:2]),
             )
         )
     device = jax.local_devices()[0]
-    where = f"{jax.local_device_count()} x {device.device_kind} ({device.platform})"
+    devices = f"{jax.local_device_count()} x {device.device_kind} ({device.platform})"
     if on_cpu():
-        where += f", {machine.cores()} cores"
-    return Plan(len(study.labels) * of_all, rounds, where, time.perf_counter() - began, parts)
+        devices += f", {block_sizes.cores()} cores"
+    return Plan(len(study.labels) * seed_count, rounds, devices, time.perf_counter() - began, parts)
 
 
 def _measure(study: Study, group: Group) -> int:
     """Return the fastest of several numbers of seeds per block, close to the expected one."""
-    points = machine.points_per_block(group.footprint, len(group.positions))
-    expected = machine.seeds_per_block(group.footprint, points)
-    tried = {
+    points = block_sizes.points_per_block(group.footprint, len(group.positions))
+    expected = block_sizes.seeds_per_block(group.footprint, points)
+    sizes = {
         max(1, int(expected * factor))
         for factor in (0.25, 0.5, 1, 2, 4)
-        if expected * factor * study.workers <= max(len(study.asked.seed_list), expected)
+        if expected * factor * study.workers <= max(len(study.request.seed_list), expected)
     }
     rates = {}
-    for size in sorted(tried):
-        cut = _fit(study, group, points, size, 1, study.workers)
-        picked, seeds = group.pick(np.arange(cut.points)), np.arange(cut.seeds, dtype=np.uint32)
+    for size in sorted(sizes):
+        blocks = _fit(study, group, points, size, 1, study.workers)
+        grid_points = group.pick(np.arange(blocks.points))
+        seeds = np.arange(blocks.seeds, dtype=np.uint32)
 
-        def turn(cut=cut, seeds=seeds, picked=picked) -> float:
+        def time_block(blocks=blocks, seeds=seeds, grid_points=grid_points) -> float:
             def block(_: int) -> None:
-                given = seeds, study.root_key, picked, None, np.int32(0)
-                jax.block_until_ready(cut.compiled.call(*given))
+                arguments = seeds, study.root_key, grid_points, None, np.int32(0)
+                jax.block_until_ready(blocks.compiled.call(*arguments))
 
-            with ThreadPoolExecutor(cut.workers) as pool:
-                began = time.perf_counter()
-                list(pool.map(block, range(cut.workers)))
-                return (time.perf_counter() - began) / (cut.workers * cut.seeds * cut.points)
+            with ThreadPoolExecutor(blocks.workers) as pool:
+                start = time.perf_counter()
+                list(pool.map(block, range(blocks.workers)))
+                return (time.perf_counter() - start) / (
+                    blocks.workers * blocks.seeds * blocks.points
+                )
 
-        turn()
-        rates[cut.seeds] = min(turn() for _ in range(3))
+        time_block()
+        rates[blocks.seeds] = min(time_block() for _ in range(3))
     return min(rates, key=lambda size: rates[size])
 
 
-def cut_of(study: Study, number: int, points: int, seeds: int) -> Cut:
-    """Return block sizes for some runs that suit the machine and fit its memory; compiles them."""
+def plan_blocks(study: Study, number: int, points: int, seeds: int) -> BlockPlan:
+    """Choose block sizes for runs that suit the machine and fit into memory, and compile them."""
     group = study.groups[number]
     run = group.footprint
-    most = machine.points_per_block(run, points)
-    size = study.block or machine.measured_block(study.identities[number])
+    max_points = block_sizes.points_per_block(run, points)
+    size = study.block or block_sizes.measured_block(study.identities[number])
     if size is None:
-        size = machine.seeds_per_block(run, most)
-    # As for all points and seeds of the study, so that a part of it computes to the same last
-    # digit: what is missing of a study that was stopped are whole blocks.
-    even, all_points = machine.spread(points, most, 1), len(group.positions)
-    cut = machine.spread(all_points, machine.points_per_block(run, all_points), 1)
-    if points % cut in (0, all_points % cut):
-        even = cut
-    seeds_of_all, rounds = len(study.asked.seed_list), study.asked.rounds
-    asked = study.asked.workers is not None
-    brief = not asked and machine.is_brief(run, all_points * seeds_of_all, rounds)
+        size = block_sizes.seeds_per_block(run, max_points)
+    # Use the same block sizes as for the whole study if possible, so that a part of it has bit for
+    # bit the same results: an interrupted study lacks whole blocks.
+    points_per_block = block_sizes.even_block_size(points, max_points, 1)
+    all_points = len(group.positions)
+    points_of_study = block_sizes.even_block_size(
+        all_points, block_sizes.points_per_block(run, all_points), 1
+    )
+    if points % points_of_study in (0, all_points % points_of_study):
+        points_per_block = points_of_study
+    seeds_of_all = len(study.request.seed_list)
+    rounds = study.request.rounds
+    has_given_workers = study.request.workers is not None
+    brief = not has_given_workers and block_sizes.is_brief(run, all_points * seeds_of_all, rounds)
     workers = 1 if brief else study.workers
-    block = machine.spread(seeds_of_all, size, workers)
+    block = block_sizes.even_block_size(seeds_of_all, size, workers)
     if study.block is not None:
         block = min(study.block, seeds_of_all)
-    turns = machine.turns_per_call(run, even, block, seeds, workers, rounds)
-    fitted = _fit(study, group, even, block, turns, workers)
-    # Another stretch has a program of its own, and compiling is not for the calling thread.
-    whole = len(segments_of(study, group, fitted.points * fitted.at_once, 0)) == 1
-    return fitted._replace(brief=brief and whole and not fitted.compiled.alone)
+    blocks_per_call = block_sizes.choose_blocks_per_call(
+        run, points_per_block, block, seeds, workers, rounds
+    )
+    fitted = _fit(study, group, points_per_block, block, blocks_per_call, workers)
+    # Further segments have other programs, which must not be compiled in the main thread.
+    is_one_segment = len(segments_of(study, group, fitted.points * fitted.seeds_per_call, 0)) == 1
+    return fitted._replace(is_brief=brief and is_one_segment and not fitted.compiled.must_run_alone)
 
 
 def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
     """Return the number of records of each segment of a block's remaining rounds."""
-    asked = study.asked
-    if asked.segment is not None:
-        size = asked.segment // asked.record_every
+    request = study.request
+    if request.segment is not None:
+        size = request.segment // request.record_every
     elif study.until:
-        size = -(-asked.records // 10)
+        size = -(-request.records // 10)
     else:
         run = group.footprint
-        touched = asked.record_every * runs * (run.touched + run.each)
+        touched = request.record_every * runs * (run.touched + run.per_point)
         size = max(1, SEGMENT_BYTES // touched)
-    left = asked.records - done
-    return [size] * (left // size) + ([left % size] if left % size else [])
+    remaining = request.records - done
+    return [size] * (remaining // size) + ([remaining % size] if remaining % size else [])
 
 
-def _fit(study: Study, group: Group, points: int, seeds: int, turns: int, workers: int) -> Cut:
-    free, spent = machine.memory_at_hand(), 0.0
+def _fit(
+    study: Study, group: Group, points: int, seeds: int, blocks_per_call: int, workers: int
+) -> BlockPlan:
+    """Compile blocks of these sizes; halve the sizes until the program fits into memory."""
+    free = block_sizes.memory_at_hand()
+    spent = 0.0
     while True:
-        records = segments_of(study, group, points * seeds * turns, 0)[0]
-        with engine.hint_at_static(study.axes):
+        records = segments_of(study, group, points * seeds * blocks_per_call, 0)[0]
+        with batched_program.hint_at_static(study.axes):
             compiled, seconds = study.program.compile(
-                np.arange(seeds * turns, dtype=np.uint32),
+                np.arange(seeds * blocks_per_call, dtype=np.uint32),
                 study.root_key,
                 group.pick(np.arange(points)),
                 None,
-                (points, turns),
+                (points, blocks_per_call),
                 records,
             )
         spent += seconds
         if compiled.memory <= free:
-            together = free // max(1, compiled.memory) * jax.local_device_count()
-            workers = max(1, min(workers, together))
-            return Cut(points, seeds, turns, workers, False, compiled, spent)
-        if turns > 1:
-            turns = turns // 2
+            parallel = free // max(1, compiled.memory) * jax.local_device_count()
+            workers = max(1, min(workers, parallel))
+            return BlockPlan(points, seeds, blocks_per_call, workers, False, compiled, spent)
+        if blocks_per_call > 1:
+            blocks_per_call = blocks_per_call // 2
         elif seeds > 1:
             seeds = seeds // 2
         elif points > 1:

@@ -5,23 +5,20 @@ import logging
 import sys
 import time
 import warnings
-from typing import Any
 
 from tqdm import TqdmWarning
 
-with warnings.catch_warnings():  # in a notebook without widgets, where the bar is one of text
+with warnings.catch_warnings():  # tqdm warns in notebooks without widgets
     warnings.simplefilter("ignore", TqdmWarning)
     from tqdm.auto import tqdm
     from tqdm.contrib.logging import logging_redirect_tqdm
 
-__all__ = ["Progress"]
-
 log = logging.getLogger("fljax")
 
-#: Where there is no bar, a line is written after so long.
+#: Without a bar, seconds between lines.
 LINE_SECONDS = 60.0
 
-#: A bar's clock goes on after so long, whether or not a block has finished.
+#: Seconds between refreshes of the bar, so that its clock advances between blocks.
 TICK_SECONDS = 1.0
 
 
@@ -30,14 +27,15 @@ class Progress:
 
     Args:
       total: number of rounds of all its runs.
-      initial: number of rounds that were already done.
-      shown: ``False`` shows nothing.
+      initial: number of rounds that are in the store.
+      is_visible: ``False`` shows nothing.
     """
 
-    def __init__(self, total: int, initial: int, shown: bool) -> None:
-        self.shown, self.state = shown, "compiling"
-        self.began = self.told = time.monotonic()
-        self.computing: float | None = None  # since when
+    def __init__(self, total: int, initial: int, is_visible: bool) -> None:
+        self.is_visible = is_visible
+        self.state = "compiling"
+        self.began = self.last_report = time.monotonic()
+        self.compute_start: float | None = None
         self.bar = tqdm(
             total=total,
             initial=initial,
@@ -45,64 +43,67 @@ class Progress:
             unit_scale=True,
             smoothing=0.0,
             desc=self.state,
-            disable=not (shown and (sys.stderr.isatty() or _in_notebook())),
+            disable=not (is_visible and (sys.stderr.isatty() or _in_notebook())),
         )
-        self.done, self._first = initial, initial
+        self.done = initial
+        self._first = initial
         self._closing = contextlib.ExitStack()
         if not self.bar.disable:
-            loggers: Any = [logging.root, *([log] if log.handlers else [])]
+            loggers: list[logging.Logger] = [logging.root, *([log] if log.handlers else [])]
             self._closing.enter_context(logging_redirect_tqdm(loggers))  # lines go above the bar
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """End the display; the bar stays visible."""
         self.bar.close()
         self._closing.close()
 
     def start(self) -> None:
-        """Start the computation: time spent compiling is not used to estimate the time left."""
-        if self.computing is None:
-            self.computing = time.monotonic()
+        """Note the start of the computation; compile time does not count in estimates."""
+        if self.compute_start is None:
+            self.compute_start = time.monotonic()
             self.bar.unpause()
             self.bar.set_description_str("")
 
     def advance(self, rounds: int, state: str) -> None:
         """Add finished rounds, with a description of the progress."""
-        self.done, self.state = self.done + rounds, state
+        self.done = self.done + rounds
+        self.state = state
         self.bar.update(rounds)
         self.bar.set_postfix_str(state)
-        self.tell()
+        self.update()
 
     @property
     def patience(self) -> float:
-        """Seconds until the next message."""
-        return max(0.0, self.told + self._interval - time.monotonic())
+        """Seconds until the next report."""
+        return max(0.0, self.last_report + self._interval - time.monotonic())
 
     @property
     def _interval(self) -> float:
         return LINE_SECONDS if self.bar.disable else TICK_SECONDS
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """Report the progress, if it is time to."""
         if self.patience:
             return
-        self.told = time.monotonic()
+        self.last_report = time.monotonic()
         if not self.bar.disable:
             self.bar.refresh()
         elif log.isEnabledFor(logging.INFO):
             log.info(self._line())
-        elif self.shown:
+        elif self.is_visible:
             print(f"fljax: {self._line()}", file=sys.stderr, flush=True)
 
     def _line(self) -> str:
-        now, more = time.monotonic(), self.done - self._first
+        now = time.monotonic()
+        computed = self.done - self._first
         text = f"{self.done / self.bar.total:.0%} done after {_interval(now - self.began)}"
-        if self.computing is not None and more:
-            left = (now - self.computing) * (self.bar.total - self.done) / more
-            text += f", about {_interval(left)} to go"
+        if self.compute_start is not None and computed:
+            remaining = (now - self.compute_start) * (self.bar.total - self.done) / computed
+            text += f", about {_interval(remaining)} to go"
         return f"{text} ({self.state})"
 
-    def say(self, text: str) -> None:
-        """Print a message at once, whatever is shown."""
+    def write(self, text: str) -> None:
+        """Print a message immediately, even if the progress is not visible."""
         tqdm.write(f"fljax: {text}", file=sys.stderr)
         sys.stderr.flush()
 

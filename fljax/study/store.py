@@ -1,12 +1,11 @@
-"""A study on disk: every finished block of runs, whole or not at all.
+"""A study on disk: a folder with a file for every group of finished blocks.
 
-A store is a folder. ``study.json`` describes the study, with a digest of its content; each
-``runs-<digest>.npz`` holds the records of some finished blocks and each ``state-<digest>.npz`` the
-states to go on from; both say what programs made them. A file's name is the digest of its bytes, it
-appears under that name only when it is whole, and it is never changed: so a process may be killed
-at any moment, and a cut or altered file is known for what it is. What a run computes depends on its
-grid point and seed alone, so any mixture of a study's files is that study, and what is missing is
-found by looking.
+``study.json`` describes the study, with a digest of its content. Each ``runs-<digest>.npz`` has the
+records of finished blocks, and each ``state-<digest>.npz`` the states from which runs continue;
+both name the programs that computed them. Files are named by the digest of their bytes, written
+atomically and never changed. So a process may be killed at any moment, and damaged files are
+detected. A run depends only on its grid point and seed, so any set of a study's files is valid, and
+the missing runs follow from the existing files.
 """
 
 import contextlib
@@ -22,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fljax._arguments import check, rule
-from fljax._folders import (
+from fljax._core.annotations import check, rule_of
+from fljax._core.storage import (
     OtherStudyError,
     StoreError,
     alive,
@@ -39,18 +38,6 @@ from fljax._folders import (
     writing,
 )
 
-__all__ = [
-    "Block",
-    "DamageWarning",
-    "OtherStudyError",
-    "Store",
-    "StoreError",
-    "difference",
-    "merge",
-    "pack",
-    "unpack",
-]
-
 FORMAT = 3
 MANIFEST = "study.json"
 
@@ -64,8 +51,8 @@ class Block(NamedTuple):
 
     points: list[str]  # [C]  labels of grid points
     seeds: list[int]  # [S]
-    first: int  # records that came before
-    stopped: bool  # whether these runs are over, early
+    first: int  # number of records before it
+    stopped: bool  # whether these runs have ended early
     records: dict[str, np.ndarray]  # [S, C, R, ...]
     outcome: dict[str, np.ndarray]  # [S, C, ...]
     state: list[np.ndarray] | None = None  # leaves of the state after it, [S, C, ...]
@@ -76,68 +63,74 @@ class Block(NamedTuple):
         return self.first + next(iter(self.records.values())).shape[2]
 
 
-#: Where the two sides of a difference are found, unless said otherwise.
-_HERE = ("in the store", "now")
+#: The default names of the two sides of a difference.
+_STORE_AND_REQUEST = ("in the store", "now")
 
 
 def difference(
-    one: Mapping[str, Any], other: Mapping[str, Any], places: tuple[str, str] = _HERE
+    first: Mapping[str, Any], second: Mapping[str, Any], sides: tuple[str, str] = _STORE_AND_REQUEST
 ) -> str:
     """Return the differences between two identities, one line per field; empty if there is none."""
     return "".join(
-        f"\n  {name}: {one.get(name)!r} {places[0]}, {other.get(name)!r} {places[1]}"
-        for name in sorted({*one, *other})
-        if one.get(name) != other.get(name)
+        f"\n  {name}: {first.get(name)!r} {sides[0]}, {second.get(name)!r} {sides[1]}"
+        for name in sorted({*first, *second})
+        if first.get(name) != second.get(name)
     )
 
 
 def _conflict(
-    one: Mapping[str, Any], other: Mapping[str, Any], places: tuple[str, str] = _HERE
+    first: Mapping[str, Any], second: Mapping[str, Any], sides: tuple[str, str] = _STORE_AND_REQUEST
 ) -> str:
-    """Return the conflicting fields of two studies where both are specified; empty if there is
-    none.
-    """
-    text = difference(one["identity"], other["identity"], places)
-    for label, point in other["points"].items():
-        if conflict := difference(one["points"].get(label, point), point, places):
+    """Return the fields of two studies that differ and are specified by both; empty if none do."""
+    text = difference(first["identity"], second["identity"], sides)
+    for label, point in second["points"].items():
+        if conflict := difference(first["points"].get(label, point), point, sides):
             text += f"\n at grid point {label}:{conflict}"
-    return text + difference({"axes": sorted(one["axes"])}, {"axes": sorted(other["axes"])}, places)
+    return text + difference(
+        {"axes": sorted(first["axes"])}, {"axes": sorted(second["axes"])}, sides
+    )
 
 
-def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _merged_manifest(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The union of two studies that do not conflict: all axes, seeds and rounds of both."""
-    axes = {name: _union(labels, other["axes"][name]) for name, labels in one["axes"].items()}
+    axes = {
+        name: _merged_values(labels, second["axes"][name]) for name, labels in first["axes"].items()
+    }
     return {
-        **other,
-        "points": {**one["points"], **other["points"]},
+        **second,
+        "points": {**first["points"], **second["points"]},
         "axes": axes,
-        "seeds": _union(one["seeds"], other["seeds"]),
-        "rounds": max(one["rounds"], other["rounds"]),
-        "metrics": {**one["metrics"], **other["metrics"]},
+        "seeds": _merged_values(first["seeds"], second["seeds"]),
+        "rounds": max(first["rounds"], second["rounds"]),
+        "metrics": {**first["metrics"], **second["metrics"]},
     }
 
 
-def _attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """How the numbers of both came about: texts that differ one after the other (which devices),
-    the larger number (seconds of the slowest part); of what is in both already, the same again.
+def _merged_attributes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of two parts of a study.
+
+    Different texts (devices) are concatenated, without repetition; of numbers (seconds) it has the
+    larger one. Merging the same attributes again changes nothing.
     """
 
-    def joined(name: str) -> Any:
-        both = one.get(name, other.get(name)), other.get(name, one.get(name))
-        if isinstance(both[0], str):
-            return "; ".join(dict.fromkeys("; ".join(both).split("; ")))
-        return max(both)
+    def merged(name: str) -> Any:
+        values = first.get(name, second.get(name)), second.get(name, first.get(name))
+        if isinstance(values[0], str):
+            return "; ".join(dict.fromkeys("; ".join(values).split("; ")))
+        return max(values)
 
-    return {name: joined(name) for name in {**one, **other}}
+    return {name: merged(name) for name in {**first, **second}}
 
 
-def _union(one: list[Any], other: list[Any]) -> list[Any]:
+def _merged_values(first: list[Any], second: list[Any]) -> list[Any]:
     """The values of both; sorted, if both are sorted numbers."""
-    if set(one) <= set(other):
-        return other
-    both = [*one, *(value for value in other if value not in one)]
-    numbers = all(isinstance(value, int | float) for value in both)
-    return sorted(both) if numbers and [sorted(one), sorted(other)] == [one, other] else both
+    if set(first) <= set(second):
+        return second
+    union = [*first, *(value for value in second if value not in first)]
+    numbers = all(isinstance(value, int | float) for value in union)
+    return (
+        sorted(union) if numbers and [sorted(first), sorted(second)] == [first, second] else union
+    )
 
 
 class Store:
@@ -153,7 +146,7 @@ class Store:
       StoreError: the folder is not a store, cannot be made, or is in use.
 
     Attributes:
-      unwritable: why nothing can be written, of a user who may only read; what is there is read.
+      unwritable: the error for a user without write permission, who can still read the store.
     """
 
     def __init__(
@@ -162,19 +155,21 @@ class Store:
         self.folder = claim(folder, MANIFEST, "store") if create else named(folder)
         if not create and not (self.folder / MANIFEST).is_file():
             raise StoreError(f"{self.folder} is no store of fljax: it has no {MANIFEST}.")
-        self._waiting: list[Block] = []
-        self._study: dict[str, Any] = {}  # the manifest, as it was last read or written
-        #: Where the states of a point and seed lie, by the records there are at that point of the
-        #: run: file, block in it, row and column.
-        self._states: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
-        self._lock, self.unwritable = None, None
+        self._unwritten: list[Block] = []
+        self._manifest: dict[str, Any] = {}  # as last read or written
+        #: For each point and seed: where states are stored, by the number of records before the
+        #: state, as (file, block in the file, row, column).
+        self._state_locations: dict[tuple[str, int], dict[int, tuple[str, int, int, int]]] = {}
+        self._lock = None
+        self.unwritable = None
         if lock is not None:
             self._lock = FileLock(self.folder / f".{lock}.lock")
             try:
                 self._lock.acquire(timeout=0)
             except OSError as error:
                 if not isinstance(error, Timeout):
-                    self._lock, self.unwritable = None, error
+                    self._lock = None
+                    self.unwritable = error
                     return
                 raise StoreError(
                     f"another process is at work on {self.folder} ({lock}); wait for it, stop it, "
@@ -186,7 +181,7 @@ class Store:
         if self._lock is not None:
             self._lock.release()
 
-    # What the study is ---------------------------------------------------------------------------
+    # Manifest ------------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any]:
         """The description of the study; empty for a new store.
@@ -218,7 +213,7 @@ class Store:
                 f"{path} was edited: it does not match its own digest, so what its runs are of is "
                 "not known. Restore it or start anew."
             ) from None
-        self._study = manifest
+        self._manifest = manifest
         return manifest
 
     def agree(self, study: Mapping[str, Any]) -> None:
@@ -230,7 +225,7 @@ class Store:
         Raises:
           OtherStudyError: the store holds another study.
         """
-        with contextlib.nullcontext() if self.unwritable else self._alone():
+        with contextlib.nullcontext() if self.unwritable else self._manifest_lock():
             stored = self.manifest()
             if stored:
                 if text := _conflict(stored, study):
@@ -241,24 +236,24 @@ class Store:
                         "for the grid's values, `horizon` for the rounds a privacy budget is "
                         "spread over, `prng` for generator=.)"
                     )
-                study = _joined(stored, study)
+                study = _merged_manifest(stored, study)
             if not self.unwritable:
-                self._tell(study)
+                self._write_manifest(study)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Store provenance, which is returned when the store is read."""
         if self.unwritable:
             return
-        with self._alone():
-            self._tell(self.manifest() | {"attributes": dict(attributes)})
+        with self._manifest_lock():
+            self._write_manifest(self.manifest() | {"attributes": dict(attributes)})
 
-    def _tell(self, study: Mapping[str, Any]) -> None:
-        self._study = {**study, "format": FORMAT}
-        self._write(MANIFEST, sealed(self._study, indent=1).encode())
+    def _write_manifest(self, study: Mapping[str, Any]) -> None:
+        self._manifest = {**study, "format": FORMAT}
+        self._write(MANIFEST, sealed(self._manifest, indent=1).encode())
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """The manifest is read, changed and written by one process at a time, of all shards."""
+    def _manifest_lock(self) -> Iterator[None]:
+        """A lock, so that only one process at a time reads, changes and writes the manifest."""
         with writing(self.folder), FileLock(self.folder / ".manifest.lock"):
             yield
 
@@ -266,46 +261,57 @@ class Store:
 
     def add(self, block: Block) -> None:
         """Add a finished block; :meth:`flush` writes it."""
-        self._waiting.append(block)
+        self._unwritten.append(block)
 
     def flush(self) -> None:
         """Write the blocks that are waiting.
 
         Raises:
-          StoreError: the disk is full or the folder not writable; what was stored before is intact.
+          StoreError: the disk is full or the folder not writable; earlier files are intact.
         """
-        blocks = list(self._waiting)
+        blocks = list(self._unwritten)
         if blocks:
-            # Of stretches that are written together only the last one's state is of use.
+            # If several segments of a run are written together, only the last state is useful.
             latest = {(*block.points, *block.seeds): block for block in blocks}
             stateful = [block for block in latest.values() if block.state is not None]
             if stateful:
-                name = self._save("state", _pack_states(stateful, self._study))
+                name = self._save("state", _pack_states(stateful, self._manifest))
                 for i, block in enumerate(stateful):
-                    self._place(name, i, block.points, block.seeds, block.last)
-            self._save("runs", pack(blocks, self._study))
-            del self._waiting[: len(blocks)]  # not before: a flush may be interrupted
-            # Only now is the later stretch safe, and the states before it of no more use.
+                    self._add_state_locations(name, i, block.points, block.seeds, block.last)
+            self._save("runs", pack(blocks, self._manifest))
+            del self._unwritten[: len(blocks)]  # only after writing: a flush may be interrupted
+            # Now that later segments are safe, the states before them can be deleted.
             superseded = set()
             for block in blocks:
-                superseded |= self._forget(block.points, block.seeds, block.last)
-            named = {place[0] for places in self._states.values() for place in places.values()}
-            for old in superseded - named:
-                (self.folder / old).unlink(missing_ok=True)
+                superseded |= self._remove_state_locations(block.points, block.seeds, block.last)
+            named = {
+                location[0]
+                for locations in self._state_locations.values()
+                for location in locations.values()
+            }
+            for file in superseded - named:
+                (self.folder / file).unlink(missing_ok=True)
 
-    def _place(self, file: str, block: int, points: list[str], seeds: list[int], last: int) -> None:
-        """Record where the states of some runs are stored."""
+    def _add_state_locations(
+        self, file: str, block: int, points: list[str], seeds: list[int], last: int
+    ) -> None:
+        """Note where the states of some runs are stored."""
         for row, seed in enumerate(seeds):
             for column, point in enumerate(points):
-                self._states.setdefault((point, seed), {})[last] = (file, block, row, column)
+                self._state_locations.setdefault((point, seed), {})[last] = (
+                    file,
+                    block,
+                    row,
+                    column,
+                )
 
-    def _forget(self, points: list[str], seeds: list[int], last: int) -> set[str]:
-        """Forget the states of some runs before ``last``; returns the files that held them."""
-        gone = set()
+    def _remove_state_locations(self, points: list[str], seeds: list[int], last: int) -> set[str]:
+        """Remove the locations of states before ``last``; return the files that have them."""
+        files = set()
         for pair in itertools.product(points, seeds):
-            places = self._states.get(pair, {})
-            gone |= {places.pop(before)[0] for before in list(places) if before < last}
-        return gone
+            locations = self._state_locations.get(pair, {})
+            files |= {locations.pop(earlier)[0] for earlier in list(locations) if earlier < last}
+        return files
 
     def _save(self, kind: str, content: bytes) -> str:
         name = f"{kind}-{digest(content)}.npz"
@@ -326,18 +332,18 @@ class Store:
         """
         for leftover in self.folder.glob(f".*.{host()}.*.tmp"):
             if not alive(int(leftover.name.split(".")[-3])):
-                with contextlib.suppress(OSError):  # who only reads may lack the right
+                with contextlib.suppress(OSError):  # the user may lack write permission
                     leftover.unlink(missing_ok=True)
         self.manifest()
         states = [(path.name, self._read(path)) for path in self._files("state-*.npz")]
         names = [
-            (about["last"], name, i, about)
+            (header["last"], name, i, header)
             for name, content in states
             if content is not None
-            for i, about in enumerate(_about(content)["blocks"])
+            for i, header in enumerate(_header(content)["blocks"])
         ]
-        for _, name, i, about in sorted(names, key=lambda entry: entry[:3]):
-            self._place(name, i, about["points"], about["seeds"], about["last"])
+        for _, name, i, header in sorted(names, key=lambda entry: entry[:3]):
+            self._add_state_locations(name, i, header["points"], header["seeds"], header["last"])
         blocks = []
         for path in self._files("runs-*.npz"):
             if (content := self._read(path)) is not None:
@@ -347,37 +353,42 @@ class Store:
     def state(
         self, points: Sequence[str], seeds: Sequence[int], last: int
     ) -> list[np.ndarray] | None:
-        """The states of some runs after ``last`` records, ``[S, C, ...]`` each, or ``None`` if one
-        of them is not available.
+        """The states of some runs after ``last`` records, ``[S, C, ...]`` each.
+
+        ``None`` if any of them is missing.
         """
-        places = [[self._states.get((p, s), {}).get(last) for p in points] for s in seeds]
-        names = {place[0] for row in places for place in row if place is not None}
-        if any(place is None for row in places for place in row):
+        locations = [
+            [self._state_locations.get((p, s), {}).get(last) for p in points] for s in seeds
+        ]
+        names = {location[0] for row in locations for location in row if location is not None}
+        if any(location is None for row in locations for location in row):
             return None
         files = {name: self._read(self.folder / name) for name in names}
         if any(content is None for content in files.values()):
             return None
         arrays = {name: np.load(io.BytesIO(content or b"")) for name, content in files.items()}
-        kinds = {name: _about(content or b"").get("types", {}) for name, content in files.items()}
-        name, block, *_ = places[0][0]  # pyright: ignore[reportGeneralTypeIssues]
+        kinds = {name: _header(content or b"").get("types", {}) for name, content in files.items()}
+        name, block, *_ = locations[0][0]  # pyright: ignore[reportGeneralTypeIssues]
         count = sum(key.startswith(f"{block}/") for key in arrays[name].files)
 
-        def leaf(number: int) -> np.ndarray:
+        def load_leaf(number: int) -> np.ndarray:
             parts = {
                 (name, block): restored(
                     arrays[name][key := f"{block}/{number}"], kinds[name].get(key, "")
                 )
-                for name, block in {place[:2] for row in places for place in row}  # pyright: ignore
+                for name, block in {location[:2] for row in locations for location in row}  # pyright: ignore
             }
-            return np.asarray([[parts[place[:2]][place[2:]] for place in row] for row in places])  # pyright: ignore
+            return np.asarray(
+                [[parts[location[:2]][location[2:]] for location in row] for row in locations]
+            )  # pyright: ignore
 
-        return [leaf(number) for number in range(count)]
+        return [load_leaf(number) for number in range(count)]
 
     def _files(self, pattern: str) -> list[Path]:
         return sorted(path for path in self.folder.glob(pattern) if not path.name.startswith("."))
 
     def _read(self, path: Path) -> bytes | None:
-        """A file's bytes; ``None``, and the file set aside, if they are not what was written."""
+        """A file's bytes; if they were changed, rename the file and return ``None``."""
         try:
             content = path.read_bytes()
         except OSError:
@@ -385,13 +396,13 @@ class Store:
         if path.stem.rpartition("-")[2] == digest(content):
             self._require_own(path, content)
             return content
-        aside = path.with_suffix(".damaged")
+        damaged = path.with_suffix(".damaged")
         try:
-            os.replace(path, aside)
+            os.replace(path, damaged)
         except OSError:
             outcome = "What it held is left out."
         else:
-            outcome = f"It is set aside as {aside.name}, and what it held is computed again."
+            outcome = f"It is set aside as {damaged.name}, and what it held is computed again."
         warnings.warn(
             f"{path.name} in {self.folder} was cut or altered: its bytes do not match its name. "
             f"{outcome}",
@@ -402,7 +413,7 @@ class Store:
 
     def _require_own(self, path: Path, content: bytes) -> None:
         """Raise ``StoreError`` for a file that was made by another study."""
-        if text := _conflict(self._study, _about(content), ("in the store", "in the file")):
+        if text := _conflict(self._manifest, _header(content), ("in the store", "in the file")):
             raise StoreError(
                 f"{path.name} in {self.folder} is of another study:{text}\n"
                 "Take it out of the folder; fljax.merge joins stores of one study."
@@ -410,32 +421,33 @@ class Store:
 
 
 def pack(blocks: Sequence[Block], study: Mapping[str, Any] | None = None) -> bytes:
-    """Blocks without their states as the bytes of one file, of a study if there is one."""
+    """The bytes of a file with blocks, without their states, and optionally their study."""
     arrays = {
         f"{i}/{kind}/{key}": value
         for i, block in enumerate(blocks)
         for kind, values in (("records", block.records), ("outcome", block.outcome))
         for key, value in values.items()
     }
-    return _file(blocks, arrays, study or {})
+    return _packed(blocks, arrays, study or {})
 
 
 def _pack_states(blocks: Sequence[Block], study: Mapping[str, Any]) -> bytes:
     leaves = enumerate(block.state or () for block in blocks)
     arrays = {f"{i}/{j}": leaf for i, state in leaves for j, leaf in enumerate(state)}
-    return _file(blocks, arrays, study)
+    return _packed(blocks, arrays, study)
 
 
-def _file(
+def _packed(
     blocks: Sequence[Block], arrays: Mapping[str, np.ndarray], study: Mapping[str, Any]
 ) -> bytes:
-    known = study.get("points", {})
+    """The bytes of an ``npz`` file with arrays, and a header about their blocks and study."""
+    points = study.get("points", {})
     parts = {name: storable(np.asarray(array)) for name, array in arrays.items()}
-    about = {
+    header = {
         "types": {name: kind for name, (_, kind) in parts.items() if kind},
         "identity": study.get("identity", {}),
         "axes": [*study.get("axes", {})],
-        "points": {p: known[p] for block in blocks for p in block.points if p in known},
+        "points": {p: points[p] for block in blocks for p in block.points if p in points},
         "blocks": [
             {
                 "points": block.points,
@@ -448,23 +460,23 @@ def _file(
         ],
     }
     buffer = io.BytesIO()
-    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays = {name: array for name, (array, _) in parts.items()}
     np.savez(buffer, about=text, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
 
-def _about(content: bytes) -> dict[str, Any]:
+def _header(content: bytes) -> dict[str, Any]:
     with np.load(io.BytesIO(content)) as arrays:
         return json.loads(arrays["about"].tobytes())
 
 
 def unpack(content: bytes) -> list[Block]:
     """The blocks that were passed to :func:`pack`."""
-    about = _about(content)
-    kinds = about.get("types", {})
+    header = _header(content)
+    kinds = header.get("types", {})
     blocks = [
-        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {}) for a in about["blocks"]
+        Block(a["points"], a["seeds"], a["first"], a["stopped"], {}, {}) for a in header["blocks"]
     ]
     with np.load(io.BytesIO(content)) as arrays:
         for key in arrays.files:
@@ -485,12 +497,12 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
       stores: the stores to join; they are left unchanged, except that damaged files are set aside.
 
     Raises:
-      StoreError: one of them is no store; ``into`` is in use or cannot be written.
+      StoreError: one of them is not a store; ``into`` is in use or cannot be written.
       ValueError: a store given twice, stores of different studies or of other rounds, with the
         difference named; nothing is written.
     """
     for number, folder in enumerate((into, *stores)):
-        check("into" if not number else f"store {number}", folder, rule(str | os.PathLike))
+        check("into" if not number else f"store {number}", folder, rule_of(str | os.PathLike))
         named(folder)
     if not stores:
         raise ValueError("merge needs at least one store to take runs from.")
@@ -501,28 +513,31 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
                 f"merge joins several stores, and {folder} is given twice; name each once, and a "
                 "folder of its own to join them into."
             )
-    begun = [into] if (Path(into) / MANIFEST).is_file() else []
-    first, *others = parts = [Store(f, lock=None, create=False) for f in (*begun, *stores)]
-    study = first.manifest()
-    for part in others:
-        manifest, places = part.manifest(), (f"in {first.folder}", f"in {part.folder}")
-        text = _conflict(study, manifest, places)
-        text += difference({"rounds": study["rounds"]}, {"rounds": manifest["rounds"]}, places)
+    existing = [into] if (Path(into) / MANIFEST).is_file() else []
+    first_store, *other_stores = parts = [
+        Store(f, lock=None, create=False) for f in (*existing, *stores)
+    ]
+    study = first_store.manifest()
+    for part in other_stores:
+        manifest = part.manifest()
+        sides = (f"in {first_store.folder}", f"in {part.folder}")
+        text = _conflict(study, manifest, sides)
+        text += difference({"rounds": study["rounds"]}, {"rounds": manifest["rounds"]}, sides)
         if text:
             raise OtherStudyError(
-                f"{part.folder} does not fit {first.folder}:{text}\n"
+                f"{part.folder} does not fit {first_store.folder}:{text}\n"
                 "Only stores of one study, of as many rounds, can be merged."
             )
-        attributes = _attributes(study["attributes"], manifest["attributes"])
-        study = _joined(study, manifest) | {"attributes": attributes}
-    whole = Store(into)
+        attributes = _merged_attributes(study["attributes"], manifest["attributes"])
+        study = _merged_manifest(study, manifest) | {"attributes": attributes}
+    merged = Store(into)
     try:
-        whole.agree(study)
+        merged.agree(study)
         for part in parts:
             for path in [*part._files("state-*.npz"), *part._files("runs-*.npz")]:
-                present = (whole.folder / path.name).exists()
+                present = (merged.folder / path.name).exists()
                 if not present and (content := part._read(path)) is not None:
-                    whole._write(path.name, content)
+                    merged._write(path.name, content)
     finally:
-        whole.close()
-    return whole.folder
+        merged.close()
+    return merged.folder

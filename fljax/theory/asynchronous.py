@@ -22,8 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-__all__ = []
-
 
 class Present(NamedTuple):
     r"""Moments of the weights :math:`1[k\text{ here}]/n` in the mean over the ``n`` available
@@ -34,7 +32,9 @@ class Present(NamedTuple):
     square: Array  # [K, K]  of pairs at one server; zero for others
 
 
-def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " clients"]) -> Present:
+def present_moments(
+    probability: Float[Array, " clients"], home: Int[np.ndarray, " clients"]
+) -> Present:
     r"""Moments for clients that are available independently of each other.
 
     With :math:`g(t)=\prod_j(1-q_j+q_jt)` over the clients of a server and
@@ -51,9 +51,11 @@ def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " cl
       probability: :math:`q_k`, ``[K]``.
       home: ``[K]``, the server of each client.
     """
-    dtype, servers = probability.dtype, int(home.max()) + 1
+    dtype = probability.dtype
+    servers = int(home.max()) + 1
     nodes, weights = np.polynomial.legendre.leggauss(int(np.bincount(home).max()) // 2 + 1)
-    nodes, weights = (nodes + 1) / 2, weights / 2
+    nodes = (nodes + 1) / 2
+    weights = weights / 2
     same = jnp.asarray(home[:, None] == home[None])
 
     def parts(at: np.ndarray, weight: np.ndarray) -> tuple[Array, Array]:
@@ -62,14 +64,15 @@ def of_present(probability: Float[Array, " clients"], home: Int[np.ndarray, " cl
         product = jax.ops.segment_sum(jnp.log(factor), jnp.asarray(home), servers)[home]
         return probability[:, None] / factor, jnp.exp(product) * jnp.asarray(weight, dtype)[None]
 
-    own, product = parts(nodes, weights)
-    mean = jnp.sum(product * own, axis=1)
-    at, weight = np.outer(nodes, nodes).ravel(), np.outer(weights, weights).ravel()
-    own, product = parts(at, weight)
-    pairs = (own * product * jnp.asarray(at, dtype)[None]) @ own.T
-    alone = jnp.sum(product * own, axis=1)
-    one = jnp.eye(len(home), dtype=bool)
-    return Present(mean, jnp.where(one, alone[:, None], jnp.where(same, pairs, 0)))
+    own_share, product = parts(nodes, weights)
+    mean = jnp.sum(product * own_share, axis=1)
+    at = np.outer(nodes, nodes).ravel()
+    weight = np.outer(weights, weights).ravel()
+    own_share, product = parts(at, weight)
+    pairs = (own_share * product * jnp.asarray(at, dtype)[None]) @ own_share.T
+    diagonal = jnp.sum(product * own_share, axis=1)
+    identity = jnp.eye(len(home), dtype=bool)
+    return Present(mean, jnp.where(identity, diagonal[:, None], jnp.where(same, pairs, 0)))
 
 
 class Exchange(NamedTuple):
@@ -102,16 +105,16 @@ def _linear(
 
 def _bordered(mean: Float[Array, " all"], square: Float[Array, "all all"]) -> Array:
     """Second moments of the variables with a leading constant one."""
-    whole = jnp.concatenate([jnp.ones(1, mean.dtype), mean])
-    return jnp.block([[whole[:1, None], whole[None, 1:]], [whole[1:, None], square]])
+    with_one = jnp.concatenate([jnp.ones(1, mean.dtype), mean])
+    return jnp.block([[with_one[:1, None], with_one[None, 1:]], [with_one[1:, None], square]])
 
 
-def of_absence(
+def absence_exchange(
     weights: Float[Array, "nodes nodes"],
     probability: Float[Array, " nodes"],
     working: Float[Array, ""],
     symmetric: bool,
-    place: int,
+    position: int,
 ) -> Exchange:
     r"""The exchange for peers that are available, and links that work, independently of each other.
 
@@ -123,50 +126,61 @@ def of_absence(
       probability: availability of each peer, ``[K]``.
       working: the probability that a link works.
       symmetric: whether both directions of a link fail together.
-      place: 0 if the exchange is before the gradient step, 1 if beside it, 2 if after it.
+      position: 0 if the exchange is before the gradient step, 1 if at the same time, 2 if
+        after it.
     """
-    nodes, dtype = len(weights), weights.dtype
-    one = jnp.eye(nodes, dtype=dtype)
-    off = weights * (1 - one)
+    nodes = len(weights)
+    dtype = weights.dtype
+    identity = jnp.eye(nodes, dtype=dtype)
+    off_diagonal = weights * (1 - identity)
 
-    def build(sure: Array, there: Array, both: Array) -> Array:
-        here = jnp.diag(jnp.diagonal(there))
-        away, none = sure * one - here, jnp.zeros_like(one)
-        fresh = off * both + here - jnp.diag(jnp.sum(off * there, axis=1))
-        stale = off * (there - both)
-        said = [here, none, away]
-        if place == 2:
-            return jnp.block([[fresh, away, stale], said])
-        if place == 1:
-            return jnp.block([[none, here, none], [fresh, away - here, stale], said])
-        return jnp.block([[fresh, none, stale], [none, away, none], said])
+    # The exchange is linear in the indicators, so that it is built from their coefficients: a
+    # constant one, 1_k c_kl and 1_k 1_l c_kl.
+    def build(constant: Array, available: Array, both_available: Array) -> Array:
+        receives = jnp.diag(jnp.diagonal(available))
+        absent = constant * identity - receives
+        zero = jnp.zeros_like(identity)
+        current = (
+            off_diagonal * both_available
+            + receives
+            - jnp.diag(jnp.sum(off_diagonal * available, axis=1))
+        )
+        stale = off_diagonal * (available - both_available)
+        sent = [receives, zero, absent]
+        if position == 2:
+            return jnp.block([[current, absent, stale], sent])
+        if position == 1:
+            return jnp.block([[zero, receives, zero], [current, absent - receives, stale], sent])
+        return jnp.block([[current, zero, stale], [zero, absent, zero], sent])
 
-    receiver, sender = (each.ravel() for each in np.indices((nodes, nodes)))
-    k, m = np.tile(receiver, 2), np.tile(sender, 2)
+    # Pairs of coefficients: first 1_k c_km of all links, then 1_k 1_m c_km.
+    receiver, sender = (index.ravel() for index in np.indices((nodes, nodes)))
+    k = np.tile(receiver, 2)
+    m = np.tile(sender, 2)
     other = np.concatenate([receiver, sender])
     link = jnp.where(k == m, 1, working)
-    alike = (k[:, None] == k) & (m[:, None] == m)
+    same_link = (k[:, None] == k) & (m[:, None] == m)
     if symmetric:
-        alike |= (k[:, None] == m) & (m[:, None] == k)
+        same_link |= (k[:, None] == m) & (m[:, None] == k)
 
-    def chance(*who: np.ndarray) -> Array:
+    def chance(*peers: np.ndarray) -> Array:
         """Probability that all of these are available, each counted once."""
         result = jnp.ones((), dtype)
-        for place, number in enumerate(who):
+        for index, number in enumerate(peers):
             before = functools.reduce(
-                np.logical_or, (number == past for past in who[:place]), False
+                np.logical_or, (number == past for past in peers[:index]), False
             )
             result = result * jnp.where(before, 1, probability[number])
         return result
 
     mean = chance(k, other) * link
     square = chance(k[:, None], other[:, None], k[None], other[None])
-    square = square * link[:, None] * jnp.where(alike, 1, link[None])
-    there, both = mean.reshape(2, nodes, nodes)
-    return _linear(build, (jnp.ones(()), there, both), _bordered(mean, square))
+    square = square * link[:, None] * jnp.where(same_link, 1, link[None])
+    expected = mean.reshape(2, nodes, nodes)
+    return _linear(build, (jnp.ones(()), *expected), _bordered(mean, square))
 
 
-def of_draws(
+def drawn_exchange(
     weights: Float[Array, "nodes nodes"],
     probability: Float[Array, "nodes nodes"],
     count: Float[Array, ""],
@@ -181,18 +195,20 @@ def of_draws(
       probability: :math:`p_{kl}` of each of the draws, zero where the weights are zero.
       count: :math:`L`.
     """
-    nodes, dtype = len(weights), weights.dtype
-    one = jnp.eye(nodes, dtype=dtype)
+    nodes = len(weights)
+    dtype = weights.dtype
+    identity = jnp.eye(nodes, dtype=dtype)
     drawn = probability > 0
-    per_draw = jnp.where(drawn, weights * (1 - one) / jnp.where(drawn, probability, 1), 0)
+    per_draw = jnp.where(drawn, weights * (1 - identity) / jnp.where(drawn, probability, 1), 0)
 
-    def build(sure: Array, share: Array) -> Array:
-        heard, none = per_draw * share, jnp.zeros_like(one)
-        fresh = heard + sure * one - jnp.diag(jnp.sum(heard, axis=1))
-        return jnp.block([[fresh, none, none], [sure * one, none, none]])
+    def build(constant: Array, share: Array) -> Array:
+        received = per_draw * share
+        zero = jnp.zeros_like(identity)
+        current = received + constant * identity - jnp.diag(jnp.sum(received, axis=1))
+        return jnp.block([[current, zero, zero], [constant * identity, zero, zero]])
 
     mean = probability.reshape(-1)
     receiver = np.indices((nodes, nodes))[0].ravel()
-    own = jnp.where(receiver[:, None] == receiver, 1 / count, 0)
-    square = mean[:, None] * mean[None] * (1 - own) + own * jnp.diag(mean)
+    same_receiver = jnp.where(receiver[:, None] == receiver, 1 / count, 0)
+    square = mean[:, None] * mean[None] * (1 - same_receiver) + same_receiver * jnp.diag(mean)
     return _linear(build, (jnp.ones(()), probability), _bordered(mean, square))

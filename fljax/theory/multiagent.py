@@ -8,7 +8,7 @@ covariance of the models follow a linear recursion over rounds:
 * :func:`steady_state` and :func:`learning_curve` are its fixed point and its trajectory for a
   simulation, *exactly*: for any step size, several local steps, heterogeneous clients, any
   combination weights and noise between peers. The source has bounds instead (Theorems 2.1, 2.2,
-  3.1-3.3, 4.1, 4.2), loose by orders of magnitude (:mod:`fljax.theory.multiagent_bounds`);
+  3.1-3.3, 4.1, 4.2), loose by orders of magnitude;
 * the other functions are its leading order in the step size :math:`\mu`, in closed form, which
   explains the result: with the Hessian :math:`H` of the objective, a noise :math:`s` of covariance
   :math:`R_s` in the gradient leaves :math:`\tfrac\mu2\mathrm{tr}(H^{-1}R_s)`, one of variance
@@ -26,11 +26,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import module, replace, static
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import module, replace, static
 from fljax.algorithms import (
     ATC,
     CTA,
@@ -41,24 +42,31 @@ from fljax.algorithms import (
     ISFedAvg,
     SampledDiffusion,
 )
-from fljax.algorithms.base import Algorithm, server_start, start_models
-from fljax.batches import Uniform, Weighted, check_per_client, per_client
-from fljax.federation import Federation
+from fljax.algorithms.algorithm import Algorithm, server_start, start_models
 from fljax.graphs import Combination, Graph
+from fljax.graphs.federation import Federation, Network
 from fljax.link import GraphHomomorphic, Noise, PerEdge, PerMessage, UploadNoise
 from fljax.link.losses import Independent
 from fljax.link.uploads import UPLOADS
-from fljax.participation import Always, Bernoulli, Drawn, Everyone, Fraction, PerServer
+from fljax.optimization.schedules import Constant
+from fljax.participation.patterns import Always, Bernoulli
+from fljax.participation.selectors import Drawn, Everyone, Fraction, PerServer
 from fljax.problems import Problem, optimum
+from fljax.problems.batches import Uniform, Weighted, check_per_client, per_client
 from fljax.problems.solvers import is_quadratic, strong_convexity
-from fljax.schedules import Constant
-from fljax.simulation import Simulation
-from fljax.theory.asynchronous import Exchange, Present, of_absence, of_draws, of_present
+from fljax.simulation.scenario import Simulation
+from fljax.theory.asynchronous import (
+    Exchange,
+    Present,
+    absence_exchange,
+    drawn_exchange,
+    present_moments,
+)
 
 __all__ = [
     "BestStep",
     "Curves",
-    "Sampling",
+    "DrawMoments",
     "SteadyState",
     "best_step",
     "centroid_floor",
@@ -87,6 +95,7 @@ Perturbed = Literal["models", "updates"]
 
 #: Modes of convergence.
 Sense = Literal["mean", "mean square"]
+#: Senses of stability.
 SENSES = ("mean", "mean square")
 
 PEERS = (Consensus, CTA, ATC, Diffusion, SampledDiffusion)
@@ -104,7 +113,7 @@ _sum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 # --------------------------------------------------------------------------- the objective
 
 
-def _quadratic(problem: Problem) -> tuple[Array, Array]:
+def affine_gradient(problem: Problem) -> tuple[Array, Array]:
     r"""``[K, D, D]`` and ``[K, D]``: :math:`f_k'(w)=H_kw-b_k`."""
     if not is_quadratic(problem) or problem.clip is not None:
         raise ValueError(
@@ -117,7 +126,7 @@ def _quadratic(problem: Problem) -> tuple[Array, Array]:
     return moment, 2 * problem.correlation(problem.targets)
 
 
-def _shares(problem: Problem, weights: Any) -> Array:
+def _shares(problem: Problem, weights: Array | None) -> Array:
     if weights is None:
         return jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
     if np.shape(weights) != (problem.clients,):
@@ -125,7 +134,7 @@ def _shares(problem: Problem, weights: Any) -> Array:
             f"weights must be one for each of the {problem.clients} clients, got shape "
             f"{np.shape(weights)}."
         )
-    _check.nonnegative("weights", weights)
+    checks.nonnegative("weights", weights)
     return jnp.asarray(weights, problem.dtype)
 
 
@@ -149,13 +158,13 @@ def hessian(
       >>> hessian(problem).shape
       (2, 2)
     """
-    return _weighed(problem, _shares(problem, weights))[0]
+    return _weighted_mean(problem, _shares(problem, weights))[0]
 
 
 @jax.jit
-def _weighed(problem: Problem, shares: Array) -> tuple[Array, Array]:
-    slopes, moments = _quadratic(problem)
-    return _sum("k,kij->ij", shares, slopes), _sum("k,ki->i", shares, moments)
+def _weighted_mean(problem: Problem, shares: Array) -> tuple[Array, Array]:
+    hessians, moments = affine_gradient(problem)
+    return _sum("k,kij->ij", shares, hessians), _sum("k,ki->i", shares, moments)
 
 
 @checked
@@ -170,7 +179,7 @@ def minimizer(
 
     Args, Raises: as for :func:`hessian`.
     """
-    return jnp.linalg.solve(*_weighed(problem, _shares(problem, weights)))
+    return jnp.linalg.solve(*_weighted_mean(problem, _shares(problem, weights)))
 
 
 @checked
@@ -183,8 +192,8 @@ def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
 
     Raises: as for :func:`hessian`.
     """
-    slopes, moments = _quadratic(problem)
-    return jnp.linalg.solve(slopes, moments[..., None])[..., 0]
+    hessians, moments = affine_gradient(problem)
+    return jnp.linalg.solve(hessians, moments[..., None])[..., 0]
 
 
 @checked
@@ -199,10 +208,10 @@ def drift(problem: Problem) -> Float[Array, ""]:
     return jnp.max(jnp.linalg.norm(difference, axis=1))
 
 
-# --------------------------------------------------------------------------- what is drawn
+# --------------------------------------------------------------------------- random draws
 
 
-class Sampling(NamedTuple):
+class DrawMoments(NamedTuple):
     r"""First and second moments of the draws of clients and samples in a round.
 
     The mean of :math:`x_k/(Kp_k)` over the :math:`L` clients that a node draws is an estimate of
@@ -223,7 +232,7 @@ class Sampling(NamedTuple):
 
     clients: Array  # [K]  p_k, among the clients of its node
     clients_spread: Array  # [K]  v_k
-    within: Array  # [K]  what multiplies the covariance of what a client sends: p_k / L
+    within: Array  # [K]  the factor of the covariance of a client's message: p_k / L
     samples: Array  # [K, N]  p_n
     samples_spread: Array  # [K, N]  v_n
     steps: Array  # [K]  E_k
@@ -236,18 +245,20 @@ def _even_spread(chance: Array, count: Array, units: Array) -> Array:
     return chance * (units - count) / (jnp.maximum(units - 1, 1) * count)
 
 
-def _uneven_spread(chance: Array, count: Array) -> Array:
-    """The same for unequal probabilities; certain draws of a unit contribute no variance."""
+def uneven_spread(chance: Array, count: Array) -> Array:
+    """Return the weights :math:`v` of draws without replacement with unequal probabilities, by a
+    fixed-point iteration; units that are drawn with certainty contribute no variance.
+    """
     drawn = count * chance
     drawn = drawn - jnp.floor(drawn)
-    alone = drawn * (1 - drawn)
+    variance = drawn * (1 - drawn)
 
     def nearer(_: Array, nearest: Array) -> Array:
         total = jnp.sum(nearest, axis=-1, keepdims=True)
-        return alone + nearest**2 / jnp.where(total > 0, total, 1)
+        return variance + nearest**2 / jnp.where(total > 0, total, 1)
 
     # The start is where it ends for a single draw, and for equal probabilities.
-    start = alone / jnp.where(chance < 1, 1 - chance, 1)
+    start = variance / jnp.where(chance < 1, 1 - chance, 1)
     return jax.lax.fori_loop(0, 100, nearer, start) / count**2
 
 
@@ -257,10 +268,10 @@ def importance(
     clients: Float[Array, " clients"],
     samples: Float[Array, "clients samples"],
     clients_per_round: int,
-    batch: Any = 1,
-    local_steps: Any = 1,
+    batch: PyTree = 1,
+    local_steps: object = 1,
     independent: bool = False,
-) -> Sampling:
+) -> DrawMoments:
     r"""The draws of :class:`~fljax.algorithms.ISFedAvg` for given probabilities, (2.10)-(2.11).
 
     Args:
@@ -276,7 +287,7 @@ def importance(
     Raises:
       ValueError: probabilities of the wrong shape or sum.
     """
-    _check.count("clients_per_round", clients_per_round, at_most=problem.clients)
+    checks.count("clients_per_round", clients_per_round, at_most=problem.clients)
     for name, value, shape in (
         ("clients", clients, (problem.clients,)),
         ("samples", samples, (problem.clients, problem.samples)),
@@ -285,8 +296,10 @@ def importance(
             raise ValueError(
                 f"{name} must be probabilities of shape {shape}, got {np.shape(value)}."
             )
-        _check.interval(name, value, at_least=0, at_most=1 + 1e-6)
-        _check.known(functools.partial(_of_sum_one, name), jnp.sum(jnp.asarray(value), axis=-1))
+        checks.interval(name, value, at_least=0, at_most=1 + 1e-6)
+        checks.check_when_concrete(
+            functools.partial(_of_sum_one, name), jnp.sum(jnp.asarray(value), axis=-1)
+        )
     for name, value in (("batch", batch), ("local_steps", local_steps)):
         check_per_client(name, per_client(name, value), problem.clients)
     counts = (jnp.asarray(n) for n in (clients_per_round, batch, local_steps))
@@ -302,15 +315,15 @@ def _importance(
     batch: Array,
     steps: Array,
     independent: bool,
-) -> Sampling:
+) -> DrawMoments:
     dtype = problem.dtype
     clients, samples, count = (jnp.asarray(a).astype(dtype) for a in (clients, samples, count))
     steps, sizes = (jnp.broadcast_to(n.astype(dtype), problem.clients) for n in (steps, batch))
     spread = [
-        chance / number if independent else _uneven_spread(chance, number)
+        chance / number if independent else uneven_spread(chance, number)
         for chance, number in ((clients, count), (samples, sizes[:, None]))
     ]
-    return Sampling(
+    return DrawMoments(
         clients,
         spread[0],
         clients / count,
@@ -322,7 +335,7 @@ def _importance(
     )
 
 
-def _of_sum_one(name: str, totals: Any) -> None:
+def _of_sum_one(name: str, totals: ArrayLike) -> None:
     worst = np.ravel(np.asarray(totals))[np.argmax(np.abs(np.ravel(np.asarray(totals)) - 1))]
     if abs(worst - 1) > 1e-4:
         raise ValueError(
@@ -333,11 +346,11 @@ def _of_sum_one(name: str, totals: Any) -> None:
 @checked
 def sampling(
     problem: Problem, algorithm: Algorithm, network: Graph | Federation | None = None
-) -> Sampling:
+) -> DrawMoments:
     """The draws of an algorithm in a round.
 
-    For :class:`~fljax.algorithms.ISFedAvg` the probabilities are those at the minimizer, whatever
-    its rule: probabilities that are estimated during the run end near these.
+    For :class:`~fljax.algorithms.ISFedAvg` the probabilities are as at the minimizer, for
+    every rule: probabilities that are estimated during the run end near these.
 
     Args:
       problem: the problem of the simulation.
@@ -359,30 +372,36 @@ def sampling(
         and (weights := algorithm.weights(problem)) is not None
         and not isinstance(algorithm.selection, Everyone)
     ):
-        _check.known(_all_alike, weights)
+        checks.check_when_concrete(_check_equal_weights, weights)
     return _sampling(problem, algorithm, network)
 
 
 @jax.jit
-def _sampling(problem: Problem, algorithm: Any, network: Any) -> Sampling:
+def _sampling(problem: Problem, algorithm: Any, network: Network) -> DrawMoments:
     home = _layout(problem, algorithm, network).home
     if isinstance(algorithm, ISFedAvg):
         best = replace(algorithm, rule="optimal")
         clients, samples = best.probabilities(problem, best.init(problem, None))
-        count, batch = algorithm.clients_per_round, algorithm.batch
+        count = algorithm.clients_per_round
+        batch = algorithm.batch
         return importance(problem, clients, samples, count, batch, algorithm.local_steps)
-    dtype, steps = problem.dtype, 1
+    dtype = problem.dtype
+    steps = 1
     if not isinstance(algorithm, PEERS):
         steps = algorithm.local_steps or algorithm.epochs
     steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), problem.clients)
     lengths = 1 / steps.astype(dtype)
     if isinstance(algorithm, FedAvg) and not algorithm.normalized:
         lengths = jnp.ones(problem.clients, dtype)
-    drawn = _of_clients(problem, algorithm, home)
-    return Sampling(*drawn, *_of_batches(problem, algorithm), steps, lengths, jnp.zeros((), dtype))
+    drawn = _client_sampling(problem, algorithm, home)
+    return DrawMoments(
+        *drawn, *_batch_sampling(problem, algorithm), steps, lengths, jnp.zeros((), dtype)
+    )
 
 
-def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Array, Array, Array]:
+def _client_sampling(
+    problem: Problem, algorithm: Any, home: np.ndarray
+) -> tuple[Array, Array, Array]:
     """Probabilities of the clients, their spread, and the weight of their messages."""
     size = jnp.asarray(np.bincount(home)[home], problem.dtype)
     chance = 1 / size
@@ -404,7 +423,7 @@ def _of_clients(problem: Problem, algorithm: Any, home: np.ndarray) -> tuple[Arr
     return chance, _even_spread(chance, count, size), chance / count
 
 
-def _all_alike(weights: Any) -> None:
+def _check_equal_weights(weights: object) -> None:
     if np.ptp(np.asarray(weights)):
         raise ValueError(
             "a weighted mean of clients is biased under partial participation; leave out "
@@ -412,31 +431,31 @@ def _all_alike(weights: Any) -> None:
         )
 
 
-def _of_batches(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
+def _batch_sampling(problem: Problem, algorithm: Any) -> tuple[Array, Array]:
     """Probabilities of the samples and their spread."""
     real = (jnp.asarray(problem.weights) > 0).astype(problem.dtype)
     counts = jnp.sum(real, axis=1, keepdims=True)
-    even = real / counts
-    law = algorithm.batches
+    uniform = real / counts
+    scheme = algorithm.batches
     if getattr(algorithm, "batch", None) is not None:
         raise ValueError(
             "batches of an epoch depend on each other; draw them anew with batches="
             "fljax.batches.Uniform(size) and local_steps=."
         )
-    if law is None:
-        return even, 0 * even
-    if not isinstance(law, Uniform | Weighted):
+    if scheme is None:
+        return uniform, 0 * uniform
+    if not isinstance(scheme, Uniform | Weighted):
         raise ValueError(
-            f"the distribution of batches under {type(law).__name__} is not known here; take "
+            f"the distribution of batches under {type(scheme).__name__} is not known here; take "
             "fljax.batches.Uniform or Weighted."
         )
-    size = jnp.broadcast_to(jnp.asarray(law.size, problem.dtype), problem.clients)[:, None]
-    if isinstance(law, Weighted):
-        chance = law.probability.astype(problem.dtype)
-        return chance, _uneven_spread(chance, size)
-    if law.replacement:
-        return even, even / size
-    return even, _even_spread(even, jnp.minimum(size, counts), counts)
+    size = jnp.broadcast_to(jnp.asarray(scheme.size, problem.dtype), problem.clients)[:, None]
+    if isinstance(scheme, Weighted):
+        chance = scheme.probability.astype(problem.dtype)
+        return chance, uneven_spread(chance, size)
+    if scheme.replacement:
+        return uniform, uniform / size
+    return uniform, _even_spread(uniform, jnp.minimum(size, counts), counts)
 
 
 class _Layout(NamedTuple):
@@ -444,18 +463,18 @@ class _Layout(NamedTuple):
 
     home: np.ndarray  # [K]  the node of each client
     nodes: int  # P
-    #: combinations before, beside and after the gradient step
+    #: combinations before, during and after the gradient step
     weights: tuple[Combination | None, Combination | None, Combination | None]
 
     @property
-    def law(self) -> np.ndarray | Array:
+    def centroid_weights(self) -> np.ndarray | Array:
         """``[P]``: weights of the mean of the nodes' models that no combination changes."""
-        even = np.full(self.nodes, 1 / self.nodes)
-        used = [over for over in self.weights if over is not None]
-        return _law(used[0]) if len(used) == 1 else even
+        uniform = np.full(self.nodes, 1 / self.nodes)
+        used = [combination for combination in self.weights if combination is not None]
+        return _stationary_weights(used[0]) if len(used) == 1 else uniform
 
 
-def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
+def _layout(problem: Problem, algorithm: object, network: Network) -> _Layout:
     if isinstance(algorithm, FedAvg) and problem.importance is not None:
         raise ValueError(
             "weights of clients in federated averaging are supported here only as "
@@ -467,42 +486,42 @@ def _layout(problem: Problem, algorithm: Any, network: Any) -> _Layout:
         if not isinstance(network, Federation):
             raise TypeError(
                 f"{type(algorithm).label} needs the network, an fljax.federation.Federation, got "
-                f"{_check.shown(network)}."
+                f"{checks.shown(network)}."
             )
-        over = None if network.graph is None else network.graph.mixing("metropolis")
-        return _Layout(np.asarray(network.server), network.servers, (None, None, over))
+        combination = None if network.graph is None else network.graph.mixing("metropolis")
+        return _Layout(np.asarray(network.server), network.servers, (None, None, combination))
     if not isinstance(algorithm, PEERS):
         raise TypeError(
-            "the draws of FedAvg, ISFedAvg, GraphFedAvg and the strategies of "
-            f"fljax.algorithms.diffusion are known here, got {_check.shown(algorithm)}."
+            "the draws of FedAvg, ISFedAvg, GraphFedAvg, Consensus, CTA, ATC, Diffusion and "
+            f"SampledDiffusion are known here, got {checks.shown(algorithm)}."
         )
     if not isinstance(network, Graph):
         raise TypeError(
             f"{type(algorithm).label} needs the network, an fljax.graphs.Graph, got "
-            f"{_check.shown(network)}."
+            f"{checks.shown(network)}."
         )
-    before, beside, after = (
+    before, during, after = (
         rule if rule is None or isinstance(rule, Combination) else network.mixing(rule)
         for rule in algorithm.combinations
     )
-    return _Layout(np.arange(problem.clients), problem.clients, (before, beside, after))
+    return _Layout(np.arange(problem.clients), problem.clients, (before, during, after))
 
 
 # --------------------------------------------------------------------------- leading order
 
 
-def _sample_slopes(problem: Problem, at: Array) -> tuple[Array, Array]:
+def sample_gradients(problem: Problem, at: Array) -> tuple[Array, Array]:
     """Gradients at one model: of each sample without the regularizer, ``[K, N, D]``, and of the
     regularizer, ``[K, D]``; zero on padding.
     """
     models = jnp.broadcast_to(at, (problem.clients, problem.dim))
     derivative = problem.loss.derivative(problem.predictions(models), problem.targets)
     real = jnp.asarray(problem.weights) > 0
-    slopes = jnp.where(real, derivative, 0)[..., None] * problem.design
-    return slopes, problem.share[:, None] * problem.regularizer.gradient(models)
+    gradients = jnp.where(real, derivative, 0)[..., None] * problem.design
+    return gradients, problem.share[:, None] * problem.regularizer.gradient(models)
 
 
-def _deviations(problem: Problem, draws: Sampling, loss: Array, pull: Array) -> Array:
+def _deviations(problem: Problem, draws: DrawMoments, loss: Array, regularizer: Array) -> Array:
     r"""``[K, N, ...]`` from the samples' ``loss`` and the regularizer's ``[K, ...]``: the summand
     of each sample in a batch's mean, :math:`\omega_nx_n/p_n`, minus its mean.
     """
@@ -512,13 +531,16 @@ def _deviations(problem: Problem, draws: Sampling, loss: Array, pull: Array) -> 
         for a in (draws.samples, draws.samples_spread, problem.weights)
     )
     weight = share / jnp.where(chance > 0, chance, 1)
-    for_all = weight * loss + draws.pull * weight * pull[:, None]
+    # A client's importance is a factor of its loss alone.
+    total_share = jnp.sum(share, axis=1, keepdims=True)
+    regularizer_weight = draws.pull * weight / jnp.where(total_share > 0, total_share, 1)
+    summands = weight * loss + regularizer_weight * regularizer[:, None]
     total = jnp.sum(spread, axis=1, keepdims=True)
-    mean = jnp.sum(spread * for_all, axis=1, keepdims=True) / jnp.where(total > 0, total, 1)
-    return for_all - mean
+    mean = jnp.sum(spread * summands, axis=1, keepdims=True) / jnp.where(total > 0, total, 1)
+    return summands - mean
 
 
-def _apart(draws: Sampling, values: Array, home: Array, nodes: int) -> Array:
+def _server_deviations(draws: DrawMoments, values: Array, home: Array, nodes: int) -> Array:
     """``[K, ...]``: values of the clients minus their weighted mean at the node of each."""
     weight = draws.clients_spread.reshape(-1, *(1,) * (values.ndim - 1))
     total = jax.ops.segment_sum(weight, home, nodes)
@@ -529,7 +551,7 @@ def _apart(draws: Sampling, values: Array, home: Array, nodes: int) -> Array:
 @checked
 def gradient_noise(
     problem: Problem,
-    draws: Sampling | Algorithm,
+    draws: DrawMoments | Algorithm,
     network: Graph | Federation | None = None,
     at: Float[Array, " dim"] | None = None,
 ) -> Float[Array, "dim dim"]:
@@ -540,16 +562,16 @@ def gradient_noise(
         R_s=\frac1{LK^2}\sum_k\frac1{p_kE_k}C_k+\sum_kv_k\delta_k\delta_k^\top,\qquad
         \delta_k=\frac{f_k'}{Kp_k}-\overline{\frac{f'}{Kp}}
 
-    with :math:`C_k` the covariance of a batch's gradient and :math:`v_k` as in :class:`Sampling`:
-    at the minimizer and for uniform draws without replacement the second term is
-    :math:`\frac{K-L}{K-1}\frac1{LK}\sum_kf_k'f_k'^\top`. Exact for uniform and for independent
-    draws, approximate for systematic ones (:class:`Sampling`). (2.23) is a bound on its trace,
+    with :math:`C_k` the covariance of a batch's gradient and :math:`v_k` as in
+    :class:`DrawMoments`: at the minimizer and for uniform draws without replacement the second term
+    is :math:`\frac{K-L}{K-1}\frac1{LK}\sum_kf_k'f_k'^\top`. Exact for uniform and for independent
+    draws, approximate for systematic ones (:class:`DrawMoments`). (2.23) is a bound on its trace,
     without the centering and with factors of 3 and 6. In a network it is the covariance for the
     centroid, :math:`\sum_pq_p^2R_{s,p}`.
 
     Args:
       problem: a problem with any loss of one output.
-      draws: an algorithm as for :func:`sampling`, or a :class:`Sampling` of one server.
+      draws: an algorithm as for :func:`sampling`, or a :class:`DrawMoments` of one server.
       network: as for :func:`sampling`.
       at: the model, ``[D]``; the minimizer of the problem by default.
 
@@ -563,33 +585,40 @@ def gradient_noise(
       >>> round(float(noise(2) / noise(4)), 3)  # (4 / 2) (6 - 2) / (6 - 4)
       4.0
     """
-    if isinstance(draws, Sampling):
+    if isinstance(draws, DrawMoments):
         layout = _Layout(np.zeros(problem.clients, int), 1, (None, None, None))
     else:
         layout = _layout(problem, draws, network)
         draws = sampling(problem, draws, network)
     if at is None:
         at = minimizer(problem) if is_quadratic(problem) else optimum(problem)
-    _check.finite("at", at)
+    checks.finite("at", at)
     if np.shape(at) != (problem.dim,):
         raise ValueError(f"at must be a model of shape {(problem.dim,)}, got {np.shape(at)}.")
-    home, law = layout.home, layout.law
-    return _gradient_noise(problem, draws, at, jnp.asarray(home), jnp.asarray(law, problem.dtype))
+    home = layout.home
+    weights = layout.centroid_weights
+    return _gradient_noise(
+        problem, draws, at, jnp.asarray(home), jnp.asarray(weights, problem.dtype)
+    )
 
 
 @jax.jit
-def _gradient_noise(problem: Problem, draws: Sampling, at: Array, home: Array, law: Array) -> Array:
-    loss, pull = _sample_slopes(problem, at)
-    away = _deviations(problem, draws, loss, pull)
-    batch = _sum("kn,kni,knj->kij", draws.samples_spread, away, away)
+def _gradient_noise(
+    problem: Problem, draws: DrawMoments, at: Array, home: Array, weights: Array
+) -> Array:
+    loss, regularizer = sample_gradients(problem, at)
+    deviations_of_samples = _deviations(problem, draws, loss, regularizer)
+    batch = _sum(
+        "kn,kni,knj->kij", draws.samples_spread, deviations_of_samples, deviations_of_samples
+    )
     steps = draws.steps.astype(problem.dtype)
     scale = draws.lengths * steps  # 1 / (K p_k), or one
-    mean = jnp.sum(jnp.asarray(problem.weights)[..., None] * loss, axis=1) + pull
+    mean = jnp.sum(jnp.asarray(problem.weights)[..., None] * loss, axis=1) + regularizer
     mean = scale[:, None] * mean
-    deviations = _apart(draws, mean, home, len(law))
-    law = law[home] ** 2
-    inner = _sum("k,kij->ij", law * draws.within * scale**2 / steps, batch)
-    return inner + _sum("k,ki,kj->ij", law * draws.clients_spread, deviations, deviations)
+    deviations = _server_deviations(draws, mean, home, len(weights))
+    weights = weights[home] ** 2
+    inner = _sum("k,kij->ij", weights * draws.within * scale**2 / steps, batch)
+    return inner + _sum("k,ki,kj->ij", weights * draws.clients_spread, deviations, deviations)
 
 
 @checked
@@ -604,7 +633,7 @@ def noise_gain(
 
     Args:
       hessian: ``[D, D]``, symmetric and positive definite.
-      step_size: :math:`\mu`; from :math:`2/\lambda_{\max}(H)` on there is no steady state, and the
+      step_size: :math:`\mu`; from :math:`2/\lambda_{\max}(H)` on no steady state exists, and the
         result is infinite.
       leading: whether to return the approximation on the right-hand side.
 
@@ -613,16 +642,19 @@ def noise_gain(
       >>> float(noise_gain(jnp.eye(2), 0.5)), float(noise_gain(jnp.eye(2), 0.5, leading=True))
       (2.6666666..., 2.0)
     """
-    _check.positive("step_size", step_size)
+    checks.positive("step_size", step_size)
     return _noise_gain(_square("hessian", hessian), jnp.asarray(step_size), leading=leading)
 
 
 @functools.partial(jax.jit, static_argnames="leading")
 def _noise_gain(hessian: Array, step_size: Array, leading: bool) -> Array:
-    step_size, values = step_size.astype(hessian.dtype), jnp.linalg.eigvalsh(hessian)
+    step_size = step_size.astype(hessian.dtype)
+    values = jnp.linalg.eigvalsh(hessian)
     if leading:
         return jnp.sum(1 / (2 * step_size * values))
-    return _kept(jnp.sum(1 / (step_size * values * (2 - step_size * values))), step_size, values)
+    return _infinite_if_unstable(
+        jnp.sum(1 / (step_size * values * (2 - step_size * values))), step_size, values
+    )
 
 
 @checked
@@ -651,32 +683,33 @@ def stationary(
       >>> stationary(jnp.eye(1), 0.5, 3 * jnp.eye(1)).tolist()  # 0.25 3 / (1 - 0.5^2)
       [[1.0]]
     """
-    _check.positive("step_size", step_size)
-    given = _square("hessian", hessian), jnp.asarray(step_size), _square("noise", noise)
-    return _stationary(*given, leading=leading)
+    checks.positive("step_size", step_size)
+    arrays = _square("hessian", hessian), jnp.asarray(step_size), _square("noise", noise)
+    return _stationary(*arrays, leading=leading)
 
 
 @functools.partial(jax.jit, static_argnames="leading")
 def _stationary(hessian: Array, step_size: Array, noise: Array, leading: bool) -> Array:
-    step_size, (values, vectors) = step_size.astype(hessian.dtype), jnp.linalg.eigh(hessian)
+    step_size = step_size.astype(hessian.dtype)
+    (values, vectors) = jnp.linalg.eigh(hessian)
     inside = _dot(_dot(vectors.T, noise), vectors)
     pairs = values[:, None] + values[None]
     if not leading:
         pairs = pairs - step_size * values[:, None] * values[None]
     covariance = _dot(_dot(vectors, step_size * inside / pairs), vectors.T)
-    return covariance if leading else _kept(covariance, step_size, values)
+    return covariance if leading else _infinite_if_unstable(covariance, step_size, values)
 
 
-def _kept(decay: Array, step_size: Any, values: Array) -> Array:
+def _infinite_if_unstable(decay: Array, step_size: Array | float, values: Array) -> Array:
     """The values, infinite if gradient descent itself diverges."""
     return jnp.where(jnp.max(values) * step_size < 2, decay, jnp.inf)
 
 
-def _square(name: str, matrix: Any) -> Array:
-    matrix = jnp.asarray(_check.array(name, matrix, axes=2))
+def _square(name: str, matrix: object) -> Array:
+    matrix = jnp.asarray(checks.array(name, matrix, axes=2))
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} must be square, got shape {matrix.shape}.")
-    _check.finite(name, matrix)
+    checks.finite(name, matrix)
     return matrix
 
 
@@ -713,9 +746,9 @@ def upload_floor(
       >>> round(float(models / updates), 6)
       25.0
     """
-    _check.nonnegative("variance", variance)
-    _check.count("clients_per_round", clients_per_round)
-    _check.choice("on", on, UPLOADS)
+    checks.nonnegative("variance", variance)
+    checks.count("clients_per_round", clients_per_round)
+    checks.choice("on", on, UPLOADS)
     floor = variance / clients_per_round * noise_gain(hessian, step_size, leading)
     return floor if on == "models" else step_size**2 * floor
 
@@ -755,11 +788,11 @@ def best_step(
       >>> round(float(best.step_size), 6), round(float(best.deviation), 6)
       (0.05, 0.4)
     """
-    _check.nonnegative("variance", variance)
+    checks.nonnegative("variance", variance)
     inverse = jnp.linalg.inv(_square("hessian", hessian))
-    up = jnp.sum(inverse * _square("noise", noise)) / 2
-    down = variance * jnp.trace(inverse) / 2
-    return BestStep(jnp.sqrt(down / up), 2 * jnp.sqrt(up * down))
+    noise_term = jnp.sum(inverse * _square("noise", noise)) / 2
+    bias_term = variance * jnp.trace(inverse) / 2
+    return BestStep(jnp.sqrt(bias_term / noise_term), 2 * jnp.sqrt(noise_term * bias_term))
 
 
 # --------------------------------------------------------------------------- noise in networks
@@ -791,21 +824,21 @@ def noise_covariance(
       >>> bool(abs(left.sum()) < 1e-6)  # nothing in the mean of all
       True
     """
-    _check.count("dim", dim)
+    checks.count("dim", dim)
     weights = combination.matrix()
     variance = jnp.asarray(noise.variance, weights.dtype)
     variance = variance / dim if noise.per == "vector" else variance
-    far = weights - jnp.diag(combination.self_weight)
+    off_diagonal = weights - jnp.diag(combination.self_weight)
     if noise.cancels == "receiver":
         return jnp.zeros_like(weights)
     if isinstance(noise, PerEdge):
-        drawn = weights if noise.own else far
+        drawn = weights if noise.own else off_diagonal
         return variance * jnp.diag(jnp.sum(drawn**2, axis=1))
     if isinstance(noise, GraphHomomorphic):
-        far = weights - jnp.eye(combination.nodes, dtype=weights.dtype)
+        off_diagonal = weights - jnp.eye(combination.nodes, dtype=weights.dtype)
     elif not isinstance(noise, PerMessage):
-        raise TypeError(f"the covariance of {_check.shown(noise)} is not known here.")
-    return variance * _dot(far, far.T)
+        raise TypeError(f"the covariance of {checks.shown(noise)} is not known here.")
+    return variance * _dot(off_diagonal, off_diagonal.T)
 
 
 @checked
@@ -846,8 +879,8 @@ def centroid_floor(
       ValueError: as for :func:`hessian`; weights for another number of nodes, or with an unknown
         Perron vector.
     """
-    _check.positive("step_size", step_size)
-    _law(combination)  # or refused
+    checks.positive("step_size", step_size)
+    _stationary_weights(combination)  # or refused
     if combination.nodes != problem.clients:
         raise ValueError(
             f"the weights are for {combination.nodes} nodes, but the problem has {problem.clients} "
@@ -860,19 +893,20 @@ def centroid_floor(
 def _centroid_floor(
     problem: Problem, combination: Combination, noise: Noise, step_size: Array, leading: bool
 ) -> Array:
-    law, slopes = _law(combination), _quadratic(problem)[0]
-    mean = _sum("k,kij->ij", law, slopes)
+    stationary = _stationary_weights(combination)
+    hessians = affine_gradient(problem)[0]
+    mean = _sum("k,kij->ij", stationary, hessians)
     covariance = noise_covariance(combination, noise, problem.dim)
-    left = _dot(law, _dot(covariance, law))
+    left = _dot(stationary, _dot(covariance, stationary))
     if not isinstance(noise, GraphHomomorphic):
         return left * _noise_gain(mean, step_size, leading=leading)
     variance = noise.variance / problem.dim if noise.per == "vector" else noise.variance
-    deviations = law[:, None, None] * (slopes - mean[None])
-    seen = variance * _sum("pij,pjl->il", deviations, deviations)
-    return jnp.trace(_stationary(mean, step_size, seen, leading=leading))
+    deviations = stationary[:, None, None] * (hessians - mean[None])
+    gradient_noise = variance * _sum("pij,pjl->il", deviations, deviations)
+    return jnp.trace(_stationary(mean, step_size, gradient_noise, leading=leading))
 
 
-def _law(combination: Combination) -> Array:
+def _stationary_weights(combination: Combination) -> Array:
     if combination.stationary is None:
         raise ValueError("the Perron vector of thinned weights is not known.")
     return combination.stationary
@@ -900,19 +934,22 @@ def disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Floa
     Raises:
       TypeError, ValueError: as for :func:`centroid_floor`.
     """
-    _check.count("dim", dim)
+    checks.count("dim", dim)
     return _disagreement_floor(combination, noise, dim=dim)
 
 
 @functools.partial(jax.jit, static_argnames="dim")
 def _disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Array:
-    law, weights = _law(combination), combination.matrix()
+    stationary = _stationary_weights(combination)
+    weights = combination.matrix()
     nodes = combination.nodes
-    away = jnp.eye(nodes, dtype=weights.dtype) - jnp.broadcast_to(law[None], weights.shape)
+    from_mean = jnp.eye(nodes, dtype=weights.dtype) - jnp.broadcast_to(
+        stationary[None], weights.shape
+    )
     noisy = noise_covariance(combination, noise, dim)
-    noisy = _dot(_dot(away, noisy), away.T)
-    rest = weights - jnp.broadcast_to(law[None], weights.shape)
-    return dim / nodes * jnp.trace(_lyapunov(rest, noisy))
+    noisy = _dot(_dot(from_mean, noisy), from_mean.T)
+    deviation = weights - jnp.broadcast_to(stationary[None], weights.shape)
+    return dim / nodes * jnp.trace(_lyapunov(deviation, noisy))
 
 
 def _lyapunov(matrix: Array, right: Array) -> Array:
@@ -928,7 +965,7 @@ def _lyapunov(matrix: Array, right: Array) -> Array:
 # --------------------------------------------------------------------------- exact moments
 
 
-class _Moves(NamedTuple):
+class _RoundMaps(NamedTuple):
     """Affine map of a node's error ``(w - around, 1)`` in a round: its mean and covariance."""
 
     mean: Array  # [P, D+1, D+1]  E M
@@ -936,128 +973,136 @@ class _Moves(NamedTuple):
     spread: Array
 
 
-def _learnt(problem: Problem, draws: Sampling, around: Array, step: Array) -> tuple[Array, Array]:
+def _local_steps(
+    problem: Problem, draws: DrawMoments, reference: Array, step: Array
+) -> tuple[Array, Array]:
     """``E M`` and ``E M (x) M`` for each client's local steps in a round, ``[K, ...]``."""
-    dim, dtype = problem.dim, problem.dtype
+    dim = problem.dim
+    dtype = problem.dtype
     size = dim + 1
-    slopes, pull = _sample_slopes(problem, around)
+    gradients, regularizer = sample_gradients(problem, reference)
     real = (jnp.asarray(problem.weights) > 0).astype(dtype)[..., None]
     rows = real * problem.design
-    bend = 2 * rows[..., :, None] * rows[..., None, :]
-    loss = jnp.concatenate([bend, slopes[..., None]], axis=3)  # [K, N, D, D+1]
+    curvatures = 2 * rows[..., :, None] * rows[..., None, :]
+    loss = jnp.concatenate([curvatures, gradients[..., None]], axis=3)  # [K, N, D, D+1]
     ridge = jnp.broadcast_to(strong_convexity(problem), problem.clients).astype(dtype)
     ridge = ridge[:, None, None] * jnp.eye(dim, dtype=dtype)[None]
-    pull = jnp.concatenate([ridge, pull[..., None]], axis=2)
+    regularizer = jnp.concatenate([ridge, regularizer[..., None]], axis=2)
     share = jnp.asarray(problem.weights)[..., None, None]
-    gradient = _lifted(jnp.sum(share * loss, axis=1) + pull)
-    away = _deviations(problem, draws, loss, pull)
-    away = jnp.pad(away, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    gradient = _with_zero_row(jnp.sum(share * loss, axis=1) + regularizer)
+    deviations = _deviations(problem, draws, loss, regularizer)
+    deviations = jnp.pad(deviations, ((0, 0), (0, 0), (0, 1), (0, 0)))
 
     length = (step * draws.lengths)[:, None, None]
-    one = jnp.eye(size, dtype=dtype)[None] - length * gradient
-    noise = _sum("kn,knil,knjm->kijlm", draws.samples_spread, away, away)
+    step_mean = jnp.eye(size, dtype=dtype)[None] - length * gradient
+    noise = _sum("kn,knil,knjm->kijlm", draws.samples_spread, deviations, deviations)
     noise = length**2 * noise.reshape(-1, size**2, size**2)
-    both = _pairs(one) + noise
+    step_second = _pairs(step_mean) + noise
 
-    def more(done: Array, powers: tuple[Array, Array]) -> tuple[Array, Array]:
-        busy = (done < draws.steps)[:, None, None]
+    def apply_step(number: Array, powers: tuple[Array, Array]) -> tuple[Array, Array]:
+        active = (number < draws.steps)[:, None, None]
         mean, second = powers
         return (
-            jnp.where(busy, _dot(one, mean), mean),
-            jnp.where(busy, _dot(both, second), second),
+            jnp.where(active, _dot(step_mean, mean), mean),
+            jnp.where(active, _dot(step_second, second), second),
         )
 
     start = tuple(
         jnp.broadcast_to(jnp.eye(n, dtype=dtype)[None], (problem.clients, n, n))
         for n in (size, size**2)
     )
-    return jax.lax.fori_loop(0, jnp.max(draws.steps), more, start)
+    return jax.lax.fori_loop(0, jnp.max(draws.steps), apply_step, start)
 
 
-def _moves(
-    problem: Problem, draws: Sampling, layout: _Layout, around: Array, step: Array
-) -> _Moves:
+def _round_maps(
+    problem: Problem, draws: DrawMoments, layout: _Layout, reference: Array, step: Array
+) -> _RoundMaps:
     """Affine maps of all local steps of a round, averaged over draws of clients and samples."""
-    mean, second = _learnt(problem, draws, around, step)
+    mean, second = _local_steps(problem, draws, reference, step)
     home = jnp.asarray(layout.home)
     of_node = jax.ops.segment_sum(draws.clients[:, None, None] * mean, home, layout.nodes)
-    deviations = _apart(draws, mean, home, layout.nodes)
+    deviations = _server_deviations(draws, mean, home, layout.nodes)
     across = (draws.clients_spread)[:, None, None] * _pairs(deviations)
     within = draws.within[:, None, None] * (second - _pairs(mean))
-    return _Moves(of_node, jax.ops.segment_sum(across + within, home, layout.nodes))
+    return _RoundMaps(of_node, jax.ops.segment_sum(across + within, home, layout.nodes))
 
 
-def _moves_of_present(
+def _round_maps_with_absence(
     problem: Problem,
-    draws: Sampling,
+    draws: DrawMoments,
     home: np.ndarray,
     present: Present,
-    around: Array,
+    reference: Array,
     step: Array,
-) -> _Moves:
+) -> _RoundMaps:
     """The same for clients with random availability: a server's map is the identity plus its
     available clients' mean deviation from it, and the identity if none is available.
     """
-    mean, second = _learnt(problem, draws, around, step)
-    one, nodes = jnp.eye(mean.shape[-1], dtype=mean.dtype), int(home.max()) + 1
-    updates = mean - one[None]
+    mean, second = _local_steps(problem, draws, reference, step)
+    identity = jnp.eye(mean.shape[-1], dtype=mean.dtype)
+    nodes = int(home.max()) + 1
+    updates = mean - identity[None]
     joint = present.square - jnp.outer(present.mean, present.mean)
     joint = jnp.where(home[:, None] == home[None], joint, 0)
     across = _pairs(updates, _sum("kl,lij->kij", joint, updates))
     within = jnp.diagonal(present.square)[:, None, None] * (second - _pairs(mean))
     of_node = jax.ops.segment_sum(present.mean[:, None, None] * updates, home, nodes)
-    return _Moves(one[None] + of_node, jax.ops.segment_sum(across + within, home, nodes))
+    return _RoundMaps(identity[None] + of_node, jax.ops.segment_sum(across + within, home, nodes))
 
 
-def _uploaded(
-    moves: _Moves, noise: UploadNoise, draws: Sampling, layout: _Layout, step: Array
-) -> _Moves:
+def _with_upload_noise(
+    round_maps: _RoundMaps, noise: UploadNoise, draws: DrawMoments, layout: _Layout, step: Array
+) -> _RoundMaps:
     """Add the noise on the clients' messages, which does not depend on the model."""
-    size = moves.mean.shape[1]
+    size = round_maps.mean.shape[1]
     variance = noise.variance / (size - 1) if noise.per == "vector" else noise.variance
     variance = step**2 * variance if noise.on == "updates" else variance
-    own = variance * jax.ops.segment_sum(draws.within, jnp.asarray(layout.home), layout.nodes)
-    each = jnp.arange(size - 1) * (size + 1)  # of a parameter's second moment among all
-    return moves._replace(spread=moves.spread.at[:, each, -1].add(own[:, None]))
+    node_variance = variance * jax.ops.segment_sum(
+        draws.within, jnp.asarray(layout.home), layout.nodes
+    )
+    diagonal = jnp.arange(size - 1) * (size + 1)  # of a parameter's second moment among all
+    return round_maps._replace(
+        spread=round_maps.spread.at[:, diagonal, -1].add(node_variance[:, None])
+    )
 
 
-def _lifted(matrices: Array) -> Array:
+def _with_zero_row(matrices: Array) -> Array:
     """``[..., D, D+1]`` with a row of zeros."""
     return jnp.pad(matrices, [(0, 0)] * (matrices.ndim - 2) + [(0, 1), (0, 0)])
 
 
-def _pairs(matrices: Array, others: Array | None = None) -> Array:
+def _pairs(matrices: Array, right: Array | None = None) -> Array:
     """``M (x) M``, or ``M (x) L``, of ``[B, n, n]``."""
     rows, size = matrices.shape[:2]
-    others = matrices if others is None else others
-    return _sum("bil,bjm->bijlm", matrices, others).reshape(rows, size**2, size**2)
+    right = matrices if right is None else right
+    return _sum("bil,bjm->bijlm", matrices, right).reshape(rows, size**2, size**2)
 
 
 class _Recursion(NamedTuple):
     """Map of the mean and the covariance of all nodes' errors in a round."""
 
-    moves: _Moves
+    round_maps: _RoundMaps
     before: Array  # [P, P]  W of A_1
-    beside: Array  # [P, P]  W of A_0
+    during: Array  # [P, P]  W of A_0
     after: Array  # [P, P]  W of A_2
-    noises: tuple[Array, Array, Array]  # [P, P] each: covariances of what is added there
+    noises: tuple[Array, Array, Array]  # [P, P] each: covariances of the noise added there
 
     @property
     def linear(self) -> Array:
         """``[PD, PD]``: from the points of the nodes' gradients to the input of the last
         combination.
         """
-        nodes, size = self.moves.mean.shape[:2]
+        nodes, size = self.round_maps.mean.shape[:2]
         dim = size - 1
-        own = self.moves.mean[:, :dim, :dim] - jnp.eye(dim, dtype=self.before.dtype)[None]
-        blocks = jnp.zeros((nodes, dim, nodes, dim), own.dtype)
+        update = self.round_maps.mean[:, :dim, :dim] - jnp.eye(dim, dtype=self.before.dtype)[None]
+        blocks = jnp.zeros((nodes, dim, nodes, dim), update.dtype)
         every = jnp.arange(nodes)
-        blocks = blocks.at[every, :, every, :].set(own)
-        return blocks.reshape(nodes * dim, nodes * dim) + self.wide(self.beside)
+        blocks = blocks.at[every, :, every, :].set(update)
+        return blocks.reshape(nodes * dim, nodes * dim) + self.wide(self.during)
 
     def wide(self, weights: Array) -> Array:
         """The same weights for every parameter."""
-        return jnp.kron(weights, jnp.eye(self.moves.mean.shape[1] - 1, dtype=weights.dtype))
+        return jnp.kron(weights, jnp.eye(self.round_maps.mean.shape[1] - 1, dtype=weights.dtype))
 
     @property
     def matrix(self) -> Array:
@@ -1067,30 +1112,32 @@ class _Recursion(NamedTuple):
     @property
     def offset(self) -> Array:
         """``[PD]`` of the mean error."""
-        return _dot(self.wide(self.after), self.moves.mean[:, :-1, -1].reshape(-1))
+        return _dot(self.wide(self.after), self.round_maps.mean[:, :-1, -1].reshape(-1))
 
     @property
     def added(self) -> Array:
         """``[PD, PD]``: the covariance of a round's noise between nodes."""
         first, second, third = (self.wide(noise) for noise in self.noises)
-        after, linear = self.wide(self.after), self.linear
+        after = self.wide(self.after)
+        linear = self.linear
         inner = _dot(_dot(linear, first), linear.T) + second
         return _dot(_dot(after, inner), after.T) + third
 
     def drawn(self, mean: Array, covariance: Array) -> Array:
         """``[PD, PD]``: the covariance added by the draws, for nodes with these moments."""
-        nodes, size = self.moves.mean.shape[:2]
-        dim, before = size - 1, self.wide(self.before)
+        nodes, size = self.round_maps.mean.shape[:2]
+        dim = size - 1
+        before = self.wide(self.before)
         at = _dot(before, mean).reshape(nodes, dim)
-        around = _dot(_dot(before, covariance), before.T) + self.wide(self.noises[0])
+        spread = _dot(_dot(before, covariance), before.T) + self.wide(self.noises[0])
         every = jnp.arange(nodes)
-        second = around.reshape(nodes, dim, nodes, dim)[every, :, every, :]
+        second = spread.reshape(nodes, dim, nodes, dim)[every, :, every, :]
         at = jnp.concatenate([at, jnp.ones((nodes, 1), at.dtype)], axis=1)
         second = jnp.pad(second, ((0, 0), (0, 1), (0, 1))) + at[:, :, None] * at[:, None, :]
-        noise = _sum("pij,pj->pi", self.moves.spread, second.reshape(nodes, -1))
+        noise = _sum("pij,pj->pi", self.round_maps.spread, second.reshape(nodes, -1))
         noise = noise.reshape(nodes, size, size)[:, :dim, :dim]
         blocks = jnp.zeros((nodes, dim, nodes, dim), noise.dtype)
-        blocks = blocks.at[every, :, every, :].set(noise).reshape(around.shape)
+        blocks = blocks.at[every, :, every, :].set(noise).reshape(spread.shape)
         after = self.wide(self.after)
         return _dot(_dot(after, blocks), after.T)
 
@@ -1098,45 +1145,46 @@ class _Recursion(NamedTuple):
 class _Asynchronous(NamedTuple):
     """The same for peers' models and last messages, with random availability of peers and links."""
 
-    moves: _Moves
+    round_maps: _RoundMaps
     exchange: Exchange
 
     @property
-    def _ends(self) -> bool:
+    def _exchanges_last(self) -> bool:
         """Whether the exchange is after the gradient step."""
-        return self.exchange.mean.shape[0] == 2 * len(self.moves.mean)
+        return self.exchange.mean.shape[0] == 2 * len(self.round_maps.mean)
 
     @property
     def matrix(self) -> Array:
         """``[2 PD, 2 PD]`` of the mean error."""
-        nodes, size = self.moves.mean.shape[:2]
-        return jax.jacfwd(self._mean)(jnp.zeros(2 * nodes * (size - 1), self.moves.mean.dtype))
+        nodes, size = self.round_maps.mean.shape[:2]
+        return jax.jacfwd(self._mean)(jnp.zeros(2 * nodes * (size - 1), self.round_maps.mean.dtype))
 
     @property
     def offset(self) -> Array:
         """``[2 PD]`` of the mean error."""
-        return self._mean(jnp.zeros(len(self.matrix), self.moves.mean.dtype))
+        return self._mean(jnp.zeros(len(self.matrix), self.round_maps.mean.dtype))
 
     @property
     def added(self) -> Array:
-        """None: there is no noise between peers."""
+        """Zero, without noise between peers."""
         return jnp.zeros_like(self.matrix)
 
     def _moments(self, mean: Array, covariance: Array) -> Array:
         """Second moments of errors and ones, ``[2, P, D+1, 2, P, D+1]``."""
-        nodes, size = self.moves.mean.shape[:2]
+        nodes, size = self.round_maps.mean.shape[:2]
         shape = (2, nodes, size - 1)
         at = jnp.concatenate([mean.reshape(shape), jnp.ones((*shape[:2], 1), mean.dtype)], axis=2)
-        end, around = (0, 1), covariance.reshape(*shape, *shape)
-        around = jnp.pad(around, ((0, 0), (0, 0), end, (0, 0), (0, 0), end))
-        return around + jnp.outer(at, at).reshape(around.shape)
+        end = (0, 1)
+        moments = covariance.reshape(*shape, *shape)
+        moments = jnp.pad(moments, ((0, 0), (0, 0), end, (0, 0), (0, 0), end))
+        return moments + jnp.outer(at, at).reshape(moments.shape)
 
     def distances(self, mean: Array, covariance: Array) -> Array:
         """``[P, P]``: mean squared distances of messages after a gradient step."""
-        said = self._stepped(self._moments(mean, covariance))[0, :, :-1, 0, :, :-1]
-        products = _sum("piqi->pq", said)
-        own = jnp.diagonal(products)
-        return own[:, None] + own[None] - 2 * products
+        messages = self._after_step(self._moments(mean, covariance))[0, :, :-1, 0, :, :-1]
+        products = _sum("piqi->pq", messages)
+        squares = jnp.diagonal(products)
+        return squares[:, None] + squares[None] - 2 * products
 
     def drawn(self, mean: Array, covariance: Array) -> Array:
         """``[2 PD, 2 PD]``: the covariance added by all draws of a round."""
@@ -1146,40 +1194,41 @@ class _Asynchronous(NamedTuple):
         return second - _dot(_dot(self.matrix, covariance), self.matrix.T)
 
     def _mean(self, mean: Array) -> Array:
-        nodes, size = self.moves.mean.shape[:2]
-        model, said = mean.reshape(2, nodes, size - 1)
-        rows = jnp.stack([model, model, said])
+        nodes, size = self.round_maps.mean.shape[:2]
+        model, sent = mean.reshape(2, nodes, size - 1)
+        rows = jnp.stack([model, model, sent])
         rows = jnp.concatenate([rows, jnp.ones((3, nodes, 1), rows.dtype)], axis=2)
 
         def stepped(rows: Array) -> Array:
-            return rows.at[0].set(_sum("pij,pj->pi", self.moves.mean, rows[0]))
+            return rows.at[0].set(_sum("pij,pj->pi", self.round_maps.mean, rows[0]))
 
-        rows = stepped(rows) if self._ends else rows
+        rows = stepped(rows) if self._exchanges_last else rows
         rows = _dot(self.exchange.mean, rows.reshape(3 * nodes, size)).reshape(-1, nodes, size)
-        if not self._ends:
-            moved, kept, said = stepped(rows)
-            rows = jnp.stack([moved + kept, said])
+        if not self._exchanges_last:
+            moved, stored, sent = stepped(rows)
+            rows = jnp.stack([moved + stored, sent])
         return rows[..., :-1].reshape(-1)
 
     def _second(self, rows: Array) -> Array:
         """Second moments after a round, given those before it, ``[2, P, D+1, 2, P, D+1]``."""
-        nodes, size = self.moves.mean.shape[:2]
+        nodes, size = self.round_maps.mean.shape[:2]
         twice = jnp.array([0, 0, 1])
         rows = rows[twice][:, :, :, twice]
-        rows = self._stepped(rows) if self._ends else rows
+        rows = self._after_step(rows) if self._exchanges_last else rows
         flat = rows.reshape(3 * nodes, size, 3 * nodes, size)
         flat = _sum("aibj,imjn->ambn", self.exchange.square, flat)
         rows = flat.reshape(-1, nodes, size, flat.shape[0] // nodes, nodes, size)
-        if self._ends:
+        if self._exchanges_last:
             return rows
         sums = jnp.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], rows.dtype)
-        return _sum("xa,apibqj,yb->xpiyqj", sums, self._stepped(rows), sums)
+        return _sum("xa,apibqj,yb->xpiyqj", sums, self._after_step(rows), sums)
 
-    def _stepped(self, rows: Array) -> Array:
+    def _after_step(self, rows: Array) -> Array:
         """Moments after a gradient step of the first rows of each peer."""
-        mean, every = self.moves.mean, jnp.arange(len(self.moves.mean))
-        own = rows[0, every, :, 0, every].reshape(len(mean), -1)
-        noise = _sum("pij,pj->pi", self.moves.spread, own).reshape(mean.shape)
+        mean = self.round_maps.mean
+        every = jnp.arange(len(self.round_maps.mean))
+        own_moments = rows[0, every, :, 0, every].reshape(len(mean), -1)
+        noise = _sum("pij,pj->pi", self.round_maps.spread, own_moments).reshape(mean.shape)
         rows = rows.at[0].set(_sum("pij,pjbql->pibql", mean, rows[0]))
         rows = rows.at[:, :, :, 0].set(_sum("qlm,apiqm->apiql", mean, rows[:, :, :, 0]))
         return rows.at[0, every, :, 0, every].add(noise)
@@ -1209,9 +1258,13 @@ class SteadyState(NamedTuple):
     def disagreement(self) -> Float[Array, ""]:
         r""":math:`\tfrac1P\sum_pE\|w_p-w_c\|^2`, (3.31)."""
         nodes = len(self.mean)
-        away = jnp.eye(nodes, dtype=self.law.dtype) - jnp.broadcast_to(self.law[None], (nodes,) * 2)
-        bias = _dot(away, self.mean)
-        return (jnp.sum(bias**2) + _sum("pq,qiri,pr->", away, self.covariance, away)) / nodes
+        from_centroid = jnp.eye(nodes, dtype=self.law.dtype) - jnp.broadcast_to(
+            self.law[None], (nodes,) * 2
+        )
+        bias = _dot(from_centroid, self.mean)
+        return (
+            jnp.sum(bias**2) + _sum("pq,qiri,pr->", from_centroid, self.covariance, from_centroid)
+        ) / nodes
 
 
 class Curves(NamedTuple):
@@ -1223,7 +1276,7 @@ class Curves(NamedTuple):
 
 
 def _recursion(
-    simulation: Simulation, around: Any
+    simulation: Simulation, reference: Array | None
 ) -> tuple[_Recursion | _Asynchronous, Array, Array]:
     """The recursion of a simulation, the weights of the centroid and the reference of errors."""
     problem, algorithm, network = (
@@ -1234,7 +1287,7 @@ def _recursion(
     for name in ("privacy", "delays", "compression", "attack", "aggregation"):
         if getattr(simulation, name) is not None:
             raise ValueError(f"the moments are not known with {name}=; leave it out.")
-    absence, algorithm = _absence(simulation)
+    absence, algorithm = _absence_of(simulation)
     if isinstance(algorithm, SampledDiffusion):
         if simulation.noise is not None:
             raise ValueError(
@@ -1251,13 +1304,17 @@ def _recursion(
         raise ValueError(
             "the step size must be a number: with a schedule the map of a round changes."
         )
-    around = minimizer(problem) if around is None else jnp.asarray(around, problem.dtype)
-    if around.shape != (problem.dim,):
-        raise ValueError(f"around must be a model of shape {(problem.dim,)}, got {around.shape}.")
-    _check.finite("around", around)
+    reference = minimizer(problem) if reference is None else jnp.asarray(reference, problem.dtype)
+    if reference.shape != (problem.dim,):
+        raise ValueError(
+            f"around must be a model of shape {(problem.dim,)}, got {reference.shape}."
+        )
+    checks.finite("around", reference)
     noises = simulation.noise, simulation.upload_noise
-    recursion, law = _of_parts(problem, algorithm, network, *noises, draws, around, absence)
-    return recursion, law, around
+    recursion, weights = _build_recursion(
+        problem, algorithm, network, *noises, draws, reference, absence
+    )
+    return recursion, weights, reference
 
 
 @module
@@ -1269,16 +1326,18 @@ class _Absence:
     symmetric: bool = static(default=True)
 
 
-def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
+def _absence_of(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
     """Absence in a simulation, and its algorithm without a selector that draws clients
     independently.
     """
-    algorithm, there, losses = (
+    # First refuse everything whose moments are unknown, then combine the two kinds of absence: a
+    # client that is available and drawn independently is present with the product probability.
+    algorithm, pattern, losses = (
         getattr(simulation, name) for name in ("algorithm", "participation", "losses")
     )
-    if not isinstance(there, Always | Bernoulli | None):
+    if not isinstance(pattern, Always | Bernoulli | None):
         raise ValueError(
-            f"the moments are not known with participation={type(there).__name__}, which depends "
+            f"the moments are not known with participation={type(pattern).__name__}, which depends "
             "on earlier rounds; take fljax.participation.Bernoulli."
         )
     if not isinstance(losses, Independent | None):
@@ -1288,7 +1347,7 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
         )
     selector = getattr(algorithm, "selector", None)
     chosen = isinstance(selector, Fraction)
-    if losses is None and not chosen and not isinstance(there, Bernoulli):
+    if losses is None and not chosen and not isinstance(pattern, Bernoulli):
         return None, algorithm
     peers = isinstance(algorithm, PEERS)
     if isinstance(algorithm, SampledDiffusion):
@@ -1296,7 +1355,7 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
             "the moments of SampledDiffusion are not known with losses=, participation= or a "
             "selector; leave them out."
         )
-    if peers and sum(over is not None for over in algorithm.combinations) > 1:
+    if peers and sum(combination is not None for combination in algorithm.combinations) > 1:
         raise ValueError(
             "the moments with absent peers or lost links are known for one exchange per round only."
         )
@@ -1316,72 +1375,77 @@ def _absence(simulation: Simulation) -> tuple[_Absence | None, Algorithm]:
             "the distribution of participants drawn from the available clients is not known here; "
             "let all available clients take part, or draw them by fljax.participation.Fraction."
         )
-    problem = simulation.problem
+    problem = simulation.fixed_problem
     if isinstance(algorithm, FedAvg) and (weights := algorithm.weights(problem)) is not None:
-        _check.known(_all_alike, weights)
+        checks.check_when_concrete(_check_equal_weights, weights)
     probability = jnp.ones(problem.clients, problem.dtype)
-    for share in (getattr(there, "probability", 1.0), selector.fraction if chosen else 1.0):
+    for share in (getattr(pattern, "probability", 1.0), selector.fraction if chosen else 1.0):
         probability = probability * jnp.asarray(share, problem.dtype)
-    _check.interval("the probability of taking part", probability, above=0, at_most=1)
+    checks.interval("the probability of taking part", probability, above=0, at_most=1)
     if losses is None:
         return _Absence(probability), algorithm
     return _Absence(probability, 1 - losses.probability, losses.symmetric), algorithm
 
 
 @jax.jit
-def _of_parts(
+def _build_recursion(
     problem: Problem,
     algorithm: Any,
     network: Any,
     noise: Noise | None,
     upload_noise: UploadNoise | None,
-    draws: Sampling,
-    around: Array,
+    draws: DrawMoments,
+    reference: Array,
     absence: _Absence | None,
 ) -> tuple[_Recursion | _Asynchronous, Array]:
-    _quadratic(problem)  # or refused
+    """Return the recursion of the moments, and the weights of the centroid.
+
+    With neighbors that are drawn, absent peers or lost links, the last messages of the neighbors
+    are a part of the state: :class:`_Asynchronous`.
+    """
+    affine_gradient(problem)  # raises where the moments are not exact
     layout = _layout(problem, algorithm, network)
     step = jnp.asarray(algorithm.step_size.value, problem.dtype)
-    law = jnp.asarray(layout.law, problem.dtype)
+    centroid_weights = jnp.asarray(layout.centroid_weights, problem.dtype)
     if isinstance(algorithm, SampledDiffusion):
-        moves = _moves(problem, draws, layout, around, step)
-        weights, chance = (m.astype(problem.dtype) for m in _drawing(algorithm, network))
+        round_maps = _round_maps(problem, draws, layout, reference, step)
+        weights, chance = (m.astype(problem.dtype) for m in _neighbor_draws(algorithm, network))
         count = jnp.asarray(algorithm.neighbors_per_round, problem.dtype)
-        return _Asynchronous(moves, of_draws(weights, chance, count)), law
+        return _Asynchronous(round_maps, drawn_exchange(weights, chance, count)), centroid_weights
     if absence is not None and isinstance(algorithm, PEERS):
-        moves = _moves(problem, draws, layout, around, step)
-        (place,) = (n for n, over in enumerate(layout.weights) if over is not None)
-        weights = layout.weights[place].matrix().astype(problem.dtype)
+        round_maps = _round_maps(problem, draws, layout, reference, step)
+        (position,) = (n for n, over in enumerate(layout.weights) if over is not None)
+        weights = layout.weights[position].matrix().astype(problem.dtype)
         working = jnp.asarray(absence.working, problem.dtype)
-        given = weights, absence.probability, working, absence.symmetric, place
-        return _Asynchronous(moves, of_absence(*given)), law
+        exchange_arguments = weights, absence.probability, working, absence.symmetric, position
+        return _Asynchronous(round_maps, absence_exchange(*exchange_arguments)), centroid_weights
     if absence is None:
-        moves = _moves(problem, draws, layout, around, step)
+        round_maps = _round_maps(problem, draws, layout, reference, step)
     else:
-        present = of_present(absence.probability, layout.home)
+        present = present_moments(absence.probability, layout.home)
         draws = draws._replace(within=jnp.diagonal(present.square))
-        moves = _moves_of_present(problem, draws, layout.home, present, around, step)
+        round_maps = _round_maps_with_absence(problem, draws, layout.home, present, reference, step)
     if upload_noise is not None:
-        moves = _uploaded(moves, upload_noise, draws, layout, step)
-    one = jnp.eye(layout.nodes, dtype=problem.dtype)
+        round_maps = _with_upload_noise(round_maps, upload_noise, draws, layout, step)
+    identity = jnp.eye(layout.nodes, dtype=problem.dtype)
 
-    def matrix(over: Combination | None) -> Array:
-        return one if over is None else over.matrix().astype(problem.dtype)
+    def matrix(combination: Combination | None) -> Array:
+        return identity if combination is None else combination.matrix().astype(problem.dtype)
 
-    def left(over: Combination | None) -> Array:
-        if over is None or noise is None:
-            return jnp.zeros_like(one)
-        return noise_covariance(over, noise, problem.dim).astype(problem.dtype)
+    def left(combination: Combination | None) -> Array:
+        if combination is None or noise is None:
+            return jnp.zeros_like(identity)
+        return noise_covariance(combination, noise, problem.dim).astype(problem.dtype)
 
-    before, beside, after = layout.weights
+    before, during, after = layout.weights
     recursion = _Recursion(
-        moves,
+        round_maps,
         matrix(before),
-        matrix(beside),
+        matrix(during),
         matrix(after),
-        (left(before), left(beside), left(after)),
+        (left(before), left(during), left(after)),
     )
-    return recursion, law
+    return recursion, centroid_weights
 
 
 @checked
@@ -1402,7 +1466,7 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
     the last term being the covariance over the draws of the nodes, which grows with their own
     second moments: the :math:`\beta_s^2` of the source, without a bound. Approximate only for
     :class:`~fljax.algorithms.ISFedAvg`, whose systematic draws are modeled approximately
-    (:class:`Sampling`) and whose probabilities change with the models unless its rule is
+    (:class:`DrawMoments`) and whose probabilities change with the models unless its rule is
     ``"optimal"``.
 
     Args:
@@ -1430,43 +1494,44 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
       >>> bool(state.centroid < state.individual)
       True
     """
-    recursion, law, _ = _recursion(simulation, around)
-    mean, covariance = _rest(recursion)
-    return _of_models(mean, covariance, law, simulation.problem.dim)
+    recursion, weights, _ = _recursion(simulation, around)
+    mean, covariance = _fixed_point(recursion)
+    return _model_moments(mean, covariance, weights, simulation.problem.dim)
 
 
-def _of_models(mean: Array, covariance: Array, law: Array, dim: int) -> SteadyState:
+def _model_moments(mean: Array, covariance: Array, weights: Array, dim: int) -> SteadyState:
     """The moments of the models, which are the first ones."""
-    nodes, size = len(law), len(law) * dim
+    nodes = len(weights)
+    size = len(weights) * dim
     covariance = covariance[:size, :size].reshape(nodes, dim, nodes, dim)
-    return SteadyState(mean[:size].reshape(nodes, dim), covariance, law)
+    return SteadyState(mean[:size].reshape(nodes, dim), covariance, weights)
 
 
 @jax.jit
-def _rest(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
+def _fixed_point(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
     """The fixed point, by sweeps that solve for all terms except the covariance of the draws."""
     matrix = recursion.matrix
     mean = jnp.linalg.solve(jnp.eye(len(matrix), dtype=matrix.dtype) - matrix, recursion.offset)
     added = recursion.added
 
     def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        turn, covariance, _ = carry
+        iteration, covariance, _ = carry
         new = _lyapunov(matrix, added + recursion.drawn(mean, covariance))
         size = jnp.trace(new)
-        return turn + 1, new, jnp.abs(size - jnp.trace(covariance)) / size
+        return iteration + 1, new, jnp.abs(size - jnp.trace(covariance)) / size
 
-    def moving(carry: tuple[Array, Array, Array]) -> Array:
-        turn, covariance, change = carry
+    def continues(carry: tuple[Array, Array, Array]) -> Array:
+        iteration, covariance, change = carry
         small = 8 * jnp.finfo(matrix.dtype).eps
-        return (turn < MOST_SWEEPS) & (change > small) & jnp.all(jnp.isfinite(covariance))
+        return (iteration < MOST_SWEEPS) & (change > small) & jnp.all(jnp.isfinite(covariance))
 
     start = (jnp.int32(0), jnp.zeros_like(matrix), jnp.asarray(jnp.inf, matrix.dtype))
-    turn, covariance, _ = jax.lax.while_loop(moving, sweep, start)
-    kept = (turn < MOST_SWEEPS) & jnp.all(jnp.isfinite(covariance))
-    return mean, jnp.where(kept, covariance, jnp.inf)
+    iteration, covariance, _ = jax.lax.while_loop(continues, sweep, start)
+    converged = (iteration < MOST_SWEEPS) & jnp.all(jnp.isfinite(covariance))
+    return mean, jnp.where(converged, covariance, jnp.inf)
 
 
-def _drawing(algorithm: SampledDiffusion, network: Graph) -> tuple[Array, Array]:
+def _neighbor_draws(algorithm: SampledDiffusion, network: Graph) -> tuple[Array, Array]:
     """The weights and the probabilities of a draw, ``[P, P]`` each."""
     weights = network.mixing(algorithm.mixing).matrix()
     if algorithm.probability is not None:
@@ -1508,24 +1573,25 @@ def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, 
       >>> bool((abs(probability.sum(1) - 1) < 1e-5).all())
       True
     """
-    _check.count("turns", turns)
+    checks.count("turns", turns)
     if not isinstance(simulation.algorithm, SampledDiffusion):
         raise TypeError(
-            f"neighbors are drawn by SampledDiffusion, got {_check.shown(simulation.algorithm)}."
+            f"neighbors are drawn by SampledDiffusion, got {checks.shown(simulation.algorithm)}."
         )
     network = simulation.network
     assert isinstance(network, Graph)  # as the algorithm needs it
     algorithm = replace(simulation.algorithm, rule="uniform", probability=None)
     for _ in range(turns):
         recursion, *_ = _recursion(replace(simulation, algorithm=algorithm), None)
-        weights, chance = _drawing(algorithm, network)
+        weights, chance = _neighbor_draws(algorithm, network)
         assert isinstance(recursion, _Asynchronous)
-        far = jnp.maximum(recursion.distances(*_rest(recursion)), 0)
-        share = jnp.where(chance > 0, weights * jnp.sqrt(far), 0)
+        distances = jnp.maximum(recursion.distances(*_fixed_point(recursion)), 0)
+        share = jnp.where(chance > 0, weights * jnp.sqrt(distances), 0)
         total = jnp.sum(share, axis=1, keepdims=True)
         best = jnp.where(total > 0, share / jnp.where(total > 0, total, 1), chance)
         algorithm = replace(algorithm, probability=best)
-    return algorithm.probability
+    assert algorithm.probability is not None  # there is one turn at least
+    return jnp.asarray(algorithm.probability)
 
 
 @checked
@@ -1541,32 +1607,37 @@ def learning_curve(
 
     Raises: as for :func:`steady_state`.
     """
-    _check.count("rounds", rounds)
-    recursion, law, around = _recursion(simulation, around)
-    problem, nodes = simulation.problem, len(law)
+    checks.count("rounds", rounds)
+    recursion, weights, around = _recursion(simulation, around)
+    problem = simulation.problem
+    nodes = len(weights)
     start = start_models(problem)
     if not isinstance(simulation.algorithm, PEERS):
         start = jnp.broadcast_to(server_start(problem)[None], (nodes, problem.dim))
-    return _follow(recursion, law, start - around[None], rounds=rounds)
+    return _iterate_moments(recursion, weights, start - around[None], rounds=rounds)
 
 
 @functools.partial(jax.jit, static_argnames="rounds")
-def _follow(recursion: _Recursion | _Asynchronous, law: Array, start: Array, rounds: int) -> Curves:
-    matrix, offset, added = recursion.matrix, recursion.offset, recursion.added
+def _iterate_moments(
+    recursion: _Recursion | _Asynchronous, weights: Array, start: Array, rounds: int
+) -> Curves:
+    matrix = recursion.matrix
+    offset = recursion.offset
+    added = recursion.added
 
-    def one(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Curves]:
+    def one_round(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Curves]:
         mean, covariance = carry
         spread = _dot(_dot(matrix, covariance), matrix.T)
         covariance = spread + added + recursion.drawn(mean, covariance)
         mean = _dot(matrix, mean) + offset
-        now = _of_models(mean, covariance, law, start.shape[1])
-        shown = Curves(now.centroid, now.individual, now.disagreement)
-        # Beyond what numbers can hold, differences of infinities are none.
-        return (mean, covariance), Curves(*(jnp.where(v < jnp.inf, v, jnp.inf) for v in shown))
+        now = _model_moments(mean, covariance, weights, start.shape[1])
+        curves = Curves(now.centroid, now.individual, now.disagreement)
+        # Where the moments overflow, their differences are NaN: report infinity.
+        return (mean, covariance), Curves(*(jnp.where(v < jnp.inf, v, jnp.inf) for v in curves))
 
-    # What peers said last is, before the first round, where they start.
+    # Before the first round the last message of a peer is its initial model.
     mean = jnp.tile(start.reshape(-1), len(matrix) // start.size)
-    return jax.lax.scan(one, (mean, jnp.zeros_like(matrix)), length=rounds)[1]
+    return jax.lax.scan(one_round, (mean, jnp.zeros_like(matrix)), length=rounds)[1]
 
 
 # --------------------------------------------------------------------------- stability
@@ -1601,9 +1672,9 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
       >>> bool(stable_step(consensus) < 2 / jnp.linalg.eigvalsh(hessian(problem))[-1])
       True
     """
-    _check.choice("sense", sense, SENSES)
-    _check.count("digits", digits)
-    if not all(_check.is_concrete(leaf) for leaf in jax.tree.leaves(simulation)):
+    checks.choice("sense", sense, SENSES)
+    checks.count("digits", digits)
+    if not all(checks.is_concrete(leaf) for leaf in jax.tree.leaves(simulation)):
         raise TypeError("stable_step searches with numbers and cannot be traced; call it outside.")
 
     @jax.jit
@@ -1618,9 +1689,11 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
             return bool(np.abs(np.linalg.eigvals(matrix)).max() < 1)
         return bool(_growth(recursion) < 1)
 
-    low, high = 0.0, float(2 / jnp.max(jnp.linalg.eigvalsh(hessian(simulation.problem))))
+    low = 0.0
+    high = float(2 / jnp.max(jnp.linalg.eigvalsh(hessian(simulation.fixed_problem))))
     while stable(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 10.0**-digits * high:
         middle = (low + high) / 2
         low, high = (middle, high) if stable(middle) else (low, middle)
@@ -1633,19 +1706,19 @@ def _growth(recursion: _Recursion | _Asynchronous) -> Array:
     positive.
     """
     matrix = recursion.matrix
-    nothing = jnp.zeros_like(matrix)
+    zero = jnp.zeros_like(matrix)
     mean = jnp.zeros(len(matrix), matrix.dtype)
-    alone = recursion.drawn(mean, nothing)
+    constant = recursion.drawn(mean, zero)
 
-    def one(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def multiply(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         covariance, _ = carry
         new = _dot(_dot(matrix, covariance), matrix.T)
-        new = new + recursion.drawn(mean, covariance) - alone
+        new = new + recursion.drawn(mean, covariance) - constant
         size = jnp.trace(new)
         return new / size, size
 
     start = jnp.eye(len(matrix), dtype=matrix.dtype) / len(matrix)
-    return jax.lax.fori_loop(0, POWERS, one, (start, jnp.ones((), matrix.dtype)))[1]
+    return jax.lax.fori_loop(0, POWERS, multiply, (start, jnp.ones((), matrix.dtype)))[1]
 
 
 @checked
@@ -1673,8 +1746,8 @@ def crossover(
       TypeError, ValueError: as for :func:`steady_state`; step sizes at which the same noise is
         better.
     """
-    _check.count("digits", digits)
-    _check.positive("between", between)
+    checks.count("digits", digits)
+    checks.positive("between", between)
 
     @jax.jit
     def gap(step: Array) -> Array:

@@ -36,12 +36,19 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jax.typing import ArrayLike
 
-from fljax import _check, _renamed
-from fljax._arguments import checked
+from fljax._core import checks
+from fljax._core.annotations import checked
 from fljax.privacy.accounting import Result
-from fljax.privacy.accounting._inputs import Numbers, arrays, same_length
+from fljax.privacy.accounting.inputs import Numbers, arrays, same_length
 
-__all__ = ["Norm", "Rule", "bound_probability", "deviation_bound", "epsilon", "noise_variance"]
+__all__ = [
+    "Norm",
+    "Rule",
+    "bound_probability",
+    "epsilon",
+    "neighbor_deviation_bound",
+    "noise_variance",
+]
 
 Norm: TypeAlias = Literal["l1", "l2"]
 Rule: TypeAlias = Literal["printed", "union", "all rounds"]
@@ -52,7 +59,7 @@ PER = ("coordinate", "vector")
 
 
 @checked
-def deviation_bound(
+def neighbor_deviation_bound(
     error: ArrayLike, other_error: ArrayLike, optima: ArrayLike, nodes: int = 1
 ) -> Result:
     r"""The bound :math:`B+B'+\sqrt P\|w^o-w'^o\|` on :math:`\Delta(i)`.
@@ -68,22 +75,22 @@ def deviation_bound(
       Rizk 2023, (2.63), (3.56), (4.28).
 
     Example:
-      >>> float(deviation_bound(1.0, 1.5, optima=0.25, nodes=4))
+      >>> float(neighbor_deviation_bound(1.0, 1.5, optima=0.25, nodes=4))
       3.0
     """
     for name, value in (("error", error), ("other_error", other_error), ("optima", optima)):
-        _check.nonnegative(name, value)
-    _check.count("nodes", nodes)
+        checks.nonnegative(name, value)
+    checks.count("nodes", nodes)
     _, error, other_error, optima = arrays(error, other_error, optima)
     return error + other_error + math.sqrt(nodes) * optima
 
 
 def _factor(copies: float, norm: str, dim: int, per: str) -> float:
     """Factor of the deviation besides ``1 / sigma``."""
-    _check.interval("copies", copies, at_least=1, hint="It counts noisy copies of one message.")
-    _check.choice("norm", norm, NORMS)
-    _check.count("dim", dim)
-    _check.choice("per", per, PER)
+    checks.interval("copies", copies, at_least=1, hint="It counts noisy copies of one message.")
+    checks.choice("norm", norm, NORMS)
+    checks.count("dim", dim)
+    checks.choice("per", per, PER)
     times = math.sqrt(dim) if norm == "l1" else 1.0
     times *= math.sqrt(dim) if per == "vector" and norm == "l1" else 1.0
     return math.sqrt(2) * copies * times
@@ -110,7 +117,7 @@ def epsilon(
                                       :math:`\Delta(0),\dots,\Delta(i-1)`         :math:`|N_p|-1`
     ================================  ==========================================  ==================
 
-    with the bound of :func:`deviation_bound`. The deviation of the messages themselves
+    with the bound of :func:`neighbor_deviation_bound`. The deviation of the messages themselves
     (:func:`fljax.audit.twins` has it in both norms) can be used instead of that of the models.
 
     Args:
@@ -130,11 +137,11 @@ def epsilon(
       >>> epsilon(np.full(3, 0.5), variance=2.0).round(2).tolist()
       [0.5, 1.0, 1.5]
     """
-    _check.filled("deviation", deviation)
+    checks.filled("deviation", deviation)
     if np.ndim(deviation) < 1:
         raise ValueError("deviation must be [..., rounds], one number of each round, got a number.")
-    _check.nonnegative("deviation", deviation)
-    _check.positive("variance", variance, "Without noise no epsilon is finite.")
+    checks.nonnegative("deviation", deviation)
+    checks.positive("variance", variance, "Without noise no epsilon is finite.")
     times = _factor(copies, norm, dim, per)
     xp, deviation, variance = arrays(deviation, variance)
     return times * xp.cumsum(deviation, axis=-1) / xp.sqrt(variance)[..., None]
@@ -165,11 +172,11 @@ def noise_variance(
       >>> float(noise_variance(np.full(3, 0.5), epsilon=1.5).round(6))
       2.0
     """
-    _check.filled("deviation", deviation)
+    checks.filled("deviation", deviation)
     if np.ndim(deviation) < 1:
         raise ValueError("deviation must be [..., rounds], one number of each round, got a number.")
-    _check.nonnegative("deviation", deviation)
-    _check.positive("epsilon", epsilon, "No finite noise attains it.")
+    checks.nonnegative("deviation", deviation)
+    checks.positive("epsilon", epsilon, "No finite noise attains it.")
     times = _factor(copies, norm, dim, per)
     xp, deviation, epsilon = arrays(deviation, epsilon)
     return (times * xp.sum(deviation, axis=-1) / epsilon) ** 2
@@ -183,10 +190,10 @@ def bound_probability(
     other_error: ArrayLike,
     rule: Rule = "union",
 ) -> Result:
-    r"""Lower bound on the probability that :math:`\Delta(i)` is within :func:`deviation_bound`.
+    r"""Lower bound on the probability of :math:`\Delta(i)` within :func:`neighbor_deviation_bound`.
 
     By Markov's inequality :math:`\|\tilde w_i\|\ge B` has a probability of at most
-    :math:`a_i=E\|\tilde w_i\|^2/B^2`, and :math:`a_i'` likewise.
+    :math:`a_i=E\|\tilde w_i\|^2/B^2`, and the other one of :math:`a_i'`.
 
     Args:
       mean_square: ``[..., rounds]``, :math:`E\|\tilde w_i\|^2`. The source has
@@ -211,20 +218,18 @@ def bound_probability(
       [[0.81, 0.81], [0.8, 0.8], [0.8, 0.6]]
     """
     for name, value in (("mean_square", mean_square), ("other_mean_square", other_mean_square)):
-        _check.filled(name, value)
-        _check.nonnegative(name, value)
+        checks.filled(name, value)
+        checks.nonnegative(name, value)
         if np.ndim(value) < 1:
             raise ValueError(f"{name} must be [..., rounds], one number of each round.")
-    _check.positive("error", error)
-    _check.positive("other_error", other_error)
-    _check.choice("rule", rule, RULES)
+    checks.positive("error", error)
+    checks.positive("other_error", other_error)
+    checks.choice("rule", rule, RULES)
     same_length(mean_square=mean_square, other_mean_square=other_mean_square)
-    xp, one, two, bound, other = arrays(mean_square, other_mean_square, error, other_error)
-    one, two = one / bound[..., None] ** 2, two / other[..., None] ** 2
+    xp, first, second, bound, other = arrays(mean_square, other_mean_square, error, other_error)
+    first = first / bound[..., None] ** 2
+    second = second / other[..., None] ** 2
     if rule == "printed":
-        return xp.maximum(1 - one, 0) * xp.maximum(1 - two, 0)
-    missed = one + two
+        return xp.maximum(1 - first, 0) * xp.maximum(1 - second, 0)
+    missed = first + second
     return xp.maximum(1 - (missed if rule == "union" else xp.cumsum(missed, axis=-1)), 0)
-
-
-__getattr__ = _renamed.lookup("fljax.theory.multiagent_privacy")

@@ -2,7 +2,7 @@ r"""Rates of convergence of models that are coupled over a graph (Jung 2025).
 
 For a squared loss GTVMin is :math:`w^\top Qw+q^\top w` (103) with
 :math:`Q=\mathrm{blkdiag}(Q^{(k)})+\alpha L\otimes I`, and its gradient steps :math:`w-\eta(2Qw+q)`
-(104), which are those of FedGD, contract at a rate given by the extreme eigenvalues of :math:`Q`.
+(104), as in FedGD, contract at a rate given by the extreme eigenvalues of :math:`Q`.
 These are
 
 * computed exactly by :func:`extremes` (on the host, matrix-free if it is large) and by
@@ -13,7 +13,7 @@ These are
   predict the rate.
 
 The other functions are consequences of contraction: the number of steps, the effect of
-perturbations, and the cost of asynchrony. Lines are those of the book's text; ``ERR`` numbers refer
+perturbations, and the cost of asynchrony. Lines refer to the book's text; ``ERR`` numbers refer
 to repairs of printed formulas.
 
 Shapes: ``K`` clients (nodes), ``D`` parameters, ``T`` steps.
@@ -28,15 +28,15 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
-from fljax import _check, _renamed
-from fljax._arguments import checked
-from fljax._module import float_dtype
-from fljax.descent import Extremes
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import float_dtype
 from fljax.graphs import Graph
+from fljax.optimization.descent import Extremes
 from fljax.problems import Problem
 from fljax.problems.solvers import strong_convexity
-from fljax.theory import networks
-from fljax.theory.multiagent import _quadratic
+from fljax.theory import gtvmin_theory
+from fljax.theory.multiagent import affine_gradient
 
 __all__ = [
     "Asynchronous",
@@ -57,7 +57,11 @@ __all__ = [
 DENSE_UP_TO = 1000
 
 #: For more variables, the relative accuracy of an eigenvalue, and the limit of Lanczos iterations.
-TOLERANCE, BASIS, RESTARTS = 1e-10, 60, 10_000
+TOLERANCE = 1e-10
+RESTARTS = 10_000
+
+#: Lanczos vectors that are kept between restarts: enough for clustered extreme eigenvalues.
+BASIS = 60
 
 
 # --------------------------------------------------------------------------- gradient steps
@@ -100,7 +104,7 @@ def extremes(problem: Problem, network: Graph, coupling: Float[Array, "*dim"] | 
         values = np.linalg.eigvalsh(matrix.dense())
         return _extremes(values[0], values[-1])
     largest = _lanczos(matrix.product, matrix.size, "LA")
-    # The smallest as what is missing to the largest: one that is zero has no relative accuracy.
+    # The smallest by its distance from the largest: a zero has no relative accuracy.
     missing = _lanczos(lambda x: largest * x - matrix.product(x), matrix.size, "LA")
     return _extremes(largest - missing, largest)
 
@@ -149,14 +153,14 @@ def excited(
             "each determine a model, or a squared regularizer."
         )
     models = np.asarray(start, np.float64).ravel()
-    right = np.asarray(_quadratic(problem)[1], np.float64).ravel() / 2
+    right = np.asarray(affine_gradient(problem)[1], np.float64).ravel() / 2
     # The size that rounding leaves of a direction that is not there.
     scale = np.linalg.norm(models) + np.linalg.norm(right) / values[0]
-    along = np.abs(vectors.T @ models - (vectors.T @ right) / values)
-    there = along > 1e-12 * scale
-    if not np.any(there):
+    components = np.abs(vectors.T @ models - (vectors.T @ right) / values)
+    excited_modes = components > 1e-12 * scale
+    if not np.any(excited_modes):
         raise ValueError("the start is the solution: no direction is left to contract.")
-    return _extremes(values[there][0], values[there][-1])
+    return _extremes(values[excited_modes][0], values[excited_modes][-1])
 
 
 @checked
@@ -213,23 +217,24 @@ def largest_bound(
     Args:
       problem: a problem with a squared loss, and a squared regularizer or none.
       network: the graph of its clients.
-      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``, of which the largest
+      coupling: :math:`\alpha\ge0`, one number or one per parameter, ``[D]``, whose largest
         is used.
 
     Raises:
       ValueError: an unsupported problem, a network that does not match the clients, a negative
         coupling.
     """
-    networks.check_network(problem, network)
-    return _largest_bound(problem, network, networks.coupling_of(problem, coupling))
+    gtvmin_theory.check_network(problem, network)
+    return _largest_bound(problem, network, gtvmin_theory.coupling_of(problem, coupling))
 
 
 @jax.jit
 def _largest_bound(problem: Problem, network: Graph, coupling: Array) -> LargestBound:
-    of, most = networks.curvature(problem), jnp.max(coupling)
+    curvatures = gtvmin_theory.curvature(problem)
+    most = jnp.max(coupling)
     spectral = jnp.linalg.eigvalsh(network.laplacian_matrix())[-1]
-    bound = networks.laplacian_bound(network)
-    return LargestBound(of.largest + most * spectral, of.largest + most * bound)
+    bound = gtvmin_theory.laplacian_bound(network)
+    return LargestBound(curvatures.largest + most * spectral, curvatures.largest + most * bound)
 
 
 @checked
@@ -251,16 +256,16 @@ def smallest_bound(
     Raises:
       ValueError: as for that function.
     """
-    networks.check_network(problem, network)
-    return _smallest_bound(problem, network, networks.coupling_of(problem, coupling))
+    gtvmin_theory.check_network(problem, network)
+    return _smallest_bound(problem, network, gtvmin_theory.coupling_of(problem, coupling))
 
 
 @jax.jit
 def _smallest_bound(problem: Problem, network: Graph, coupling: Array) -> Array:
-    of = networks.curvature(problem)
-    ratio = of.pooled / (4 * of.largest)
-    bound = networks._connectivity(network) * jnp.min(coupling) * ratio**2
-    return jnp.minimum(bound, of.pooled / 2) / (1 + ratio**2)
+    curvatures = gtvmin_theory.curvature(problem)
+    ratio = curvatures.pooled / (4 * curvatures.largest)
+    bound = gtvmin_theory.connectivity(network) * jnp.min(coupling) * ratio**2
+    return jnp.minimum(bound, curvatures.pooled / 2) / (1 + ratio**2)
 
 
 # --------------------------------------------------------------------------- FedRelax
@@ -288,8 +293,8 @@ def prox_factor(
       >>> float(prox_factor(2.0, 6.0))
       0.75
     """
-    _check.nonnegative("convexity", convexity)
-    _check.nonnegative("weight", weight)
+    checks.nonnegative("convexity", convexity)
+    checks.nonnegative("weight", weight)
     convexity, weight = jnp.broadcast_arrays(jnp.asarray(convexity), jnp.asarray(weight))
     total = convexity + weight
     return jnp.where(convexity > 0, weight / jnp.where(total > 0, total, 1), 1)
@@ -318,9 +323,9 @@ def fedrelax_factors(
       ValueError: an unsupported problem, a network that does not match the clients, a negative
         coupling.
     """
-    networks.check_network(problem, network)
-    _check.nonnegative("coupling", coupling)
-    convexity = 2 * networks.curvature(problem).least
+    gtvmin_theory.check_network(problem, network)
+    checks.nonnegative("coupling", coupling)
+    convexity = 2 * gtvmin_theory.curvature(problem).least
     weight = 2 * jnp.asarray(coupling, problem.dtype) * jnp.asarray(network.degree)
     return prox_factor(convexity, weight)
 
@@ -344,13 +349,14 @@ def fedrelax_rate(
         samples and no neighbor to be coupled to.
     """
     matrix = _system(problem, network, coupling)
-    degree, strength = np.asarray(network.degree, np.float64), matrix.coupling
-    own = matrix.blocks() + (degree[:, None] * strength)[:, :, None] * np.eye(problem.dim)
-    values, vectors = np.linalg.eigh(own)
-    alone = values[:, 0] <= 1e-13 * values[:, -1]
-    if np.any(alone):
+    degree = np.asarray(network.degree, np.float64)
+    strength = matrix.coupling
+    blocks = matrix.blocks() + (degree[:, None] * strength)[:, :, None] * np.eye(problem.dim)
+    values, vectors = np.linalg.eigh(blocks)
+    singular = values[:, 0] <= 1e-13 * values[:, -1]
+    if np.any(singular):
         raise ValueError(
-            f"FedRelax's update of client {int(np.argmax(alone))} is not unique: it has fewer "
+            f"FedRelax's update of client {int(np.argmax(singular))} is not unique: it has fewer "
             "samples than parameters and no coupled neighbor; add an edge, or a regularizer."
         )
     root = np.einsum("kij,kj,klj->kil", vectors, 1 / np.sqrt(values), vectors)
@@ -361,8 +367,10 @@ def fedrelax_rate(
         return np.matmul(root, models[..., None]).ravel()
 
     if matrix.size <= DENSE_UP_TO:
-        whole = np.stack([product(row) for row in np.eye(matrix.size)])
-        return float(np.max(np.abs(np.linalg.eigvalsh((whole + whole.T) / 2))))
+        matrix_of_rounds = np.stack([product(row) for row in np.eye(matrix.size)])
+        return float(
+            np.max(np.abs(np.linalg.eigvalsh((matrix_of_rounds + matrix_of_rounds.T) / 2)))
+        )
     return float(abs(_lanczos(product, matrix.size, "LM")))
 
 
@@ -410,8 +418,8 @@ def perturbed_bound(
         ("distance", distance),
         ("perturbations", perturbations),
     ):
-        _check.nonnegative(name, value)
-    _check.switch("printed", printed)
+        checks.nonnegative(name, value)
+    checks.switch("printed", printed)
     sizes = jnp.asarray(perturbations, float_dtype())
     factor = jnp.asarray(factor, sizes.dtype)
     # The printed sum obeys the same recursion, each perturbation one factor smaller.
@@ -471,15 +479,20 @@ def asynchronous_bound(
       >>> asynchronous_bound(0.5, events=6, delay=2).bound.tolist()
       [1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.25]
     """
-    _check.interval("factor", factor, at_least=0, at_most=1)
-    _check.count("events", events)
-    _check.count("delay", delay, at_least=0)
+    checks.interval("factor", factor, at_least=0, at_most=1)
+    checks.count("events", events)
+    checks.count("delay", delay, at_least=0)
     if activity is not None:
-        _check.count("activity", activity)
+        checks.count("activity", activity)
     window = max(delay, 1) if activity is None else activity
-    both = max(delay, window) if delay or window > 1 else 0
-    time, factor = np.arange(events + 1), jnp.asarray(factor, float_dtype())
-    exponents = ((time + delay) // (delay + window), time // (2 * both + 1), time / (2 * both + 1))
+    longest = max(delay, window) if delay or window > 1 else 0
+    time = np.arange(events + 1)
+    factor = jnp.asarray(factor, float_dtype())
+    exponents = (
+        (time + delay) // (delay + window),
+        time // (2 * longest + 1),
+        time / (2 * longest + 1),
+    )
     return Asynchronous(*(factor ** jnp.asarray(e, factor.dtype) for e in exponents))
 
 
@@ -507,10 +520,10 @@ class _System(NamedTuple):
 
     def product(self, flat: np.ndarray) -> np.ndarray:
         models = flat.reshape(len(self.rows), -1)
-        seen = np.matmul(self.rows, models[..., None])
-        own = np.matmul(np.swapaxes(self.rows, 1, 2), seen)[..., 0]
+        predictions = np.matmul(self.rows, models[..., None])
+        loss_part = np.matmul(np.swapaxes(self.rows, 1, 2), predictions)[..., 0]
         disagreement = self.degree[:, None] * models - self.adjacency @ models
-        return (own + self.ridge[:, None] * models + self.coupling * disagreement).ravel()
+        return (loss_part + self.ridge[:, None] * models + self.coupling * disagreement).ravel()
 
     def dense(self) -> np.ndarray:
         blocks = scipy.linalg.block_diag(*self.blocks())
@@ -518,22 +531,22 @@ class _System(NamedTuple):
         return blocks + np.kron(laplacian, np.diag(self.coupling))
 
 
-def _system(problem: Problem, network: Graph, coupling: Any) -> _System:
-    networks.check_network(problem, network)
-    strength = networks.coupling_of(problem, coupling)
-    if not all(map(_check.is_concrete, jax.tree.leaves((problem, network, strength)))):
+def _system(problem: Problem, network: Graph, coupling: Array | float) -> _System:
+    gtvmin_theory.check_network(problem, network)
+    strength = gtvmin_theory.coupling_of(problem, coupling)
+    if not all(map(checks.is_concrete, jax.tree.leaves((problem, network, strength)))):
         raise TypeError(
             "spectra are computed on the host and cannot be traced; call it outside jit, vmap and "
             "sweeps, or bound them (largest_bound, smallest_bound)."
         )
-    _quadratic(problem)  # or refused
+    affine_gradient(problem)  # or refused
     weights = np.asarray(problem.weights, np.float64)
     rows = np.sqrt(weights)[..., None] * np.asarray(problem.design, np.float64)
     ridge = np.broadcast_to(np.asarray(strong_convexity(problem), np.float64) / 2, problem.clients)
     low, high = network.edges.T
     ends = (np.concatenate([low, high]), np.concatenate([high, low]))
-    both = np.tile(np.asarray(network.edge_weights(), np.float64), 2)
-    adjacency = scipy.sparse.csr_array((both, ends), shape=(network.nodes, network.nodes))
+    edge_weights = np.tile(np.asarray(network.edge_weights(), np.float64), 2)
+    adjacency = scipy.sparse.csr_array((edge_weights, ends), shape=(network.nodes, network.nodes))
     degree = np.asarray(network.degree, np.float64)
     return _System(rows, ridge, adjacency, degree, np.asarray(strength, np.float64))
 
@@ -563,10 +576,7 @@ def _lanczos(product: Callable[[np.ndarray], np.ndarray], size: int, which: str)
 
 
 def _extremes(smallest: float, largest: float) -> Extremes:
-    """The extremes as arrays; negative values and those of the size of rounding become zero."""
+    """The extremes as arrays; negative values and values of the size of rounding become zero."""
     least = smallest if smallest > 1e-12 * largest else 0.0
     dtype = float_dtype()
     return Extremes(jnp.asarray(least, dtype), jnp.asarray(largest, dtype))
-
-
-__getattr__ = _renamed.lookup("fljax.theory.network_rates")

@@ -19,7 +19,7 @@ Shapes: ``K`` clients, ``D`` parameters.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,11 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Key
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._generator import as_key
-from fljax.running import view
-from fljax.simulation import Simulation
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.prng import as_key
+from fljax.simulation.running import view
+from fljax.simulation.scenario import Simulation
 
 __all__ = [
     "Evidence",
@@ -40,7 +40,6 @@ __all__ = [
     "firmly_non_expansive",
     "fixed_point",
     "lipschitz",
-    "non_expansive",
     "operator",
 ]
 
@@ -87,9 +86,10 @@ def operator(simulation: Simulation, key: Key[Array, ""] | int = 0) -> Callable[
 
 
 @jax.jit
-def _round(simulation: Simulation, key: Array, models: Any) -> Array:
+def _round(simulation: Simulation, key: Array, models: object) -> Array:
     problem = simulation.problem
-    shape, models = (problem.clients, problem.dim), jnp.asarray(models, problem.dtype)
+    shape = (problem.clients, problem.dim)
+    models = jnp.asarray(models, problem.dtype)
     if models.shape != shape:
         raise ValueError(f"models must be of shape {shape}, got shape {models.shape}.")
     started = dataclasses.replace(simulation, problem=problem.starting_at(models))
@@ -159,7 +159,7 @@ def contractive(
 
     Args:
       operator: as for :func:`lipschitz`.
-      factor: :math:`\kappa`, in [0, 1).
+      factor: :math:`\kappa`, in [0, 1]; with one, whether the operator is non-expansive.
       around: as for :func:`lipschitz`.
       key: as for :func:`lipschitz`.
       scale: as for :func:`lipschitz`.
@@ -169,24 +169,8 @@ def contractive(
     Raises:
       TypeError, ValueError: as for :func:`lipschitz`; a factor out of range.
     """
-    _check.interval("factor", factor, at_least=0, below=1)
+    checks.interval("factor", factor, at_least=0, at_most=1)
     return _worst(operator, around, key, scale, pairs, norm, factor)
-
-
-@checked
-def non_expansive(
-    operator: Callable,
-    around: Float[Array, "clients dim"],
-    key: Key[Array, ""],
-    scale: Float[Array, ""] | float = 1.0,
-    pairs: int = 64,
-    norm: Norm = "euclidean",
-) -> Evidence:
-    r"""Whether :math:`\|\mathcal Fw-\mathcal Fv\|\le\|w-v\|` on pairs.
-
-    Args, Raises: as for :func:`lipschitz`.
-    """
-    return _worst(operator, around, key, scale, pairs, norm, 1.0)
 
 
 @checked
@@ -232,16 +216,22 @@ def _as_tree(operator: Operator) -> Operator:
 
 
 def _worst(
-    operator: Operator, around: Array, key: Array, scale: Any, pairs: int, norm: str, bound: Any
+    operator: Operator,
+    center: Array,
+    key: Array,
+    scale: Array | float,
+    pairs: int,
+    norm: str,
+    bound: Array | float,
 ) -> Evidence:
-    _check.finite("around", around)
-    _check.positive("scale", scale)
-    _check.count("pairs", pairs)
-    _check.choice("norm", norm, NORMS)
-    around = jnp.asarray(around)
-    _check_shape(operator, around)
-    scale, bound = (jnp.asarray(value, around.dtype) for value in (scale, bound))
-    return _searched(_as_tree(operator), around, key, scale, pairs, norm, bound)
+    checks.finite("around", center)
+    checks.positive("scale", scale)
+    checks.count("pairs", pairs)
+    checks.choice("norm", norm, NORMS)
+    center = jnp.asarray(center)
+    _check_shape(operator, center)
+    scale, bound = (jnp.asarray(value, center.dtype) for value in (scale, bound))
+    return _search_pairs(_as_tree(operator), center, key, scale, pairs, norm, bound)
 
 
 def _check_shape(operator: Operator, models: Array) -> None:
@@ -254,46 +244,47 @@ def _check_shape(operator: Operator, models: Array) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("pairs", "norm"))
-def _searched(
-    operator: Operator, around: Array, key: Array, scale: Array, pairs: int, norm: str, bound: Array
+def _search_pairs(
+    operator: Operator, center: Array, key: Array, scale: Array, pairs: int, norm: str, bound: Array
 ) -> Evidence:
     def size(difference: Array) -> Array:
         if norm == "block":
             return jnp.max(jnp.linalg.norm(difference, axis=1))
         return jnp.linalg.norm(difference)
 
-    def looked_at(one: Array, other: Array) -> tuple[Array, Array, Array]:
+    def compare(first: Array, second: Array) -> tuple[Array, Array, Array]:
         """The quotient of distances, its rounding error, and the difference of the images."""
-        images = operator(one), operator(other)
-        distance = size(one - other)
-        sizes = sum(size(value) for value in (one, other, *images))
-        slack = ULPS * jnp.finfo(around.dtype).eps * sizes / distance
+        images = operator(first), operator(second)
+        distance = size(first - second)
+        sizes = sum(size(value) for value in (first, second, *images))
+        slack = ULPS * jnp.finfo(center.dtype).eps * sizes / distance
         return size(images[0] - images[1]) / distance, slack, images[0] - images[1]
 
     def search(key: Array) -> tuple[Array, Array, Array, Array]:
-        draws = scale * jax.random.normal(key, (2, *around.shape), around.dtype)
-        one, other = around + draws[0], around + draws[1]
-        length = size(one - other)
+        draws = scale * jax.random.normal(key, (2, *center.shape), center.dtype)
+        first = center + draws[0]
+        second = center + draws[1]
+        length = size(first - second)
 
-        def turn(carry: tuple, _: None) -> tuple[tuple, None]:
-            other, best = carry
-            factor, slack, after = looked_at(one, other)
-            bounds = (factor - slack, factor, one, other)
+        def iterate(carry: tuple, _: None) -> tuple[tuple, None]:
+            second, best = carry
+            factor, slack, after = compare(first, second)
+            bounds = (factor - slack, factor, first, second)
             best = jax.tree.map(
                 lambda new, old: jnp.where(bounds[0] > best[0], new, old), bounds, best
             )
             long = size(after)
-            ahead = one - length * after / jnp.where(long > 0, long, 1)
-            return (jnp.where(long > 0, ahead, other), best), None
+            next_second = first - length * after / jnp.where(long > 0, long, 1)
+            return (jnp.where(long > 0, next_second, second), best), None
 
-        none = jnp.asarray(-jnp.inf, around.dtype)
-        start = (other, (none, none, one, other))
-        return jax.lax.scan(turn, start, length=TURNS + 1)[0][1]
+        lowest = jnp.asarray(-jnp.inf, center.dtype)
+        start = (second, (lowest, lowest, first, second))
+        return jax.lax.scan(iterate, start, length=TURNS + 1)[0][1]
 
     bounds = jax.vmap(search)(jax.random.split(key, pairs))
     worst = jnp.argmax(bounds[0])
-    sure, factor, one, other = (values[worst] for values in bounds)
-    return Evidence(sure > bound, factor, one, other)
+    least, factor, first, second = (values[worst] for values in bounds)
+    return Evidence(least > bound, factor, first, second)
 
 
 class FixedPoint(NamedTuple):
@@ -339,32 +330,32 @@ def fixed_point(
       >>> bool(bound.converged), round(float(bound.models[0, 0]), 4), round(float(bound.factor), 4)
       (True, 2.0, 0.5)
     """
-    _check.finite("start", start)
-    _check.count("most", most)
+    checks.finite("start", start)
+    checks.count("most", most)
     start = jnp.asarray(start)
     if tolerance is None:
         tolerance = 10 * float(jnp.finfo(start.dtype).eps)
-    _check.positive("tolerance", tolerance)
+    checks.positive("tolerance", tolerance)
     _check_shape(operator, start)
     least = jnp.asarray(tolerance, start.dtype)
-    return _repeated(_as_tree(operator), start, least, jnp.asarray(most, np.int32))
+    return _iterate(_as_tree(operator), start, least, jnp.asarray(most, np.int32))
 
 
 @jax.jit
-def _repeated(operator: Operator, start: Array, least: Array, most: Array) -> FixedPoint:
+def _iterate(operator: Operator, start: Array, least: Array, most: Array) -> FixedPoint:
     def moving(carry: tuple) -> Array:
         _, rounds, moved, _, size = carry
         return (rounds < most) & (moved > least * size) & ~jnp.isnan(moved)
 
-    def once(carry: tuple) -> tuple:
+    def apply(carry: tuple) -> tuple:
         models, rounds, before, _, _ = carry
         new = operator(models)
         moved = jnp.linalg.norm(new - models)
         factor = moved / jnp.where(before > 0, before, 1)
         return new, rounds + 1, moved, factor, jnp.linalg.norm(new)
 
-    nothing = jnp.asarray(jnp.inf, start.dtype)
-    carry = (start, jnp.zeros_like(most), nothing, jnp.zeros_like(least), jnp.ones_like(least))
-    models, rounds, moved, factor, size = jax.lax.while_loop(moving, once, carry)
+    unknown = jnp.asarray(jnp.inf, start.dtype)
+    carry = (start, jnp.zeros_like(most), unknown, jnp.zeros_like(least), jnp.ones_like(least))
+    models, rounds, moved, factor, size = jax.lax.while_loop(moving, apply, carry)
     settled = jnp.isfinite(size) & (moved <= least * size)
     return FixedPoint(models, settled, rounds, moved / jnp.where(size > 0, size, 1), factor)

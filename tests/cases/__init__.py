@@ -4,12 +4,11 @@ import dataclasses
 
 import fljax as fl
 from fljax.algorithms import REGISTRY
-from fljax.privacy import Notion
 from fljax.problems import SquaredL2
 from tests.cases import graph, peers, personalized, reading, server
-from tests.cases.peers import meetings_of, probes, reaching
+from tests.cases.peers import exact_peer_models, meetings_of, probes
 from tests.cases.reading import make_read
-from tests.cases.server import SERVER_LOOPS, alike, online_loop, served
+from tests.cases.server import SERVER_LOOPS, full_participation_world, online_loop, server_loop
 from tests.cases.world import (
     CLIENTS,
     CLUSTER,
@@ -29,7 +28,9 @@ from tests.cases.world import (
     STRENGTH,
     TABLE,
     Case,
+    batch_gradient,
     coins_of,
+    full_batches,
     gap_of,
     keys_of,
     make_data,
@@ -37,15 +38,12 @@ from tests.cases.world import (
     make_objective,
     make_problem,
     make_servers,
-    sampled,
-    some_of,
+    sample_gradient_of,
     step_of,
-    whole,
 )
 
 __all__ = [
     "ADAPTED",
-    "APART",
     "ASYNCHRONOUS",
     "CASES",
     "CLIENTS",
@@ -65,10 +63,10 @@ __all__ = [
     "PREDICTING",
     "PRIVATE",
     "PROBLEMS",
+    "PROXIMAL",
     "READING",
     "ROUNDS",
     "SAVING",
-    "SENT",
     "SERVED",
     "SERVER",
     "SERVER_LOOPS",
@@ -79,8 +77,11 @@ __all__ = [
     "STRENGTH",
     "TABLE",
     "Case",
-    "alike",
+    "batch_gradient",
     "coins_of",
+    "exact_peer_models",
+    "full_batches",
+    "full_participation_world",
     "gap_of",
     "keys_of",
     "make_data",
@@ -92,65 +93,53 @@ __all__ = [
     "meetings_of",
     "online_loop",
     "probes",
-    "reaching",
-    "sampled",
-    "served",
+    "sample_gradient_of",
+    "server_loop",
     "simulate",
-    "some_of",
     "step_of",
-    "whole",
 ]
 
-#: By the literature's name: what is registered is tested, and measured, by what stands here.
+#: Every registered algorithm by its name in the literature; each is tested and measured by its
+#: entry.
 CASES = server.CASES | personalized.CASES | graph.CASES | peers.CASES | reading.CASES
 
 LABELS = list(CASES)
-#: What a client of a server sends and gets in a round where it is not one model each: how many
-#: messages, and models in them (DIM + 1 numbers where a number goes with one).
-SENT = {
-    "FedNova": (2, 2 + 1 / DIM),
-    "SCAFFOLD": (2, 4),
-    "DANE": (4, 4),
-    "MIME": (4, 5),
-    "MIMELite": (2, 4),
-    "q-FedAvg": (2, 2 + 1 / DIM),
-    "AFL": (2, 2 + 1 / DIM),
-    "FedExP": (2, 2 + 1 / DIM),
-}
-PRIVATE = [label for label, case in CASES.items() if isinstance(case.privacy, Notion)]
+PRIVATE = [
+    label
+    for label, case in CASES.items()
+    if case.privacy is not None and case.privacy.scope == "message"
+]
 STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
-#: With one server and a model of each client beside its own: more of them in test_personal.
-#: The others in test_adapted.
+#: Algorithms with one server and an additional model of each client.
 ADAPTED = [
     *("Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep", "FedBABU"),
     *("FedALA", "FedAMP", "FedFomo", "APPLE", "SuPerFed"),
 ]
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
-#: That do not wait: more of them in test_asynchronous.
+#: Servers that do not wait.
 ASYNCHRONOUS = ["FedBuff", "FedAsync"]
-#: With sizes of batches of each client: ISFedAvg, more of it in test_isfedavg.
-#: With servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
+#: Algorithms with servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
 CLUSTERED = [
     *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "GFL, gradient", "NPFL", "NPFL-RL"),
     *("PGFL, by loss", "PGFL, by gradient"),
     *("NPFL, by loss", "NPFL, by gradient", "NPFL, by parameters"),
 ]
-#: Whose messages are predictions: more of them in test_model_agnostic and test_vertical.
+#: Algorithms whose messages are predictions: more of them in test_model_agnostic.
 PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
-#: Whose gradients or messages are saved, most by draws: more of them in test_saving_peers.
+#: Algorithms that save gradients or messages, most of them by draws.
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
     *("Network-SVRG", "Network-SARAH", "DESTRESS"),
 ]
-#: Of a network's logits or representation: more of them in test_readings.
+#: Algorithms that read logits or representations of a network: more of them in test_predictions.
 READING = list(reading.CASES)
-APART = (
+PROXIMAL = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING, *READING),
     "ISFedAvg",
 )
-PLAIN = [label for label in LABELS if label not in APART]
+PLAIN = [label for label in LABELS if label not in PROXIMAL]
 #: Each step once: GFL and ClusterFL are PGFL with a switch, LG-FedAvg and FedBN are FedPer.
 STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL", "LG-FedAvg", "FedBN")]
 

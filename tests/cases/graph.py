@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from experiments.benchmarks import costs
 from fljax.algorithms import (
     GFL,
     PGFL,
@@ -15,6 +14,7 @@ from fljax.algorithms import (
 )
 from fljax.link import Circular
 from fljax.privacy import ZCDP
+from tests.cases import costs
 from tests.cases.server import weights_of
 from tests.cases.world import (
     CLIENTS,
@@ -22,11 +22,11 @@ from tests.cases.world import (
     DECAYING,
     LINE,
     MEMBERS,
-    ONE_BY_ONE,
     ROUNDS,
+    SAMPLE_STREAM,
     SERVER,
     Case,
-    drawn,
+    participation_of,
 )
 from tests.reference import (
     nfl,
@@ -35,75 +35,96 @@ from tests.reference import (
 )
 
 
-def inter_cluster(it):
-    return lambda n: float(it.inter_cluster.initial) * float(it.inter_cluster.factor) ** n
+def inter_cluster(algorithm):
+    return lambda n: (
+        float(algorithm.inter_cluster.initial) * float(algorithm.inter_cluster.factor) ** n
+    )
 
 
-def federated(it):
-    cluster = CLUSTER if it.personalized else [0] * CLIENTS
-    edges = LINE if it.cooperative else []
-    given = ROUNDS, float(it.penalty), inter_cluster(it), 2, max(cluster) + 1
-    return pgfl.pgfl(MEMBERS, SERVER, cluster, edges, *given, scheduled=drawn(it)).model
+def pgfl_models(algorithm):
+    cluster = CLUSTER if algorithm.personalized else [0] * CLIENTS
+    edges = LINE if algorithm.cooperative else []
+    arguments = ROUNDS, float(algorithm.penalty), inter_cluster(algorithm), 2, max(cluster) + 1
+    return pgfl.pgfl(
+        MEMBERS, SERVER, cluster, edges, *arguments, scheduled=participation_of(algorithm)
+    ).model
 
 
-def discovered(it):
-    step = getattr(it, "step_size", None)
-    given = MEMBERS, SERVER, it.clusters, it.warmup, None if step is None else float(step)
-    numbers = ROUNDS, float(it.penalty), inter_cluster(it), 2, it.clusters
-    assign = pgfl.discovery(*given)
-    return pgfl.pgfl(MEMBERS, SERVER, None, LINE, *numbers, drawn(it), assign=assign).model
+def pgfl_discovery_models(algorithm):
+    step = getattr(algorithm, "step_size", None)
+    arguments = (
+        MEMBERS,
+        SERVER,
+        algorithm.clusters,
+        algorithm.warmup,
+        None if step is None else float(step),
+    )
+    numbers = ROUNDS, float(algorithm.penalty), inter_cluster(algorithm), 2, algorithm.clusters
+    assign = pgfl.discovery(*arguments)
+    return pgfl.pgfl(
+        MEMBERS, SERVER, None, LINE, *numbers, participation_of(algorithm), assign=assign
+    ).model
 
 
-def single_step(it):
-    given = ROUNDS, float(it.penalty), inter_cluster(it), 2, 2
-    return pgfl.pgfl_single_step(MEMBERS, SERVER, CLUSTER, LINE, *given, it.signs).model
+def pgfl_single_step_models(algorithm):
+    arguments = ROUNDS, float(algorithm.penalty), inter_cluster(algorithm), 2, 2
+    return pgfl.pgfl_single_step(MEMBERS, SERVER, CLUSTER, LINE, *arguments, algorithm.signs).model
 
 
-def graph_averaged(it):
-    given = nfl.metropolis(2, LINE), ROUNDS, float(it.step_size.value), it.local_steps
-    return pgfl.gfl_gradient(MEMBERS, SERVER, *given).server[:, SERVER]
+def gfl_gradient_models(algorithm):
+    arguments = (
+        nfl.metropolis(2, LINE),
+        ROUNDS,
+        float(algorithm.step_size.value),
+        algorithm.local_steps,
+    )
+    return pgfl.gfl_gradient(MEMBERS, SERVER, *arguments).server[:, SERVER]
 
 
-def portions_mixed(it, environment=ONE_BY_ONE, home=SERVER, edges=LINE, lags=(0,), aggregate=None):
-    """The loops' whole record under its own settings."""
+def pao_fed_graph_run(
+    algorithm, environment=SAMPLE_STREAM, home=SERVER, edges=LINE, lags=(0,), aggregate=None
+):
+    """The complete record of the loop under the algorithm's settings."""
     return online.pao_fed_graph(
         environment,
         home,
         nfl.metropolis(max(home) + 1, edges),
-        float(it.step_size.value),
-        it.sharing.size,
-        bool(it.sharing.coordinated),
-        it.between.size,
-        bool(it.send_next),
-        weights_of(it.discount, lags),
+        float(algorithm.step_size.value),
+        algorithm.sharing.size,
+        bool(algorithm.sharing.coordinated),
+        algorithm.between.size,
+        bool(algorithm.send_next),
+        weights_of(algorithm.discount, lags),
         lags[-1],
         aggregate,
     )
 
 
-def mixed_of_each(it):
-    return portions_mixed(it).server[:, SERVER]
+def pao_fed_graph_models(algorithm):
+    return pao_fed_graph_run(algorithm).server[:, SERVER]
 
 
 CASES = {
-    "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), federated, partial(costs.drawn, 2)),
-    "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), federated, costs.federated),
-    "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), federated, costs.federated),
+    "PGFL": Case(PGFL(0.9, DECAYING, 2), ZCDP(2.0, 0.9), pgfl_models, partial(costs.drawn, 2)),
+    "GFL": Case(GFL(0.9), ZCDP(2.0, 0.9), pgfl_models, costs.federated),
+    "ClusterFL": Case(ClusterFL(0.9, 0.3), ZCDP(2.0, 0.9), pgfl_models, costs.federated),
     "PGFL, by loss": Case(
-        PGFLByLoss(0.9, DECAYING, clusters=2, warmup=4), None, discovered, costs.chosen
+        PGFLByLoss(0.9, DECAYING, clusters=2, warmup=4), None, pgfl_discovery_models, costs.chosen
     ),
     "PGFL, by gradient": Case(
         PGFLByGradient(0.9, DECAYING, clusters=2, warmup=4, step_size=0.5),
         ZCDP(2.0, 0.9),
-        discovered,
+        pgfl_discovery_models,
         costs.sorted_out,
     ),
-    "PGFL, single step": Case(PGFLSingleStep(0.9, DECAYING), None, single_step, costs.federated),
+    "PGFL, single step": Case(
+        PGFLSingleStep(0.9, DECAYING), None, pgfl_single_step_models, costs.federated
+    ),
     "PAO-Fed, graph": Case(
         PAOFedGraph(0.3, Circular(2), Circular(1), discount=0.5),
         None,
-        mixed_of_each,
+        pao_fed_graph_models,
         partial(costs.portions, 2),
     ),
-    "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), graph_averaged, costs.averaged),
+    "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), gfl_gradient_models, costs.averaged),
 }

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from experiments.benchmarks import costs
-from fljax._numerics import key_of
+from fljax._core.prng import key_of
+from fljax._core.random_subsets import subset
 from fljax.algorithms import (
     APFL,
     APPLE,
@@ -25,17 +25,17 @@ from fljax.algorithms import (
     PFedMe,
     SuPerFed,
 )
-from fljax.participation import subset
+from tests.cases import costs
 from tests.cases.world import (
+    FULL_PARTICIPATION,
     OBJECTIVE,
-    TOGETHER,
     Case,
     counts_of,
+    full_batches,
     keys_of,
     make_problem,
-    sampled,
+    sample_gradient_of,
     step_of,
-    whole,
 )
 from tests.reference import (
     adapted,
@@ -43,63 +43,86 @@ from tests.reference import (
 )
 
 
-def alone(it, objective=OBJECTIVE, world=TOGETHER):
-    return personal.local_only(objective, world, step_of(it.step_size), it.local_steps).personal
+def local_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION):
+    return personal.local_only(
+        objective, world, step_of(algorithm.step_size), algorithm.local_steps
+    ).personal
 
 
-def of_solver(it):
-    return step_of(it.solver.step_size), it.solver.epochs, it.solver.weighting
+def of_solver(algorithm):
+    return step_of(algorithm.solver.step_size), algorithm.solver.epochs, algorithm.solver.weighting
 
 
-def tuned(it, objective=OBJECTIVE, world=TOGETHER):
-    given = *of_solver(it), step_of(it.step_size), it.tuning_steps
-    return personal.fine_tuned(objective, world, *given).personal
+def fine_tuned_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION):
+    arguments = *of_solver(algorithm), step_of(algorithm.step_size), algorithm.tuning_steps
+    return personal.fine_tuned(objective, world, *arguments).personal
 
 
-def attracted(it, objective=OBJECTIVE, world=TOGETHER):
-    given = *of_solver(it), step_of(it.step_size), float(it.attraction), it.personal_steps
-    return personal.ditto(objective, world, *given).personal
+def ditto_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION):
+    arguments = (
+        *of_solver(algorithm),
+        step_of(algorithm.step_size),
+        float(algorithm.attraction),
+        algorithm.personal_steps,
+    )
+    return personal.ditto(objective, world, *arguments).personal
 
 
-def enveloped(it, objective=OBJECTIVE, world=TOGETHER):
-    numbers = float(it.attraction), it.local_steps, float(it.server_step_size)
-    return personal.pfedme(objective, world, step_of(it.step_size), *numbers).personal
+def pfedme_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION):
+    numbers = float(algorithm.attraction), algorithm.local_steps, float(algorithm.server_step_size)
+    return personal.pfedme(objective, world, step_of(algorithm.step_size), *numbers).personal
 
 
-def clustered(it, objective=OBJECTIVE, world=TOGETHER):
-    start = it.init(make_problem(), None).models if it.start is None else it.start
-    given = step_of(it.step_size), np.asarray(start), it.local_steps, it.average
-    return personal.ifca(objective, world, *given).personal
+def ifca_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION):
+    start = (
+        algorithm.init(make_problem(), None).models if algorithm.start is None else algorithm.start
+    )
+    arguments = (
+        step_of(algorithm.step_size),
+        np.asarray(start),
+        algorithm.local_steps,
+        algorithm.average,
+    )
+    return personal.ifca(objective, world, *arguments).personal
 
 
-def adapted_first(it, objective=OBJECTIVE, world=TOGETHER, work=None, hessian=None):
-    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
-    work = [[[step or 3 * (step,) for step in steps] for steps in each] for each in work]
-    gradient, start = sampled(objective), np.zeros(objective.dim)
-    times = adapted.curvature(gradient, it.variant, float(it.offset), hessian)
-    steps = step_of(it.step_size), step_of(it.personal_step_size), times, it.personal_steps
-    given = world, work, counts_of(it, objective), start
-    return adapted.per_fedavg(gradient, *given, *steps).personal
+def per_fedavg_models(
+    algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None, hessian=None
+):
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
+    work = [[[step or 3 * (step,) for step in steps] for steps in by_client] for by_client in work]
+    gradient = sample_gradient_of(objective)
+    start = np.zeros(objective.dim)
+    times = adapted.curvature(gradient, algorithm.variant, float(algorithm.offset), hessian)
+    steps = (
+        step_of(algorithm.step_size),
+        step_of(algorithm.personal_step_size),
+        times,
+        algorithm.personal_steps,
+    )
+    arguments = world, work, counts_of(algorithm, objective), start
+    return adapted.per_fedavg(gradient, *arguments, *steps).personal
 
 
-def mixtures(it, objective=OBJECTIVE, world=TOGETHER, work=None):
-    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
-    rate = it.interpolation_step_size
+def apfl_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
+    rate = algorithm.interpolation_step_size
     adaptation = None if rate is None else step_of(rate)
-    given = world, work, counts_of(it, objective), np.zeros(objective.dim)
-    numbers = step_of(it.step_size), np.asarray(it.interpolation), adaptation
-    return adapted.apfl(sampled(objective), *given, *numbers)[0].personal
+    arguments = world, work, counts_of(algorithm, objective), np.zeros(objective.dim)
+    numbers = step_of(algorithm.step_size), np.asarray(algorithm.interpolation), adaptation
+    return adapted.apfl(sample_gradient_of(objective), *arguments, *numbers)[0].personal
 
 
-def shared_in_part(it, objective=OBJECTIVE, world=TOGETHER, work=None, heads=None):
-    clients, head = objective.clients, getattr(it, "head_epochs", 0)
-    work = whole(it.epochs, world.rounds, clients) if work is None else work
+def partial_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None, heads=None):
+    clients = objective.clients
+    head = getattr(algorithm, "head_epochs", 0)
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
     if head and heads is None:
-        heads = whole(head * it.epochs, world.rounds, clients)
-    given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
-    places = places_of(it.personal, objective.dim)
+        heads = full_batches(head * algorithm.epochs, world.rounds, clients)
+    arguments = world, work, counts_of(algorithm, objective), np.zeros((clients, objective.dim))
+    places = places_of(algorithm.personal, objective.dim)
     return adapted.partial(
-        sampled(objective), *given, step_of(it.step_size), places, heads
+        sample_gradient_of(objective), *arguments, step_of(algorithm.step_size), places, heads
     ).personal
 
 
@@ -109,62 +132,89 @@ def places_of(chosen, dim):
     return np.flatnonzero(make_problem(dim=dim).coordinates(chosen)).tolist()
 
 
-def blended(it, objective=OBJECTIVE, world=TOGETHER, work=None):
-    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
+def fedala_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
     start = np.zeros((objective.clients, objective.dim))
-    given = world, work, counts_of(it, objective), start, step_of(it.step_size)
-    places = places_of(it.blended, objective.dim)
-    numbers = step_of(it.blend_step_size), it.blend_steps, places
-    return adapted.fedala(sampled(objective), *given, *numbers)[0].personal
+    arguments = world, work, counts_of(algorithm, objective), start, step_of(algorithm.step_size)
+    places = places_of(algorithm.blended, objective.dim)
+    numbers = step_of(algorithm.blend_step_size), algorithm.blend_steps, places
+    return adapted.fedala(sample_gradient_of(objective), *arguments, *numbers)[0].personal
 
 
-def attentive(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None):
-    clients = objective.clients
-    work = whole(it.epochs, world.rounds, clients) if work is None else work
-    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
-    start = np.zeros((clients, objective.dim)) if start is None else start
-    given = world, work, start, step_of(it.step_size)
-    numbers = float(it.attraction), step_of(it.attention_step_size), float(it.scale), arrives
-    return adapted.fedamp(sampled(objective), *given, *numbers).personal
-
-
-def related(it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None):
-    clients = objective.clients
-    work = whole(it.epochs, world.rounds, clients) if work is None else work
-    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
-    start = np.zeros((clients, objective.dim)) if start is None else start
-    given = world, work, counts_of(it, objective), start, step_of(it.step_size)
-    numbers = step_of(it.relationship_step_size), float(it.attraction), it.annealing, arrives
-    return adapted.apple(sampled(objective), *given, *numbers)[0].personal
-
-
-def first_order(
-    it, objective=OBJECTIVE, world=TOGETHER, work=None, arrives=None, start=None, value=None, seed=1
+def fedamp_models(
+    algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None, arrives=None, start=None
 ):
     clients = objective.clients
-    work = whole(it.epochs, world.rounds, clients) if work is None else work
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
+    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
+    start = np.zeros((clients, objective.dim)) if start is None else start
+    arguments = world, work, start, step_of(algorithm.step_size)
+    numbers = (
+        float(algorithm.attraction),
+        step_of(algorithm.attention_step_size),
+        float(algorithm.scale),
+        arrives,
+    )
+    return adapted.fedamp(sample_gradient_of(objective), *arguments, *numbers).personal
+
+
+def apple_models(
+    algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None, arrives=None, start=None
+):
+    clients = objective.clients
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
+    arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
+    start = np.zeros((clients, objective.dim)) if start is None else start
+    arguments = world, work, counts_of(algorithm, objective), start, step_of(algorithm.step_size)
+    numbers = (
+        step_of(algorithm.relationship_step_size),
+        float(algorithm.attraction),
+        algorithm.annealing,
+        arrives,
+    )
+    return adapted.apple(sample_gradient_of(objective), *arguments, *numbers)[0].personal
+
+
+def fedfomo_models(
+    algorithm,
+    objective=OBJECTIVE,
+    world=FULL_PARTICIPATION,
+    work=None,
+    arrives=None,
+    start=None,
+    value=None,
+    seed=1,
+):
+    clients = objective.clients
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
     arrives = np.ones((world.rounds, clients), bool) if arrives is None else arrives
     start = np.zeros((clients, objective.dim)) if start is None else start
     draws = None
-    if it.downloads is not None:
+    if algorithm.downloads is not None:
         keys = [key_of(now, "algorithm") for now in keys_of(seed, world.rounds)]
-        draws = [[explored(it, key, k, clients) for k in range(clients)] for key in keys]
+        draws = [
+            [download_draws(algorithm, key, k, clients) for k in range(clients)] for key in keys
+        ]
     value = objective.value if value is None else value
-    given = value, world, work, start, step_of(it.step_size), arrives
-    return adapted.fedfomo(sampled(objective), *given, it.downloads, draws)[0].personal
+    arguments = value, world, work, start, step_of(algorithm.step_size), arrives
+    return adapted.fedfomo(sample_gradient_of(objective), *arguments, algorithm.downloads, draws)[
+        0
+    ].personal
 
 
-def explored(it, key, client, clients):
+def download_draws(algorithm, key, client, clients):
     key = jax.random.fold_in(key, client)
     uniform = jax.random.uniform(jax.random.fold_in(key, 1), (), float)
     order = np.asarray(subset(jax.random.fold_in(key, 0), clients, clients))
-    return order, bool(uniform < it.exploration)
+    return order, bool(uniform < algorithm.exploration)
 
 
-def on_a_line(it, objective=OBJECTIVE, world=TOGETHER, work=None, seed=1, start=None):
+def superfed_models(
+    algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None, seed=1, start=None
+):
     clients = objective.clients
-    work = whole(it.epochs, world.rounds, clients) if work is None else work
-    longest = max(len(steps) for each in work for steps in each)
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
+    longest = max(len(steps) for by_client in work for steps in by_client)
     keys = [key_of(now, "algorithm") for now in keys_of(seed, world.rounds)]
     shares = [
         [
@@ -174,51 +224,63 @@ def on_a_line(it, objective=OBJECTIVE, world=TOGETHER, work=None, seed=1, start=
         for key in keys
     ]
     start = np.zeros((clients, objective.dim)) if start is None else start
-    given = world, work, counts_of(it, objective), start, step_of(it.step_size), shares
-    numbers = float(it.attraction), float(it.orthogonality), it.warmup, float(it.interpolation)
-    return adapted.superfed(sampled(objective), *given, *numbers).personal
+    arguments = (
+        world,
+        work,
+        counts_of(algorithm, objective),
+        start,
+        step_of(algorithm.step_size),
+        shares,
+    )
+    numbers = (
+        float(algorithm.attraction),
+        float(algorithm.orthogonality),
+        algorithm.warmup,
+        float(algorithm.interpolation),
+    )
+    return adapted.superfed(sample_gradient_of(objective), *arguments, *numbers).personal
 
 
-def frozen_head(it, objective=OBJECTIVE, world=TOGETHER, work=None):
+def fedbabu_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
     clients = objective.clients
-    work = whole(it.epochs, world.rounds, clients) if work is None else work
-    given = world, work, counts_of(it, objective), np.zeros((clients, objective.dim))
-    places = places_of(it.personal, objective.dim)
-    steps = step_of(it.tuning_step_size), it.tuning_steps
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
+    arguments = world, work, counts_of(algorithm, objective), np.zeros((clients, objective.dim))
+    places = places_of(algorithm.personal, objective.dim)
+    steps = step_of(algorithm.tuning_step_size), algorithm.tuning_steps
     return adapted.fedbabu(
-        sampled(objective), *given, step_of(it.step_size), places, *steps
+        sample_gradient_of(objective), *arguments, step_of(algorithm.step_size), places, *steps
     ).personal
 
 
 CASES = {
-    "Local only": Case(LocalOnly(0.05), None, alone, costs.alone),
-    "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, tuned, costs.tuned),
-    "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, attracted, costs.attracted),
-    "pFedMe": Case(PFedMe(0.05, 1.0), None, enveloped, costs.enveloped),
+    "Local only": Case(LocalOnly(0.05), None, local_models, costs.alone),
+    "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, fine_tuned_models, costs.tuned),
+    "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, ditto_models, costs.attracted),
+    "pFedMe": Case(PFedMe(0.05, 1.0), None, pfedme_models, costs.enveloped),
     "Per-FedAvg": Case(
-        PerFedAvg(0.05, personal_step_size=0.03), None, adapted_first, costs.adapted
+        PerFedAvg(0.05, personal_step_size=0.03), None, per_fedavg_models, costs.adapted
     ),
     "APFL": Case(
-        APFL(0.05, interpolation=0.4, interpolation_step_size=0.05), None, mixtures, costs.mixed
+        APFL(0.05, interpolation=0.4, interpolation_step_size=0.05), None, apfl_models, costs.mixed
     ),
-    "FedPer": Case(FedPer(0.05, personal=(1,)), None, shared_in_part, costs.alone),
-    "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0,)), None, shared_in_part, costs.alone),
-    "FedBN": Case(FedBN(0.05, personal=(2,)), None, shared_in_part, costs.alone),
-    "FedRep": Case(FedRep(0.05, personal=(1,)), None, shared_in_part, costs.in_turn),
+    "FedPer": Case(FedPer(0.05, personal=(1,)), None, partial_models, costs.alone),
+    "LG-FedAvg": Case(LGFedAvg(0.05, personal=(0,)), None, partial_models, costs.alone),
+    "FedBN": Case(FedBN(0.05, personal=(2,)), None, partial_models, costs.alone),
+    "FedRep": Case(FedRep(0.05, personal=(1,)), None, partial_models, costs.in_turn),
     "FedBABU": Case(
-        FedBABU(0.05, personal=(1,), tuning_step_size=0.05), None, frozen_head, costs.body_first
+        FedBABU(0.05, personal=(1,), tuning_step_size=0.05), None, fedbabu_models, costs.body_first
     ),
-    "FedALA": Case(FedALA(0.05, blend_step_size=0.5), None, blended, costs.in_turn),
+    "FedALA": Case(FedALA(0.05, blend_step_size=0.5), None, fedala_models, costs.in_turn),
     "FedAMP": Case(
         FedAMP(0.05, attraction=0.5, attention_step_size=0.3, scale=2.0),
         None,
-        attentive,
+        fedamp_models,
         costs.attentive,
     ),
     "APPLE": Case(
-        APPLE(0.3, relationship_step_size=0.02, annealing=8), None, related, costs.combined
+        APPLE(0.3, relationship_step_size=0.02, annealing=8), None, apple_models, costs.combined
     ),
-    "FedFomo": Case(FedFomo(0.05), None, first_order, costs.weighed_by_gain),
-    "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, on_a_line, costs.alone),
-    "IFCA": Case(IFCA(0.05, 2), None, clustered, costs.clustered),
+    "FedFomo": Case(FedFomo(0.05), None, fedfomo_models, costs.weighed_by_gain),
+    "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, superfed_models, costs.alone),
+    "IFCA": Case(IFCA(0.05, 2), None, ifca_models, costs.clustered),
 }

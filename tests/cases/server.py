@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import optax
 
-from experiments.benchmarks import costs
 from fljax.algorithms import (
     AFL,
     DANE,
@@ -44,27 +43,28 @@ from fljax.algorithms import (
 )
 from fljax.link import Circular
 from fljax.privacy import ZCDP, CentralGaussian, NoisyGradients
+from tests.cases import costs
 from tests.cases.world import (
+    ALL_ACTIVE,
     CLIENTS,
     COLUMNS,
     DIM,
+    FULL_PARTICIPATION,
+    NO_NOISE,
     OBJECTIVE,
-    ONE_BY_ONE,
     ROUNDS,
-    SILENCE,
+    SAMPLE_STREAM,
     SIZES,
     STRENGTH,
     TABLE,
     TEST_SET,
-    THERE,
-    TOGETHER,
     Case,
     counts_of,
+    full_batches,
     make_data,
-    sampled,
-    skipped,
+    proxskip_models,
+    sample_gradient_of,
     step_of,
-    whole,
 )
 from tests.reference import (
     asynchronous,
@@ -77,50 +77,51 @@ from tests.reference import (
 )
 
 
-def generalized(it):
-    given = float(it.step_size), TEST_SET, ROUNDS, STRENGTH / CLIENTS
-    each = [jung_agnostic.generalized_gradient(*data, *given) for data in make_data()]
-    return np.stack(each, axis=1)
+def generalized_gradient_models(algorithm):
+    arguments = float(algorithm.step_size), TEST_SET, ROUNDS, STRENGTH / CLIENTS
+    models = [jung_agnostic.generalized_gradient(*data, *arguments) for data in make_data()]
+    return np.stack(models, axis=1)
 
 
-def of_columns(it):
-    blocks = [np.pad(TABLE[:, own], ((0, 0), (0, DIM - len(own)))) for own in COLUMNS]
-    given = blocks, TABLE[:, -1], float(it.penalty), ROUNDS, STRENGTH / CLIENTS
-    return jung_agnostic.sharing_admm(*given)
+def sharing_admm_models(algorithm):
+    blocks = [np.pad(TABLE[:, columns], ((0, 0), (0, DIM - len(columns)))) for columns in COLUMNS]
+    arguments = blocks, TABLE[:, -1], float(algorithm.penalty), ROUNDS, STRENGTH / CLIENTS
+    return jung_agnostic.sharing_admm(*arguments)
 
 
-def near_the_server(it):
-    given = make_data(), float(it.step_size), ROUNDS, STRENGTH / CLIENTS
-    return networks.fedprox(*given)[:, None]
+def fedprox_network_models(algorithm):
+    arguments = make_data(), float(algorithm.step_size), ROUNDS, STRENGTH / CLIENTS
+    return networks.fedprox(*arguments)[:, None]
 
 
-def newtonlike(it, objective=OBJECTIVE):
+def dane_models(algorithm, objective=OBJECTIVE):
     return server.dane(
         objective.gradient,
         lambda k, weight, center: nfl.prox(objective, k, weight, center),
-        float(it.attraction),
-        float(it.step_size),
+        float(algorithm.attraction),
+        float(algorithm.step_size),
         ROUNDS,
         np.zeros((CLIENTS, DIM)),
     )
 
 
-def conventional(it, objective=OBJECTIVE, noise=SILENCE):
-    step = step_of(it.step_size)
-    return nfl.conventional_fl(objective, step, *noise, it.local_steps)[:, None]
+def conventional_models(algorithm, objective=OBJECTIVE, noise=NO_NOISE):
+    step = step_of(algorithm.step_size)
+    return nfl.conventional_fl(objective, step, *noise, algorithm.local_steps)[:, None]
 
 
-def averaged(it):
-    whole = [[np.arange(size)] * it.epochs for size in SIZES]
-    chosen, visited = TOGETHER.drawn, [whole] * ROUNDS
-    step = step_of(it.step_size)
-    return nfl.fedavg(OBJECTIVE, step, chosen, visited, it.weighting)[:, None]
+def fedavg_models(algorithm):
+    full_batches = [[np.arange(size)] * algorithm.epochs for size in SIZES]
+    chosen = FULL_PARTICIPATION.drawn
+    visited = [full_batches] * ROUNDS
+    step = step_of(algorithm.step_size)
+    return nfl.fedavg(OBJECTIVE, step, chosen, visited, algorithm.weighting)[:, None]
 
 
-def alike(it, objective=OBJECTIVE, rounds=ROUNDS):
+def full_participation_world(algorithm, objective=OBJECTIVE, rounds=ROUNDS):
     """All clients with all of their samples in every step, for the loops of one server."""
-    steps = it.epochs if it.local_steps is None else it.local_steps
-    counts = counts_of(it, objective)
+    steps = algorithm.epochs if algorithm.local_steps is None else algorithm.local_steps
+    counts = counts_of(algorithm, objective)
     visits = {k: [None] * int(np.broadcast_to(steps, CLIENTS)[k]) for k in range(CLIENTS)}
     return server.World(
         lambda k, w, rows: objective.gradient(k, w),
@@ -131,99 +132,117 @@ def alike(it, objective=OBJECTIVE, rounds=ROUNDS):
     )
 
 
-def served(it, world=None, talks=None):
+def server_loop(algorithm, world=None, talks=None):
     """The loop of an algorithm with one server and local steps."""
-    world = alike(it) if world is None else world
-    return SERVER_LOOPS[type(it)](it, world, talks)[:, None]
+    world = full_participation_world(algorithm) if world is None else world
+    return SERVER_LOOPS[type(algorithm)](algorithm, world, talks)[:, None]
 
 
-def server_step_size(it):
+def server_step_size(algorithm):
     """ServerOpt of the loops."""
-    if isinstance(it, FedOpt):
+    if isinstance(algorithm, FedOpt):
         return lambda n, x, delta: x + 0.7 * delta  # the only one in these tests
-    if isinstance(it, FedAvgM):
-        return server.HeavyBall(float(it.momentum))
-    kind = type(it).__name__.removeprefix("Fed").lower()
-    numbers = float(it.momentum), float(it.adaptivity)
+    if isinstance(algorithm, FedAvgM):
+        return server.HeavyBall(float(algorithm.momentum))
+    kind = type(algorithm).__name__.removeprefix("Fed").lower()
+    numbers = float(algorithm.momentum), float(algorithm.adaptivity)
     return server.Adaptive(
-        kind, step_of(it.server_step_size), *numbers, float(getattr(it, "decay", 0))
+        kind, step_of(algorithm.server_step_size), *numbers, float(getattr(algorithm, "decay", 0))
     )
 
 
-def at_server(it, world, talks):
-    return server.fedopt(world, step_of(it.step_size), server_step_size(it))
+def fedopt_loop(algorithm, world, talks):
+    return server.fedopt(world, step_of(algorithm.step_size), server_step_size(algorithm))
 
 
-def mimicked(it, world, talks):
-    momentum = 0.0 if it.momentum is None else float(it.momentum)
-    return server.mime(world, step_of(it.step_size), momentum, isinstance(it, MIMELite))
+def mime_loop(algorithm, world, talks):
+    momentum = 0.0 if algorithm.momentum is None else float(algorithm.momentum)
+    return server.mime(
+        world, step_of(algorithm.step_size), momentum, isinstance(algorithm, MIMELite)
+    )
 
 
-def fair(it, world, talks):
-    curvature = None if it.curvature is None else float(it.curvature)
-    return server.qfedavg(world, step_of(it.step_size), float(it.fairness), curvature)
+def qfedavg_loop(algorithm, world, talks):
+    curvature = None if algorithm.curvature is None else float(algorithm.curvature)
+    return server.qfedavg(world, step_of(algorithm.step_size), float(algorithm.fairness), curvature)
 
 
-SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), at_server) | {
-    FedProx: lambda it, world, _: server.fedprox(
-        world, step_of(it.step_size), float(it.attraction)
+SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), fedopt_loop) | {
+    FedProx: lambda algorithm, world, _: server.fedprox(
+        world, step_of(algorithm.step_size), float(algorithm.attraction)
     ),
-    SCAFFOLD: lambda it, world, _: server.scaffold(
+    SCAFFOLD: lambda algorithm, world, _: server.scaffold(
         world,
-        step_of(it.step_size),
-        float(it.server_step_size),
-        "I" if it.variate == "gradient" else "II",
+        step_of(algorithm.step_size),
+        float(algorithm.server_step_size),
+        "I" if algorithm.variate == "gradient" else "II",
     ),
-    FedNova: lambda it, world, _: server.fednova(
-        world, step_of(it.step_size), float(it.momentum), float(it.attraction)
+    FedNova: lambda algorithm, world, _: server.fednova(
+        world, step_of(algorithm.step_size), float(algorithm.momentum), float(algorithm.attraction)
     ),
-    FedDyn: lambda it, world, _: server.feddyn(world, step_of(it.step_size), float(it.attraction)),
-    MIME: mimicked,
-    MIMELite: mimicked,
-    QFedAvg: fair,
-    AFL: lambda it, world, _: server.afl(
-        world, step_of(it.step_size), step_of(it.mixture_step_size)
+    FedDyn: lambda algorithm, world, _: server.feddyn(
+        world, step_of(algorithm.step_size), float(algorithm.attraction)
     ),
-    FedExP: lambda it, world, _: server.fedexp(world, step_of(it.step_size), float(it.damping)),
-    FedSAM: lambda it, world, _: server.fedsam(world, step_of(it.step_size), float(it.radius)),
-    FedPD: lambda it, world, talks: server.fedpd(
-        world, step_of(it.step_size), float(it.penalty), talks
+    MIME: mime_loop,
+    MIMELite: mime_loop,
+    QFedAvg: qfedavg_loop,
+    AFL: lambda algorithm, world, _: server.afl(
+        world, step_of(algorithm.step_size), step_of(algorithm.mixture_step_size)
     ),
-    FedLT: lambda it, world, _: server.fedlt(world, step_of(it.step_size), float(it.penalty)),
+    FedExP: lambda algorithm, world, _: server.fedexp(
+        world, step_of(algorithm.step_size), float(algorithm.damping)
+    ),
+    FedSAM: lambda algorithm, world, _: server.fedsam(
+        world, step_of(algorithm.step_size), float(algorithm.radius)
+    ),
+    FedPD: lambda algorithm, world, talks: server.fedpd(
+        world, step_of(algorithm.step_size), float(algorithm.penalty), talks
+    ),
+    FedLT: lambda algorithm, world, _: server.fedlt(
+        world, step_of(algorithm.step_size), float(algorithm.penalty)
+    ),
 }
 
 
-def drawn_whole(it):
+def isfedavg_models(algorithm):
     """All clients and all samples at a time: probabilities have no say."""
-    return averaged(FedAvg(it.step_size, weighting="equal"))
+    return fedavg_models(FedAvg(algorithm.step_size, weighting="equal"))
 
 
-def stepped(it):
+def dp_sgd_models(algorithm):
     everyone = [range(CLIENTS)] * ROUNDS
-    whole = [[[range(size)] * it.local_steps for size in SIZES]] * ROUNDS
-    none = np.zeros((ROUNDS, CLIENTS, it.local_steps, DIM))
-    step = float(it.step_size.value)
-    return private.dp_sgd(OBJECTIVE, step, everyone, whole, SIZES, 0.0, none)[:, None]
+    full_batches = [[[range(size)] * algorithm.local_steps for size in SIZES]] * ROUNDS
+    none = np.zeros((ROUNDS, CLIENTS, algorithm.local_steps, DIM))
+    step = float(algorithm.step_size.value)
+    return private.dp_sgd(OBJECTIVE, step, everyone, full_batches, SIZES, 0.0, none)[:, None]
 
 
-def staleness_of(law):
-    if isinstance(law, HingeStaleness):
-        return asynchronous.hinge(float(law.slope), float(law.patience))
-    return asynchronous.polynomial(float(law.power))
+def staleness_of(rule):
+    if isinstance(rule, HingeStaleness):
+        return asynchronous.hinge(float(rule.slope), float(rule.patience))
+    return asynchronous.polynomial(float(rule.power))
 
 
-def buffered(it, objective=OBJECTIVE, world=TOGETHER, work=None):
-    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
-    given = world, work, np.zeros(objective.dim), step_of(it.step_size)
-    numbers = float(it.buffer_size), float(it.server_step_size), staleness_of(it.staleness)
-    return asynchronous.fedbuff(sampled(objective), *given, *numbers)[:, None]
+def fedbuff_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
+    arguments = world, work, np.zeros(objective.dim), step_of(algorithm.step_size)
+    numbers = (
+        float(algorithm.buffer_size),
+        float(algorithm.server_step_size),
+        staleness_of(algorithm.staleness),
+    )
+    return asynchronous.fedbuff(sample_gradient_of(objective), *arguments, *numbers)[:, None]
 
 
-def mixed_in(it, objective=OBJECTIVE, world=TOGETHER, work=None):
-    work = whole(it.epochs, world.rounds, objective.clients) if work is None else work
-    given = world, work, np.zeros(objective.dim), step_of(it.step_size)
-    numbers = float(it.server_step_size), staleness_of(it.staleness), float(it.attraction)
-    return asynchronous.fedasync(sampled(objective), *given, *numbers)[:, None]
+def fedasync_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
+    arguments = world, work, np.zeros(objective.dim), step_of(algorithm.step_size)
+    numbers = (
+        float(algorithm.server_step_size),
+        staleness_of(algorithm.staleness),
+        float(algorithm.attraction),
+    )
+    return asynchronous.fedasync(sample_gradient_of(objective), *arguments, *numbers)[:, None]
 
 
 def weights_of(discount, lags):
@@ -232,133 +251,163 @@ def weights_of(discount, lags):
     return lambda lag: float(discount) ** lag
 
 
-def online_loop(it, environment=ONE_BY_ONE, lags=(0,), objective=None, aggregate=None):
-    """The loops' whole record under its own settings."""
-    step, longest = float(it.step_size.value), lags[-1]
-    if isinstance(it, OnlineFed):
-        return online.online_fed(environment, step, it.aggregation, longest=longest)
-    if isinstance(it, PSOFed):
-        sharing = it.sharing
+def online_loop(algorithm, environment=SAMPLE_STREAM, lags=(0,), objective=None, aggregate=None):
+    """The complete record of the loop under the algorithm's settings."""
+    step = float(algorithm.step_size.value)
+    longest = lags[-1]
+    if isinstance(algorithm, OnlineFed):
+        return online.online_fed(environment, step, algorithm.aggregation, longest=longest)
+    if isinstance(algorithm, PSOFed):
+        sharing = algorithm.sharing
         return online.pso_fed(
             environment, step, sharing.size, bool(sharing.coordinated), longest=longest
         )
-    if isinstance(it, SignSGD):
-        vote = "majority" if it.vote else "mean"
+    if isinstance(algorithm, SignSGD):
+        vote = "majority" if algorithm.vote else "mean"
         return online.sign_sgd(environment, step, vote, longest=longest, objective=objective)
     return online.pao_fed(
         environment,
         step,
-        it.sharing.size,
-        bool(it.sharing.coordinated),
-        bool(it.send_next),
-        weights_of(it.discount, lags),
-        "freshest" if it.freshest and it.aggregation == "per delay" else "none",
-        it.autonomous,
-        it.received,
-        it.aggregation,
+        algorithm.sharing.size,
+        bool(algorithm.sharing.coordinated),
+        bool(algorithm.send_next),
+        weights_of(algorithm.discount, lags),
+        "freshest" if algorithm.freshest and algorithm.aggregation == "per delay" else "none",
+        algorithm.autonomous,
+        algorithm.received,
+        algorithm.aggregation,
         longest,
         aggregate,
     )
 
 
-def streamed(it):
-    return online_loop(it).server[:, None]
+def online_models(algorithm):
+    return online_loop(algorithm).server[:, None]
 
 
-def signs(it):
-    everywhere = dataclasses.replace(ONE_BY_ONE, fresh=THERE)
-    return online_loop(it, everywhere, objective=OBJECTIVE).server[:, None]
+def sign_models(algorithm):
+    everywhere = dataclasses.replace(SAMPLE_STREAM, fresh=ALL_ACTIVE)
+    return online_loop(algorithm, everywhere, objective=OBJECTIVE).server[:, None]
 
 
 CASES = {
     "Generalized gradient": Case(
-        GeneralizedGradient(0.7, TEST_SET), None, generalized, costs.generalized
+        GeneralizedGradient(0.7, TEST_SET), None, generalized_gradient_models, costs.generalized
     ),
-    "Sharing ADMM": Case(SharingADMM(2.0), None, of_columns, costs.of_columns),
-    "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional, costs.server),
+    "Sharing ADMM": Case(SharingADMM(2.0), None, sharing_admm_models, costs.of_columns),
+    "FL": Case(ConventionalFL(0.05), ZCDP(2.0, 0.9), conventional_models, costs.server),
     "FedAvg": Case(
-        FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), averaged, costs.trusted
+        FedAvg(0.05, weighting="equal"), CentralGaussian(0.7, 0.4), fedavg_models, costs.trusted
     ),
-    "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, drawn_whole, costs.important),
+    "ISFedAvg": Case(ISFedAvg(0.05, CLIENTS, SIZES), None, isfedavg_models, costs.important),
     "FedProx, exact": Case(
-        ExactFedProx(0.5), None, near_the_server, costs.near_the_server, rests="alike"
+        ExactFedProx(0.5), None, fedprox_network_models, costs.near_the_server, rests="alike"
     ),
-    "DANE": Case(DANE(1.0, 0.8), None, newtonlike, costs.newton_stepped),
+    "DANE": Case(DANE(1.0, 0.8), None, dane_models, costs.newton_stepped, sent=(4, 4)),
     "FedProx": Case(
         FedProx(0.05, attraction=0.5, local_steps=2, weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         partial(costs.trusted_steps, 2),
         rests="alike",
     ),
     "FedOpt": Case(
         FedOpt(0.05, server=optax.sgd(0.7), weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         costs.trusted,
     ),
     "FedAvgM": Case(
         FedAvgM(0.02, momentum=0.5, weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         costs.trusted,
     ),
     "FedAdagrad": Case(
         FedAdagrad(0.05, server_step_size=0.1, adaptivity=0.01, weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         costs.trusted,
     ),
     "FedYogi": Case(
         FedYogi(0.05, server_step_size=0.1, adaptivity=0.01, weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         costs.trusted,
     ),
     "FedAdam": Case(
         FedAdam(0.05, server_step_size=0.1, adaptivity=0.01, weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         costs.trusted,
         rests="never",
     ),
     "FedNova": Case(
         FedNova(0.02, momentum=0.5, local_steps=2, weighting="equal"),
         None,
-        served,
+        server_loop,
         partial(costs.normalized, 2),
         rests="alike",
+        sent=(2, 2 + 1 / DIM),
     ),
-    "SCAFFOLD": Case(SCAFFOLD(0.05, local_steps=2), None, served, partial(costs.controlled, 2)),
+    "SCAFFOLD": Case(
+        SCAFFOLD(0.05, local_steps=2), None, server_loop, partial(costs.controlled, 2), sent=(2, 4)
+    ),
     "FedDyn": Case(
-        FedDyn(0.05, attraction=2.0, local_steps=2), None, served, partial(costs.bent, 2)
+        FedDyn(0.05, attraction=2.0, local_steps=2), None, server_loop, partial(costs.bent, 2)
     ),
-    "MIME": Case(MIME(0.05, momentum=0.5, weighting="equal"), None, served, costs.mimicked),
+    "MIME": Case(
+        MIME(0.05, momentum=0.5, weighting="equal"), None, server_loop, costs.mimicked, sent=(4, 5)
+    ),
     "MIMELite": Case(
-        MIMELite(0.05, momentum=0.5, weighting="equal"), None, served, costs.mimicked_lite
+        MIMELite(0.05, momentum=0.5, weighting="equal"),
+        None,
+        server_loop,
+        costs.mimicked_lite,
+        sent=(2, 4),
     ),
     "q-FedAvg": Case(
-        QFedAvg(0.05, fairness=1.5, weighting="equal"), None, served, costs.fair, rests="alike"
+        QFedAvg(0.05, fairness=1.5, weighting="equal"),
+        None,
+        server_loop,
+        costs.fair,
+        rests="alike",
+        sent=(2, 2 + 1 / DIM),
     ),
-    "AFL": Case(AFL(0.05, mixture_step_size=0.1), None, served, costs.agnostic, rests="alike"),
-    "FedExP": Case(FedExP(0.05, damping=0.01), None, served, costs.extrapolated),
+    "AFL": Case(
+        AFL(0.05, mixture_step_size=0.1),
+        None,
+        server_loop,
+        costs.agnostic,
+        rests="alike",
+        sent=(2, 2 + 1 / DIM),
+    ),
+    "FedExP": Case(
+        FedExP(0.05, damping=0.01), None, server_loop, costs.extrapolated, sent=(2, 2 + 1 / DIM)
+    ),
     "FedSAM": Case(
         FedSAM(0.05, radius=0.2, weighting="equal"),
         CentralGaussian(0.7, 0.4),
-        served,
+        server_loop,
         costs.sharpness_aware,
         rests="never",
     ),
-    "FedPD": Case(FedPD(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.dual, 2)),
-    "Fed-LT": Case(FedLT(0.05, penalty=0.5, local_steps=2), None, served, partial(costs.split, 2)),
-    "DP-SGD": Case(FedDPSGD(0.05), NoisyGradients(0.7, 0.4), stepped, partial(costs.stepped, 1)),
-    "SignSGD": Case(SignSGD(0.05), None, signs, costs.server, rests="never"),
-    "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, buffered, costs.server),
-    "FedAsync": Case(FedAsync(0.05, server_step_size=0.6), None, mixed_in, costs.server),
-    "Online-Fed": Case(OnlineFed(0.3), None, streamed, costs.streamed),
-    "PAO-Fed": Case(
-        PAOFed(0.3, Circular(2), discount=0.5), None, streamed, partial(costs.portions, 2)
+    "FedPD": Case(
+        FedPD(0.05, penalty=0.5, local_steps=2), None, server_loop, partial(costs.dual, 2)
     ),
-    "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, streamed, partial(costs.portions, 2)),
-    "Scaffnew": Case(Scaffnew(0.05, 0.4), None, skipped, costs.steered),
+    "Fed-LT": Case(
+        FedLT(0.05, penalty=0.5, local_steps=2), None, server_loop, partial(costs.split, 2)
+    ),
+    "DP-SGD": Case(
+        FedDPSGD(0.05), NoisyGradients(0.7, 0.4), dp_sgd_models, partial(costs.stepped, 1)
+    ),
+    "SignSGD": Case(SignSGD(0.05), None, sign_models, costs.server, rests="never"),
+    "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, fedbuff_models, costs.server),
+    "FedAsync": Case(FedAsync(0.05, server_step_size=0.6), None, fedasync_models, costs.server),
+    "Online-Fed": Case(OnlineFed(0.3), None, online_models, costs.streamed),
+    "PAO-Fed": Case(
+        PAOFed(0.3, Circular(2), discount=0.5), None, online_models, partial(costs.portions, 2)
+    ),
+    "PSO-Fed": Case(PSOFed(0.3, Circular(2)), None, online_models, partial(costs.portions, 2)),
+    "Scaffnew": Case(Scaffnew(0.05, 0.4), None, proxskip_models, costs.steered),
 }

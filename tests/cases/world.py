@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import fljax as fl
-from experiments.benchmarks.costs import Cost, Size
-from fljax._generator import as_key
-from fljax._numerics import key_of
+from fljax._core.prng import as_key, key_of
 from fljax.algorithms import (
     Algorithm,
     Scaffnew,
 )
-from fljax.metrics import Metric
+from fljax.metrics.definitions import Metric
+from fljax.optimization.schedules import GeometricDecay, PowerDecay
 from fljax.privacy import ZCDP, Gap
 from fljax.problems import (
     ElasticNet,
@@ -28,7 +27,7 @@ from fljax.problems import (
     SquaredL2,
     from_clients,
 )
-from fljax.schedules import GeometricDecay, PowerDecay
+from tests.cases.costs import Cost, Size
 from tests.reference import (
     multiagent,
     nfl,
@@ -43,11 +42,15 @@ CLIENTS = len(SIZES)
 DIM = 3
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
 ROUNDS = 12
-#: With servers: who is at which, and how they are joined. With tasks: who is of which cluster.
-SERVER, LINE, CLUSTER = [0, 0, 1, 1, 1], [(0, 1)], [0, 1, 0, 1, 1]
+#: For federations: the server of each client, and the edges between servers. For tasks: the cluster
+#: of each client.
+SERVER = [0, 0, 1, 1, 1]
+LINE = [(0, 1)]
+CLUSTER = [0, 1, 0, 1, 1]
 #: Points that all know, and a table whose columns are at the clients.
 TEST_SET = np.random.default_rng(5).normal(size=(4, DIM))
-COLUMNS, TABLE = [[0, 3], [1], [2, 4, 6], [5], [7]], np.random.default_rng(6).normal(size=(12, 9))
+COLUMNS = [[0, 3], [1], [2, 4, 6], [5], [7]]
+TABLE = np.random.default_rng(6).normal(size=(12, 9))
 EXACT = Metric("exact", lambda now: now.model, "the models themselves")
 #: name -> loss, regularizer, and the same to the reference: loss, l1, l2
 PROBLEMS = {
@@ -94,10 +97,11 @@ def make_servers():
 
 
 OBJECTIVE = make_objective()
-SILENCE = np.zeros((ROUNDS, CLIENTS, DIM)), np.zeros((ROUNDS, CLIENTS))  # draws and their scale
-THERE, AT_ONCE = np.ones((ROUNDS, CLIENTS), bool), np.zeros((ROUNDS, CLIENTS), int)
-TOGETHER = personal.World([range(CLIENTS)] * ROUNDS, THERE, AT_ONCE)
-ONE_BY_ONE = online.environment_of(make_data(), THERE, THERE, AT_ONCE)
+NO_NOISE = np.zeros((ROUNDS, CLIENTS, DIM)), np.zeros((ROUNDS, CLIENTS))  # draws and their scale
+ALL_ACTIVE = np.ones((ROUNDS, CLIENTS), bool)
+NO_DELAY = np.zeros((ROUNDS, CLIENTS), int)
+FULL_PARTICIPATION = personal.World([range(CLIENTS)] * ROUNDS, ALL_ACTIVE, NO_DELAY)
+SAMPLE_STREAM = online.environment_of(make_data(), ALL_ACTIVE, ALL_ACTIVE, NO_DELAY)
 MEMBERS = [pgfl.Client(X, y, ridge=STRENGTH / CLIENTS) for X, y in make_data()]
 
 
@@ -107,12 +111,12 @@ def step_of(schedule):
     return lambda n: float(schedule.value)
 
 
-def whole(steps, rounds=ROUNDS, clients=CLIENTS):
+def full_batches(steps, rounds=ROUNDS, clients=CLIENTS):
     """All samples in every step, of every client and round."""
     return [[steps * [None]] * clients] * rounds
 
 
-def sampled(objective):
+def sample_gradient_of(objective):
     """A client's gradient on some of its samples; all for ``None``."""
 
     def gradient(k, w, rows=None):
@@ -125,16 +129,16 @@ def sampled(objective):
     return gradient
 
 
-def counts_of(it, objective):
-    weighed = getattr(it, "weighting", None) == "samples"
+def counts_of(algorithm, objective):
+    weighed = getattr(algorithm, "weighting", None) == "samples"
     return objective.counts if weighed else np.ones(objective.clients)
 
 
-def drawn(it, seed=1):
-    """``[T, K]``: who takes part, as drawn in the run."""
-    choose = partial(it.selection.choose, available=THERE[0], network=make_servers())
-    each = [choose(key_of(now, "participation")) for now in keys_of(seed)]
-    return np.array([who.put(jnp.zeros(CLIENTS, bool), who.here) for who in each])
+def participation_of(algorithm, seed=1):
+    """``[T, K]``: the participants, as drawn in the run."""
+    choose = partial(algorithm.selection.choose, available=ALL_ACTIVE[0], network=make_servers())
+    participants = [choose(key_of(now, "participation")) for now in keys_of(seed)]
+    return np.array([chosen.put(jnp.zeros(CLIENTS, bool), chosen.here) for chosen in participants])
 
 
 def keys_of(seed, rounds=ROUNDS):
@@ -145,9 +149,9 @@ START = np.zeros((CLIENTS, DIM))
 METROPOLIS = nfl.metropolis(CLIENTS, EDGES)
 
 
-def some_of(k, w, rows=None):
+def batch_gradient(k, w, rows=None):
     """A client's gradient, or the mean of some of its samples'."""
-    return multiagent.slope(OBJECTIVE, k, w, rows and (rows, [1 / len(rows)] * len(rows)))
+    return multiagent.gradient(OBJECTIVE, k, w, rows and (rows, [1 / len(rows)] * len(rows)))
 
 
 def coins_of(probability, seed=1, rounds=ROUNDS):
@@ -155,12 +159,12 @@ def coins_of(probability, seed=1, rounds=ROUNDS):
     return [bool(jax.random.uniform(k, (), float) < probability) for k in keys]
 
 
-def skipped(it, gradient=some_of, start=START):
-    probability = float(it.probability)
-    given = step_of(it.step_size), probability, coins_of(probability), start
-    if isinstance(it, Scaffnew):
-        return peers.scaffnew(gradient, *given)
-    return peers.proxskip(gradient, METROPOLIS, *given)
+def proxskip_models(algorithm, gradient=batch_gradient, start=START):
+    probability = float(algorithm.probability)
+    arguments = step_of(algorithm.step_size), probability, coins_of(probability), start
+    if isinstance(algorithm, Scaffnew):
+        return peers.scaffnew(gradient, *arguments)
+    return peers.proxskip(gradient, METROPOLIS, *arguments)
 
 
 class Case(NamedTuple):
@@ -169,9 +173,12 @@ class Case(NamedTuple):
     algorithm: Algorithm
     privacy: Any  # the budget it runs under; None: it has no private form
     oracle: Callable[..., np.ndarray]  # algorithm -> its models by the loops
-    cost: Callable[[Size, bool], Cost]  # size, private -> what a round of it must do
-    #: Where it stays at the optimum: "always", where clients are "alike", or "never".
+    cost: Callable[[Size, bool], Cost]  # size, private -> lower bound on the work of a round
+    #: Where it stays at the optimum: "always", where clients are equal ("alike"), or "never".
     rests: str = "always"
+    #: What a client of a server sends and receives in a round: how many messages, and how many
+    #: models in them (DIM + 1 numbers where a number is sent with one). Peers send one message.
+    sent: tuple[float, float] = (2, 2)
 
 
 DECAYING = GeometricDecay(0.3, 0.9)

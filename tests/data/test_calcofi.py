@@ -16,9 +16,10 @@ TINY: dict[str, Any] = {"clients": 8, "samples": 400, "test": 50}
 
 @pytest.fixture
 def survey(tmp_path, monkeypatch):
-    """A made-up survey in the file's place: 3,000 bottles, each with a salinity of its own."""
+    """A synthetic survey file: 3,000 bottles with distinct salinities."""
     rng = np.random.default_rng(0)
-    casts, depths = 300, 10
+    casts = 300
+    depths = 10
     size = casts * depths
     bottles = {
         "lon": np.repeat(rng.uniform(-124, -117, casts), depths),
@@ -69,12 +70,12 @@ def test_clients_are_contiguous_stretches_in_order_of_time(survey):
     assert len(set(flat)) == 400
     station, line = module._station(survey["lon"], survey["lat"])
     day = survey["days_since_1970"]
-    place = {
+    position = {
         r: i for i, r in enumerate(sorted(flat, key=lambda r: (line[r], station[r], day[r], r)))
     }
     starts = []
     for client in rows:
-        places = sorted(place[r] for r in client)
+        places = sorted(position[r] for r in client)
         assert places == list(range(places[0], places[0] + len(client)))
         starts.append(places[0])
         assert [day[r] for r in client] == sorted(day[r] for r in client)
@@ -118,10 +119,10 @@ def test_inputs_and_target_are_standardized_over_the_training_samples(survey):
     rows = list(itertools.chain(*client_rows(survey, data)))
     for i, name in enumerate((*inputs, "salinity")):
         values = data.problem.targets if i == 3 else data.problem.features[..., i]
-        own = np.asarray(values)[real]
-        assert abs(own.mean()) < 1e-12
-        assert abs(own.std() - 1) < 1e-12
-        units = own * data.deviation[i] + data.mean[i]
+        samples = np.asarray(values)[real]
+        assert abs(samples.mean()) < 1e-12
+        assert abs(samples.std() - 1) < 1e-12
+        units = samples * data.deviation[i] + data.mean[i]
         np.testing.assert_allclose(units, survey[name][rows], rtol=1e-9, atol=1e-9)
 
 
@@ -156,7 +157,7 @@ def test_bad_arguments_are_refused(survey, change, message):
         calcofi(**TINY | change)
 
 
-def test_a_missing_file_says_how_to_get_it(tmp_path, monkeypatch):
+def test_a_missing_file_is_reported_with_a_way_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("FLJAX_DATA", str(tmp_path))
     monkeypatch.setenv("FLJAX_CACHE", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"(?s)calcofi/cc_bottle\.npz.*calcofi\.org.*FLJAX"):
@@ -188,10 +189,10 @@ def real():
 
 def explained(data, feature_map):
     """R^2 of pooled least squares over all training samples, and over the test rows."""
-    own = np.asarray(data.problem.weights) > 0
+    real = np.asarray(data.problem.weights) > 0
     feature_map = jax.jit(feature_map)
-    features = np.asarray(feature_map(data.problem.features[own]))
-    targets = np.asarray(data.problem.targets)[own]
+    features = np.asarray(feature_map(data.problem.features[real]))
+    targets = np.asarray(data.problem.targets)[real]
     model = np.linalg.lstsq(features.T @ features, features.T @ targets, rcond=None)[0]
     rest = data.test_targets - np.asarray(feature_map(data.test_inputs)) @ model
     return (
@@ -204,12 +205,13 @@ def test_the_default_is_the_papers_size(real):
     assert real.problem.features.shape == (256, 500, 5)
     assert real.sizes.tolist() == [125] * 64 + [250] * 64 + [375] * 64 + [500] * 64
     assert real.test_inputs.shape == (2000, 5)
-    # Degrees, metres, degrees Celsius, percent, practical salinity: what the sea is like there.
+    # Degrees, metres, degrees Celsius, percent, practical salinity: plausible values off
+    # California.
     np.testing.assert_allclose(real.mean, [-120.2, 31.9, 215, 10.9, 57, 33.83], rtol=0.01)
 
 
 @pytest.mark.slow
-def test_what_linear_models_explain(real):
+def test_linear_models_explain_the_salinity(real):
     """82 % of the salinity's variance, with 200 random Fourier features 92 %."""
     linear = explained(real, lambda x: x)
     assert linear[0] == pytest.approx(0.817, abs=0.002)

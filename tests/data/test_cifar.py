@@ -32,13 +32,14 @@ def pack(path, files, folder="cifar"):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def drawn(count, seed):
+def random_images(count, seed):
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), np.uint8)
 
 
 def ten():
     """Files of CIFAR-10 in small: two images a batch and three to test; images, labels."""
-    images, labels = drawn(13, 0), np.arange(13) * 3 % 10
+    images = random_images(13, 0)
+    labels = np.arange(13) * 3 % 10
     rows = [record([label], image) for label, image in zip(labels, images, strict=True)]
     files = {"readme.html": b"<a>", "batches.meta.txt": ("\n".join(TEN) + "\n\n").encode()}
     for i in range(5):
@@ -49,7 +50,8 @@ def ten():
 
 def hundred():
     """Files of CIFAR-100 in small: four images and two to test; images, both kinds of labels."""
-    images, fine = drawn(6, 1), np.array([0, 99, 17, 42, 5, 6])
+    images = random_images(6, 1)
+    fine = np.array([0, 99, 17, 42, 5, 6])
     coarse = fine % 20
     rows = [record(pair, image) for *pair, image in zip(coarse, fine, images, strict=True)]
     files = {
@@ -69,14 +71,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "user" / "cifar"
 
 
-def assert_holds(found, images, labels, train):
+def assert_holds(loaded, images, labels, train):
     for part, rows in (("train", slice(train)), ("test", slice(train, None))):
-        pixels = getattr(found, f"{part}_images")
+        pixels = getattr(loaded, f"{part}_images")
         assert pixels.dtype == np.uint8
         assert pixels.flags.c_contiguous
         np.testing.assert_array_equal(pixels, images[rows])
-        np.testing.assert_array_equal(getattr(found, f"{part}_labels"), labels[rows])
-    assert "Krizhevsky" in found.source
+        np.testing.assert_array_equal(getattr(loaded, f"{part}_labels"), labels[rows])
+    assert "Krizhevsky" in loaded.source
 
 
 def test_ten_classes_are_read_batch_after_batch(folder, monkeypatch):
@@ -134,12 +136,12 @@ def test_another_layout_is_refused(tmp_path, files, message):
     assert "a.tar.gz" in str(caught.value)
 
 
-def test_what_is_no_archive_is_refused(tmp_path):
+def test_invalid_archives_are_refused(tmp_path):
     path = tmp_path / "a.tar.gz"
     pack(path, ten()[0])
-    whole = path.read_bytes()
-    broken = whole[:5000] + bytes(64) + whole[5064:]
-    for content in (b"not gzip", gzip.compress(b"not a tar" * 100), whole[:-3000], broken):
+    archive = path.read_bytes()
+    broken = archive[:5000] + bytes(64) + archive[5064:]
+    for content in (b"not gzip", gzip.compress(b"not a tar" * 100), archive[:-3000], broken):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"a\.tar\.gz is no readable tar\.gz file"):
             read_cifar(path)
@@ -149,14 +151,15 @@ def test_what_is_no_archive_is_refused(tmp_path):
         read_cifar(path, "CIFAR-1000")
 
 
-def test_the_real_archives_are_what_is_published():
+def test_the_real_archives_equal_the_published_files():
     try:
-        result, many = cifar10(), cifar100()
+        result = cifar10()
+        many = cifar100()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    for images, each in ((result, 5000), (many, 500)):
+    for images, per_class in ((result, 5000), (many, 500)):
         assert images.train_images.shape == (50_000, 32, 32, 3)
         assert images.test_images.shape == (10_000, 32, 32, 3)
-        assert set(np.bincount(images.train_labels)) == {each}
+        assert set(np.bincount(images.train_labels)) == {per_class}
     assert result.classes == TEN
     assert many.classes[:2] == ("apple", "aquarium_fish")

@@ -12,23 +12,25 @@ from fljax.data import avazu, click_log
 @pytest.mark.slow
 def test_a_row_has_one_category_of_each_field():
     features, labels = click_log(fl.random_key(1), 400, fields=5, categories=8)
-    one = np.asarray(features).reshape(400, 5, 8)
-    np.testing.assert_allclose((one > 0).sum(axis=2), 1)
+    encoded = np.asarray(features).reshape(400, 5, 8)
+    np.testing.assert_allclose((encoded > 0).sum(axis=2), 1)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-12)
     assert set(np.unique(labels)) == {-1.0, 1.0}
 
 
 @pytest.mark.slow
-def test_categories_follow_zipfs_law():
+def test_categories_follow_zipfs_distribution():
     features = click_log(fl.random_key(2), 20_000, fields=2, categories=4).features
     shares = (np.asarray(features).reshape(-1, 2, 4) > 0).mean(axis=0)
-    law = 1 / np.arange(1, 5)
-    np.testing.assert_allclose(shares, np.stack([law / law.sum()] * 2), atol=5 * 0.5 / 20_000**0.5)
+    weights = 1 / np.arange(1, 5)
+    np.testing.assert_allclose(
+        shares, np.stack([weights / weights.sum()] * 2), atol=5 * 0.5 / 20_000**0.5
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("positives", [0.5, 0.17])
-def test_the_share_of_clicks_is_as_asked_and_may_be_traced(positives):
+def test_the_share_of_clicks_is_as_requested_and_may_be_traced(positives):
     draw = jax.jit(lambda share: click_log(fl.random_key(0), 1000, 3, 8, positives=share).labels)
     assert float((draw(jnp.asarray(positives)) > 0).mean()) == pytest.approx(positives, abs=1e-3)
 
@@ -51,7 +53,7 @@ def file(tmp_path):
     return path
 
 
-def test_a_file_of_ones_own_is_hashed(file):
+def test_a_local_file_is_hashed(file):
     table = avazu(file, rows=8, test=4, dim=50)
     assert table.features.shape == (8, 50)
     assert table.test_features.shape == (4, 50)
@@ -69,7 +71,7 @@ def test_fewer_rows_than_asked_for(file):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"rows": 0}, "rows"),
         ({"fields": 0}, "fields"),
@@ -78,6 +80,6 @@ def test_fewer_rows_than_asked_for(file):
         ({"spread": 0.0}, "spread"),
     ],
 )
-def test_a_log_that_cannot_be_drawn_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_log_that_cannot_be_drawn_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         click_log(fl.random_key(0), **{"rows": 10} | wrong)

@@ -14,7 +14,8 @@ import fljax as fl
 module = importlib.import_module("fljax.data.fmi")  # whose name the function takes
 DAYS = [datetime.date(2026, 1, 28) + datetime.timedelta(d) for d in range(12)]
 PLACES = {"Utö": (59.78, 21.37), "Espoo": (60.2, 24.7), "Aska": (67.1, 26.0), "Late": (65.0, 25.4)}
-CUT, TIMES = 7, 10  # of the ten days that two lags leave seven are learnt from
+CUT = 7
+TIMES = 10  # of the ten days that two lags leave seven are learnt from
 
 real = pytest.mark.skipif(
     not os.path.exists(os.path.join(os.environ.get("FLJAX_DATA", ""), "fmi")),
@@ -57,17 +58,17 @@ def folder(tmp_path, monkeypatch):
         hours = rng.permutation(9)
         files["hourly"] += [f"{lat},{lon},2023-12-31 {h + 15:02d}:00:00,{h},{name}" for h in hours]
         files["stations"].append(f"{number},{name},{lat},{lon}")
-    known = {}
+    checksums = {}
     for records, lines in files.items():
         path = tmp_path / module.FMI_FILES[records][0]
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        known[records] = (
+        checksums[records] = (
             module.FMI_FILES[records][0],
             hashlib.sha256(path.read_bytes()).hexdigest(),
         )
     monkeypatch.setenv("FLJAX_DATA", str(tmp_path))
-    monkeypatch.setattr(module, "FMI_FILES", known)
+    monkeypatch.setattr(module, "FMI_FILES", checksums)
     return tmp_path
 
 
@@ -120,9 +121,9 @@ def test_samples_are_the_days_before_and_the_test_days_come_last(folder, target,
 def test_few_training_days_are_the_last_before_the_test(folder):
     data = fl.data.fmi("daily", lags=2, test=0.3, train=2)
     assert data.problem.sample_counts().tolist() == [2, 2, 2]
-    whole = fl.data.fmi("daily", lags=2, test=0.3)
+    all_days = fl.data.fmi("daily", lags=2, test=0.3)
     last = (data.problem.targets[2] * data.deviation[-1] + data.mean[-1])[:2]
-    before = whole.problem.targets[2] * whole.deviation[-1] + whole.mean[-1]
+    before = all_days.problem.targets[2] * all_days.deviation[-1] + all_days.mean[-1]
     np.testing.assert_allclose(last, before[:CUT][-2:], atol=1e-12)
 
 
@@ -137,7 +138,7 @@ def test_windows_are_read_from_their_last_day_back(folder):
     np.testing.assert_allclose(answer, np.full((4, 1), 3.0), atol=1e-9)
 
 
-def test_hours_in_any_order_are_put_in_theirs(folder):
+def test_unsorted_hours_are_sorted(folder):
     data = fl.data.fmi("hourly", lags=3, test=0.2)
     targets = data.problem.targets * data.deviation[-1] + data.mean[-1]
     np.testing.assert_allclose(targets, np.tile([3.0, 4, 5, 6, 7], (4, 1)), atol=1e-9)
@@ -179,12 +180,12 @@ def test_records_are_columns_that_a_table_is_made_of(folder):
         ({"train": 9}, "test=0.25 and 9 training times do not fit the 9 target times"),
     ],
 )
-def test_what_the_records_do_not_hold_is_refused(folder, arguments, message):
+def test_values_missing_in_the_records_are_refused(folder, arguments, message):
     with pytest.raises(ValueError, match=message):
         fl.data.fmi(**arguments)
 
 
-def test_a_missing_file_says_what_it_is(tmp_path, monkeypatch):
+def test_a_missing_file_is_described(tmp_path, monkeypatch):
     monkeypatch.setenv("FLJAX_DATA", str(tmp_path))
     monkeypatch.setenv("FLJAX_CACHE", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"(?s)fmi_daily_records\.csv was not found.*CC BY"):
@@ -194,7 +195,8 @@ def test_a_missing_file_says_what_it_is(tmp_path, monkeypatch):
 @real
 @pytest.mark.slow
 def test_the_real_records_are_as_described():
-    daily, hourly = fl.data.fmi_records("daily"), fl.data.fmi_records("hourly")
+    daily = fl.data.fmi_records("daily")
+    hourly = fl.data.fmi_records("hourly")
     assert len(np.unique(daily["station"])) == 194
     assert len(np.unique(daily["time"])) == 40
     assert (len(hourly["temp"]), len(np.unique(hourly["station"]))) == (19_768, 207)

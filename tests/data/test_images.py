@@ -58,14 +58,14 @@ def small_mnist(folder, monkeypatch):
     return arrays
 
 
-def assert_holds(found, arrays):
+def assert_holds(loaded, arrays):
     fields = ("train_images", "train_labels", "test_images", "test_labels")
     for field, array in zip(fields, arrays.values(), strict=True):
-        np.testing.assert_array_equal(getattr(found, field), array)
-    assert found.name == "MNIST"
-    assert found.classes == DIGITS
-    assert "CC BY-SA 3.0" in found.source
-    assert found.validation_images is None
+        np.testing.assert_array_equal(getattr(loaded, field), array)
+    assert loaded.name == "MNIST"
+    assert loaded.classes == DIGITS
+    assert "CC BY-SA 3.0" in loaded.source
+    assert loaded.validation_images is None
 
 
 # The format ---------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ GOOD = packed(idx(np.arange(200, dtype=np.uint8).reshape(2, 100)))
     ],
     ids=range(10),
 )
-def test_other_files_are_refused(tmp_path, content, message):
+def test_other_files_are_refused_as_archives(tmp_path, content, message):
     put(tmp_path / "a.gz", content)
     with pytest.raises(ValueError, match=message) as caught:
         read_idx(tmp_path / "a.gz")
@@ -166,13 +166,14 @@ def test_organamnist_is_read_and_downloaded(folder, tmp_path, monkeypatch):
 # The sample ---------------------------------------------------------------------------------------
 
 
-def test_the_sample_needs_no_file_and_says_what_it_is(folder):
+def test_the_sample_needs_no_file_and_describes_itself(folder):
     sample = mnist_sample()
     assert sample.name == "MNIST sample (600 training and 200 test images)"
     assert sample.source.startswith("The first 60 training and 20 test images of each digit of")
     assert "CC BY-SA 3.0" in sample.source
     for count, part in ((60, "train"), (20, "test")):
-        pixels, labels = getattr(sample, f"{part}_images"), getattr(sample, f"{part}_labels")
+        pixels = getattr(sample, f"{part}_images")
+        labels = getattr(sample, f"{part}_labels")
         assert pixels.shape == (10 * count, 28, 28)
         assert pixels.dtype == np.uint8
         np.testing.assert_array_equal(labels, np.repeat(np.arange(10), count))
@@ -180,7 +181,7 @@ def test_the_sample_needs_no_file_and_says_what_it_is(folder):
     assert sample.classes == DIGITS
 
 
-def test_the_sample_is_small_and_its_licence_is_beside_it():
+def test_the_sample_is_small_and_has_its_licence():
     assert images.SAMPLE.stat().st_size < 150_000
     assert "Attribution-ShareAlike 3.0" in images.SAMPLE.with_suffix(".txt").read_text()
 
@@ -188,7 +189,7 @@ def test_the_sample_is_small_and_its_licence_is_beside_it():
 # The tasks ----------------------------------------------------------------------------------------
 
 
-def test_the_tasks_are_those_of_the_source():
+def test_the_tasks_equal_the_source():
     """Gauthier 2024, sections 5.4.2 and 5.4.3."""
     assert SINGLE_DIGITS == (((1,), (8,)), ((1,), (9,)), ((7,), (8,)))
     assert [first for first, _ in TRIPLETS] == [(1, 2, 3)] * 3
@@ -208,7 +209,7 @@ def real(load):
         pytest.skip(str(error))
 
 
-def test_mnist_is_what_is_published():
+def test_mnist_equals_the_published_files():
     data = real(mnist)
     assert data.train_images.shape == (60_000, 28, 28)
     assert data.test_images.shape == (10_000, 28, 28)
@@ -220,16 +221,18 @@ def test_mnist_is_what_is_published():
 
 
 def test_the_sample_is_the_first_of_each_digit():
-    data, sample = real(mnist), mnist_sample()
+    data = real(mnist)
+    sample = mnist_sample()
     for part, count in (("train", 60), ("test", 20)):
-        pixels, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
+        pixels = getattr(data, f"{part}_images")
+        labels = getattr(data, f"{part}_labels")
         first = np.concatenate([np.flatnonzero(labels == c)[:count] for c in range(10)])
         np.testing.assert_array_equal(getattr(sample, f"{part}_images"), pixels[first])
         np.testing.assert_array_equal(getattr(sample, f"{part}_labels"), labels[first])
 
 
 @pytest.mark.slow
-def test_organamnist_is_what_is_published():
+def test_organamnist_equals_the_published_files():
     data = real(organamnist)
     assert data.train_images.shape == (34_561, 28, 28)
     assert data.validation_images.shape == (6_491, 28, 28)

@@ -1,4 +1,4 @@
-"""LEAF's JSON: users of several files as clients, encodings by hand, what is wrong by name."""
+"""LEAF's JSON: users of several files as clients, encodings by hand, errors by name."""
 
 import importlib
 import json
@@ -54,9 +54,9 @@ def test_writers_are_clients_in_the_order_of_the_files(tmp_path):
     assert [x.shape for x, _ in data.clients] == [(1, 28, 28, 1), (2, 28, 28, 1), (3, 28, 28, 1)]
     assert [y.tolist() for _, y in data.clients] == [[36], [0, 35], [3, 10, 61]]
     assert [y.tolist() for _, y in data.test] == [[8], [7], [9]]
-    one = data.clients[1][0][1, :, :, 0]
-    assert one[1, :3].tolist() == [0, 0.25, 0.75]  # rows, not columns
-    assert (one[0] == 0.75).all()
+    image = data.clients[1][0][1, :, :, 0]
+    assert image[1, :3].tolist() == [0, 0.25, 0.75]  # rows, not columns
+    assert (image[0] == 0.75).all()
     assert data.clients[0][0].dtype == np.float64
     assert data.clients[0][1].dtype == np.int32
     assert [data.classes[c] for c in (0, 10, 35, 36, 61)] == ["0", "A", "Z", "a", "z"]
@@ -82,7 +82,7 @@ def test_roles_are_clients_and_characters_numbers(tmp_path):
     assert "".join(data.classes[c] for c in x[0]) == LETTERS
 
 
-def test_numbers_stay_as_they_are_and_other_users_are_tested_on_together(tmp_path):
+def test_plain_numbers_are_kept_and_duplicate_users_are_tested_together(tmp_path):
     train = {"a.json": file(one=([[1, 2], [3, 4]], [0.5, 1.5]), two=([[5, 6]], [2.5]))}
     test = {"a.json": file(new=([[7, 8]], [3.5]), other=([[9, 0]], [4.5]))}
     data = leaf(write(tmp_path, train, test))
@@ -97,7 +97,7 @@ def test_numbers_stay_as_they_are_and_other_users_are_tested_on_together(tmp_pat
 
 
 def test_users_that_a_file_does_not_list_are_left_out(tmp_path):
-    """As LEAF's split leaves in ``user_data`` those who are too few."""
+    """LEAF's split leaves users with too few samples in ``user_data``."""
     content = file(a=([[1.0]], [0]))
     content["user_data"]["few"] = {"x": [], "y": []}
     assert leaf(write(tmp_path, {"a.json": content}, {"a.json": content})).names == ("a",)
@@ -112,7 +112,7 @@ def changed(**change):
 
 @pytest.mark.parametrize("kind", ["femnist", "shakespeare", "numbers"])
 def test_clients_of_a_folder_come_a_file_at_a_time(tmp_path, monkeypatch, kind):
-    """As a population on disk they are what the reader of the whole folder makes of them."""
+    """The population on disk equals the clients read from the whole folder."""
     users = {
         "femnist": [(images(0.5, 1.0), [3, 61]), (images(0.25), [9]), (images(0.0), [0])],
         "shakespeare": [tuple(map(list, zip(text(k), text(k + 1), strict=True))) for k in range(3)],
@@ -120,22 +120,23 @@ def test_clients_of_a_folder_come_a_file_at_a_time(tmp_path, monkeypatch, kind):
     }[kind]
     files = {f"{k}.json": file(**{f"user {k}": pair}) for k, pair in enumerate(users)}
     write(tmp_path, files, files)
-    read, whole = [], leaf_files._of_file
-    monkeypatch.setattr(leaf_files, "_of_file", lambda path: read.append(path) or whole(path))
+    read = []
+    read_file = leaf_files._of_file
+    monkeypatch.setattr(leaf_files, "_of_file", lambda path: read.append(path) or read_file(path))
     coming = clients_of_leaf(tmp_path / "train", kind)
     assert next(coming)[2] == "user 0"
     assert len(read) == 1
     population = write_population(tmp_path / "p", clients_of_leaf(tmp_path / "train", kind))
-    known = {"femnist": femnist, "shakespeare": shakespeare, "numbers": leaf}[kind](tmp_path)
-    assert population.names == list(known.names)
-    for k, (x, y) in enumerate(known.clients):
+    loaded = {"femnist": femnist, "shakespeare": shakespeare, "numbers": leaf}[kind](tmp_path)
+    assert population.names == list(loaded.names)
+    for k, (x, y) in enumerate(loaded.clients):
         np.testing.assert_array_equal(population[k][0], x)
         np.testing.assert_array_equal(population[k][1], y)
 
 
-def test_what_is_wrong_with_a_client_leaves_no_population(tmp_path):
-    one = file(ada=([[1.0]], [1]))
-    write(tmp_path, {"a.json": one, "b.json": one}, {})
+def test_a_bad_client_leaves_no_population(tmp_path):
+    content = file(ada=([[1.0]], [1]))
+    write(tmp_path, {"a.json": content, "b.json": content}, {})
     with pytest.raises(ValueError, match=r"user 'ada' is in .*a\.json and in .*b\.json"):
         write_population(tmp_path / "p", clients_of_leaf(tmp_path / "train"))
     assert not (tmp_path / "p").exists()
@@ -183,7 +184,7 @@ def test_what_is_wrong_with_a_client_leaves_no_population(tmp_path):
     ],
     ids=range(20),
 )
-def test_what_is_wrong_is_named(tmp_path, train, message):
+def test_errors_are_named(tmp_path, train, message):
     with pytest.raises(ValueError, match=message):
         femnist(write(tmp_path, train, {"a.json": GOOD}))
 
@@ -206,9 +207,10 @@ def test_another_vocabulary_is_refused(tmp_path, x, y, message):
 
 
 def test_users_of_other_shapes_are_refused(tmp_path):
-    one, other = file(a=([[1.0]], [0]), b=([[1.0, 2.0]], [0])), file(a=([[1.0]], [[0]]))
+    content = file(a=([[1.0]], [0]), b=([[1.0, 2.0]], [0]))
+    other = file(a=([[1.0]], [[0]]))
     with pytest.raises(ValueError, match=r"x of user 'b' is of shape \(2,\) and that of user 'a'"):
-        leaf(write(tmp_path, {"a.json": one}, {"a.json": one}))
+        leaf(write(tmp_path, {"a.json": content}, {"a.json": content}))
     with pytest.raises(ValueError, match=r"y of user 'a of test' is of shape \(1,\)"):
         leaf(write(tmp_path, {"a.json": file(a=([[1.0]], [0]))}, {"a.json": other}))
 

@@ -43,7 +43,7 @@ def test_samples_are_read_plain_or_compressed(tmp_path, pack):
         ("# nothing\n", "holds no samples"),
     ],
 )
-def test_what_is_no_sample_is_named(tmp_path, text, message):
+def test_invalid_samples_are_named(tmp_path, text, message):
     path = tmp_path / "file"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -68,7 +68,7 @@ def test_damaged_files_are_named(tmp_path, pack, damage):
         libsvm(path)
 
 
-def test_what_is_not_text_is_named(tmp_path):
+def test_binary_files_are_named(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"\xfd7zXZ\x00\x00\x04\xe6")
     with pytest.raises(ValueError, match=r"is no text.*unpack it first"):
@@ -87,7 +87,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """Made-up files in their place."""
-    rng, files = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    files = {}
     (tmp_path / "ijcnn1").mkdir()
     for name, count in zip(module.IJCNN1_FILES, (30, 20), strict=True):
         rows = [
@@ -113,7 +114,7 @@ def test_ijcnn1_is_a_stretch_of_its_training_file_and_all_of_the_other(small):
 
 
 @pytest.mark.slow
-def test_ijcnn1_is_what_is_said_of_it():
+def test_ijcnn1_matches_its_description():
     try:
         table = ijcnn1()
     except FileNotFoundError as error:

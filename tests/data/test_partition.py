@@ -35,7 +35,7 @@ TEST_OFFSET = 10_000  # numbers of test images
 
 
 def numbered(numbers):
-    """Images of three pixels, recognizable whatever their scale."""
+    """Images of three pixels that stay recognizable under any scaling."""
     pixels = np.stack([numbers % 250, numbers // 250, np.full_like(numbers, 250)], axis=1)
     return pixels.astype(np.uint8)[:, :, None]
 
@@ -44,7 +44,8 @@ def number_of(features):
     """Their numbers again; -1 for a row of zeros."""
     features = np.asarray(features, np.float64)
     scale = np.where(features[..., 2] > 0, features[..., 2], np.inf) / 250
-    low, high = np.rint(features[..., 0] / scale), np.rint(features[..., 1] / scale)
+    low = np.rint(features[..., 0] / scale)
+    high = np.rint(features[..., 1] / scale)
     return np.where(features[..., 2] > 0, low + 250 * high, -1).astype(int)
 
 
@@ -87,7 +88,8 @@ def sizes_of(problem):
 
 @pytest.mark.slow
 def test_each_client_has_as_many_of_each_class_in_the_listed_order(pool, problem):
-    numbers, targets = number_of(problem.features), np.asarray(problem.targets)
+    numbers = number_of(problem.features)
+    targets = np.asarray(problem.targets)
     assert numbers.shape == (7, 12)
     for k, size in enumerate(sizes_of(problem)):
         listed = CLASSES[CLUSTER[k]] * (size // 3)
@@ -101,7 +103,7 @@ def test_each_client_has_as_many_of_each_class_in_the_listed_order(pool, problem
 
 
 @pytest.mark.slow
-def test_weights_are_alike_and_sum_to_one(problem):
+def test_weights_are_equal_and_sum_to_one(problem):
     weights = np.asarray(problem.weights)
     np.testing.assert_allclose(weights.sum(1), 1)
     for row, size in zip(weights, sizes_of(problem), strict=True):
@@ -160,14 +162,14 @@ def test_test_images_are_of_the_tasks_classes_and_drawn_once(pool, problem):
 
 @pytest.mark.slow
 def test_test_images_come_in_their_natural_proportions(key, pool):
-    """All of them, if so many are asked for: 12, 14 and 16 of classes 1, 2 and 3."""
+    """All 12, 14 and 16 of classes 1, 2 and 3 if that many are requested."""
     test = draw(key, pool, tasks=TASKS[:1], cluster=np.zeros(4, int), test=42).tasks.test
     labels = pool.test_labels[number_of(test.features)[0] - TEST_OFFSET]
     assert np.bincount(labels).tolist() == [0, 12, 14, 16]
 
 
 @pytest.mark.slow
-def test_the_key_alone_decides(key, pool, problem):
+def test_only_the_key_matters(key, pool, problem):
     jax.tree.map(np.testing.assert_array_equal, draw(key, pool), problem)
     other = draw(jax.random.key(1), pool)
     assert np.any(number_of(other.features) != number_of(problem.features))
@@ -175,17 +177,19 @@ def test_the_key_alone_decides(key, pool, problem):
 
 
 @pytest.mark.slow
-def test_many_at_once_are_the_same_as_one_by_one(pool):
+def test_vmapped_partitions_equal_single_ones(pool):
     """With clusters drawn in the same program."""
 
-    def one(key):
+    def partition(key):
         k_cluster, k_deal = jax.random.split(key)
         return draw(k_deal, pool, cluster=random_clusters(k_cluster, 7, 3))
 
     keys = jax.random.split(jax.random.key(3), 4)
-    together = jax.jit(jax.vmap(one))(keys)
+    together = jax.jit(jax.vmap(partition))(keys)
     for i, key in enumerate(keys):
-        same = jax.tree.map(lambda a, b, i=i: np.allclose(a[i], b, atol=1e-15), together, one(key))
+        same = jax.tree.map(
+            lambda a, b, i=i: np.allclose(a[i], b, atol=1e-15), together, partition(key)
+        )
         assert all(jax.tree.leaves(same))
 
 
@@ -240,13 +244,15 @@ def test_bad_arguments_are_refused(key, pool, change, message):
 def test_data_that_do_not_fit_together_are_refused(key, pool):
     with pytest.raises(ValueError, match=r"numbers has train images .* one label an image"):
         draw(key, pool._replace(train_labels=pool.train_labels[1:]))
-    kept = pool.test_labels != 4
-    less = pool._replace(test_labels=pool.test_labels[kept], test_images=pool.test_images[kept])
+    not_four = pool.test_labels != 4
+    less = pool._replace(
+        test_labels=pool.test_labels[not_four], test_images=pool.test_images[not_four]
+    )
     with pytest.raises(ValueError, match="class 4 is not among the test labels"):
         draw(key, less)
 
 
-def test_too_few_images_are_found_before_anything_is_compiled(pool):
+def test_too_few_images_are_reported_before_compilation(pool):
     with pytest.raises(ValueError, match="Take fewer clients or smaller samples"):
         jax.eval_shape(
             lambda key: draw(key, pool, cluster=jnp.zeros(9, jnp.int32)), jax.random.key(0)
@@ -273,16 +279,17 @@ def test_levels_of_linear_models(key, load, task, level, tolerance):
         data = load()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    each = len(task[0]) + len(task[1])
-    size = 2000 // each
+    images_per_problem = len(task[0]) + len(task[1])
+    size = 2000 // images_per_problem
     count = int(np.isin(data.test_labels, [c for side in task for c in side]).sum())
     problem = binary_tasks(key, data, [task], np.zeros(1, int), (size, size), test=count)
-    x, y = np.asarray(problem.features[0]), np.asarray(problem.targets[0])
+    x = np.asarray(problem.features[0])
+    y = np.asarray(problem.targets[0])
 
     def objective(w):
         margin = y * (x @ w)
-        slope = -y / (1 + np.exp(margin)) / len(y)
-        return np.logaddexp(0, -margin).mean() + 1e-5 * w @ w, slope @ x + 2e-5 * w
+        derivative = -y / (1 + np.exp(margin)) / len(y)
+        return np.logaddexp(0, -margin).mean() + 1e-5 * w @ w, derivative @ x + 2e-5 * w
 
     model = minimize(objective, np.zeros(784), jac=True, method="L-BFGS-B").x
     test = problem.tasks.test
@@ -335,8 +342,8 @@ def test_shards_hold_few_labels():
     assert max(sizes) - min(sizes) <= 4
 
 
-def test_dirichlet_shares_follow_the_law():
-    """Of a label, a client has 1/K on average, with variance (K-1)/(K^2 (alpha K + 1))."""
+def test_dirichlet_shares_follow_their_distribution():
+    """A client's share of a label has mean 1/K and variance (K-1)/(K^2 (alpha K + 1))."""
     shares = np.concatenate([counts(dirichlet(LABELS, 5, 0.8, seed)) for seed in range(60)]) / 60
     assert shares.mean() == pytest.approx(1 / 5)
     assert shares.var() == pytest.approx(4 / 25 / (0.8 * 5 + 1), rel=0.1)
@@ -349,7 +356,7 @@ def test_dirichlet_clients_have_the_least():
         dirichlet(LABELS[:600], 8, 0.3, 0, least=76)
 
 
-def test_sizes_follow_the_dirichlet_law():
+def test_sizes_follow_the_dirichlet_distribution():
     """A client has 1/K of the rows on average, with variance (K-1)/(K^2 (beta K + 1))."""
     draws = [dirichlet_sizes(3000, 5, 2.0, seed) for seed in range(300)]
     shares = np.array([[len(part) for part in parts] for parts in draws]) / 3000
@@ -427,7 +434,7 @@ def test_bad_partitions_are_refused(call, message):
 
 
 def listed_in_all_ways(values):
-    """The same column as other libraries hold it, by name; frames with an index of their own."""
+    """The same column in other libraries' types, by name; frames with unordered indices."""
     backwards = range(len(values))[::-1]
     ways = {
         "array": np.array(values),
@@ -460,9 +467,9 @@ PARTITIONS = {
 @pytest.mark.parametrize("values", [list("abcab"), [3, 1, 2, 3, 1]], ids=["text", "numbers"])
 def test_labels_are_taken_by_their_place_from_any_library(name, values):
     wanted = PARTITIONS[name](values)
-    for way, column in listed_in_all_ways(values).items():
+    for form, column in listed_in_all_ways(values).items():
         for got, rows in zip(PARTITIONS[name](column), wanted, strict=True):
-            np.testing.assert_array_equal(got, rows, err_msg=way)
+            np.testing.assert_array_equal(got, rows, err_msg=form)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -486,10 +493,10 @@ def test_a_missing_or_ambiguous_label_is_named_with_its_row(name, values, messag
 def test_numbers_of_labels_that_are_kept_may_be_a_column(key):
     problem = fl.problems.least_squares(key, clients=3, samples=4, dim=2)
     wanted = few_shot(key, problem, [4, 2, 1]).weights
-    for way, column in listed_in_all_ways([4, 2, 1]).items():
-        if way != "objects":
-            kept = few_shot(key, problem, column).weights
-            np.testing.assert_array_equal(kept, wanted, err_msg=way)
+    for form, column in listed_in_all_ways([4, 2, 1]).items():
+        if form != "objects":
+            weights = few_shot(key, problem, column).weights
+            np.testing.assert_array_equal(weights, wanted, err_msg=form)
 
 
 def test_each_class_has_a_client_with_as_many_of_it_as_of_the_others():
@@ -515,22 +522,23 @@ def test_each_class_has_a_client_with_as_many_of_it_as_of_the_others():
 
 
 @pytest.mark.slow
-def test_few_labels_of_each_client_are_left_whichever_they_are(key):
-    sizes, kept = [6, 4, 5, 3], [2, 9, 0, 1]
+def test_few_labels_of_each_client_are_kept(key):
+    sizes = [6, 4, 5, 3]
+    counts = [2, 9, 0, 1]
     problem = fl.problems.least_squares(key, 4, sizes, 2).weighing([1.0, 2.0, 1.0, 1.0])
     draw = jax.jit(jax.vmap(lambda key, n: few_shot(key, problem, n), (0, None)))
-    few = draw(jax.random.split(key, 50), np.array(kept))
-    there = np.asarray(few.weights) > 0
-    assert (there.sum(2) == np.minimum(kept, sizes)).all()
-    assert not (there & (np.arange(6) >= np.array(sizes)[:, None])).any()
+    few = draw(jax.random.split(key, 50), np.array(counts))
+    labeled = np.asarray(few.weights) > 0
+    assert (labeled.sum(2) == np.minimum(counts, sizes)).all()
+    assert not (labeled & (np.arange(6) >= np.array(sizes)[:, None])).any()
     np.testing.assert_allclose(few.weights.sum(2), np.tile([1, 2, 0, 1], (50, 1)))
     np.testing.assert_array_equal(few.importance, np.tile([1, 2, 0, 1], (50, 1)))
-    np.testing.assert_array_equal(few.targets, np.where(there, problem.targets, 0))
+    np.testing.assert_array_equal(few.targets, np.where(labeled, problem.targets, 0))
     np.testing.assert_array_equal(few.features[7], problem.features)
-    share = there[:, 0].mean(0)  # each of six rows is one of two in a third of the draws
+    share = labeled[:, 0].mean(0)  # each of six rows is one of two in a third of the draws
     assert np.abs(share - 1 / 3).max() < 0.25
-    whole = few_shot(key, problem, 6)
-    np.testing.assert_allclose(whole.weights, problem.weights)
+    all_labels = few_shot(key, problem, 6)
+    np.testing.assert_allclose(all_labels.weights, problem.weights)
     with pytest.raises(ValueError, match="importance is zero for every client"):
         few_shot(key, problem, 0)
     with pytest.raises(ValueError, match="one for each of the 4 clients, got shape"):
@@ -538,4 +546,4 @@ def test_few_labels_of_each_client_are_left_whichever_they_are(key):
     with pytest.raises(ValueError, match="samples must be at most those a client has, got"):
         few_shot(key, problem, 1000)
     with pytest.raises(ValueError, match="got 9 for client 1 with 4; give fewer"):
-        few_shot(key, problem, kept)
+        few_shot(key, problem, counts)

@@ -1,4 +1,4 @@
-"""Populations on disk: what is written is read, and nothing half-written or changed is."""
+"""Populations on disk: round trips, and refusal of half-written or changed files."""
 
 import errno
 import json
@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import fljax as fl
-from fljax import populations
 from fljax.data import Population, clients_of_dataset, write_population
+from fljax.problems import population_files
 
 
 def clients(sizes=(3, 1, 4), dim=2):
@@ -27,7 +27,7 @@ def written(tmp_path):
     )
 
 
-def test_what_is_written_is_read(written):
+def test_written_populations_are_read(written):
     assert len(written) == 3
     assert written.sizes.tolist() == [3, 1, 4]
     assert written.names == ["user 0", "user 1", "user 2"]
@@ -58,7 +58,7 @@ def test_clients_come_one_at_a_time(tmp_path):
         def __del__(self):
             alive.remove(1)
 
-    def one(k):
+    def client(k):
         alive.append(1)
         return np.zeros((2, 1), "f4").view(Counted), np.zeros(2, "i4")
 
@@ -66,7 +66,7 @@ def test_clients_come_one_at_a_time(tmp_path):
 
     def stream():
         for k in range(20):
-            yield one(k)
+            yield client(k)
             most.append(len(alive))
 
     write_population(tmp_path / "p", stream())
@@ -86,13 +86,13 @@ def test_a_reopened_population_is_the_same(written, tmp_path):
 
 def test_images_of_bytes_stay_bytes(tmp_path):
     images = [(np.full((2, 3, 3, 1), k, np.uint8), np.arange(2)) for k in range(2)]
-    kept = write_population(tmp_path / "images", images)
-    assert kept.features == ((3, 3, 1), np.dtype("u1"))
-    assert kept[1][0].dtype == np.uint8
+    population = write_population(tmp_path / "images", images)
+    assert population.features == ((3, 3, 1), np.dtype("u1"))
+    assert population[1][0].dtype == np.uint8
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("wrong", "error", "message"),
     [
         ([], ValueError, "at least one client"),
         ([clients()[0], (np.zeros((0, 2), "f4"), np.zeros(0))], ValueError, "client 1 has no samp"),
@@ -120,9 +120,9 @@ def test_images_of_bytes_stay_bytes(tmp_path):
         ),
     ],
 )
-def test_what_is_no_client_is_refused_and_nothing_is_left(given, error, words, tmp_path):
-    with np.errstate(over="ignore"), pytest.raises(error, match=words):
-        write_population(tmp_path / "p", given)
+def test_invalid_clients_are_refused_and_nothing_is_left(wrong, error, message, tmp_path):
+    with np.errstate(over="ignore"), pytest.raises(error, match=message):
+        write_population(tmp_path / "p", wrong)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,13 +142,13 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(self, rows):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(populations._Growing, "add", full)
+    monkeypatch.setattr(population_files._Growing, "add", full)
     with pytest.raises(OSError, match=r"population in .*/p' could not be written: No space left"):
         write_population(tmp_path / "p", clients())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_interrupted_is_no_population(tmp_path):
+def test_an_interrupted_folder_is_refused_as_a_population(tmp_path):
     def stream():
         yield clients()[0]
         raise KeyboardInterrupt
@@ -173,10 +173,11 @@ def test_a_truncated_file_is_known_for_it(written, name, cut):
 @pytest.mark.parametrize("client", range(3))
 @pytest.mark.parametrize("name", ["features.npy", "targets.npy"])
 def test_changed_samples_are_found_when_they_are_read(written, name, client):
-    path, at = written.folder / name, int(written.sizes[:client].sum())
+    path = written.folder / name
+    at = int(written.sizes[:client].sum())
     content = bytearray(path.read_bytes())
-    each = {"features.npy": 8, "targets.npy": 8}[name]
-    content[len(content) - each * (int(written.sizes.sum()) - at)] ^= 1
+    itemsize = {"features.npy": 8, "targets.npy": 8}[name]
+    content[len(content) - itemsize * (int(written.sizes.sum()) - at)] ^= 1
     path.write_bytes(content)
     opened = Population(written.folder)
     with pytest.raises(ValueError, match=rf"client {client} \('user {client}'\).*were changed"):
@@ -199,11 +200,12 @@ def test_changed_descriptions_are_found(written, name):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("{", "is not JSON"), ("[]", "format 1"), ('{"format": 9}', "format 1")]
+    ("content", "message"),
+    [("{", "is not JSON"), ("[]", "format 1"), ('{"format": 9}', "format 1")],
 )
-def test_another_folder_is_no_population(tmp_path, content, words):
+def test_another_folder_is_refused_as_a_population(tmp_path, content, message):
     (tmp_path / "population.json").write_text(content)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         Population(tmp_path)
 
 
@@ -221,20 +223,20 @@ def test_a_planted_description_is_refused(written, name, value):
         del about[name]
     elif name != "digest":
         entries = np.load(written.folder / "clients.npy")
-        about["digest"] = populations._digest(about, entries, written.names)
+        about["digest"] = population_files._digest(about, entries, written.names)
     path.write_text(json.dumps(about))
     with pytest.raises(ValueError, match=r"format 1; write it again|was changed since"):
         Population(written.folder)
 
 
-def test_names_that_are_no_names_are_refused(written):
+def test_invalid_names_are_refused(written):
     (written.folder / "names.json").write_text("{")
     with pytest.raises(ValueError, match=r"names\.json is not JSON"):
         Population(written.folder)
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("written", "stored"),
     [
         ("bfloat16", "f4"),
         ("float8_e4m3fn", "f4"),
@@ -243,21 +245,21 @@ def test_names_that_are_no_names_are_refused(written):
         (">f4", "f4"),
     ],
 )
-def test_types_are_those_of_every_machine(tmp_path, given, kept):
+def test_types_are_portable(tmp_path, written, stored):
     """What NumPy's files have no name for would come back as bytes."""
-    rows = np.array([[0.5, 1.0], [0.0, 2.0]]).astype(jnp.dtype(given))
+    rows = np.array([[0.5, 1.0], [0.0, 2.0]]).astype(jnp.dtype(written))
     population = write_population(tmp_path / "p", [(rows, np.arange(2))])
-    assert population.features[1] == kept
-    np.testing.assert_array_equal(population[0][0], rows.astype(kept))
+    assert population.features[1] == stored
+    np.testing.assert_array_equal(population[0][0], rows.astype(stored))
 
 
 @pytest.mark.parametrize("ask", [3, -1, 1.5, "a", True])
-def test_who_is_no_client_is_refused(written, ask):
+def test_unknown_clients_are_refused(written, ask):
     with pytest.raises(IndexError, match="numbered from 0 to 2"):
         written[ask]
 
 
-def test_cohorts_of_no_clients_are_refused(written):
+def test_empty_cohorts_are_refused(written):
     with pytest.raises(IndexError, match="numbered from 0 to 2"):
         written.read([0, 3])
     with pytest.raises(TypeError, match="list of numbers"):
@@ -270,12 +272,12 @@ def test_rows_of_a_table_become_clients(tmp_path):
         "image": np.arange(10).reshape(5, 2).astype("f4"),
         "digit": np.arange(5),
     }
-    kept = write_population(
+    population = write_population(
         tmp_path / "p",
         clients_of_dataset(table, client="writer", features="image", target="digit"),
     )
-    assert kept.names == ["b", "a", "c"]
-    assert [kept[k][1].tolist() for k in range(3)] == [[0, 2], [1, 4], [3]]
+    assert population.names == ["b", "a", "c"]
+    assert [population[k][1].tolist() for k in range(3)] == [[0, 2], [1, 4], [3]]
     with pytest.raises(ValueError, match="no column 'user'; there are 'writer', 'image', 'digit'"):
         clients_of_dataset(table, client="user", features="image", target="digit")
     with pytest.raises(TypeError, match="must have named columns"):
@@ -306,8 +308,8 @@ def as_frame(table):
 )
 def test_rows_are_found_by_their_place_and_not_by_an_index(of):
     table = of({"who": OWNERS, "x": np.arange(10.0).reshape(5, 2).tolist(), "y": np.arange(5)})
-    found = clients_of_dataset(table, client="who", features="x", target="y")
-    assert [(x.tolist(), y.tolist(), name) for x, y, name in found] == [
+    clients = clients_of_dataset(table, client="who", features="x", target="y")
+    assert [(x.tolist(), y.tolist(), name) for x, y, name in clients] == [
         ([[0.0, 1.0], [4.0, 5.0]], [0, 2], "b"),
         ([[2.0, 3.0], [8.0, 9.0]], [1, 4], "a"),
         ([[6.0, 7.0]], [3], "c"),
@@ -334,7 +336,7 @@ def test_a_row_without_an_owner_or_a_value_is_named(column, values, message):
 
 
 @pytest.mark.parametrize("name", [None, float("nan"), pd.NaT, pd.NA])
-def test_a_missing_name_is_no_name(tmp_path, name):
+def test_a_missing_name_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match="client 0 must have a name"):
         write_population(tmp_path / "p", [(np.ones((2, 1)), np.ones(2), name)])
 
@@ -344,11 +346,11 @@ def test_rows_of_hugging_faces_datasets_become_clients(tmp_path):
     table = datasets.Dataset.from_dict(
         {"who": [2, 1, 2], "x": [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], "y": [0, 1, 1]}
     )
-    kept = write_population(
+    population = write_population(
         tmp_path / "p", clients_of_dataset(table, client="who", features="x", target="y")
     )
-    assert kept.names == ["2", "1"]
-    np.testing.assert_array_equal(kept[0][0], [[1, 0], [3, 0]])
+    assert population.names == ["2", "1"]
+    np.testing.assert_array_equal(population[0][0], [[1, 0], [3, 0]])
 
 
 def test_users_of_leaf_become_a_population(tmp_path):
@@ -359,11 +361,11 @@ def test_users_of_leaf_become_a_population(tmp_path):
             users["user_data"][user] = {"x": [[0.5] * 784] * n, "y": [3] * n}
         (tmp_path / part / "all.json").write_text(json.dumps(users))
     read = fl.data.femnist(tmp_path)
-    kept = write_population(
+    population = write_population(
         tmp_path / "p", ((*c, n) for c, n in zip(read.clients, read.names, strict=True))
     )
-    assert (kept.names, kept.sizes.tolist()) == (["ada", "bob"], [1, 2])
-    assert kept.features[0] == (28, 28, 1)
+    assert (population.names, population.sizes.tolist()) == (["ada", "bob"], [1, 2])
+    assert population.features[0] == (28, 28, 1)
 
 
 BIG = 2**53 + 1

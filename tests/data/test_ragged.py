@@ -32,9 +32,9 @@ def structured(table):
     return array
 
 
-@pytest.mark.parametrize("made", [dict, pd.DataFrame, structured])
-def test_rows_go_to_their_nodes_in_the_order_of_the_table(made):
-    nodes = from_table(made(rows()), **LEARN, coordinates=("x", "z"))
+@pytest.mark.parametrize("table_type", [dict, pd.DataFrame, structured])
+def test_rows_go_to_their_nodes_in_the_order_of_the_table(table_type):
+    nodes = from_table(table_type(rows()), **LEARN, coordinates=("x", "z"))
     assert nodes.names == ("C", "A", "B")
     np.testing.assert_array_equal(nodes.coordinates, [[3, 0.5], [1, 0.5], [2, 0.5]])
     assert nodes.labeled.all()
@@ -75,7 +75,7 @@ def test_held_out_rows_are_those_that_are_marked():
         from_table(rows(late=np.array([0, 0, 1, 1, 0, 0, 1], bool)), **LEARN, test="late")
 
 
-def test_a_node_without_targets_counts_for_nothing_and_is_judged_all_the_same():
+def test_a_node_without_targets_has_no_weight_but_is_evaluated():
     table = rows(who=[*"CACBBCA"], y=[0.0, np.nan, 2, 3, 4, 5, 6])
     table["late"] = np.array([0, 0, 0, 0, 1, 1, 1], bool)
     nodes = from_table(table, **LEARN, test="late")
@@ -158,7 +158,7 @@ def test_a_node_without_targets_counts_for_nothing_and_is_judged_all_the_same():
         (rows(z=[np.nan, *[0.5] * 6]), {}, ValueError, "1 rows lack finite coord.* row 0, of nod"),
     ],
 )
-def test_what_is_wrong_with_a_table_is_said(table, changes, error, message):
+def test_errors_of_a_table_are_reported(table, changes, error, message):
     with pytest.raises(error, match=message):
         from_table(table, **LEARN | {"coordinates": ("x", "z")} | changes)
 
@@ -168,3 +168,9 @@ def test_a_table_makes_a_problem_that_is_learned():
     simulation = fl.Simulation(nodes.problem, fl.algorithms.FedAvg(1e-3), metrics=["objective"])
     run = fl.run(simulation, rounds=3)
     assert run.objective[-1] < run.objective[0]
+
+
+def test_a_node_s_name_as_text_and_as_a_number_is_not_two_nodes():
+    table = {"town": [1, "1", 2], "today": [0.1, 0.2, 0.3], "tomorrow": [1.0, 2.0, 3.0]}
+    with pytest.raises(ValueError, match="column 'town' holds text, '1' in row 1, and 1 of type"):
+        fl.data.from_table(table, "town", ["today"], "tomorrow")

@@ -24,7 +24,7 @@ def oracle(feature_map, x):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(3,), (7, 3), (2, 7, 3)])
-def test_is_the_definition(key, kind, shape):
+def test_a_feature_map_equals_its_definition(key, kind, shape):
     feature_map = random_fourier(key, 3, 20, bandwidth=0.7, kind=kind, scale=1.5)
     x = np.random.default_rng(0).normal(size=shape)
     z = feature_map(jnp.asarray(x))
@@ -51,7 +51,9 @@ def test_estimates_the_gaussian_kernel_with_its_variance(key, kind, distance):
 
     Variances of Sutherland and Schneider (2015), with k(2 delta) = k^4 for the Gaussian kernel.
     """
-    draws, features, bandwidth = 8000, 50, 1.7
+    draws = 8000
+    features = 50
+    bandwidth = 1.7
     x = jnp.asarray([0.4, -0.2, 1.1])
     direction = jnp.asarray([1.0, -2.0, 2.0]) / 3
     y = x + distance * bandwidth * direction
@@ -73,7 +75,8 @@ def test_estimates_the_gaussian_kernel_with_its_variance(key, kind, distance):
 
 @pytest.mark.slow
 def test_pairs_are_better_for_close_points(key):
-    x, y = jnp.asarray([0.5, 0.5]), jnp.asarray([0.7, 0.4])
+    x = jnp.asarray([0.5, 0.5])
+    y = jnp.asarray([0.7, 0.4])
     kernel = np.exp(-0.05 / 2)
     errors = {}
     for kind in KINDS:
@@ -89,7 +92,7 @@ def test_pairs_are_better_for_close_points(key):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_features_have_unit_energy_times_the_scale(key, kind):
+def test_features_have_unit_energy_times_their_scale(key, kind):
     x = jax.random.normal(jax.random.fold_in(key, 1), (3,))
     energy = jax.vmap(lambda k: jnp.sum(random_fourier(k, 3, 50, kind=kind, scale=2.0)(x) ** 2))(
         jax.random.split(key, 4000)
@@ -104,18 +107,18 @@ def test_features_have_unit_energy_times_the_scale(key, kind):
 def test_the_cosine_is_accurate_over_a_thousand_turns(dtype, tolerance):
     random = np.random.default_rng(0).uniform(-1000, 1000, 200_000)
     special = np.arange(-16, 17) / 8
-    turns = np.concatenate([random, np.linspace(-1, 1, 100_001), special, special + 999]).astype(
+    cycles = np.concatenate([random, np.linspace(-1, 1, 100_001), special, special + 999]).astype(
         dtype
     )
-    exact = turns.astype(np.float64) - np.round(turns.astype(np.float64))  # no rounding happens
-    got = jax.jit(cos_turns)(jnp.asarray(turns))
+    exact = cycles.astype(np.float64) - np.round(cycles.astype(np.float64))  # no rounding happens
+    got = jax.jit(cos_turns)(jnp.asarray(cycles))
     assert got.dtype == dtype
     np.testing.assert_allclose(
         np.asarray(got, np.float64), np.cos(2 * np.pi * exact), rtol=0, atol=tolerance
     )
-    slope = jax.jit(jax.vmap(jax.grad(cos_turns)))(jnp.asarray(turns))
+    derivative = jax.jit(jax.vmap(jax.grad(cos_turns)))(jnp.asarray(cycles))
     np.testing.assert_allclose(
-        np.asarray(slope, np.float64),
+        np.asarray(derivative, np.float64),
         -2 * np.pi * np.sin(2 * np.pi * exact),
         rtol=0,
         atol=20 * tolerance if dtype == np.float32 else 2e-13,
@@ -135,7 +138,8 @@ def test_jit_vmap_and_gradients_of_traced_numbers(key, kind):
     grad = jax.jit(jax.grad(total, argnums=(0, 1)))(1.3, 0.9)
     step = 1e-6
     for i, bump in enumerate([(step, 0), (0, step)]):
-        up, down = total(1.3 + bump[0], 0.9 + bump[1]), total(1.3 - bump[0], 0.9 - bump[1])
+        up = total(1.3 + bump[0], 0.9 + bump[1])
+        down = total(1.3 - bump[0], 0.9 - bump[1])
         np.testing.assert_allclose(grad[i], (up - down) / (2 * step), rtol=1e-6)
     keys = jax.random.split(key, 3)
     batched = jax.jit(jax.vmap(lambda k, b: total(b, 1.0, k)))(keys, jnp.asarray([0.5, 1, 2]))
@@ -153,7 +157,8 @@ def test_a_new_scale_does_not_compile_again(key):
 
 
 def test_the_draw_is_a_function_of_the_key(key):
-    a, b = random_fourier(key, 2, 6), random_fourier(key, 2, 6)
+    a = random_fourier(key, 2, 6)
+    b = random_fourier(key, 2, 6)
     jax.tree.map(np.testing.assert_array_equal, a, b)
     c = random_fourier(jax.random.fold_in(key, 1), 2, 6)
     assert not np.any(np.asarray(a.frequencies) == np.asarray(c.frequencies))

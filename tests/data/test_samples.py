@@ -31,7 +31,8 @@ class StandIn:
     """What of ``datasets.Dataset`` is used, as its documentation says it behaves."""
 
     def __init__(self, rows, dtype=None):
-        self.rows, self.dtype = rows, dtype
+        self.rows = rows
+        self.dtype = dtype
         self.column_names = list(rows)
         self.features = dict.fromkeys(rows) | {"label": types.SimpleNamespace(names=NAMES)}
 
@@ -122,28 +123,30 @@ def test_columns_that_do_not_fit_are_named(dataset, features, target, error, mes
         from_huggingface(dataset, features, target)
 
 
-def test_what_is_no_data_set_is_named():
+def test_invalid_data_sets_are_named():
     with pytest.raises(TypeError, match=r"must be a datasets\.Dataset"):
         from_huggingface({"x": [1]}, "x", "x")
-    both = types.SimpleNamespace(column_names={"train": ["x"], "test": ["x"]})
+    splits = types.SimpleNamespace(column_names={"train": ["x"], "test": ["x"]})
     with pytest.raises(TypeError, match=r"one split, got a dict of train, test; take dataset\['tr"):
-        from_huggingface(both, "x", "x")
+        from_huggingface(splits, "x", "x")
 
 
-def test_splits_and_streams_of_the_real_library_are_told_apart():
-    datasets, whole = pytest.importorskip("datasets"), real()
+def test_splits_and_streams_of_the_real_library_are_distinguished():
+    datasets = pytest.importorskip("datasets")
+    dataset = real()
     with pytest.raises(TypeError, match=r"take dataset\['train'\]"):
-        from_huggingface(datasets.DatasetDict({"train": whole}), "age", "label")
+        from_huggingface(datasets.DatasetDict({"train": dataset}), "age", "label")
     with pytest.raises(TypeError, match="of a stream"):
-        from_huggingface(whole.to_iterable_dataset(), "age", "label")
+        from_huggingface(dataset.to_iterable_dataset(), "age", "label")
     with pytest.raises(ValueError, match="got 0 samples"):
-        from_huggingface(whole.select([]), "age", "height")
-    formatted = whole.with_format("numpy").select([3, 0])  # as the user left it
+        from_huggingface(dataset.select([]), "age", "height")
+    formatted = dataset.with_format("numpy").select([3, 0])  # as the user left it
     assert from_huggingface(formatted, "age", "label").features.tolist() == [50, 30]
 
 
 def test_images_of_the_real_library_are_decoded():
-    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    datasets = pytest.importorskip("datasets")
+    pillow = pytest.importorskip("PIL.Image")
     pictures = {"x": [pillow.fromarray(image) for image in PIXELS], "y": [0.5] * 5}
     kinds = datasets.Features({"x": datasets.Image(), "y": datasets.Value("float32")})
     result = from_huggingface(datasets.Dataset.from_dict(pictures, features=kinds), "x", "y")
@@ -192,7 +195,7 @@ def test_a_bunch_is_a_problem_in_two_lines():
     ],
     ids=range(8),
 )
-def test_what_sklearn_does_not_return_is_named(data, error, message):
+def test_missing_parts_of_sklearn_data_are_named(data, error, message):
     with pytest.raises(error, match=message):
         from_sklearn(data)
 

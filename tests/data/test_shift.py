@@ -1,4 +1,4 @@
-"""Turned images and noise: by hand, by moments, and what is wrong by name."""
+"""Turned images and noise: by hand, by moments, and errors by name."""
 
 import numpy as np
 import pytest
@@ -31,11 +31,13 @@ def test_right_angles_move_pixels_counterclockwise():
 def interpolated(image, degrees):
     """One image turned, pixel by pixel: where it comes from, and its four neighbors there."""
     height, width = image.shape
-    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    cos = np.cos(np.deg2rad(degrees))
+    sin = np.sin(np.deg2rad(degrees))
     turned = np.zeros(image.shape)
     for i in range(height):
         for j in range(width):
-            up, right = (height - 1) / 2 - i, j - (width - 1) / 2
+            up = (height - 1) / 2 - i
+            right = j - (width - 1) / 2
             at = (
                 (height - 1) / 2 - (-sin * right + cos * up),
                 (width - 1) / 2 + cos * right + sin * up,
@@ -45,7 +47,8 @@ def interpolated(image, degrees):
                 continue
             for a in (0, 1):
                 for b in (0, 1):
-                    row, column = min(low[0] + a, height - 1), min(low[1] + b, width - 1)
+                    row = min(low[0] + a, height - 1)
+                    column = min(low[1] + b, width - 1)
                     share = (1 - abs(at[0] - low[0] - a)) * (1 - abs(at[1] - low[1] - b))
                     turned[i, j] += share * image[row, column]
     return turned
@@ -61,7 +64,7 @@ def test_other_angles_interpolate_between_pixels(degrees):
     np.testing.assert_allclose(same, np.stack([result, 2 * result], axis=-1), atol=1e-12)
 
 
-def test_digits_turned_and_back_are_nearly_themselves():
+def test_rotated_digits_return_nearly_unchanged():
     images = mnist_sample().train_images[::60].astype(float)
     labels = np.arange(len(images))
     ((back, _),) = rotated(rotated([(images, labels)], 20.0), -20.0)
@@ -92,11 +95,9 @@ def test_noise_has_each_client_s_level_and_leaves_the_rest():
 
 def test_a_client_s_noise_does_not_depend_on_the_others():
     clients = [(np.zeros((3, 2), np.float32), np.zeros(3))] * 4
-    result, fewer, other = (
-        noisy(clients, 1.0, 0),
-        noisy(clients[:2], 1.0, 0),
-        noisy(clients, 1.0, 1),
-    )
+    result = noisy(clients, 1.0, 0)
+    fewer = noisy(clients[:2], 1.0, 0)
+    other = noisy(clients, 1.0, 1)
     np.testing.assert_array_equal(result[1][0], fewer[1][0])
     assert result[1][0].dtype == np.float32
     assert not np.array_equal(result[0][0], result[1][0])
@@ -124,6 +125,6 @@ IMAGES = [(np.zeros((2, 3, 4)), np.zeros(2))]
         (lambda: noisy(IMAGES, 1.0, -1), "seed must be >= 0"),
     ],
 )
-def test_what_cannot_be_shifted_is_named(call, message):
+def test_impossible_shifts_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,5 +1,5 @@
-"""The atlas: its scenarios are what they say, every algorithm runs or is refused with a reason, a
-killed run goes on, and the pages say what the results are.
+"""The atlas: its scenarios match their descriptions, every algorithm runs or is refused with a
+reason, a killed run goes on, and the pages state the results.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ from experiments.atlas.links import UNEQUAL
 from experiments.atlas.methods import Refused, method, methods
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.errors import UsageError
-from fljax._folders import sealed
+from fljax._core.storage import sealed
 from fljax.algorithms import REGISTRY
-from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.records import versions_in_use
-from fljax.study import engine
-from fljax.study.tuning import unwarned
+from fljax.graphs.federation import Federation
+from fljax.results.dataset import versions_in_use
+from fljax.study import batched_program
+from fljax.tuning.search import unwarned
 
 KEY = jax.random.key(0)
 TINY = running.Effort(2, 1, points=3, extensions=0, refinements=0, methods=2)
 
 
-def made(name, label, **numbers):
+def build_method(name, label, **numbers):
     """An algorithm as a scenario makes it, and the simulation."""
     build, space = method(SCENARIOS[name], label)
     algorithm = build(**{key: values[0] for key, values in space.items()} | numbers)
@@ -41,51 +41,51 @@ def made(name, label, **numbers):
 # Scenarios ---------------------------------------------------------------------------------------
 
 
-def along(axis):
-    return {one.axes[axis] for one in SCENARIOS.values() if axis in one.axes}
+def labels_along(axis):
+    return {scenario.axes[axis] for scenario in SCENARIOS.values() if axis in scenario.axes}
 
 
-def test_the_axes_are_those_of_the_literature():
-    assert along("dissimilarity") == {0.0, 0.3, 3.0}
-    assert along("condition") == {4.0, 400.0}
-    assert along("concentration") == {0.1, 1.0, 100.0}
-    assert along("epsilon") == {1.0, 4.0, 16.0}
-    assert along("rho") == {0.1, 1.0, 10.0}
-    assert along("attackers") == {0.2}
-    assert along("graph") == {"ring", "grid", "random", "expander", "directed exponential"}
-    assert along("data") == {"MNIST", "ijcnn1", "a stream"}
-    assert along("model") == {"softmax regression", "a network of two layers"}
-    assert len(along("compression")) == 5
-    assert along("link") == {"lossy", "late", "absent"}
+def test_the_axes_follow_the_literature():
+    assert labels_along("dissimilarity") == {0.0, 0.3, 3.0}
+    assert labels_along("condition") == {4.0, 400.0}
+    assert labels_along("concentration") == {0.1, 1.0, 100.0}
+    assert labels_along("epsilon") == {1.0, 4.0, 16.0}
+    assert labels_along("rho") == {0.1, 1.0, 10.0}
+    assert labels_along("attackers") == {0.2}
+    assert labels_along("graph") == {"ring", "grid", "random", "expander", "directed exponential"}
+    assert labels_along("data") == {"MNIST", "ijcnn1", "a stream"}
+    assert labels_along("model") == {"softmax regression", "a network of two layers"}
+    assert len(labels_along("compression")) == 5
+    assert labels_along("link") == {"lossy", "late", "absent"}
 
 
-@pytest.mark.parametrize("one", SCENARIOS.values(), ids=lambda one: one.name)
-def test_a_scenario_says_what_it_is_and_why_it_is_standard(one):
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9.]+)+|absent|late", one.name)
-    assert len(one.reason) > 40
-    assert one.reason.rstrip().endswith(".")
-    assert one.title != one.when
-    assert one.axes
-    assert one.target > 0
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
+def test_a_scenario_describes_itself_and_its_source(scenario):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9.]+)+|absent|late", scenario.name)
+    assert len(scenario.reason) > 40
+    assert scenario.reason.rstrip().endswith(".")
+    assert scenario.title != scenario.when
+    assert scenario.axes
+    assert scenario.target > 0
 
 
 @pytest.mark.thin(2)
-@pytest.mark.parametrize("one", SCENARIOS.values(), ids=lambda one: one.name)
-def test_a_scenario_admits_or_refuses_every_algorithm(one):
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
+def test_a_scenario_admits_or_refuses_every_algorithm(scenario):
     try:
-        parts = one.parts(KEY)
+        parts = scenario.parts(KEY)
     except FileNotFoundError:
         pytest.skip("needs a data set")
-    kind = {"server": type(None), "servers": Federation, "peers": Graph}[one.talks]
+    kind = {"server": type(None), "servers": Federation, "peers": Graph}[scenario.talks]
     assert isinstance(parts.get("network"), kind)
-    admitted, refused = methods(one)
+    admitted, refused = methods(scenario)
     assert admitted.keys() | refused.keys() == REGISTRY.keys()
     assert not admitted.keys() & refused.keys()
     assert len(admitted) >= 3
     assert all(why.endswith(".") and len(why) > 12 for why in refused.values())
     label, first = next(iter(admitted.items()))
     with unwarned():
-        simulation = one.build(KEY, first.build(**{k: v[0] for k, v in first.space.items()}))
+        simulation = scenario.build(KEY, first.build(**{k: v[0] for k, v in first.space.items()}))
         fl.run(simulation, rounds=2)
     assert simulation.algorithm.label == label
 
@@ -107,36 +107,36 @@ def test_a_scenario_admits_or_refuses_every_algorithm(one):
         ("bits-sign", "SignSGD", "compresses its messages itself"),
     ],
 )
-def test_a_refusal_says_why(name, label, why):
+def test_a_refusal_states_its_reason(name, label, why):
     with pytest.raises(Refused, match=f"^{why}"):
         method(SCENARIOS[name], label)
 
 
-def test_what_a_scenario_gives_reaches_the_algorithm():
-    assert made("tenth-alike", "FedAvg")[0].clients_per_round == 5
-    assert made("tenth-alike", "SignSGD")[0].selection.count == 5
-    assert made("unequal-work", "SCAFFOLD")[0].local_steps == UNEQUAL
+def test_arguments_of_a_scenario_reach_the_algorithm():
+    assert build_method("tenth-alike", "FedAvg")[0].clients_per_round == 5
+    assert build_method("tenth-alike", "SignSGD")[0].selection.count == 5
+    assert build_method("unequal-work", "SCAFFOLD")[0].local_steps == UNEQUAL
     assert np.mean(UNEQUAL) == pytest.approx(5, abs=0.25)
-    assert made("clusters-server", "IFCA")[0].clusters == 4
-    assert made("clusters-peers", "FedSGD, networked")[0].batches.size == 5
-    ditto, _ = made("clusters-server", "Ditto", step_size=0.25)
+    assert build_method("clusters-server", "IFCA")[0].clusters == 4
+    assert build_method("clusters-peers", "FedSGD, networked")[0].batches.size == 5
+    ditto, _ = build_method("clusters-server", "Ditto", step_size=0.25)
     assert ditto.solver.local_steps == 5
     assert float(ditto.solver.size(jnp.array(1))) == 0.25
 
 
-def test_who_compresses_by_its_own_rule_gets_the_compressor_instead_of_the_link():
-    algorithm, simulation = made("peers-bits-top", "Choco-SGD")
+def test_algorithms_with_their_own_compression_get_the_compressor():
+    algorithm, simulation = build_method("peers-bits-top", "Choco-SGD")
     assert algorithm.compression.count == 4
     assert simulation.compression is None
-    assert made("peers-bits-top", "EXTRA")[1].compression.count == 4
+    assert build_method("peers-bits-top", "EXTRA")[1].compression.count == 4
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("attack")])
 def test_aggregators_withstand_as_many_attackers_as_there_are(name, recwarn):
-    attack = made(name, "ATC" if name.endswith("peers") else "FedAvg")[1].attack
+    attack = build_method(name, "ATC" if name.endswith("peers") else "FedAvg")[1].attack
     build, _ = method(SCENARIOS[name], "ATC" if name.endswith("peers") else "FedAvg")
     SCENARIOS[name].build(KEY, build(step_size=0.1))
-    assert not [one for one in recwarn if one.category is fl.AssumptionWarning]
+    assert not [warning for warning in recwarn if warning.category is fl.AssumptionWarning]
     assert int(np.sum(attack.attackers)) == 10
 
 
@@ -147,17 +147,17 @@ def test_compressors_are_compared_at_equal_bits():
         assert 20_000 - 2 * bits < spent <= 20_000
 
 
-def test_clients_are_as_unlike_as_their_axis_says():
-    apart = {}
+def test_clients_differ_by_the_level_of_their_axis():
+    spread = {}
     for likeness in ("alike", "mildly", "strongly"):
         problem = SCENARIOS[f"squares-well-{likeness}"].parts(KEY)["problem"]
         pairs = zip(np.asarray(problem.features), np.asarray(problem.targets), strict=True)
         models = np.stack([np.linalg.lstsq(x, y)[0] for x, y in pairs])
-        apart[likeness] = float(np.std(models - models.mean(0)))
-    assert apart["alike"] < 0.3 < apart["mildly"] < 0.6 < 2.5 < apart["strongly"] < 3.5
+        spread[likeness] = float(np.std(models - models.mean(0)))
+    assert spread["alike"] < 0.3 < spread["mildly"] < 0.6 < 2.5 < spread["strongly"] < 3.5
 
 
-def test_labels_are_skewed_as_the_concentration_says():
+def test_labels_are_skewed_by_the_concentration():
     pool = labels.pool(
         np.ones((90, 3)), np.repeat([0, 1, 2], 30), np.ones((4, 3)), np.array([0, 1, 2, 2])
     )
@@ -173,8 +173,8 @@ def test_labels_are_skewed_as_the_concentration_says():
 def test_drawn_samples_have_their_labels():
     features = np.repeat([[0.0], [1.0], [2.0]], [20, 3, 7], axis=0)
     order = np.random.default_rng(0).permutation(30)
-    given = features[order], features[order, 0].astype(int)
-    pool = labels.pool(*given, features[:1], np.array([0]))
+    shuffled = features[order], features[order, 0].astype(int)
+    pool = labels.pool(*shuffled, features[:1], np.array([0]))
     got, label = labels.drawn(KEY, pool.features, pool.start, pool.size, 1.0)
     scale = np.sqrt(np.mean(features**2))
     assert np.allclose(np.asarray(got)[..., 0] * scale, label)
@@ -189,7 +189,7 @@ def test_drawn_samples_have_their_labels():
         ({"record_every": 3}, "record_every=3 must divide rounds=200"),
     ],
 )
-def test_a_scenario_that_cannot_be_is_refused(change, message):
+def test_an_impossible_scenario_is_refused(change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         dataclasses.replace(SCENARIOS["peers-ring"], **{"name": "another-one"} | change)
     assert "another-one" not in SCENARIOS
@@ -199,27 +199,29 @@ def test_a_scenario_that_cannot_be_is_refused(change, message):
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small_scenario(monkeypatch):
     """A scenario of three clients that is gone after the test."""
     monkeypatch.setattr(scenario, "SCENARIOS", dict(SCENARIOS))
 
     def parts(key):
         return {"problem": fl.problems.ridge(key, clients=3, samples=8, dim=2)}
 
-    words = "Three clients, so that a test is quick.", "three clients"
+    texts = "Three clients, so that a test is quick.", "three clients"
     return Scenario(
-        "three-clients", "Three clients", *words, parts, "normalized_error", 1e-2, 8, {"clients": 3}
+        "three-clients", "Three clients", *texts, parts, "normalized_error", 1e-2, 8, {"clients": 3}
     )
 
 
-def test_what_calibrates_a_last_layer_is_refused_where_there_is_no_other(small):
+def test_calibration_is_refused_without_a_separate_last_layer(small_scenario):
     def of(model):
         def parts(key):
             problem = fl.problems.softmax(key, clients=3, samples=8, dim=2, classes=3)
             network = fl.models.mlp(3, (4,))
             return {"problem": fl.problems.Model.of(problem, network, key) if model else problem}
 
-        return dataclasses.replace(small, name=f"classes-{model}", parts=parts, metric="objective")
+        return dataclasses.replace(
+            small_scenario, name=f"classes-{model}", parts=parts, metric="objective"
+        )
 
     assert "calibration_steps" not in method(of(True), "CCVR").space
     with pytest.raises(Refused, match=r"^calibrates the last layer, and the model has no other"):
@@ -231,9 +233,9 @@ def outcome():
     """What is stored of an algorithm, whose error is a given number times a seed's own."""
 
     def of(error, rounds, **more):
-        own = error * np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02])
+        errors = error * np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02])
         return {
-            "final": running.plain(own),
+            "final": running.plain(errors),
             "diverged": [0] * 6,
             "until": {"rounds": [rounds] * 6, "bits": [100 * rounds] * 6, "gradients": [None] * 6},
             "chosen": {"step_size": 0.1},
@@ -258,17 +260,17 @@ def stored(outcomes, name="peers-ring", refused=None):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
-    small, outcome, tmp_path, monkeypatch
+def test_a_killed_run_resumes_and_a_finished_one_is_not_computed_again(
+    small_scenario, outcome, tmp_path, monkeypatch
 ):
-    asked = []
+    evaluated_labels = []
 
-    def evaluated(one, made, *_):
-        if len(asked) == 1:
-            asked.append("killed")
+    def evaluated(scenario, methods, *_):
+        if len(evaluated_labels) == 1:
+            evaluated_labels.append("killed")
             raise KeyboardInterrupt
-        asked.append(list(made))
-        return {label: outcome(1.0, 4) for label in made}
+        evaluated_labels.append(list(methods))
+        return {label: outcome(1.0, 4) for label in methods}
 
     monkeypatch.setattr(running, "evaluated", evaluated)
     monkeypatch.setattr(running, "methods", lambda _: (dict.fromkeys(["CTA", "ATC", "LED"]), {}))
@@ -276,54 +278,54 @@ def test_a_killed_run_goes_on_and_a_finished_one_is_not_computed_again(
     effort = dataclasses.replace(TINY, methods=None)
     store = tmp_path / "store"
     with pytest.raises(KeyboardInterrupt):
-        running.compute(small, effort, tmp_path, store, say=lambda *_, **__: None)
-    assert running.read(small.name, tmp_path) is None
-    result = running.compute(small, effort, tmp_path, store, say=lambda *_, **__: None)
+        running.compute(small_scenario, effort, tmp_path, store, say=lambda *_, **__: None)
+    assert running.read(small_scenario.name, tmp_path) is None
+    result = running.compute(small_scenario, effort, tmp_path, store, say=lambda *_, **__: None)
     assert list(result["methods"]) == ["CTA", "ATC", "LED"]
-    assert asked == [["CTA", "ATC"], "killed", ["LED"]]
-    assert not (store / small.name).exists()
-    assert running.read(small.name, tmp_path) == result
-    assert running.compute(small, effort, tmp_path, store) is None
-    assert len(asked) == 3
+    assert evaluated_labels == [["CTA", "ATC"], "killed", ["LED"]]
+    assert not (store / small_scenario.name).exists()
+    assert running.read(small_scenario.name, tmp_path) == result
+    assert running.compute(small_scenario, effort, tmp_path, store) is None
+    assert len(evaluated_labels) == 3
 
 
-def test_a_stored_scenario_is_completed_by_what_was_registered_later(
-    small, outcome, tmp_path, monkeypatch, capsys
+def test_a_stored_scenario_is_completed_by_later_registered_methods(
+    small_scenario, outcome, tmp_path, monkeypatch, capsys
 ):
-    asked = []
+    evaluated_labels = []
 
-    def evaluated(one, made, *_):
-        asked.append(list(made))
-        return {label: outcome(2.0, 4) for label in made}
+    def evaluated(scenario, methods, *_):
+        evaluated_labels.append(list(methods))
+        return {label: outcome(2.0, 4) for label in methods}
 
     admitted = dict.fromkeys(["ATC", "CTA", "LED"])
     monkeypatch.setattr(running, "evaluated", evaluated)
     monkeypatch.setattr(running, "methods", lambda _: (admitted, {"FedAvg": "other."}))
-    monkeypatch.setitem(SCENARIOS, small.name, small)
+    monkeypatch.setitem(SCENARIOS, small_scenario.name, small_scenario)
     effort = dataclasses.replace(running.FULL, seeds=6)
     monkeypatch.setattr(commands, "FULL", effort)
-    known = stored({"ATC": outcome(1.0, 4), "gone": outcome(1.0, 4)}, small.name)
-    path = tmp_path / f"{small.name}.json"
-    path.write_text(sealed(known))
-    ask = ["run", small.name, "--out", str(tmp_path), "--store", str(tmp_path / "store")]
+    previous = stored({"ATC": outcome(1.0, 4), "gone": outcome(1.0, 4)}, small_scenario.name)
+    path = tmp_path / f"{small_scenario.name}.json"
+    path.write_text(sealed(previous))
+    ask = ["run", small_scenario.name, "--out", str(tmp_path), "--store", str(tmp_path / "store")]
     assert main(ask) == 0
     assert "the stored result lacks CTA, LED" in capsys.readouterr().out
-    result = running.read(small.name, tmp_path)
-    assert asked == [["CTA", "LED"]]
+    result = running.read(small_scenario.name, tmp_path)
+    assert evaluated_labels == [["CTA", "LED"]]
     assert list(result["methods"]) == ["ATC", "CTA", "LED"]
-    assert result["methods"]["ATC"] == known["methods"]["ATC"]
+    assert result["methods"]["ATC"] == previous["methods"]["ATC"]
     assert result["refused"] == {"FedAvg": "other."}
     assert {"of then", versions_in_use()} == {*result["versions"]}
     path.write_text(sealed(result | {"refused": {"FedAvg": "of then."}}))
     assert main(ask) == 0
     assert "finished; delete" in capsys.readouterr().out
-    assert len(asked) == 1
-    assert running.read(small.name, tmp_path) == result  # why others are refused is of now
+    assert len(evaluated_labels) == 1
+    assert running.read(small_scenario.name, tmp_path) == result  # why others are refused is of now
     admitted["NIDS"] = None
     monkeypatch.setattr(commands, "FULL", dataclasses.replace(effort, seeds=7))
     assert main(ask) == 2
     assert "lacks NIDS, and was computed with another effort" in capsys.readouterr().err
-    assert len(asked) == 1
+    assert len(evaluated_labels) == 1
 
     def absent(_):
         raise FileNotFoundError("no such data")
@@ -336,17 +338,17 @@ def test_a_stored_scenario_is_completed_by_what_was_registered_later(
     assert "not run: no such data" in capsys.readouterr().out
 
 
-def test_a_part_is_of_one_effort_and_one_version(small, outcome, tmp_path, monkeypatch):
-    """Parts of a store that the user names are known by what they say they are."""
-    asked = []
+def test_a_part_is_of_one_effort_and_one_version(small_scenario, outcome, tmp_path, monkeypatch):
+    """Parts of a store are recognized by their content if the user names the files."""
+    evaluated_labels = []
 
-    def evaluated(one, made, *_):
-        asked.append(list(made))
-        return {label: outcome(2.0, 4) for label in made}
+    def evaluated(scenario, methods, *_):
+        evaluated_labels.append(list(methods))
+        return {label: outcome(2.0, 4) for label in methods}
 
     def computed(effort):
-        running._computed(small, dict.fromkeys(["A+", "A-"]), effort, tmp_path, print, {})
-        return [asked.pop(0) for _ in list(asked)]
+        running._computed(small_scenario, dict.fromkeys(["A+", "A-"]), effort, tmp_path, print, {})
+        return [evaluated_labels.pop(0) for _ in list(evaluated_labels)]
 
     monkeypatch.setattr(running, "evaluated", evaluated)
     assert computed(running.QUICK) == [["A+", "A-"]]
@@ -360,20 +362,20 @@ def test_a_part_is_of_one_effort_and_one_version(small, outcome, tmp_path, monke
     assert computed(running.FULL) == [["A+", "A-"]]
 
 
-def test_a_scenario_is_computed_by_one_process(small, tmp_path):
-    lock = running.filelock.FileLock(tmp_path / f"{small.name}.lock")
-    with lock, pytest.raises(running.Busy):
-        running.compute(small, TINY, tmp_path, tmp_path)
+def test_a_scenario_is_computed_by_one_process(small_scenario, tmp_path):
+    lock = running.filelock.FileLock(tmp_path / f"{small_scenario.name}.lock")
+    with lock, pytest.raises(running.ScenarioInUse):
+        running.compute(small_scenario, TINY, tmp_path, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_method_is_tuned_and_run_on_fresh_seeds(small):
-    made = method(small, "FedAvg")
-    beside = {"FedAvg": made, "FedAdam": method(small, "FedAdam")}
-    got = running.evaluated(small, beside, TINY)["FedAvg"]
+def test_a_method_is_tuned_and_run_on_fresh_seeds(small_scenario):
+    fedavg = method(small_scenario, "FedAvg")
+    methods = {"FedAvg": fedavg, "FedAdam": method(small_scenario, "FedAdam")}
+    got = running.evaluated(small_scenario, methods, TINY)["FedAvg"]
     again = fl.tune(
-        small.build,
-        {"FedAvg": tuple(made)},
+        small_scenario.build,
+        {"FedAvg": tuple(fedavg)},
         metric="normalized_error",
         rounds=8,
         seeds=1,
@@ -382,62 +384,65 @@ def test_a_method_is_tuned_and_run_on_fresh_seeds(small):
         refinements=0,
         record_every=2,
     )
-    study = fl.sweep(small.build, grid={"algorithm": again.methods}, rounds=8, seeds=2)
+    study = fl.sweep(small_scenario.build, grid={"algorithm": again.methods}, rounds=8, seeds=2)
     assert got["chosen"]["step_size"] == pytest.approx(
         again.chosen["FedAvg"]["step_size"], rel=1e-4
     )
     assert np.allclose(got["final"], study.normalized_error.values[0, :, -1], rtol=1e-4)
     assert got["tried"] == 3
     first = [int(np.argmax(run[1::2] <= 1e-2) + 1) * 2 for run in study.normalized_error.values[0]]
-    reached = study.normalized_error.values[0, :, 1::2].min(1) <= 1e-2
-    assert got["until"]["rounds"] == [n if ok else -1 for n, ok in zip(first, reached, strict=True)]
+    below_target = study.normalized_error.values[0, :, 1::2].min(1) <= 1e-2
+    assert got["until"]["rounds"] == [
+        n if ok else -1 for n, ok in zip(first, below_target, strict=True)
+    ]
 
 
 @pytest.mark.slow
-def test_an_algorithm_that_always_diverges_is_kept_with_the_reason(small):
-    build, space = method(small, "FedAvg")
+def test_an_algorithm_that_always_diverges_is_kept_with_the_reason(small_scenario):
+    build, space = method(small_scenario, "FedAvg")
     fast = running.Method(build, {"step_size": (1e30, 1e35)})
     slow = running.Method(build, space)
-    got = running.evaluated(small, {"fast": fast, "slow": slow}, TINY)
+    got = running.evaluated(small_scenario, {"fast": fast, "slow": slow}, TINY)
     assert "every candidate had runs that diverged" in got["fast"]["lost"]
     assert got["slow"]["tried"] == 3
 
 
 @pytest.mark.slow
-def test_tuning_and_evaluation_of_a_method_are_one_program(small, monkeypatch):
+def test_tuning_and_evaluation_of_a_method_are_one_program(small_scenario, monkeypatch):
     compiled = []
-    compile_ = engine._compile
+    compile_ = batched_program._compile
 
-    def counted(*given):
-        compiled.append(given)
-        return compile_(*given)
+    def counted(*arguments):
+        compiled.append(arguments)
+        return compile_(*arguments)
 
-    monkeypatch.setattr(engine, "_compile", counted)
+    monkeypatch.setattr(batched_program, "_compile", counted)
     effort = dataclasses.replace(TINY, seeds=3, refinements=1)
-    made = {label: method(small, label) for label in ("FedAvg", "FedAdam")}
-    got = running.evaluated(small, made, effort)
-    assert len(compiled) == len(made)
-    assert [len(one["final"]) for one in got.values()] == [3, 3]
-    assert [one["tried"] for one in got.values()] == [6, 12]
+    methods = {label: method(small_scenario, label) for label in ("FedAvg", "FedAdam")}
+    got = running.evaluated(small_scenario, methods, effort)
+    assert len(compiled) == len(methods)
+    assert [len(result["final"]) for result in got.values()] == [3, 3]
+    assert [result["tried"] for result in got.values()] == [6, 12]
 
 
-def test_a_large_model_s_evaluation_is_a_program_of_its_own_with_the_same_numbers(
-    small, monkeypatch
+def test_a_large_model_s_evaluation_is_a_separate_program_with_equal_results(
+    small_scenario, monkeypatch
 ):
-    made = {label: method(small, label) for label in ("FedAvg", "FedAdam")}
-    before = running.evaluated(small, made, TINY)
-    runs, sweep = [], fl.sweep
+    methods = {label: method(small_scenario, label) for label in ("FedAvg", "FedAdam")}
+    before = running.evaluated(small_scenario, methods, TINY)
+    runs = []
+    sweep = fl.sweep
 
-    def counted(*given, **more):
-        result = sweep(*given, **more)
+    def counted(*arguments, **more):
+        result = sweep(*arguments, **more)
         runs.append(result.sizes["algorithm"] * result.sizes["seed"])
         return result
 
     monkeypatch.setattr(fl, "sweep", counted)
     monkeypatch.setattr(running, "LARGE", 1)
-    after = running.evaluated(small, made, TINY)
-    assert runs == [len(made) * TINY.seeds]
-    for label in made:
+    after = running.evaluated(small_scenario, methods, TINY)
+    assert runs == [len(methods) * TINY.seeds]
+    for label in methods:
         np.testing.assert_allclose(after[label]["final"], before[label]["final"], rtol=1e-4)
         assert after[label]["chosen"] == before[label]["chosen"]
 
@@ -452,7 +457,7 @@ def test_numbers_survive_being_stored():
 # Pages -------------------------------------------------------------------------------------------
 
 
-def test_ranks_costs_and_slack_are_those_of_the_results(outcome):
+def test_ranks_costs_and_slack_follow_from_the_results(outcome):
     results = stored({"EXTRA": outcome(1e-3, 20), "CTA": outcome(1.0, 4), "ATC": outcome(1.0, 8)})
     rows = analysis.table(SCENARIOS["peers-ring"], results)
     assert [row.label for row in rows] == ["EXTRA", "CTA", "ATC"]
@@ -464,7 +469,7 @@ def test_ranks_costs_and_slack_are_those_of_the_results(outcome):
     assert rows[0].slack == pytest.approx(1.0)
 
 
-def test_errors_below_what_single_precision_resolves_are_equal(outcome):
+def test_errors_below_single_precision_are_equal(outcome):
     below = 1e-6 * SCENARIOS["peers-ring"].target
     results = stored({"EXTRA": outcome(below, 20), "NIDS": outcome(0.1 * below, 10)})
     rows = analysis.table(SCENARIOS["peers-ring"], results)
@@ -506,7 +511,7 @@ def test_profiles_count_refusals_as_unsolved(outcome):
     assert float(scores.sel(algorithm="EXTRA")) == pytest.approx(0.5 * np.log(5) / np.log(10))
 
 
-def test_the_pages_say_what_the_results_are(outcome, tmp_path):
+def test_the_pages_match_the_results(outcome, tmp_path):
     refused = {"FedAvg": "runs on one server.", "FedSGD, networked": "runs on one server."}
     outcomes = {"EXTRA": outcome(1e-3, 20), "CTA": outcome(1.0, 4)}
     (tmp_path / "peers-ring.json").write_text(sealed(stored(outcomes, refused=refused)))
@@ -529,8 +534,8 @@ def test_the_pages_say_what_the_results_are(outcome, tmp_path):
 
 
 def test_every_kind_of_problem_of_the_summary_has_scenarios():
-    for words, belongs in report.PROBLEMS.items():
-        assert sum(map(belongs, SCENARIOS.values())) >= 2, words
+    for kind, belongs in report.PROBLEMS.items():
+        assert sum(map(belongs, SCENARIOS.values())) >= 2, kind
 
 
 @pytest.mark.slow
@@ -548,7 +553,7 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["run"], "name the scenarios to run, or all of them by --all"),
         (["run", "--all", "peers-ring"], "or all of them by --all alone"),
@@ -559,9 +564,9 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
         (["run", "--seeds", "3"], "unrecognized arguments: --seeds"),
     ],
 )
-def test_a_wrong_request_gets_one_line(words, message, capsys, tmp_path, monkeypatch):
+def test_a_wrong_request_gets_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "unfinished", lambda _: tmp_path)
-    assert main(words) == 2
+    assert main(arguments) == 2
     answer = capsys.readouterr().err
     assert message in answer
     assert answer.count("\n") == 1
@@ -579,7 +584,7 @@ def test_a_folder_without_results_or_with_a_damaged_one_is_named(tmp_path, capsy
         running.read("peers-ring", tmp_path)
 
 
-def test_a_scenario_without_its_data_is_not_run_and_said(tmp_path, capsys, monkeypatch):
+def test_a_scenario_without_its_data_is_skipped_with_a_message(tmp_path, capsys, monkeypatch):
     def absent(*_, **__):
         raise FileNotFoundError("MNIST is not there; set FLJAX_DATA.")
 
@@ -591,8 +596,10 @@ def test_a_scenario_without_its_data_is_not_run_and_said(tmp_path, capsys, monke
 
 def test_list_names_every_scenario_with_its_reason(capsys):
     assert main(["list"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said and one.reason in said for name, one in SCENARIOS.items())
+    printed = capsys.readouterr().out
+    assert all(
+        name in printed and scenario.reason in printed for name, scenario in SCENARIOS.items()
+    )
 
 
 @pytest.mark.slow
@@ -608,6 +615,6 @@ def test_algorithms_that_came_later_are_named():
     """Registered, and neither in a result nor refused by it."""
     name, scenario = next(iter(SCENARIOS.items()))
     refused = {label: "for a reason" for label in REGISTRY if label not in ("EXTRA", "DANE")}
-    one = report.Pages(scenario, {"refused": refused}, [])
-    assert sorted(report.newer(one)) == ["DANE", "EXTRA"]
-    assert "missing where they would be admitted or refused" in report.scenario_page(one), name
+    page = report.Pages(scenario, {"refused": refused}, [])
+    assert sorted(report.newer(page)) == ["DANE", "EXTRA"]
+    assert "missing where they would be admitted or refused" in report.scenario_page(page), name

@@ -22,9 +22,9 @@ from experiments.conventions import WORDS
 from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Setting
 from experiments.gauthier import chapter3 as ch3
-from fljax import _folders
-from fljax._folders import sealed, unsealed
-from fljax.study import running
+from fljax._core import storage
+from fljax._core.storage import sealed, unsealed
+from fljax.study import executor
 
 NAME = "gauthier-3.1"
 STUDIES = ["a", "b", "enforced-a", "enforced-b", "tuning-enforced", "tuning"]
@@ -115,12 +115,13 @@ def test_run_stores_everything(quick):
 
 
 @pytest.mark.slow
-def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
+def test_a_figure_resumes_where_its_store_is(quick, tmp_path, monkeypatch):
     def computed(*_):
         raise AssertionError("a stored run is computed again")
 
-    monkeypatch.setattr(running._Run, "_stretches", computed)
-    store, again = quick.with_name("store"), tmp_path / "again"
+    monkeypatch.setattr(executor.StudyRun, "_run_segments", computed)
+    store = quick.with_name("store")
+    again = tmp_path / "again"
     ask = ["run", NAME, "--quick", "--seeds", "3", "--store", str(store), "--out"]
     assert main([*ask, str(again)]) == 0
     once, twice = (records.read_studies(REGISTRY[NAME], folder) for folder in (quick, again))
@@ -133,9 +134,9 @@ def test_a_figure_goes_on_where_its_store_is(quick, tmp_path, monkeypatch):
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """A figure of one tiny study, run from a folder of its own with a cache of its own."""
+    """A figure of one tiny study, run in a temporary folder with a temporary cache."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_folders, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(storage, "cache", lambda: tmp_path / "cache")
 
     def scenario(key, step_size):
         problem = fl.problems.ridge(key, clients=3, samples=4, dim=2)
@@ -168,8 +169,8 @@ def small(monkeypatch, tmp_path):
             note=lambda studies: f"measured on {studies['a'].sizes['seed']} seeds",
         ),
     ]
-    words = ("small", "A tiny figure", "nowhere", "Nothing.")
-    figure = Figure(*words, study, plot, claims, [Setting("rounds", 2, "as few as can be")])
+    texts = ("small", "A tiny figure", "nowhere", "Nothing.")
+    figure = Figure(*texts, study, plot, claims, [Setting("rounds", 2, "as few as can be")])
     yield figure
     del REGISTRY["small"]
 
@@ -180,8 +181,10 @@ def files(folder):
 
 def stamped(record):
     """A record without what differs from run to run."""
-    kept = {k: v for k, v in record.items() if k != "seconds"}
-    return kept | {"provenance": {k: v for k, v in kept["provenance"].items() if k != "created"}}
+    entries = {k: v for k, v in record.items() if k != "seconds"}
+    return entries | {
+        "provenance": {k: v for k, v in entries["provenance"].items() if k != "created"}
+    }
 
 
 @pytest.mark.slow
@@ -189,19 +192,19 @@ def test_draw_judges_and_draws_what_run_did(small, tmp_path, capsys):
     ask = ["run", "small", "--quick", "--seeds", "3", "--out", "made"]
     assert main(ask) == 0
     assert "why: measured on 3 seeds" in capsys.readouterr().out
-    made = files(tmp_path / "made")
-    assert {*made} == {"small.json", "small.pdf", "small.png", "small.zip"}
-    assert made["small.pdf"].startswith(b"%PDF")
-    record = unsealed(made["small.json"].decode())
+    written = files(tmp_path / "made")
+    assert {*written} == {"small.json", "small.pdf", "small.png", "small.zip"}
+    assert written["small.pdf"].startswith(b"%PDF")
+    record = unsealed(written["small.json"].decode())
     assert [c["kind"] for c in record["claims"]] == ["source", "conditional"]
     assert [c["note"] for c in record["claims"]] == ["", "measured on 3 seeds"]
     assert main(["draw", "small", "--out", "made"]) == 0
-    assert files(tmp_path / "made") == made  # to the last byte, pictures and PDF too
+    assert files(tmp_path / "made") == written  # to the last byte, pictures and PDF too
     assert main(["check", "small", "--out", "made"]) == 0
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_from_the_cache(small, tmp_path, monkeypatch, capsys):
+def test_a_killed_run_resumes_from_the_cache(small, tmp_path, monkeypatch, capsys):
     ask = ["run", "small", "--quick", "--seeds", "3", "--out", "made"]
     stored = records.store
 
@@ -210,29 +213,31 @@ def test_a_run_that_was_killed_goes_on_from_the_cache(small, tmp_path, monkeypat
 
     monkeypatch.setattr(records, "store", killed)
     assert main(ask) == 130
-    assert [p.name for (kept,) in [(tmp_path / "cache/figures").iterdir()] for p in kept.iterdir()]
+    assert [
+        p.name for (cached,) in [(tmp_path / "cache/figures").iterdir()] for p in cached.iterdir()
+    ]
     monkeypatch.setattr(records, "store", stored)
 
     def computed(*_):
         raise AssertionError("a stored run is computed again")
 
-    monkeypatch.setattr(running._Run, "_stretches", computed)
+    monkeypatch.setattr(executor.StudyRun, "_run_segments", computed)
     with pytest.raises(AssertionError, match="computed again"):
         main([*ask, "--seeds", "4"])  # another effort, another store
     capsys.readouterr()
-    kept = commands.unfinished(Effort(3, 3, True))
-    (kept / "other").mkdir()  # what a run of another figure, at work beside this one, keeps there
-    spent = kept / "small" / "seconds"
+    cached = commands.unfinished(Effort(3, 3, True))
+    (cached / "other").mkdir()  # left by the concurrent run of another figure
+    spent = cached / "small" / "seconds"
     assert float(spent.read_text()) > 0
     spent.write_text("1000\n")
     assert main(ask) == 0
     assert "went on from what" in capsys.readouterr().out
     assert 1000 < json.loads(Path("made/small.json").read_text())["seconds"] < 1500
-    assert [p.name for p in kept.iterdir()] == ["other"]
+    assert [p.name for p in cached.iterdir()] == ["other"]
 
 
 @pytest.mark.slow
-def test_after_an_upgrade_a_killed_run_begins_anew(small, tmp_path, monkeypatch, capsys):
+def test_after_an_upgrade_a_killed_run_restarts(small, tmp_path, monkeypatch, capsys):
     ask = ["run", "small", "--quick", "--seeds", "3", "--out", "made"]
     stored = records.store
 
@@ -285,30 +290,30 @@ def killed(name):
 
 @pytest.mark.slow
 def test_figures_are_computed_side_by_side(capsys):
-    some = [REGISTRY[name] for name in ("gauthier-5.3", "gauthier-6.3")]
-    commands._side_by_side(greeted, some, 2)
+    figures = [REGISTRY[name] for name in ("gauthier-5.3", "gauthier-6.3")]
+    commands._side_by_side(greeted, figures, 2)
     lines = dict(line.split(" in ") for line in capsys.readouterr().out.splitlines())
     assert lines.keys() == {"gauthier-5.3", "gauthier-6.3"}
     assert len({*lines.values(), str(os.getpid())}) == 3  # processes
     with pytest.raises(UsageError, match="no gauthier"):
-        commands._side_by_side(refused, some, 2)
+        commands._side_by_side(refused, figures, 2)
     with pytest.raises(UsageError, match="--jobs 1"):
-        commands._side_by_side(killed, some, 2)
+        commands._side_by_side(killed, figures, 2)
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_side_by_side_figures_are_the_same(tmp_path):
-    some = ["jung-connectivity", "jung-explain"]
+    figures = ["jung-connectivity", "jung-explain"]
     for jobs in ("1", "2"):
         ask = ["--quick", "--seeds", "2", "--out", str(tmp_path / jobs), "--jobs", jobs]
-        assert main(["run", *some, *ask]) == 0
-    for name in some:
+        assert main(["run", *figures, *ask]) == 0
+    for name in figures:
         figure = REGISTRY[name]
-        alone, beside = (records.read_studies(figure, tmp_path / jobs) for jobs in ("1", "2"))
-        assert alone.keys() == beside.keys()
+        alone, parallel = (records.read_studies(figure, tmp_path / jobs) for jobs in ("1", "2"))
+        assert alone.keys() == parallel.keys()
         for study in alone:
-            xr.testing.assert_equal(alone[study], beside[study])
+            xr.testing.assert_equal(alone[study], parallel[study])
 
 
 @pytest.mark.slow
@@ -466,8 +471,8 @@ def test_requests_that_cannot_be_served_take_one_line(capsys, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for cases in WRONG[command].values():
-        for words, message in cases:
-            assert message in complaint(capsys, *words.split())
+        for arguments, message in cases:
+            assert message in complaint(capsys, *arguments.split())
 
 
 def test_every_option_has_its_wrong_values_and_its_help(capsys):
@@ -476,8 +481,8 @@ def test_every_option_has_its_wrong_values_and_its_help(capsys):
     for command, described in parsers().items():
         named = {(a.option_strings or [a.dest])[-1]: a.help for a in described._actions[1:]}
         assert named.keys() == WRONG[command].keys() - {""}, command
-        for name, told in named.items():
-            assert "required" in told or "default" in told, name
+        for name, help_text in named.items():
+            assert "required" in help_text or "default" in help_text, name
             assert name in described.epilog or not name.startswith("-"), f"no example with {name}"
         for line in described.epilog.splitlines()[1:]:
             described.parse_args(line.split()[4:])  # examples are right
@@ -487,15 +492,15 @@ def test_every_option_has_its_wrong_values_and_its_help(capsys):
 def judged(name, kind="source", holds=True, decided=True, **more):
     """A claim of a record."""
     empty = dict.fromkeys(("condition", "construction", "convention", "note", "changed"), "")
-    said = {"name": name, "text": f"{name} is so", "source": "line 1", "accepted": "> 0"}
+    statement = {"name": name, "text": f"{name} is so", "source": "line 1", "accepted": "> 0"}
     case = {"value": 1.0, "low": 0.5, "high": 1.5, "unit": "dB", "holds": holds}
     result = {"kind": kind, "holds": holds, "decided": decided, "cases": {"x": case}}
-    return empty | said | result | more
+    return empty | statement | result | more
 
 
 def recorded(name, seconds, *claims):
     """A record of a figure with nothing but claims."""
-    words = {"name": name, "title": f"Figure {name}", "source": "a thesis", "caption": "Said."}
+    texts = {"name": name, "title": f"Figure {name}", "source": "a thesis", "caption": "Said."}
     empty = {"settings": [], "tuning": [], "table": [], "privacy": {}, "diverged": {}, "files": []}
     effort = {"seeds": 9, "tuning_seeds": 3, "quick": False}
     more = {
@@ -505,7 +510,7 @@ def recorded(name, seconds, *claims):
         "provenance": {},
         "claims": [*claims],
     }
-    return words | empty | more
+    return texts | empty | more
 
 
 def test_the_readme_counts_the_claims_of_the_stored_figures():
@@ -520,7 +525,7 @@ def test_the_readme_counts_the_claims_of_the_stored_figures():
 
 @pytest.mark.slow
 def test_stored_figures_are_checked_without_any_data_set(monkeypatch, tmp_path, capsys):
-    """Who has the repository alone can judge its results again; notes are made of these too."""
+    """Results can be judged again from the repository alone, notes included."""
     if not STORED.is_dir():
         pytest.skip("the stored figures are not in this copy")
     monkeypatch.delenv("FLJAX_DATA", raising=False)
@@ -538,15 +543,15 @@ KINDS = [
 ]
 
 
-def test_four_kinds_of_claims_are_counted_apart():
+def test_four_kinds_of_claims_are_counted_separately():
     assert report.tally(KINDS, "source") == "1 of 3, 1 undecided"
     assert report.tally(KINDS, "conditional") == "1 of 1"
     assert report.tally(KINDS, "ours") == "1 of 1"
     assert report.tally(KINDS, "by construction") == "1 of 1"
     assert report.tally(KINDS[:3], "conditional") == ""
     kinds = [
-        Claim("c", "", "", dict, (0, 1), **given).kind
-        for given in (
+        Claim("c", "", "", dict, (0, 1), **options).kind
+        for options in (
             {},
             {"condition": "c"},
             {"condition": "c", "ours": True},
@@ -574,7 +579,7 @@ def test_the_gallery_counts_and_adds_up():
     assert "x-1.pdf" in text
 
 
-def test_the_gallery_says_what_changed_and_why():
+def test_the_gallery_states_changes_and_reasons():
     claims = [*KINDS, judged("said", changed="Put otherwise."), judged("new", changed="New.")]
     before = {"plain": "holds", "lost": "holds", "open": "undecided", "under": "does not hold"}
     before |= {"mine": "holds", "built": "holds", "said": "holds"}
@@ -597,7 +602,7 @@ def test_no_claim_of_the_first_edition_was_deleted():
         assert {*claims.values()} <= {"holds", "does not hold", "undecided"}
 
 
-def test_what_is_said_of_a_claim_is_in_its_place():
+def test_texts_of_a_claim_are_in_their_fields():
     """Words are words: a note that came a place too early made a claim one by construction."""
     for figure in REGISTRY.values():
         for claim in figure.claims:
@@ -608,7 +613,7 @@ def test_what_is_said_of_a_claim_is_in_its_place():
 
 @pytest.mark.slow
 def test_check_goes_on_past_a_claim_that_breaks(small, tmp_path, capsys):
-    """Whatever a note or a measure raises is said, and the next figure is judged."""
+    """An error of a note or a measure is reported, and the next figure is judged."""
     assert main(["run", "small", "--quick", "--seeds", "3", "--out", "made"]) == 0
 
     def broken(studies):
@@ -621,8 +626,10 @@ def test_check_goes_on_past_a_claim_that_breaks(small, tmp_path, capsys):
             text = path.read_bytes()
             if path.suffix == ".json":
                 record = unsealed(text.decode()) | {"name": "smallest"}
-                known = record["digests"].items()
-                record["digests"] = {n.replace("small", "smallest"): one for n, one in known}
+                digests = record["digests"].items()
+                record["digests"] = {
+                    n.replace("small", "smallest"): digest for n, digest in digests
+                }
                 text = sealed(record).encode()
             path.with_name(path.name.replace("small", "smallest")).write_bytes(text)
         assert main(["check", "smallest", "small", "--out", "made"]) == 1
@@ -633,7 +640,7 @@ def test_check_goes_on_past_a_claim_that_breaks(small, tmp_path, capsys):
     assert printed.index("no data set") < printed.rindex("small\n  [")
 
 
-#: A quoted word of a claim's convention, and what it is said to mean there.
+#: A quoted word of a claim's convention, and its stated meaning.
 QUOTED = re.compile(r"“([^”]+)”")
 
 
@@ -641,20 +648,21 @@ def test_a_word_means_the_same_in_all_figures():
     table = {word.words[0]: {m.convention: m.accept for m in word[1:]} for word in WORDS}
     adverbs = re.compile(r"significantly|notably|drastically|slightly|not much|hardly changes")
     first = {name: word.words[0] for word in WORDS for name in word.words}
-    others: dict[str, set[str]] = {}
+    conventions: dict[str, set[str]] = {}
     for figure in REGISTRY.values():
         for claim in figure.claims:
-            where, said = f"{figure.name}, {claim.name}", claim.convention.split(";")[0]
-            quoted = QUOTED.findall(said)
+            where = f"{figure.name}, {claim.name}"
+            convention = claim.convention.split(";")[0]
+            quoted = QUOTED.findall(convention)
             for word in quoted:
                 assert first.get(word, word) == word, f"{where}: {word} is {first[word]}"
                 if word in table:
-                    assert table[word].get(said) == claim.accept, f"{where}: {said}"
+                    assert table[word].get(convention) == claim.accept, f"{where}: {convention}"
                 elif word != "about":
-                    others.setdefault(word, set()).add(said)
+                    conventions.setdefault(word, set()).add(convention)
             for word in adverbs.findall(claim.text):
                 assert first[word] in quoted, f"{where}: what “{word}” means"
-    for word, meanings in others.items():
+    for word, meanings in conventions.items():
         assert len(meanings) == 1, f"“{word}” means {meanings}"
 
 
@@ -687,9 +695,9 @@ def test_a_folder_without_results_has_no_gallery(capsys, tmp_path):
     assert "no results in" in capsys.readouterr().err
 
 
-def swapped(studies, one, other):
+def swapped(studies, first, second):
     """The studies with two algorithms' labels exchanged."""
-    names = {one: other, other: one}
+    names = {first: second, second: first}
     return {
         key: study.assign_coords(
             algorithm=[names.get(a, a) for a in study["algorithm"].values.tolist()]
@@ -733,7 +741,7 @@ def test_a_claim_holds_only_with_its_whole_interval(low, high, holds, decided):
     assert (verdict.holds, verdict.decided) == (holds, decided)
 
 
-def test_one_seed_decides_nothing():
+def test_one_seed_is_undecided():
     claim = Claim("c", "", "", lambda _: {"x": Estimate(9.0, math.nan, math.nan)}, (0.0, math.inf))
     verdict = claim.judge({})
     assert (verdict.holds, verdict.decided) == (False, False)
@@ -751,7 +759,7 @@ def test_every_module_declares_a_figure_with_reasons():
         assert all(len(setting.why) > 5 for setting in figure.settings)
 
 
-def test_what_documents_share_knows_none_of_them():
+def test_shared_modules_import_no_document():
     for path in Path(experiments.__file__).parent.glob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not [name for name in MODULES if name.rsplit(".", 1)[0] in text], path.name

@@ -9,7 +9,7 @@ from experiments import measures
 ROUNDS = np.arange(10, 101, 10)
 
 
-def made(**levels):
+def constant_curves(**levels):
     """Constant curves, with noise in common."""
     noise = np.exp(0.1 * np.random.default_rng(0).normal(size=(5, len(ROUNDS))))
     data = np.array(list(levels.values()), float)[:, None, None] * noise
@@ -23,7 +23,7 @@ def made(**levels):
 
 
 @pytest.mark.parametrize(
-    ("window", "kept"),
+    ("window", "rounds"),
     [
         (measures.first_rounds(20), [10, 20]),
         (measures.last_rounds(20), [90, 100]),
@@ -32,44 +32,45 @@ def made(**levels):
         (measures.last_part(2), [60, 70, 80, 90, 100]),
     ],
 )
-def test_windows_keep_what_they_say(window, kept):
-    assert window(made(a=1))["round"].values.tolist() == kept
+def test_windows_keep_their_rounds(window, rounds):
+    assert window(constant_curves(a=1))["round"].values.tolist() == rounds
 
 
-def test_the_last_round_of_what_has_none_is_itself():
-    last = measures.last(made(a=1))
+def test_the_last_round_without_a_round_axis_is_the_data():
+    last = measures.last(constant_curves(a=1))
     assert int(last["round"]) == 100
     xr.testing.assert_identical(measures.last(last), last)
 
 
 def test_samples_are_of_one_method_without_diverged_runs():
-    data = made(a=1, b=2)
+    data = constant_curves(a=1, b=2)
     data["diverged"].loc[{"algorithm": "a", "seed": 3}] = 40
     result = measures.samples(data, "a", "error")
     assert result.shape == (5, 10)
     assert np.isnan(result).all(axis=1).tolist() == [False, False, False, True, False]
-    both = data.expand_dims(budget=[1.0, 2.0])
+    budgets = data.expand_dims(budget=[1.0, 2.0])
     with pytest.raises(ValueError, match="axes \\['budget'\\] are left"):
-        measures.samples(both, "a", "error")
-    one = measures.samples(both, {"algorithm": "a", "budget": 2.0}, "error")
-    np.testing.assert_array_equal(one, result)
-    np.testing.assert_array_equal(measures.samples(both[{"budget": [0]}], "a", "error"), result)
+        measures.samples(budgets, "a", "error")
+    selected = measures.samples(budgets, {"algorithm": "a", "budget": 2.0}, "error")
+    np.testing.assert_array_equal(selected, result)
+    np.testing.assert_array_equal(measures.samples(budgets[{"budget": [0]}], "a", "error"), result)
 
 
 def test_gaps_are_of_means_and_curve_gaps_means_of_distances():
-    over, under = np.array([[1.0, 100.0]]), np.array([[1.0, 1.0]])
+    over = np.array([[1.0, 100.0]])
+    under = np.array([[1.0, 1.0]])
     assert measures.gap(over, under).value == pytest.approx(10 * np.log10(50.5))
     assert measures.curve_gap(over, under).value == pytest.approx(10)
     assert measures.curve_gap(under, over).value == pytest.approx(-10)
     assert measures.curve_distance(under, over).value == pytest.approx(10)
-    flat = measures.two(measures.last(made(a=10, b=1)), "a", "b", "error")
+    flat = measures.two(measures.last(constant_curves(a=10, b=1)), "a", "b", "error")
     for measure in (measures.gap, measures.curve_gap, measures.curve_distance):
         result = measure(*flat)
         assert result.value == pytest.approx(10)
         assert result.high - result.low < 1e-9  # paired: the common noise cancels
 
 
-def test_no_few_runs_carry_the_gap_of_the_median_run():
+def test_the_gap_of_the_median_run_is_not_dominated_by_few_runs():
     under = np.full(11, 1.0)
     over = np.where(np.arange(11) < 2, 1e6, 0.5)
     result = measures.median_gap(over, under)
@@ -87,10 +88,12 @@ def test_gaps_of_a_panel_are_named_by_their_pairs():
     def ratio(data, over, under):
         return measures.gap(*measures.two(data, over, under, "error"))
 
-    result = measures.gaps("x", ("a", "b"), ("b", "a"), measure=ratio)({"x": made(a=10, b=1)})
+    result = measures.gaps("x", ("a", "b"), ("b", "a"), measure=ratio)(
+        {"x": constant_curves(a=10, b=1)}
+    )
     assert {k: round(e.value, 6) for k, e in result.items()} == {"a above b": 10, "b above a": -10}
 
 
 def test_joined_studies_are_one():
-    result = measures.joined(made(a=1), made(b=2))
-    xr.testing.assert_allclose(result, made(a=1, b=2))
+    result = measures.joined(constant_curves(a=1), constant_curves(b=2))
+    xr.testing.assert_allclose(result, constant_curves(a=1, b=2))

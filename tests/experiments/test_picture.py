@@ -66,7 +66,7 @@ def test_panels_that_agree_share_one_legend_below_them():
 
 @pytest.mark.parametrize("other", ["theirs", "red"])
 def test_panels_that_differ_keep_their_own_legends(other):
-    """In a name, or in the look of a curve of one name."""
+    """They differ in a name, or in the style of a curve of one name."""
     drawing, (left, right) = picture.panels(["one", "two"])
     curves(left, "ours")
     curves(right, "ours" if other == "red" else other)
@@ -92,7 +92,7 @@ def test_a_legend_of_algorithms_needs_no_title():
     assert ax.get_legend().get_title().get_text() == ""
 
 
-def test_a_row_says_its_y_label_once():
+def test_a_row_has_one_y_label():
     drawing, axes = picture.panels(["one", "two", "three", "four"], columns=2)
     for ax, label in zip(axes, ("error", "error", "error", "accuracy"), strict=True):
         curves(ax, "ours")
@@ -112,9 +112,9 @@ def test_notes_of_all_panels_become_one_line_of_the_heading():
     assert all(any(text.get_gid() == plotting.NOTE for text in ax.texts) for ax in axes)
     picture.finish(drawing, "a heading")
     assert not any(ax.texts for ax in axes)
-    heading, said = drawing.get_suptitle().split("\n")
+    heading, notes = drawing.get_suptitle().split("\n")
     assert heading == "a heading"
-    assert said.count("4 seeds") == 1
+    assert notes.count("4 seeds") == 1
     assert picture.faults(drawing) == []
 
 
@@ -129,14 +129,14 @@ def seeded(*sizes):
     ]
 
 
-def test_notes_that_differ_say_of_which_panels_they_are():
+def test_differing_notes_name_their_panels():
     drawing, axes = picture.panels(["one", "two", "three"])
     for ax, data in zip(axes, seeded(4, 5, 4), strict=True):
         plotting.learning_curves(data, "error", ax=ax)
     picture.finish(drawing)
-    said = drawing.get_suptitle()
-    assert "(a), (c): 4 seeds, mean" in said
-    assert "; (b): 5 seeds, mean" in said
+    notes = drawing.get_suptitle()
+    assert "(a), (c): 4 seeds, mean" in notes
+    assert "; (b): 5 seeds, mean" in notes
 
 
 def test_a_method_looks_as_in_all_of_its_chapter():
@@ -151,7 +151,7 @@ def test_a_method_looks_as_in_all_of_its_chapter():
     assert mpl.colors.same_color(ax.collections[0].get_facecolor()[0, :3], "red")
 
 
-def test_medians_are_beside_the_means_that_few_seeds_carry():
+def test_medians_are_reported_next_to_means_that_few_seeds_dominate():
     _, (ax,) = picture.panels(["alone"])
     (data,) = seeded(3)
     data["error"][0] = np.asarray([1.0, 1.0, 100.0])[:, None]
@@ -191,7 +191,7 @@ def test_a_legend_on_a_band_is_a_fault():
     assert picture.faults(drawing) == ["alone: data below a legend or a note"]
 
 
-def test_a_word_that_leaves_the_picture_is_a_fault():
+def test_text_outside_of_the_picture_is_a_fault():
     drawing, (ax,) = picture.panels(["alone"])
     curves(ax, "ours")
     ax.set_title("far too long a title for one column of a journal " * 3, wrap=False)
@@ -200,7 +200,7 @@ def test_a_word_that_leaves_the_picture_is_a_fault():
 
 
 def test_changes_of_style_hold_inside_of_plotting():
-    """Plotting sets the house's style itself, and knows of what is changed around it."""
+    """Plotting sets the project's style itself and ignores outer changes of style."""
     with plotting.style(**{"font.size": 5.5}), plotting.style():
         assert mpl.rcParams["font.size"] == 5.5
         assert mpl.rcParams["axes.titlesize"] == picture.PRINT["axes.titlesize"]

@@ -11,7 +11,7 @@ from PIL import Image
 from experiments import picture, records, report, thinning
 from experiments.__main__ import main
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure
-from fljax.records import TRAFFIC
+from fljax.metrics.names import TRAFFIC
 
 EFFORT = Effort(8, 4, True)
 
@@ -47,58 +47,61 @@ def figure():
     """Makes figures of one study and one claim."""
 
     def make(measure=mean_error, **more):
-        words = ("made", "Made up", "nowhere", "Nothing.")
+        texts = ("made", "Made up", "nowhere", "Nothing.")
         claims = [Claim("low", "it is low", "nowhere", measure, (-math.inf, math.inf))]
-        return Figure(*words, lambda _: {"a": runs()}, plot, claims, [], **more)
+        return Figure(*texts, lambda _: {"a": runs()}, plot, claims, [], **more)
 
     yield make
     REGISTRY.pop("made", None)
 
 
-def said(figure, studies):
+def page_of(figure, studies):
     return report.page(records.plain(records.record(figure, studies, EFFORT, 0)))
 
 
 @pytest.mark.slow
-def test_what_is_stored_is_judged_as_the_whole(figure, tmp_path):
-    made, whole = figure(), {"a": runs(), "b": runs(seeds=3)}
-    written = records.store(made, thinning.thinned(made, whole, EFFORT), tmp_path, EFFORT, 0.0)
-    assert report.page(written) == said(made, whole)
-    stored = records.read_studies(made, tmp_path)
-    assert stored.keys() == whole.keys()
-    error, before = stored["a"]["error"], whole["a"]["error"]
+def test_stored_data_are_judged_as_the_full_data(figure, tmp_path):
+    built = figure()
+    full = {"a": runs(), "b": runs(seeds=3)}
+    written = records.store(built, thinning.thinned(built, full, EFFORT), tmp_path, EFFORT, 0.0)
+    assert report.page(written) == page_of(built, full)
+    stored = records.read_studies(built, tmp_path)
+    assert stored.keys() == full.keys()
+    error = stored["a"]["error"]
+    before = full["a"]["error"]
     assert error.attrs == before.attrs
     np.testing.assert_array_equal(error[:, -1], before[:, -1].astype(np.float32))
     assert 0 < abs(error / before - 1).max() <= 2 ** -thinning.BITS[0]
     assert "bits" not in stored["a"]
-    assert records.check(made, tmp_path)[1] == []
+    assert records.check(built, tmp_path)[1] == []
 
 
-def test_what_needs_all_bits_keeps_them(figure):
+def test_figures_that_need_all_bits_keep_them(figure):
     def odd(studies):
         mantissas = np.ldexp(np.frexp(studies["a"]["error"].values)[0], 24)
         return {"last bits": Estimate.exact(float((mantissas % 2).mean()), "")}
 
-    made, whole = figure(odd), {"a": runs()}
+    built = figure(odd)
+    full = {"a": runs()}
     np.testing.assert_array_equal(
-        thinning.thinned(made, whole, EFFORT)["a"]["error"], whole["a"]["error"].astype(np.float32)
+        thinning.thinned(built, full, EFFORT)["a"]["error"], full["a"]["error"].astype(np.float32)
     )
 
 
-def test_counts_are_kept_where_a_figure_says_so(figure):
-    made = figure(last_bits, keep=("bits",))
-    result = thinning.thinned(made, {"a": runs()}, EFFORT)["a"]
+def test_counts_are_kept_for_figures_that_request_it(figure):
+    built = figure(last_bits, keep=("bits",))
+    result = thinning.thinned(built, {"a": runs()}, EFFORT)["a"]
     assert {*TRAFFIC} & {*result} == {"bits"}
     assert result["bits"].dtype == np.int32
     many = runs().assign(bits=2**31 + runs()["bits"])
-    result = thinning.thinned(made, {"a": many}, EFFORT)["a"]
+    result = thinning.thinned(built, {"a": many}, EFFORT)["a"]
     np.testing.assert_array_equal(result["bits"], many["bits"])
 
 
 @pytest.mark.slow
-def test_a_figure_that_reads_what_it_does_not_keep_is_told(figure, tmp_path, capsys):
-    kept = figure(keep=("bits",))
-    records.store(kept, {"a": runs()[["error"]]}, tmp_path, EFFORT, 0.0)
+def test_a_figure_that_reads_unstored_data_is_refused(figure, tmp_path, capsys):
+    thin_figure = figure(keep=("bits",))
+    records.store(thin_figure, {"a": runs()[["error"]]}, tmp_path, EFFORT, 0.0)
     missing = "made reads 'bits', which is not stored for it; name it in the figure's keep="
     with pytest.raises(records.Broken, match=missing):
         thinning.thinned(figure(last_bits), {"a": runs()}, EFFORT)
@@ -107,7 +110,7 @@ def test_a_figure_that_reads_what_it_does_not_keep_is_told(figure, tmp_path, cap
         assert missing in "".join(capsys.readouterr())
 
 
-def test_other_mistakes_of_a_measure_are_not_taken_for_it(figure):
+def test_unrelated_errors_of_a_measure_propagate(figure):
     with pytest.raises(KeyError, match="nothing"):
         thinning.thinned(figure(lambda s: s["nothing"]), {"a": runs()}, EFFORT)
 
@@ -131,7 +134,7 @@ def test_a_palette_changes_no_color_that_is_seen(tmp_path):
     image = np.stack([ramp, ramp[::-1], 255 - ramp], axis=-1).astype(np.uint8)
     image[:32] = 255
     Image.fromarray(image).save(tmp_path / "x.png")
-    records.few_colors(tmp_path / "x.png")
+    records.reduce_palette(tmp_path / "x.png")
     with Image.open(tmp_path / "x.png") as few:
         assert few.mode == "P"
         after = np.asarray(few.convert("RGB")).astype(int)

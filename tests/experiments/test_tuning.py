@@ -29,7 +29,7 @@ def run(methods, seeds):
 
 
 @pytest.fixture
-def tuned():
+def tuning_study():
     tried = (0.1, 0.22, 0.5, 0.95)
     tunings = [
         Tuning("x", lambda v: v, tried),
@@ -38,28 +38,28 @@ def tuned():
     return PROTOCOL.tune(run, {"ours": 0.2}, tunings, EFFORT)
 
 
-def test_candidates_are_chosen_by_their_rule(tuned):
-    assert PROTOCOL.chosen(tuned, "x") == PROTOCOL.chosen(tuned) == 0.22
-    assert PROTOCOL.chosen(tuned, "y") == 0.5  # 0.95 ends lower, and diverged
-    assert tuned.attrs["tuning_seeds"] == 3
+def test_candidates_are_chosen_by_their_rule(tuning_study):
+    assert PROTOCOL.chosen(tuning_study, "x") == PROTOCOL.chosen(tuning_study) == 0.22
+    assert PROTOCOL.chosen(tuning_study, "y") == 0.5  # 0.95 ends lower, and diverged
+    assert tuning_study.attrs["tuning_seeds"] == 3
     with pytest.raises(ValueError, match="'z' was not tuned"):
-        PROTOCOL.chosen(tuned, "z")
+        PROTOCOL.chosen(tuning_study, "z")
 
 
-def test_the_record_has_every_candidate(tuned):
-    rows = PROTOCOL.table({"tuning-a": tuned, "a": tuned})
+def test_the_record_has_every_candidate(tuning_study):
+    rows = PROTOCOL.table({"tuning-a": tuning_study, "a": tuning_study})
     assert [row["method"] for row in rows] == ["x (a)"] * 4 + ["y (a)"] * 4
     assert [row["value"] for row in rows if row["chosen"]] == [0.22, 0.5]
     assert [row["parameter"] for row in rows[3:5]] == ["step size", "penalty"]
     assert rows[1]["score"] == pytest.approx(10 * np.log10(np.e) * 0.02 * 10.5)
     assert rows[6]["score"] == rows[6]["final_error"] == pytest.approx(np.exp(-20))
     assert np.isinf([rows[3]["score"], rows[7]["score"]]).all()
-    assert {row["method"] for row in PROTOCOL.table({"tuning": tuned})} == {"x", "y"}
+    assert {row["method"] for row in PROTOCOL.table({"tuning": tuning_study})} == {"x", "y"}
 
 
-def test_results_that_name_nothing_are_of_the_only_comparator(tuned):
-    one = tuned.isel(candidate=slice(4)).drop_vars(["tuned", "parameter", "rule"])
-    assert PROTOCOL.table({"tuning": one}) == PROTOCOL.table({"tuning": tuned})[:4]
+def test_unnamed_results_belong_to_the_only_comparator(tuning_study):
+    unnamed = tuning_study.isel(candidate=slice(4)).drop_vars(["tuned", "parameter", "rule"])
+    assert PROTOCOL.table({"tuning": unnamed}) == PROTOCOL.table({"tuning": tuning_study})[:4]
 
 
 def test_quick_tries_fewer():

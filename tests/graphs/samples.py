@@ -17,11 +17,12 @@ def weighted_matrix(seed: int, nodes: int) -> np.ndarray:
 
 
 def hub_matrix(nodes: int) -> np.ndarray:
-    """A weighted ring whose first two nodes know nearly everybody."""
+    """A weighted ring whose first two nodes are connected to nearly all others."""
     rng = np.random.default_rng(nodes)
     upper = np.zeros((nodes, nodes))
     upper[np.arange(nodes - 1), np.arange(1, nodes)] = 1.0
-    upper[0, 2:], upper[1, 5:] = 1.0, 1.0
+    upper[0, 2:] = 1.0
+    upper[1, 5:] = 1.0
     upper *= rng.uniform(0.5, 2.0, upper.shape)
     return upper + upper.T
 

@@ -38,10 +38,10 @@ def directed_matrix(seed: int, nodes: int) -> np.ndarray:
 
 
 def stationary_of(matrix: np.ndarray) -> np.ndarray:
-    """By eigenvectors."""
+    """The stationary distribution, by eigenvectors."""
     values, vectors = np.linalg.eig(matrix.T)
-    law = np.real(vectors[:, np.argmax(np.real(values))])
-    return law / law.sum()
+    distribution = np.real(vectors[:, np.argmax(np.real(values))])
+    return distribution / distribution.sum()
 
 
 @pytest.mark.slow
@@ -86,7 +86,8 @@ def test_mixing_is_stochastic_keeps_its_mean_and_commutes_with_relabeling(seed, 
 @pytest.mark.slow
 def test_mixing_rules_by_hand_on_a_path():
     graph = graphs.path(3)  # degrees 1, 2, 1
-    third, half = 1 / 3, 1 / 2
+    third = 1 / 3
+    half = 1 / 2
     symmetric = [[1 - third, third, 0], [third, third, third], [0, third, 1 - third]]
     for rule in SYMMETRIC_RULES:
         np.testing.assert_allclose(graph.mixing(rule).matrix(), symmetric, atol=1e-15)
@@ -96,9 +97,11 @@ def test_mixing_rules_by_hand_on_a_path():
     np.testing.assert_allclose(graph.mixing("laplacian", step=0.6).matrix(), explicit, atol=1e-15)
     relative = [[1 / 5 * 2, 1 / 5 * 3, 0], [2 / 7, 3 / 7, 2 / 7], [0, 3 / 5, 2 / 5]]
     np.testing.assert_allclose(graph.mixing("relative-degree").matrix(), relative, atol=1e-15)
-    others = graph.mixing("neighbors")
-    np.testing.assert_allclose(others.matrix(), [[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]], atol=1e-15)
-    np.testing.assert_allclose(others.stationary, [0.25, 0.5, 0.25], atol=1e-15)
+    neighbors_only = graph.mixing("neighbors")
+    np.testing.assert_allclose(
+        neighbors_only.matrix(), [[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]], atol=1e-15
+    )
+    np.testing.assert_allclose(neighbors_only.stationary, [0.25, 0.5, 0.25], atol=1e-15)
     alone = graphs.from_edges(3, [(0, 1)], allow_disconnected=True).mixing("neighbors")
     np.testing.assert_allclose(alone.matrix(), [[0, 1, 0], [1, 0, 0], [0, 0, 1]], atol=1e-15)
     uniform = graph.mixing("hastings", target=np.ones(3))
@@ -149,11 +152,12 @@ def test_mixing_refuses_bad_rules_and_steps():
 
 
 @pytest.mark.parametrize("rule", ["laplacian", "hastings", "metropolis"])
-def test_a_rule_with_its_numbers_is_the_same_weights(rule):
-    given = {"laplacian": {"step": 0.3}, "hastings": {"target": np.linspace(1, 2, 6)}}
-    given, graph = given.get(rule, {}), graphs.ring(6)
-    ours = graph.mixing(graphs.Mixing(rule, **given)).matrix()
-    np.testing.assert_array_equal(ours, graph.mixing(rule, **given).matrix())
+def test_a_rule_with_its_parameters_gives_the_same_weights(rule):
+    parameters = {"laplacian": {"step": 0.3}, "hastings": {"target": np.linspace(1, 2, 6)}}
+    parameters = parameters.get(rule, {})
+    graph = graphs.ring(6)
+    ours = graph.mixing(graphs.Mixing(rule, **parameters)).matrix()
+    np.testing.assert_array_equal(ours, graph.mixing(rule, **parameters).matrix())
 
 
 # Any stochastic matrix --------------------------------------------------------------------------
@@ -175,17 +179,17 @@ def test_any_stochastic_matrix_is_applied_as_given(seed, nodes, form, convention
     np.testing.assert_allclose(combination.matrix(), matrix, atol=1e-15)
     x = np.random.default_rng(seed).normal(size=(nodes, 3))
     np.testing.assert_allclose(combination(x), matrix @ x, atol=1e-13)
-    law = np.asarray(combination.stationary)
-    np.testing.assert_allclose(law, stationary_of(matrix), atol=1e-10)
+    distribution = np.asarray(combination.stationary)
+    np.testing.assert_allclose(distribution, stationary_of(matrix), atol=1e-10)
     traced = BUILD[convention](given_matrix)
-    np.testing.assert_allclose(traced.stationary, law, atol=1e-12)
+    np.testing.assert_allclose(traced.stationary, distribution, atol=1e-12)
     np.testing.assert_allclose(traced(x), matrix @ x, atol=1e-13)
     moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
     assert float(combination.rate()) == pytest.approx(moduli[-2], abs=1e-9)
     assert float(RATE(combination)) == pytest.approx(moduli[-2], abs=1e-7)
     order = np.random.default_rng(seed).permutation(nodes)
     moved = graphs.from_stochastic(matrix[np.ix_(order, order)], convention="right", form=form)
-    np.testing.assert_allclose(moved.stationary, law[order], atol=1e-12)
+    np.testing.assert_allclose(moved.stationary, distribution[order], atol=1e-12)
     np.testing.assert_allclose(moved(x[order]), matrix[order] @ x, atol=1e-13)
 
 
@@ -257,17 +261,17 @@ def test_imprimitive_matrices_are_taken_if_asked_for():
     periodic = graphs.from_stochastic(swap, convention="left", allow_imprimitive=True)
     np.testing.assert_allclose(periodic.stationary, 0.5)
     assert float(periodic.rate()) == pytest.approx(1.0)
-    apart = np.zeros((5, 5))
-    apart[:2, :2] = [[0.5, 0.5], [0.25, 0.75]]
-    apart[2:, 2:] = 1 / 3
-    halves = graphs.from_stochastic(apart, convention="right", allow_imprimitive=True)
+    matrix = np.zeros((5, 5))
+    matrix[:2, :2] = [[0.5, 0.5], [0.25, 0.75]]
+    matrix[2:, 2:] = 1 / 3
+    halves = graphs.from_stochastic(matrix, convention="right", allow_imprimitive=True)
     expected = np.array([2 / 3, 4 / 3, 1, 1, 1]) / 5
     np.testing.assert_allclose(halves.stationary, expected, atol=1e-15)
-    np.testing.assert_allclose(expected @ apart, expected, atol=1e-15)
+    np.testing.assert_allclose(expected @ matrix, expected, atol=1e-15)
     assert float(halves.rate()) == pytest.approx(1.0)
 
 
-def test_known_matrices_stay_concrete_while_others_are_traced():
+def test_known_matrices_stay_concrete_under_tracing_of_others():
     matrix = directed_matrix(5, 6)
 
     @jax.jit
@@ -333,9 +337,9 @@ def test_slots_that_fail_are_empty_slots():
 )
 def test_thinned_weights_go_to_the_receiver(seed, form, fair, share):
     rng = np.random.default_rng(seed)
-    kept = rng.random((9, 9)) < 0.6
-    kept = np.triu(kept, 1) + np.triu(kept, 1).T if fair else kept
-    table = jnp.asarray(kept if share is None else np.where(kept, 1.0, share))
+    edges_left = rng.random((9, 9)) < 0.6
+    edges_left = np.triu(edges_left, 1) + np.triu(edges_left, 1).T if fair else edges_left
+    table = jnp.asarray(edges_left if share is None else np.where(edges_left, 1.0, share))
     graph = graphs.from_adjacency(weighted_matrix(seed, 9), form=form)
     combination = graph.mixing()
     thinned = THIN(combination, table)
@@ -358,7 +362,7 @@ def test_thinned_weights_go_to_the_receiver(seed, form, fair, share):
 
 
 @pytest.mark.slow
-def test_what_is_kept_whole_is_the_same_to_the_bit():
+def test_thinning_that_keeps_all_edges_changes_no_bit():
     for network in both_kinds():
         same = network.thinned(lambda k, l: jnp.ones_like(k + l, bool))  # noqa: E741
         before, after = (
@@ -394,7 +398,7 @@ LEFT = np.array([[0.5, 0.2, 0.0], [0.5, 0.5, 0.3], [0.0, 0.3, 0.7]])
         ),
     ],
 )
-def test_matrices_that_are_not_stochastic_say_how_to_mend_them(matrix, convention, message):
+def test_matrices_that_are_not_stochastic_name_a_remedy(matrix, convention, message):
     with pytest.raises(ValueError, match=message):
         graphs.from_stochastic(matrix, convention=convention)
 
@@ -407,7 +411,7 @@ def test_a_crowded_table_is_refused():
 
 
 @pytest.mark.slow
-def test_what_only_values_can_say_is_not_traced():
+def test_value_dependent_checks_are_not_traced():
     keys = jax.random.split(jax.random.key(0), 2)
     mixings = jax.vmap(lambda key: graphs.random_connected(key, 6, 3.0).mixing())(keys)
     for name in ("symmetric", "doubly_stochastic"):

@@ -23,7 +23,9 @@ def weighted(seed, nodes=9, density=0.4):
 
 
 def expected(weights, alive):
-    """Connectivity, components, the largest share and the rate, of the submatrix of who is left."""
+    """Connectivity, components, the largest share and the rate, from the submatrix of surviving
+    nodes.
+    """
     left = weights[np.ix_(alive, alive)]
     values = np.linalg.eigvalsh(np.diag(left.sum(axis=1)) - left)
     parts = [len(part) for part in networkx.connected_components(networkx.Graph(left > 0))]
@@ -34,24 +36,25 @@ def expected(weights, alive):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "padded"])
-def test_what_is_left_is_the_submatrix(form):
+def test_the_surviving_network_is_the_submatrix(form):
     rng = np.random.default_rng(0)
     for seed in range(12):
         weights = weighted(seed)
         network = graphs.from_adjacency(weights, form=form)
-        nodes, edges = rng.random(9) < 0.25, np.triu(rng.random((9, 9)) < 0.3, 1)
+        nodes = rng.random(9) < 0.25
+        edges = np.triu(rng.random((9, 9)) < 0.3, 1)
         edges = edges | edges.T
         result = graphs.resilience(network, nodes, edges)
         close(result, expected(weights * ~edges, ~nodes), atol=1e-10)
         left = graphs.pruned(network, nodes, edges)
-        kept = weights * ~edges * ~nodes[:, None] * ~nodes[None]
-        close(left.dense(), kept)
-        close(left.degree, kept.sum(axis=1))
+        submatrix = weights * ~edges * ~nodes[:, None] * ~nodes[None]
+        close(left.dense(), submatrix)
+        close(left.degree, submatrix.sum(axis=1))
     close(graphs.resilience(network), expected(weights, np.ones(9, bool)), atol=1e-10)
 
 
 @pytest.mark.slow
-def test_failures_are_as_likely_as_they_are_said_to_be():
+def test_failures_have_their_stated_probability():
     """Against all 2^6 states of a ring's edges, and all 2^5 of a path's nodes."""
     ring = graphs.ring(6)
     result = graphs.random_failures(jax.random.key(0), ring, 20_000, edge_probability=0.3)
@@ -61,11 +64,11 @@ def test_failures_are_as_likely_as_they_are_said_to_be():
     close(np.mean(np.abs(result.connectivity - 1) < 1e-6), probability[0], atol=0.01)
     path = graphs.path(5)
     result = graphs.random_failures(jax.random.key(1), path, 20_000, node_probability=0.4)
-    whole = 0.0
+    connected = 0.0
     for alive in itertools.product([False, True], repeat=5):
         runs = sum(not a and b for a, b in zip((False, *alive), alive, strict=False))
-        whole += (runs == 1) * 0.6 ** sum(alive) * 0.4 ** (5 - sum(alive))
-    close(np.mean(result.components == 1), whole, atol=0.01)
+        connected += (runs == 1) * 0.6 ** sum(alive) * 0.4 ** (5 - sum(alive))
+    close(np.mean(result.components == 1), connected, atol=0.01)
     assert np.all(np.isin(result.components, [0, 1, 2, 3]))
     nobody = graphs.random_failures(jax.random.key(1), path, 3, node_probability=1.0)
     close(nobody.rate, 1)
@@ -78,7 +81,8 @@ def test_probabilities_are_swept_and_traced():
         result = graphs.random_failures(key, graphs.ring(6), 50, edge_probability=probability)
         return jnp.mean(result.connectivity)
 
-    keys, levels = jax.random.split(jax.random.key(0), 3), jnp.array([0.0, 0.2, 1.0])
+    keys = jax.random.split(jax.random.key(0), 3)
+    levels = jnp.array([0.0, 0.2, 1.0])
     result = jax.jit(jax.vmap(of))(keys, levels)
     close(np.asarray(result)[[0, 2]], [1.0, 0.0], atol=1e-9)
     assert 0 < result[1] < 1
@@ -100,14 +104,15 @@ def test_each_failure_is_tried():
 
 
 @pytest.mark.slow
-def test_one_vector_bounds_all_of_them():
-    """For every network; what it ranks first costs about as much as the most critical does."""
+def test_one_vector_bounds_all_failures():
+    """For every network the top-ranked failure costs about as much as the most critical one."""
     cost = {"edges": [], "nodes": []}
     for seed in range(40):
         network = graphs.from_adjacency(weighted(seed, 12, 0.15), form="dense")
         before = float(network.algebraic_connectivity())
-        for what, function in (("edges", graphs.critical_edges), ("nodes", graphs.critical_nodes)):
-            exact, bound = function(network, "exact"), function(network, "spectral")
+        for kind, function in (("edges", graphs.critical_edges), ("nodes", graphs.critical_nodes)):
+            exact = function(network, "exact")
+            bound = function(network, "spectral")
             left, most = (
                 dict(zip(map(str, result.members), result.connectivity, strict=True))
                 for result in (exact, bound)
@@ -115,7 +120,7 @@ def test_one_vector_bounds_all_of_them():
             assert left.keys() == most.keys()
             assert all(left[member] <= most[member] + 1e-9 for member in left)
             first = before - left[str(bound.members[0])]
-            cost[what].append(first / (before - exact.connectivity[0]))
+            cost[kind].append(first / (before - exact.connectivity[0]))
     assert 0.75 < np.mean(cost["edges"]) < 0.9
     assert np.mean(cost["nodes"]) > 0.6
 
@@ -130,8 +135,8 @@ def test_bridges_and_hubs_come_first():
         assert graphs.critical_nodes(graphs.star(9), "exact").members[0] == 0
 
 
-def test_large_networks_are_sparse(monkeypatch):
-    """By Lanczos' method, and by a factorization where that is slow."""
+def test_large_networks_are_stored_sparsely(monkeypatch):
+    """Bounds by Lanczos' method, and by a factorization where that is slow."""
     for network in (graphs.from_adjacency(weighted(5, 60, 0.2)), graphs.path(60)):
         dense = graphs.critical_edges(network, "spectral")
         with monkeypatch.context() as patched:
@@ -179,10 +184,10 @@ def test_bad_input():
         graphs.random_failures(key, ring, 3, node_probability=-0.1)
     with pytest.raises(ValueError, match="draws"):
         graphs.random_failures(key, ring, 0)
-    apart = graphs.from_edges(4, [(0, 1), (2, 3)], allow_disconnected=True)
+    disconnected = graphs.from_edges(4, [(0, 1), (2, 3)], allow_disconnected=True)
     for function in (graphs.critical_edges, graphs.critical_nodes):
         with pytest.raises(ValueError, match="the graph is disconnected"):
-            function(apart)
+            function(disconnected)
         with pytest.raises(ValueError, match="method"):
             function(ring, "fast")
         with pytest.raises(TypeError, match="cannot be traced"):
@@ -199,14 +204,15 @@ def test_null_spaces_of_laplacians():
     vectors = np.linalg.eigh(two)[1]
     close(np.abs(vectors[:, 0] @ [1, -1]), 0, atol=1e-12)  # the subspace {w1 = w2} and ...
     close(np.abs(vectors[:, 1] @ [1, -1]), np.sqrt(2))  # ... its complement, along (1, -1)
-    apart = graphs.from_edges(5, [(0, 1), (2, 3), (3, 4)], allow_disconnected=True)
-    matrix, labels = np.asarray(apart.laplacian_matrix()), np.asarray(apart.components())
+    disconnected = graphs.from_edges(5, [(0, 1), (2, 3), (3, 4)], allow_disconnected=True)
+    matrix = np.asarray(disconnected.laplacian_matrix())
+    labels = np.asarray(disconnected.components())
     members = np.stack([labels == label for label in np.unique(labels)], axis=1)
     basis = members / np.sqrt(members.sum(axis=0))
     close(np.sum(np.linalg.eigvalsh(matrix) < 1e-9), basis.shape[1])
     for angle in (0.3, 1.1):
-        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        other = basis @ turn
+        rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        other = basis @ rotation
         close(matrix @ other, 0, atol=1e-12)
         close(other.T @ other, np.eye(2), atol=1e-12)
         assert np.abs(other - basis).max() > 0.1

@@ -49,12 +49,15 @@ def test_incidence_and_arc_matrices_give_both_laplacians(form):
     # L_+ = H_+ H_+' / 2 = Deg + Adj and L_- = H_- H_-' / 2 = Deg - Adj, H = A1' +- A2'.
     graph = graphs.random_connected(jax.random.key(3), 12, 3.0, form=form)
     arcs = np.concatenate([graph.edges, graph.edges[:, ::-1]])
-    a1, a2 = np.eye(12)[arcs[:, 0]], np.eye(12)[arcs[:, 1]]
-    plus, minus = (a1 + a2).T, (a1 - a2).T
+    a1 = np.eye(12)[arcs[:, 0]]
+    a2 = np.eye(12)[arcs[:, 1]]
+    plus = (a1 + a2).T
+    minus = (a1 - a2).T
     np.testing.assert_allclose(plus @ plus.T / 2, graph.signless_laplacian_matrix(), atol=1e-12)
     np.testing.assert_allclose(minus @ minus.T / 2, graph.laplacian_matrix(), atol=1e-12)
     weighted = graphs.from_adjacency(weighted_matrix(5, 9), form=form)
-    oriented, plain = weighted.incidence(), weighted.incidence(oriented=False)
+    oriented = weighted.incidence()
+    plain = weighted.incidence(oriented=False)
     np.testing.assert_allclose(oriented @ oriented.T, weighted.laplacian_matrix(), atol=1e-12)
     np.testing.assert_allclose(plain @ plain.T, weighted.signless_laplacian_matrix(), atol=1e-12)
 
@@ -96,9 +99,9 @@ def test_only_an_edge_of_the_overflow_joins_two_halves():
     halves = graphs.from_adjacency(matrix + matrix.T, form="padded", allow_disconnected=True)
     assert not halves.connected()
     matrix[0, 59] = 1.0
-    whole = graphs.from_adjacency(matrix + matrix.T, form="padded")
-    assert 59 not in np.asarray(whole.neighbors[0])
-    assert whole.connected()
+    joined = graphs.from_adjacency(matrix + matrix.T, form="padded")
+    assert 59 not in np.asarray(joined.neighbors[0])
+    assert joined.connected()
 
 
 def test_same_structure_compiles_once():
@@ -122,7 +125,7 @@ def test_a_graph_needs_a_form():
         graphs.Graph(3, None, None, None, jnp.ones(3))
 
 
-def test_what_cannot_be_traced_says_so():
+def test_untraceable_functions_are_refused():
     keys = jax.random.split(KEY, 2)
     with pytest.raises(TypeError, match=r"Graph\.edges has a shape that depends on the graph"):
         jax.jit(lambda key: graphs.random_connected(key, 10, 3.0).edges)(KEY)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fljax import graphs
-from fljax.graphs import random
+from fljax.graphs import random_graphs
 from tests.graphs.samples import FORMS, check_simple
 
 KEY = jax.random.key(0)
@@ -111,11 +111,11 @@ def test_extra_edges_are_uniform_given_the_tree(mean_degree, sampler, monkeypatc
     # Four nodes, one or two edges beyond the tree: a graph with t spanning trees has probability
     # (t / 16) / C(3, extra), whichever of the two samplers is in use: large networks redraw.
     if sampler == "_sample_tree_plus":
-        monkeypatch.setattr(graphs.tables, "DENSE_BELOW", 0)
+        monkeypatch.setattr(graphs.neighbor_tables, "DENSE_BELOW", 0)
     used = []
-    genuine = random._generate
+    genuine = random_graphs._generate
     monkeypatch.setattr(
-        random, "_generate", lambda *a, **kw: used.append(kw["sampler"]) or genuine(*a, **kw)
+        random_graphs, "_generate", lambda *a, **kw: used.append(kw["sampler"]) or genuine(*a, **kw)
     )
     edges = round(4 * mean_degree / 2)
     draws = 20_000
@@ -129,7 +129,7 @@ def test_extra_edges_are_uniform_given_the_tree(mean_degree, sampler, monkeypatc
         chosen = pairs[[bool(value >> bit & 1) for bit in range(6)]]
         laplacian = nx.laplacian_matrix(nx.from_edgelist(chosen.tolist())).toarray()
         expected.append(np.linalg.det(laplacian[1:, 1:]) / 16 / math.comb(3, edges - 3))
-    assert used == [getattr(random, sampler)]
+    assert used == [getattr(random_graphs, sampler)]
     assert sum(expected) == pytest.approx(1.0)
     assert stats.chisquare(counts, draws * np.asarray(expected)).pvalue > 1e-3
 
@@ -188,10 +188,10 @@ def test_random_geometric_joins_exactly_the_near_nodes(nodes):
     radius = 0.2 if nodes < graphs.DENSE_BELOW else 0.04
     key = jax.random.key(8)
     graph = graphs.random_geometric(key, nodes, radius)
-    # The positions are those of the first attempt unless it was redrawn.
+    # The positions belong to the first attempt unless it was redrawn.
     for attempt in range(3):
-        place = np.asarray(jax.random.uniform(jax.random.fold_in(key, attempt), (nodes, 2)))
-        near = np.linalg.norm(place[:, None] - place[None], axis=-1) <= radius
+        position = np.asarray(jax.random.uniform(jax.random.fold_in(key, attempt), (nodes, 2)))
+        near = np.linalg.norm(position[:, None] - position[None], axis=-1) <= radius
         expected = near & ~np.eye(nodes, dtype=bool)
         if np.array_equal(np.asarray(graph.dense()) > 0, expected):
             break

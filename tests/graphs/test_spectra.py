@@ -11,41 +11,45 @@ from fljax.graphs import spectra
 
 def drifting(nodes: int, ratio: float) -> tuple[np.ndarray, np.ndarray]:
     """Birth and death: up with 0.4, down with 0.4 / ratio; the law is ``ratio ** k``."""
-    up, down = min(0.4, 0.4 * ratio), min(0.4, 0.4 / ratio)
+    up = min(0.4, 0.4 * ratio)
+    down = min(0.4, 0.4 / ratio)
     matrix = np.diag(np.full(nodes - 1, up), 1) + np.diag(np.full(nodes - 1, down), -1)
     matrix += np.diag(1 - matrix.sum(axis=1))
-    law = ratio ** np.arange(nodes, dtype=float)
-    return matrix, law / law.sum()
+    distribution = ratio ** np.arange(nodes, dtype=float)
+    return matrix, distribution / distribution.sum()
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.9, 10.0])
 def test_elimination_keeps_the_digits_of_the_smallest_entry(ratio):
-    matrix, law = drifting(40, ratio)
-    np.testing.assert_allclose(jax.jit(graphs.perron_vector)(matrix), law, rtol=1e-11)
-    np.testing.assert_allclose(graphs.perron_vector(matrix), law, atol=1e-12)
+    matrix, distribution = drifting(40, ratio)
+    np.testing.assert_allclose(jax.jit(graphs.perron_vector)(matrix), distribution, rtol=1e-11)
+    np.testing.assert_allclose(graphs.perron_vector(matrix), distribution, atol=1e-12)
     single = jax.jit(spectra._eliminate)(matrix.astype(np.float32))
     assert single.dtype == jnp.float32
-    np.testing.assert_allclose(single, law, rtol=1e-4, atol=1e-30)
+    np.testing.assert_allclose(single, distribution, rtol=1e-4, atol=1e-30)
 
 
-def test_a_reducible_traced_matrix_still_gives_one_of_its_laws():
+def test_a_reducible_traced_matrix_gives_a_stationary_distribution():
     rng = np.random.default_rng(0)
     for _ in range(20):
         matrix = rng.random((6, 6)) * (rng.random((6, 6)) < 0.25)
         matrix += np.diag(matrix.sum(axis=1) == 0)
         matrix /= matrix.sum(axis=1, keepdims=True)
-        for law in (jax.jit(graphs.perron_vector)(matrix), spectra.stationary_law(matrix)):
-            np.testing.assert_allclose(np.asarray(law) @ matrix, law, atol=1e-13)
-            assert float(jnp.sum(law)) == pytest.approx(1.0)
-            assert np.all(np.asarray(law) >= 0.0)
+        for distribution in (
+            jax.jit(graphs.perron_vector)(matrix),
+            spectra.stationary_distribution(matrix),
+        ):
+            np.testing.assert_allclose(np.asarray(distribution) @ matrix, distribution, atol=1e-13)
+            assert float(jnp.sum(distribution)) == pytest.approx(1.0)
+            assert np.all(np.asarray(distribution) >= 0.0)
 
 
-def test_nothing_traced_calls_lapack():
-    def both(a):
+def test_traced_functions_do_not_call_lapack():
+    def stationary_and_rate(a):
         combination = graphs.from_stochastic(a, convention="left")
         return combination.stationary, combination.rate()
 
-    program = jax.jit(both).lower(np.full((4, 4), 0.25)).as_text()
+    program = jax.jit(stationary_and_rate).lower(np.full((4, 4), 0.25)).as_text()
     assert "custom_call" not in program
 
 

@@ -11,7 +11,8 @@ from scipy import stats
 import fljax as fl
 from fljax.algorithms import OnlineFed, PAOFed
 from fljax.link import Circular, Quantize, RandomK, Sign, StochasticSign, TopK
-from fljax.streams import Linear
+from fljax.problems.streams import Linear
+from tests.support.online_world import short_run
 
 LEVEL = 1e-4
 V = np.array([[3.0, -1.0, 0.0, 0.5, -4.0], [0.25, 0.25, -0.5, 0.75, 0.0]])
@@ -41,27 +42,27 @@ def test_signs_times_the_mean_magnitude():
     np.testing.assert_array_equal(compress(Sign(scaled=False), V), np.sign(V))
 
 
-def test_the_largest_magnitudes_are_kept_as_they_are():
+def test_the_largest_magnitudes_are_kept_unchanged():
     expected = [[3, 0, 0, 0, -4], [0, 0, -0.5, 0.75, 0]]
     np.testing.assert_array_equal(compress(TopK(2), V), expected)
     np.testing.assert_array_equal(compress(TopK(5), V), V)
 
 
 @pytest.mark.parametrize("count", [1, 5, 12])
-def test_no_other_choice_of_as_many_entries_is_nearer_than_the_largest(count):
+def test_top_k_is_the_nearest_sparse_vector(count):
     rows = np.random.default_rng(count).normal(size=(50, 12))
-    kept = compress(TopK(count), rows)
-    np.testing.assert_array_equal(kept, np.where(kept != 0, rows, 0))
+    compressed = compress(TopK(count), rows)
+    np.testing.assert_array_equal(compressed, np.where(compressed != 0, rows, 0))
     left = np.sort(np.abs(rows), axis=1)[:, : 12 - count]
-    np.testing.assert_allclose(((rows - kept) ** 2).sum(1), (left**2).sum(1), rtol=1e-12)
+    np.testing.assert_allclose(((rows - compressed) ** 2).sum(1), (left**2).sum(1), rtol=1e-12)
 
 
 def test_random_entries_are_uniform_without_replacement_and_scaled():
     row = np.array([3.0, -1.0, 2.0, 0.5])
     rebuilt = many(RandomK(2), row)
-    kept = rebuilt != 0
-    np.testing.assert_array_equal(rebuilt, np.where(kept, 2 * row[None], 0))
-    sets, counts = np.unique(kept, axis=0, return_counts=True)
+    nonzero = rebuilt != 0
+    np.testing.assert_array_equal(rebuilt, np.where(nonzero, 2 * row[None], 0))
+    sets, counts = np.unique(nonzero, axis=0, return_counts=True)
     assert sets.shape == (6, 4)
     assert (sets.sum(1) == 2).all()
     assert stats.chisquare(counts).pvalue > LEVEL
@@ -92,7 +93,7 @@ def test_quantized_numbers_are_neighboring_levels_with_the_mean_kept(bits):
     st.sampled_from([2, 5, 16]),
 )
 @settings(max_examples=50, deadline=None)
-def test_quantization_moves_no_number_by_a_level_or_more(row, bits):
+def test_quantization_moves_numbers_by_less_than_a_level(row, bits):
     row = np.array(row)
     unit = np.abs(row).max() / (2 ** (bits - 1) - 1)
     error = np.abs(compress(Quantize(bits), row[None])[0] - row)
@@ -129,8 +130,9 @@ def test_unbiased(compressor, gain):
 def test_every_row_is_drawn_by_its_own_key_alone(compressor):
     message = np.random.default_rng(0).normal(size=(20, 6))
     keys = jax.random.split(jax.random.key(3), 20)
-    whole, some = np.asarray(draw(compressor, keys, message)), np.array([7, 0])
-    np.testing.assert_array_equal(draw(compressor, keys[some], message[some]), whole[some])
+    compressed = np.asarray(draw(compressor, keys, message))
+    rows = np.array([7, 0])
+    np.testing.assert_array_equal(draw(compressor, keys[rows], message[rows]), compressed[rows])
     same = draw(compressor, keys, np.broadcast_to(message[0], (20, 6)))
     assert len(np.unique(np.asarray(same), axis=0)) > 5
 
@@ -158,7 +160,7 @@ def test_bits_on_the_wire(compressor, dim, bits):
 
 
 @pytest.mark.parametrize("kind", [TopK, RandomK])
-def test_no_more_can_be_kept_than_there_is(kind):
+def test_at_most_the_available_entries_can_be_kept(kind):
     kind(5).check(5)
     with pytest.raises(ValueError, match="count must be 1 to the 4 numbers of a message, got 5"):
         kind(5).check(4)
@@ -180,7 +182,8 @@ def test_bad_numbers_are_refused(make, message):
 
 # In a run ---------------------------------------------------------------------------------------
 
-CLIENTS, DIM = 4, 6
+CLIENTS = 4
+DIM = 6
 
 
 def noiseless():
@@ -196,8 +199,8 @@ def noiseless():
     [Quantize(2), Quantize(4), TopK(2), RandomK(4), Sign()],
     ids=["2 bits", "4 bits", "top", "random", "sign"],
 )
-def test_what_is_compressed_is_the_difference_from_the_servers_model(compressor):
-    """So its error vanishes as the models agree; of whole models it would never."""
+def test_differences_from_the_servers_model_are_compressed(compressor):
+    """The error vanishes as the models agree; with compressed models it would not."""
     algorithm = OnlineFed(0.25)
     run = fl.run(
         fl.Simulation(noiseless(), algorithm, compression=compressor, metrics=["normalized_error"]),
@@ -241,3 +244,8 @@ def test_portions_are_compressed_as_messages_of_their_size():
     np.testing.assert_array_equal(run["bits_up"], CLIENTS * run["round"] * (2 * 4 + 32))
     np.testing.assert_array_equal(run["bits_down"], CLIENTS * run["round"] * 2 * 32)
     np.testing.assert_array_equal(run["scalars"], CLIENTS * run["round"] * 2 * 2)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(TypeError, match=r"compression must be .*Compressor, got 'sign'"):
+        short_run(compression="sign")

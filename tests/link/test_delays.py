@@ -1,4 +1,4 @@
-"""Delay laws by chi-square and by hand, lines of the right length, what is refused."""
+"""Delay distributions by chi-square and by hand, queues of the right length, refused arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +7,22 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+import fljax as fl
+from fljax._core.prng import as_key
 from fljax.link import DelayTrace, EdgeDelays, Fixed, Geometric, empty_line
+from fljax.link.inbox import UNROLLED
+from tests.support.online_world import short_run
+
+close = np.testing.assert_allclose
+
 
 LEVEL = 1e-4
 ROUND = jnp.int32(1)
 
 
-def draws(law, count, seed=0):
+def draws(delays, count, seed=0):
     """The index of each message's lag; ``len(law.lags)`` for the lost."""
-    return np.asarray(law.draw(jax.random.key(seed), ROUND, count))
+    return np.asarray(delays.draw(jax.random.key(seed), ROUND, count))
 
 
 def test_fixed_takes_its_lag_always():
@@ -28,8 +35,8 @@ def test_fixed_takes_its_lag_always():
 @pytest.mark.parametrize("delta", [0.2, 0.8])
 @pytest.mark.parametrize("beyond", ["discard", "clip"])
 def test_delays_of_i_steps_or_more_have_probability_delta_to_the_i(delta, step, beyond):
-    law = Geometric(delta, 3 * step, step, beyond)
-    assert tuple(law.lags) == (0, step, 2 * step, 3 * step)
+    delays = Geometric(delta, 3 * step, step, beyond)
+    assert tuple(delays.lags) == (0, step, 2 * step, 3 * step)
     at_least = delta ** np.arange(5.0)
     expected = at_least[:-1] - at_least[1:]  # exactly i steps
     rest = at_least[-1]
@@ -38,7 +45,7 @@ def test_delays_of_i_steps_or_more_have_probability_delta_to_the_i(delta, step, 
     else:
         expected = np.append(expected, rest)
     count = 200_000
-    result = np.bincount(draws(law, count, step), minlength=len(expected))
+    result = np.bincount(draws(delays, count, step), minlength=len(expected))
     assert len(result) == len(expected)
     assert stats.chisquare(result, count * expected).pvalue > LEVEL
 
@@ -49,12 +56,12 @@ def test_messages_are_delayed_independently():
     assert stats.chi2_contingency(counts).pvalue > LEVEL
 
 
-def test_without_delay_everything_arrives_at_once():
-    for law in (Geometric(0.0, 5), Geometric(0.0, 0), Geometric(0.0, 0, beyond="clip")):
-        assert (draws(law, 10_000) == 0).all()
+def test_without_delay_messages_arrive_in_their_round():
+    for delays in (Geometric(0.0, 5), Geometric(0.0, 0), Geometric(0.0, 0, beyond="clip")):
+        assert (draws(delays, 10_000) == 0).all()
 
 
-def test_at_a_longest_lag_of_zero_the_late_are_lost_or_on_time():
+def test_with_a_longest_lag_of_zero_late_messages_are_lost_or_on_time():
     result = draws(Geometric(0.3, 0), 20_000)
     assert set(result) == {0, 1}
     assert stats.binomtest(int((result == 1).sum()), 20_000, 0.3).pvalue > LEVEL
@@ -63,28 +70,28 @@ def test_at_a_longest_lag_of_zero_the_late_are_lost_or_on_time():
 
 def test_delta_may_be_traced():
     keys = jax.random.key(2)
-    law = jax.jit(lambda delta: Geometric(delta, 4).draw(keys, ROUND, 1000))
+    delays = jax.jit(lambda delta: Geometric(delta, 4).draw(keys, ROUND, 1000))
     for delta in (0.0, 0.4):
-        np.testing.assert_array_equal(law(delta), Geometric(delta, 4).draw(keys, ROUND, 1000))
+        np.testing.assert_array_equal(delays(delta), Geometric(delta, 4).draw(keys, ROUND, 1000))
 
 
-def test_a_trace_is_played_as_it_is_and_loses_what_is_negative_or_too_late():
-    law = DelayTrace(np.array([[0, 2, -1], [3, 4, 1]]), 3)
-    assert tuple(law.lags) == (0, 1, 2, 3)
-    assert law.draw(jax.random.key(0), jnp.int32(1), 3).tolist() == [0, 2, 4]
-    assert law.draw(jax.random.key(0), jnp.int32(2), 3).tolist() == [3, 4, 1]
-    law.check(3, 2)
+def test_a_trace_is_replayed_and_drops_negative_and_late_messages():
+    delays = DelayTrace(np.array([[0, 2, -1], [3, 4, 1]]), 3)
+    assert tuple(delays.lags) == (0, 1, 2, 3)
+    assert delays.draw(jax.random.key(0), jnp.int32(1), 3).tolist() == [0, 2, 4]
+    assert delays.draw(jax.random.key(0), jnp.int32(2), 3).tolist() == [3, 4, 1]
+    delays.check(3, 2)
     for clients, rounds in ((3, 3), (2, 2)):
         with pytest.raises(ValueError, match="the trace of delays has 2 rounds of 3 clients"):
-            law.check(clients, rounds)
+            delays.check(clients, rounds)
 
 
 @pytest.mark.parametrize(
-    ("law", "slots"),
+    ("delays", "slots"),
     [(Fixed(0), 1), (Fixed(4), 5), (Geometric(0.2, 10), 11), (Geometric(0.2, 20, 10), 21)],
 )
-def test_a_line_has_a_slot_for_every_round_until_the_longest_lag(law, slots):
-    line = empty_line(law, 7, jnp.float32)
+def test_a_line_has_a_slot_for_every_round_until_the_longest_lag(delays, slots):
+    line = empty_line(delays, 7, jnp.float32)
     assert [entry.shape for entry in line] == [(slots, 7), (slots, 7), (slots, 1)]
     assert all(entry.dtype == jnp.float32 and not entry.any() for entry in line)
 
@@ -92,6 +99,7 @@ def test_a_line_has_a_slot_for_every_round_until_the_longest_lag(law, slots):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: fl.link.UniformDelay(-1), "longest must be >= 0, got -1"),
         (lambda: Fixed(-1), "lag must be >= 0, got -1. A message cannot arrive before"),
         (lambda: Geometric(1.0, 5), "delta must be finite and >= 0 and < 1, got 1"),
         (lambda: Geometric(-0.1, 5), "delta must be .* got -0.1"),
@@ -123,11 +131,11 @@ def test_bad_numbers_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("law", [DelayTrace, EdgeDelays])
-def test_tables_may_be_frames(law):
+@pytest.mark.parametrize("delays", [DelayTrace, EdgeDelays])
+def test_tables_may_be_frames(delays):
     table = pd.DataFrame([[0, 2], [1, -1]])
-    for given in (table, table.astype(float), table.convert_dtypes(), table.values.tolist()):
-        result = law(given)
+    for form in (table, table.astype(float), table.convert_dtypes(), table.values.tolist()):
+        result = delays(form)
         np.testing.assert_array_equal(result.table, table)
         assert result.lags == range(3)
 
@@ -144,3 +152,43 @@ def test_the_longest_lag_of_a_traced_table_must_be_given():
 def test_a_lag_is_a_whole_number():
     with pytest.raises(TypeError, match=r"lag must be an integer, got 1\.5"):
         Fixed(1.5)
+
+
+def test_sums_over_many_ages_are_those_over_few():
+    """A loop over the ages of copies has the same sums as its unrolled form."""
+    table = np.random.default_rng(0).integers(0, 4, size=(9, 5, 5))
+    models = [
+        fl.run(
+            fl.Simulation(
+                fl.problems.ridge(jax.random.key(0), clients=5, samples=6, dim=2),
+                fl.algorithms.DGD(0.1),
+                fl.graphs.ring(5, form="dense"),
+                delays=EdgeDelays(table, longest=longest),
+            ),
+            rounds=9,
+        ).model.values
+        for longest in (3, UNROLLED + 4)
+    ]
+    np.testing.assert_allclose(models[1], models[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("error", "make", "message"),
+    [
+        (
+            ValueError,
+            lambda: short_run(delays=DelayTrace(np.ones((4, 4), int), 3)),
+            "trace of delays has 4 rounds of 4 clients; the run has 4 rounds of 5",
+        ),
+        (TypeError, lambda: short_run(delays=3), "delays must be .*DelayLaw, got 3"),
+    ],
+)
+def test_bad_arguments_are_refused(error, make, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_delays_known_by_their_bound_are_uniform():
+    drawn = fl.link.UniformDelay(3).draw(as_key(0), jnp.int32(1), 8000)
+    assert tuple(fl.link.UniformDelay(3).lags) == (0, 1, 2, 3)
+    close(np.bincount(drawn, minlength=4) / 8000, 0.25, atol=0.02)

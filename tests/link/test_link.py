@@ -1,4 +1,4 @@
-"""What reaches the server: by hand, and message by message; what is counted, past 2^32 too."""
+"""Messages to the server, by hand and one by one, and their traffic counts, past 2^32 too."""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 import fljax as fl
 from fljax import link as links
-from fljax._module import module
-from fljax._numerics import PURPOSES, key_of
-from fljax.aggregation import Median
+from fljax._core.module import module
+from fljax._core.prng import PURPOSES, key_of
 from fljax.algorithms import ConventionalFL, OnlineFed
-from fljax.attacks import SignFlip
 from fljax.link import (
     Arrived,
     Compressor,
@@ -34,21 +32,23 @@ from fljax.link import (
     wide,
     wide_sum,
 )
-from fljax.participation import Trace
-from fljax.streams import Linear
+from fljax.link.aggregation import Median
+from fljax.link.attacks import SignFlip
+from fljax.participation.patterns import Trace
+from fljax.problems.streams import Linear
 
 close = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
 
 
-def whole(pair):
-    """The number that a 62-bit count stands for."""
+def as_integer(pair):
+    """The integer encoded by a 62-bit count."""
     high, low = (int(part) for part in np.asarray(pair))
     assert low < 2**31
     return high * 2**31 + low
 
 
 def traffic(link):
-    return tuple(whole(pair) for pair in link.traffic)
+    return tuple(as_integer(pair) for pair in link.traffic)
 
 
 # Collecting, round by round -----------------------------------------------------------------------
@@ -63,24 +63,24 @@ class Sent(NamedTuple):
     weights: Any = None  # [K]
 
 
-def collected(law, rounds, dim, clients=None, available=None, made=False, **options):
-    """What arrives in each round, as `Arrived`, and what was counted in the last; the messages are
-    given, or made when they are asked for.
+def collected(delays, rounds, dim, clients=None, available=None, on_request=False, **options):
+    """`Arrived` of each round, and the traffic of the last; messages are arrays, or functions that
+    make them on request.
     """
 
     @jax.jit
-    def one(n, line, values, at, senders, weights):
+    def one_round(n, line, values, at, senders, weights):
         everyone = len(values) if available is None else available
         link = Link(
             jax.random.fold_in(jax.random.key(0), n),
             n,
             len(rounds),
             everyone,
-            stages=Stages(delays=law),
+            stages=Stages(delays=delays),
             memory=Memory(line),
         )
         arrived = link.collect(
-            (lambda rows: values[rows]) if made else values,
+            (lambda rows: values[rows]) if on_request else values,
             senders,
             jnp.zeros(dim),
             at=at,
@@ -90,20 +90,24 @@ def collected(law, rounds, dim, clients=None, available=None, made=False, **opti
         )
         return arrived, link.memory.line, link.traffic
 
-    line, results, counted = None, [], None
-    if law is not None:
-        line = empty_line(law, dim, jnp.float64)
+    line = None
+    results = []
+    counted = None
+    if delays is not None:
+        line = empty_line(delays, dim, jnp.float64)
     for n, sent in enumerate(rounds, 1):
         senders = np.ones(len(sent.values), bool) if sent.senders is None else sent.senders
         at = None if sent.at is None else jnp.asarray(sent.at, jnp.int32)
         weights = None if sent.weights is None else jnp.asarray(sent.weights)
         values = jnp.asarray(sent.values, jnp.float64)
-        arrived, line, counted = one(jnp.int32(n), line, values, at, jnp.asarray(senders), weights)
+        arrived, line, counted = one_round(
+            jnp.int32(n), line, values, at, jnp.asarray(senders), weights
+        )
         results.append(Arrived(*(np.asarray(part) for part in arrived)))
-    return results, tuple(whole(pair) for pair in counted)
+    return results, tuple(as_integer(pair) for pair in counted)
 
 
-def test_the_mean_of_what_is_sent_arrives_at_once_without_delays():
+def test_without_delays_the_mean_of_sent_messages_arrives():
     sent = Sent([[1, 2], [3, 6], [50, 50]], senders=[True, True, False])
     (arrived,), counted = collected(None, [sent], 2)
     close(arrived.total, [2, 4])
@@ -112,7 +116,7 @@ def test_the_mean_of_what_is_sent_arrives_at_once_without_delays():
     assert counted == (2, 4, 4 * 32, 0)
 
 
-def test_where_nothing_is_sent_nothing_moves():
+def test_without_messages_nothing_moves():
     for per_delay in (False, True):
         sent = Sent([[1.0, 2], [3, 4]], senders=[False, False])
         (arrived,), counted = collected(None, [sent], 2, per_delay=per_delay)
@@ -135,7 +139,7 @@ MODELS = [
 ]
 
 
-def test_pooled_is_the_mean_of_all_that_arrives_however_old():
+def test_pooled_is_the_mean_of_arrivals_of_any_age():
     arrived, _ = collected(LATE, MODELS, 1)
     # Round 1: 10. Round 2: 11 and 20. Round 3: 22, 21 and 30; client 1's two messages both count.
     close([a.total[0] for a in arrived], [10, 31 / 2, 73 / 3])
@@ -224,21 +228,24 @@ def test_rows_may_be_some_of_the_clients():
     assert counted == (0, 0, 0, 0)
 
 
-def expected(law, table, rounds, dim, alpha, per_delay, freshest):
+def expected(delays, table, rounds, dim, alpha, per_delay, freshest):
     """The same message by message: ``[T, D]`` totals and shares."""
-    flight, totals, shares = [], [], []
+    flight = []
+    totals = []
+    shares = []
     for n, sent in enumerate(rounds, 1):
         for k in np.flatnonzero(sent.senders):
             at = range(dim) if sent.at is None else sent.at[k]
             weight = 1.0 if sent.weights is None else sent.weights[k]
             flight.append((n, table[n - 1, k], dict(zip(at, sent.values[k], strict=True)), weight))
-        here = [m for m in flight if m[0] + m[1] == n and 0 <= m[1] <= law.longest]
-        total, share = np.zeros(dim), np.zeros(dim)
+        arrivals = [m for m in flight if m[0] + m[1] == n and 0 <= m[1] <= delays.longest]
+        total = np.zeros(dim)
+        share = np.zeros(dim)
         for i in range(dim):
-            freshest_lag = min((lag for _, lag, values, _ in here if i in values), default=0)
-            for _, lag, values, weight in here:
+            freshest_lag = min((lag for _, lag, values, _ in arrivals if i in values), default=0)
+            for _, lag, values, weight in arrivals:
                 if i in values and not (per_delay and freshest and lag > freshest_lag):
-                    peers = [w for _, other, _, w in here if other == lag or not per_delay]
+                    peers = [w for _, other, _, w in arrivals if other == lag or not per_delay]
                     share[i] += alpha[lag] * weight / sum(peers)
                     total[i] += alpha[lag] * weight / sum(peers) * values[i]
         totals.append(total)
@@ -247,21 +254,25 @@ def expected(law, table, rounds, dim, alpha, per_delay, freshest):
 
 
 @pytest.mark.thin(2)
-@pytest.mark.parametrize(("group", "made"), [(3, False), (3, True), (64, True)])
+@pytest.mark.parametrize(("group", "on_request"), [(3, False), (3, True), (64, True)])
 @pytest.mark.parametrize("size", [None, 2])
 @pytest.mark.parametrize(
     ("per_delay", "freshest", "weighted"),
     [(False, True, True), (True, True, False), (True, False, True)],
 )
-def test_what_arrives_is_what_the_messages_say(
-    monkeypatch, group, made, size, per_delay, freshest, weighted
+def test_arrivals_match_the_messages(
+    monkeypatch, group, on_request, size, per_delay, freshest, weighted
 ):
-    """All rules at once, with the messages given, or made all together or in groups of three."""
-    monkeypatch.setattr(links.server, "GROUP", group)
+    """All rules, with messages as arrays, made on request together, or in groups of three."""
+    monkeypatch.setattr(links.sender_groups, "GROUP", group)
     rng = np.random.default_rng(0)
-    clients, dim, longest, count = 10, 5, 3, 9
+    clients = 10
+    dim = 5
+    longest = 3
+    count = 9
     table = rng.integers(-1, longest + 2, size=(count, clients))
-    law, alpha = DelayTrace(table, longest), np.array([1.0, 0.6, 0.5, 0.1])
+    delays = DelayTrace(table, longest)
+    alpha = np.array([1.0, 0.6, 0.5, 0.1])
     rounds = []
     for n in range(count):
         at = None
@@ -272,15 +283,15 @@ def test_what_arrives_is_what_the_messages_say(
         weights = rng.uniform(0.5, 2, clients) if weighted else None
         rounds.append(Sent(values, at, senders, weights))
     arrived, _ = collected(
-        law,
+        delays,
         rounds,
         dim,
-        made=made,
+        on_request=on_request,
         discount=jnp.asarray(alpha),
         per_delay=per_delay,
         freshest=freshest,
     )
-    totals, shares = expected(law, table, rounds, dim, alpha, per_delay, freshest)
+    totals, shares = expected(delays, table, rounds, dim, alpha, per_delay, freshest)
     assert (shares == 0).any()
     assert np.ptp(shares[shares > 0]) > 0.1
     close([a.total for a in arrived], totals)
@@ -296,70 +307,71 @@ def test_fixed_delays_move_everything_by_as_many_rounds():
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("group", [3, 64])
-def test_compressed_are_the_differences_whoever_is_made_with_whom(monkeypatch, group):
-    monkeypatch.setattr(links.server, "GROUP", group)
+def test_differences_are_compressed_in_any_grouping(monkeypatch, group):
+    monkeypatch.setattr(links.sender_groups, "GROUP", group)
     rng = np.random.default_rng(1)
-    values, around = jnp.asarray(rng.normal(size=(7, 4))), jnp.asarray(rng.normal(size=4))
+    values = jnp.asarray(rng.normal(size=(7, 4)))
+    reference = jnp.asarray(rng.normal(size=4))
     senders = jnp.array([True, False, True, True, True, False, True])
-    own = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=TopK(4)))
-    arrived = own.collect(values, senders, around, compression=Sign())
-    difference = np.asarray(values - around[None])
+    other = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=TopK(4)))
+    arrived = other.collect(values, senders, reference, compression=Sign())
+    difference = np.asarray(values - reference[None])
     signs = np.sign(difference) * np.abs(difference).mean(1, keepdims=True)
-    close(arrived.move(around), around + signs[np.asarray(senders)].mean(0))
-    assert traffic(own) == (5, 20, 5 * (4 + 32), 0)
+    close(arrived.move(reference), reference + signs[np.asarray(senders)].mean(0))
+    assert traffic(other) == (5, 20, 5 * (4 + 32), 0)
     at = jnp.array([[0, 2], [1, 3], [2, 3], [3, 0], [0, 1], [1, 2], [2, 0]], jnp.int32)
     part = jnp.take_along_axis(values, at, axis=1)
     link = Link(jax.random.key(0), 1, 1, 7, stages=Stages(compression=Sign()))
-    arrived = link.collect(part, senders, around, at=at)
+    arrived = link.collect(part, senders, reference, at=at)
     change = np.zeros(4)
     for k in np.flatnonzero(senders):
-        difference = np.asarray(part[k] - around[at[k]])
+        difference = np.asarray(part[k] - reference[at[k]])
         change[np.asarray(at[k])] += np.sign(difference) * np.abs(difference).mean() / 5
-    close(arrived.move(around), around + change)
+    close(arrived.move(reference), reference + change)
     assert traffic(link) == (5, 10, 5 * (2 + 32), 0)
 
 
 # Publishing and counting --------------------------------------------------------------------------
 
 
-def plain(clients=4, available=None, root=None, **stages):
-    """Of round 1; client ``k`` has ``k + 1`` receivers."""
+def round_one_link(clients=4, available=None, root=None, **stages):
+    """A link in round 1; client ``k`` has ``k + 1`` receivers."""
     receivers = jnp.arange(1, clients + 1, dtype=jnp.int32)
     parts = {"available": available, "root": root, "receivers": receivers}
     return Link(jax.random.key(0), 1, 5, clients, stages=Stages(**stages), **parts)
 
 
-def test_the_server_pays_for_whom_it_tells_and_how_much():
+def test_the_server_pays_for_each_recipient_and_message():
     model = jnp.arange(6.0)
-    link = plain(available=jnp.array([True, False, True, True]))
+    link = round_one_link(available=jnp.array([True, False, True, True]))
     np.testing.assert_array_equal(link.publish(model), model)
     assert traffic(link) == (3, 18, 0, 3 * 6 * 32)
     link.publish(model, jnp.array([True, False, False, False]))
     assert traffic(link) == (4, 24, 0, 4 * 6 * 32)
     link.publish(model, size=2)
     assert traffic(link) == (7, 30, 0, 30 * 32)
-    compressed = plain(compression=Sign())
-    compressed.publish(model)  # what the server says is not compressed
+    compressed = round_one_link(compression=Sign())
+    compressed.publish(model)  # the server's message is not compressed
     assert traffic(compressed) == (4, 24, 0, 24 * 32)
 
 
 @pytest.mark.slow
 def test_messages_to_neighbors_count_once_a_receiver():
-    link = plain()
+    link = round_one_link()
     message = jnp.asarray(np.random.default_rng(2).normal(size=(4, 6)))
-    heard = link.send(message)
-    np.testing.assert_array_equal(heard, message)
+    received = link.send(message)
+    np.testing.assert_array_equal(received, message)
     assert traffic(link) == (10, 60, 60 * 32, 0)
-    link = plain(compression=TopK(2))
-    heard = np.asarray(link.send(message))
-    assert (np.count_nonzero(heard, axis=1) == 2).all()
-    np.testing.assert_array_equal(heard[heard != 0], np.asarray(message)[heard != 0])
+    link = round_one_link(compression=TopK(2))
+    received = np.asarray(link.send(message))
+    assert (np.count_nonzero(received, axis=1) == 2).all()
+    np.testing.assert_array_equal(received[received != 0], np.asarray(message)[received != 0])
     assert traffic(link) == (10, 60, 10 * 2 * (32 + 3), 0)
 
 
-def test_a_link_knows_whether_what_is_sent_is_what_is_heard():
-    assert plain().exact
-    assert plain().whole
+def test_a_link_knows_whether_messages_arrive_unchanged():
+    assert round_one_link().exact
+    assert round_one_link().whole
     for parts in (
         {"available": jnp.ones(4, bool)},
         {"delays": Geometric(0.2, 3)},
@@ -368,26 +380,28 @@ def test_a_link_knows_whether_what_is_sent_is_what_is_heard():
         {"losses": Independent(0.1)},
         {"aggregation": Median()},
     ):
-        assert not plain(**parts).whole
-        assert not plain(**parts).exact
+        assert not round_one_link(**parts).whole
+        assert not round_one_link(**parts).exact
 
 
-def test_draws_of_every_purpose_have_keys_of_their_own():
-    keys = [plain().key(purpose) for purpose in PURPOSES]
+def test_draws_of_every_purpose_have_separate_keys():
+    keys = [round_one_link().key(purpose) for purpose in PURPOSES]
     keys += [key_of(jax.random.fold_in(jax.random.key(0), 1), purpose) for purpose in PURPOSES]
     data = np.unique([np.asarray(jax.random.key_data(key)) for key in keys], axis=0)
     assert len(data) == 2 * len(PURPOSES)
     with pytest.raises(ValueError, match=r"draws for sharing .* need the run's key, root="):
-        plain().common_key("sharing")
+        round_one_link().common_key("sharing")
 
 
-def test_what_rounds_share_is_drawn_apart_from_every_round():
-    """No round's own key, from which all of that round's draws descend."""
+def test_keys_shared_by_rounds_differ_from_every_round_s():
+    """A shared key differs from the keys of rounds, from which all other draws derive."""
     root = jax.random.key(5)
-    shared = [plain(root=root).common_key(purpose) for purpose in PURPOSES]
-    own = [jax.random.fold_in(root, n) for n in range(2 * len(PURPOSES))]
-    shared, own = ({jax.random.key_data(k).tobytes() for k in keys} for keys in (shared, own))
-    assert not shared & own
+    shared = [round_one_link(root=root).common_key(purpose) for purpose in PURPOSES]
+    of_rounds = [jax.random.fold_in(root, n) for n in range(2 * len(PURPOSES))]
+    shared, of_rounds = (
+        {jax.random.key_data(k).tobytes() for k in keys} for keys in (shared, of_rounds)
+    )
+    assert not shared & of_rounds
 
 
 # Counts beyond 32 bits ----------------------------------------------------------------------------
@@ -400,8 +414,8 @@ counts = st.integers(0, 2**31 - 1) | st.sampled_from(EDGES)
 
 @given(counts, counts)
 @settings(max_examples=60, deadline=None)
-def test_products_are_those_of_whole_numbers(count, times):
-    assert whole(wide(jnp.asarray(count, jnp.int32), times)) == count * times
+def test_products_equal_integer_products(count, times):
+    assert as_integer(wide(jnp.asarray(count, jnp.int32), times)) == count * times
 
 
 @pytest.mark.slow
@@ -410,20 +424,20 @@ def test_products_at_all_edges():
     for times in EDGES:
         pairs = np.asarray(jax.vmap(lambda count, times=times: wide(count, times))(left))
         assert pairs.dtype == np.uint32
-        assert [whole(pair) for pair in pairs] == [count * times for count in EDGES]
+        assert [as_integer(pair) for pair in pairs] == [count * times for count in EDGES]
 
 
 @given(st.integers(0, 2**62 - 1), st.integers(0, 2**62 - 1))
 @settings(max_examples=60, deadline=None)
-def test_sums_are_those_of_whole_numbers(a, b):
+def test_sums_equal_integer_sums(a, b):
     pairs = (jnp.asarray([x >> 31, x % 2**31], jnp.uint32) for x in (a, b))
-    assert whole(wide_sum(*pairs)) == a + b
+    assert as_integer(wide_sum(*pairs)) == a + b
 
 
 def test_traffic_adds_up():
-    one = Traffic(*(wide(jnp.int32(2**31 - 1), times) for times in (1, 2, 2**20, 2**31 - 1)))
-    total = Traffic.none().plus(one).plus(one)
-    assert [whole(pair) for pair in total] == [
+    traffic = Traffic(*(wide(jnp.int32(2**31 - 1), times) for times in (1, 2, 2**20, 2**31 - 1)))
+    total = Traffic.none().plus(traffic).plus(traffic)
+    assert [as_integer(pair) for pair in total] == [
         2 * (2**31 - 1) * times for times in (1, 2, 2**20, 2**31 - 1)
     ]
 
@@ -439,25 +453,25 @@ class Heavy(Compressor):
         return message
 
 
-HERE = np.random.default_rng(3).uniform(size=(12, 5)) < 0.6
+ACTIVE = np.random.default_rng(3).uniform(size=(12, 5)) < 0.6
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.slow
-def test_a_dataset_holds_what_was_sent_so_far(every):
+def test_a_dataset_holds_cumulative_traffic(every):
     stream = Linear(np.array([np.eye(3)] * 5), np.ones(3), np.zeros(5))
     simulation = fl.Simulation(
-        stream, OnlineFed(0.1), participation=Trace(HERE), compression=Heavy()
+        stream, OnlineFed(0.1), participation=Trace(ACTIVE), compression=Heavy()
     )
     run = fl.run(simulation, 12, record_every=every)
-    there = np.cumsum(HERE.sum(1))[every - 1 :: every]
-    assert (HERE.sum(1) * 2**30).max() > 2**32 - 1
+    senders = np.cumsum(ACTIVE.sum(1))[every - 1 :: every]
+    assert (ACTIVE.sum(1) * 2**30).max() > 2**32 - 1
     expected = {
-        "messages": 2 * there,
-        "scalars": 6 * there,
-        "bits_up": there * (2**30 + 3),
-        "bits_down": there * 96,
-        "bits": there * (2**30 + 3 + 96),
+        "messages": 2 * senders,
+        "scalars": 6 * senders,
+        "bits_up": senders * (2**30 + 3),
+        "bits_down": senders * 96,
+        "bits": senders * (2**30 + 3 + 96),
     }
     for name, value in expected.items():
         assert run[name].dtype == np.int64
@@ -466,7 +480,7 @@ def test_a_dataset_holds_what_was_sent_so_far(every):
 
 
 @pytest.mark.slow
-def test_fixed_data_are_counted_alike():
+def test_fixed_data_have_equal_weights():
     problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=4, dim=2)
     run = fl.run(fl.Simulation(problem, ConventionalFL(0.1), compression=Heavy()), 5)
     n = np.arange(1, 6)

@@ -1,4 +1,4 @@
-"""Secure aggregation: what servers receive is uniform whatever the data, and sums are exact."""
+"""Secure aggregation: servers receive uniform numbers for any data, and sums are exact."""
 
 import itertools
 
@@ -9,24 +9,26 @@ import pytest
 from scipy import stats
 
 import fljax as fl
-from fljax._generator import as_key
+from fljax._core.prng import as_key
 from fljax.algorithms import IFCA, FedAvg, GraphFedAvg
 from fljax.link import Link, SecureAggregation, Stages, uploads
 from tests.cases import CASES, CLIENTS, LINE, make_network, make_problem, make_servers, simulate
+from tests.support.servers import WITH_SERVERS, server_models
 
 pytestmark = pytest.mark.core
 slow = pytest.mark.slow
 
-STEP, ROUNDS = 0.08, 4
+STEP = 0.08
+ROUNDS = 4
 
 
 class Wire(Link):
     """Keeps what leaves the clients."""
 
-    def _hidden(self, values, masks, most):
-        words, beyond = super()._hidden(values, masks, most)
-        self.words = words
-        return words, beyond
+    def _mask_values(self, values, masks, most):
+        encoded, beyond = super()._mask_values(values, masks, most)
+        self.words = encoded
+        return encoded, beyond
 
 
 def link_of(masks, key=0, clients=CLIENTS, network=None, **stages):
@@ -37,20 +39,10 @@ def link_of(masks, key=0, clients=CLIENTS, network=None, **stages):
     )
 
 
-def servers(algorithm, rounds=ROUNDS, network=None, **given):
-    """``[T, P, D]``, or ``[T, 1, D]`` of one server."""
-    of = ("server", ("server", "parameter")) if network else ("model",)
-    simulation = fl.Simulation(
-        make_problem(), algorithm, network, metrics=[fl.metrics.trajectory(*of)], **given
-    )
-    results = np.asarray(fl.run(simulation, rounds, as_key(1))[f"{of[0]}_trajectory"])
-    return results if network else results[:, :1]
-
-
 # What is hidden ----------------------------------------------------------------------------------
 
 
-def counted(rows):
+def occurrences(rows):
     """How often each combination occurs."""
     values, times = np.unique(np.asarray(rows), axis=0, return_counts=True)
     return {tuple(v.tolist()): int(t) for v, t in zip(values, times, strict=True)}
@@ -72,7 +64,8 @@ def every_mask(monkeypatch, protocol, server, summed, servers):
 
 def test_masks_have_exactly_the_distribution_of_sums_of_uniform_pairs(monkeypatch):
     """All values of all pairs, and of all draws, enumerated: three clients, two bits."""
-    protocol, pairs = SecureAggregation(1.0, bits=2), [(0, 1), (0, 2), (1, 2)]
+    protocol = SecureAggregation(1.0, bits=2)
+    pairs = [(0, 1), (0, 2), (1, 2)]
     of_pairs = []
     for shared in itertools.product(range(4), repeat=3):
         sums = np.zeros(3, int)
@@ -81,8 +74,8 @@ def test_masks_have_exactly_the_distribution_of_sums_of_uniform_pairs(monkeypatc
             sums[l] -= mask
         of_pairs.append(sums % 4)
     result = every_mask(monkeypatch, protocol, [0, 0, 0], [True, True, True], 1)
-    assert counted(result) == counted(of_pairs)
-    assert len(counted(result)) == 4**2
+    assert occurrences(result) == occurrences(of_pairs)
+    assert len(occurrences(result)) == 4**2
 
 
 @pytest.mark.parametrize(
@@ -94,14 +87,14 @@ def test_masks_have_exactly_the_distribution_of_sums_of_uniform_pairs(monkeypatc
         ([0, 0, 1], [0, 0, 0]),  # nothing is recovered
     ],
 )
-def test_messages_without_one_of_each_sum_are_uniform_whatever_the_data(
-    server, summed, monkeypatch
-):
-    """A bijection: each value of what a server receives, without one message of each sum, comes
-    from equally many draws, and the sums are those of the data.
+def test_masked_messages_are_uniform_for_any_data(server, summed, monkeypatch):
+    """A bijection: each combination of received values (one message of each sum left out) comes
+    from equally many draws of masks, and the sums are exact.
     """
-    protocol, summed = SecureAggregation(1.0, bits=3), np.array(summed, bool)
-    clients, count = np.array(server), max(server) + 1
+    protocol = SecureAggregation(1.0, bits=3)
+    summed = np.array(summed, bool)
+    clients = np.array(server)
+    count = max(server) + 1
     masks = every_mask(monkeypatch, protocol, server, summed, count)
     rng = np.random.default_rng(0)
     for data in (np.zeros(len(server), int), rng.integers(0, 8, len(server))):
@@ -118,7 +111,7 @@ def test_messages_without_one_of_each_sum_are_uniform_whatever_the_data(
         ]
         for missing in itertools.product(*left_out):
             rest = [k for k in range(len(server)) if k not in missing]
-            times = counted(sent[:, rest])
+            times = occurrences(sent[:, rest])
             assert len(times) == 8 ** len(rest)
             assert len(set(times.values())) == 1
         for p in range(count):
@@ -129,7 +122,9 @@ def test_messages_without_one_of_each_sum_are_uniform_whatever_the_data(
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_neither_low_nor_high_bits_of_a_message_depend_on_it(dtype):
     """What clients send over the link in two worlds, by chi-square; sums do differ."""
-    protocol, draws, clients = SecureAggregation(1.0), 4000, 3
+    protocol = SecureAggregation(1.0)
+    draws = 4000
+    clients = 3
     worlds = np.zeros((2, clients, 1))
     worlds[1, 0] = 1.0  # the largest change within the range
     bits = protocol.width(dtype)
@@ -142,32 +137,33 @@ def test_neither_low_nor_high_bits_of_a_message_depend_on_it(dtype):
 
     keys = jax.random.split(as_key(5), draws)
     for world in worlds:
-        words, total = jax.vmap(sent, in_axes=(0, None))(keys, jnp.asarray(world, dtype))
+        sent_words, total = jax.vmap(sent, in_axes=(0, None))(keys, jnp.asarray(world, dtype))
         np.testing.assert_allclose(total, world.mean(), rtol=1e-6)
-        words = np.asarray(words)
+        sent_words = np.asarray(sent_words)
         for subset in ([0], [1], [2], [0, 1], [0, 2], [1, 2]):
-            mixed = words[:, subset].sum(axis=1, dtype=words.dtype)
+            mixed = sent_words[:, subset].sum(axis=1, dtype=sent_words.dtype)
             for shift in (0, 8, bits - 4):
-                cells = (mixed >> words.dtype.type(shift)) & words.dtype.type(15)
+                cells = (mixed >> sent_words.dtype.type(shift)) & sent_words.dtype.type(15)
                 times = np.bincount(cells.astype(int), minlength=16)
                 assert stats.chisquare(times).pvalue > 1e-4
         # Two messages of three are independent: all combinations of high bits are equally likely.
-        high = (words >> words.dtype.type(bits - 2)).astype(int)
+        high = (sent_words >> sent_words.dtype.type(bits - 2)).astype(int)
         for k, l in itertools.combinations(range(clients), 2):  # noqa: E741
             times = np.bincount(4 * high[:, k] + high[:, l], minlength=16)
             assert stats.chisquare(times).pvalue > 1e-4
 
 
-def test_all_bits_of_a_word_are_used_and_no_more():
+def test_all_bits_of_a_word_are_used():
     for bits, dtype in ((None, np.float32), (None, np.float64), (20, np.float32), (40, float)):
-        protocol, rows = SecureAggregation(1.0, bits=bits), jnp.zeros(4, jnp.int32)
+        protocol = SecureAggregation(1.0, bits=bits)
+        rows = jnp.zeros(4, jnp.int32)
         masks = np.asarray(protocol.masks(as_key(0), rows, rows == 0, 1, 501, dtype))
         width = protocol.width(dtype)
         assert masks.dtype.itemsize == np.dtype(dtype).itemsize
-        ones = np.array([(masks >> masks.dtype.type(b) & masks.dtype.type(1)).mean()
+        share_of_ones = np.array([(masks >> masks.dtype.type(b) & masks.dtype.type(1)).mean()
                          for b in range(8 * masks.dtype.itemsize)])  # fmt: skip
-        np.testing.assert_allclose(ones[:width], 0.5, atol=0.08)
-        assert not ones[width:].any()
+        np.testing.assert_allclose(share_of_ones[:width], 0.5, atol=0.08)
+        assert not share_of_ones[width:].any()
         assert len(np.unique(masks)) > 0.99 * masks.size  # no number is drawn twice
 
 
@@ -186,48 +182,53 @@ def on_grid(values, protocol, most, dtype):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("network", [None, "servers"])
 @pytest.mark.parametrize("sending", [(1, 1, 1, 1, 1), (1, 0, 1, 1, 1), (1, 0, 0, 1, 1)])
-def test_servers_decode_exactly_the_sum_of_what_was_rounded(sending, network, weighted, dtype):
-    """Of weighted differences from each server's model; a client alone there does not send."""
-    protocol, rng = SecureAggregation(3.0, bits=32), np.random.default_rng(1)
+def test_servers_decode_exactly_the_sum_of_rounded_messages(sending, network, weighted, dtype):
+    """Sums of weighted differences from each server's model; a client alone at its server does not
+    send.
+    """
+    protocol = SecureAggregation(3.0, bits=32)
+    rng = np.random.default_rng(1)
     network = None if network is None else make_servers()
     home = np.zeros(CLIENTS, int) if network is None else np.array(network.server)
-    count, most = home.max() + 1, np.bincount(home).max()
-    message, start = rng.normal(size=(CLIENTS, 4)), rng.normal(size=(count, 4))
+    count = home.max() + 1
+    most = np.bincount(home).max()
+    message = rng.normal(size=(CLIENTS, 4))
+    start = rng.normal(size=(count, 4))
     weights = rng.uniform(0.5, 2, CLIENTS) if weighted else np.ones(CLIENTS)
     message, start, weights = (np.asarray(a, dtype) for a in (message, start, weights))
-    there = np.array(sending, bool)
-    there &= np.array([(home[there] == p).sum() > 1 for p in home])
+    active = np.array(sending, bool)
+    active &= np.array([(home[active] == p).sum() > 1 for p in home])
 
     def arrived(key):
         link = link_of(protocol, key, network=network)
-        around = jnp.asarray(start if network else start[0])
-        given = {"weights": jnp.asarray(weights)} if weighted else {}
-        sums = link.collect(jnp.asarray(message), jnp.asarray(sending) > 0, around, **given)
-        return np.asarray(sums.move(around)).reshape(count, 4), sums, link
+        reference = jnp.asarray(start if network else start[0])
+        options = {"weights": jnp.asarray(weights)} if weighted else {}
+        sums = link.collect(jnp.asarray(message), jnp.asarray(sending) > 0, reference, **options)
+        return np.asarray(sums.move(reference)).reshape(count, 4), sums, link
 
     model, sums, link = arrived(0)
-    largest = weights[there].max()
+    largest = weights[active].max()
     change = np.zeros_like(start)
     for p in range(count):
-        inside = there & (home == p)
+        inside = active & (home == p)
         if inside.any():
             values = (weights / largest)[:, None] * (message - start[home])
             steps, grid = on_grid(values[inside], protocol, int(most), dtype)
             change[p] = largest * (steps.sum(axis=0) * grid).astype(dtype) / weights[inside].sum()
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(model, start + change, rtol=0, atol=8 * eps)
-    expected = [weights[there & (home == p)].sum() for p in range(count)]
+    expected = [weights[active & (home == p)].sum() for p in range(count)]
     np.testing.assert_allclose(np.ravel(sums.weight), expected, rtol=8 * eps)
-    np.testing.assert_array_equal(arrived(7)[0], model)  # whatever the masks: to the last bit
+    np.testing.assert_array_equal(arrived(7)[0], model)  # the masks cancel to the last bit
     assert (arrived(7)[2].words != link.words).mean() > 0.99
-    assert int(link.traffic.bits_up[-1]) == 32 * 4 * there.sum()
+    assert int(link.traffic.bits_up[-1]) == 32 * 4 * active.sum()
 
 
 @pytest.mark.parametrize("clients", [2, 5, 100])
 @pytest.mark.parametrize(
     ("bits", "dtype"), [(16, np.float32), (32, np.float32), (33, float), (64, float)]
 )
-def test_no_sum_wraps_and_what_is_beyond_the_range_is_clipped(clients, bits, dtype):
+def test_sums_do_not_wrap_and_values_beyond_the_range_are_clipped(clients, bits, dtype):
     """All clients at either end of the range, and beyond it."""
     for size in (1.0, 0.3, 1e-4, 1e9):
         protocol = SecureAggregation(size, bits=bits)
@@ -235,65 +236,71 @@ def test_no_sum_wraps_and_what_is_beyond_the_range_is_clipped(clients, bits, dty
         assert np.log2(grid) % 1 == 0
         steps = int(np.rint(np.asarray(size, dtype) / grid))
         assert clients * steps < 2 ** (bits - 1)  # no sum leaves the signed integers
-        assert clients * 4 * (steps + 1) >= 2 ** (bits - 1)  # and the grid is no coarser than that
+        assert clients * 4 * (steps + 1) >= 2 ** (bits - 1)  # and the grid is not coarser than that
         parts = np.array([1, -1, 3, -np.inf, np.nan, 0.5], dtype)
         values = jnp.asarray(np.broadcast_to(parts * np.asarray(size, dtype), (clients, 6)))
-        words, beyond = protocol.encode(values, clients)
+        encoded, beyond = protocol.encode(values, clients)
         assert (beyond == jnp.array([[0, 0, 1, 1, 1, 0]], bool)).all()
-        total = protocol.sums(words, jnp.zeros(clients, jnp.int32), 1)
+        total = protocol.sums(encoded, jnp.zeros(clients, jnp.int32), 1)
         result = protocol.decode(total, clients, dtype)[0]
         expected = np.array([1, -1, 1, -1, 0, 0.5]) * clients * size
         np.testing.assert_allclose(result, expected, atol=clients * grid, rtol=1e-6)
 
 
 def test_a_link_counts_the_numbers_that_were_clipped():
-    """The largest share of a message's numbers, of those that are sent."""
-    there, start = jnp.arange(CLIENTS) < 4, jnp.zeros(3)
+    """The largest share of clipped numbers over the messages that are sent."""
+    active = jnp.arange(CLIENTS) < 4
+    start = jnp.zeros(3)
     small = jnp.full((CLIENTS, 3), 0.9).at[4].set(5.0)
     large = small.at[:2, 0].set(jnp.array([1.5, jnp.nan]))
-    for way in ("collect", "send"):
-        link, shares = link_of(SecureAggregation(1.0)), []
+    for method in ("collect", "send"):
+        link = link_of(SecureAggregation(1.0))
+        shares = []
         for message in (small, large, small):
-            if way == "collect":
-                link.collect(message, there, start)
+            if method == "collect":
+                link.collect(message, active, start)
             else:
-                link.send(message, start, sending=there)
+                link.send(message, start, sending=active)
             shares.append(float(link.clipped))
         np.testing.assert_allclose(shares, [0, 2 / 12, 2 / 12])
 
 
-def test_a_run_says_that_numbers_were_clipped():
-    given = {"algorithm": FedAvg(STEP, 3), "metrics": ["objective"]}
+def test_a_run_reports_clipped_numbers():
+    options = {"algorithm": FedAvg(STEP, 3), "metrics": ["objective"]}
     with pytest.warns(fl.AssumptionWarning, match="beyond the range of the masks"):
-        results = fl.run(fl.Simulation(make_problem(), masks=SecureAggregation(1e-3), **given), 2)
+        results = fl.run(fl.Simulation(make_problem(), masks=SecureAggregation(1e-3), **options), 2)
     assert results.clipped > 0
-    results = fl.run(fl.Simulation(make_problem(), masks=SecureAggregation(8.0), **given), 2)
+    results = fl.run(fl.Simulation(make_problem(), masks=SecureAggregation(8.0), **options), 2)
     assert results.clipped == 0
-    assert "clipped" not in fl.run(fl.Simulation(make_problem(), **given), 2)
+    assert "clipped" not in fl.run(fl.Simulation(make_problem(), **options), 2)
 
 
 @pytest.mark.parametrize("label", ["collected", "sent", "sent, two servers"])
 def test_large_groups_and_both_ways_to_a_server_have_the_same_sums(label):
-    protocol, clients, rng = SecureAggregation(16.0), 80, np.random.default_rng(2)
-    message, start = jnp.asarray(rng.normal(size=(clients, 3))), jnp.asarray(rng.normal(size=3))
-    there = jnp.asarray(rng.uniform(size=clients) < 0.7)
+    protocol = SecureAggregation(16.0)
+    clients = 80
+    rng = np.random.default_rng(2)
+    message = jnp.asarray(rng.normal(size=(clients, 3)))
+    start = jnp.asarray(rng.normal(size=3))
+    active = jnp.asarray(rng.uniform(size=clients) < 0.7)
     network = fl.federation.Federation(np.arange(clients) % 2) if "two" in label else None
     home = np.zeros(clients, int) if network is None else np.array(network.server)
     link = link_of(protocol, clients=clients, network=network)
     if label == "collected":
-        result = link.collect(lambda rows: message[rows], there, start).move(start)[None]
+        result = link.collect(lambda rows: message[rows], active, start).move(start)[None]
     else:
-        sent = link.send(message, start, sending=there)
+        sent = link.send(message, start, sending=active)
         assert len(sent) == clients
         result = link.mean(sent, start)[None]
         if network is not None:
-            who = fl.participation.Participants(None, there)
-            one, around = jnp.zeros(clients, jnp.int32), jnp.zeros((2, 1, 3))
-            result, present = link.cell_means(sent, one, 1, who, around)
+            participants = fl.participation.Participants(None, active)
+            server = jnp.zeros(clients, jnp.int32)
+            reference = jnp.zeros((2, 1, 3))
+            result, present = link.cell_means(sent, server, 1, participants, reference)
             assert present.shape == (2, 1, 1)
             result = result[:, 0]
     for p in range(home.max() + 1):
-        inside = np.asarray(there) & (home == p)
+        inside = np.asarray(active) & (home == p)
         np.testing.assert_allclose(result[p], message[inside].mean(axis=0), atol=1e-9)
 
 
@@ -308,30 +315,25 @@ MASKED = {
     "label",
     ["FedAvg", pytest.param("unequal", marks=slow), pytest.param("GFL, gradient", marks=slow)],
 )
-def test_a_servers_mean_is_as_without_masks_and_has_the_noise_beside_them(label):
+def test_a_masked_servers_mean_equals_the_plain_one_with_noise(label):
     network = make_servers() if label == "GFL, gradient" else None
-    given = {"network": network, "upload_noise": fl.link.UploadNoise(0.2)}
-    plain = servers(MASKED[label], **given)
-    masked = servers(MASKED[label], **given, masks=SecureAggregation(16.0))
+    options = {"network": network, "upload_noise": fl.link.UploadNoise(0.2)}
+    plain = server_models(MASKED[label], **options)
+    masked = server_models(MASKED[label], **options, masks=SecureAggregation(16.0))
     np.testing.assert_allclose(masked, plain, rtol=1e-12, atol=1e-12)
-    coarse = servers(MASKED[label], **given, masks=SecureAggregation(16.0, bits=16))
+    coarse = server_models(MASKED[label], **options, masks=SecureAggregation(16.0, bits=16))
     gap = np.abs(coarse - plain).max()
     assert 1e-6 < gap < 0.01  # 16 bits are a grid of 2^-8
 
 
-SERVERS = [
-    label for label, case in CASES.items() if case.algorithm.needs.network is not fl.graphs.Graph
-]
-
-
 @slow
 @pytest.mark.thin(12, every=24)
-@pytest.mark.parametrize("label", [s for s in SERVERS if CASES[s].algorithm.needs.masked])
+@pytest.mark.parametrize("label", [s for s in WITH_SERVERS if CASES[s].algorithm.needs.masked])
 def test_every_algorithm_that_sums_runs_under_masks(label):
     silent = simulate(label, private=False)
     masks = SecureAggregation(64.0)
     results, quiet = (
-        fl.run(fl._module.replace(silent, masks=part), 3, as_key(1))["model"].values
+        fl.run(fl._core.module.replace(silent, masks=part), 3, as_key(1))["model"].values
         for part in (masks, None)
     )
     np.testing.assert_allclose(results, quiet, rtol=1e-9, atol=1e-10)
@@ -341,7 +343,7 @@ def test_every_algorithm_that_sums_runs_under_masks(label):
 def test_masks_go_with_absent_clients():
     algorithm = FedAvg(STEP, weighting="equal")
     plain, masked = (
-        servers(algorithm, participation=fl.participation.Bernoulli(0.8), masks=masks)
+        server_models(algorithm, participation=fl.participation.Bernoulli(0.8), masks=masks)
         for masks in (None, SecureAggregation(8.0))
     )
     np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-10)
@@ -351,26 +353,27 @@ def test_masks_go_with_absent_clients():
 
 
 @pytest.mark.parametrize(("threshold", "needed"), [(0.0, 2), (0.5, 3), (2 / 3, 4), (0.9, 5)])
-def test_of_lost_messages_the_sum_of_the_others_is_recovered_from_a_threshold_on(threshold, needed):
-    """And where fewer arrive, nothing is: the model stays."""
+def test_the_sum_of_received_messages_is_recovered_from_a_threshold_on(threshold, needed):
+    """If fewer messages arrive, nothing is recovered and the model stays."""
     rng = np.random.default_rng(3)
-    message, start = jnp.asarray(rng.normal(size=(CLIENTS, 3))), jnp.asarray(rng.normal(size=3))
+    message = jnp.asarray(rng.normal(size=(CLIENTS, 3)))
+    start = jnp.asarray(rng.normal(size=3))
     weights = jnp.asarray(rng.uniform(1, 2, CLIENTS))
     protocol = SecureAggregation(8.0, threshold=threshold)
     np.testing.assert_array_equal(protocol.survivors(CLIENTS)[CLIENTS], needed)
-    given = {"losses": fl.link.Independent(0.4)}
+    options = {"losses": fl.link.Independent(0.4)}
 
     def results(key):
-        link, other = (link_of(protocol, key, **given) for _ in range(2))
+        link, other = (link_of(protocol, key, **options) for _ in range(2))
         everyone = jnp.ones(CLIENTS, bool)
         model = link.collect(message, everyone, start, weights=weights).move(start)
         mean = other.mean(other.send(message, start), start)
-        return link._works()[0], model, mean, link.traffic.messages[-1]
+        return link._working_links()[0], model, mean, link.traffic.messages[-1]
 
-    seen = set()
+    surplus = set()
     parts = jax.jit(jax.vmap(results))(jnp.stack([as_key(key) for key in range(40)]))
     for works, model, mean, count in zip(*map(np.asarray, parts), strict=True):
-        seen.add(works.sum() - needed)
+        surplus.add(works.sum() - needed)
         if works.sum() < needed:
             np.testing.assert_array_equal(model, start)
             np.testing.assert_array_equal(mean, start)
@@ -378,27 +381,28 @@ def test_of_lost_messages_the_sum_of_the_others_is_recovered_from_a_threshold_on
         np.testing.assert_allclose(mean, message[works].mean(axis=0), atol=1e-9)
         expected = np.average(message[works], axis=0, weights=weights[works])
         np.testing.assert_allclose(model, expected, atol=1e-9)
-        assert count == CLIENTS  # what is lost was sent
-    assert {-1, 0} <= seen
+        assert count == CLIENTS  # lost messages were sent, too
+    assert {-1, 0} <= surplus
 
 
 @slow
-def test_a_run_whose_messages_are_lost_is_that_without_masks_if_enough_arrive():
-    given = {"losses": fl.link.Independent(0.1), "rounds": 3}
-    plain = servers(FedAvg(STEP), **given)
-    masked = servers(FedAvg(STEP), **given, masks=SecureAggregation(8.0, threshold=0.0))
+def test_a_run_with_lost_messages_equals_the_unmasked_one_if_enough_arrive():
+    options = {"losses": fl.link.Independent(0.1), "rounds": 3}
+    plain = server_models(FedAvg(STEP), **options)
+    masked = server_models(FedAvg(STEP), **options, masks=SecureAggregation(8.0, threshold=0.0))
     np.testing.assert_allclose(masked, plain, rtol=1e-9, atol=1e-10)
 
 
 def test_a_client_alone_at_its_server_does_not_send():
     link = link_of(SecureAggregation(4.0))
-    start, one = jnp.ones(3), jnp.arange(CLIENTS) == 2
-    arrived = link.collect(jnp.full((CLIENTS, 3), 2.0), one, start)
+    start = jnp.ones(3)
+    only_client = jnp.arange(CLIENTS) == 2
+    arrived = link.collect(jnp.full((CLIENTS, 3), 2.0), only_client, start)
     np.testing.assert_array_equal(arrived.move(start), start)
     assert not arrived.any
     assert int(link.traffic.messages[-1]) == 0
     np.testing.assert_array_equal(
-        link.mean(link.send(jnp.ones((CLIENTS, 3)), sending=one), start), start
+        link.mean(link.send(jnp.ones((CLIENTS, 3)), sending=only_client), start), start
     )
 
 
@@ -407,7 +411,7 @@ def test_a_client_alone_at_its_server_does_not_send():
 
 @fl.module
 class Own(fl.algorithms.ConventionalFL):
-    """Of a user's own, which says nothing of masks."""
+    """A user's algorithm whose needs do not mention masks."""
 
     needs = fl.algorithms.Needs(None)
 
@@ -422,7 +426,7 @@ REFUSED = [
         {"attack": fl.attacks.SignFlip(fl.attacks.first(1, CLIENTS))},
         "attack= replaces a message without the mask",
     ),
-    ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clips one by one"),
+    ({"privacy": fl.privacy.CentralGaussian(1.0, 1.0)}, "clip one by one"),
     ({"algorithm": Own(0.1)}, "declare masked=True in its needs"),
     ({"algorithm": FedAvg(0.1, 1)}, "one participant"),
     (
@@ -438,13 +442,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("parts", "message"), REFUSED)
 def test_masks_that_would_not_cancel_are_refused_before_the_run(parts, message):
-    given = {"algorithm": FedAvg(0.1, weighting="equal"), "network": make_network()} | parts
+    options = {"algorithm": FedAvg(0.1, weighting="equal"), "network": make_network()} | parts
     with pytest.raises(ValueError, match=message):
-        fl.Simulation(make_problem(), masks=SecureAggregation(1.0), **given)
+        fl.Simulation(make_problem(), masks=SecureAggregation(1.0), **options)
 
 
 @pytest.mark.parametrize("name", ["compression", "delays", "aggregation", "attack", "network"])
-def test_a_link_refuses_what_would_read_single_messages(name):
+def test_a_masked_link_refuses_rules_for_single_messages(name):
     stages = {
         key: part for parts, _ in REFUSED for key, part in parts.items() if key == name
     } if name != "network" else {}  # fmt: skip
@@ -457,15 +461,15 @@ def test_a_link_refuses_what_would_read_single_messages(name):
             link.collect(jnp.zeros((CLIENTS, 2)), jnp.ones(CLIENTS, bool), jnp.zeros(2))
 
 
-def test_nothing_but_sums_can_be_read_of_masked_messages():
+def test_masked_messages_allow_only_sums():
     link = link_of(SecureAggregation(1.0), network=make_servers())
     message = jnp.ones((CLIENTS, 2))
     sent = link.send(message)
     with pytest.raises(ValueError, match="stores single messages"):
         link.known(sent, message)
-    who = fl.participation.Participants(None, jnp.ones(CLIENTS, bool))
+    participants = fl.participation.Participants(None, jnp.ones(CLIENTS, bool))
     with pytest.raises(ValueError, match="not in each of 2 clusters"):
-        link.cell_means(sent, jnp.zeros(CLIENTS, jnp.int32), 2, who, jnp.zeros((2, 2, 2)))
+        link.cell_means(sent, jnp.zeros(CLIENTS, jnp.int32), 2, participants, jnp.zeros((2, 2, 2)))
     with pytest.raises(TypeError):
         sent - message
     with pytest.raises(ValueError, match="some parameters each"):
@@ -474,7 +478,7 @@ def test_nothing_but_sums_can_be_read_of_masked_messages():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"range": 0.0}, "range must be"),
         ({"range": -1.0}, "range must be"),
@@ -485,9 +489,9 @@ def test_nothing_but_sums_can_be_read_of_masked_messages():
         ({"range": 1.0, "threshold": -0.1}, "threshold must be"),
     ],
 )
-def test_bad_arguments_are_refused(given, message):
+def test_bad_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        SecureAggregation(**given)
+        SecureAggregation(**options)
 
 
 def test_too_many_bits_for_the_precision_and_too_few_for_the_clients_are_refused():

@@ -1,4 +1,4 @@
-"""Noise between peers: what cancels, where, and what is left, against the matrix forms."""
+"""Noise between peers: the parts that cancel and that remain, against the matrix forms."""
 
 import dataclasses
 import warnings
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
-from fljax._generator import as_key
-from fljax._numerics import key_of
+from fljax._core.prng import as_key, key_of
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, GraphFedAvg
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage
 from tests.cases import (
@@ -41,17 +40,17 @@ KINDS = [PerMessage, PerEdge, GraphHomomorphic, LocalGraphHomomorphic]
 
 
 A = nfl.left_stochastic(CLIENTS, EDGES)
-OVER = fl.graphs.from_stochastic(A, convention="left")
+COMBINATION = fl.graphs.from_stochastic(A, convention="left")
 
 
-def models(algorithm, noise=None, rounds=ROUNDS, form="dense", **given):
+def models(algorithm, noise=None, rounds=ROUNDS, form="dense", **options):
     simulation = fl.Simulation(
         problem=make_problem(),
         network=make_network(form),
         algorithm=algorithm,
         noise=noise,
         metrics=[fl.metrics.trajectory("model")],
-        **given,
+        **options,
     )
     return np.asarray(fl.run(simulation, rounds, as_key(1))["model_trajectory"])
 
@@ -73,7 +72,8 @@ def message_noise(noise, n, sent=1):
 
 def atc_loop(noise, rounds=ROUNDS):
     """``A'(X + g)`` in the form of each kind."""
-    w, history = np.zeros((CLIENTS, DIM)), []
+    w = np.zeros((CLIENTS, DIM))
+    history = []
     for n in range(1, rounds + 1):
         psi = np.array([w[k] - STEP * OBJECTIVE.gradient(k, w[k]) for k in range(CLIENTS)])
         if isinstance(noise, GraphHomomorphic):
@@ -91,9 +91,10 @@ def atc_loop(noise, rounds=ROUNDS):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "padded"])
-def test_nodes_draw_for_their_own_part_where_they_are_told_to(form):
+def test_nodes_draw_for_their_own_part_where_requested(form):
     """(3.8) and (4.26) have m = p among the neighbors of p."""
-    noise, w = PerEdge(0.3, own=True), np.zeros((CLIENTS, DIM))
+    noise = PerEdge(0.3, own=True)
+    w = np.zeros((CLIENTS, DIM))
     over = fl.graphs.from_stochastic(A, convention="left", form=form)
     result = models(ATC(STEP, over), noise, form=form)
     for n in range(1, ROUNDS + 1):
@@ -103,30 +104,35 @@ def test_nodes_draw_for_their_own_part_where_they_are_told_to(form):
 
 
 @pytest.mark.slow
-def test_servers_draw_for_their_own_part_where_they_are_told_to():
+def test_servers_draw_for_their_own_part_where_requested():
     """One round from zero with the same clients: all that differs is each server's own draw."""
-    given = {"problem": make_problem(), "network": make_servers()}
-    given |= {"algorithm": GraphFedAvg(STEP), "metrics": [fl.metrics.trajectory("model")]}
-    one, both = (
-        np.asarray(fl.run(fl.Simulation(**given, noise=noise), 1, as_key(1))["model_trajectory"])[0]
+    options = {"problem": make_problem(), "network": make_servers()}
+    options |= {"algorithm": GraphFedAvg(STEP), "metrics": [fl.metrics.trajectory("model")]}
+    without_own, with_own = (
+        np.asarray(fl.run(fl.Simulation(**options, noise=noise), 1, as_key(1))["model_trajectory"])[
+            0
+        ]
         for noise in (PerEdge(0.3), PerEdge(0.3, own=True))
     )
-    noise, key = PerEdge(0.3), key_of(keys_of(1)[0], "noise")
-    servers = given["network"]
+    noise = PerEdge(0.3)
+    key = key_of(keys_of(1)[0], "noise")
+    servers = options["network"]
     weights = np.asarray(servers.graph.mixing("metropolis").self_weight)[:, None]
     to_itself = weights * np.array([
         noise.over_edges(key, jnp.int32(k), jnp.array([k]), jnp.ones(1), DIM)[0]
         for k in range(servers.servers)
     ])  # fmt: skip
-    np.testing.assert_allclose(both - one, to_itself[np.asarray(servers.server)], rtol=1e-9)
+    np.testing.assert_allclose(
+        with_own - without_own, to_itself[np.asarray(servers.server)], rtol=1e-9
+    )
 
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("form", ["dense", "padded"])
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("distribution", ["laplace", "gaussian"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_noise_is_that_of_the_matrix_forms(kind, law, form):
-    noise = kind(0.3, law)
+def test_noise_is_that_of_the_matrix_forms(kind, distribution, form):
+    noise = kind(0.3, distribution)
     over = fl.graphs.from_stochastic(A, convention="left", form=form)
     result = models(ATC(STEP, over), noise, form=form)
     np.testing.assert_allclose(result, atc_loop(noise), rtol=1e-9, atol=1e-11)
@@ -135,21 +141,24 @@ def test_noise_is_that_of_the_matrix_forms(kind, law, form):
 @pytest.mark.slow
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("strategy", [Consensus, CTA, ATC])
-def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(strategy):
-    silent = models(strategy(STEP, OVER))
-    local = models(strategy(STEP, OVER), LocalGraphHomomorphic(1.0))
+def test_local_noise_cancels_and_homomorphic_noise_cancels_in_the_weighted_mean(strategy):
+    silent = models(strategy(STEP, COMBINATION))
+    local = models(strategy(STEP, COMBINATION), LocalGraphHomomorphic(1.0))
     np.testing.assert_allclose(local, silent, rtol=1e-9, atol=1e-11)
-    if strategy is CTA:  # whose gradient is at what was combined, noise and all
+    if strategy is CTA:  # CTA takes its gradient at the combined model, noise included
         return
-    q = np.asarray(OVER.stationary)
-    one_silent, one = (
-        models(strategy(STEP, OVER), noise, rounds=1)[0] for noise in (None, GraphHomomorphic(1.0))
+    q = np.asarray(COMBINATION.stationary)
+    one_silent, one_round = (
+        models(strategy(STEP, COMBINATION), noise, rounds=1)[0]
+        for noise in (None, GraphHomomorphic(1.0))
     )
-    np.testing.assert_allclose(q @ one, q @ one_silent, atol=1e-12)
-    assert np.abs(one - one_silent).max() > 0.05
+    np.testing.assert_allclose(q @ one_round, q @ one_silent, atol=1e-12)
+    assert np.abs(one_round - one_silent).max() > 0.05
     for noise in (PerMessage(1.0), PerEdge(1.0)):
         assert (
-            np.abs(q @ models(strategy(STEP, OVER), noise, rounds=1)[0] - q @ one_silent).max()
+            np.abs(
+                q @ models(strategy(STEP, COMBINATION), noise, rounds=1)[0] - q @ one_silent
+            ).max()
             > 0.05
         )
 
@@ -157,13 +166,13 @@ def test_local_noise_leaves_nothing_and_homomorphic_none_in_the_weighted_mean(st
 @pytest.mark.slow
 def test_consensus_after_training_recovers_the_clean_mean_of_one_round():
     """Combining without noise to the end: (4.50)'s damage is at the nodes, not in their mean."""
-    q = np.asarray(OVER.stationary)
-    clean = q @ models(ATC(STEP, OVER), rounds=1)[0]
+    q = np.asarray(COMBINATION.stationary)
+    clean = q @ models(ATC(STEP, COMBINATION), rounds=1)[0]
 
     def errors(noise):
-        """Of the nodes' models and of what they come to."""
-        w = models(ATC(STEP, OVER), noise, rounds=1)[0]
-        ended = fl.graphs.consensus(OVER, jnp.asarray(w), tolerance=1e-13)
+        """Errors of the nodes' models and of their limit."""
+        w = models(ATC(STEP, COMBINATION), noise, rounds=1)[0]
+        ended = fl.graphs.consensus(COMBINATION, jnp.asarray(w), tolerance=1e-13)
         np.testing.assert_allclose(ended, np.linalg.matrix_power(A.T, 400) @ w, atol=1e-11)
         return [np.mean(np.sum((x - clean) ** 2, axis=1)) for x in (w, np.asarray(ended))]
 
@@ -174,8 +183,9 @@ def test_consensus_after_training_recovers_the_clean_mean_of_one_round():
     assert after > 0.01
 
 
-def test_consensus_that_is_not_reached_is_told():
-    models, over = jnp.eye(CLIENTS), fl.graphs.ring(CLIENTS).mixing()
+def test_unreached_consensus_is_reported():
+    models = jnp.eye(CLIENTS)
+    over = fl.graphs.ring(CLIENTS).mixing()
     with pytest.raises(ValueError, match="after 3 rounds nodes differ by"):
         fl.graphs.consensus(over, models, rounds=3)
     with pytest.raises(ValueError, match="5 nodes"):
@@ -183,19 +193,21 @@ def test_consensus_that_is_not_reached_is_told():
     with pytest.raises(ValueError, match="models holds 1 NaN"):
         fl.graphs.consensus(over, models.at[0, 0].set(jnp.nan))
     # Traced, one number of rounds fits all: no agreement, no error.
-    some = jax.jit(lambda x: fl.graphs.consensus(over, x, rounds=3))(models)
-    np.testing.assert_allclose(some, np.linalg.matrix_power(over.matrix(), 3), atol=1e-12)
+    three_rounds = jax.jit(lambda x: fl.graphs.consensus(over, x, rounds=3))(models)
+    np.testing.assert_allclose(three_rounds, np.linalg.matrix_power(over.matrix(), 3), atol=1e-12)
 
 
 @pytest.mark.slow
-def test_masks_hide_what_is_sent_and_cancel_where_it_is_summed():
-    noise, weights = LocalGraphHomomorphic(0.5), A.T * ~np.eye(CLIENTS, dtype=bool)
+def test_masks_hide_messages_and_cancel_in_the_sum():
+    noise = LocalGraphHomomorphic(0.5)
+    weights = A.T * ~np.eye(CLIENTS, dtype=bool)
     drawn = edges_of(noise, 1, A)
-    heard = weights > 0
-    assert (np.abs(drawn).max(axis=2)[heard] > 1e-3).all()
-    assert (drawn[~heard] == 0).all()
+    edges = weights > 0
+    assert (np.abs(drawn).max(axis=2)[edges] > 1e-3).all()
+    assert (drawn[~edges] == 0).all()
     np.testing.assert_allclose(np.einsum("kl,kld->kd", weights, drawn), 0, atol=1e-12)
-    # Of a receiver that hears one node nothing can be hidden.
+    # Noise from a single neighbor cannot cancel, so that a receiver with one neighbor hides
+    # nothing.
     alone = noise.over_edges(
         as_key(2), jnp.int32(0), jnp.arange(3), jnp.array([0.0, 0.4, 0.0]), DIM
     )
@@ -203,31 +215,31 @@ def test_masks_hide_what_is_sent_and_cancel_where_it_is_summed():
 
 
 @pytest.mark.slow
-def test_masks_no_longer_cancel_where_links_fail():
+def test_masks_do_not_cancel_over_failing_links():
     losses = fl.link.Independent(0.4)
-    silent = models(ATC(STEP, OVER), losses=losses)
-    masked = models(ATC(STEP, OVER), LocalGraphHomomorphic(0.5), losses=losses)
+    silent = models(ATC(STEP, COMBINATION), losses=losses)
+    masked = models(ATC(STEP, COMBINATION), LocalGraphHomomorphic(0.5), losses=losses)
     assert np.abs(masked[0] - silent[0]).max() > 0.05
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_variances_are_what_is_asked_for(kind, law):
+@pytest.mark.parametrize("distribution", ["laplace", "gaussian"])
+def test_variances_are_as_requested(kind, distribution):
     for per, expected in (("coordinate", 0.3), ("vector", 0.3 / DIM)):
-        drawn = kind(0.3, law, per).draw(as_key(3), (40_000, DIM), jnp.float64)
+        drawn = kind(0.3, distribution, per).draw(as_key(3), (40_000, DIM), jnp.float64)
         assert abs(np.var(drawn) / expected - 1) < 0.05
     flat = np.asarray(drawn).ravel()
     kurtosis = np.mean(flat**4) / np.mean(flat**2) ** 2
-    assert abs(kurtosis - (6 if law == "laplace" else 3)) < 0.4
+    assert abs(kurtosis - (6 if distribution == "laplace" else 3)) < 0.4
 
 
 @pytest.mark.slow
-def test_an_aggregator_hears_each_message_with_its_noise():
+def test_an_aggregator_receives_each_message_with_its_noise():
     aggregation = fl.aggregation.Median()
-    quiet = models(ATC(STEP, OVER), PerEdge(0.0), rounds=1, aggregation=aggregation)
-    silent = models(ATC(STEP, OVER), rounds=1, aggregation=aggregation)
+    quiet = models(ATC(STEP, COMBINATION), PerEdge(0.0), rounds=1, aggregation=aggregation)
+    silent = models(ATC(STEP, COMBINATION), rounds=1, aggregation=aggregation)
     np.testing.assert_array_equal(quiet, silent)
-    loud = models(ATC(STEP, OVER), PerEdge(0.5), rounds=1, aggregation=aggregation)
+    loud = models(ATC(STEP, COMBINATION), PerEdge(0.5), rounds=1, aggregation=aggregation)
     assert np.abs(loud - silent).max() > 0.01
 
 
@@ -265,11 +277,15 @@ def test_bad_noise_is_refused(make, message):
 
 
 def test_the_general_form_has_noise_where_it_exchanges():
-    """No stage without weights has any: two exchanges, two draws."""
-    result = models(Diffusion(STEP, OVER, None, OVER), GraphHomomorphic(0.2), rounds=1)[0]
+    """Stages without weights have no noise: two exchanges, two draws."""
+    result = models(
+        Diffusion(STEP, COMBINATION, None, COMBINATION), GraphHomomorphic(0.2), rounds=1
+    )[0]
     first, second = (message_noise(GraphHomomorphic(0.2), 1, sent) for sent in (1, 2))
     phi = A.T @ (np.zeros((CLIENTS, DIM)) + first) - first
-    psi = np.array([phi[k] - STEP * multiagent.slope(OBJECTIVE, k, phi[k]) for k in range(CLIENTS)])
+    psi = np.array(
+        [phi[k] - STEP * multiagent.gradient(OBJECTIVE, k, phi[k]) for k in range(CLIENTS)]
+    )
     np.testing.assert_allclose(result, A.T @ (psi + second) - second, atol=1e-12)
 
 
@@ -277,9 +293,12 @@ def test_the_general_form_has_noise_where_it_exchanges():
 
 
 @pytest.mark.slow
-def test_every_message_tells_by_how_many_draws_it_is_hidden():
-    """Of a receiver with five neighbors three share draws with two; with one it hides nothing."""
-    noise, star = LocalGraphHomomorphic(0.5), fl.graphs.star(6).mixing()
+def test_every_message_reports_how_many_draws_hide_it():
+    """A receiver with five neighbors: three share draws with two others; with one neighbor nothing
+    is hidden.
+    """
+    noise = LocalGraphHomomorphic(0.5)
+    star = fl.graphs.star(6).mixing()
     masked = noise.masked(star)
     assert masked[0].tolist() == [0, 2, 3, 2, 3, 2]
     assert not masked[1:].any()
@@ -296,37 +315,40 @@ def test_every_message_tells_by_how_many_draws_it_is_hidden():
 
 @pytest.mark.slow
 def test_messages_to_agree_are_at_most_those_of_the_source():
-    """|N_k| + sum over its neighbors of |N_m| / 2, a node among its own neighbors."""
-    noise, support = LocalGraphHomomorphic(0.5), A > 0
+    """|N_k| + sum over its neighbors of |N_m| / 2, counting a node among its neighbors."""
+    noise = LocalGraphHomomorphic(0.5)
+    support = A > 0
     sizes = support.sum(axis=0)
     most = [sizes[k] + sum(sizes[m] for m in np.flatnonzero(support[:, k]) if m != k) / 2
             for k in range(CLIENTS)]  # fmt: skip
-    result = noise.agreements(OVER)
+    result = noise.agreements(COMBINATION)
     assert (result <= most).all()
-    # Of a star's leaf: its two or three partners. Of the center: the sets.
+    # A leaf of the star has two or three partners; at the center the sets count.
     assert noise.agreements(fl.graphs.star(6).mixing()).tolist() == [5, 2, 3, 2, 3, 2]
 
 
 def test_both_ends_of_the_exchange_have_the_same_number():
-    prime, base = 2**521 - 1, 3
+    prime = 2**521 - 1
+    base = 3
     secrets = [int.from_bytes(np.random.default_rng(seed).bytes(60), "big") for seed in range(2)]
-    public = [fl.link.public_number(secret, base, prime) for secret in secrets]
-    numbers = [fl.link.shared_number(secrets[i], public[1 - i], prime) for i in range(2)]
+    public = [fl.contrib.public_number(secret, base, prime) for secret in secrets]
+    numbers = [fl.contrib.shared_number(secrets[i], public[1 - i], prime) for i in range(2)]
     assert numbers[0] == numbers[1] == pow(base, secrets[0] * secrets[1], prime)
     assert public[0] != public[1] != numbers[0]
     for bad in ((0, 5, 23), (6, 1, 23), (6, 5, 2)):
         with pytest.raises(ValueError, match=">="):
-            fl.link.public_number(*bad)
+            fl.contrib.public_number(*bad)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 @pytest.mark.slow
-def test_numbers_agreed_on_are_of_the_law_that_masks_are_drawn_of(dtype):
+def test_agreed_numbers_have_the_distribution_of_masks(dtype):
     """Definition 4.2, corrected; as printed the variance is 4 / sigma^2."""
-    variance, count = 0.1, 200_000
+    variance = 0.1
+    count = 200_000
     with jax.enable_x64(dtype is np.float64):
-        agreed = np.asarray(fl.link.agreed_laplace(as_key(4), variance, (count,)))
-        ratio = np.asarray(fl.link.log_ratio(as_key(4), (count,)))
+        agreed = np.asarray(fl.contrib.agreed_laplace(as_key(4), variance, (count,)))
+        ratio = np.asarray(fl.contrib.log_ratio(as_key(4), (count,)))
     assert agreed.dtype == dtype
     assert np.isfinite(agreed).all()
     assert abs(agreed.var() / variance - 1) < 0.03
@@ -341,26 +363,27 @@ def test_numbers_agreed_on_are_of_the_law_that_masks_are_drawn_of(dtype):
 # What has no place, and what cancels all the same ------------------------------------------------
 
 
-def refuse(message, algorithm=None, network=None, noise=None, **given):
+def refuse(message, algorithm=None, network=None, noise=None, **options):
     with pytest.raises(ValueError, match=message):
         fl.Simulation(
             make_problem(),
             ATC(STEP) if algorithm is None else algorithm,
             make_network() if network is None else network,
             noise=PerEdge(1.0) if noise is None else noise,
-            **given,
+            **options,
         )
 
 
 @pytest.mark.slow
-def test_noise_that_has_no_place_is_refused_before_the_run():
+def test_noise_without_messages_is_refused_before_the_run():
     refuse("upload_noise=", fl.algorithms.FedAvg(STEP))
     alone = fl.federation.Federation(SERVER)
     refuse("do not communicate with each other", GraphFedAvg(STEP), alone, allow_disconnected=True)
-    apart = fl.graphs.from_edges(CLIENTS, [], allow_disconnected=True)
-    refuse("no edges", network=apart, allow_disconnected=True)
+    edgeless = fl.graphs.from_edges(CLIENTS, [], allow_disconnected=True)
+    refuse("no edges", network=edgeless, allow_disconnected=True)
     refuse("cannot compress messages with noise=", compression=fl.link.TopK(1))
-    homomorphic, masks = GraphHomomorphic(1.0), LocalGraphHomomorphic(1.0)
+    homomorphic = GraphHomomorphic(1.0)
+    masks = LocalGraphHomomorphic(1.0)
     refuse("weighted means only", fl.algorithms.NetworkedADMM(0.9), noise=homomorphic)
     for noise in (homomorphic, masks):
         refuse("by an aggregator", noise=noise, aggregation=fl.aggregation.Median())
@@ -374,9 +397,9 @@ def test_noise_that_has_no_place_is_refused_before_the_run():
         masks.check(two, [two.mixing()])
 
 
-def test_noise_that_no_server_combines_is_told_before_anything_is_compiled():
+def test_noise_that_is_never_combined_is_warned_of_before_compilation():
     simulation = simulate("PGFL", private=False)
-    simulation = fl._module.replace(simulation, noise=PerEdge(1.0))
+    simulation = fl._core.module.replace(simulation, noise=PerEdge(1.0))
     with pytest.raises(TypeError, match=r"PGFL\.step sends no message that noise= is for"):
         fl.run(simulation, 2)
 
@@ -392,15 +415,15 @@ def test_homomorphic_noise_needs_a_weight_to_be_taken_off():
     fl.Simulation(make_problem(), ATC(STEP, over), make_network(), noise=PerEdge(1.0))
 
 
-def test_a_node_with_one_neighbor_is_told_of():
+def test_a_node_with_one_neighbor_is_warned_of():
     tail = fl.graphs.from_edges(CLIENTS, [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4)])
-    given = make_problem(), ATC(STEP), tail
+    arguments = make_problem(), ATC(STEP), tail
     with pytest.warns(UserWarning, match="1 of 5 nodes receive from one neighbor only.* node 4"):
-        fl.Simulation(*given, noise=LocalGraphHomomorphic(1.0))
+        fl.Simulation(*arguments, noise=LocalGraphHomomorphic(1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fl.Simulation(*given, noise=PerEdge(1.0))
-        fl.Simulation(*given[:2], make_network(), noise=LocalGraphHomomorphic(1.0))
+        fl.Simulation(*arguments, noise=PerEdge(1.0))
+        fl.Simulation(*arguments[:2], make_network(), noise=LocalGraphHomomorphic(1.0))
 
 
 def test_weights_that_do_not_sum_to_one_or_go_in_circles_are_refused():
@@ -421,19 +444,20 @@ def all_over_edges(noise, key, weights):
 @pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**31 - 1))
-def test_what_is_to_cancel_does_on_any_left_stochastic_matrix(seed):
-    rng, nodes = np.random.default_rng(seed), 7
+def test_noise_cancels_on_any_left_stochastic_matrix(seed):
+    rng = np.random.default_rng(seed)
+    nodes = 7
     matrix = rng.uniform(0.05, 1, (nodes, nodes)) * (rng.uniform(size=(nodes, nodes)) < 0.6)
     matrix += np.diag(rng.uniform(0.05, 1, nodes)) + 0.01 * np.roll(np.eye(nodes), 1, axis=0)
     matrix = matrix / matrix.sum(axis=0)
     over = fl.graphs.from_stochastic(matrix, convention="left", form="dense")
     key = as_key(seed % 1000)
     x = jnp.asarray(rng.normal(size=(nodes, 2)))
-    said, off = GraphHomomorphic(3.0).said(key, x)
-    heard = matrix.T @ np.asarray(said) - np.asarray(off)
+    sent, off = GraphHomomorphic(3.0).said(key, x)
+    received = matrix.T @ np.asarray(sent) - np.asarray(off)
     q = np.asarray(over.stationary)
-    scale = np.abs(said).max()
-    np.testing.assert_allclose(q @ heard, q @ np.asarray(x), atol=1e-11 * scale)
+    scale = np.abs(sent).max()
+    np.testing.assert_allclose(q @ received, q @ np.asarray(x), atol=1e-11 * scale)
     weights = jnp.asarray(matrix.T * ~np.eye(nodes, dtype=bool))
     masks = LocalGraphHomomorphic(3.0)
     drawn = np.asarray(all_over_edges(masks, key, weights))
@@ -444,31 +468,32 @@ def test_what_is_to_cancel_does_on_any_left_stochastic_matrix(seed):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:11 of 12 nodes")
-def test_masks_over_failing_links_are_those_of_one_table():
+def test_masks_over_failing_links_equal_one_table():
     """Split tables hide a node's few neighbors beyond the table's width as well."""
-    nodes, hub = 12, fl.graphs.from_edges(12, [(0, k) for k in range(1, 12)], form="padded")
+    nodes = 12
+    hub = fl.graphs.from_edges(12, [(0, k) for k in range(1, 12)], form="padded")
     assert hub.overflow is not None
     simulation = fl.Simulation(
         make_problem(sizes=(5,) * nodes), ATC(STEP), hub, losses=fl.link.Independent(0.0),
         noise=LocalGraphHomomorphic(1.0), metrics=[fl.metrics.trajectory("model")],
     )  # fmt: skip
-    silent = fl._module.replace(simulation, noise=None, losses=None)
+    silent = fl._core.module.replace(simulation, noise=None, losses=None)
     result, expected = (fl.run(s, 2)["model_trajectory"].values for s in (simulation, silent))
     np.testing.assert_allclose(result, expected, atol=1e-9)  # no link fails
 
 
 @pytest.mark.slow
 def test_attackers_messages_have_the_noise_too():
-    attack = fl.attacks.Constant(fl.attacks.first(1, CLIENTS), 7.0)
-    loud = models(ATC(STEP, OVER), PerMessage(0.4), rounds=1, attack=attack)[0]
-    quiet = models(ATC(STEP, OVER), rounds=1, attack=attack)[0]
+    attack = fl.attacks.ConstantMessage(fl.attacks.first(1, CLIENTS), 7.0)
+    loud = models(ATC(STEP, COMBINATION), PerMessage(0.4), rounds=1, attack=attack)[0]
+    quiet = models(ATC(STEP, COMBINATION), rounds=1, attack=attack)[0]
     drawn = message_noise(PerMessage(0.4), 1)
     expected = quiet + A.T @ drawn - np.diag(A)[:, None] * drawn
     np.testing.assert_allclose(loud, expected, atol=1e-9)
 
 
 @pytest.mark.slow
-def test_homomorphic_noise_cancels_over_links_that_fail_both_ways_and_no_others():
+def test_homomorphic_noise_cancels_over_symmetric_failures_only():
     for symmetric in (True, False):
         losses = fl.link.Independent(0.4, symmetric=symmetric)
         quiet, loud = (
@@ -481,18 +506,21 @@ def test_homomorphic_noise_cancels_over_links_that_fail_both_ways_and_no_others(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [PerMessage, GraphHomomorphic])
 def test_late_messages_come_with_the_noise_that_they_left_with(kind):
-    noise, rounds = kind(0.3), 4
-    w, late, history = np.zeros((CLIENTS, DIM)), np.zeros((CLIENTS, DIM)), []
-    own = np.diag(A)[:, None]
+    noise = kind(0.3)
+    rounds = 4
+    w = np.zeros((CLIENTS, DIM))
+    late = np.zeros((CLIENTS, DIM))
+    history = []
+    own_weight = np.diag(A)[:, None]
     for n in range(1, rounds + 1):
         psi = np.array([w[k] - STEP * OBJECTIVE.gradient(k, w[k]) for k in range(CLIENTS)])
         drawn = message_noise(noise, n)
-        w = own * psi + (A - np.diag(np.diag(A))).T @ late
+        w = own_weight * psi + (A - np.diag(np.diag(A))).T @ late
         if kind is GraphHomomorphic:
-            w = w - (1 - own) * drawn
+            w = w - (1 - own_weight) * drawn
         late = psi + drawn
         history.append(w)
-    result = models(ATC(STEP, OVER), noise, rounds, delays=fl.link.Fixed(1))
+    result = models(ATC(STEP, COMBINATION), noise, rounds, delays=fl.link.Fixed(1))
     np.testing.assert_allclose(result, history, rtol=1e-9, atol=1e-11)
 
 
@@ -511,7 +539,7 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
     silent = simulate(label, private=False)
     if label == "GFL, gradient":  # servers that have neighbors enough
         ring = fl.federation.Federation(range(CLIENTS), fl.graphs.ring(CLIENTS))
-        silent = fl._module.replace(silent, network=ring)
+        silent = fl._core.module.replace(silent, network=ring)
     quiet = fl.run(silent, 3, as_key(1))["model"].values
     fitting = [PerMessage, PerEdge, LocalGraphHomomorphic]
     if CASES[label].algorithm.needs.averages:
@@ -523,7 +551,7 @@ def test_every_algorithm_of_peers_or_servers_runs_under_every_noise_that_fits(la
             with pytest.raises(ValueError, match=r"combines single messages .* but Local"):
                 dataclasses.replace(silent, noise=noise)
             continue
-        results = fl.run(fl._module.replace(silent, noise=noise), 3, as_key(1))["model"].values
+        results = fl.run(fl._core.module.replace(silent, noise=noise), 3, as_key(1))["model"].values
         assert np.isfinite(results).all(), kind
         if noise.cancels == "receiver":
             np.testing.assert_allclose(results, quiet, rtol=1e-9, atol=1e-11)

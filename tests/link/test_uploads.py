@@ -1,4 +1,4 @@
-"""Noise of clients on what they send to a server, against loops."""
+"""Clients' noise on uploads to a server, against loops."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._generator import as_key
-from fljax._numerics import key_of
+from fljax._core.prng import as_key, key_of
 from fljax.algorithms import IFCA, FedAvg, GraphFedAvg, LocalOnly, SignSGD
 from fljax.link import PerEdge, UploadNoise
 from tests.cases import (
@@ -24,26 +23,17 @@ from tests.cases import (
     simulate,
 )
 from tests.reference import multiagent, nfl
+from tests.support.servers import ROUNDS, WITH_SERVERS, server_models
 
 pytestmark = pytest.mark.core
 slow = pytest.mark.slow
 
-STEP, ROUNDS = 0.08, 6
+STEP = 0.08
 STEPS = (1, 3, 2, 1, 4)
 
 
-def servers(algorithm, rounds=ROUNDS, network=None, **given):
-    """``[T, P, D]``, or ``[T, 1, D]`` of one server."""
-    of = ("server", ("server", "parameter")) if network else ("model",)
-    simulation = fl.Simulation(
-        make_problem(), algorithm, network, metrics=[fl.metrics.trajectory(*of)], **given
-    )
-    results = np.asarray(fl.run(simulation, rounds, as_key(1))[f"{of[0]}_trajectory"])
-    return results if network else results[:, :1]
-
-
 def uploads(noise, rounds=ROUNDS):
-    """``[T, K, D]``: what clients add, as drawn in the run, whoever takes part."""
+    """``[T, K, D]``: the clients' noise, as drawn in the run, for any participants."""
     keys = [key_of(now, "uploads") for now in keys_of(1, rounds)]
     return [
         [np.asarray(noise.draw(jax.random.fold_in(key, k), (DIM,), float)) for k in range(CLIENTS)]
@@ -53,23 +43,23 @@ def uploads(noise, rounds=ROUNDS):
 
 def chosen_by(selector, network=None):
     everyone = jnp.ones(CLIENTS, bool)
-    each = [selector.choose(key_of(now, "participation"), everyone, network) for now in keys_of(1)][
-        :ROUNDS
-    ]
-    return [np.asarray(who.numbers)[np.asarray(who.here)] for who in each]
+    participants = [
+        selector.choose(key_of(now, "participation"), everyone, network) for now in keys_of(1)
+    ][:ROUNDS]
+    return [np.asarray(chosen.numbers)[np.asarray(chosen.here)] for chosen in participants]
 
 
 @pytest.mark.parametrize(
-    ("on", "law"),
+    ("on", "distribution"),
     [
         ("models", "laplace"),
         ("updates", "gaussian"),
         pytest.param("updates", "laplace", marks=slow),
     ],
 )
-def test_noise_of_clients_is_that_of_the_loops(on, law):
+def test_noise_of_clients_is_that_of_the_loops(on, distribution):
     """V1 and V2: (2.56), (2.60). Clients are drawn, and steps are of each."""
-    noise = UploadNoise(0.3, law, on=on)
+    noise = UploadNoise(0.3, distribution, on=on)
     algorithm = FedAvg(
         STEP, clients_per_round=3, weighting="equal", local_steps=STEPS, normalized=True
     )
@@ -77,7 +67,7 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
         OBJECTIVE, [0] * CLIENTS, [[1.0]], lambda n: STEP, chosen_by(algorithm.selection), STEPS,
         uploads(noise), on,
     )  # fmt: skip
-    result = servers(algorithm, upload_noise=noise)
+    result = server_models(algorithm, upload_noise=noise)
     np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -85,8 +75,10 @@ def test_noise_of_clients_is_that_of_the_loops(on, law):
 @pytest.mark.parametrize("on", ["models", pytest.param("updates", marks=slow)])
 def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
     """(3.6)-(3.8)."""
-    noise, between = UploadNoise(0.3, on=on), PerEdge(0.2)
-    algorithm, network = GraphFedAvg(STEP, STEPS, clients_per_server=2), make_servers()
+    noise = UploadNoise(0.3, on=on)
+    between = PerEdge(0.2)
+    algorithm = GraphFedAvg(STEP, STEPS, clients_per_server=2)
+    network = make_servers()
     matrix = nfl.metropolis(2, LINE)
     edges = []
     for now in keys_of(1, ROUNDS):
@@ -101,23 +93,24 @@ def test_noise_of_clients_and_servers_is_that_of_the_loops(on):
         OBJECTIVE, SERVER, matrix, lambda n: STEP, chosen_by(algorithm.selection, network), STEPS,
         uploads(noise), on, edges,
     )  # fmt: skip
-    result = servers(algorithm, network=network, upload_noise=noise, noise=between)
+    result = server_models(algorithm, network=network, upload_noise=noise, noise=between)
     np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
 @slow
 def test_noise_on_updates_is_that_on_models_times_the_step():
     algorithm = FedAvg(STEP, 3, weighting="equal")
-    on_updates = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian", on="updates"))
-    silent = servers(algorithm)
+    on_updates = server_models(algorithm, upload_noise=UploadNoise(0.3, "gaussian", on="updates"))
+    silent = server_models(algorithm)
     # The linear recursion of a quadratic: what noise leaves is linear in the noise.
-    on_models = servers(algorithm, upload_noise=UploadNoise(0.3, "gaussian"))
+    on_models = server_models(algorithm, upload_noise=UploadNoise(0.3, "gaussian"))
     np.testing.assert_allclose(on_updates - silent, -STEP * (on_models - silent), atol=1e-12)
     assert np.abs(on_models - silent).max() > 0.05
 
 
 def test_a_clients_draw_does_not_depend_on_its_row():
-    noise, message = UploadNoise(0.3), jnp.zeros((CLIENTS, DIM))
+    noise = UploadNoise(0.3)
+    message = jnp.zeros((CLIENTS, DIM))
     order = jnp.array([3, 0, 4, 1, 2], jnp.int32)
 
     def added(clients):
@@ -128,7 +121,7 @@ def test_a_clients_draw_does_not_depend_on_its_row():
     np.testing.assert_array_equal(added(order[:2]), added(order)[:2])
 
 
-def test_two_messages_of_a_round_have_noise_of_their_own():
+def test_two_messages_of_a_round_have_separate_noise():
     link = fl.link.Link(
         as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(upload_noise=UploadNoise(0.3))
     )
@@ -144,16 +137,18 @@ def test_two_messages_of_a_round_have_noise_of_their_own():
 def test_noise_is_compressed_and_counted_with_its_message():
     noise = UploadNoise(0.3)
 
-    def said(**stages):
+    def sent_by(**stages):
         link = fl.link.Link(as_key(3), 1, 1, CLIENTS, stages=fl.link.Stages(**stages))
         return link.send(jnp.zeros((CLIENTS, DIM))), link.traffic
 
-    (whole, sent), (most, fewer), (_, plain) = (
-        said(upload_noise=noise),
-        said(upload_noise=noise, compression=fl.link.TopK(1)),
-        said(compression=fl.link.TopK(1)),
+    (uncompressed, sent), (most, fewer), (_, plain) = (
+        sent_by(upload_noise=noise),
+        sent_by(upload_noise=noise, compression=fl.link.TopK(1)),
+        sent_by(compression=fl.link.TopK(1)),
     )
-    expected = np.where(np.abs(whole) == np.abs(whole).max(axis=1, keepdims=True), whole, 0)
+    expected = np.where(
+        np.abs(uncompressed) == np.abs(uncompressed).max(axis=1, keepdims=True), uncompressed, 0
+    )
     np.testing.assert_array_equal(most, expected)
     assert fewer.bits_up[-1] == plain.bits_up[-1] < sent.bits_up[-1]
 
@@ -172,7 +167,7 @@ def test_noise_is_compressed_and_counted_with_its_message():
         ),
     ],
 )
-def test_noise_that_has_no_place_is_refused_before_the_run(parts, message):
+def test_noise_without_messages_is_refused_before_the_run(parts, message):
     on = parts.pop("on", "models")
     network = make_servers() if parts["algorithm"] is CASES["PGFL"].algorithm else make_network()
     with pytest.raises(ValueError, match=message):
@@ -181,7 +176,7 @@ def test_noise_that_has_no_place_is_refused_before_the_run(parts, message):
         )
 
 
-def test_an_own_step_without_a_step_size_is_told_so():
+def test_a_custom_step_without_a_step_size_is_refused():
     link = fl.link.Link(
         as_key(3), 1, 1, 2, stages=fl.link.Stages(upload_noise=UploadNoise(0.3, on="updates"))
     )
@@ -191,20 +186,16 @@ def test_an_own_step_without_a_step_size_is_told_so():
         UploadNoise(0.1, on="gradients")
 
 
-SERVERS = [
-    label for label, case in CASES.items() if case.algorithm.needs.network is not fl.graphs.Graph
-]
-
-
 @slow
 @pytest.mark.thin(12, every=24)
-@pytest.mark.parametrize("label", SERVERS)
+@pytest.mark.parametrize("label", WITH_SERVERS)
 def test_every_algorithm_with_a_server_runs_under_noise_that_fits(label):
-    needs, silent = CASES[label].algorithm.needs, simulate(label, private=False)
+    needs = CASES[label].algorithm.needs
+    silent = simulate(label, private=False)
     quiet = fl.run(silent, 3, as_key(1))["model"].values
     for on in needs.uploads[-1:]:
         noise = UploadNoise(9.0, on=on)
-        results = fl.run(fl._module.replace(silent, upload_noise=noise), 3, as_key(1))[
+        results = fl.run(fl._core.module.replace(silent, upload_noise=noise), 3, as_key(1))[
             "model"
         ].values
         assert np.isfinite(results).all()
@@ -212,7 +203,7 @@ def test_every_algorithm_with_a_server_runs_under_noise_that_fits(label):
 
 
 @slow
-def test_noise_goes_with_all_that_may_happen():
+def test_noise_is_compatible_with_all_link_failures():
     absent = fl.participation.Bernoulli(0.7)
     algorithm = FedAvg(STEP, weighting="equal")
     happens = [
@@ -226,7 +217,7 @@ def test_noise_goes_with_all_that_may_happen():
     ]
     for parts in happens:
         quiet, loud = (
-            servers(algorithm, 3, participation=absent, upload_noise=noise, **parts)
+            server_models(algorithm, 3, participation=absent, upload_noise=noise, **parts)
             for noise in (None, UploadNoise(0.5))
         )
         assert np.isfinite(loud).all()

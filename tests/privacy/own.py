@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 import fljax as fl
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import Algorithm, Needs, server_start
-from fljax.participation import Everyone, Law
-from fljax.privacy import ZCDP, CentralGaussian, NoisyGradients
+from fljax.participation.selectors import Everyone, Law
+from fljax.privacy import ZCDP
 
 
 class State(NamedTuple):
@@ -20,7 +20,7 @@ class State(NamedTuple):
 class Twice(Algorithm):
     """The difference of two noisy gradients of a round: of all samples, and of none."""
 
-    needs = Needs(None, privacy=(NoisyGradients,), averages=True, absent=True)
+    needs = Needs(None, privacy=("gradient",), averages=True, absent=True)
 
     def sampling(self, problem):
         return Law(1.0)
@@ -29,17 +29,22 @@ class Twice(Algorithm):
         return State(server_start(problem))
 
     def step(self, state, now):
-        problem, who = now.problem, now.choose(Everyone())
+        problem = now.problem
+        participants = now.choose(Everyone())
         start = jnp.broadcast_to(state.model, (problem.clients, problem.dim))
 
         def gradient(share):
             batch = replace(problem, weights=share * problem.weights)
             return now.link.descend(
-                1, who, start, lambda key, number: (batch, problem.influence), lambda model, g: g
+                1,
+                participants,
+                start,
+                lambda key, number: (batch, problem.influence),
+                lambda model, g: g,
             )
 
         model = start - 0.1 * (gradient(1.0) - gradient(0.0))
-        return State(now.link.collect(model, who.here, state.model).move(state.model))
+        return State(now.link.collect(model, participants.here, state.model).move(state.model))
 
 
 def own_algorithm(kind: type, how: Callable) -> Algorithm:
@@ -49,9 +54,7 @@ def own_algorithm(kind: type, how: Callable) -> Algorithm:
 
     @fl.module
     class Own(Algorithm):
-        needs = Needs(
-            None, privacy=(ZCDP, CentralGaussian, NoisyGradients), averages=True, absent=True
-        )
+        needs = Needs(None, privacy=("message", "server", "gradient"), averages=True, absent=True)
 
         @property
         def selection(self):

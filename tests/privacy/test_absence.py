@@ -1,4 +1,4 @@
-"""Private clients that come and go: what they say, what it costs them, and how far it can move."""
+"""Private clients that come and go: their messages, costs and sensitivities."""
 
 import dataclasses
 
@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._generator import as_key
-from fljax._numerics import key_of
+from fljax._core.prng import as_key, key_of
 from fljax.algorithms import PGFL, REGISTRY, ConventionalFL
-from fljax.audit import guessing
-from fljax.engine import prepare
-from fljax.participation import Bernoulli, Markov, Trace
+from fljax.audit import tap
+from fljax.participation.patterns import Bernoulli, Markov, Trace
 from fljax.privacy import ZCDP, ApproximateDP, DiscreteZCDP, PureDP
 from fljax.problems import Logistic
+from fljax.simulation.scan import prepare
 from tests.cases import (
     CLIENTS,
     CLUSTER,
@@ -31,13 +30,13 @@ from tests.cases import (
     make_problem,
     simulate,
 )
-from tests.marks import quiet
 from tests.privacy.test_neighbors import ROUNDS, changes, shares
 from tests.privacy.worlds import CLIENT, EXACT, worlds_of
 from tests.reference import nfl, pgfl
+from tests.support.marks import quiet
 
 LABELS = [label for label in PRIVATE if REGISTRY[label].needs.absent]
-#: In every round somebody else, in the third nobody, and the attacked client in rounds 1 and 4.
+#: Another client each round, none in the third, and the attacked client in rounds 1 and 4.
 TABLE = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [0, 1, 1, 0, 1]], bool)
 PATTERNS = {"trace": Trace(TABLE), "bernoulli": Bernoulli(0.6), "markov": Markov(0.4, 0.5)}
 #: Who is there is drawn before any learner looks: each meets one pattern, and one meets them all.
@@ -56,7 +55,7 @@ class Replayed(ZCDP):
 
 
 def present(pattern, seed, rounds=ROUNDS):
-    """``[T, K]``: who is there, drawn round by round outside of a run."""
+    """``[T, K]``: the active clients, drawn round by round outside of a run."""
     keys = [jax.random.fold_in(as_key(seed), n) for n in range(rounds + 1)]
     state = pattern.begin(key_of(keys[0], "availability"), CLIENTS)
     table = []
@@ -66,7 +65,7 @@ def present(pattern, seed, rounds=ROUNDS):
     return np.array(table)
 
 
-def test_those_that_cope_with_absence_do_so_in_private():
+def test_algorithms_that_cope_with_absence_do_so_in_private():
     expected = ["zCDP-grad-NFL", "ATC", "FL", "PGFL", "GFL", "ClusterFL", "GFL, gradient"]
     expected += ["PGFL, by gradient"]
     assert sorted(LABELS) == sorted(expected)
@@ -81,16 +80,19 @@ def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
         simulate(label, make_problem("lad", 1.0) if label not in EXACT else None),
         participation=pattern,
     )
-    if label == "PGFL":  # all that are there; who is drawn among them is another test's
+    if label == "PGFL":  # all active clients; another test covers the draw among them
         simulation = dataclasses.replace(simulation, algorithm=PGFL(0.9))
-    run, there = fl.run(simulation, ROUNDS, key=3), present(pattern, 3)
-    assert 0 < there.mean() < 1
-    budget, decay = 2.0, 0.9
+    run = fl.run(simulation, ROUNDS, key=3)
+    active = present(pattern, 3)
+    assert 0 < active.mean() < 1
+    budget = 2.0
+    decay = 0.9
     first = budget / sum(decay ** -(n - 1) for n in range(1, ROUNDS + 1))
-    spent, worst = np.zeros(CLIENTS), []
+    spent = np.zeros(CLIENTS)
+    worst = []
     for n in range(1, ROUNDS + 1):
         for k in range(CLIENTS):
-            if there[n - 1, k]:
+            if active[n - 1, k]:
                 spent[k] += first * decay ** -(n - 1)
         worst.append(spent.max())
     np.testing.assert_allclose(run.client_rho, spent, rtol=1e-10)
@@ -107,38 +109,40 @@ def test_clients_spend_in_the_rounds_in_which_they_send(label, pattern):
         PureDP(2.0, 0.9),
     ],
 )
-def test_a_round_missed_costs_nothing_under_any_budget(notion):
+def test_a_missed_round_costs_nothing_under_any_budget(notion):
     """What is spent is a part of what clients spend that never miss one: the same rounds'."""
     simulation = dataclasses.replace(simulate("FL", make_problem("lad", 1.0)), privacy=notion)
-    whole = fl.run(simulation, ROUNDS)
+    full = fl.run(simulation, ROUNDS)
     parts = fl.run(dataclasses.replace(simulation, participation=Trace(TABLE)), ROUNDS)
     for name in notion.ledger:
-        each = np.diff(whole[f"privacy_{name}"].values, prepend=0)
-        np.testing.assert_allclose(parts[f"client_{name}"], each @ TABLE, rtol=1e-9)
+        per_round = np.diff(full[f"privacy_{name}"].values, prepend=0)
+        np.testing.assert_allclose(parts[f"client_{name}"], per_round @ TABLE, rtol=1e-9)
 
 
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(("label", "pattern"), MEETINGS)
-def test_messages_of_neighbors_differ_by_the_sensitivity_whoever_is_there(label, pattern):
-    """In one history, of which the attacked client misses a part; and in silence by nothing."""
+def test_messages_of_neighbors_differ_by_the_sensitivity_for_any_participation(label, pattern):
+    """In one history with rounds that the attacked client misses; in these its messages do not
+    differ.
+    """
     pattern = PATTERNS[pattern]
     seeds = {seed: present(pattern, seed)[:, CLIENT] for seed in range(9)}
-    seed, there = next((s, on) for s, on in seeds.items() if 0 < on.sum() < ROUNDS)
+    seed, active = next((s, on) for s, on in seeds.items() if 0 < on.sum() < ROUNDS)
     worlds = tuple(
         dataclasses.replace(simulate(label, problem), participation=pattern)
         for problem in worlds_of(label)
     )
     share = shares(worlds, "replace", seed)
     assert share.max() <= 1 + 1e-9
-    if label != "PGFL":  # of which two of a server's clients are drawn
-        assert share[there].min() > (0.84 if label in EXACT else 0.99)
+    if label != "PGFL":  # PGFL draws two of a server's clients
+        assert share[active].min() > (0.84 if label in EXACT else 0.99)
     if label != "zCDP-grad-NFL":
-        np.testing.assert_array_equal(share[~there], 0)
+        np.testing.assert_array_equal(share[~active], 0)
 
 
 @pytest.mark.slow
-def test_audits_hear_what_a_run_says():
-    """Of peers of whom some rest: what each said last is the model that the network may see."""
+def test_audits_read_the_messages_of_the_run():
+    """Peers that rest: the last message of each is the model that the network may see."""
     simulation = dataclasses.replace(
         simulate("zCDP-grad-NFL", make_problem("lad", 1.0)),
         participation=Markov(0.4, 0.5),
@@ -147,21 +151,24 @@ def test_audits_hear_what_a_run_says():
 
     def listen(key):
         ready = (prepare(simulation, ROUNDS),)
-        return guessing._listen((simulation,), ready, key, ROUNDS, lambda said, own: {"said": said})
+        return tap.record_statistics(
+            (simulation,), ready, key, ROUNDS, lambda message, clean: {"said": message}
+        )
 
-    said = np.asarray(jax.jit(listen)(as_key(2))[0]["said"])
-    there = present(simulation.participation, 2)
+    messages = np.asarray(jax.jit(listen)(as_key(2))[0]["said"])
+    active = present(simulation.participation, 2)
     last = np.zeros((CLIENTS, DIM))
     for n in range(ROUNDS):
-        last[there[n]] = said[n][there[n]]
-    assert not there.all()
+        last[active[n]] = messages[n][active[n]]
+    assert not active.all()
     np.testing.assert_allclose(fl.run(simulation, ROUNDS, key=2).model, last, rtol=1e-12)
 
 
 @pytest.mark.slow
-def test_minimizers_that_wait_for_their_client_keep_their_distance():
+def test_minimizers_that_wait_for_their_client_keep_the_sensitivity():
     """A warm start that an absent client keeps moves a later message no further than others do."""
-    rng, radius = np.random.default_rng(2), 2.0
+    rng = np.random.default_rng(2)
+    radius = 2.0
     features = rng.normal(size=(CLIENTS, 6, DIM))
     features *= radius / np.linalg.norm(features, axis=-1, keepdims=True)
     targets = np.sign(rng.normal(size=(CLIENTS, 6)))
@@ -178,13 +185,13 @@ def test_minimizers_that_wait_for_their_client_keep_their_distance():
             participation=Trace(TABLE),
         )
         worlds.append(simulation)
-    apart = np.asarray(changes(tuple(worlds), as_key(0)))
+    distance = np.asarray(changes(tuple(worlds), as_key(0)))
     gap = gap_of(worlds[0].problem, radius, "client")
-    given = worlds[0].problem, worlds[0].network
-    allowed = worlds[0].algorithm.sensitivity(*given, jnp.asarray(1), gap)[CLIENT]
-    assert (apart[:, CLIENT] <= float(allowed) * (1 + 1e-9)).all()
-    assert (apart[TABLE[:, CLIENT], CLIENT] > 0.02).all()
-    assert np.ptp(apart[TABLE[:, CLIENT], CLIENT]) > 1e-3  # the second starts from the first
+    arguments = worlds[0].problem, worlds[0].network
+    allowed = worlds[0].algorithm.sensitivity(*arguments, jnp.asarray(1), gap)[CLIENT]
+    assert (distance[:, CLIENT] <= float(allowed) * (1 + 1e-9)).all()
+    assert (distance[TABLE[:, CLIENT], CLIENT] > 0.02).all()
+    assert np.ptp(distance[TABLE[:, CLIENT], CLIENT]) > 1e-3  # the second starts from the first
 
 
 # Models, with the noise of another implementation ------------------------------------------------
@@ -208,20 +215,22 @@ def ran(simulation):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("table", [TABLE, np.ones_like(TABLE)], ids=["some", "all"])
 @pytest.mark.parametrize("steps", [1, 2])
-def test_a_server_averages_what_those_said_that_were_there(steps, table):
-    objective, step = make_objective("lad", 1.0), 0.05
+def test_a_server_averages_the_messages_of_active_clients(steps, table):
+    objective = make_objective("lad", 1.0)
+    step = 0.05
     sensitivity = [step * (2 / size + 2 * (steps - 1)) for size in SIZES]
     scale = deviations(sensitivity)
-    server, sums = np.zeros(DIM), []
+    server = np.zeros(DIM)
+    sums = []
     for n in range(ROUNDS):
-        said = []
+        messages = []
         for k in range(CLIENTS):
             if table[n, k]:
                 w = server.copy()
                 for _ in range(steps):
                     w = w - step * objective.gradient(k, w)
-                said.append(w + scale[n, k] * NOISE[n, k])
-        server = np.mean(said, axis=0) if said else server
+                messages.append(w + scale[n, k] * NOISE[n, k])
+        server = np.mean(messages, axis=0) if messages else server
         sums.append(CLIENTS * server.sum())
     simulation = dataclasses.replace(
         simulate("FL", make_problem("lad", 1.0)),
@@ -235,8 +244,9 @@ def test_a_server_averages_what_those_said_that_were_there(steps, table):
 
 
 @pytest.mark.slow
-def test_peers_that_rest_are_remembered():
-    objective, step = make_objective("lad", 1.0), 0.05
+def test_resting_peers_are_remembered():
+    objective = make_objective("lad", 1.0)
+    step = 0.05
     scale = deviations([step * 2 / size for size in SIZES])
     simulation = dataclasses.replace(
         simulate("zCDP-grad-NFL", make_problem("lad", 1.0)),
@@ -244,21 +254,21 @@ def test_peers_that_rest_are_remembered():
         participation=Trace(TABLE),
     )
     weights = nfl.metropolis(CLIENTS, EDGES)
-    model, heard, mixed = (np.zeros((CLIENTS, DIM)) for _ in range(3))
+    model, received, mixed = (np.zeros((CLIENTS, DIM)) for _ in range(3))
     for n in range(ROUNDS):
-        there = TABLE[n]
-        for k in np.flatnonzero(there):
-            model[k] = mixed[k] - step * objective.gradient(k, heard[k])
-        heard = np.where(there[:, None], model + scale[n][:, None] * NOISE[n], heard)
-        mixed = np.where(there[:, None], weights @ heard, mixed)
+        active = TABLE[n]
+        for k in np.flatnonzero(active):
+            model[k] = mixed[k] - step * objective.gradient(k, received[k])
+        received = np.where(active[:, None], model + scale[n][:, None] * NOISE[n], received)
+        mixed = np.where(active[:, None], weights @ received, mixed)
     np.testing.assert_allclose(ran(simulation).model, model, rtol=1e-10)
 
 
 @pytest.mark.slow
 @quiet
-def test_personalized_models_are_the_loop_of_those_that_were_there():
-    """Of one client that each server draws of those that are there: its noise is its own,
-    whichever row its message stands in.
+def test_personalized_models_equal_the_loop_over_active_clients():
+    """Each server draws one of its active clients: the noise belongs to the client, not to the row
+    of its message.
     """
     simulation = dataclasses.replace(
         simulate("PGFL"),
@@ -269,10 +279,10 @@ def test_personalized_models_are_the_loop_of_those_that_were_there():
     drawn = []
     for n in range(1, ROUNDS + 1):
         key = key_of(jax.random.fold_in(as_key(5), n), "participation")
-        who = simulation.algorithm.selection.choose(
+        participants = simulation.algorithm.selection.choose(
             key, jnp.asarray(TABLE[n - 1]), simulation.network, n
         )
-        drawn.append(np.asarray(who.put(jnp.zeros(CLIENTS, bool), who.here)))
+        drawn.append(np.asarray(participants.put(jnp.zeros(CLIENTS, bool), participants.here)))
     drawn = np.array(drawn)
     assert (drawn <= TABLE).all()
     assert drawn.sum() < TABLE.sum()
@@ -291,7 +301,7 @@ def test_personalized_models_are_the_loop_of_those_that_were_there():
 
 
 @pytest.mark.slow
-def test_an_audit_of_clients_that_come_and_go_finds_what_they_spent():
+def test_an_audit_of_intermittent_clients_finds_their_cost():
     """Near the ledger's part of the budget, which it does not exceed."""
     low, high = (
         dataclasses.replace(simulate("FL", problem), privacy=ZCDP(1.0), participation=Trace(TABLE))

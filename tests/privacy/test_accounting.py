@@ -63,7 +63,8 @@ def best_over_orders(rho, delta):
 @pytest.mark.parametrize(("sensitivity", "sigma"), [(1.0, 0.7), (2.0, 3.0), (0.1, 5.0)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0])
 def test_gaussian_delta_is_the_hockey_stick_divergence(sensitivity, sigma, epsilon):
-    p, q = stats.norm(sensitivity, sigma).pdf, stats.norm(0, sigma).pdf
+    p = stats.norm(sensitivity, sigma).pdf
+    q = stats.norm(0, sigma).pdf
     crossing = sensitivity / 2 + epsilon * sigma**2 / sensitivity
     expected = hockey_stick(p, q, epsilon, crossing, max(crossing, sensitivity) + 15 * sigma)
     rho = acc.gaussian_zcdp(sensitivity, sigma)
@@ -81,8 +82,10 @@ def test_gaussian_delta_keeps_its_digits_in_the_far_tail():
 
 
 def test_zcdp_of_the_gaussian_is_its_renyi_divergence():
-    sensitivity, sigma = 1.3, 0.9
-    p, q = stats.norm(sensitivity, sigma).logpdf, stats.norm(0, sigma).logpdf
+    sensitivity = 1.3
+    sigma = 0.9
+    p = stats.norm(sensitivity, sigma).logpdf
+    q = stats.norm(0, sigma).logpdf
     for order in (1.5, 3.0, 8.0):
         peak = order * sensitivity
         numeric = renyi_divergence(order, p, q, peak - 12 * sigma, peak + 12 * sigma, [peak])
@@ -92,7 +95,8 @@ def test_zcdp_of_the_gaussian_is_its_renyi_divergence():
 
 @pytest.mark.parametrize(("sensitivity", "scale"), [(1.0, 2.0), (3.0, 1.5)])
 def test_laplace_epsilon_is_the_least_that_needs_no_delta(sensitivity, scale):
-    p, q = stats.laplace(sensitivity, scale).pdf, stats.laplace(0, scale).pdf
+    p = stats.laplace(sensitivity, scale).pdf
+    q = stats.laplace(0, scale).pdf
     epsilon = float(acc.laplace_epsilon(sensitivity, scale))
     at = lambda e: hockey_stick(p, q, e, -40 * scale, 40 * scale, [0, sensitivity])  # noqa: E731
     assert at(epsilon * (1 + 1e-9)) < 1e-12
@@ -102,7 +106,8 @@ def test_laplace_epsilon_is_the_least_that_needs_no_delta(sensitivity, scale):
 
 @pytest.mark.parametrize("ratio", [0.01, 0.4, 3.0])
 def test_laplace_curve_is_its_renyi_divergence(ratio):
-    p, q = stats.laplace(ratio).logpdf, stats.laplace(0).logpdf
+    p = stats.laplace(ratio).logpdf
+    q = stats.laplace(0).logpdf
     for order in (1.1, 2.0, 16.0):
         numeric = renyi_divergence(order, p, q, -30, 30 + ratio, [0, ratio])
         close(acc.renyi_laplace(order, ratio, 1.0), numeric, rtol=1e-6, atol=1e-9)
@@ -179,13 +184,14 @@ def test_conversions_are_monotone(conversion):
 
 
 @pytest.mark.parametrize("conversion", acc.CONVERSIONS)
-def test_nothing_spent_costs_nothing(conversion):
+def test_zero_budgets_cost_nothing(conversion):
     assert acc.zcdp_epsilon(0.0, 1e-5, conversion) == 0
     assert acc.zcdp_delta(0.0, 0.0, conversion) == 0
 
 
 def test_proposition_inverse_does_not_cancel():
-    epsilon, log = 1e-9, -math.log(1e-5)
+    epsilon = 1e-9
+    log = -math.log(1e-5)
     close(acc.zcdp_rho(epsilon, 1e-5), epsilon**2 / (4 * log), rtol=1e-9)
 
 
@@ -282,8 +288,8 @@ def test_dynamic_curve_is_the_total_of_each_prefix():
 
 def test_equal_budgets_add_up_and_the_derivative_there_is_right():
     close(acc.dynamic_zcdp_total(0.3, 1.0, 50), 15.0, rtol=1e-14)
-    slope = jax.grad(lambda decay: acc.dynamic_zcdp_total(0.3, decay, 50))(jnp.array(1.0))
-    close(slope, -0.3 * 50 * 49 / 2, rtol=1e-12)
+    derivative = jax.grad(lambda decay: acc.dynamic_zcdp_total(0.3, decay, 50))(jnp.array(1.0))
+    close(derivative, -0.3 * 50 * 49 / 2, rtol=1e-12)
 
 
 def test_values_stated_with_the_thesis():
@@ -292,36 +298,39 @@ def test_values_stated_with_the_thesis():
     for epsilon, delta, concentrated, conventional in stated:
         initial = acc.dynamic_zcdp_initial(acc.zcdp_rho(epsilon, delta), 1.0, 200)
         close(acc.gaussian_sigma(1.0, initial), concentrated, rtol=1e-3)
-        each = acc.allocate(epsilon, delta, 200)
-        close(acc.classical_gaussian_sigma(1.0, *each), np.full(200, conventional), rtol=1e-3)
+        per_round = acc.allocate(epsilon, delta, 200)
+        close(acc.classical_gaussian_sigma(1.0, *per_round), np.full(200, conventional), rtol=1e-3)
 
 
 # --------------------------------------------------------------------------- composition
 
 
 def test_basic_composition_is_attained_by_randomized_response():
-    each = np.array([0.2, 0.5, 1.0])
-    total = acc.pure_composition(each)
-    assert randomized_responses_delta(each, float(total) * (1 + 1e-12)) < 1e-12
-    assert randomized_responses_delta(each, 0.99 * float(total)) > 1e-3
-    close(acc.basic_composition(each, [1e-3, 2e-3, 0.0]), (1.7, 3e-3))
+    epsilons = np.array([0.2, 0.5, 1.0])
+    total = acc.pure_composition(epsilons)
+    assert randomized_responses_delta(epsilons, float(total) * (1 + 1e-12)) < 1e-12
+    assert randomized_responses_delta(epsilons, 0.99 * float(total)) > 1e-3
+    close(acc.basic_composition(epsilons, [1e-3, 2e-3, 0.0]), (1.7, 3e-3))
 
 
 @pytest.mark.parametrize("slack", [1e-4, 1e-2, 0.2])
-@pytest.mark.parametrize("each", [(0.1,) * 12, (0.05, 0.1, 0.15, 0.2, 0.3, 0.6), (1.5,) * 8])
-def test_composition_bounds_hold_for_randomized_response(each, slack):
-    total, delta = acc.kairouz_composition(each, np.zeros(len(each)), slack)
+@pytest.mark.parametrize("epsilons", [(0.1,) * 12, (0.05, 0.1, 0.15, 0.2, 0.3, 0.6), (1.5,) * 8])
+def test_composition_bounds_hold_for_randomized_response(epsilons, slack):
+    total, delta = acc.kairouz_composition(epsilons, np.zeros(len(epsilons)), slack)
     close(delta, slack, rtol=1e-12)
-    assert randomized_responses_delta(each, float(total)) <= slack
-    assert total <= acc.pure_composition(each)
-    if len(set(each)) == 1:
-        advanced, delta = acc.advanced_composition(each[0], 0.0, len(each), slack)
-        assert randomized_responses_delta(each, float(advanced)) <= slack == delta
+    assert randomized_responses_delta(epsilons, float(total)) <= slack
+    assert total <= acc.pure_composition(epsilons)
+    if len(set(epsilons)) == 1:
+        advanced, delta = acc.advanced_composition(epsilons[0], 0.0, len(epsilons), slack)
+        assert randomized_responses_delta(epsilons, float(advanced)) <= slack == delta
         assert total <= advanced
 
 
 def test_composition_formulas():
-    epsilon, delta, slack, rounds = 0.1, 1e-6, 1e-4, 500
+    epsilon = 0.1
+    delta = 1e-6
+    slack = 1e-4
+    rounds = 500
     total, total_delta = acc.advanced_composition(epsilon, delta, rounds, slack)
     expected = math.sqrt(2 * rounds * math.log(1 / slack)) * epsilon
     close(total, expected + rounds * epsilon * (math.exp(epsilon) - 1), rtol=1e-13)
@@ -331,11 +340,13 @@ def test_composition_formulas():
     squares = rounds * epsilon**2
     first = mean + math.sqrt(2 * squares * math.log(math.e + math.sqrt(squares) / slack))
     second = mean + math.sqrt(2 * squares * math.log(1 / slack))
-    each = np.full(rounds, epsilon), np.full(rounds, delta)
-    total, total_delta = acc.kairouz_composition(*each, slack)
+    epsilons_and_deltas = np.full(rounds, epsilon), np.full(rounds, delta)
+    total, total_delta = acc.kairouz_composition(*epsilons_and_deltas, slack)
     close(total, min(first, second), rtol=1e-12)
     close(total_delta, 1 - (1 - slack) * (1 - delta) ** rounds, rtol=1e-9)
-    few_total, _ = acc.kairouz_composition(each[0][:20], each[1][:20], 0.01)
+    few_total, _ = acc.kairouz_composition(
+        epsilons_and_deltas[0][:20], epsilons_and_deltas[1][:20], 0.01
+    )
     log = math.log(math.e + math.sqrt(0.2) / 0.01)  # here the first is the smaller
     close(few_total, mean / 25 + math.sqrt(0.4 * log), rtol=1e-12)
 
@@ -343,21 +354,21 @@ def test_composition_formulas():
 @few
 @given(st.floats(1e-9, 1e6), st.integers(1, 10_000), st.floats(1e-12, 0.9))
 def test_advanced_epsilon_undoes_advanced_composition(total, rounds, slack):
-    each = acc.advanced_epsilon(total, rounds, slack)
-    close(acc.advanced_composition(each, 0.0, rounds, slack)[0], total, rtol=1e-10)
+    per_round = acc.advanced_epsilon(total, rounds, slack)
+    close(acc.advanced_composition(per_round, 0.0, rounds, slack)[0], total, rtol=1e-10)
 
 
 @few
 @given(epsilons, deltas, st.integers(1, 400), st.floats(0.8, 1.0))
 def test_allocations_compose_to_the_total(epsilon, delta, rounds, decay):
     for rule in ("uniform", "geometric"):
-        each = acc.allocate(epsilon, delta, rounds, rule, decay)
-        assert each[0].shape == each[1].shape == (rounds,)
-        close(acc.basic_composition(*each), (epsilon, delta), rtol=1e-10)
-    each = acc.allocate(epsilon, delta, rounds, "advanced")
-    assert each[0].shape == each[1].shape == (rounds,)
-    assert np.ptp(each[0]) == np.ptp(each[1]) == 0
-    total = acc.advanced_composition(each[0][0], each[1][0], rounds, delta / 2)
+        per_round = acc.allocate(epsilon, delta, rounds, rule, decay)
+        assert per_round[0].shape == per_round[1].shape == (rounds,)
+        close(acc.basic_composition(*per_round), (epsilon, delta), rtol=1e-10)
+    per_round = acc.allocate(epsilon, delta, rounds, "advanced")
+    assert per_round[0].shape == per_round[1].shape == (rounds,)
+    assert np.ptp(per_round[0]) == np.ptp(per_round[1]) == 0
+    total = acc.advanced_composition(per_round[0][0], per_round[1][0], rounds, delta / 2)
     close(total, (epsilon, delta), rtol=1e-9)
 
 
@@ -495,13 +506,13 @@ BAD = [
 ]
 
 
-def test_one_number_is_that_of_every_release():
-    each = [0.1, 0.2, 0.3]
-    close(acc.basic_composition(each, 1e-6), acc.basic_composition(each, [1e-6] * 3))
+def test_one_number_applies_to_every_release():
+    epsilons = [0.1, 0.2, 0.3]
+    close(acc.basic_composition(epsilons, 1e-6), acc.basic_composition(epsilons, [1e-6] * 3))
     close(acc.basic_composition(0.1, jnp.full(3, 1e-6)), (0.3, 3e-6))
     close(acc.basic_composition(0.1, 1e-6), (0.1, 1e-6))
-    one, many = (acc.kairouz_composition(each, d, 1e-5) for d in (1e-6, [1e-6] * 3))
-    close(one, many)
+    with_number, many = (acc.kairouz_composition(epsilons, d, 1e-5) for d in (1e-6, [1e-6] * 3))
+    close(with_number, many)
 
 
 @pytest.mark.parametrize(("call", "message"), BAD)

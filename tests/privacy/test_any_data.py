@@ -1,4 +1,4 @@
-"""What a promise covers: any data, any feature map, whatever arrives, at the precision in use."""
+"""Promises cover any data, feature map and arrival pattern, at the precision in use."""
 
 import dataclasses
 import warnings
@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._generator import as_key
+from fljax._core.prng import as_key
 from fljax.algorithms import REGISTRY, ConventionalFL, FedAvg
-from fljax.audit import guessing
-from fljax.engine import prepare
-from fljax.federation import Federation
+from fljax.audit import tap
 from fljax.graphs import Graph
+from fljax.graphs.federation import Federation
 from fljax.privacy import ZCDP, CentralGaussian, DiscreteZCDP, NoisyGradients, PureDP
 from fljax.privacy.promises import SWALLOWED, assumptions
 from fljax.problems import Huber, LeastSquares, Problem, Softmax, SquaredL2
+from fljax.simulation.scan import prepare
 from tests.cases import CASES, PRIVATE, gap_of, make_data, make_network, make_servers
-from tests.marks import quiet
+from tests.support.marks import quiet
 
 ROUNDS = 3
 DIM = 3
@@ -32,10 +32,10 @@ def changes(worlds, rounds=ROUNDS):
     def listened(worlds, key):
         ready = tuple(prepare(world, rounds) for world in worlds)
 
-        def keep(said, one, two):
-            return {"apart": jnp.linalg.norm(two - one, axis=1)}
+        def keep(message, first, second):
+            return {"apart": jnp.linalg.norm(second - first, axis=1)}
 
-        return guessing._listen(worlds, ready, key, rounds, keep)[0]["apart"]
+        return tap.record_statistics(worlds, ready, key, rounds, keep)[0]["apart"]
 
     return np.asarray(listened(worlds, as_key(0)))
 
@@ -45,7 +45,7 @@ def changes(worlds, rounds=ROUNDS):
 
 @fl.module
 class Direction:
-    """``x / |x|``, which zero has none of."""
+    """``x / |x|``, undefined at zero."""
 
     dim: int = fl.static(default=DIM)
     inputs: int = fl.static(default=DIM)
@@ -67,7 +67,7 @@ class Reciprocal:
 
 @fl.module
 class Logarithm:
-    """Of minus a square plus one: no number for some, minus infinity for others."""
+    """Logarithm of one minus a square: NaN for some inputs, minus infinity for others."""
 
     dim: int = fl.static(default=DIM)
     inputs: int = fl.static(default=DIM)
@@ -84,7 +84,7 @@ WORST = {
 
 
 def worlds_of(label, feature_map, sample, neighbors="replace"):
-    """Two data sets of which one has such a sample at client 0."""
+    """Two data sets that differ in such a sample at client 0."""
     needs = REGISTRY[label].needs
     data = [(np.clip(np.abs(X), 0.1, 0.9), np.sign(y)) for X, y in make_data()]
     loss = Huber(1.0) if needs.minimizer else LeastSquares()
@@ -108,20 +108,20 @@ def worlds_of(label, feature_map, sample, neighbors="replace"):
 @pytest.mark.thin(6)
 @pytest.mark.parametrize("label", PRIVATE)
 @pytest.mark.parametrize("kind", WORST)
-def test_a_sample_without_finite_features_moves_a_message_no_further_than_any(kind, label):
+def test_a_sample_with_nonfinite_features_keeps_the_sensitivity(kind, label):
     worlds = worlds_of(label, *WORST[kind])
-    apart = changes(worlds)
+    distance = changes(worlds)
     gap = gap_of(worlds[0].problem)
-    given = worlds[0].problem, worlds[0].network
+    arguments = worlds[0].problem, worlds[0].network
     for n in range(ROUNDS):
-        allowed = worlds[0].algorithm.sensitivity(*given, jnp.asarray(n + 1), gap)
-        assert 0 < apart[n, 0] <= float(allowed[0]) * (1 + 1e-9)
-        assert (apart[n, 1:] < 1e-9).all()
+        allowed = worlds[0].algorithm.sensitivity(*arguments, jnp.asarray(n + 1), gap)
+        assert 0 < distance[n, 0] <= float(allowed[0]) * (1 + 1e-9)
+        assert (distance[n, 1:] < 1e-9).all()
 
 
 @pytest.mark.parametrize("budget", [NoisyGradients(1.0), CentralGaussian(1.0)])
 @pytest.mark.parametrize("kind", WORST)
-def test_nor_where_the_budget_alone_clips(kind, budget):
+def test_budgets_that_clip_keep_the_sensitivity_for_any_features(kind, budget):
     feature_map, sample = WORST[kind]
     features = np.abs(np.random.default_rng(0).normal(size=(4, 5, DIM))).clip(0.1, 0.9)
     features[0, 0] = sample
@@ -139,7 +139,7 @@ def test_nor_where_the_budget_alone_clips(kind, budget):
 
 @pytest.mark.slow
 def test_such_a_sample_counts_as_one_of_zero():
-    """Prepared or not, with a clip or with a bound; without a promise it stays as it is."""
+    """Prepared or not, with a clip or with a bound; without a promise it is unchanged."""
     features = np.random.default_rng(1).normal(size=(2, 4, DIM))
     features[0, 0] = 0
     plain = Problem(features, np.ones((2, 4)), Huber(1.0), feature_map=Direction())
@@ -158,7 +158,7 @@ def test_such_a_sample_counts_as_one_of_zero():
 
 
 def test_features_that_are_drawn_count_too():
-    """Inside a run nothing can be refused: what is drawn may overflow."""
+    """Data drawn inside a run cannot be refused and may overflow."""
 
     @jax.jit
     def prepared(key):
@@ -174,7 +174,7 @@ def test_features_that_are_drawn_count_too():
 
 
 @pytest.mark.slow
-def test_a_network_of_neurons_clips_whatever_its_samples_are():
+def test_a_neural_network_clips_any_samples():
     """Images whose normalization divides by zero."""
 
     def apply(w, x):
@@ -213,8 +213,8 @@ class Overflows(ConventionalFL):
 @quiet
 def test_a_message_that_is_not_finite_makes_the_run_nominal(worst):
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=6, dim=2).clipped(1.0)
-    given = {"privacy": ZCDP(1.0), "model": "released"}
-    run = fl.run(fl.Simulation(problem, Overflows(0.1, worst=worst), **given), rounds=2)
+    options = {"privacy": ZCDP(1.0), "model": "released"}
+    run = fl.run(fl.Simulation(problem, Overflows(0.1, worst=worst), **options), rounds=2)
     assert bool(run.nominal)
     assert np.isinf(run.rounding)
     assert "NOMINAL: a message was not finite" in run.attrs["privacy"]
@@ -222,12 +222,12 @@ def test_a_message_that_is_not_finite_makes_the_run_nominal(worst):
 
 
 @pytest.mark.slow
-def test_what_overflows_keeps_its_distance():
-    """Two numbers near the largest are as far apart as they were, or nearer."""
+def test_overflowing_messages_keep_their_distance():
+    """The distance of two numbers near the largest does not grow."""
     now = fl.view(studied(ZCDP(1.0)))
     largest = np.finfo(np.float64).max
-    said = now.link.send(jnp.full((4, 64), jnp.inf).at[1].set(largest))
-    np.testing.assert_array_equal(said[0], said[1])
+    sent = now.link.send(jnp.full((4, 64), jnp.inf).at[1].set(largest))
+    np.testing.assert_array_equal(sent[0], sent[1])
 
 
 # Precision --------------------------------------------------------------------------------------
@@ -245,11 +245,11 @@ def studied(budget, start=0.0, dim=64, algorithm=None):
 
 
 @pytest.mark.parametrize("budget", [ZCDP(0.5), DiscreteZCDP(0.5), PureDP(1.0)])
-def test_rounding_that_carries_a_difference_through_the_noise_is_said(budget):
+def test_rounding_that_carries_a_difference_through_the_noise_is_reported(budget):
     """From a hundredth of the sensitivity on, by the last places of the message's numbers."""
     with jax.enable_x64(False):
         for start in (0.5, 3.0, 100.0, 1.6e4):
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 run = fl.run(studied(budget, start), rounds=1)
             # By eps of 64 numbers at the end of the step and again on the way to the grid.
@@ -257,8 +257,8 @@ def test_rounding_that_carries_a_difference_through_the_noise_is_said(budget):
             assert float(run.rounding) == pytest.approx(moved, rel=1e-3, abs=2e-4)
             swallowed = moved > SWALLOWED
             assert bool(run.nominal) is bool(swallowed)
-            said = [str(w.message) for w in told if w.category is fl.AssumptionWarning]
-            assert [("rounding to float32" in text) for text in said] == [True] * bool(swallowed)
+            texts = [str(w.message) for w in caught if w.category is fl.AssumptionWarning]
+            assert [("rounding to float32" in text) for text in texts] == [True] * bool(swallowed)
             assert ("NOMINAL: rounding" in run.attrs["privacy"]) is bool(swallowed)
     run = fl.run(studied(budget, 1.6e4), rounds=1)  # in double precision
     assert not bool(run.nominal)
@@ -267,7 +267,7 @@ def test_rounding_that_carries_a_difference_through_the_noise_is_said(budget):
 
 @quiet
 def test_rounding_does_not_depend_on_units():
-    """Squares of small numbers vanish in single precision, those of large ones overflow."""
+    """Squares of small numbers vanish in single precision, squares of large ones overflow."""
 
     def rounding(unit):
         learner = ConventionalFL(0.05 * unit)
@@ -281,20 +281,22 @@ def test_rounding_does_not_depend_on_units():
 @quiet
 @pytest.mark.parametrize("step", [1e-34, 2e-38])
 @pytest.mark.parametrize("budget", [ZCDP(0.5), DiscreteZCDP(0.5), PureDP(1.0)])
-def test_a_sensitivity_that_is_no_number_has_noise_all_the_same(budget, step):
-    """In single precision the product of a step, a weight and a bound may vanish where the sum of
+def test_a_nan_sensitivity_still_has_noise(budget, step):
+    """In single precision the product of step, weight and bound may underflow although the sum of
     all gradients does not.
     """
     with jax.enable_x64(False):
         simulation = studied(budget, 1e-36, algorithm=ConventionalFL(step))
         clients = np.float64(fl.run(simulation, rounds=1).model.values)
-    assert np.std(clients) > 1e3 * step  # of which a sample's part is a fiftieth of a thousandth
+    assert np.std(clients) > 1e3 * step  # a sample contributes a 50,000th of that
 
 
 def test_the_noise_of_gradients_does_not_vanish_with_their_share():
     with jax.enable_x64(False):
-        mechanism, share = NoisyGradients(1.0, clip=1e-30), jnp.array([1e-12, 0.0], jnp.float32)
-        scale, sensitivity = mechanism.scale(share), mechanism.sensitivity(share)
+        mechanism = NoisyGradients(1.0, clip=1e-30)
+        share = jnp.array([1e-12, 0.0], jnp.float32)
+        scale = mechanism.scale(share)
+        sensitivity = mechanism.sensitivity(share)
     assert scale[0] > 1e-30
     assert sensitivity[0] > 1e-30
     assert scale[1] == 0
@@ -302,7 +304,7 @@ def test_the_noise_of_gradients_does_not_vanish_with_their_share():
 
 
 def test_rounding_is_the_gap_that_it_makes():
-    """The messages of neighbors come apart by no more than their sensitivity and this."""
+    """The messages of neighbors differ by at most their sensitivity plus the rounding error."""
     with jax.enable_x64(False):
         simulation = studied(ZCDP(0.5), 1.6e4)
         low, high = fl.audit.corners(simulation.problem, targets=(-1e6, 1e6))
@@ -310,13 +312,13 @@ def test_rounding_is_the_gap_that_it_makes():
         share = changes(worlds, 1)[0, 0] / 0.001
         with pytest.warns(fl.AssumptionWarning, match="rounding"):
             most = float(fl.run(worlds[0], rounds=1).rounding)
-    assert 1.05 < share <= 1 + most  # what a guarantee without it does not cover
+    assert 1.05 < share <= 1 + most  # not covered by a guarantee without it
 
 
 @quiet
 @pytest.mark.slow
 def test_the_precision_of_every_round_and_mechanism_is_looked_at():
-    """What is said last may be largest; sums of a server and gradients of clients count too."""
+    """The last message may be the largest; servers' sums and clients' gradients count too."""
 
     with jax.enable_x64(False):
         central = studied(
@@ -338,7 +340,7 @@ def test_the_precision_of_every_round_and_mechanism_is_looked_at():
 
 @pytest.mark.slow
 @quiet
-def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path):
+def test_assumptions_are_kept_in_derived_results(tmp_path):
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=6, dim=2)
 
     def scenario(key, clip):
@@ -349,13 +351,13 @@ def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path
         budget = ZCDP(1.0, gradient_bound=bound)
         return fl.Simulation(problem, ConventionalFL(0.1), privacy=budget, metrics=["objective"])
 
-    kept = fl.sweep(scenario, grid={"clip": [0.5, 1.0]}, seeds=2, rounds=2)
+    study = fl.sweep(scenario, grid={"clip": [0.5, 1.0]}, seeds=2, rounds=2)
     names = ["bound", "precision", "features", "neighbors", "arrivals", "noise", "generator"]
-    assert list(assumptions(kept)) == [*names, "seed", "runs"]
-    assert "NOMINAL" not in kept.attrs["privacy"]
-    assert kept.attrs["privacy"].startswith("bound: holds for every data set; precision: ")
-    assert kept.privacy_rho.attrs["arrivals"] == "public"
-    assert fl.privacy.spent(kept, 1e-5).attrs["privacy"] == kept.attrs["privacy"]
+    assert list(assumptions(study)) == [*names, "seed", "runs"]
+    assert "NOMINAL" not in study.attrs["privacy"]
+    assert study.attrs["privacy"].startswith("bound: holds for every data set; precision: ")
+    assert study.privacy_rho.attrs["arrivals"] == "public"
+    assert fl.privacy.spent(study, 1e-5).attrs["privacy"] == study.attrs["privacy"]
     nominal = fl.sweep(loose, grid={"bound": [0.5, 1.0]}, seeds=2, rounds=2)
     assert assumptions(nominal)["bound"].startswith("NOMINAL: nothing makes every data set keep")
     assert "Privacy nominal (bound)." in fl.table(nominal).note
@@ -371,7 +373,7 @@ def test_what_was_assumed_stands_in_results_and_in_what_is_made_of_them(tmp_path
 
 @pytest.mark.slow
 @quiet
-def test_of_a_study_with_points_of_every_kind():
+def test_a_study_with_points_of_every_kind_reports_each():
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=6, dim=2)
 
     def scenario(key, budget):
@@ -409,13 +411,13 @@ def test_secret_arrivals_cost_every_round(neighbors):
     few[0] = True
     many = few.copy()
     many[:, 0] = True
-    given = {"noise_multiplier": 1.0, "clip": 1e-3, "neighbors": neighbors}
+    options = {"noise_multiplier": 1.0, "clip": 1e-3, "neighbors": neighbors}
     for arrivals, covered in (("public", False), ("secret", True)):
-        budget = CentralGaussian(**given, arrivals=arrivals)
+        budget = CentralGaussian(**options, arrivals=arrivals)
         worlds = tuple(arriving(table, budget) for table in (few, many))
-        apart = changes(worlds, 10)[:, 0] / 1e-3  # in clips; the noise is one
+        distance = changes(worlds, 10)[:, 0] / 1e-3  # in clips; the noise is one
         run = fl.run(worlds[0], rounds=10)
-        divergence = np.sum(apart**2) / 2
+        divergence = np.sum(distance**2) / 2
         assert bool(divergence <= float(run.client_rho[0]) * (1 + 1e-6)) is covered
         assert run.privacy_rho.attrs["arrivals"] == arrivals
         assert f"arrivals: {arrivals}" in run.attrs["privacy"]
@@ -425,7 +427,7 @@ def test_secret_arrivals_cost_every_round(neighbors):
 
 
 @pytest.mark.slow
-def test_secret_arrivals_that_decide_who_is_drawn_are_refused():
+def test_secret_arrivals_that_affect_the_draw_are_refused():
     everyone = np.ones((3, 4), bool)
     budget = CentralGaussian(1.0, neighbors="replace", arrivals="secret")
     drawn = FedAvg(1.0, clients_per_round=2, weighting="equal")

@@ -20,8 +20,8 @@ from fljax.privacy import (
     PureDP,
 )
 from fljax.problems import LeastSquares, Problem
-from fljax.running import unperturbed
-from tests.marks import quiet
+from fljax.simulation.leaks import unperturbed
+from tests.support.marks import quiet
 
 SERVERS = {
     "FedAvg": FedAvg(0.5, weighting="equal", epochs=2),
@@ -35,10 +35,11 @@ MASKS = SecureAggregation(100.0)
 ADAPTIVE = AdaptiveClip(0.3, share_noise=0.5)
 
 
-def made(neighbors="replace", clip=False):
+def small_problem(neighbors="replace", clip=False):
     """Four clients with five samples each, of three features."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(4, 5, 3)), rng.normal(size=(4, 5))
+    x = rng.normal(size=(4, 5, 3))
+    y = rng.normal(size=(4, 5))
     problem = Problem(x, y, LeastSquares())
     return problem.clipped(1.0) if clip else problem
 
@@ -52,10 +53,10 @@ def made(neighbors="replace", clip=False):
 )
 @pytest.mark.parametrize("neighbors", ["replace", "add-or-remove"])
 @pytest.mark.parametrize("name", SERVERS)
-def test_no_client_moves_a_server_s_sum_by_more_than_is_stated(name, neighbors, clip):
-    """Whatever the server makes of the sum; the search reaches what is stated."""
+def test_each_client_s_effect_on_a_server_s_sum_is_bounded(name, neighbors, clip):
+    """For any use of the sum by the server; the search reaches the stated bound."""
     privacy = CentralGaussian(2.0, clip=clip, neighbors=neighbors)
-    simulation = fl.Simulation(made(), SERVERS[name], privacy=privacy)
+    simulation = fl.Simulation(small_problem(), SERVERS[name], privacy=privacy)
     result = audit.worst_neighbors(simulation, rounds=3, evaluations=512)
     assert result.holds
     # With a clip that adapts it would take a pair that is only just within, and just not.
@@ -67,22 +68,22 @@ def test_no_client_moves_a_server_s_sum_by_more_than_is_stated(name, neighbors, 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdagrad"])
 def test_a_server_s_steps_survive_an_attack_that_finds_most_of_the_claim(name, neighbors):
     privacy = CentralGaussian(2.0, clip=0.3, neighbors=neighbors)
-    simulation = fl.Simulation(made(), SERVERS[name], privacy=privacy)
+    simulation = fl.Simulation(small_problem(), SERVERS[name], privacy=privacy)
     result = audit.worst_neighbors(simulation, rounds=2, evaluations=512)
-    heard = audit.two_worlds(*result.pair, 2, 4000, delta=0.05)
-    assert not heard.broken
-    assert heard.ledger["rho"] == pytest.approx((2 if neighbors == "replace" else 0.5) * 2 / 4)
-    assert heard.bound > 0.5 * heard.claimed
+    report = audit.two_worlds(*result.pair, 2, 4000, delta=0.05)
+    assert not report.broken
+    assert report.ledger["rho"] == pytest.approx((2 if neighbors == "replace" else 0.5) * 2 / 4)
+    assert report.bound > 0.5 * report.claimed
     # One of the two rounds is all that a client can be missing in.
-    assert heard.mu <= np.sqrt(2 * heard.ledger["rho"]) * 1.1
+    assert report.mu <= np.sqrt(2 * report.ledger["rho"]) * 1.1
 
 
-# Masks beside a budget --------------------------------------------------------------------------
+# Masks together with a budget ---------------------------------------------------------------------
 
 
 def masked(masks, privacy, algorithm=None):
     algorithm = FedAvg(0.2, weighting="equal") if algorithm is None else algorithm
-    problem = made(clip=isinstance(privacy, ZCDP | PureDP))
+    problem = small_problem(clip=isinstance(privacy, ZCDP | PureDP))
     return fl.Simulation(problem, algorithm, privacy=privacy, masks=masks, model="released")
 
 
@@ -97,19 +98,21 @@ def masked(masks, privacy, algorithm=None):
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_masks_change_neither_the_noise_of_a_budget_nor_what_it_books(privacy, algorithm):
-    bare, hidden = (fl.run(masked(masks, privacy, algorithm), rounds=3) for masks in (None, MASKS))
-    np.testing.assert_allclose(hidden.model, bare.model, rtol=1e-9, atol=1e-9)
+def test_masks_change_neither_noise_nor_ledger(privacy, algorithm):
+    unmasked, hidden = (
+        fl.run(masked(masks, privacy, algorithm), rounds=3) for masks in (None, MASKS)
+    )
+    np.testing.assert_allclose(hidden.model, unmasked.model, rtol=1e-9, atol=1e-9)
     assert np.ptp(hidden.model.values) > 0
-    for name in bare.data_vars:
+    for name in unmasked.data_vars:
         if str(name).startswith(("privacy_", "client_")) or name in ("nominal", "gaussian_noise"):
-            xr.testing.assert_equal(hidden[name], bare[name])
+            xr.testing.assert_equal(hidden[name], unmasked[name])
     # Noise that is swallowed behind it is swallowed in what already left.
-    np.testing.assert_allclose(hidden.rounding, bare.rounding, rtol=1e-6)
+    np.testing.assert_allclose(hidden.rounding, unmasked.rounding, rtol=1e-6)
 
 
 def test_masks_do_not_go_with_a_server_that_looks_at_single_updates():
-    with pytest.raises(ValueError, match="cannot sum masked messages that CentralGaussian clips"):
+    with pytest.raises(ValueError, match="no account under CentralGaussian for masked messages"):
         fl.run(masked(MASKS, CentralGaussian(1.0)), rounds=1)
 
 
@@ -119,7 +122,7 @@ def test_masks_do_not_go_with_a_server_that_looks_at_single_updates():
 def related(key, relation, kind="gaussian"):
     kinds = {"gaussian": ZCDP, "discrete": DiscreteZCDP}
     return fl.Simulation(
-        made(clip=True),
+        small_problem(clip=True),
         ATC(0.1),
         network=fl.graphs.ring(4),
         privacy=kinds[kind](0.5, neighbors=relation),
@@ -129,8 +132,10 @@ def related(key, relation, kind="gaussian"):
 @pytest.mark.slow
 @quiet
 @pytest.mark.parametrize("kind", ["gaussian", "discrete"])
-def test_results_of_several_relations_say_so_and_are_no_event(kind):
-    """Each point's epsilon is what it is alone; nothing is exported under one relation's name."""
+def test_results_of_several_relations_state_them_and_are_not_exported(kind):
+    """Each point's epsilon equals that of a run alone; nothing is exported under one relation's
+    name.
+    """
     pytest.importorskip("dp_accounting")
     relations = ["replace", "add-or-remove", "client"]
 
@@ -138,9 +143,9 @@ def test_results_of_several_relations_say_so_and_are_no_event(kind):
         return related(key, relation, kind)
 
     study = fl.sweep(scenario, grid={"relation": fl.static(relations)}, rounds=3, progress=False)
-    shown = study.privacy_rho.attrs["neighbors"]
-    assert all(relation in shown for relation in relations)
-    assert shown in study.attrs["privacy"]
+    neighbors = study.privacy_rho.attrs["neighbors"]
+    assert all(relation in neighbors for relation in relations)
+    assert neighbors in study.attrs["privacy"]
     for relation in relations:
         alone = fl.sweep(scenario, grid={"relation": fl.static([relation])}, rounds=3)
         assert fl.privacy.spent(alone, 1e-3).epsilon.isel(round=-1).item() == pytest.approx(
@@ -153,14 +158,14 @@ def test_results_of_several_relations_say_so_and_are_no_event(kind):
 
 @pytest.mark.slow
 @quiet
-def test_what_a_central_relation_samples_is_amplified_for_its_own_relation_alone():
+def test_amplification_applies_to_its_own_relation_alone():
     """Point by point of one study, and no event of both."""
     pytest.importorskip("dp_accounting")
 
     def scenario(key, relation):
         averaging = FedAvg(0.1, weighting="equal", selector=fl.participation.Fraction(0.5))
         privacy = CentralGaussian(2.0, neighbors=relation)
-        return fl.Simulation(made(), averaging, privacy=privacy)
+        return fl.Simulation(small_problem(), averaging, privacy=privacy)
 
     relations = fl.static(["replace", "add-or-remove"])
     study = fl.sweep(scenario, grid={"relation": relations}, rounds=4, progress=False)
@@ -183,15 +188,15 @@ def test_what_a_central_relation_samples_is_amplified_for_its_own_relation_alone
 
 @quiet
 @pytest.mark.slow
-def test_held_out_data_of_private_clients_change_nothing_that_is_said():
-    """Metrics look at them, and are no part of the promise; what leaves does not depend on them."""
+def test_held_out_data_of_private_clients_do_not_change_messages():
+    """Metrics read held-out data without a promise; released models do not depend on them."""
     rng = np.random.default_rng(1)
     pairs = [(rng.normal(size=(8, 3)), rng.normal(size=8)) for _ in range(4)]
     problem = fl.problems.from_clients(pairs, LeastSquares()).clipped(1.0).split(jax.random.key(0))
 
-    def run(held):
+    def run(test_data):
         simulation = fl.Simulation(
-            dataclasses.replace(problem, test=held),
+            dataclasses.replace(problem, test=test_data),
             fl.algorithms.ConventionalFL(0.1),
             privacy=ZCDP(1.0),
             metrics=["test_error"],
@@ -200,8 +205,9 @@ def test_held_out_data_of_private_clients_change_nothing_that_is_said():
         assert unperturbed(simulation) == []
         return fl.run(simulation, rounds=3)
 
-    held = problem.test
-    one, other = run(held), run(dataclasses.replace(held, targets=held.targets + 100))
-    np.testing.assert_array_equal(one.model, other.model)
-    np.testing.assert_array_equal(one.privacy_rho, other.privacy_rho)
-    assert (one.test_error != other.test_error).all()
+    test = problem.test
+    result = run(test)
+    other = run(dataclasses.replace(test, targets=test.targets + 100))
+    np.testing.assert_array_equal(result.model, other.model)
+    np.testing.assert_array_equal(result.privacy_rho, other.privacy_rho)
+    assert (result.test_error != other.test_error).all()

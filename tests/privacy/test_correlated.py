@@ -10,7 +10,7 @@ import pytest
 
 import fljax as fl
 from fljax.algorithms import FedAvg
-from fljax.participation import Cyclic, Everyone, Fraction
+from fljax.participation.selectors import Cyclic, Everyone, Fraction
 from fljax.privacy import AdaptiveClip, CentralGaussian, accounting, matrices, spent
 from tests.cases import CLIENTS, DIM, make_objective
 from tests.privacy.test_learners import (
@@ -46,7 +46,7 @@ def averaging(strategy, selector=None, z=Z, epochs=3, **fields):
 @pytest.mark.thin(2)
 @each_strategy
 @pytest.mark.parametrize("selector", [Everyone(), Cyclic(2)])
-def test_averaging_with_correlated_noise_is_the_loop(name, selector):
+def test_averaging_with_correlated_noise_equals_the_loop(name, selector):
     ours, _ = trajectory(averaging(STRATEGIES[name], selector))
     theirs = private.dp_fedavg(
         make_objective(),
@@ -66,7 +66,8 @@ def test_averaging_with_correlated_noise_is_the_loop(name, selector):
 def test_the_noise_of_an_adaptive_clip_is_correlated_as_well():
     """Its clip is a product over rounds, whose logarithm is a prefix sum like the model."""
     numbers = {"initial": 0.05, "quantile": 0.6, "learning_rate": 0.3, "share_noise": 0.2}
-    strategy, selector = STRATEGIES["buffers"], Fraction(0.6)
+    strategy = STRATEGIES["buffers"]
+    selector = Fraction(0.6)
     simulation = averaging(strategy, selector, epochs=1, clip=AdaptiveClip(**numbers))
     ours, result = trajectory(simulation)
     draws = server_draws(DIM + 1)
@@ -89,10 +90,11 @@ def test_the_noise_of_an_adaptive_clip_is_correlated_as_well():
 
 
 def largest_moves(matrix, separation):
-    """For each number of participations, the largest squared norm of what they move, over all
-    patterns and, by absolute inner products, over all that a client may send.
+    """For each number of participations, the largest squared norm of a client's contribution: over
+    all patterns and, by absolute inner products, over all possible messages.
     """
-    gram, rounds = np.abs(matrix.T @ matrix), len(matrix)
+    gram = np.abs(matrix.T @ matrix)
+    rounds = len(matrix)
 
     @functools.cache
     def patterns(first, left):
@@ -112,7 +114,7 @@ def largest_moves(matrix, separation):
 
 @each_strategy
 @pytest.mark.parametrize("separation", [1, 3])
-def test_a_client_pays_what_its_participations_add_to_the_sensitivity(name, separation):
+def test_a_client_pays_for_its_participations_by_their_sensitivity(name, separation):
     strategy = STRATEGIES[name]
     selector = Everyone() if separation == 1 else Cyclic(separation)
     results = fl.run(averaging(strategy, selector), ROUNDS)
@@ -126,7 +128,7 @@ def test_a_client_pays_what_its_participations_add_to_the_sensitivity(name, sepa
 
 @each_strategy
 @pytest.mark.parametrize("separation", [1, 3])
-def test_a_single_release_moves_no_further_than_is_said(name, separation):
+def test_a_single_release_keeps_its_sensitivity(name, separation):
     """One row may hold several participations; a delta that noise reaches depends on the most."""
     strategy = STRATEGIES[name]
     selector = Everyone() if separation == 1 else Cyclic(separation)
@@ -149,7 +151,7 @@ def test_a_client_that_took_part_less_often_paid_for_less():
     assert len(set(away.argmin(axis=1))) > 1
 
 
-def test_with_secret_arrivals_everyone_pays_as_often_as_it_can_take_part():
+def test_with_secret_arrivals_every_client_pays_for_every_round():
     strategy = STRATEGIES["banded square root"]
     results = fl.run(averaging(strategy, Cyclic(3), arrivals="secret"), ROUNDS)
     total = strategy.participation_costs(ROUNDS, 3).sum() / (2 * Z**2)
@@ -172,19 +174,23 @@ def test_sampling_does_not_amplify_columns_that_overlap():
 
 
 def test_by_turns_each_client_takes_part_with_its_probability():
-    selector, available = Cyclic(3, fraction=0.4), jnp.ones(8, bool)
+    selector = Cyclic(3, fraction=0.4)
+    available = jnp.ones(8, bool)
     keys = jax.random.split(jax.random.key(0), 9000).reshape(3, 3000)
-    for turn in range(3):
-        who = jax.vmap(lambda key, n=turn + 4: selector.choose(key, available, None, n))(keys[turn])
-        numbers, here = np.asarray(who.clients), np.asarray(who.here)
-        times = np.bincount(numbers[here], minlength=8) / 3000
-        in_turn = np.arange(8) % 3 == turn
+    for i in range(3):
+        participants = jax.vmap(lambda key, n=i + 4: selector.choose(key, available, None, n))(
+            keys[i]
+        )
+        numbers = np.asarray(participants.clients)
+        active = np.asarray(participants.here)
+        times = np.bincount(numbers[active], minlength=8) / 3000
+        in_turn = np.arange(8) % 3 == i
         assert (times[~in_turn] == 0).all()
         close(times[in_turn], 0.4, atol=0.05)
-    law = selector.law(8)
-    close(law.rate, 0.4 / 3, rtol=1e-6)
-    close(law.rate_of_turn, 0.4, rtol=1e-6)
-    assert law.rate_of_turn >= 0.4 * (1 - 1e-12)
+    sampling = selector.law(8)
+    close(sampling.rate, 0.4 / 3, rtol=1e-6)
+    close(sampling.rate_of_turn, 0.4, rtol=1e-6)
+    assert sampling.rate_of_turn >= 0.4 * (1 - 1e-12)
     with pytest.raises(ValueError, match="fraction must be"):
         Cyclic(3, fraction=1.5)
 
@@ -194,9 +200,10 @@ def test_by_turns_each_client_takes_part_with_its_probability():
 def test_epsilon_by_turns_is_that_of_its_theorem(strategy):
     pytest.importorskip("dp_accounting")
     results = fl.run(averaging(strategy, Cyclic(4, fraction=0.5), z=1.0), 10)
-    given = matrices.identity() if strategy is None else strategy
-    theorem = accounting.cyclic_poisson_epsilon(given, 1.0, DELTA, rounds=10, rate=0.5, cycle=4)
-    # Whose participations are seen is another promise: what the clients that took part have paid.
+    matrix = matrices.identity() if strategy is None else strategy
+    theorem = accounting.cyclic_poisson_epsilon(matrix, 1.0, DELTA, rounds=10, rate=0.5, cycle=4)
+    # The cost of observed participations is another promise: the clients that took part have paid
+    # it.
     drawn = results.drop_vars(["privacy_rho", "client_rho"])
     close(spent(drawn, DELTA).epsilon.values[-1], theorem, rtol=1e-4)
     assert theorem < accounting.zcdp_epsilon(3 / 2, DELTA, "gaussian")
@@ -224,13 +231,13 @@ def test_a_budget_with_a_strategy_is_spent_and_not_exceeded(strategy, selector):
     axis = [0.5, 4.0]
     study = fl.sweep(budgeted, grid={"epsilon": axis}, rounds=ROUNDS, record_every=ROUNDS)
     assert study.attrs["compilations"] == 1
-    shown = spent(study, DELTA).epsilon.isel(round=-1).max("seed").values
-    assert (shown <= axis).all()
-    close(shown, axis, rtol=1e-3)
+    printed = spent(study, DELTA).epsilon.isel(round=-1).max("seed").values
+    assert (printed <= axis).all()
+    close(printed, axis, rtol=1e-3)
 
 
 @pytest.mark.slow
-def test_numbers_of_a_strategy_may_be_an_axis_of_a_study():
+def test_a_strategy_may_be_an_axis_of_a_study():
     def scenario(key, decay):
         return averaging(matrices.BufferedToeplitz(scale=[0.5], decay=jnp.atleast_1d(decay)))
 
@@ -246,8 +253,8 @@ def test_numbers_of_a_strategy_may_be_an_axis_of_a_study():
 
 
 @each_strategy
-def test_an_encoded_row_is_as_exact_as_is_said(name):
-    # Of its numbers in single precision: rounding these is not rounding a row.
+def test_an_encoded_row_has_the_stated_accuracy(name):
+    # The strategy's numbers in single precision: rounding them is not rounding a row.
     rounded = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), STRATEGIES[name])
     exact = jax.tree.map(lambda leaf: leaf.astype(float), rounded)
     rng = np.random.default_rng(0)

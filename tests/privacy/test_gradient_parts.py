@@ -1,4 +1,4 @@
-"""Parts of clients' gradients that are clipped by themselves and have noise of their own."""
+"""Parts of clients' gradients with a clip and noise for each part."""
 
 import math
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._generator import private_normal
-from fljax._module import replace
+from fljax._core.module import replace
+from fljax._core.prng import private_normal
 from fljax.algorithms import FedDPSGD
-from fljax.participation import Participants
+from fljax.participation.selectors import Participants
 from fljax.privacy import NoisyGradients, matrices
 from fljax.problems import Huber, LeastSquares, Softmax
 from tests.cases import CLIENTS, DIM, make_problem
@@ -41,8 +41,8 @@ def several_outputs():
 def network():
     x, y = classified(jax.random.key(3))
     data = list(zip(np.asarray(x), np.asarray(y), strict=True))
-    made = fl.models.mlp(4, hidden=[5])
-    return fl.problems.Model.from_clients(made, jax.random.key(0), data, Softmax(4))
+    model = fl.models.mlp(4, hidden=[5])
+    return fl.problems.Model.from_clients(model, jax.random.key(0), data, Softmax(4))
 
 
 PROBLEMS = {
@@ -61,7 +61,7 @@ def norms_of_parts(rows, sizes):
 
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_each_part_of_a_samples_gradient_is_clipped_by_itself(name):
+def test_each_part_of_a_samples_gradient_is_clipped_separately(name):
     make, sizes = PROBLEMS[name]
     problem = make()
     sizes = problem.pieces if sizes == "pieces" else sizes
@@ -83,8 +83,8 @@ def test_each_part_of_a_samples_gradient_is_clipped_by_itself(name):
     weights = np.asarray(problem.weights)[:, :, None]
     ours = NoisyGradients(1.0, clip=clips, parts=sizes).gradient(problem, models, problem.influence)
     theirs = (weights * np.repeat(factors, sizes, axis=2) * gradients).sum(axis=1)
-    pull = problem.share[:, None] * problem.regularizer.gradient(models)
-    close(ours, theirs + pull, rtol=1e-9, atol=1e-10)
+    regularizer = problem.share[:, None] * problem.regularizer.gradient(models)
+    close(ours, theirs + regularizer, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.thin(1, every=1)
@@ -98,20 +98,22 @@ def test_no_sample_moves_a_part_by_more_than_its_clip(name, size):
     weights = jnp.zeros_like(problem.weights).at[:, 0].set(0.25)
     problem = replace(problem, features=features, weights=weights, statistics=None).usable()
     clips = 10.0 ** np.arange(-len(sizes), 0)
-    budget, share = NoisyGradients(1.0, clip=clips, parts=sizes), jnp.full(2, 0.25)
+    budget = NoisyGradients(1.0, clip=clips, parts=sizes)
+    share = jnp.full(2, 0.25)
     rows = budget.loss_gradient(budget.clipped(problem, share), jnp.ones((2, problem.dim)))
     assert (norms_of_parts(np.asarray(rows), sizes) <= 0.25 * clips * (1 + 1e-9)).all()
 
 
-def test_each_part_has_noise_of_its_own():
+def test_each_part_has_separate_noise():
     problem = make_problem()
     budget = NoisyGradients([2.0, 0.5], clip=[0.3, 4.0], parts=(1, DIM - 1))
     link = fl.view(simulate(FedDPSGD(0.1), budget)).link
-    who, start = Participants(None, jnp.ones(CLIENTS, bool)), jnp.ones((CLIENTS, DIM))
+    participants = Participants(None, jnp.ones(CLIENTS, bool))
+    start = jnp.ones((CLIENTS, DIM))
     key = jax.random.fold_in(jax.random.fold_in(link.key("gradients"), 1), 0)
     normal = private_normal(jax.random.split(key)[1], start.shape, float)
     moved = start - link.descend(
-        1, who, start, lambda key, number: (problem, problem.influence), lambda w, g: w - g
+        1, participants, start, lambda key, number: (problem, problem.influence), lambda w, g: w - g
     )
     scale = np.array([0.6, *[2.0] * (DIM - 1)])[None] * problem.influence[:, None]
     clean = budget.gradient(problem, start, problem.influence)
@@ -119,13 +121,13 @@ def test_each_part_has_noise_of_its_own():
     close(link.spent["rho"], (1 / 4 + 4) / 2, rtol=1e-12)
 
 
-def test_one_part_is_no_part():
+def test_a_single_part_equals_no_parts():
     algorithm = FedDPSGD(0.05, local_steps=2, sampling_rate=0.4)
-    plain, known = trajectory(simulate(algorithm, NoisyGradients(0.8, clip=0.5)))
-    one, same = trajectory(simulate(algorithm, NoisyGradients(0.8, clip=[0.5], parts=[DIM])))
-    close(one, plain, rtol=0, atol=1e-10)
+    plain, accounted = trajectory(simulate(algorithm, NoisyGradients(0.8, clip=0.5)))
+    one_part, same = trajectory(simulate(algorithm, NoisyGradients(0.8, clip=[0.5], parts=[DIM])))
+    close(one_part, plain, rtol=0, atol=1e-10)
     for name in ("privacy_rho", "noise_multiplier", "sampling_rate"):
-        close(known[name], same[name], rtol=1e-12)
+        close(accounted[name], same[name], rtol=1e-12)
 
 
 def test_parts_are_accounted_for_as_one_joint_mechanism():
@@ -149,7 +151,8 @@ def test_parts_may_be_correlated_by_a_strategy():
 @pytest.mark.slow
 def test_layers_of_a_network_by_turns_under_a_strategy():
     problem = network()
-    z, strategy = np.arange(2.0, 2 + len(problem.pieces)), matrices.square_root(2)
+    z = np.arange(2.0, 2 + len(problem.pieces))
+    strategy = matrices.square_root(2)
     budget = NoisyGradients(z, clip=0.1 * z, parts=problem.pieces, strategy=strategy)
     algorithm = FedDPSGD(0.05, local_steps=2, sampling_rate=0.5, turns=2)
     simulation = fl.Simulation(problem, algorithm, privacy=budget)
@@ -193,12 +196,12 @@ def test_an_attack_finds_the_claim_of_all_parts_and_not_more(strategy):
 
 
 @pytest.mark.slow
-def test_no_data_move_the_parts_by_more_than_is_said():
+def test_parts_keep_their_sensitivity_for_any_data():
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=4, dim=3)
     budget = NoisyGradients([2.0, 3.0], clip=[0.1, 2.0], parts=(1, 2), neighbors="replace")
-    found = fl.audit.worst_neighbors(fl.Simulation(problem, FedDPSGD(0.1), privacy=budget))
-    assert found.holds
-    assert found.gap == pytest.approx(1.0, abs=1e-3)
+    worst = fl.audit.worst_neighbors(fl.Simulation(problem, FedDPSGD(0.1), privacy=budget))
+    assert worst.holds
+    assert worst.gap == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_no_data_move_the_parts_by_more_than_is_said():
         (lambda: NoisyGradients(1.0, parts=(1, DIM)), "parts must be all"),
     ],
 )
-def test_bad_parts_say_what_is_wrong(build, match):
+def test_bad_parts_are_named(build, match):
     with pytest.raises((TypeError, ValueError), match=match):
         fl.run(simulate(FedDPSGD(0.1), build()), 2)
 

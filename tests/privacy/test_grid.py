@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
-from fljax import _generator as house
-from fljax._generator import as_key, private_laplace, private_normal
+from fljax._core import prng as house
+from fljax._core.prng import as_key, private_laplace, private_normal
 from fljax.link import Link, PerEdge, PerMessage, UploadNoise
 from fljax.privacy import ZCDP, AdaptiveClip, ApproximateDP, CentralGaussian, NoisyGradients
 from fljax.privacy.discrete import least_delta, perturbed, widened
@@ -30,18 +30,18 @@ def steps_of(dtype, numbers):
 @pytest.mark.parametrize("dtype", TYPES)
 @settings(max_examples=60, deadline=None)
 @given(
-    one=st.floats(-1e3, 1e3, width=32),
-    two=st.floats(-1e3, 1e3, width=32),
+    first=st.floats(-1e3, 1e3, width=32),
+    second=st.floats(-1e3, 1e3, width=32),
     scale=st.floats(2.0**-60, 2.0**20, width=32),
 )
-def test_two_messages_have_the_same_possible_results(dtype, one, two, scale):
-    """What noise makes of one, other noise makes of the other, to the last bit."""
+def test_two_messages_have_the_same_possible_results(dtype, first, second, scale):
+    """Any result from one message is also possible from the other, to the last bit."""
     with jax.enable_x64(dtype == np.float64):
         steps = steps_of(dtype, 1)
-        one, two = (np.clip(m, -scale, scale).astype(dtype) for m in (one, two))
+        first, second = (np.clip(m, -scale, scale).astype(dtype) for m in (first, second))
         wholes = [
             np.round(np.asarray(dtype(m) * (dtype(1) / (dtype(scale) / dtype(steps))))).astype(int)
-            for m in (one, two)
+            for m in (first, second)
         ]
         shift = wholes[0] - wholes[1]
         noise = np.concatenate([np.arange(-300, 300), np.int64(steps) + np.arange(-300, 300)])
@@ -49,7 +49,7 @@ def test_two_messages_have_the_same_possible_results(dtype, one, two, scale):
             perturbed(
                 jnp.full((len(n), 1), m, dtype), jnp.asarray(n[:, None] / steps, dtype), scale
             )
-            for m, n in ((one, noise), (two, noise + shift))
+            for m, n in ((first, noise), (second, noise + shift))
         ]
         np.testing.assert_array_equal(*results)
         assert results[0].dtype == dtype
@@ -60,14 +60,15 @@ def test_two_messages_have_the_same_possible_results(dtype, one, two, scale):
 @pytest.mark.parametrize("scale", [1.0, 0.3, 1e-20, 7e3])
 def test_no_result_is_off_the_grid(dtype, message, scale):
     with jax.enable_x64(dtype == np.float64):
-        steps, scale = steps_of(dtype, 64), np.asarray(scale, dtype)
+        steps = steps_of(dtype, 64)
+        scale = np.asarray(scale, dtype)
         message = jnp.full((50, 64), message * scale, dtype)
         drawn = private_normal(as_key(1), message.shape, dtype)
         result = np.asarray(perturbed(message, drawn, scale))
         step = scale / dtype(steps)
-        whole = np.round(result.astype(np.float64) / np.float64(step))
-        near = np.abs(whole) < 2 / np.finfo(dtype).eps
-        np.testing.assert_array_equal(result[near], (step * whole.astype(dtype))[near])
+        multiples = np.round(result.astype(np.float64) / np.float64(step))
+        near = np.abs(multiples) < 2 / np.finfo(dtype).eps
+        np.testing.assert_array_equal(result[near], (step * multiples.astype(dtype))[near])
         # Besides, it is the message plus noise, but for the rounding.
         expected = np.float64(message) + np.float64(scale) * np.float64(drawn)
         eps = np.finfo(dtype).eps
@@ -80,7 +81,7 @@ def test_no_result_is_off_the_grid(dtype, message, scale):
     ("dtype", "numbers"), [(np.float32, 8), (np.float32, 600), (np.float64, 8)]
 )
 def test_private_normal_numbers_are_steps_of_one_distribution(dtype, numbers):
-    """Of the law of a normal number that is rounded, whatever the last bits of the step count."""
+    """The distribution of a rounded normal number does not depend on the last bits of the step."""
     with jax.enable_x64(dtype == np.float64):
         steps = steps_of(dtype, numbers)
         rows = 6_000_000 // numbers
@@ -100,7 +101,7 @@ def test_private_normal_numbers_are_steps_of_one_distribution(dtype, numbers):
             assert stats.chisquare(counts).pvalue > 1e-5
 
 
-def test_normal_numbers_reach_as_far_as_is_said():
+def test_normal_numbers_have_their_stated_range():
     smallest = jnp.zeros(1, jnp.uint32), jnp.full(1, 2**31 - 512, jnp.uint32)  # a quarter turn
     squared_radius, sine = house._polar(*smallest)
     assert abs(float(jnp.sqrt(squared_radius)[0]) - house.NORMAL_END) < 1e-5
@@ -114,12 +115,12 @@ def test_normal_numbers_reach_as_far_as_is_said():
 def test_both_numbers_of_a_pair_are_normal_and_independent():
     with jax.enable_x64(False):
         bits = house.words(as_key(4), (2_000_000,), 2)
-        one, other = map(np.asarray, house._normal_pair(*bits))
-    for numbers in (one, other):
+        first, second = map(np.asarray, house._normal_pair(*bits))
+    for numbers in (first, second):
         assert stats.kstest(numbers, "norm").pvalue > 1e-3
-    assert abs(np.corrcoef(one, other)[0, 1]) < 4e-3
-    assert abs(np.corrcoef(one**2, other**2)[0, 1]) < 4e-3
-    assert abs(np.corrcoef(np.abs(one), other)[0, 1]) < 4e-3
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4e-3
+    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 4e-3
+    assert abs(np.corrcoef(np.abs(first), second)[0, 1]) < 4e-3
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -140,9 +141,10 @@ def test_private_laplace_numbers_are_steps(dtype):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("numbers", [1, 64, 512, 513, 100_000])
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 30.0])
-def test_noise_grows_by_what_rounding_adds_to_the_sensitivity(dtype, numbers, ratio):
+def test_noise_grows_by_the_rounding_error_of_the_sensitivity(dtype, numbers, ratio):
     with jax.enable_x64(dtype == np.float64):
-        steps, moved = steps_of(dtype, numbers), np.asarray([0.7], dtype)
+        steps = steps_of(dtype, numbers)
+        moved = np.asarray([0.7], dtype)
         scale, unhidden = widened(jnp.asarray(ratio * moved), jnp.asarray(moved), numbers, dtype)
         assert float(unhidden[0]) == 0
         step = float(scale[0]) / steps
@@ -150,14 +152,17 @@ def test_noise_grows_by_what_rounding_adds_to_the_sensitivity(dtype, numbers, ra
         assert grown / float(scale[0]) == pytest.approx(1 / ratio, rel=1e-6)
         assert float(scale[0]) >= ratio * moved[0]
         rows = np.float64(np.random.default_rng(0).normal(size=(2, 500, min(numbers, 600))))
-        # Rounded messages are no farther apart than is said: the worst that is found is near it.
-        apart = np.linalg.norm(step * (np.round(rows[0] / step) - np.round(rows[1] / step)), axis=1)
+        # Rounded messages are at most the stated distance apart; the worst pair found comes near
+        # it.
+        distance = np.linalg.norm(
+            step * (np.round(rows[0] / step) - np.round(rows[1] / step)), axis=1
+        )
         exact = np.linalg.norm(rows[0] - rows[1], axis=1)
-        assert np.max(apart - exact) <= step * np.sqrt(rows.shape[2])
+        assert np.max(distance - exact) <= step * np.sqrt(rows.shape[2])
 
 
-def test_what_no_noise_hides_makes_a_run_nominal():
-    """Under a sensitivity that is a millionth of the noise rounding is all that there is to see."""
+def test_visible_rounding_makes_a_run_nominal():
+    """With a sensitivity a millionth of the noise, rounding errors are all that is visible."""
     with jax.enable_x64(False):
         scale, unhidden = widened(jnp.asarray([1e6]), jnp.asarray([1.0]), 100, np.float32)
         assert pytest.approx(float(scale[0])) == 2e6
@@ -173,12 +178,12 @@ def test_what_no_noise_hides_makes_a_run_nominal():
 
 
 class Watched(Link):
-    """A link that keeps what is released, and the noise that it is released with."""
+    """A link that records released messages and their noise."""
 
     releases: list
 
-    def _leave(self, clean, noise, sensitivity, *rest):
-        released = super()._leave(clean, noise, sensitivity, *rest)
+    def _release_private(self, clean, noise, sensitivity, *rest):
+        released = super()._release_private(clean, noise, sensitivity, *rest)
         scale, _ = widened(noise.scale, sensitivity, clean.shape[1], clean.dtype, noise.releases)
         Watched.releases.append((released, scale))
         return released
@@ -187,10 +192,11 @@ class Watched(Link):
 def exits():
     key = jax.random.key(0)
     problem = fl.problems.ridge(key, clients=4, samples=5, dim=3)
-    clipped, ring = problem.clipped(1.0), fl.graphs.ring(4)
+    clipped = problem.clipped(1.0)
+    ring = fl.graphs.ring(4)
     peers = fl.algorithms.ZCDPNFL(1.0, 0.5)
     average = fl.algorithms.FedAvg(0.1)
-    turns = fl.algorithms.FedAvg(0.1, selector=fl.participation.Cyclic(3))
+    cyclic = fl.algorithms.FedAvg(0.1, selector=fl.participation.Cyclic(3))
     adaptive = AdaptiveClip(share_noise=1.0)
     return {
         "peers": (clipped, peers, ring, ZCDP(1.0)),
@@ -200,7 +206,7 @@ def exits():
         "trusted, clips that follow": (problem, average, None, CentralGaussian(1.0, adaptive)),
         "trusted, in bands": (
             problem,
-            turns,
+            cyclic,
             None,
             CentralGaussian(1.0, strategy=fl.privacy.matrices.square_root(3)),
         ),
@@ -211,35 +217,38 @@ def exits():
 @pytest.mark.parametrize("start", [0.0, 100.0])
 @pytest.mark.parametrize("kind", exits())
 def test_every_release_of_a_run_is_on_its_grid(kind, start, dtype):
-    from fljax.engine import begin, look, prepare, stepped
+    from fljax.simulation.scan import begin, make_round, prepare, step_algorithm
 
     with jax.enable_x64(dtype == np.float64):
         problem, algorithm, network, privacy = exits()[kind]
         problem = problem.starting_at(np.full(3, start))
         simulation = fl.Simulation(problem, algorithm, network, privacy)
-        prepared, key = prepare(simulation, 3), fl.random_key(1)
-        carry, Watched.releases = begin(simulation, prepared, key), []
+        prepared = prepare(simulation, 3)
+        key = fl.random_key(1)
+        carry = begin(simulation, prepared, key)
+        Watched.releases = []
         for number in (1, 2, 3):
             number = jnp.asarray(number, jnp.int32)
-            now, *_ = look(simulation, prepared, key, carry, number, 3, Watched)
+            now, *_ = make_round(simulation, prepared, key, carry, number, 3, Watched)
             carry = carry._replace(
-                state=stepped(simulation, carry.state, now), memory=now.link.memory
+                state=step_algorithm(simulation, carry.state, now), memory=now.link.memory
             )
         assert len(Watched.releases) == 3
         for released, scale in Watched.releases:
             step = np.asarray(scale)[:, None] / dtype(steps_of(dtype, released.shape[1]))
             assert np.all(step > 0)
-            whole = np.round(np.float64(released) / np.float64(step))
-            near = np.abs(whole) < 2 / np.finfo(dtype).eps
+            multiples = np.round(np.float64(released) / np.float64(step))
+            near = np.abs(multiples) < 2 / np.finfo(dtype).eps
             assert np.any(near) or start
-            expected = step * whole.astype(dtype)
+            expected = step * multiples.astype(dtype)
             np.testing.assert_array_equal(np.asarray(released)[near], expected[near])
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "inputs", "peers", "edges", "uploads"])
-def test_what_is_perturbed_outside_of_a_budget_is_on_a_grid(kind):
+def test_values_perturbed_outside_of_a_budget_are_on_a_grid(kind):
     with jax.enable_x64(False):
-        key, dim = fl.random_key(2), 16
+        key = fl.random_key(2)
+        dim = 16
         message = 0.0625 + jnp.asarray(np.random.default_rng(0).normal(size=(40, dim)), np.float32)
         unit = np.float32(1 / house.SHORT_STEPS)
         if kind == "gaussian":
@@ -253,13 +262,14 @@ def test_what_is_perturbed_outside_of_a_budget_is_on_a_grid(kind):
             result = fl.privacy.laplace_release(key, message, 1.0, epsilon=0.5)
             step = np.float32(1 / (0.5 * 2**22 - message.size))
         elif kind == "inputs":
-            result = fl.data.noisy_inputs(key, message, message[:, 0], 0.5, 0.1)[0]
+            result = fl.contrib.noisy_inputs(key, message, message[:, 0], 0.5, 0.1)[0]
             step = np.float32(0.5) * unit
         elif kind == "peers":
             result = PerMessage(0.25, law="gaussian").said(key, message)[0]
             step = np.float32(0.5) * unit
         elif kind == "edges":
-            noise, everyone = PerEdge(0.25, law="gaussian"), jnp.arange(40, dtype=jnp.int32)
+            noise = PerEdge(0.25, law="gaussian")
+            everyone = jnp.arange(40, dtype=jnp.int32)
             result = noise.delivered(key, jnp.int32(3), everyone, jnp.ones(40), message)
             step = np.float32(0.5) * unit
         else:
@@ -267,10 +277,10 @@ def test_what_is_perturbed_outside_of_a_budget_is_on_a_grid(kind):
                 jax.random.split(key, 40), message, None
             )
             step = np.float32(0.5) * unit
-    whole = np.round(np.float64(result) / np.float64(step))
+    multiples = np.round(np.float64(result) / np.float64(step))
     assert np.any(np.asarray(result) != np.asarray(message))
-    near = np.abs(whole) < 2**24
-    expected = (step * whole.astype(np.float32))[near]
+    near = np.abs(multiples) < 2**24
+    expected = (step * multiples.astype(np.float32))[near]
     np.testing.assert_allclose(np.asarray(result)[near], expected, rtol=2e-7)
     if kind not in ("gaussian", "laplace"):  # whose step is known to rounding only
         np.testing.assert_array_equal(np.asarray(result)[near], expected)
@@ -292,7 +302,8 @@ def test_events_of_last_bits_are_as_likely_in_either_world(dim):
         return int(((abs(models) < 1 / 32) & (models * 2.0**28 % 1 != 0)).any(axis=1).sum())
 
     with jax.enable_x64(False):
-        zero, moved = fine(0.0), fine(1e6)
+        zero = fine(0.0)
+        moved = fine(1e6)
     assert 0 < zero < 800 or zero == moved
     table = [[zero, 800 - zero], [moved, 800 - moved]]
     if 0 < zero + moved < 1600:
@@ -311,14 +322,14 @@ def test_no_epsilon_holds_below_the_delta_at_which_noise_ends():
     assert least_delta(0.0, 0.0, np.float32) == 0
     # Many small releases reach beyond it less often than one large one.
     assert least_delta(8.0, 0.01, np.float32) < 1e-3 * least_delta(8.0, 8.0, np.float32)
-    whole = {"rho": 8.0, "gaussian_noise": 1, "release_rho": 8.0, "precision": 32}
-    assert claimed_epsilon(whole, 1e-5) == np.inf
-    assert claimed_epsilon(whole | {"release_rho": 0.01}, 1e-5) < 30
-    assert claimed_epsilon(whole | {"precision": 64}, 1e-5) < 30
-    assert claimed_epsilon(whole | {"gaussian_noise": 0}, 1e-5) < 30
+    attributes = {"rho": 8.0, "gaussian_noise": 1, "release_rho": 8.0, "precision": 32}
+    assert claimed_epsilon(attributes, 1e-5) == np.inf
+    assert claimed_epsilon(attributes | {"release_rho": 0.01}, 1e-5) < 30
+    assert claimed_epsilon(attributes | {"precision": 64}, 1e-5) < 30
+    assert claimed_epsilon(attributes | {"gaussian_noise": 0}, 1e-5) < 30
 
 
-def test_results_say_where_the_noise_ends():
+def test_results_state_the_range_of_the_noise():
     with jax.enable_x64(False):
         problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=4, dim=2).clipped(1)
         simulation = fl.Simulation(problem, fl.algorithms.ConventionalFL(0.1), privacy=ZCDP(2.0))
@@ -336,14 +347,14 @@ def test_a_release_below_that_delta_is_refused(epsilon):
         fl.privacy.gaussian_release(0, jnp.zeros((1, 3)), 1.0, epsilon=epsilon, delta=1e-20)
 
 
-def test_a_laplace_release_of_more_numbers_than_the_budget_has_room_for_is_refused():
+def test_a_laplace_release_beyond_the_dimension_of_its_budget_is_refused():
     with pytest.raises(ValueError, match="rounding them to a grid would spend it alone"):
         fl.privacy.laplace_release(0, jnp.zeros((1000, 1000)), 1.0, epsilon=0.1)
 
 
 @pytest.mark.parametrize("clip", [3e-38, 1.5e-38, 1.2e-38])
 def test_noise_of_a_small_clip_does_not_vanish(clip):
-    """In single precision, where the product of a clip and a multiplier vanishes."""
+    """In single precision the product of a clip and a multiplier would underflow."""
     with jax.enable_x64(False):
         for privacy, algorithm in (
             (CentralGaussian(0.3, clip=clip), fl.algorithms.FedAvg(1.0, weighting="equal")),

@@ -9,8 +9,8 @@ import pytest
 from jax.extend.random import define_prng_impl
 
 import fljax as fl
-from fljax import _generator as house
-from fljax._numerics import PURPOSES, key_of, round_key
+from fljax._core import prng as house
+from fljax._core.prng import PURPOSES, key_of, round_key
 from fljax.privacy import ZCDP, ApproximateDP, CentralGaussian, DiscreteZCDP, NoisyGradients
 
 ROUNDS = 3
@@ -68,7 +68,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch):
-    jax.clear_caches()  # what was traced before would not be recorded
+    jax.clear_caches()  # earlier traces would not be recorded
     recorder = Recorder()
     recorder.inner = house.threefry
     monkeypatch.setattr(house, "threefry", recorder.threefry)
@@ -101,7 +101,7 @@ def private_runs():
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("kind", private_runs())
-def test_no_two_uses_of_a_private_run_have_one_key(recorder, kind, generator):
+def test_uses_of_a_private_run_have_different_keys(recorder, kind, generator):
     problem, algorithm, network, privacy = private_runs()[kind]
     simulation = fl.Simulation(problem, algorithm, network, privacy)
     recorder.calls.clear()
@@ -128,19 +128,19 @@ def test_no_two_uses_of_a_private_run_have_one_key(recorder, kind, generator):
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-def test_keys_of_rounds_and_purposes_are_none_that_are_split_off(generator):
+def test_keys_of_rounds_and_purposes_differ_from_split_keys(generator):
     key = jax.random.key(3, impl=house.GENERATORS[generator])
     ours = [round_key(key, n) for n in range(5)]
     ours += [key_of(ours[1], purpose) for purpose in PURPOSES]
-    others = [
+    other_keys = [
         other
         for parent in (key, ours[1])
         for other in (*jax.random.split(parent, 20), *jax.vmap(_fold(parent))(jnp.arange(20)))
     ]
     data = [tuple(jax.random.key_data(k).tolist()) for k in ours]
     assert len(set(data)) == len(data)
-    if generator != house.GENERATOR:  # folds numbers into keys apart from what it splits off
-        assert not set(data) & {tuple(jax.random.key_data(k).tolist()) for k in others}
+    if generator != house.GENERATOR:  # its `fold_in` keys differ from its `split` keys
+        assert not set(data) & {tuple(jax.random.key_data(k).tolist()) for k in other_keys}
 
 
 def _fold(key):
@@ -148,34 +148,34 @@ def _fold(key):
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-def test_private_numbers_are_of_no_key_that_a_generator_derives(generator):
+def test_private_numbers_use_keys_that_no_generator_derives(generator):
     key = jax.random.key(3, impl=house.GENERATORS[generator])
     derived = [jax.random.fold_in(key, i) for i in range(20)]
-    if generator != house.GENERATOR:  # which splits into keys that are not those of other uses
+    if generator != house.GENERATOR:  # its `split` keys differ from the keys of other uses
         derived += list(jax.random.split(key, 20))
-    own = np.stack([np.asarray(word) for word in house.words(key, (64,), 4)])
+    private_words = np.stack([np.asarray(word) for word in house.words(key, (64,), 4)])
     for other in derived:
         theirs = np.asarray(jax.random.bits(other, (64,), np.uint32))
-        assert not np.any(np.all(own == theirs, axis=1))
+        assert not np.any(np.all(private_words == theirs, axis=1))
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_different_keys_have_different_keys_of_the_library_s_generator(generator):
     keys = jax.random.split(jax.random.key(3, impl=house.GENERATORS[generator]), 50)
-    ours = {tuple(jax.random.key_data(house.house_key(key)).tolist()) for key in keys}
+    ours = {tuple(jax.random.key_data(house.library_key(key)).tolist()) for key in keys}
     assert len(ours) == 50
-    assert all(house.name_of(house.house_key(key)) == house.GENERATOR for key in keys)
+    assert all(house.name_of(house.library_key(key)) == house.GENERATOR for key in keys)
 
 
-def test_a_class_that_draws_by_itself_gets_a_key_of_its_own():
-    """Also where it splits that key, or folds numbers into it, as JAX's generators coincide."""
-    seen = []
+def test_a_class_that_draws_without_the_link_gets_a_separate_key():
+    """Also if it splits that key, or folds numbers into it, where JAX's generators coincide."""
+    used = []
 
     @fl.module
     class Own(ZCDP):
         def draw(self, key, shape, dtype, round, clients):
             jax.debug.callback(
-                lambda *d: seen.append(tuple(map(int, d))), *jax.random.key_data(key)
+                lambda *d: used.append(tuple(map(int, d))), *jax.random.key_data(key)
             )
             return jnp.zeros(shape, dtype)
 
@@ -187,14 +187,14 @@ def test_a_class_that_draws_by_itself_gets_a_key_of_its_own():
     fl.run(simulation, key=key, rounds=2)
     jax.effects_barrier()
     rounds = [round_key(key, n) for n in range(4)]
-    others = [*rounds, *(jax.random.fold_in(r, p) for r in rounds for p in range(20))]
-    others += [key_of(r, p) for r in rounds for p in PURPOSES if p != "privacy"]
-    known = {tuple(jax.random.key_data(k).tolist()) for k in others}
-    assert len(set(seen)) == 2
-    assert not known & set(seen)
+    other_keys = [*rounds, *(jax.random.fold_in(r, p) for r in rounds for p in range(20))]
+    other_keys += [key_of(r, p) for r in rounds for p in PURPOSES if p != "privacy"]
+    other_data = {tuple(jax.random.key_data(k).tolist()) for k in other_keys}
+    assert len(set(used)) == 2
+    assert not other_data & set(used)
 
 
-def test_two_descents_of_a_round_have_noise_of_their_own():
+def test_two_descents_of_a_round_have_separate_noise():
     from tests.privacy.own import Twice
 
     problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=10, dim=2)

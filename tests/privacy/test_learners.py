@@ -12,17 +12,18 @@ import pytest
 from scipy import integrate, stats
 
 import fljax as fl
-from fljax._generator import as_key, private_normal
+from fljax._core.prng import as_key, private_normal
+from fljax._core.random_subsets import shuffled
 from fljax.algorithms import ConventionalFL, FedAvg, FedDPSGD
 from fljax.algorithms.server import feddpsgd
-from fljax.engine import trace
-from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal, shuffled
+from fljax.participation.selectors import Cyclic, Drawn, Everyone, Fraction, Subset, Unequal
 from fljax.privacy import AdaptiveClip, CentralGaussian, NoisyGradients, accounting, events, spent
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.matrices import column_normalized, identity, square_root
+from fljax.simulation.scan import trace
 from tests.cases import CLIENTS, DIM, EXACT, SIZES, make_data, make_objective, make_problem
-from tests.guides import programs
 from tests.reference import private
+from tests.support.guides import programs
 
 close = np.testing.assert_allclose
 ROUNDS = 12
@@ -36,20 +37,21 @@ def simulate(algorithm, privacy, problem=None, **parts):
 
 def trajectory(simulation, rounds=ROUNDS):
     """``[T, D]``, and the results."""
-    simulation = fl._module.replace(simulation, metrics=(EXACT,))
+    simulation = fl._core.module.replace(simulation, metrics=(EXACT,))
     result = jax.jit(trace, static_argnums=(2, 3))(simulation, as_key(KEY), rounds, 1)[0]
     return np.asarray(result["exact"])[:, 0], result
 
 
 def key_of(n, purpose):
-    return fl._numerics.key_of(jax.random.fold_in(as_key(KEY), n), purpose)
+    return fl._core.prng.key_of(jax.random.fold_in(as_key(KEY), n), purpose)
 
 
 def participants(selector, rounds=ROUNDS):
-    everyone, result = jnp.ones(CLIENTS, bool), []
+    everyone = jnp.ones(CLIENTS, bool)
+    result = []
     for n in range(1, rounds + 1):
-        who = selector.choose(key_of(n, "participation"), everyone, None, n)
-        result.append(sorted(np.asarray(who.numbers)[np.asarray(who.here)].tolist()))
+        chosen = selector.choose(key_of(n, "participation"), everyone, None, n)
+        result.append(sorted(np.asarray(chosen.numbers)[np.asarray(chosen.here)].tolist()))
     return result
 
 
@@ -74,7 +76,7 @@ def server_draws(numbers=DIM, rounds=ROUNDS):
         (Cyclic(4), CLIENTS / 4, 3),
     ],
 )
-def test_private_averaging_is_the_loop(selector, expected, bands):
+def test_private_averaging_equals_the_loop(selector, expected, bands):
     """DP-FedAvg, and DP-FTRL as one linear system over all rounds."""
     algorithm = FedAvg(0.05, epochs=3, weighting="equal", selector=selector)
     mechanism = CentralGaussian(0.7, clip=0.2, strategy=square_root(bands))
@@ -102,7 +104,8 @@ def test_an_adaptive_clip_is_the_loop_and_finds_its_quantile():
     mechanism = CentralGaussian(0.7, clip=AdaptiveClip(**numbers))
     ours, result = trajectory(simulate(algorithm, mechanism))
     draws = server_draws(DIM + 1)  # the last of the share of clients within the clip
-    updates, shares = draws[:, :-1], draws[:, -1]
+    updates = draws[:, :-1]
+    shares = draws[:, -1]
     theirs, clip = private.dp_fedavg_adaptive(
         make_objective(),
         0.05,
@@ -122,7 +125,8 @@ def of_batches(algorithm, n, n_steps):
     real = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
     of_call = jax.random.fold_in(key_of(n, "gradients"), 1)
     keys = [jax.random.split(jax.random.fold_in(of_call, i)) for i in range(n_steps)]
-    batches, draws = [[] for _ in SIZES], [[] for _ in SIZES]
+    batches = [[] for _ in SIZES]
+    draws = [[] for _ in SIZES]
     for k_batch, k_noise in keys:
         if algorithm.batch is not None:
             rows = np.asarray(shuffled(k_batch, jnp.asarray(real)))[:, : algorithm.batch]
@@ -145,7 +149,7 @@ def of_batches(algorithm, n, n_steps):
 @pytest.mark.parametrize("private_run", [False, True])
 @pytest.mark.parametrize("batching", [{}, {"sampling_rate": 0.3}, {"batch": 3}])
 @pytest.mark.parametrize("name", ["ridge", "logistic"])
-def test_private_descent_is_the_loop(name, batching, private_run):
+def test_private_descent_equals_the_loop(name, batching, private_run):
     algorithm = FedDPSGD(0.05, local_steps=2, **batching)
     mechanism = NoisyGradients(0.8, clip=0.5) if private_run else None
     ours, _ = trajectory(simulate(algorithm, mechanism, make_problem(name)))
@@ -165,52 +169,55 @@ def test_private_descent_is_the_loop(name, batching, private_run):
 
 
 @pytest.mark.parametrize("mechanism", [None, NoisyGradients(0.8, clip=0.5)])
-def test_a_batch_that_is_gathered_is_the_batch(mechanism):
+def test_gathered_and_masked_batches_agree(mechanism):
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=200, dim=3)
-    whole = FedDPSGD(0.05, local_steps=3, sampling_rate=0.05)
-    room = FedDPSGD.room(200, 0.05)
-    assert room < 100
-    gathered = dataclasses.replace(whole, capacity=room)
-    (one, _), (other, _) = (
+    full = FedDPSGD(0.05, local_steps=3, sampling_rate=0.05)
+    capacity = FedDPSGD.room(200, 0.05)
+    assert capacity < 100
+    gathered = dataclasses.replace(full, capacity=capacity)
+    (masked, _), (compact, _) = (
         trajectory(fl.Simulation(problem, algorithm, privacy=mechanism), 5)
-        for algorithm in (whole, gathered)
+        for algorithm in (full, gathered)
     )
-    close(one, other, rtol=0, atol=1e-14)
+    close(masked, compact, rtol=0, atol=1e-14)
 
 
 @pytest.mark.slow
-def test_a_batch_without_room_is_empty(monkeypatch):
-    """For one drawn at random among the full ones a sample could push out another."""
+def test_a_batch_beyond_its_capacity_is_empty(monkeypatch):
+    """If full batches dropped a random sample, one sample could displace another."""
     monkeypatch.setattr(feddpsgd, "OVERFLOW", 0.6)
     problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=40, dim=2).prepare()
-    whole = FedDPSGD(0.05, sampling_rate=0.5)
-    some = dataclasses.replace(whole, capacity=20)
-    fl.Simulation(problem, some)  # has room, as it is said here
-    seen = set()
+    full = FedDPSGD(0.05, sampling_rate=0.5)
+    limited = dataclasses.replace(full, capacity=20)
+    fl.Simulation(problem, limited)  # has room, as it is said here
+    overflows = set()
     for key in jax.random.split(jax.random.key(1), 20):
-        (all_of_them, _), (batch, influence) = (a._drawn(key, problem) for a in (whole, some))
+        (all_of_them, _), (batch, influence) = (
+            a._draw_batch(key, problem) for a in (full, limited)
+        )
         for k, weights in enumerate(all_of_them.weights):
             count = int((weights > 0).sum())
-            seen.add(count > 20)
+            overflows.add(count > 20)
             assert int((batch.weights[k] > 0).sum()) == (count if count <= 20 else 0)
         close(influence, problem.influence / 0.5)
-    assert seen == {True, False}
+    assert overflows == {True, False}
 
 
-def test_room_is_left_for_all_but_the_rarest_batches():
-    samples, rate = 60, fractions.Fraction(1, 20)
-    room = FedDPSGD.room(samples, 0.05)
+def test_the_capacity_covers_all_but_the_rarest_batches():
+    samples = 60
+    rate = fractions.Fraction(1, 20)
+    capacity = FedDPSGD.room(samples, 0.05)
 
     def larger(size):
         sizes = range(size + 1, samples + 1)
         return sum(math.comb(samples, n) * rate**n * (1 - rate) ** (samples - n) for n in sizes)
 
-    assert larger(room) <= fractions.Fraction(1, 10**30) < larger(room - 1)
+    assert larger(capacity) <= fractions.Fraction(1, 10**30) < larger(capacity - 1)
     assert FedDPSGD.room(10, 1.0) == 10
 
 
 @pytest.mark.slow
-def test_without_clip_or_noise_to_speak_of_private_averaging_is_averaging():
+def test_private_averaging_without_clip_and_noise_is_averaging():
     algorithm = FedAvg(0.05, epochs=2, weighting="equal")
     plain, _ = trajectory(simulate(algorithm, None))
     almost, _ = trajectory(simulate(algorithm, CentralGaussian(1e-12, clip=100.0)))
@@ -219,8 +226,8 @@ def test_without_clip_or_noise_to_speak_of_private_averaging_is_averaging():
 
 def test_correlated_noise_leaves_less_in_the_sum_of_all_rounds():
     """What DP-FTRL is for, and the matrix by which it does: its square is that of prefix sums."""
-    whole = private.prefix_root(40, 40)
-    root = whole / whole[0, 0]
+    unscaled = private.prefix_root(40, 40)
+    root = unscaled / unscaled[0, 0]
     close(root @ root, np.tril(np.ones((40, 40))), atol=1e-12)
     column = np.asarray(square_root(8).coefficients)
     close(np.linalg.norm(column), 1)
@@ -239,16 +246,16 @@ def test_correlated_noise_leaves_less_in_the_sum_of_all_rounds():
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("size", [1e4, 1e150, 1e200, np.inf, np.nan])
 def test_no_client_moves_the_server_by_more_than_its_clip(size):
-    """In float64; beyond 1e154 squares overflow."""
+    """In float64, where squares overflow beyond 1e154."""
     data = list(make_data())
     data[2] = (data[2][0] * 0, data[2][1])
     silent = make_problem(data=data)
     features = np.array(silent.features)
     features[2, 0] = np.nan_to_num(size, nan=1.0, posinf=1.0)
-    loud = fl._module.replace(silent, features=features)
+    loud = fl._core.module.replace(silent, features=features)
     targets = np.array(silent.targets)
     targets[2, 0] = size
-    loud = fl._module.replace(loud, targets=targets)
+    loud = fl._core.module.replace(loud, targets=targets)
     algorithm = FedAvg(0.05, weighting="equal", selector=Everyone())
     mechanism = CentralGaussian(1.0, clip=0.3)
     first = [trajectory(simulate(algorithm, mechanism, p), 1)[0][0] for p in (silent, loud)]
@@ -263,8 +270,8 @@ def test_no_client_moves_the_server_by_more_than_its_clip(size):
 
 
 def poisson_delta(epsilon, z, rate):
-    """Of one Poisson-sampled Gaussian release, both ways round, by quadrature of ``max(p - e q)``
-    up to where the densities' ratio crosses.
+    """Delta of one Poisson-sampled Gaussian release in both directions, by quadrature of ``max(p -
+    e q)`` up to the crossing of the densities' ratio.
     """
 
     def mixed(x):
@@ -277,14 +284,15 @@ def poisson_delta(epsilon, z, rate):
         return 0.5 + z**2 * math.log((ratio - 1 + rate) / rate) if ratio > 1 - rate else -math.inf
 
     growth = math.exp(epsilon)
-    high, low = crossing(growth), crossing(1 / growth)
-    one, _ = integrate.quad(
+    high = crossing(growth)
+    low = crossing(1 / growth)
+    removed, _ = integrate.quad(
         lambda x: mixed(x) - growth * plain(x), high, high + 20 * z, epsabs=1e-14
     )
     if low == -math.inf:
-        return one
+        return removed
     two, _ = integrate.quad(lambda x: plain(x) - growth * mixed(x), low - 20 * z, low, epsabs=1e-14)
-    return max(one, two)
+    return max(removed, two)
 
 
 @pytest.mark.thin(2)
@@ -297,14 +305,14 @@ def test_one_sampled_release_by_quadrature(z, rate):
 
 
 @pytest.mark.slow
-def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
+def test_sampling_amplifies_more_at_lower_rates_and_not_at_rate_one():
     pytest.importorskip("dp_accounting")
-    whole = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30)
-    close(whole, accounting.zcdp_epsilon(30 / 8, 1e-5, "gaussian"))
+    unsampled = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30)
+    close(unsampled, accounting.zcdp_epsilon(30 / 8, 1e-5, "gaussian"))
     almost = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.999999)
-    close(almost, whole, rtol=1e-3)
+    close(almost, unsampled, rtol=1e-3)
     result = [accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, q) for q in (0.5, 0.1, 0.01)]
-    assert whole > result[0] > result[1] > result[2]
+    assert unsampled > result[0] > result[1] > result[2]
     replaced = accounting.zcdp_epsilon(4 * 30 / 8, 1e-5, "gaussian")
     drawn = accounting.sampled_gaussian_epsilon(2.0, 1e-5, 30, 0.1, "drawn", 100)
     assert result[1] < drawn < replaced
@@ -313,9 +321,9 @@ def test_sampling_is_worth_nothing_at_rate_one_and_more_the_less_is_sampled():
 
 @pytest.mark.thin(2)
 @pytest.mark.parametrize(("z", "rate"), [(2.0, 0.5), (4.0, 0.9), (2.0, 0.1), (8.0, 0.5)])
-def test_no_replaced_record_tells_more_than_is_accounted_for_one_that_is_drawn(z, rate):
-    """It pulls one way or the other while all others are silent: a pair of mixtures, whose delta
-    is that of the account at most.
+def test_the_accounting_covers_one_replaced_drawn_record(z, rate):
+    """It moves in either direction while all others are silent: a pair of mixtures whose delta is
+    at most the accounted one.
     """
     pytest.importorskip("dp_accounting")
     epsilon = accounting.sampled_gaussian_epsilon(z, 1e-3, 1, rate, "drawn", 100)
@@ -332,16 +340,18 @@ def test_no_replaced_record_tells_more_than_is_accounted_for_one_that_is_drawn(z
 @pytest.mark.parametrize(("sampling", "records"), [("poisson", None), ("drawn", 50)])
 def test_a_noise_multiplier_keeps_its_budget_and_wastes_little(sampling, records):
     pytest.importorskip("dp_accounting")
-    law = (100, 0.1, sampling, records)
-    z = accounting.sampled_gaussian_multiplier(1.5, 1e-5, *law)
-    assert accounting.sampled_gaussian_epsilon(z, 1e-5, *law) <= 1.5
-    assert accounting.sampled_gaussian_epsilon(0.995 * z, 1e-5, *law) > 1.5
+    arguments = (100, 0.1, sampling, records)
+    z = accounting.sampled_gaussian_multiplier(1.5, 1e-5, *arguments)
+    assert accounting.sampled_gaussian_epsilon(z, 1e-5, *arguments) <= 1.5
+    assert accounting.sampled_gaussian_epsilon(0.995 * z, 1e-5, *arguments) > 1.5
 
 
 def budgeted(epsilon, selector, rounds=ROUNDS, **fields):
-    told = {} if selector is None else {"selector": selector, "clients": CLIENTS}
-    mechanism = CentralGaussian.for_budget(epsilon, 1e-5, rounds, **told, **fields)
-    algorithm = FedAvg(0.05, weighting="equal", **{k: v for k, v in told.items() if k != "clients"})
+    sampling = {} if selector is None else {"selector": selector, "clients": CLIENTS}
+    mechanism = CentralGaussian.for_budget(epsilon, 1e-5, rounds, **sampling, **fields)
+    algorithm = FedAvg(
+        0.05, weighting="equal", **{k: v for k, v in sampling.items() if k != "clients"}
+    )
     return simulate(algorithm, mechanism)
 
 
@@ -359,7 +369,7 @@ def budgeted(epsilon, selector, rounds=ROUNDS, **fields):
     ],
 )
 def test_a_budget_for_a_run_is_spent_and_not_exceeded(selector, fields):
-    """As an axis of a study, in one program, and of one run: by what is printed afterwards."""
+    """As an axis of a study (one program) and in one run: by the printed epsilon."""
     if selector is not None:
         pytest.importorskip("dp_accounting")
     axis = [0.5, 2.0, 8.0] if selector is None or fields.get("strategy") else [2.0]
@@ -370,14 +380,14 @@ def test_a_budget_for_a_run_is_spent_and_not_exceeded(selector, fields):
         record_every=ROUNDS,
     )
     assert study.attrs["compilations"] == 1
-    shown = spent(study, delta=1e-5).epsilon.isel(round=-1, seed=0).values
-    assert (shown <= axis).all()
-    assert (shown > 0.999 * np.array(axis)).all()
-    one = fl.run(budgeted(axis[-1], selector, **fields), ROUNDS, record_every=ROUNDS)
-    close(one.noise_multiplier, study.noise_multiplier.isel(epsilon=-1).max(), rtol=1e-6)
+    printed = spent(study, delta=1e-5).epsilon.isel(round=-1, seed=0).values
+    assert (printed <= axis).all()
+    assert (printed > 0.999 * np.array(axis)).all()
+    single = fl.run(budgeted(axis[-1], selector, **fields), ROUNDS, record_every=ROUNDS)
+    close(single.noise_multiplier, study.noise_multiplier.isel(epsilon=-1).max(), rtol=1e-6)
 
 
-def test_a_budget_without_a_theorem_of_its_sampling_covers_a_client_that_is_always_drawn():
+def test_a_budget_without_an_amplification_theorem_covers_a_client_that_is_always_drawn():
     for fields, selector in (
         ({"neighbors": "replace"}, Fraction(0.5)),
         ({}, Drawn(2)),
@@ -390,8 +400,8 @@ def test_a_budget_without_a_theorem_of_its_sampling_covers_a_client_that_is_alwa
 
 
 @pytest.mark.parametrize("points", [2, 150])
-def test_no_point_of_a_study_has_a_budget_that_is_none(points):
-    """Those of a large grid are looked at together, within a program."""
+def test_each_point_of_a_study_has_a_valid_budget(points):
+    """The points of a large grid are checked together, within a program."""
     axis = np.linspace(1.0, 2.0, points)
     axis[-1] = -1.0
     with pytest.raises(ValueError, match="epsilon must be finite and > 0, got -1"):
@@ -399,7 +409,7 @@ def test_no_point_of_a_study_has_a_budget_that_is_none(points):
 
 
 @pytest.mark.parametrize(
-    ("given", "match"),
+    ("options", "match"),
     [
         ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0"),
         ({"delta": 1.0}, "delta must be finite and > 0 and < 1, got 1"),
@@ -416,16 +426,16 @@ def test_no_point_of_a_study_has_a_budget_that_is_none(points):
         ),
     ],
 )
-def test_a_budget_that_is_no_budget_of_a_run_is_refused(given, match):
-    given = {"epsilon": 1.0, "delta": 1e-5, "rounds": 5} | given
+def test_invalid_budgets_of_a_run_are_refused(options, match):
+    options = {"epsilon": 1.0, "delta": 1e-5, "rounds": 5} | options
     with pytest.raises((TypeError, ValueError), match=match):
-        CentralGaussian.for_budget(**given)
+        CentralGaussian.for_budget(**options)
 
 
 @pytest.mark.thin(1)
 @pytest.mark.parametrize(("neighbors", "factor"), [("add-or-remove", 1), ("replace", 2)])
 @pytest.mark.parametrize("selector", [Fraction(0.3), Cyclic(3)])
-def test_a_client_pays_when_it_takes_part_if_that_is_seen(selector, neighbors, factor):
+def test_clients_pay_for_participations_that_are_public(selector, neighbors, factor):
     algorithm = FedAvg(0.05, weighting="equal", selector=selector)
     _, result = trajectory(simulate(algorithm, CentralGaussian(1.5, neighbors=neighbors)))
     times = np.bincount(np.concatenate(participants(selector)).astype(int), minlength=CLIENTS)
@@ -434,7 +444,7 @@ def test_a_client_pays_when_it_takes_part_if_that_is_seen(selector, neighbors, f
 
 
 @pytest.mark.slow
-def test_what_is_printed_is_the_accountant_s_number():
+def test_the_printed_number_is_the_accountant_s():
     dp = pytest.importorskip("dp_accounting")
     pld = pytest.importorskip("dp_accounting.pld")
 
@@ -488,8 +498,8 @@ def test_steps_of_private_descent_are_counted_where_clients_take_part():
     result = spent(run, 1e-5)
     for k in range(CLIENTS):
         count = int(releases[k])
-        law = (1.2, 1e-5, count, 0.2)
-        close(result.client_epsilon[k], accounting.sampled_gaussian_epsilon(*law), rtol=1e-4)
+        arguments = (1.2, 1e-5, count, 0.2)
+        close(result.client_epsilon[k], accounting.sampled_gaussian_epsilon(*arguments), rtol=1e-4)
     assert float(result.epsilon[-1]) == float(result.client_epsilon.max())
 
 
@@ -526,7 +536,7 @@ AUDIT = {"rounds": 4, "seeds": 8000, "delta": 0.05}
 @functools.partial(jax.jit, static_argnames=("rounds", "seeds"))
 def published(simulation, seed, rounds, seeds):
     """``[S, T, D]``: the server's models."""
-    simulation = fl._module.replace(simulation, metrics=(EXACT,))
+    simulation = fl._core.module.replace(simulation, metrics=(EXACT,))
     keys = jax.random.split(seed, seeds)
     return jax.lax.map(lambda key: trace(simulation, key, rounds, 1)[0]["exact"][:, 0], keys,
                        batch_size=500)  # fmt: skip
@@ -542,7 +552,8 @@ def worlds(loud):
 
 def attacked(algorithm, privacy, clip, rate, seed=0):
     """The best test there is of each round's release in units of its noise, on many runs."""
-    scores, z = [], float(privacy.noise_multiplier)
+    scores = []
+    z = float(privacy.noise_multiplier)
     for world in (False, True):
         simulation = simulate(algorithm, privacy, worlds(world))
         models = published(simulation, as_key(seed + world), AUDIT["rounds"], AUDIT["seeds"])
@@ -601,9 +612,14 @@ def test_private_learners_survive_an_attack_that_finds_most_of_the_claim(name, m
 
 
 @pytest.mark.slow
-def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
-    """Who knows the matrix whitens all that is published; the claim is tight for it."""
-    bands, rounds, z, seeds = 3, 6, 2.0, AUDIT["seeds"]
+def test_correlated_noise_survives_a_decorrelating_attacker():
+    """An attacker who knows the matrix whitens all published values; the claim is tight against
+    that.
+    """
+    bands = 3
+    rounds = 6
+    z = 2.0
+    seeds = AUDIT["seeds"]
     algorithm = FedAvg(0.1, weighting="equal", selector=Cyclic(bands))
     mechanism = CentralGaussian(z, clip=0.5, strategy=square_root(bands))
     root = private.prefix_root(rounds, bands)
@@ -618,16 +634,16 @@ def test_correlated_noise_survives_an_attacker_who_takes_the_correlation_out():
         scores.append(white @ shift)
     rho = float(fl.run(simulation, rounds).privacy_rho[-1])
     close(rho, 2 / (2 * z**2))
-    bound, apart = fl.audit.shaped_epsilon(np.array(scores), 0.05, 0.95)
-    close(apart, math.sqrt(2 * rho), rtol=0.06)
+    bound, distance = fl.audit.shaped_epsilon(np.array(scores), 0.05, 0.95)
+    close(distance, math.sqrt(2 * rho), rtol=0.06)
     claim = claimed_epsilon({"rho": rho, "gaussian_noise": 1}, 0.05)
     assert 0.85 * claim < bound < claim
 
 
 def only_of_client(client, factor=1.0, original=NoisyGradients.draw):
     def draw(self, key, shape, dtype):
-        own = (jnp.arange(shape[0]) == client)[:, None]
-        return jnp.where(own, factor * original(self, key, shape, dtype), 0)
+        of_client = (jnp.arange(shape[0]) == client)[:, None]
+        return jnp.where(of_client, factor * original(self, key, shape, dtype), 0)
 
     return draw
 
@@ -744,7 +760,7 @@ def test_half_of_a_server_s_noise_is_caught(monkeypatch):
         (lambda: accounting.sampled_gaussian_multiplier(0.0, 1e-5, 5), "epsilon must be"),
     ],
 )
-def test_bad_input_says_what_is_wrong(build, match):
+def test_bad_input_is_named(build, match):
     pytest.importorskip("dp_accounting")
     with pytest.raises((TypeError, ValueError), match=match):
         build()
@@ -790,9 +806,9 @@ def test_bad_input_says_what_is_wrong(build, match):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, match):
+def test_mismatched_parts_are_refused_before_the_run(algorithm, privacy, match):
     def scenario(key, multiplier):
-        return simulate(algorithm, fl._module.replace(privacy, noise_multiplier=multiplier))
+        return simulate(algorithm, fl._core.module.replace(privacy, noise_multiplier=multiplier))
 
     with pytest.raises(ValueError, match=match):
         fl.run(simulate(algorithm, privacy), 3)
@@ -807,10 +823,10 @@ def test_what_does_not_fit_is_refused_before_anything_runs(algorithm, privacy, m
         (NoisyGradients(1.0), "how it draws samples: a method 'sampling'"),
     ],
 )
-def test_own_algorithms_say_how_they_sample(privacy, match):
+def test_custom_algorithms_declare_their_sampling(privacy, match):
     @fl.module
     class Mine(fl.algorithms.Algorithm):
-        needs = fl.algorithms.Needs(None, privacy=(type(privacy),))
+        needs = fl.algorithms.Needs(None, privacy=(privacy.scope,))
 
         def init(self, problem, network):
             raise AssertionError("must not be reached")
@@ -821,11 +837,11 @@ def test_own_algorithms_say_how_they_sample(privacy, match):
         simulate(Mine(), privacy)
 
 
-def test_a_step_that_sends_instead_of_collecting_is_told():
+def test_a_step_that_sends_instead_of_collecting_is_refused():
     class Sending(FedAvg):
         def step(self, state, now):
-            heard = now.link.send(jnp.zeros((now.problem.clients, now.problem.dim)))
-            return type(state)(jnp.mean(heard, axis=0))
+            received = now.link.send(jnp.zeros((now.problem.clients, now.problem.dim)))
+            return type(state)(jnp.mean(received, axis=0))
 
     Sending = fl.module(Sending)
     with pytest.raises(ValueError, match="a trusted server perturbs the sum"):
@@ -863,23 +879,24 @@ def test_every_point_of_a_large_grid_is_checked():
 
 
 def silence_and_noise(neighbors):
-    quiet, loud = worlds(False), worlds(True)
+    quiet = worlds(False)
+    loud = worlds(True)
     if neighbors == "replace":
-        quiet = fl._module.replace(loud, targets=-np.asarray(loud.targets))
+        quiet = fl._core.module.replace(loud, targets=-np.asarray(loud.targets))
     return quiet, loud
 
 
 @pytest.mark.thin(0, every=2)
 # The relation scales the claim, bands say when noise comes back: neither asks for the other.
 @pytest.mark.parametrize(("neighbors", "bands"), [("add-or-remove", 3), ("replace", 1)])
-def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, bands, monkeypatch):
+def test_the_audit_finds_a_server_s_claim_and_half_its_noise(neighbors, bands, monkeypatch):
     z = 2.0 if neighbors == "replace" else 1.0
     selector = Cyclic(bands) if bands > 1 else None
     algorithm = FedAvg(0.1, weighting="equal", selector=selector)
     mechanism = CentralGaussian(z, clip=0.5, strategy=square_root(bands), neighbors=neighbors)
     quiet, loud = silence_and_noise(neighbors)
     simulation = simulate(algorithm, mechanism, loud)
-    rounds = 2 * bands  # client 0 takes part twice, and what it said is heard out
+    rounds = 2 * bands  # client 0 takes part twice, and both contributions are complete
     result = fl.audit.two_worlds(simulation, quiet, rounds, seeds=6000, delta=0.05)
     close(result.ledger["rho"], 2 * (2 / z if neighbors == "replace" else 1 / z) ** 2 / 2)
     assert not result.broken, result.verdict
@@ -887,26 +904,26 @@ def test_the_audit_finds_what_a_server_claims_and_half_its_noise(neighbors, band
     assert result.ratio > 0.65, result.verdict
     honest = CentralGaussian.release
 
-    def halved(self, plan, *given):
-        return honest(self, plan._replace(update_noise=plan.update_noise / 2), *given)
+    def halved(self, plan, *arguments):
+        return honest(self, plan._replace(update_noise=plan.update_noise / 2), *arguments)
 
     monkeypatch.setattr(CentralGaussian, "release", halved)
     jax.clear_caches()
     assert fl.audit.two_worlds(simulation, quiet, rounds, seeds=6000, delta=0.05).broken
 
 
-def test_audits_of_clients_who_speak_in_both_worlds_are_refused():
+def test_audits_of_clients_that_send_in_both_worlds_are_refused():
     loud = worlds(True)
     simulation = simulate(FedAvg(0.1, weighting="equal"), CentralGaussian(1.0), loud)
     with pytest.raises(ValueError, match="remove all of its samples there"):
         fl.audit.two_worlds(
-            simulation, fl._module.replace(loud, targets=-loud.targets), 3, 500, delta=0.1
+            simulation, fl._core.module.replace(loud, targets=-loud.targets), 3, 500, delta=0.1
         )
 
 
 def test_one_run_of_a_trusted_server_is_refused():
     loud = worlds(True)
-    other = fl._module.replace(loud, targets=-loud.targets)
+    other = fl._core.module.replace(loud, targets=-loud.targets)
     mechanism = CentralGaussian(1.0, neighbors="replace")
     simulation = simulate(FedAvg(0.1, weighting="equal"), mechanism, loud)
     with pytest.raises(ValueError, match=r"use fljax\.audit\.two_worlds"):

@@ -9,11 +9,11 @@ import pytest
 from jax.experimental import io_callback
 
 import fljax as fl
-from fljax import _taint
+from fljax._core import taint
 from fljax.algorithms import REGISTRY, Algorithm, ConventionalFL, FedAvg, Needs, start_models
-from fljax.federation import Federation
 from fljax.graphs import Graph
-from fljax.participation import Everyone, Participants
+from fljax.graphs.federation import Federation
+from fljax.participation.selectors import Everyone, Participants
 from fljax.privacy import (
     ZCDP,
     AdaptiveClip,
@@ -24,9 +24,9 @@ from fljax.privacy import (
     PureDP,
 )
 from fljax.privacy.matrices import square_root
-from fljax.running import unperturbed
+from fljax.simulation.leaks import unperturbed
 from tests.cases import CASES, READING, make_network, make_problem, make_read, make_servers
-from tests.marks import quiet
+from tests.support.marks import quiet
 
 BUDGETS = {
     ZCDP: ZCDP(1.0),
@@ -42,31 +42,31 @@ BUDGETS = {
 
 def test_marks_are_followed_through_every_kind_of_program():
     def program(x, y):
-        x = _taint.private(x)
+        x = taint.private(x)
         total = jnp.sum(x)
 
-        def turn(carry, _):
-            one, other = carry
-            return (other, other + total), _taint.open_to_all(one, "carried")
+        def iteration(carry, _):
+            first, second = carry
+            return (second, second + total), taint.open_to_all(first, "carried")
 
-        jax.lax.scan(turn, (y, y), length=2)  # it takes a turn to get there
+        jax.lax.scan(iteration, (y, y), length=2)  # it takes a turn to get there
         result = jax.lax.while_loop(lambda v: v < total, lambda v: v + 1, y)
-        _taint.open_to_all(result, "how often a loop turns")
-        _taint.open_to_all(jax.lax.cond(total > 0, lambda: y, lambda: y + 1), "which branch")
-        _taint.open_to_all(jax.jit(lambda v: v + total)(y), "called")
-        _taint.open_to_all(jax.vmap(lambda v: jnp.where(v > 0, y, 0))(x), "selected")
-        _taint.open_to_all(jax.grad(lambda v: v * total)(y), "derivative")
-        _taint.open_to_all(jax.checkpoint(lambda v: v * total)(y), "again")
-        _taint.open_to_all({"in": [y, x]}, "inside")
-        _taint.open_to_all(jax.grad(lambda v: v * y)(y), "public")
-        _taint.open_to_all(x.shape[0] * y, "a size")
-        said = _taint.released(x + y)
-        _taint.open_to_all(said * y, "released")
-        return jax.lax.map(lambda v: _taint.open_to_all(v + y, "released, mapped"), said)
+        taint.open_to_all(result, "how often a loop turns")
+        taint.open_to_all(jax.lax.cond(total > 0, lambda: y, lambda: y + 1), "which branch")
+        taint.open_to_all(jax.jit(lambda v: v + total)(y), "called")
+        taint.open_to_all(jax.vmap(lambda v: jnp.where(v > 0, y, 0))(x), "selected")
+        taint.open_to_all(jax.grad(lambda v: v * total)(y), "derivative")
+        taint.open_to_all(jax.checkpoint(lambda v: v * total)(y), "again")
+        taint.open_to_all({"in": [y, x]}, "inside")
+        taint.open_to_all(jax.grad(lambda v: v * y)(y), "public")
+        taint.open_to_all(x.shape[0] * y, "a size")
+        released = taint.released(x + y)
+        taint.open_to_all(released * y, "released")
+        return jax.lax.map(lambda v: taint.open_to_all(v + y, "released, mapped"), released)
 
-    result = _taint.exits(program, jnp.ones(3), jnp.ones(()))
-    told = ["how often a loop turns", "which branch", "called", "selected", "derivative", "again"]
-    assert result == ["carried", *told, "inside"]
+    result = taint.exits(program, jnp.ones(3), jnp.ones(()))
+    names = ["how often a loop turns", "which branch", "called", "selected", "derivative", "again"]
+    assert result == ["carried", *names, "inside"]
 
 
 # All private algorithms -------------------------------------------------------------------------
@@ -74,14 +74,16 @@ def test_marks_are_followed_through_every_kind_of_program():
 
 def private_cases():
     for label, case in CASES.items():
-        for notion in REGISTRY[label].needs.privacy:
-            yield pytest.param(case.algorithm, BUDGETS[notion], id=f"{label}-{notion.__name__}")
+        needs = REGISTRY[label].needs
+        for kind, budget in BUDGETS.items():
+            if budget.scope in needs.privacy and {*needs.budget} <= {*budget.ledger}:
+                yield pytest.param(case.algorithm, budget, id=f"{label}-{kind.__name__}")
 
 
 @pytest.mark.thin(12, every=1)
 @pytest.mark.core
 @pytest.mark.parametrize(("algorithm", "budget"), list(private_cases()))
-def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):
+def test_algorithms_release_perturbed_values_only(algorithm, budget):
     needs = type(algorithm).needs
     network = {Graph: make_network(), Federation: make_servers(), None: None}[needs.network]
     bounded = needs.minimizer or isinstance(budget, NoisyGradients)
@@ -90,8 +92,8 @@ def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):
         problem = make_read().clipped(1.0)
     assert unperturbed(fl.Simulation(problem, algorithm, network, budget)) == []
     if needs.absent:
-        given = {"participation": fl.participation.Bernoulli(0.5)}
-        assert unperturbed(fl.Simulation(problem, algorithm, network, budget, **given)) == []
+        options = {"participation": fl.participation.Bernoulli(0.5)}
+        assert unperturbed(fl.Simulation(problem, algorithm, network, budget, **options)) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_nothing_leaves_an_algorithm_but_perturbed(algorithm, budget):
         CentralGaussian(1.0, strategy=square_root(2)),
     ],
 )
-def test_nor_under_other_mechanisms(budget):
+def test_other_mechanisms_release_perturbed_values_only(budget):
     central = isinstance(budget, CentralGaussian)
     selector = fl.participation.Cyclic(2) if central and budget.strategy else None
     algorithm = ConventionalFL(0.1)
@@ -112,7 +114,7 @@ def test_nor_under_other_mechanisms(budget):
 
 
 @pytest.mark.slow
-def test_nor_of_a_stream_or_a_network_of_neurons():
+def test_streams_and_networks_release_perturbed_values_only():
     key = jax.random.key(0)
     feature_map = fl.data.random_fourier(key, inputs=4, features=3)
     stream = fl.streams.autoregressive(key, clients=4, feature_map=feature_map)
@@ -139,7 +141,7 @@ class State(NamedTuple):
 class Own(Algorithm):
     """Federated gradient descent, with something wrong in it."""
 
-    needs = Needs(None, privacy=(ZCDP, CentralGaussian, NoisyGradients), averages=True, absent=True)
+    needs = Needs(None, privacy=("message", "server", "gradient"), averages=True, absent=True)
 
     @property
     def selection(self):
@@ -156,13 +158,13 @@ class Own(Algorithm):
 
     def step(self, state, now):
         models = jnp.broadcast_to(state.model, state.kept.shape)
-        slope = now.problem.gradient(models)
+        gradient = now.problem.gradient(models)
         now.witness(now.problem.sample_gradient_norm(models))
-        return self.said(state, now, models - 0.1 * slope, slope)
+        return self.said(state, now, models - 0.1 * gradient, gradient)
 
-    def said(self, state, now, own, slope):
-        said = now.link.send(own)
-        return State(now.link.publish(jnp.mean(said, axis=0)), said)
+    def said(self, state, now, local, gradient):
+        sent = now.link.send(local)
+        return State(now.link.publish(jnp.mean(sent, axis=0)), sent)
 
     def released(self, state, problem, network):
         return state.model
@@ -170,35 +172,35 @@ class Own(Algorithm):
 
 @fl.module
 class Publishes(Own):
-    def said(self, state, now, own, slope):
-        super().said(state, now, own, slope)
-        return State(now.link.publish(state.model - 0.1 * jnp.mean(slope, axis=0)), own)
+    def said(self, state, now, local, gradient):
+        super().said(state, now, local, gradient)
+        return State(now.link.publish(state.model - 0.1 * jnp.mean(gradient, axis=0)), local)
 
 
 @fl.module
 class PublishesLater(Own):
     """What it keeps to itself in one round it lets out in the next."""
 
-    def said(self, state, now, own, slope):
-        said = now.link.send(own)
+    def said(self, state, now, local, gradient):
+        sent = now.link.send(local)
         now.link.publish(state.kept[0])
-        return State(jnp.mean(said, axis=0), own)
+        return State(jnp.mean(sent, axis=0), local)
 
 
 @fl.module
 class KeepsQuiet(Own):
-    """Who sends tells what it has to say."""
+    """The set of senders depends on private data."""
 
-    def said(self, state, now, own, slope):
-        said = now.link.send(own, sending=jnp.sum(slope**2, axis=1) > 1)
-        return State(jnp.mean(said, axis=0), said)
+    def said(self, state, now, local, gradient):
+        sent = now.link.send(local, sending=jnp.sum(gradient**2, axis=1) > 1)
+        return State(jnp.mean(sent, axis=0), sent)
 
 
 @fl.module
 class ChoosesReceivers(Own):
-    def said(self, state, now, own, slope):
-        said = now.link.send(own, receivers=(slope[:, 0] > 0).astype(jnp.int32))
-        return State(jnp.mean(said, axis=0), said)
+    def said(self, state, now, local, gradient):
+        sent = now.link.send(local, receivers=(gradient[:, 0] > 0).astype(jnp.int32))
+        return State(jnp.mean(sent, axis=0), sent)
 
 
 @fl.module
@@ -212,43 +214,43 @@ class ShowsItsModel(Own):
     def released(self, state, problem, network):
         return state.kept
 
-    def said(self, state, now, own, slope):
-        return State(jnp.mean(now.link.send(own), axis=0), own)
+    def said(self, state, now, local, gradient):
+        return State(jnp.mean(now.link.send(local), axis=0), local)
 
 
 @fl.module
 class HeldOut(Own):
-    def said(self, state, now, own, slope):
-        said = now.link.send(own)
+    def said(self, state, now, local, gradient):
+        sent = now.link.send(local)
         now.link.publish(state.model + jnp.mean(now.problem.test.targets))
-        return State(jnp.mean(said, axis=0), said)
+        return State(jnp.mean(sent, axis=0), sent)
 
 
 @fl.module
 class Beside(Own):
-    """Exact gradients beside noisy ones."""
+    """Exact gradients in addition to noisy ones."""
 
     def sampling(self, problem):
         return fl.participation.Law(1.0)
 
-    def said(self, state, now, own, slope):
-        who = now.choose(Everyone())
+    def said(self, state, now, local, gradient):
+        participants = now.choose(Everyone())
         share = now.problem.influence
         now.link.descend(
-            1, who, own * 0, lambda key, number: (now.problem, share), lambda w, g: w - g
+            1, participants, local * 0, lambda key, number: (now.problem, share), lambda w, g: w - g
         )
-        arrived = now.link.collect(own, who.here, state.model)
-        return State(arrived.move(state.model), own)
+        arrived = now.link.collect(local, participants.here, state.model)
+        return State(arrived.move(state.model), local)
 
 
 @fl.module
 class ByLoss(Own):
     """A trusted server whose participants are those with a large loss."""
 
-    def said(self, state, now, own, slope):
-        loss = now.problem.mean_loss(jnp.broadcast_to(state.model, own.shape))
-        arrived = now.link.collect(own, loss > jnp.mean(loss), state.model)
-        return State(arrived.move(state.model), own)
+    def said(self, state, now, local, gradient):
+        loss = now.problem.mean_loss(jnp.broadcast_to(state.model, local.shape))
+        arrived = now.link.collect(local, loss > jnp.mean(loss), state.model)
+        return State(arrived.move(state.model), local)
 
 
 LEAKS = [
@@ -272,16 +274,16 @@ def simulated(algorithm, budget, seed=0):
     return fl.Simulation(problem, algorithm(), privacy=budget)
 
 
-@pytest.mark.parametrize(("algorithm", "budget", "what"), LEAKS)
-def test_what_would_leave_in_the_clear_is_refused(algorithm, budget, what):
+@pytest.mark.parametrize(("algorithm", "budget", "release"), LEAKS)
+def test_unperturbed_releases_are_refused(algorithm, budget, release):
     simulation = simulated(algorithm, budget)
-    with pytest.raises(ValueError, match=f"{algorithm.__name__} releases .*: {what}"):
+    with pytest.raises(ValueError, match=f"{algorithm.__name__} releases .*: {release}"):
         fl.run(simulation, rounds=2)
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(ValueError, match=release):
         fl.sweep(lambda key: simulation, rounds=2, seeds=1)
 
 
-def test_of_one_grid_point_too():
+def test_a_study_of_one_grid_point_is_checked_too():
     def scenario(key, leaks):
         return simulated(Publishes if leaks else Own, ZCDP(1.0))
 
@@ -296,7 +298,7 @@ def test_an_honest_algorithm_runs():
 
 
 @quiet
-def test_without_a_budget_there_is_nothing_to_refuse():
+def test_without_a_budget_nothing_is_refused():
     simulation = simulated(Publishes, ZCDP(1.0))
     fl.run(fl.Simulation(simulation.problem, simulation.algorithm), rounds=2)
 
@@ -304,23 +306,23 @@ def test_without_a_budget_there_is_nothing_to_refuse():
 # Functions of the host ---------------------------------------------------------------------------
 
 
-def ignore(*given):
-    """A function of the host, which could write to a file what it is given."""
+def ignore(*arguments):
+    """A host function, which could write its arguments to a file."""
 
 
 @fl.module
 class Calls(Own):
-    """Passes values to the host, private ones or those that left with noise."""
+    """Passes values to the host: private ones, or values that were released with noise."""
 
     call = staticmethod(ignore)
 
     private: bool = fl.static(default=True)
 
-    def said(self, state, now, own, slope):
-        said = now.link.send(own)
-        model = now.link.publish(jnp.mean(said, axis=0))
-        result = self.call(slope if self.private else said)
-        return State(model, own if result is None else own + 0 * result)
+    def said(self, state, now, local, gradient):
+        sent = now.link.send(local)
+        model = now.link.publish(jnp.mean(sent, axis=0))
+        result = self.call(gradient if self.private else sent)
+        return State(model, local if result is None else local + 0 * result)
 
 
 def printed(values):
@@ -341,12 +343,12 @@ def called_in_turn(values):
 
 def passed_through(values):
     same = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    return jax.pure_callback(lambda given: given, same, values, vmap_method="sequential")
+    return jax.pure_callback(lambda array: array, same, values, vmap_method="sequential")
 
 
 def passed_through_with_effects(values):
     same = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    return io_callback(lambda given: given, same, values)
+    return io_callback(lambda array: array, same, values)
 
 
 def called_or_not(values):
@@ -361,11 +363,11 @@ def called_so_often(values):
     jax.lax.while_loop(lambda left: left > 0, body, values[0, 0])
 
 
-KEPT = jax.new_ref(jnp.zeros(())) if hasattr(jax, "new_ref") else None
+HOST_STATE = jax.new_ref(jnp.zeros(())) if hasattr(jax, "new_ref") else None
 
 
 def written(values):
-    KEPT[...] = values[0, 0]
+    HOST_STATE[...] = values[0, 0]
 
 
 HOST = [
@@ -378,7 +380,7 @@ HOST = [
     (called_or_not, "jax.debug.callback"),
     (called_so_often, "jax.debug.callback"),
 ]
-if KEPT is not None:
+if HOST_STATE is not None:
     HOST.append((written, "a mutable array"))
 
 
@@ -388,16 +390,18 @@ def calling(call, private):
     return fl.Simulation(simulation.problem, kind(private=private), privacy=ZCDP(1.0))
 
 
-@pytest.mark.parametrize(("call", "what"), HOST, ids=lambda value: getattr(value, "__name__", ""))
-def test_private_values_that_the_host_is_given_are_named(call, what):
+@pytest.mark.parametrize(
+    ("call", "release"), HOST, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_private_values_that_the_host_is_given_are_named(call, release):
     (name,) = unperturbed(calling(call, private=True))
-    assert name.endswith(what)
-    with pytest.raises(ValueError, match=f"releases values .*{what}"):
+    assert name.endswith(release)
+    with pytest.raises(ValueError, match=f"releases values .*{release}"):
         fl.run(calling(call, private=True), rounds=2)
 
 
 @pytest.mark.parametrize("call", [call for call, _ in HOST if call is not written])
-def test_perturbed_values_may_be_given_to_the_host(call):
+def test_perturbed_values_may_be_passed_to_the_host(call):
     assert unperturbed(calling(call, private=False)) == []
 
 
@@ -405,20 +409,20 @@ def test_a_mutable_array_passes_on_what_was_written():
     def read(values):
         array = jax.new_ref(jnp.zeros(()))
         array[...] = values[0]
-        _taint.open_to_all(array[...], "what was read")
+        taint.open_to_all(array[...], "what was read")
         return array[...]
 
-    if KEPT is not None:
-        assert _taint.exits(lambda v: read(_taint.private(v)), jnp.ones(2)) == ["what was read"]
-        assert _taint.exits(read, jnp.ones(2)) == []
+    if HOST_STATE is not None:
+        assert taint.exits(lambda v: read(taint.private(v)), jnp.ones(2)) == ["what was read"]
+        assert taint.exits(read, jnp.ones(2)) == []
 
 
-# The ledger counts what is used -----------------------------------------------------------------
+# The ledger counts used noise ---------------------------------------------------------------------
 
 
 @fl.module
 class Descends(Own):
-    """So many times a round, so many steps each."""
+    """``times`` descents a round with ``steps`` steps each."""
 
     times: int = fl.static(default=1)
     steps: int = fl.static(default=1)
@@ -426,17 +430,18 @@ class Descends(Own):
     def sampling(self, problem):
         return fl.participation.Law(1.0)
 
-    def said(self, state, now, own, slope):
-        who, model = now.choose(Everyone()), jnp.broadcast_to(state.model, own.shape)
+    def said(self, state, now, local, gradient):
+        participants = now.choose(Everyone())
+        model = jnp.broadcast_to(state.model, local.shape)
         for _ in range(self.times):
             model = now.link.descend(
                 self.steps,
-                who,
+                participants,
                 model,
                 lambda key, number: (now.problem, now.problem.influence),
                 lambda w, g: w - 0.1 * g,
             )
-        arrived = now.link.collect(model, who.here, state.model)
+        arrived = now.link.collect(model, participants.here, state.model)
         return State(arrived.move(state.model), model)
 
 
@@ -444,8 +449,8 @@ class Descends(Own):
 @pytest.mark.thin(1, every=1)
 def test_every_noisy_gradient_is_booked(times, steps):
     simulation = simulated(Own, NoisyGradients(2.0))
-    own = Descends(times=times, steps=steps)
-    simulation = fl.Simulation(simulation.problem, own, privacy=NoisyGradients(2.0))
+    algorithm = Descends(times=times, steps=steps)
+    simulation = fl.Simulation(simulation.problem, algorithm, privacy=NoisyGradients(2.0))
     run = fl.run(simulation, rounds=5)
     assert float(run.privacy_releases[-1]) == 5 * times * steps
     np.testing.assert_allclose(run.client_rho, 5 * times * steps / 8, rtol=1e-12)
@@ -455,22 +460,27 @@ def test_every_noisy_gradient_is_booked(times, steps):
 def test_a_weight_above_its_share_is_cut_to_it():
     """A batch that weighs a sample more than it says moves the gradient no further than it says."""
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=4, dim=2)
-    mechanism, share = NoisyGradients(1.0, clip=0.5), jnp.full(2, 0.01)
+    mechanism = NoisyGradients(1.0, clip=0.5)
+    share = jnp.full(2, 0.01)
     result = mechanism.gradient(problem.prepare(), jnp.full((2, 2), 100.0), share)
-    pull = problem.share[:, None] * problem.regularizer.gradient(jnp.full((2, 2), 100.0))
+    regularizer_gradient = problem.share[:, None] * problem.regularizer.gradient(
+        jnp.full((2, 2), 100.0)
+    )
     assert problem.prepare().statistics.gram is not None  # which knows neither clip nor weights
-    assert np.linalg.norm(result - pull, axis=1).max() <= 4 * 0.01 * 0.5 * (1 + 1e-9)
+    assert np.linalg.norm(result - regularizer_gradient, axis=1).max() <= 4 * 0.01 * 0.5 * (
+        1 + 1e-9
+    )
 
 
 @fl.module
 class Repeats(Own):
     """One client in all rows."""
 
-    def said(self, state, now, own, slope):
-        rows = jnp.zeros(len(own), jnp.int32) + now.number - 1
-        moved = state.model[None] + jnp.ones_like(own)
-        arrived = now.link.collect(moved, jnp.ones(len(own), bool), state.model, clients=rows)
-        return State(arrived.move(state.model), own)
+    def said(self, state, now, local, gradient):
+        rows = jnp.zeros(len(local), jnp.int32) + now.number - 1
+        moved = state.model[None] + jnp.ones_like(local)
+        arrived = now.link.collect(moved, jnp.ones(len(local), bool), state.model, clients=rows)
+        return State(arrived.move(state.model), local)
 
 
 @pytest.mark.slow
@@ -478,20 +488,20 @@ def test_a_trusted_server_takes_one_row_of_a_client():
     budget = CentralGaussian(1e-9, clip=1.0)
     simulation = simulated(Repeats, budget)
     moved = fl.run(simulation, rounds=1).model[0].values
-    # One clip of four clients', whatever the rows say.
+    # One clip of four clients', for any assignment of rows.
     assert np.linalg.norm(moved) == pytest.approx(1 / 4, abs=1e-6)
 
 
 @fl.module
 class SendsRows(Own):
-    def said(self, state, now, own, slope):
+    def said(self, state, now, local, gradient):
         rows = jnp.asarray([0, 0, 1, 1], jnp.int32) + 0 * now.number
-        said = now.link.send(own[rows], clients=rows, sending=jnp.asarray([1, 1, 1, 0]) > 0)
-        return State(jnp.mean(said, axis=0), own)
+        sent = now.link.send(local[rows], clients=rows, sending=jnp.asarray([1, 1, 1, 0]) > 0)
+        return State(jnp.mean(sent, axis=0), local)
 
 
 @pytest.mark.slow
-def test_a_second_row_of_a_client_is_booked():
+def test_a_second_row_of_a_client_is_accounted():
     run = fl.run(simulated(SendsRows, ZCDP(1.0)), rounds=2)
     np.testing.assert_allclose(run.client_rho, [2.0, 1.0, 0.0, 0.0], rtol=1e-12)
 
@@ -499,7 +509,8 @@ def test_a_second_row_of_a_client_is_booked():
 @pytest.mark.slow
 def test_rows_known_to_repeat_a_client_are_refused():
     link = fl.view(simulated(Own, CentralGaussian(1.0))).link
-    everyone, start = np.ones(4, bool), jnp.zeros(2)
+    everyone = np.ones(4, bool)
+    start = jnp.zeros(2)
     twice = np.array([0, 1, 1, 3], np.int32)
     with pytest.raises(ValueError, match="client 1 sends 2 rows of one message"):
         link.collect(jnp.zeros((4, 2)), everyone, start, clients=twice)
@@ -511,10 +522,13 @@ def test_rows_known_to_repeat_a_client_are_refused():
 
 @pytest.mark.slow
 def test_participants_twice_pay_twice():
-    """Who draws participants with replacement has two noisy gradients of some of them."""
+    """Participants drawn with replacement may have two noisy gradients."""
     simulation = simulated(Own, NoisyGradients(1.0))
     now = fl.view(simulation)
-    who = Participants(jnp.asarray([1, 1, 2], jnp.int32), jnp.ones(3, bool))
-    data, start = who.of(now.problem), jnp.zeros((3, 2))
-    now.link.descend(2, who, start, lambda key, number: (data, data.influence), lambda w, g: w - g)
+    participants = Participants(jnp.asarray([1, 1, 2], jnp.int32), jnp.ones(3, bool))
+    data = participants.of(now.problem)
+    start = jnp.zeros((3, 2))
+    now.link.descend(
+        2, participants, start, lambda key, number: (data, data.influence), lambda w, g: w - g
+    )
     np.testing.assert_allclose(now.link.spent["releases"], [0, 4, 2, 0])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fljax.privacy import matrices
-from fljax.privacy.matrices import _toeplitz
 from fljax.privacy.matrices import optimize as optimizers
+from fljax.privacy.matrices import toeplitz
 
 close = np.testing.assert_allclose
 N = 12
@@ -82,7 +82,7 @@ def attained(matrix, separation, participations):
 
 
 @every_strategy
-def test_matrices_are_those_of_the_definition(name):
+def test_matrices_equal_the_definition(name):
     strategy = STRATEGIES[name]
     expected = matrix_by_definition(strategy, N)
     close(strategy.matrix(N), expected, atol=1e-12)
@@ -138,14 +138,14 @@ def test_streams_keep_the_dtype_of_their_rows(dtype):
             assert jax.tree.map(jnp.result_type, after) == jax.tree.map(jnp.result_type, state)
 
 
-def test_long_runs_stream_back_what_was_encoded():
+def test_long_runs_stream_encoded_rows():
     x = jnp.asarray(np.random.default_rng(2).normal(size=(3000, 2)))
-    made = (
+    strategies = (
         matrices.optimize_banded_toeplitz(3000, 30, participations=1),
         matrices.optimize_buffered_toeplitz(3000, 5, separation=100),
         matrices.optimize_inverse_toeplitz(3000, 30, separation=100),
     )
-    for strategy in made:
+    for strategy in strategies:
         state = strategy.begin(2, x.dtype)
         encoded = jax.lax.scan(strategy.encode, state, x)[1]
         close(jax.lax.scan(strategy.decode, state, encoded)[1], x, atol=1e-9)
@@ -153,7 +153,7 @@ def test_long_runs_stream_back_what_was_encoded():
         close(encoded, scipy.signal.lfilter(column, [1.0], x, axis=0), rtol=1e-8, atol=1e-8)
 
 
-def test_other_numbers_of_the_same_size_compile_nothing():
+def test_new_numbers_of_the_same_size_compile_nothing():
     traces = []
 
     @jax.jit
@@ -178,7 +178,8 @@ def test_the_state_of_buffers_does_not_grow_with_the_run():
 @pytest.mark.parametrize("separation", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("participations", [1, 2, None])
 def test_no_pattern_moves_more_than_the_sensitivity(name, separation, participations):
-    strategy, n = STRATEGIES[name], 9
+    strategy = STRATEGIES[name]
+    n = 9
     worst = attained(matrix_by_definition(strategy, n), separation, participations)
     bound = strategy.sensitivity(n, separation, participations)
     assert worst <= bound
@@ -210,7 +211,7 @@ def test_nonincreasing_columns_attain_the_sensitivity(steps, separation):
     close(attained(matrix, separation, None), regular, rtol=1e-12)
 
 
-def test_exactness_is_claimed_for_what_is_exact_only():
+def test_exactness_is_claimed_only_where_it_holds():
     exact = {n: s.has_exact_sensitivity(N, 2) for n, s in STRATEGIES.items()}
     assert not any(exact[n] for n in ("increasing", "signed", "buffers that jump", "general"))
     assert all(exact[n] for n in ("identity", "banded", "buffers", "no decay", "inverse"))
@@ -260,10 +261,10 @@ def test_responses_are_sums_of_columns(name):
 
 def numerical(function, point, step=1e-6):
     result = np.empty(len(point))
-    for place in range(len(point)):
+    for i in range(len(point)):
         change = np.zeros(len(point))
-        change[place] = step
-        result[place] = (function(point + change) - function(point - change)) / (2 * step)
+        change[i] = step
+        result[i] = (function(point + change) - function(point - change)) / (2 * step)
     return result
 
 
@@ -271,22 +272,22 @@ def numerical(function, point, step=1e-6):
 @pytest.mark.parametrize("pattern", [(1, 1), (3, None), (1, 4), (20, None)])
 def test_gradients_are_those_of_the_losses(reduction, pattern):
     loss = optimizers._Loss(20, *pattern, reduction, None)
-    column = _toeplitz.square_root_column(20) + 0.01 * np.random.default_rng(3).normal(size=20)
+    column = toeplitz.square_root_column(20) + 0.01 * np.random.default_rng(3).normal(size=20)
 
     def of_column(c):
-        return loss.of_column(c, _toeplitz.inverted(c, 20))
+        return loss.of_column(c, toeplitz.inverted(c, 20))
 
     def of_inverse(c, penalty=None):
-        return loss.of_inverse(_toeplitz.inverted(c, 20), c, penalty)
+        return loss.of_inverse(toeplitz.inverted(c, 20), c, penalty)
 
     gradient = of_column(column)[1]
     close(gradient, numerical(lambda c: of_column(c)[0], column), rtol=1e-4, atol=1e-5)
-    inverse = _toeplitz.inverted(column, 20)
+    inverse = toeplitz.inverted(column, 20)
     gradient = of_inverse(inverse)[1]
     close(gradient, numerical(lambda c: of_inverse(c)[0], inverse), rtol=1e-4, atol=1e-5)
     gradient = of_inverse(inverse, 10.0)[1]
     close(gradient, numerical(lambda c: of_inverse(c, 10.0)[0], inverse), rtol=1e-4, atol=1e-5)
-    column = _toeplitz.majorant(column)
+    column = toeplitz.majorant(column)
     strategy = matrices.Toeplitz(column)
     close(of_column(column)[0], strategy.loss(20, *pattern, reduction), rtol=1e-9)
 
@@ -294,7 +295,8 @@ def test_gradients_are_those_of_the_losses(reduction, pattern):
 @pytest.mark.parametrize("reduction", ["mean", "max"])
 @pytest.mark.parametrize(("separation", "participations"), [(1, 1), (8, None), (3, 4)])
 def test_no_small_change_improves_an_optimum(reduction, separation, participations):
-    n, pattern = 40, (separation, participations)
+    n = 40
+    pattern = (separation, participations)
     loss = lambda s: s.loss(n, *pattern, reduction)  # noqa: E731
     banded = matrices.optimize_banded_toeplitz(n, 6, *pattern, reduction)
     inverse = matrices.optimize_inverse_toeplitz(n, 4, *pattern, reduction)
@@ -324,7 +326,7 @@ def test_the_square_root_has_the_least_largest_error():
             assert best * (1 - 1e-9) <= loss <= best * 1.001
 
 
-def test_more_freedom_is_never_worse():
+def test_more_parameters_are_never_worse():
     n = 64
     losses = [matrices.optimize_buffered_toeplitz(n, k, 8).loss(n, 8) for k in (1, 2, 3, 4)]
     assert all(later <= earlier * (1 + 1e-6) for earlier, later in itertools.pairwise(losses))
@@ -338,7 +340,7 @@ def test_more_freedom_is_never_worse():
     assert largest <= normalized.error(n, "max") * (1 + 1e-9)
 
 
-def test_a_workload_is_what_is_optimized():
+def test_a_workload_is_the_optimized_problem():
     momentum = np.cumsum(0.9 ** np.arange(50))
     plain = matrices.optimize_banded_toeplitz(50, 10, 10)
     fitted = matrices.optimize_banded_toeplitz(50, 10, 10, workload=momentum)
@@ -406,7 +408,8 @@ def test_against_the_buffers_of_jax_privacy(jax_privacy):
 def test_against_the_banded_matrices_of_jax_privacy(jax_privacy):
     from jax_privacy.matrix_factorization import banded, sensitivity
 
-    n, bands = 24, 5
+    n = 24
+    bands = 5
     start = matrices.optimize_banded_toeplitz(n, bands, participations=1)
     theirs = banded.ColumnNormalizedBanded.from_banded_toeplitz(n, jnp.asarray(start.coefficients))
     ours = matrices.column_normalized(start, n)
@@ -454,6 +457,6 @@ def test_bad_input_is_refused_in_words(build, message):
         build()
 
 
-def test_traced_numbers_have_no_sensitivity():
+def test_traced_numbers_are_refused_as_sensitivities():
     with pytest.raises(TypeError, match="computed on the host"):
         jax.jit(lambda c: matrices.Toeplitz(c).sensitivity(5))(jnp.ones(2))

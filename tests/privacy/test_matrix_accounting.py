@@ -30,7 +30,8 @@ def test_the_bound_by_divergence_is_its_definition(mean):
     bound = monte_carlo._kl_bound(mean, 1000, 1e-4)
     assert mean <= bound <= 1
     if mean < 1:
-        p, q = mean, bound
+        p = mean
+        q = bound
         divergence = (p * math.log(p / q) if p else 0) + (1 - p) * math.log((1 - p) / (1 - q))
         close(1000 * divergence, math.log(1e4), rtol=1e-5)
 
@@ -38,22 +39,25 @@ def test_the_bound_by_divergence_is_its_definition(mean):
 @pytest.mark.parametrize("truth", [0.003, 0.05])
 def test_bounds_fail_as_seldom_as_stated(truth):
     """Terms that are zero or one, whose mean is hardest to bound."""
-    rng, trials, count, failure = np.random.default_rng(0), 4000, 500, 0.05
+    rng = np.random.default_rng(0)
+    trials = 4000
+    count = 500
+    failure = 0.05
     hits = rng.binomial(count, truth, size=trials)
     allowed = trials * failure + 4 * math.sqrt(trials * failure)
     values = {h: monte_carlo._kl_bound(float(h / count), count, failure) for h in set(hits)}
     assert sum(values[h] < truth for h in hits) <= allowed
     stake = 0.7
 
-    def rejected(ones):
-        wealth = monte_carlo.betting_excess(np.ones(ones), count - ones, truth, stake)
+    def rejected(successes):
+        wealth = monte_carlo.betting_excess(np.ones(successes), count - successes, truth, stake)
         return wealth >= math.log(1 / failure)
 
     assert sum(rejected(h) for h in hits) <= allowed
     # The wealth of a bet at the true mean is a fair one: its mean over all outcomes is 1.
-    ones = np.arange(count + 1)
-    wealth = [monte_carlo.betting_excess(np.ones(k), count - k, truth, 0.1) for k in ones]
-    close(stats.binom.pmf(ones, count, truth) @ np.exp(wealth), 1.0, rtol=1e-9)
+    counts = np.arange(count + 1)
+    wealth = [monte_carlo.betting_excess(np.ones(k), count - k, truth, 0.1) for k in counts]
+    close(stats.binom.pmf(counts, count, truth) @ np.exp(wealth), 1.0, rtol=1e-9)
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.5])
@@ -68,7 +72,7 @@ def test_monte_carlo_bounds_a_gaussian_release_from_above(mu):
     close(acc.monte_carlo_delta(losses, returned, 1e-4), 1e-2, rtol=1e-4)
 
 
-def test_few_draws_show_nothing_about_a_small_delta():
+def test_few_draws_do_not_bound_a_small_delta():
     losses = np.zeros(1000)
     assert acc.monte_carlo_epsilon(losses, 1e-5) == math.inf
     assert acc.monte_carlo_epsilon(losses, 0.1) == 0
@@ -98,7 +102,9 @@ def test_the_multiplier_of_cyclic_sampling_spends_its_budget():
 
 def test_cyclic_sampling_dominates_its_enumeration():
     """Two rounds of one group each: the exact pair, by two-dimensional integration."""
-    strategy, sigma, rate = matrices.Toeplitz([1.0, 0.5]), 1.0, 0.3
+    strategy = matrices.Toeplitz([1.0, 0.5])
+    sigma = 1.0
+    rate = 0.3
     # A record of the first group changes both rounds by the first column, or nothing.
     norm = math.hypot(1.0, 0.5)
     for epsilon in (0.1, 0.5, 1.0):
@@ -157,8 +163,8 @@ def test_two_bins_have_the_delta_of_their_integral(rounds, epsilon):
             draws = balls_in_bins._draw(pair, direction, tilt, 200_000, np.random.default_rng(2))
             mean, square = balls_in_bins._spread(draws, epsilon)
             assert abs(mean - delta) < 5 * math.sqrt(square / 200_000) + 1e-6
-    found = acc.balls_in_bins_epsilon(BANDED, sigma, max(exact), rounds, 2, samples=200_000)
-    assert epsilon < found < epsilon + 0.1
+    bound = acc.balls_in_bins_epsilon(BANDED, sigma, max(exact), rounds, 2, samples=200_000)
+    assert epsilon < bound < epsilon + 0.1
 
 
 @pytest.mark.parametrize("strategy", [BANDED, matrices.BufferedToeplitz([0.4, 0.2], [0.5, 0.9])])
@@ -205,24 +211,28 @@ def test_small_deltas_need_few_draws():
 
 @pytest.mark.parametrize("direction", ["add", "remove"])
 def test_bounds_fail_over_seeds_as_seldom_as_stated(direction):
-    """That delta is below its true value is shown with a probability of a hundredth at most."""
-    sigma, rounds, epsilon, failure, trials = 1.3, 5, 1.0, 0.01, 300
+    """The estimated delta is below its true value with a probability of at most one hundredth."""
+    sigma = 1.3
+    rounds = 5
+    epsilon = 1.0
+    failure = 0.01
+    trials = 300
     matrix = BANDED.matrix(rounds)
     means = [matrix[:, start::2].sum(axis=1) / sigma for start in range(2)]
     exact = dict(zip(("add", "remove"), deltas_by_integration(means, epsilon), strict=True))
     pair = balls_in_bins._pair(BANDED, sigma, rounds, 2)
-    shown = {1.0: 0, 1.5: 0}
+    refuted = {1.0: 0, 1.5: 0}
     for seed in range(trials):
         rng = np.random.default_rng(seed)
         test = balls_in_bins._choose(pair, direction, 3000, failure, rng, epsilon, None)
         draws = balls_in_bins._draw(pair, direction, test.tilt, 3000, rng)
-        for factor in shown:
+        for factor in refuted:
             mean = factor * exact[direction]
-            shown[factor] += balls_in_bins._passes(
+            refuted[factor] += balls_in_bins._passes(
                 pair, direction, test, draws, epsilon, mean, failure
             )
-    assert shown[1.0] <= trials * failure + 4 * math.sqrt(trials * failure)
-    assert shown[1.5] >= 0.9 * trials
+    assert refuted[1.0] <= trials * failure + 4 * math.sqrt(trials * failure)
+    assert refuted[1.5] >= 0.9 * trials
 
 
 def test_the_multiplier_is_verified_and_spends_its_budget():
@@ -245,7 +255,9 @@ def test_losses_are_those_of_jax_privacy(jax_privacy):
     from jax_privacy import batch_selection
     from jax_privacy.experimental.monte_carlo import delta_calculation, sample_generation
 
-    rounds, bins, sigma = 11, 4, 1.2
+    rounds = 11
+    bins = 4
+    sigma = 1.2
     column = np.asarray(BANDED.coefficients)
     rng = np.random.default_rng(7)
     sampling = batch_selection.BallsInBinsSampling(iterations=rounds, cycle_length=bins)

@@ -1,4 +1,4 @@
-"""Privacy notions and the link: what is spent, which noise that buys, and what is counted."""
+"""Privacy notions and the link: spent budgets, the noise they buy, and ledgers."""
 
 import dataclasses
 import math
@@ -17,7 +17,9 @@ from fljax.privacy import ZCDP, ApproximateDP, PureDP, accounting
 from tests.reference import nfl
 
 close = np.testing.assert_allclose
-ROUNDS, CLIENTS, DIM = 9, 3, 4
+ROUNDS = 9
+CLIENTS = 3
+DIM = 4
 SCALES = np.array([1.0, 0.2, 3.0])  # of the clients' sensitivities
 
 
@@ -77,7 +79,7 @@ def totals(link):
     schedule=st.sampled_from(["privacy", "variance"]),
 )
 def test_zcdp_spends_its_total_exactly(total, decay, schedule):
-    """By its ledger, and by what the noise that it adds is worth (Theorem I)."""
+    """By its ledger, and by the privacy of its noise (Theorem I)."""
     scale, spent = releases(ZCDP(total, decay, schedule=schedule))
     close(spent["rho"].sum(0), total, rtol=1e-12)
     close((table(falling) ** 2 / (2 * scale**2)).sum(0), total, rtol=1e-12)
@@ -97,8 +99,8 @@ def test_zcdp_noise_is_that_of_the_formulas(decay):
 
 
 def test_the_two_readings_agree_only_for_a_constant_sensitivity():
-    both = [ZCDP(2.0, 0.8), ZCDP(2.0, 0.8, schedule="variance")]
-    same, other = ([releases(n, s)[0] for n in both] for s in (constant, falling))
+    notions = [ZCDP(2.0, 0.8), ZCDP(2.0, 0.8, schedule="variance")]
+    same, other = ([releases(n, s)[0] for n in notions] for s in (constant, falling))
     close(same[0], same[1], rtol=1e-12)
     assert np.abs(other[0] / other[1] - 1).max() > 0.1
 
@@ -107,7 +109,8 @@ def test_the_two_readings_agree_only_for_a_constant_sensitivity():
 def test_zcdp_survives_long_runs_in_float32(schedule):
     """The first parameter, ``decay ** 2000`` of the last, does not underflow to infinite noise."""
     with jax.enable_x64(False):
-        notion, rounds = ZCDP(1.0, 0.96, schedule=schedule), 2000
+        notion = ZCDP(1.0, 0.96, schedule=schedule)
+        rounds = 2000
         row = jnp.ones(1, np.float32)
         plan = notion.plan(lambda n: row, rounds)
         result = [notion.release(plan, row, jnp.asarray(n), rounds, 2) for n in (1, 1000, 2000)]
@@ -170,7 +173,7 @@ def test_approximate_dp_noise_is_that_of_the_formulas(rule, calibration):
 
 
 @pytest.mark.parametrize("rule", ["uniform", "geometric", "advanced"])
-def test_approximate_dp_rounds_compose_to_no_more_than_the_total(rule):
+def test_approximate_dp_rounds_compose_to_at_most_the_total(rule):
     """The rule's own composition theorem, evaluated by the accountant."""
     notion = ApproximateDP(2.0, 1e-3, 0.7, rule=rule)
     epsilons, deltas = (np.asarray(part) for part in notion.plan(falling, ROUNDS))
@@ -245,9 +248,9 @@ NOTIONS = {
 
 
 @pytest.mark.parametrize("name", NOTIONS)
-def test_noise_has_the_stated_law(name):
+def test_noise_has_the_stated_distribution(name):
     """Kolmogorov-Smirnov at level 1e-4 per client, with the stated scale; clients independent."""
-    notion, law = NOTIONS[name]
+    notion, distribution = NOTIONS[name]
     scale = {
         "zcdp": nfl.privacy_schedule(table(falling), 0.7, 0.8),
         "variance": nfl.variance_schedule(table(falling), 0.7, 0.8),
@@ -257,22 +260,23 @@ def test_noise_has_the_stated_law(name):
         "pure": nfl.laplace_schedule(table(falling), 2.0, 0.8, 20_000),
     }[name][3]
     message = jnp.ones((CLIENTS, 20_000)) * jnp.arange(3.0)[:, None]
-    heard = link(notion, round=4).send(message)
-    noise = np.asarray(heard - message) / scale[:, None]
+    received = link(notion, round=4).send(message)
+    noise = np.asarray(received - message) / scale[:, None]
     for row in noise:
-        assert stats.kstest(row, law.cdf).pvalue > 1e-4
+        assert stats.kstest(row, distribution.cdf).pvalue > 1e-4
     bound = stats.norm.isf(1e-5) / math.sqrt(20_000)  # of a correlation of independent rows
     assert np.abs(np.corrcoef(noise)[np.triu_indices(3, 1)]).max() < bound
 
 
-def test_rounds_and_keys_draw_anew():
-    notion, message = ZCDP(1.0), jnp.zeros((CLIENTS, DIM))
-    heard = [link(notion, seed=seed).send(message) for seed in (0, 0, 1)]
-    np.testing.assert_array_equal(heard[0], heard[1])
-    assert float(jnp.abs(heard[0] - heard[2]).min()) > 0
+def test_rounds_and_keys_give_different_noise():
+    notion = ZCDP(1.0)
+    message = jnp.zeros((CLIENTS, DIM))
+    received = [link(notion, seed=seed).send(message) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(received[0], received[1])
+    assert float(jnp.abs(received[0] - received[2]).min()) > 0
 
 
-def test_without_a_notion_messages_arrive_as_they_are():
+def test_without_a_notion_messages_arrive_unchanged():
     message = jnp.arange(12.0).reshape(CLIENTS, DIM)
     open_link = link(None)
     np.testing.assert_array_equal(open_link.send(message), message)
@@ -282,18 +286,19 @@ def test_without_a_notion_messages_arrive_as_they_are():
 
 @pytest.mark.slow
 def test_noise_grows_with_the_bound_of_gradients():
-    """In a run the sensitivity is the algorithm's, at the notion's own bound."""
-    heard = []
+    """A run's sensitivity is the algorithm's at the notion's gradient bound."""
+    received = []
     for bound in (1.0, 2.5):
         now = fl.view(simulation(ApproximateDP(2.0, 1e-3, gradient_bound=bound)), rounds=10)
-        heard.append(now.link.send(jnp.zeros((5, 2))))
-    close(heard[1], 2.5 * heard[0], rtol=1e-12)
+        received.append(now.link.send(jnp.zeros((5, 2))))
+    close(received[1], 2.5 * received[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", NOTIONS)
 def test_a_second_private_message_is_refused(name):
     notion = NOTIONS[name][0]
-    private, message = link(notion), jnp.zeros((CLIENTS, DIM))
+    private = link(notion)
+    message = jnp.zeros((CLIENTS, DIM))
     private.send(message)
     assert set(private.spent) == set(notion.ledger)
     assert all(value.shape == (CLIENTS,) for value in private.spent.values())
@@ -333,7 +338,8 @@ KINDS = {
     ApproximateDP: {"epsilon": 1.0, "delta": 1e-3},
     PureDP: {"epsilon": 1.0},
 }
-POSITIVE, BOTH = "must be finite and > 0", (ApproximateDP, PureDP)
+POSITIVE = "must be finite and > 0"
+BOTH = (ApproximateDP, PureDP)
 BAD = [
     *((ZCDP, "total_rho", value, POSITIVE) for value in (0.0, -1.0, math.inf)),
     *((kind, "epsilon", value, POSITIVE) for kind in BOTH for value in (0.0, -2.0, math.nan)),

@@ -12,33 +12,27 @@ import pytest
 from scipy import stats
 
 import fljax as fl
-from fljax.data import (
-    noisy_inputs,
-    randomized,
-    randomized_labels,
-    replaced_features,
-    subsample,
-)
+from fljax.contrib import input_noise, noisy_inputs, randomized_labels, replaced_features, subsample
 from fljax.privacy import accounting, gaussian_release, laplace_release
 
 MODELS = np.arange(12.0).reshape(4, 3)
 
 
-def drawn(of, count=4000):
+def over_keys(of, count=4000):
     keys = jax.random.split(fl.random_key(0), count)
     return np.asarray(jax.jit(jax.vmap(of))(keys))
 
 
 @pytest.mark.parametrize("scale", ["analytic", "classical"])
 def test_gaussian_noise_is_of_the_scale_of_its_theorem(scale):
-    result = drawn(lambda key: gaussian_release(key, MODELS, 2.0, 0.5, 1e-5, scale)) - MODELS
+    result = over_keys(lambda key: gaussian_release(key, MODELS, 2.0, 0.5, 1e-5, scale)) - MODELS
     sigma = getattr(accounting, f"{scale}_gaussian_sigma")(2.0, 0.5, 1e-5)
     assert stats.kstest(result.ravel() / sigma, "norm").pvalue > 1e-3
     assert np.abs(np.corrcoef(result.reshape(len(result), -1).T) - np.eye(12)).max() < 0.1
 
 
 def test_laplace_noise_is_of_the_scale_of_its_theorem():
-    result = drawn(lambda key: laplace_release(key, MODELS, 2.0, 0.5)) - MODELS
+    result = over_keys(lambda key: laplace_release(key, MODELS, 2.0, 0.5)) - MODELS
     assert stats.kstest(result.ravel() / 4.0, "laplace").pvalue > 1e-3
 
 
@@ -49,10 +43,10 @@ def test_a_sensitivity_of_the_data_may_be_traced():
 
     @jax.jit
     def release(key):
-        most = jnp.max(fl.theory.network_privacy.label_sensitivity(problem, graph, 1.0))
+        most = jnp.max(fl.contrib.label_sensitivity(problem, graph, 1.0))
         return gaussian_release(key, jnp.zeros((3, 2)), most, 1.0, 1e-5)
 
-    most = float(jnp.max(fl.theory.network_privacy.label_sensitivity(problem, graph, 1.0)))
+    most = float(jnp.max(fl.contrib.label_sensitivity(problem, graph, 1.0)))
     wanted = gaussian_release(1, jnp.zeros((3, 2)), most, 1.0, 1e-5)
     np.testing.assert_allclose(release(fl.random_key(1)), wanted, rtol=1e-9)
 
@@ -77,17 +71,18 @@ def test_bad_releases():
 
 
 @pytest.mark.parametrize(("classes", "probability"), [(2, 0.5), (2, 0.1), (10, 0.3), (3, 1.0)])
-def test_randomized_labels_are_of_the_law_that_their_epsilon_is_of(classes, probability):
+def test_randomized_labels_have_the_distribution_of_their_epsilon(classes, probability):
     values = np.arange(classes) - 1
     labels = np.repeat(values, 20_000)
     result = np.asarray(randomized_labels(0, labels, values, probability))
     assert result.dtype == labels.dtype
     counts = np.array([[np.sum(result[labels == a] == b) for b in values] for a in values]) / 20_000
-    law = probability / classes + (1 - probability) * np.eye(classes)
-    np.testing.assert_allclose(counts, law, atol=0.015)
+    distribution = probability / classes + (1 - probability) * np.eye(classes)
+    np.testing.assert_allclose(counts, distribution, atol=0.015)
     # The worst ratio of all outcomes of all pairs of labels, exactly.
     worst = max(
-        np.log(law[a, c] / law[b, c]) for a, b, c in itertools.product(range(classes), repeat=3)
+        np.log(distribution[a, c] / distribution[b, c])
+        for a, b, c in itertools.product(range(classes), repeat=3)
     )
     epsilon = accounting.randomized_response_epsilon(probability, classes)
     assert epsilon == pytest.approx(worst)
@@ -110,12 +105,12 @@ def exact_law(probability, count, monkeypatch):
     Returns the number of first words, of 2**64, at which the label is replaced; and the first of
     the second words at which the class is at least 1, half of all, and the last.
     """
-    given = []
-    monkeypatch.setattr(randomized, "words", lambda key, shape, number: given[-1])
+    bits = []
+    monkeypatch.setattr(input_noise, "words", lambda key, shape, number: bits[-1])
 
     def drawn(coins, classes):
         parts = [(word >> shift) & 0xFFFFFFFF for word in (coins, classes) for shift in (32, 0)]
-        given.append([jnp.asarray(part.astype(np.uint32)) for part in parts])
+        bits.append([jnp.asarray(part.astype(np.uint32)) for part in parts])
         labels = np.zeros(len(coins), np.int32)
         return np.asarray(
             randomized_labels(0, labels, np.arange(count, dtype=np.int32), probability)
@@ -123,7 +118,8 @@ def exact_law(probability, count, monkeypatch):
 
     def first(holds):
         """The least word for which it holds, as it does from some word on; or 2**64."""
-        low, high = 0, 2**64
+        low = 0
+        high = 2**64
         while low < high:
             size = min(high - low, 2**13)
             tried = [low + (high - low) * i // size for i in range(size)]
@@ -132,18 +128,20 @@ def exact_law(probability, count, monkeypatch):
             low = tried[number - 1] + 1 if number else low
         return low
 
-    def fixed(word, like):
-        return np.full(len(like), word, object)
+    def fixed(word, template):
+        return np.full(len(template), word, object)
 
-    replaced = first(lambda words: drawn(words, fixed(2**64 - 1, words)) == 0)
+    replaced = first(lambda first_words: drawn(first_words, fixed(2**64 - 1, first_words)) == 0)
     ends = (1, count // 2, count - 1)
-    return replaced, [first(lambda words, c=c: drawn(fixed(0, words), words) >= c) for c in ends]
+    return replaced, [
+        first(lambda first_words, c=c: drawn(fixed(0, first_words), first_words) >= c) for c in ends
+    ]
 
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("count", [2, 3, 1000, 70_000])
-def test_the_drawn_law_has_the_epsilon_that_is_stated(count, double, monkeypatch):
-    """Of all 2**128 draws: in single precision 1000 classes at 1e-4 were 1.19 times worse."""
+def test_the_drawn_distribution_has_the_stated_epsilon(count, double, monkeypatch):
+    """Over all 2**128 draws: in single precision 1000 classes at 1e-4 were 1.19 times worse."""
     for epsilon in (1e-9, 1e-4, 1.0, 30.0):
         with jax.enable_x64(double):
             probability = accounting.randomized_response_probability(epsilon, count)
@@ -174,17 +172,17 @@ def test_traced_probabilities_are_drawn_with_all_their_bits(double):
         ]
     ).astype(dtype)
     with jax.enable_x64(double):
-        happens = jax.jit(randomized._happens)
+        happens = jax.jit(input_noise._bits_below)
         for probability in probabilities:
             threshold = math.ceil(fractions.Fraction(float(probability)) * 2**64)
             near = [word for word in (threshold - 1, threshold) if 0 <= word < 2**64]
             bits = [np.array([word >> 32 for word in near], np.uint32)]
             bits.append(np.array([word & 0xFFFFFFFF for word in near], np.uint32))
             wanted = [word < threshold for word in near]
-            for given in (happens, randomized._happens):
-                result = given(*map(jnp.asarray, bits), jnp.asarray(probability))
+            for compare in (happens, input_noise._bits_below):
+                result = compare(*map(jnp.asarray, bits), jnp.asarray(probability))
                 assert np.asarray(result).tolist() == wanted
-            concrete = randomized._happens(*map(jnp.asarray, bits), float(probability))
+            concrete = input_noise._bits_below(*map(jnp.asarray, bits), float(probability))
             assert np.asarray(concrete).tolist() == wanted
 
 
@@ -194,18 +192,18 @@ def test_the_redrawing_probability_is_never_too_small():
     for dtype in (np.float64, np.float32):
         with jax.enable_x64(dtype == np.float64), decimal.localcontext(prec=60):
             for count in (2, 10, 1000):
-                given = epsilons if dtype == np.float64 else jnp.asarray(epsilons, dtype)
-                result = np.asarray(accounting.randomized_response_probability(given, count))
+                argument = epsilons if dtype == np.float64 else jnp.asarray(epsilons, dtype)
+                result = np.asarray(accounting.randomized_response_probability(argument, count))
                 assert result.dtype == dtype
                 assert np.all((result > 0) & (result <= 1))
-                for epsilon, probability in zip(np.asarray(given), result, strict=True):
+                for epsilon, probability in zip(np.asarray(argument), result, strict=True):
                     odds = decimal.Decimal(float(epsilon)).exp() - 1
                     exact = count / (count + odds)
                     p = decimal.Decimal(float(probability))
                     assert p >= exact
                     tiny = decimal.Decimal(float(np.finfo(dtype).tiny))
                     slack = 64 * decimal.Decimal(float(np.finfo(dtype).eps))
-                    # Close: of the smaller one of the probability and what it leaves.
+                    # Close, relative to the smaller of the probability and its complement.
                     small = exact if exact < 0.5 else 1 - exact
                     rounded = slack * small + (tiny if exact < 0.5 else slack / 32)
                     assert p - exact <= rounded
@@ -245,7 +243,8 @@ def test_labels_of_single_precision_may_be_fractions():
 
 @pytest.mark.slow
 def test_noisy_inputs():
-    x, y = np.ones((3000, 2)), np.zeros(3000)
+    x = np.ones((3000, 2))
+    y = np.zeros(3000)
     features, targets = noisy_inputs(0, x, y, 0.5, 2.0)
     assert stats.kstest((np.asarray(features) - 1).ravel() / 0.5, "norm").pvalue > 1e-3
     assert stats.kstest(np.asarray(targets) / 2.0, "norm").pvalue > 1e-3
@@ -254,7 +253,7 @@ def test_noisy_inputs():
     np.testing.assert_array_equal(same[0], x)
 
 
-def test_replaced_features_have_mean_and_covariance_and_nothing_else():
+def test_replaced_features_keep_only_mean_and_covariance():
     rng = np.random.default_rng(0)
     x = rng.exponential(size=(20_000, 3)) @ rng.normal(size=(3, 3)) + 7
     x = np.column_stack([x, x[:, 0] - x[:, 1]])  # of rank three
@@ -268,7 +267,7 @@ def test_replaced_features_have_mean_and_covariance_and_nothing_else():
 
 def test_subsamples_are_uniform():
     y = np.arange(8)
-    chosen = drawn(lambda key: subsample(key, y[:, None] * 1.0, y, 3)[1])
+    chosen = over_keys(lambda key: subsample(key, y[:, None] * 1.0, y, 3)[1])
     assert all(len(set(rows)) == 3 for rows in chosen.tolist())
     counts = np.bincount(chosen.ravel(), minlength=8)
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -276,13 +275,13 @@ def test_subsamples_are_uniform():
 
 @pytest.mark.parametrize("fraction", [0.05, 0.5, 1.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-def test_subsampling_amplifies_as_its_theorem_says(fraction, epsilon):
+def test_subsampling_amplifies_by_its_theorem(fraction, epsilon):
     """A sampled randomized response is the mechanism for which the theorem is tight."""
     result, delta = accounting.subsampled(epsilon, 1e-4, fraction)
     right = np.exp(epsilon) / (1 + np.exp(epsilon))
     # The one record that differs is in the sample, or a record that both data sets have.
-    one = fraction * right + (1 - fraction) * (1 - right)
-    assert np.log(one / (1 - right)) == pytest.approx(float(result))
+    probability = fraction * right + (1 - fraction) * (1 - right)
+    assert np.log(probability / (1 - right)) == pytest.approx(float(result))
     assert float(delta) == pytest.approx(1e-4 * fraction)
 
 

@@ -27,7 +27,7 @@ def test_every_mechanism_has_a_promise():
 
 
 def test_every_promise_is_of_premises_and_every_premise_of_a_promise():
-    used = {name for _, _, names in premises.PROMISES.values() for name in names}
+    used = {name for promise in premises.PROMISES.values() for name in promise.premises}
     assert used == premises.PREMISES.keys()
 
 
@@ -38,12 +38,12 @@ def test_a_premise_has_code_and_a_test(name):
         parts = path.split(".")
         for length in range(len(parts) - 1, 0, -1):
             try:
-                found = importlib.import_module(".".join(parts[:length]))
+                target = importlib.import_module(".".join(parts[:length]))
             except ModuleNotFoundError:
                 continue
             for part in parts[length:]:
-                found = getattr(found, part)
-            assert callable(found)
+                target = getattr(target, part)
+            assert callable(target)
             break
     file, function = premise.test.split("::")
     tree = ast.parse((ROOT / file).read_text())
@@ -52,5 +52,5 @@ def test_a_premise_has_code_and_a_test(name):
 
 def test_the_guide_shows_them():
     guide = (ROOT / "docs/guides/privacy.md").read_text()
-    shown = guide.split("<!-- premises -->\n")[1].split("<!-- end premises -->")[0]
-    assert shown.strip() == premises.table()
+    in_guide = guide.split("<!-- premises -->\n")[1].split("<!-- end premises -->")[0]
+    assert in_guide.strip() == premises.table()

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._devices import configured
-from fljax._generator import as_key
+from fljax._core.devices import configured
+from fljax._core.prng import as_key
 from fljax.algorithms import GFL, PADMM, PGFL, ZCDPNFL, ClusterFL, ConventionalFL, ZCDPGradNFL
-from fljax.engine import _booked
 from fljax.privacy import ZCDP, ApproximateDP
 from fljax.problems import (
     ElasticNet,
@@ -30,8 +29,9 @@ from fljax.problems import (
     prox,
 )
 from fljax.problems.solvers import strong_convexity
+from fljax.simulation.scan import _add_to_ledger
 from tests.cases import CLIENTS, gap_of, make_data, make_network, make_problem
-from tests.marks import quiet
+from tests.support.marks import quiet
 
 RADIUS = 3.0
 
@@ -56,7 +56,7 @@ def build(loss, regularizer, x, y, bound=RADIUS):
 
 @functools.partial(jax.jit, static_argnames=("loss", "regularizer", "iterations", "bound"))
 def models_of(x, y, weight, centers, loss, regularizer, iterations, bound):
-    """``[rounds, K, D]``: each minimized from the one before."""
+    """``[rounds, K, D]``: each round starts at the minimizers of the one before."""
     problem = build(loss, regularizer, x, y, bound).prepare()
     factor = factorize(problem, weight)
 
@@ -75,20 +75,26 @@ def largest_gap(
     """
     rng = np.random.default_rng(seed)
     trials = 200
-    x, weight = in_ball(rng, trials, samples, dim), 10 ** rng.uniform(-2, 0.5, trials)
+    x = in_ball(rng, trials, samples, dim)
+    weight = 10 ** rng.uniform(-2, 0.5, trials)
     y = targets_of(loss, rng, (trials, samples))
-    other, others = x.copy(), y.copy()
-    some = slice(None) if neighbors == "client" else slice(1)
-    other[:, some] = in_ball(rng, *x[:, some].shape) * (neighbors != "add-or-remove")
-    others[:, some] = targets_of(loss, rng, y[:, some].shape)
+    other = x.copy()
+    other_targets = y.copy()
+    changed = slice(None) if neighbors == "client" else slice(1)
+    other[:, changed] = in_ball(rng, *x[:, changed].shape) * (neighbors != "add-or-remove")
+    other_targets[:, changed] = targets_of(loss, rng, y[:, changed].shape)
     if neighbors != "add-or-remove":
-        other[::3, some], others[::3, some] = -x[::3, some], y[::3, some]
-    if neighbors == "client":  # all of a client's samples alike, and opposite
-        x[::3], y[::3] = x[::3, :1], y[::3, :1]
-        other[::3], others[::3] = -x[::3], y[::3]
+        other[::3, changed], other_targets[::3, changed] = -x[::3, changed], y[::3, changed]
+    if neighbors == "client":  # all samples of a client are equal, and opposite in the neighbor
+        x[::3] = x[::3, :1]
+        y[::3] = y[::3, :1]
+        other[::3] = -x[::3]
+        other_targets[::3] = y[::3]
     centers = rng.normal(size=(5, trials, dim)) * 10 ** rng.uniform(-1, 1, size=(5, 1, 1))
-    known = (weight, centers, loss, regularizer, iterations, bound)
-    gap = np.linalg.norm(models_of(x, y, *known) - models_of(other, others, *known), axis=2)
+    options = (weight, centers, loss, regularizer, iterations, bound)
+    gap = np.linalg.norm(
+        models_of(x, y, *options) - models_of(other, other_targets, *options), axis=2
+    )
     problem = build(loss, regularizer, x, y)
     moves = gap_of(problem, float(LOSSES[loss].slope_bound()) * RADIUS, neighbors).gradient
     return float((gap * np.asarray((weight + strong_convexity(problem)) / moves)).max())
@@ -109,11 +115,11 @@ def test_early_stops_keep_the_distance_of_exact_minimizers(loss, regularizer, sa
 @pytest.mark.parametrize("iterations", [1, 20])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("neighbors", ["add-or-remove", "client"])
-def test_early_stops_keep_it_whatever_the_relation(neighbors, loss, iterations):
+def test_early_stops_keep_the_bound_for_any_relation(neighbors, loss, iterations):
     """All of it is attained in time, or half where one margin's slope is the other's rest."""
-    given = {"neighbors": neighbors}
+    options = {"neighbors": neighbors}
     for samples, regularizer in ((4, "l2"), (9, "elastic")):
-        gaps = [largest_gap(loss, regularizer, samples, iterations, s, **given) for s in range(2)]
+        gaps = [largest_gap(loss, regularizer, samples, iterations, s, **options) for s in range(2)]
         assert max(gaps) <= 1 + 1e-9
         half = (neighbors, loss) == ("client", "logistic")
         assert iterations == 1 or max(gaps) > (0.49 if half else 0.99)
@@ -121,7 +127,7 @@ def test_early_stops_keep_it_whatever_the_relation(neighbors, loss, iterations):
 
 @pytest.mark.parametrize(("samples", "regularizer"), [(4, "l2"), (9, "l2"), (9, "elastic")])
 def test_steps_that_the_data_decide_do_not(samples, regularizer):
-    """So the test above can see what it is for."""
+    """A negative control of the test above."""
     gaps = [largest_gap("logistic", regularizer, samples, 1, seed, None) for seed in range(3)]
     assert max(gaps) > 1.05
 
@@ -130,10 +136,13 @@ def test_steps_that_the_data_decide_do_not(samples, regularizer):
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("regularizer", REGULARIZERS)
 @pytest.mark.parametrize("samples", [3, 8])
-def test_public_steps_are_the_loop_and_end_at_the_minimizer(samples, regularizer):
+def test_public_steps_equal_the_loop_and_end_at_the_minimizer(samples, regularizer):
     rng = np.random.default_rng(1)
-    x, y = in_ball(rng, 2, samples, 5), targets_of("huber", rng, (2, samples))
-    weight, center, start = np.array([0.3, 2.0]), rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
+    x = in_ball(rng, 2, samples, 5)
+    y = targets_of("huber", rng, (2, samples))
+    weight = np.array([0.3, 2.0])
+    center = rng.normal(size=(2, 5))
+    start = rng.normal(size=(2, 5))
     problem = build("huber", regularizer, x, y).prepare()
     l1, l2 = {"none": (0, 0), "l2": (0, 1), "elastic": (0.3, 0.4)}[regularizer]
     theirs = start.copy()
@@ -141,8 +150,8 @@ def test_public_steps_are_the_loop_and_end_at_the_minimizer(samples, regularizer
         for k in range(2):
             step = 1 / (1.0 * RADIUS**2 + weight[k])
             residual = x[k] @ theirs[k] - y[k]
-            slope = x[k].T @ np.clip(residual, -0.7, 0.7) / samples
-            point = theirs[k] - step * (slope + weight[k] * (theirs[k] - center[k]))
+            loss_gradient = x[k].T @ np.clip(residual, -0.7, 0.7) / samples
+            point = theirs[k] - step * (loss_gradient + weight[k] * (theirs[k] - center[k]))
             shrunk = np.sign(point) * np.maximum(np.abs(point) - step * 0.1 * l1, 0)
             theirs[k] = shrunk / (1 + 2 * step * 0.1 * l2)
     factor = factorize(problem, jnp.asarray(weight))
@@ -157,9 +166,10 @@ def test_public_steps_are_the_loop_and_end_at_the_minimizer(samples, regularizer
 
 
 @pytest.mark.slow
-def test_an_optimum_is_no_message_and_is_found_as_before():
+def test_an_optimum_is_not_counted_as_a_message():
     rng = np.random.default_rng(2)
-    x, y = in_ball(rng, 3, 9, 4), targets_of("logistic", rng, (3, 9))
+    x = in_ball(rng, 3, 9, 4)
+    y = targets_of("logistic", rng, (3, 9))
     bounded, free = (build("logistic", "l2", x, y, bound) for bound in (RADIUS, None))
     np.testing.assert_allclose(optimum(bounded), optimum(free), rtol=0, atol=1e-13)
 
@@ -181,10 +191,11 @@ def test_iterated_minimizers_without_public_steps_are_refused(algorithm, network
     with pytest.raises(ValueError, match=r"declare the largest norm.*feature_bound"):
         fl.Simulation(problem, algorithm, network, ZCDP(1.0))
     fl.Simulation(problem, algorithm, network)  # without a promise there is nothing to keep
-    x, weights = np.asarray(problem.features), problem.weights
+    x = np.asarray(problem.features)
+    weights = problem.weights
     bound = np.linalg.norm(x, axis=-1).max()
-    given = (x, problem.targets, Logistic(), SquaredL2(), 0.8, weights)
-    fl.Simulation(Problem(*given, feature_bound=bound), algorithm, network, ZCDP(1.0))
+    arguments = (x, problem.targets, Logistic(), SquaredL2(), 0.8, weights)
+    fl.Simulation(Problem(*arguments, feature_bound=bound), algorithm, network, ZCDP(1.0))
 
 
 def test_a_loss_that_is_not_smooth_has_no_certificate():
@@ -208,7 +219,7 @@ HUGE = [
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("x", "y"), HUGE)
-def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, dtype):
+def test_clipped_gradients_are_finite_and_bounded_for_any_data(x, y, dtype):
     features = np.array([[[1.0, 0.5], x]] * 2, dtype)
     with jax.enable_x64(dtype == np.float64):
         for loss in (LeastSquares(), LeastAbsoluteDeviation(), Softmax(2)):
@@ -223,8 +234,8 @@ def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, dtype):
             )
             for model in (0.0, 1.0, -1e10, 1e30):
                 w = jnp.full((2, problem.dim), model, dtype)
-                for slope in slopes:
-                    gradient = np.asarray(slope(w), np.float64)
+                for gradient_of in slopes:
+                    gradient = np.asarray(gradient_of(w), np.float64)
                     assert np.isfinite(gradient).all()
                     assert np.linalg.norm(gradient, axis=1).max() <= 1 + 1e-5
                 for ready in (problem, prepared):
@@ -234,7 +245,7 @@ def test_clipped_gradients_are_finite_and_short_whatever_the_data(x, y, dtype):
 
 
 @pytest.mark.slow
-def test_what_is_not_finite_is_never_sent():
+def test_nonfinite_values_are_never_sent():
     """An unclipped client of huge data says noise; the divergence is recorded all the same."""
     data = [(x * 1e200 if k == 0 else x, y) for k, (x, y) in enumerate(make_data())]
     problem = make_problem(data=data)
@@ -244,17 +255,17 @@ def test_what_is_not_finite_is_never_sent():
         now = fl.view(simulation)
         state = simulation.algorithm.init(now.problem, now.network)
         state = state._replace(model=state.model.at[0].set(jnp.nan))
-        said = np.asarray(now.link.send(state.model))
-        assert np.isfinite(said).all()
-        assert (said[0] != 0).all()
+        sent = np.asarray(now.link.send(state.model))
+        assert np.isfinite(sent).all()
+        assert (sent[0] != 0).all()
 
 
 # What is promised -------------------------------------------------------------------------------
 
 
-def studied(problem, algorithm=None, **given):
+def studied(problem, algorithm=None, **options):
     algorithm = ZCDPNFL(1.0, 0.5) if algorithm is None else algorithm
-    return fl.Simulation(problem, algorithm, make_network(), ZCDP(1.0, **given))
+    return fl.Simulation(problem, algorithm, make_network(), ZCDP(1.0, **options))
 
 
 @pytest.mark.thin(2)
@@ -269,16 +280,16 @@ def studied(problem, algorithm=None, **given):
         (lambda: bounded(4.0).clipped(2.0), 2.0, False),
     ],
 )
-def test_a_promise_that_nothing_keeps_is_called_nominal(make, bound, nominal):
-    with warnings.catch_warnings(record=True) as told:
+def test_an_unenforced_promise_is_called_nominal(make, bound, nominal):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = fl.run(studied(make(), gradient_bound=bound), 3)
     assert bool(results.nominal) is nominal
-    said = [str(w.message) for w in told if w.category is fl.AssumptionWarning]
-    assert bool(said) is nominal
+    texts = [str(w.message) for w in caught if w.category is fl.AssumptionWarning]
+    assert bool(texts) is nominal
     if nominal:
-        assert "nominal, not a guarantee" in said[0]
-        assert "feature_bound" in said[0]
+        assert "nominal, not a guarantee" in texts[0]
+        assert "feature_bound" in texts[0]
 
 
 def test_a_bound_below_the_clip_is_refused():
@@ -296,11 +307,11 @@ def test_a_bound_below_the_clip_is_refused():
 def bounded(radius):
     data = [(x / np.linalg.norm(x, axis=1, keepdims=True), y) for x, y in make_data("lad")]
     problem = make_problem("lad", data=tuple(data))
-    given = (radius * problem.features, problem.targets, problem.loss, problem.regularizer, 0.8)
-    return Problem(*given, problem.weights, feature_bound=radius)
+    arguments = (radius * problem.features, problem.targets, problem.loss, problem.regularizer, 0.8)
+    return Problem(*arguments, problem.weights, feature_bound=radius)
 
 
-def test_the_promised_bound_depends_on_no_data():
+def test_the_promised_bound_is_independent_of_data():
     assert np.isinf(make_problem().promised_bound())
     assert float(make_problem(clip=0.7).promised_bound()) == 0.7
     assert float(bounded(4.0).promised_bound()) == 4.0
@@ -311,7 +322,8 @@ def test_the_promised_bound_depends_on_no_data():
 
 
 def test_features_beyond_their_bound_are_refused_or_scaled_down():
-    x, y = np.full((2, 3, 4), 1.0), np.ones((2, 3))
+    x = np.full((2, 3, 4), 1.0)
+    y = np.ones((2, 3))
     with pytest.raises(ValueError, match=r"feature_bound .* got 1.5 and a sample of norm 2"):
         Problem(x, y, Logistic(), feature_bound=1.5)
     with pytest.raises(ValueError, match="feature_bound must be finite and > 0"):
@@ -327,7 +339,7 @@ def test_features_beyond_their_bound_are_refused_or_scaled_down():
 
 @pytest.mark.slow
 @quiet
-def test_plots_say_that_a_promise_is_nominal():
+def test_plots_state_nominal_promises():
     def scenario(key, clips):
         simulation = studied(make_problem(clip=1.0 if clips else None), gradient_bound=1.0)
         problem = simulation.problem
@@ -342,8 +354,8 @@ def test_plots_say_that_a_promise_is_nominal():
     ):
         study = fl.sweep(scenario, rounds=3, seeds=2, grid={"clips": fl.static(clips)})
         ax = fl.plotting.learning_curves(study, "objective")
-        shown = " ".join(t.get_text() for t in ax.texts)
-        assert (text in shown) if text else ("nominal" not in shown)
+        text_shown = " ".join(t.get_text() for t in ax.texts)
+        assert (text in text_shown) if text else ("nominal" not in text_shown)
         plt.close(ax.figure)
 
 
@@ -382,7 +394,7 @@ def test_privacy_is_checked_at_every_point_of_a_large_grid():
 @pytest.mark.slow
 @pytest.mark.thin(3, every=16)
 @pytest.mark.parametrize(
-    ("algorithm", "network", "seen"),
+    ("algorithm", "network", "field"),
     [
         (ZCDPNFL(1.0, 0.5), make_network(), lambda s: s.heard),
         (ZCDPGradNFL(0.1), make_network(), lambda s: s.heard),
@@ -393,7 +405,7 @@ def test_privacy_is_checked_at_every_point_of_a_large_grid():
     ],
 )
 @quiet
-def test_metrics_of_released_models_look_at_what_the_network_may_see(algorithm, network, seen):
+def test_metrics_of_released_models_read_public_fields(algorithm, network, field):
     states = []
 
     def keep(now):
@@ -401,16 +413,16 @@ def test_metrics_of_released_models_look_at_what_the_network_may_see(algorithm, 
         return jnp.sum(now.model)
 
     metric = fl.metrics.Metric("sum", keep, "sum of the models")
-    given = (make_problem(), algorithm, network, ZCDP(1.0), [metric])
-    released = fl.run(fl.Simulation(*given, model="released"), 3)
+    arguments = (make_problem(), algorithm, network, ZCDP(1.0), [metric])
+    released = fl.run(fl.Simulation(*arguments, model="released"), 3)
     jax.effects_barrier()
     structure = jax.tree.structure(
         jax.eval_shape(lambda: algorithm.init(make_problem().prepare(), network))
     )
-    expected = [jnp.sum(seen(jax.tree.unflatten(structure, leaves))) for leaves in states]
+    expected = [jnp.sum(field(jax.tree.unflatten(structure, leaves))) for leaves in states]
     np.testing.assert_allclose(np.sort(released["sum"]), np.sort(expected), rtol=1e-12)
     assert not bool(released.exact_model)
-    exact = fl.run(fl.Simulation(*given), 3)
+    exact = fl.run(fl.Simulation(*arguments), 3)
     server = isinstance(algorithm, ConventionalFL | fl.algorithms.GraphFedAvg)
     assert bool(exact.exact_model) is not server
     if not server:
@@ -427,8 +439,8 @@ def test_released_models_of_an_algorithm_without_any_are_refused():
 
 def test_a_private_run_does_not_end_by_its_metrics():
     def scenario(key):
-        given = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(1.0))
-        return fl.Simulation(*given, ["objective"])
+        arguments = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(1.0))
+        return fl.Simulation(*arguments, ["objective"])
 
     with pytest.raises(ValueError, match="until= ends runs by their metrics"):
         fl.sweep(scenario, rounds=4, seeds=1, until={"objective": 0.1})
@@ -438,31 +450,35 @@ def test_a_private_run_does_not_end_by_its_metrics():
 
 
 @pytest.mark.slow
-def test_one_seed_at_two_budgets_draws_the_same_noise_unless_told_otherwise():
+def test_one_seed_at_two_budgets_shares_its_noise_by_default():
     def scenario(key, budget):
-        given = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(budget))
-        return fl.Simulation(*given, model="released")
+        arguments = (make_problem(clip=1.0), ZCDPNFL(1.0, 0.5), make_network(), ZCDP(budget))
+        return fl.Simulation(*arguments, model="released")
 
-    def studied(budgets, **given):
+    def studied(budgets, **options):
         grid = {"budget": budgets}
-        study = fl.sweep(scenario, rounds=1, seeds=3, grid=grid, keep_models=True, **given)
+        study = fl.sweep(scenario, rounds=1, seeds=3, grid=grid, keep_models=True, **options)
         return study.model
 
-    bare = studied([1e12]).isel(budget=0)  # all but without noise
-    common, own = studied([0.5, 2.0]), studied([0.5, 2.0], independent_noise=True)
-    shared, apart = (
-        (m - bare).values * np.sqrt([0.5, 2.0])[:, None, None, None] for m in (common, own)
+    noiseless = studied([1e12]).isel(budget=0)  # all but without noise
+    common = studied([0.5, 2.0])
+    independent = studied([0.5, 2.0], independent_noise=True)
+    shared, separate = (
+        (m - noiseless).values * np.sqrt([0.5, 2.0])[:, None, None, None]
+        for m in (common, independent)
     )
     np.testing.assert_allclose(shared[0], shared[1], rtol=1e-4)
-    correlation = np.corrcoef(apart[0].ravel(), apart[1].ravel())[0, 1]
+    correlation = np.corrcoef(separate[0].ravel(), separate[1].ravel())[0, 1]
     assert abs(correlation) < 0.5
-    assert np.std(apart) == pytest.approx(np.std(shared), rel=0.5)
+    assert np.std(separate) == pytest.approx(np.std(shared), rel=0.5)
     # It depends on the point itself: not on the order of the grid or what else is in it.
     again = studied([3.0, 2.0], independent_noise=True, block=1)
-    np.testing.assert_array_equal(again.sel(budget=2.0), own.sel(budget=2.0))
+    np.testing.assert_array_equal(again.sel(budget=2.0), independent.sel(budget=2.0))
 
 
-def first_noise(budgets=(0.01,), rounds=5, clip=1.0, target=1e3, step=0.1, seen="all", **given):
+def first_noise(
+    budgets=(0.01,), rounds=5, clip=1.0, target=1e3, step=0.1, participation="all", **options
+):
     """``[budget, seed, D]``: what hides the first message of two clients, in its deviations."""
 
     def scenario(key, budget):
@@ -476,18 +492,20 @@ def first_noise(budgets=(0.01,), rounds=5, clip=1.0, target=1e3, step=0.1, seen=
             problem.clipped(clip),
             ConventionalFL(step),
             privacy=ZCDP(budget, gradient_bound=clip),
-            participation=None if seen == "all" else fl.participation.Bernoulli(1.0),
+            participation=None if participation == "all" else fl.participation.Bernoulli(1.0),
             metrics=[fl.metrics.Metric("noise", noise, "", dims=("parameter",), decibel=False)],
         )
 
-    given = {"grid": {"budget": list(budgets)}, "seeds": 2, "progress": False} | given
-    study = fl.sweep(scenario, rounds=rounds, independent_noise=True, **given)
+    options = {"grid": {"budget": list(budgets)}, "seeds": 2, "progress": False} | options
+    study = fl.sweep(scenario, rounds=rounds, independent_noise=True, **options)
     return study.noise.isel(round=0).values
 
 
 @pytest.mark.slow
-def test_another_study_has_other_noise_and_the_same_one_has_its_own():
-    """Noise that two studies share, at two sizes, cancels; whatever makes them two."""
+def test_different_studies_have_different_noise_and_equal_ones_the_same():
+    """Noise that two studies shared at two sizes would cancel; here the studies differ in any one
+    setting.
+    """
     studies = {
         "": first_noise(),
         "rounds": first_noise(rounds=10),
@@ -495,7 +513,7 @@ def test_another_study_has_other_noise_and_the_same_one_has_its_own():
         "clip": first_noise(clip=2.0),
         "data": first_noise(target=2e3),
         "algorithm": first_noise(step=0.05),
-        "participation": first_noise(seen="each"),
+        "participation": first_noise(participation="each"),
         "root": first_noise(root=1),
         "generator": first_noise(generator="philox4x32"),
     }
@@ -504,8 +522,8 @@ def test_another_study_has_other_noise_and_the_same_one_has_its_own():
     for name, noise in studies.items():
         assert 0.3 < np.std(noise) < 3, name  # it is noise, and no remainder of a message
     drawn = np.array([noise[0] for noise in studies.values()]).reshape(-1, 4)  # of each seed
-    apart = np.abs(drawn[:, None] - drawn).max(axis=2)
-    assert apart[~np.eye(len(drawn), dtype=bool)].min() > 0.01
+    difference = np.abs(drawn[:, None] - drawn).max(axis=2)
+    assert difference[~np.eye(len(drawn), dtype=bool)].min() > 0.01
     same = studies[""]
     np.testing.assert_allclose(first_noise([0.01, 0.5])[:1], same, rtol=1e-12)
     np.testing.assert_allclose(first_noise([0.5, 0.01], block=1)[1:], same, rtol=1e-12)
@@ -520,24 +538,24 @@ def test_the_ledger_sums_exactly_in_single_precision():
     term = jnp.float32(1e-4) * 3
 
     def add(spent, _):
-        return _booked(spent, term[None]), None
+        return _add_to_ledger(spent, term[None]), None
 
     rounds = 300_000
     spent = jax.jit(lambda: jax.lax.scan(add, jnp.zeros((2, 1), jnp.float32), length=rounds)[0])()
     plain = jax.jit(lambda: jax.lax.fori_loop(0, rounds, lambda _, s: s + term, jnp.float32(0)))()
     exact = float(term) * rounds
     assert abs(float(spent.sum()) / exact - 1) < 2e-7
-    assert abs(float(plain) / exact - 1) > 1e-4  # what it is for
+    assert abs(float(plain) / exact - 1) > 1e-4  # otherwise the test has no power
 
 
 @pytest.mark.slow
 @quiet
-def test_every_client_has_a_ledger_of_its_own():
-    """Of servers that draw one of their clients a round, only who was drawn spends."""
+def test_every_client_has_a_separate_ledger():
+    """Each server draws one of its clients a round; only the drawn client spends."""
 
     def scenario(key):
-        given = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0, 0.9))
-        return fl.Simulation(*given)
+        arguments = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0, 0.9))
+        return fl.Simulation(*arguments)
 
     study = fl.sweep(scenario, rounds=6, seeds=3, keep_models=True)
     assert study.client_rho.dims == ("seed", "client")
@@ -557,8 +575,12 @@ def test_every_client_has_a_ledger_of_its_own():
 def test_points_without_privacy_are_neither_nominal_nor_private():
     def scenario(key, algorithm):
         private = isinstance(algorithm, ZCDPNFL)
-        given = (make_problem(clip=1.0) if private else make_problem(), algorithm, make_network())
-        return fl.Simulation(*given, ZCDP(1.0) if private else None)
+        arguments = (
+            make_problem(clip=1.0) if private else make_problem(),
+            algorithm,
+            make_network(),
+        )
+        return fl.Simulation(*arguments, ZCDP(1.0) if private else None)
 
     grid = {"algorithm": [ZCDPNFL(1.0, 0.5), fl.algorithms.NetworkedADMM(1.0)]}
     with warnings.catch_warnings():
@@ -577,18 +599,20 @@ def test_points_without_privacy_are_neither_nominal_nor_private():
 )
 @quiet
 def test_the_signal_to_noise_is_that_of_the_messages(privacy, variance):
-    algorithm, network, key = ZCDPNFL(0.9, 0.5), make_network(), as_key(3)
+    algorithm = ZCDPNFL(0.9, 0.5)
+    network = make_network()
+    key = as_key(3)
     problem = make_problem(clip=1.0)
-    given = (problem, algorithm, network, privacy, ["signal_to_noise"])
-    run = fl.run(fl.Simulation(*given), 4, key)
+    arguments = (problem, algorithm, network, privacy, ["signal_to_noise"])
+    run = fl.run(fl.Simulation(*arguments), 4, key)
     states = []
 
     def keep(now):
-        jax.debug.callback(lambda *both: states.append(both), now.model)
+        jax.debug.callback(lambda *model: states.append(model), now.model)
         return jnp.sum(now.model)
 
     metric = fl.metrics.Metric("sum", keep, "sum")
-    fl.run(fl.Simulation(*given[:4], [metric]), 4, key)
+    fl.run(fl.Simulation(*arguments[:4], [metric]), 4, key)
     jax.effects_barrier()
     gap = gap_of(problem)
     plan = privacy.plan(lambda n: algorithm.sensitivity(problem, network, n, gap), 4)
@@ -610,8 +634,8 @@ def test_a_signal_without_noise_is_refused():
 
 @pytest.mark.slow
 def test_only_senders_have_a_signal():
-    given = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0))
-    simulation = fl.Simulation(*given)
+    arguments = (make_problem(), PGFL(0.9, clients_per_server=1), FEDERATION, ZCDP(2.0))
+    simulation = fl.Simulation(*arguments)
     now = fl.view(simulation)
     simulation.algorithm.step(simulation.algorithm.init(now.problem, FEDERATION), now)
     assert np.isfinite(now.link.signal_to_noise).sum() == 2
@@ -625,7 +649,7 @@ def test_only_senders_have_a_signal():
         ("client", "REPLACE_ONE"),
     ],
 )
-def test_what_was_spent_is_one_event(neighbors, theirs):
+def test_the_spent_budget_is_one_event(neighbors, theirs):
     dp_accounting = pytest.importorskip("dp_accounting")
     from dp_accounting import pld
 

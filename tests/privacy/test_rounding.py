@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._linalg import clipped_rows, sum_in_blocks
-from fljax._module import replace
+from fljax._core.linalg import clipped_rows, sum_in_blocks
+from fljax._core.module import replace
 from fljax.algorithms.local_steps import descend_from, descent_gap
-from fljax.link.server import GROUP, _add_in_groups, sum_rounding
+from fljax.link.sender_groups import GROUP, add_in_groups, sum_rounding
 from fljax.privacy import ZCDP, CentralGaussian, Gap, NoisyGradients
 
 RNG = np.random.default_rng(5)
@@ -26,11 +26,12 @@ def far_problem(target, samples=1):
 
 @pytest.mark.parametrize("steps", [1, 10, 100, 1000])
 @pytest.mark.parametrize("share", [0.51, 0.26, 1.49])
-def test_messages_after_many_short_steps_are_as_far_apart_as_is_said(steps, share):
-    """Each step is a share of a last digit: added to the model it would be none of it, or twice."""
+def test_messages_after_many_short_steps_keep_the_sensitivity(steps, share):
+    """Each step is a fraction of an ulp: added to the model it rounds to zero or to a whole ulp."""
     with jax.enable_x64(False):
         size = share * float(np.spacing(np.float32(1024)))
-        ends, roundings = [], []
+        ends = []
+        roundings = []
         for target in (1e6, -1e6):
             problem = far_problem(target).prepare()
             start = jnp.broadcast_to(problem.initial, (2, 1))
@@ -41,21 +42,19 @@ def test_messages_after_many_short_steps_are_as_far_apart_as_is_said(steps, shar
         moved = float(descent_gap(far_problem(0.0), jnp.float32(size), steps, gap)[0])
         last = 2 * float(np.finfo(np.float32).eps) * 1025  # of the model itself, and its grid
         assert abs(ends[0] - ends[1]) <= moved + max(roundings) + last
-        # What is said is what is met, but for some ulps of the model: not in proportion to steps.
+        # Rounding errors are a few ulps of the model, not proportional to the steps.
         assert max(roundings) < 10 * np.spacing(np.float32(1024)) + 1e-3 * moved
 
 
 @pytest.mark.parametrize("network", [None, "servers"])
-def test_a_run_of_many_steps_says_how_far_rounding_moves_it(network):
+def test_a_run_of_many_steps_reports_its_rounding_error(network):
     with jax.enable_x64(False):
         ulp = float(np.spacing(np.float32(1024)))
         stated = {}
         for steps in (10, 1000):
             if network is None:
-                algorithm, servers = (
-                    fl.algorithms.ConventionalFL(0.51 * ulp, local_steps=steps),
-                    None,
-                )
+                algorithm = fl.algorithms.ConventionalFL(0.51 * ulp, local_steps=steps)
+                servers = None
             else:
                 algorithm = fl.algorithms.GraphFedAvg(0.51 * ulp * steps, local_steps=steps)
                 servers = fl.federation.balanced(2)
@@ -69,10 +68,11 @@ def test_a_run_of_many_steps_says_how_far_rounding_moves_it(network):
 
 @pytest.mark.parametrize("samples", [5, 64, 127, 640, 4000])
 @pytest.mark.parametrize("neighbors", fl.privacy.NEIGHBORS)
-def test_sums_of_gradients_are_as_far_apart_as_is_said(samples, neighbors):
+def test_sums_of_gradients_keep_the_sensitivity(samples, neighbors):
     """Partial sums far above the final one: half of the gradients take away what others added."""
     with jax.enable_x64(False):
-        dim, clients = 3, 40
+        dim = 3
+        clients = 40
         rows = np.abs(RNG.normal(size=(clients, samples, dim))) * 1e4
         rows[:, samples // 2 :] *= -1
         problem = fl.problems.Problem(
@@ -86,11 +86,11 @@ def test_sums_of_gradients_are_as_far_apart_as_is_said(samples, neighbors):
         per_sample = 2 * 64**2 + 8 * samples if samples != 127 else 2 * 127**2
         assert np.all(gap <= exact * (1 + (per_sample + 100) * unit))
         other = rows.copy()
-        place = samples // 3
+        index = samples // 3
         if neighbors == "client":
             other = -other
         else:
-            other[:, place] *= 0 if neighbors == "add-or-remove" else -1
+            other[:, index] *= 0 if neighbors == "add-or-remove" else -1
         models = jnp.zeros((clients, dim))
         sums = [
             np.float64(replace(problem, features=jnp.asarray(x, np.float32)).gradient(models))
@@ -104,14 +104,14 @@ def test_blocks_of_samples_change_no_gradient():
     softmax = fl.problems.softmax(
         jax.random.key(0), clients=3, samples=320, dim=4, classes=3
     ).clipped(0.2)
-    for each in (problem, softmax):
-        assert each._block < each.samples
-        models = jnp.asarray(RNG.normal(size=(3, each.dim)))
-        weighted = each.weighted(
-            each._clipped(each.loss.derivative(each.predictions(models), each.targets))
+    for case in (problem, softmax):
+        assert case._block < case.samples
+        models = jnp.asarray(RNG.normal(size=(3, case.dim)))
+        weighted = case.weighted(
+            case._clipped(case.loss.derivative(case.predictions(models), case.targets))
         )
-        plain = each.combination(weighted)
-        np.testing.assert_allclose(each.loss_gradient(models), plain, rtol=1e-12, atol=1e-14)
+        plain = case.combination(weighted)
+        np.testing.assert_allclose(case.loss_gradient(models), plain, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("size", [1, 5, 128, 129, 100_000])
@@ -121,8 +121,8 @@ def test_sums_in_blocks_are_sums(size):
 
 
 @pytest.mark.parametrize("size", [7, 1000, 300_000])
-def test_clipped_rows_are_no_longer_than_is_said(size):
-    from fljax._linalg import CLIP_ROUNDINGS
+def test_clipped_rows_keep_the_bound(size):
+    from fljax._core.linalg import CLIP_ROUNDINGS
 
     with jax.enable_x64(False):
         rows = jnp.asarray(RNG.normal(size=(8, size)), np.float32)
@@ -138,27 +138,29 @@ def test_clipped_rows_are_no_longer_than_is_said(size):
 def test_a_sum_over_many_clients_moves_by_one_client_at_most(rows):
     """Partial sums of a hundred thousand clips, and a final one near zero."""
     with jax.enable_x64(False):
-        each = np.abs(RNG.normal(size=(rows, 2))).astype(np.float32)
-        each /= np.linalg.norm(each, axis=1, keepdims=True)
-        each[rows // 2 :] *= -1
+        gradients = np.abs(RNG.normal(size=(rows, 2))).astype(np.float32)
+        gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)
+        gradients[rows // 2 :] *= -1
         # A whole number of groups: with none of the rows the others stay in theirs.
         none = jnp.zeros(2, jnp.float32)
 
         def total(weights):
-            high, low = _add_in_groups(none, none, jnp.asarray(weights), jnp.asarray(each))
+            high, low = add_in_groups(none, none, jnp.asarray(weights), jnp.asarray(gradients))
             return np.float64(high) + np.float64(low)
 
-        ones = np.ones(rows, np.float32)
-        with_all = total(ones)
-        np.testing.assert_allclose(with_all, np.float64(each).sum(axis=0), atol=2e-3)
+        unit_weights = np.ones(rows, np.float32)
+        with_all = total(unit_weights)
+        np.testing.assert_allclose(with_all, np.float64(gradients).sum(axis=0), atol=2e-3)
         for dropped in (0, 1, rows // 3, rows - 1):
-            moved = np.linalg.norm(with_all - total(np.where(np.arange(rows) == dropped, 0, ones)))
+            moved = np.linalg.norm(
+                with_all - total(np.where(np.arange(rows) == dropped, 0, unit_weights))
+            )
             assert moved <= 1 + 2e-7 + sum_rounding(rows, np.float32)
     assert sum_rounding(rows, np.float32) < 2e-3
     assert GROUP == 32
 
 
-def test_noise_provides_for_what_sums_over_clients_add():
+def test_noise_covers_the_rounding_of_sums_over_clients():
     with jax.enable_x64(False):
         problem = fl.problems.ridge(jax.random.key(0), clients=200, samples=3, dim=2)
         simulation = fl.Simulation(
@@ -170,7 +172,7 @@ def test_noise_provides_for_what_sums_over_clients_add():
 
 
 def test_noise_on_gradients_provides_for_their_rounding():
-    """In double precision the same noise, but for what rounding in single precision adds."""
+    """The noise equals that of double precision plus the rounding error of single precision."""
     problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=1009, dim=2).clipped(1.0)
     mechanism = NoisyGradients(1.0)
     with jax.enable_x64(False):

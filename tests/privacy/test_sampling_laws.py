@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._module import replace
-from fljax._sampling_laws import _Draws, disagreement
+from fljax._core.module import replace
 from fljax.algorithms import FedAvg, FedDPSGD
-from fljax.participation import Cyclic, Drawn, Everyone, Fraction, Law, Participants, Subset
+from fljax.participation.selectors import (
+    Cyclic,
+    Drawn,
+    Everyone,
+    Fraction,
+    Law,
+    Participants,
+    Subset,
+)
 from fljax.privacy import CentralGaussian, NoisyGradients
+from fljax.simulation.sampling_checks import _Draws, disagreement
 
 CLIENTS = 10
 
@@ -28,26 +36,26 @@ def run_at_server(selector, algorithm=FedAvg, **settings):
 
 @fl.module
 class AlwaysTheFirst(Fraction):
-    """Says nothing of its draws: those of its parent are others."""
+    """Does not declare its draws, and its parent's differ."""
 
     def choose(self, key, available, network, round=1):
-        who = super().choose(key, available, network, round)
-        return who._replace(here=who.here.at[0].set(available[0]))
+        participants = super().choose(key, available, network, round)
+        return participants._replace(here=participants.here.at[0].set(available[0]))
 
 
 @fl.module
 class ByProperty(Fraction):
-    """Draws by the parent's method, of which a part is another."""
+    """Uses the parent's method with one property changed."""
 
     @property
     def share(self):
         return 1.0
 
 
-def test_a_law_is_of_the_class_that_declares_it():
+def test_a_sampling_scheme_belongs_to_the_class_that_declares_it():
     @fl.module
     class Renamed(Fraction):
-        """Changes nothing of the draw."""
+        """A subclass that leaves the draw unchanged."""
 
         def check(self, clients, network=None):
             super().check(clients, network)
@@ -77,7 +85,7 @@ def test_a_law_is_of_the_class_that_declares_it():
         assert other(0.1).law(CLIENTS) is None
 
 
-def test_a_part_of_the_draw_is_not_overridden_without_a_law():
+def test_a_draw_may_not_be_overridden_without_a_sampling_scheme():
     @fl.module
     class InTwoSteps(Fraction):
         def lucky(self, uniform):
@@ -99,7 +107,7 @@ def test_a_part_of_the_draw_is_not_overridden_without_a_law():
     assert Luckier(0.1).law(CLIENTS) is None
 
 
-def test_no_budget_without_a_law():
+def test_a_budget_needs_a_sampling_scheme():
     with pytest.raises(ValueError, match=r"declares no law of its draws.*law\(self, clients\)"):
         run_at_server(AlwaysTheFirst(0.01))
 
@@ -112,11 +120,13 @@ class AlwaysTheFirstDeclared(AlwaysTheFirst):
 
 @fl.module
 class LaterTheFirst(Fraction):
-    """As declared in the first round only."""
+    """Adds the first client after the first round."""
 
     def choose(self, key, available, network, round=1):
-        who = super().choose(key, available, network, round)
-        return who._replace(here=who.here.at[0].set(who.here[0] | (round > 1)))
+        participants = super().choose(key, available, network, round)
+        return participants._replace(
+            here=participants.here.at[0].set(participants.here[0] | (round > 1))
+        )
 
     def law(self, clients):
         return super().law(clients)
@@ -154,8 +164,8 @@ class OfTheAvailable(Subset):
 @fl.module
 class TakesTwice(Drawn):
     def choose(self, key, available, network, round=1):
-        who = super().choose(key, available, network, round)
-        twice = jnp.concatenate([who.clients, who.clients[:1]])
+        participants = super().choose(key, available, network, round)
+        twice = jnp.concatenate([participants.clients, participants.clients[:1]])
         return Participants(twice, available[twice])
 
     def law(self, clients):
@@ -181,7 +191,7 @@ class Sooner(Cyclic):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fl.participation.Selector) else "",
 )
-def test_draws_refute_a_wrong_law(selector, settings, text):
+def test_draws_refute_a_false_sampling_scheme(selector, settings, text):
     with pytest.raises(ValueError, match=text) as caught:
         run_at_server(selector, **settings)
     assert "Declare the" in str(caught.value)
@@ -205,17 +215,17 @@ class OwnDrawn(Drawn):
         return super().law(clients)
 
 
-def test_draws_agree_with_a_right_law():
-    for own, selector, neighbors in (
+def test_draws_agree_with_a_true_sampling_scheme():
+    for custom, selector, neighbors in (
         (OwnFraction(0.2), Fraction(0.2), "add-or-remove"),
         (OwnDrawn(3), Drawn(3), "replace"),
     ):
-        results = [run_at_server(s, neighbors=neighbors) for s in (own, selector)]
+        results = [run_at_server(s, neighbors=neighbors) for s in (custom, selector)]
         for name in ("sampling_rate", "drawn_from", "noise_multiplier"):
             assert float(results[0][name]) == float(results[1][name])
 
 
-def test_a_sweep_checks_laws_at_every_point():
+def test_a_sweep_checks_sampling_schemes_at_every_point():
     def scenario(key, selector):
         problem = fl.problems.ridge(key, clients=CLIENTS, samples=3, dim=2)
         algorithm = FedAvg(0.1, selector=selector)
@@ -232,7 +242,7 @@ def test_a_sweep_checks_laws_at_every_point():
 
 @fl.module
 class CollectsFromAll(FedAvg):
-    """Takes everyone, whatever it says of its selection."""
+    """Collects from all clients regardless of its declared selection."""
 
     def step(self, state, now):
         now.choose = lambda selector, model=None: Everyone().choose(None, now.available, None)
@@ -245,7 +255,7 @@ class StepsAlong(FedAvg):
         return super().step(state, now)
 
 
-def test_the_participants_of_a_step_are_those_of_the_selector():
+def test_the_participants_of_a_step_follow_the_selector():
     with pytest.raises(ValueError, match=r"CollectsFromAll\.selection declares a share of 0\.1"):
         run_at_server(Fraction(0.1), CollectsFromAll)
     for settings in ({}, {"arrivals": "secret"}):
@@ -268,8 +278,8 @@ def run_with_batches(kind, network=False, **settings):
 
 @fl.module
 class OtherBatches(FedDPSGD):
-    def _drawn(self, key, data, number):
-        return super()._drawn(jax.random.fold_in(key, 1), data, number)
+    def _draw_batch(self, key, data, number):
+        return super()._draw_batch(jax.random.fold_in(key, 1), data, number)
 
 
 @fl.module
@@ -280,7 +290,7 @@ class OtherBatchesDeclared(OtherBatches):
 
 @fl.module
 class AllSamples(OtherBatchesDeclared):
-    def _drawn(self, key, data, number):
+    def _draw_batch(self, key, data, number):
         return data, data.influence
 
     def sampling(self, problem):
@@ -289,8 +299,8 @@ class AllSamples(OtherBatchesDeclared):
 
 @fl.module
 class FirstSample(OtherBatchesDeclared):
-    def _drawn(self, key, data, number):
-        batch, share = super()._drawn(key, data, number)
+    def _draw_batch(self, key, data, number):
+        batch, share = super()._draw_batch(key, data, number)
         return replace(batch, weights=batch.weights.at[:, 0].set(share)), share
 
     def sampling(self, problem):
@@ -301,8 +311,9 @@ class FirstSample(OtherBatchesDeclared):
 class WholeBlocks(OtherBatchesDeclared):
     """Every sample as often as declared, but five of them together."""
 
-    def _drawn(self, key, data, number):
-        weights, rate = jnp.asarray(data.weights), jnp.asarray(0.2, data.dtype)
+    def _draw_batch(self, key, data, number):
+        weights = jnp.asarray(data.weights)
+        rate = jnp.asarray(0.2, data.dtype)
         blocks = weights.shape[0], weights.shape[1] // 5
         drawn = jnp.repeat(jax.random.uniform(key, blocks, data.dtype) < rate, 5, axis=1)
         batch = replace(data, weights=jnp.where(drawn, weights, 0) / rate, statistics=None)
@@ -326,7 +337,7 @@ class DrawnByTurns(OtherBatchesDeclared):
         return Law(0.1, separation=2, sampling="poisson")
 
 
-def test_no_budget_for_batches_without_a_law():
+def test_a_budget_for_batches_needs_a_sampling_scheme():
     with pytest.raises(ValueError, match="does not say how it draws samples"):
         run_with_batches(OtherBatches, sampling_rate=0.1)
 
@@ -342,7 +353,7 @@ def test_no_budget_for_batches_without_a_law():
         (DrawnByTurns, {"turns": 2, "sampling_rate": 0.2}, "turns.*or declare sampling=None"),
     ],
 )
-def test_batches_refute_a_wrong_law(kind, settings, text):
+def test_batches_refute_a_false_sampling_scheme(kind, settings, text):
     with pytest.raises(ValueError, match=text):
         run_with_batches(kind, **settings)
 
@@ -357,7 +368,7 @@ def test_batches_refute_a_wrong_law(kind, settings, text):
         {"turns": 3},
     ],
 )
-def test_batches_agree_with_a_right_law(settings):
+def test_batches_agree_with_a_true_sampling_scheme(settings):
     run_with_batches(OtherBatchesDeclared, **settings)
 
 
@@ -367,10 +378,10 @@ def test_batches_agree_with_a_right_law(settings):
 def test_correct_draws_are_never_refuted_and_wrong_ones_are():
     rng = np.random.default_rng(0)
     for rate in (0.003, 0.1, 0.5):
-        law = Law(rate, sampling="poisson")
+        sampling = Law(rate, sampling="poisson")
         for _ in range(100):
             possible = rng.random((2000, 30)) < rng.choice([0.6, 1.1])
             taken = possible & (rng.random((2000, 30)) < rate)
-            assert disagreement(law, _Draws(taken.astype(int), possible), "client") == ""
+            assert disagreement(sampling, _Draws(taken.astype(int), possible), "client") == ""
         taken[:, 7] = possible[:, 7] & (rng.random(2000) < rate + 25 * (rate / 2000) ** 0.5)
-        assert "client 7" in disagreement(law, _Draws(taken.astype(int), possible), "client")
+        assert "client 7" in disagreement(sampling, _Draws(taken.astype(int), possible), "client")

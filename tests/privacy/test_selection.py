@@ -35,7 +35,7 @@ def best_of(generate, outputs, empty=0.0):
 
 
 def pairs(count=25):
-    """Neighboring distributions of one trial: random ones, and those that tell worlds apart."""
+    """Neighboring distributions of one trial: random ones, and ones that separate the worlds."""
     rng = np.random.default_rng(0)
     for _ in range(count):
         size = int(rng.integers(2, 6))
@@ -65,8 +65,9 @@ def test_the_number_of_trials_has_its_distribution(shape, stop):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_numbers_are_drawn_from_it(shape):
-    source, probabilities = random.Random(0), acc.selection_probabilities(12, shape, 0.2)
+def test_trials_are_drawn_with_their_probabilities(shape):
+    source = random.Random(0)
+    probabilities = acc.selection_probabilities(12, shape, 0.2)
     drawn = np.array([acc.draw_trials(source.random, shape, 0.2) for _ in range(2_000)])
     observed = np.append(np.bincount(drawn, minlength=13)[1:13], np.sum(drawn > 12))
     expected = np.append(probabilities, 1 - probabilities.sum()) * len(drawn)
@@ -77,7 +78,8 @@ def test_numbers_are_drawn_from_it(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_pair_of_worlds_exceeds_the_curve(shape):
     """Exact divergences of the best of K trials, from the generating function of K."""
-    orders, closest = np.concatenate([[1.1, 1.5], np.arange(2, 65.0, 4)]), 0.0
+    orders = np.concatenate([[1.1, 1.5], np.arange(2, 65.0, 4)])
+    closest = 0.0
     for stop in (0.5, 0.1, 0.01):
         generate = generating(shape, stop)
         for p, q in pairs():
@@ -91,8 +93,9 @@ def test_no_pair_of_worlds_exceeds_the_curve(shape):
 
 
 @pytest.mark.parametrize("mean", [0.3, 1.0, 5.0, 50.0])
-def test_nor_that_of_a_poisson_number(mean):
-    orders, closest = np.arange(1.5, 20.0, 1.5), 0.0
+def test_a_poisson_number_of_trials_has_its_exact_curve(mean):
+    orders = np.arange(1.5, 20.0, 1.5)
+    closest = 0.0
     for p, q in pairs():
         trial = np.array([max(renyi(a, p, q), renyi(a, q, p)) for a in orders])
         allowed = 1 + 1 / (orders - 1)
@@ -102,16 +105,21 @@ def test_nor_that_of_a_poisson_number(mean):
         bound = acc.poisson_selection_renyi(orders, trial, mean, missed)
         looser = acc.poisson_selection_renyi(orders, trial, mean)
         assert (bound <= looser + 1e-12).all()
-        best = [best_of(lambda x: np.exp(mean * (x - 1)), one, math.exp(-mean)) for one in (p, q)]
+        best = [
+            best_of(lambda x: np.exp(mean * (x - 1)), weights, math.exp(-mean))
+            for weights in (p, q)
+        ]
         exact = np.array([max(renyi(a, *best), renyi(a, *best[::-1])) for a in orders])
         assert (exact <= bound + 1e-9).all()
         closest = max(closest, float((exact / bound).max()))
     assert closest > 0.3
 
 
-def test_of_gaussian_trials_it_is_the_integral():
-    """The best of K Gaussian releases by their own value: numerically integrated."""
-    sigma, shape, stop = 2.0, 1.0, 0.1
+def test_the_best_of_gaussian_trials_equals_its_integral():
+    """The best of K Gaussian releases by their value: numerically integrated."""
+    sigma = 2.0
+    shape = 1.0
+    stop = 0.1
     x = np.linspace(-30, 30, 400_001)
     derivative = lambda c: stop / (1 - (1 - stop) * c) ** 2  # noqa: E731  # of the geometric f
     densities = [
@@ -128,7 +136,7 @@ def test_of_gaussian_trials_it_is_the_integral():
             assert math.log(integral) / (order - 1) <= most
 
 
-def test_known_values():
+def test_known_costs_of_selection():
     """Pure trials cost (2 + eta) epsilon (Liu & Talwar 2019 for the geometric distribution), and
     trials that depend on no data cost nothing.
     """
@@ -144,20 +152,23 @@ def test_known_values():
 @pytest.mark.parametrize("rho", [1e-4, 0.1, 3.0, 40.0])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_closed_form_for_zcdp_is_the_least_over_both_orders(rho, shape):
-    delta, stop = 1e-6, 0.02
-    log, mean = -math.log(stop), math.log(acc.selection_mean(shape, stop))
+    delta = 1e-6
+    stop = 0.02
+    log = -math.log(stop)
+    mean = math.log(acc.selection_mean(shape, stop))
 
     def epsilon(logs):
-        t, other = math.exp(logs[0]), 1 + math.exp(logs[1])
+        t = math.exp(logs[0])
+        other = 1 + math.exp(logs[1])
         extra = (1 + shape) * ((1 - 1 / other) * rho * other + log / other)
         first = rho * (1 + t) + extra + (mean - math.log(delta) - math.log1p(t)) / t
         return first - math.log1p(1 / t)
 
     starts = [(a, b) for a in (-4, 0, 4) for b in (-3, 0, 3)]
-    found = min(optimize.minimize(epsilon, start, method="Nelder-Mead").fun for start in starts)
+    least = min(optimize.minimize(epsilon, start, method="Nelder-Mead").fun for start in starts)
     closed = acc.selection_epsilon(rho, delta, shape, stop)
-    assert closed == pytest.approx(found, rel=1e-3)
-    assert closed <= found * (1 + 1e-9)
+    assert closed == pytest.approx(least, rel=1e-3)
+    assert closed <= least * (1 + 1e-9)
     orders = 1 + np.geomspace(1e-3, 1e6, 20_000)
     curve = acc.selection_renyi(orders, rho * orders, shape, stop)
     assert closed <= float(acc.renyi_epsilon(orders, curve, delta)) * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""What private results say of themselves: their seeds, what no budget covers, what is released."""
+"""Statements of private results: seeds, values that no budget covers, releases."""
 
 import math
 from typing import Any
@@ -21,21 +21,21 @@ from fljax.privacy import (
     not_covered,
     spent,
 )
-from tests.marks import quiet
+from tests.support.marks import quiet
 
 SECRET = 2**100 + 12345
 DELTA = 1e-5
 
 
 def problem(clip=1.0):
-    made = fl.problems.logistic(jax.random.key(0), clients=4, samples=12, dim=2).clipped(clip)
-    return made.split(jax.random.key(1), test=0.25)
+    unsplit = fl.problems.logistic(jax.random.key(0), clients=4, samples=12, dim=2).clipped(clip)
+    return unsplit.split(jax.random.key(1), test=0.25)
 
 
-def simulation(privacy=None, algorithm=None, **given):
+def simulation(privacy=None, algorithm=None, **options):
     budget = ZCDP(0.5) if privacy is None else privacy
-    given = {"metrics": ["objective", "accuracy"], "model": "released"} | given
-    return fl.Simulation(problem(), algorithm or ConventionalFL(0.1), privacy=budget, **given)
+    options = {"metrics": ["objective", "accuracy"], "model": "released"} | options
+    return fl.Simulation(problem(), algorithm or ConventionalFL(0.1), privacy=budget, **options)
 
 
 def scenario(key):
@@ -45,16 +45,16 @@ def scenario(key):
 STUDY: dict[str, Any] = {"rounds": 2, "seeds": 2, "progress": False}
 
 
-def changed(**given: Any) -> dict[str, Any]:
+def changed(**options: Any) -> dict[str, Any]:
     """Arguments of a small study."""
-    return STUDY | given
+    return STUDY | options
 
 
 # Seeds ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_results_say_what_their_noise_follows_from():
+def test_results_state_the_source_of_their_noise():
     run = fl.run(simulation(), rounds=2)
     study = fl.sweep(scenario, **STUDY)
     for results in (run, study):
@@ -64,9 +64,9 @@ def test_results_say_what_their_noise_follows_from():
         assert "must be secret" in results.attrs["privacy"]
     assert "all runs with this key, which is 0 by default" in assumptions(run)["runs"]
     assert "publish one run of each seed" in assumptions(study)["runs"]
-    own = fl.sweep(scenario, **STUDY, independent_noise=True)
-    assert assumptions(own)["runs"].startswith("no other grid point")
-    assert "must be secret" in assumptions(own)["seed"]
+    independent = fl.sweep(scenario, **STUDY, independent_noise=True)
+    assert assumptions(independent)["runs"].startswith("no other grid point")
+    assert "must be secret" in assumptions(independent)["seed"]
     drawn = fl.run(simulation(), rounds=2, noise_seed="entropy")
     assert "which nothing records" in assumptions(drawn)["seed"]
     assert (
@@ -76,25 +76,27 @@ def test_results_say_what_their_noise_follows_from():
 
 
 @pytest.mark.slow
-def test_a_noise_seed_is_all_that_the_noise_needs_and_nothing_records_it():
+def test_a_noise_seed_determines_the_noise_and_is_not_recorded():
     """With it the noise is drawn again; without it neither root, seed nor key are enough."""
 
-    def one(key, budget=0.5):
+    def scenario_(key, budget=0.5):
         return simulation(ZCDP(budget))
 
-    given: dict[str, Any] = {"rounds": 1, "seeds": 2, "keep_models": True, "progress": False}
+    options: dict[str, Any] = {"rounds": 1, "seeds": 2, "keep_models": True, "progress": False}
     secrets = {"none": None, "one": SECRET, "other": SECRET + 1, "entropy": "entropy"}
-    studies = {n: fl.sweep(one, **given, noise_seed=secret) for n, secret in secrets.items()}
-    again = fl.sweep(one, **given, noise_seed=SECRET)
+    studies = {
+        n: fl.sweep(scenario_, **options, noise_seed=secret) for n, secret in secrets.items()
+    }
+    again = fl.sweep(scenario_, **options, noise_seed=SECRET)
     np.testing.assert_array_equal(again.model, studies["one"].model)
-    once_more = fl.sweep(one, **given, noise_seed="entropy").model.values
-    apart = [study.model.values for study in studies.values()] + [once_more]
-    for i, first in enumerate(apart):
-        for second in apart[:i]:
+    once_more = fl.sweep(scenario_, **options, noise_seed="entropy").model.values
+    models = [study.model.values for study in studies.values()] + [once_more]
+    for i, first in enumerate(models):
+        for second in models[:i]:
             assert np.abs(first - second).max() > 1e-3
-    grid = fl.sweep(one, **given, grid={"budget": [0.5, 0.5000001]}, noise_seed=SECRET)
+    grid = fl.sweep(scenario_, **options, grid={"budget": [0.5, 0.5000001]}, noise_seed=SECRET)
     assert np.abs(grid.model[0] - grid.model[1]).max() > 1e-3  # of each point its own
-    runs = [fl.run(one(None), rounds=1, noise_seed=secret) for secret in secrets.values()]
+    runs = [fl.run(scenario_(None), rounds=1, noise_seed=secret) for secret in secrets.values()]
     for i, first in enumerate(runs):
         for second in runs[:i]:
             assert np.abs(first.model - second.model).max() > 1e-3
@@ -106,8 +108,8 @@ def test_a_noise_seed_is_all_that_the_noise_needs_and_nothing_records_it():
 
 @pytest.mark.slow
 def test_a_store_recognizes_a_noise_seed_that_it_does_not_hold(tmp_path):
-    given: dict[str, Any] = STUDY | {"store": tmp_path}
-    first = fl.sweep(scenario, **given, noise_seed=SECRET)
+    options: dict[str, Any] = STUDY | {"store": tmp_path}
+    first = fl.sweep(scenario, **options, noise_seed=SECRET)
     resumed = fl.sweep(scenario, **changed(seeds=3, store=tmp_path), noise_seed=SECRET)
     np.testing.assert_array_equal(resumed.objective[:2], first.objective)
     for path in tmp_path.iterdir():
@@ -116,9 +118,9 @@ def test_a_store_recognizes_a_noise_seed_that_it_does_not_hold(tmp_path):
         assert f"{SECRET:x}".encode() not in content
     for other in (SECRET + 1, None):
         with pytest.raises(ValueError, match="holds another study"):
-            fl.sweep(scenario, **given, noise_seed=other)
+            fl.sweep(scenario, **options, noise_seed=other)
     with pytest.raises(ValueError, match="forgotten after the run"):
-        fl.sweep(scenario, **given, noise_seed="entropy")
+        fl.sweep(scenario, **options, noise_seed="entropy")
 
 
 @pytest.mark.parametrize(
@@ -142,16 +144,17 @@ def test_a_noise_seed_that_can_be_guessed_is_refused(bad, error, message):
 
 def test_all_seeds_together_cost_their_composition():
     study = fl.sweep(scenario, rounds=2, seeds=20, progress=False)
-    one, everything = spent(study, DELTA), spent(study, DELTA, seeds="all")
-    assert float(one.epsilon.isel(seed=0, round=-1)) == pytest.approx(4.38, abs=0.01)
+    cost = spent(study, DELTA)
+    everything = spent(study, DELTA, seeds="all")
+    assert float(cost.epsilon.isel(seed=0, round=-1)) == pytest.approx(4.38, abs=0.01)
     assert float(everything.epsilon.isel(round=-1)) == pytest.approx(28.4, abs=0.05)
     assert "seed" not in everything.epsilon.dims
-    assert one.epsilon.attrs["long_name"].endswith("one seed")
+    assert cost.epsilon.attrs["long_name"].endswith("one seed")
     assert everything.epsilon.attrs["long_name"].endswith("all 20 seeds")
-    assert 'seeds="all"' in one.attrs["seeds"]
+    assert 'seeds="all"' in cost.attrs["seeds"]
     assert "all 20 seeds" in everything.attrs["seeds"]
     few = spent(study.isel(seed=slice(0, 1)), DELTA, seeds="all")
-    np.testing.assert_allclose(few.epsilon, one.epsilon.isel(seed=0))
+    np.testing.assert_allclose(few.epsilon, cost.epsilon.isel(seed=0))
 
 
 def ledger(seeds=5, **columns):
@@ -224,8 +227,8 @@ def test_sampled_releases_of_all_seeds_add_up():
 
 
 @pytest.mark.parametrize("kind", ["table", "curves"])
-def test_tables_and_plots_say_that_the_privacy_is_of_one_seed(kind):
-    def shown(results):
+def test_tables_and_plots_state_that_the_privacy_is_of_one_seed(kind):
+    def printed(results):
         if kind == "table":
             return fl.table(results, "objective").note
         ax = fl.plotting.learning_curves(results, "objective")
@@ -233,11 +236,11 @@ def test_tables_and_plots_say_that_the_privacy_is_of_one_seed(kind):
         plt.close("all")
         return text
 
-    assert "of one seed, not of all 2" in shown(fl.sweep(scenario, **STUDY))
-    assert "of one seed" not in shown(fl.sweep(scenario, **changed(seeds=1)))
-    bare = fl.sweep(lambda key: fl.Simulation(problem(), ConventionalFL(0.1)), **STUDY)
-    bare = bare.assign(objective=bare.bits)
-    assert "of one seed" not in shown(bare)
+    assert "of one seed, not of all 2" in printed(fl.sweep(scenario, **STUDY))
+    assert "of one seed" not in printed(fl.sweep(scenario, **changed(seeds=1)))
+    without_privacy = fl.sweep(lambda key: fl.Simulation(problem(), ConventionalFL(0.1)), **STUDY)
+    without_privacy = without_privacy.assign(objective=without_privacy.bits)
+    assert "of one seed" not in printed(without_privacy)
 
 
 # What no budget covers --------------------------------------------------------------------------
@@ -247,18 +250,18 @@ def test_tables_and_plots_say_that_the_privacy_is_of_one_seed(kind):
 @quiet
 @pytest.mark.parametrize("budget", [ZCDP(0.5), PureDP(5.0), ApproximateDP(0.5, 1e-5)])
 @pytest.mark.parametrize("model", ["released", "exact"])
-def test_everything_that_other_data_can_change_is_listed(budget, model):
-    """Two data sets, one noise: whatever differs between the results is not covered, or is a
-    released model; and a release has nothing else.
+def test_every_data_dependent_value_is_listed(budget, model):
+    """Two data sets, one noise: each value that differs between the results is listed as not
+    covered or is a released model; a release has only covered values.
     """
     rng = np.random.default_rng(0)
 
     def results(scale):
         x = np.asarray(rng.normal(size=(4, 9, 2))) * scale
-        made = fl.problems.Problem(x, np.sign(x[..., 0] + 0.1), fl.problems.Logistic()).clipped(1.0)
-        made = made.split(jax.random.key(0), test=0.25)
+        data = fl.problems.Problem(x, np.sign(x[..., 0] + 0.1), fl.problems.Logistic()).clipped(1.0)
+        data = data.split(jax.random.key(0), test=0.25)
         simulated = fl.Simulation(
-            made,
+            data,
             fl.algorithms.ZCDPNFL(1.0, 0.5),
             fl.graphs.ring(4),
             privacy=budget,
@@ -267,22 +270,23 @@ def test_everything_that_other_data_can_change_is_listed(budget, model):
         )
         return fl.run(simulated, rounds=3, noise_seed=SECRET)
 
-    one, other = results(1.0), results(3.0)
+    first = results(1.0)
+    other = results(3.0)
     differing = {
         str(name)
-        for name in one.data_vars
-        if not np.array_equal(one[name].values, other[name].values, equal_nan=True)
+        for name in first.data_vars
+        if not np.array_equal(first[name].values, other[name].values, equal_nan=True)
     }
-    differing |= {k for k in one.attrs if one.attrs[k] != other.attrs.get(k) and k != "created"}
+    differing |= {k for k in first.attrs if first.attrs[k] != other.attrs.get(k) and k != "created"}
     covered = {"model"} if model == "released" else set()
-    assert differing - covered - {"privacy", "not_covered"} <= set(not_covered(one))
+    assert differing - covered - {"privacy", "not_covered"} <= set(not_covered(first))
     assert {"objective", "rounding", "model"} <= differing
     if model == "exact":
-        assert "model" in not_covered(one)
-    assert one.attrs["not_covered"].count(": ") == len(not_covered(one))
+        assert "model" in not_covered(first)
+    assert first.attrs["not_covered"].count(": ") == len(not_covered(first))
 
 
-def test_a_release_has_nothing_that_is_not_covered(tmp_path):
+def test_a_release_has_covered_values_only(tmp_path):
     path = tmp_path / "released.nc"
     study = fl.sweep(
         scenario, **changed(seeds=[11, 7]), keep_models=True, noise_seed=SECRET, root=99
@@ -290,20 +294,20 @@ def test_a_release_has_nothing_that_is_not_covered(tmp_path):
     uncovered = set(not_covered(study))
     assert {"objective", "accuracy", "gradient_norm", "root", "seed"} <= uncovered
     fl.save(study, path, release=True)
-    kept = fl.load(path)
-    assert not uncovered & {*kept.data_vars, *kept.attrs}
-    assert kept.seed.values.tolist() == [0, 1]
-    assert kept.attrs["not_covered"] == "nothing"
-    np.testing.assert_array_equal(kept.model, study.model)
+    released = fl.load(path)
+    assert not uncovered & {*released.data_vars, *released.attrs}
+    assert released.seed.values.tolist() == [0, 1]
+    assert released.attrs["not_covered"] == "nothing"
+    np.testing.assert_array_equal(released.model, study.model)
     # The budget says the same of it, and no text tells of the data.
     for seeds in ("one", "all"):
         np.testing.assert_allclose(
-            spent(kept, DELTA, seeds).epsilon, spent(study, DELTA, seeds).epsilon
+            spent(released, DELTA, seeds).epsilon, spent(study, DELTA, seeds).epsilon
         )
-    assert "precision" not in assumptions(kept)
-    assert "features" not in assumptions(kept)
+    assert "precision" not in assumptions(released)
+    assert "features" not in assumptions(released)
     fl.save(study, path, release=True, public=["accuracy"])
-    assert set(fl.load(path).data_vars) - set(kept.data_vars) == {"accuracy"}
+    assert set(fl.load(path).data_vars) - set(released.data_vars) == {"accuracy"}
     text = path.read_bytes()
     fl.save(study, path)
     assert set(fl.load(path).data_vars) == set(study.data_vars)
@@ -312,9 +316,9 @@ def test_a_release_has_nothing_that_is_not_covered(tmp_path):
 
 @pytest.mark.slow
 @quiet
-def test_what_has_no_guarantee_is_not_released(tmp_path):
-    def save(results, **given):
-        return fl.save(results, tmp_path / "file.nc", release=True, **given)
+def test_values_without_a_guarantee_are_not_released(tmp_path):
+    def save(results, **options):
+        return fl.save(results, tmp_path / "file.nc", release=True, **options)
 
     secret: dict[str, Any] = {"rounds": 2, "noise_seed": SECRET}
     with pytest.raises(ValueError, match="can be drawn again"):
@@ -339,13 +343,13 @@ def test_what_has_no_guarantee_is_not_released(tmp_path):
     with pytest.raises(ValueError, match="release=True"):
         fl.save(exact, tmp_path / "file.nc", public=["objective"])
 
-    def some(key, budget):
+    def mixed_scenario(key, budget):
         return simulation(budget, model="exact") if budget else simulation_without()
 
     def simulation_without():
         return fl.Simulation(problem(), ConventionalFL(0.1), metrics=["objective", "accuracy"])
 
-    mixed = fl.sweep(some, **STUDY, grid={"budget": {"none": None, "some": ZCDP(0.5)}})
+    mixed = fl.sweep(mixed_scenario, **STUDY, grid={"budget": {"none": None, "some": ZCDP(0.5)}})
     mixed.attrs["noise_seed"] = "given"
     with pytest.raises(ValueError, match="some runs have no budget"):
         save(mixed)
@@ -364,10 +368,12 @@ def test_what_has_no_guarantee_is_not_released(tmp_path):
 @pytest.mark.slow
 def test_a_choice_by_private_results_is_stated():
     def stepped(key, step, private=True):
-        made = simulation(algorithm=ConventionalFL(step))
+        private_simulation = simulation(algorithm=ConventionalFL(step))
         if private:
-            return made
-        return fl.Simulation(made.problem, made.algorithm, metrics=["objective"])
+            return private_simulation
+        return fl.Simulation(
+            private_simulation.problem, private_simulation.algorithm, metrics=["objective"]
+        )
 
     study = fl.sweep(stepped, **STUDY, grid={"step": [0.1, 0.2]})
     best = fl.best(study, "objective", "step")
@@ -384,14 +390,14 @@ def test_a_choice_by_private_results_is_stated():
 
 
 @quiet
-def test_a_callback_that_could_end_private_runs_makes_them_nominal(tmp_path, monkeypatch):
-    """As ``until=`` it sees metrics that no budget covers."""
+def test_a_callback_that_may_stop_private_runs_makes_them_nominal(tmp_path, monkeypatch):
+    """Like ``until=`` it reads metrics that no budget covers."""
 
     def stop(results):
         raise KeyboardInterrupt
 
     store = tmp_path / "study"
-    monkeypatch.setattr("fljax.study.running.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("fljax.study.executor.FLUSH_SECONDS", 0.0)
     with pytest.raises(fl.Interrupted) as caught:
         fl.sweep(scenario, **STUDY, block=1, callback=stop, store=store)
     watched = fl.sweep(scenario, **STUDY, callback=lambda results: None)
@@ -413,13 +419,13 @@ def test_a_callback_that_could_end_private_runs_makes_them_nominal(tmp_path, mon
 
 
 def test_only_private_points_of_a_watched_study_are_nominal():
-    def some(key, budget):
+    def mixed_scenario(key, budget):
         model = "released" if budget else "exact"
         return fl.Simulation(problem(), ConventionalFL(0.1), privacy=budget, model=model)
 
     grid = {"budget": {"none": None, "some": ZCDP(0.5)}}
     with pytest.warns(fl.AssumptionWarning):
-        study = fl.sweep(some, **STUDY, grid=grid, callback=lambda results: None)
+        study = fl.sweep(mixed_scenario, **STUDY, grid=grid, callback=lambda results: None)
     assert study.nominal.sel(budget="some").values.tolist() == [1, 1]
     assert study.nominal.sel(budget="none").values.tolist() == [0, 0]
     assert jnp.isfinite(study.nominal.values).all()

@@ -1,4 +1,4 @@
-"""What the ledger does not count comes back as zeros, whatever the data."""
+"""Steps that the ledger does not count return zeros for any data."""
 
 import jax
 import jax.numpy as jnp
@@ -6,59 +6,59 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._module import replace
-from fljax.participation import Everyone, Participants
+from fljax._core.module import replace
+from fljax.participation.selectors import Everyone, Participants
 from fljax.privacy import ZCDP, CentralGaussian, NoisyGradients
 from tests.privacy.own import own_algorithm
 
 PROBLEM = fl.problems.ridge(jax.random.key(0), clients=4, samples=10, dim=2)
-NOBODY = jnp.zeros(4, bool)
+NO_CLIENTS = jnp.zeros(4, bool)
 UNKNOWN = 4 + jnp.arange(4, dtype=jnp.int32)
 
 
-def moved(now, start):
+def noisy_step(now, start):
     return start - 0.1 * now.problem.gradient(start)
 
 
 def traced(now, numbers):
-    """Numbers that are not known before the program runs, as those that are drawn."""
+    """Numbers that are unknown before the program runs, as drawn ones are."""
     return numbers + 0 * now.number
 
 
 def silent(now, start):
-    return jnp.mean(now.link.send(moved(now, start), sending=NOBODY), axis=0)
+    return jnp.mean(now.link.send(noisy_step(now, start), sending=NO_CLIENTS), axis=0)
 
 
 def beyond(now, start):
-    sent = now.link.send(moved(now, start), clients=traced(now, UNKNOWN))
+    sent = now.link.send(noisy_step(now, start), clients=traced(now, UNKNOWN))
     return jnp.mean(sent, axis=0)
 
 
 def before(now, start):
-    sent = now.link.send(moved(now, start), clients=traced(now, UNKNOWN - 12))
+    sent = now.link.send(noisy_step(now, start), clients=traced(now, UNKNOWN - 12))
     return jnp.mean(sent, axis=0)
 
 
 def without_receivers(now, start):
-    sent = now.link.send(moved(now, start), receivers=jnp.zeros(4, jnp.int32))
+    sent = now.link.send(noisy_step(now, start), receivers=jnp.zeros(4, jnp.int32))
     return jnp.mean(sent, axis=0)
 
 
-def steps_of(now, start, who):
+def steps_of(now, start, participants):
     problem = now.problem
     model = now.link.descend(
         2,
-        who,
+        participants,
         start,
         lambda key, number: (problem, problem.influence),
         lambda model, g: model - 0.1 * g,
     )
-    now.link.collect(model, who.here & False, start[0])
+    now.link.collect(model, participants.here & False, start[0])
     return jnp.mean(model, axis=0)
 
 
 def steps_of_nobody(now, start):
-    return steps_of(now, start, Participants(None, NOBODY))
+    return steps_of(now, start, Participants(None, NO_CLIENTS))
 
 
 def steps_of_unknown(now, start):
@@ -67,7 +67,9 @@ def steps_of_unknown(now, start):
 
 def sum_of_unknown(now, start):
     everyone = jnp.ones(4, bool)
-    arrived = now.link.collect(moved(now, start), everyone, start[0], clients=traced(now, UNKNOWN))
+    arrived = now.link.collect(
+        noisy_step(now, start), everyone, start[0], clients=traced(now, UNKNOWN)
+    )
     return arrived.move(start[0])
 
 
@@ -83,7 +85,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "how"), CASES, ids=[how.__name__ for _, how in CASES])
-def test_what_is_not_booked_does_not_depend_on_data(kind, how):
+def test_unbooked_steps_do_not_depend_on_data(kind, how):
     """With the same noise: two data sets give the same model, and the ledger is as it says."""
     models = []
     for shift in (0.0, 100.0):
@@ -105,7 +107,7 @@ def test_clients_that_are_known_not_to_exist_are_refused(kind, collects, numbers
         if collects:
             everyone = np.ones(4, bool)
             return now.link.collect(start, everyone, start[0], clients=numbers).move(start[0])
-        return jnp.mean(now.link.send(moved(now, start), clients=numbers), axis=0)
+        return jnp.mean(now.link.send(noisy_step(now, start), clients=numbers), axis=0)
 
     problem = PROBLEM.clipped(1.0) if kind is ZCDP else PROBLEM
     with pytest.raises(ValueError, match=r"clients are numbered from 0 to 3; give numbers"):
@@ -114,10 +116,10 @@ def test_clients_that_are_known_not_to_exist_are_refused(kind, collects, numbers
 
 @pytest.mark.parametrize("transformation", ["vmap", "scan", "cond", "grad"])
 def test_a_private_message_inside_of_a_transformation_is_refused(transformation):
-    """There several messages would share one noise, and be booked once."""
+    """Inside vmap several messages would share one noise and be booked once."""
 
     def how(now, start):
-        message = moved(now, start)
+        message = noisy_step(now, start)
         send = now.link.send
         if transformation == "vmap":
             sent = jax.vmap(send)(jnp.stack([message, start]))[0]
@@ -142,20 +144,20 @@ def test_steps_within_a_client_are_not_such_a_transformation():
 
 def test_absent_participants_take_no_private_steps():
     def how(now, start):
-        here = now.choose(Everyone()).here & (jnp.arange(4) != 2)
-        model = steps_rows(now, start, Participants(None, here))
+        active = now.choose(Everyone()).here & (jnp.arange(4) != 2)
+        model = steps_rows(now, start, Participants(None, active))
         return model[2]
 
-    def steps_rows(now, start, who):
+    def steps_rows(now, start, participants):
         problem = now.problem
         model = now.link.descend(
             2,
-            who,
+            participants,
             start,
             lambda key, number: (problem, problem.influence),
             lambda model, g: model - g,
         )
-        now.link.collect(model, who.here, start[0])
+        now.link.collect(model, participants.here, start[0])
         return model
 
     simulation = fl.Simulation(

@@ -1,4 +1,4 @@
-"""Models that clients make their own, client by client and message by message, no JAX.
+"""Personalized models, client by client and message by message, without JAX.
 
 Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
 part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
@@ -6,9 +6,9 @@ trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et a
 1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021), SuPerFed (Hahn et al. 2022),
 FedFomo (Zhang et al. 2021) and APPLE (Luo and Wu 2022).
 
-``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is of
-`tests.reference.personal`; ``work[n - 1][k]`` lists what client ``k``'s steps of round ``n`` are
-on; ``counts[k]`` is what it weighs. Row ``n - 1`` of a result is what stands after round ``n``.
+``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is
+one of `tests.reference.personal`; ``work[n - 1][k]`` lists the samples of client ``k``'s steps in
+round ``n``; ``counts[k]`` is its weight. Row ``n - 1`` of a result is the state after round ``n``.
 """
 
 import numpy as np
@@ -17,30 +17,34 @@ from tests.reference.personal import Mail, Run
 
 
 def curvature(gradient, variant, offset, hessian):
-    """``d(k, w, v, rows)``, in the place of the Hessian times ``v``."""
+    """``d(k, w, v, rows)``, which replaces the product of the Hessian and ``v``."""
     if variant == "first_order":
         return lambda k, w, v, rows: np.zeros_like(w)
     if variant == "exact":
         return lambda k, w, v, rows: hessian(k, w, rows) @ v
 
     def difference(k, w, v, rows):
-        ahead, behind = gradient(k, w + offset * v, rows), gradient(k, w - offset * v, rows)
-        return (ahead - behind) / (2 * offset)
+        forward = gradient(k, w + offset * v, rows)
+        behind = gradient(k, w - offset * v, rows)
+        return (forward - behind) / (2 * offset)
 
     return difference
 
 
 def per_fedavg(gradient, world, work, counts, start, step, personal_step_size, times, steps=1):
     """``times``: of :func:`curvature`; ``work`` has three sets of samples for each step."""
-    server, mail, models, servers = start.copy(), Mail(world), [], []
+    server = start.copy()
+    mail = Mail(world)
+    models = []
+    servers = []
     for n in range(1, world.rounds + 1):
         alpha = personal_step_size(n)
         for k in world.participants(n):
             w = server.copy()
             for first, second, third in work[n - 1][k]:
                 adapted = w - alpha * gradient(k, w, first)
-                slope = gradient(k, adapted, second)
-                w = w - step(n) * (slope - alpha * times(k, w, slope, third))
+                direction = gradient(k, adapted, second)
+                w = w - step(n) * (direction - alpha * times(k, w, direction, third))
             mail.send(n, k, counts[k], w)
         server = mail.average(n, server)
         personal = []
@@ -55,27 +59,32 @@ def per_fedavg(gradient, world, work, counts, start, step, personal_step_size, t
 
 
 def apfl(gradient, world, work, counts, start, step, mixing, adaptation=None):
-    """Also the mixing of every client and round, ``[T, K]``."""
+    """Also returns the mixing of every client and round, ``[T, K]``."""
     clients = len(counts)
-    server, mail = start.copy(), Mail(world)
-    own, alpha = [start.copy() for _ in range(clients)], np.array(np.broadcast_to(mixing, clients))
-    models, servers, mixings = [], [], []
+    server = start.copy()
+    mail = Mail(world)
+    personal = [start.copy() for _ in range(clients)]
+    alpha = np.array(np.broadcast_to(mixing, clients))
+    models = []
+    servers = []
+    mixings = []
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
-            w, v = server.copy(), own[k]
+            w = server.copy()
+            v = personal[k]
             if adaptation is not None:
                 mixture = alpha[k] * v + (1 - alpha[k]) * w
-                along = (v - w) @ gradient(k, mixture, work[n - 1][k][0])
-                alpha[k] = min(max(alpha[k] - adaptation(n) * along, 0.0), 1.0)
+                derivative = (v - w) @ gradient(k, mixture, work[n - 1][k][0])
+                alpha[k] = min(max(alpha[k] - adaptation(n) * derivative, 0.0), 1.0)
             for rows in work[n - 1][k]:
                 mixture = alpha[k] * v + (1 - alpha[k]) * w
-                slope = gradient(k, mixture, rows)
+                direction = gradient(k, mixture, rows)
                 w = w - step(n) * gradient(k, w, rows)
-                v = v - step(n) * alpha[k] * slope
-            own[k] = v
+                v = v - step(n) * alpha[k] * direction
+            personal[k] = v
             mail.send(n, k, counts[k], w)
         server = mail.average(n, server)
-        models.append([alpha[k] * own[k] + (1 - alpha[k]) * server for k in range(clients)])
+        models.append([alpha[k] * personal[k] + (1 - alpha[k]) * server for k in range(clients)])
         servers.append(server)
         mixings.append(alpha.copy())
     return Run(np.array(models), np.array(servers)), np.array(mixings)
@@ -87,9 +96,11 @@ def partial(gradient, world, work, counts, start, step, personal, heads=None):
     ``personal``: the places of a client's own parameters; ``start``: ``[K, D]``.
     """
     shared = [i for i in range(start.shape[1]) if i not in personal]
-    own, mail = [row.copy() for row in start], Mail(world)
+    model_rows = [row.copy() for row in start]
+    mail = Mail(world)
     server = start[:, shared].mean(axis=0)
-    models, servers = [], []
+    models = []
+    servers = []
 
     def moved(k, w, places, n, rows):
         new = w.copy()
@@ -98,17 +109,17 @@ def partial(gradient, world, work, counts, start, step, personal, heads=None):
 
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
-            w = own[k].copy()
+            w = model_rows[k].copy()
             w[shared] = server
             for rows in [] if heads is None else heads[n - 1][k]:
                 w = moved(k, w, personal, n, rows)
             for rows in work[n - 1][k]:
                 w = moved(k, w, range(len(w)) if heads is None else shared, n, rows)
-            own[k] = w
+            model_rows[k] = w
             mail.send(n, k, counts[k], w[shared])
         server = mail.average(n, server)
         models.append([])
-        for row in own:
+        for row in model_rows:
             now = row.copy()
             now[shared] = server
             models[-1].append(now)
@@ -119,8 +130,10 @@ def partial(gradient, world, work, counts, start, step, personal, heads=None):
 def fedbabu(gradient, world, work, counts, start, step, head, tuning_step_size, steps=1):
     """``head``: the places of what stays at its ``start``, ``[K, D]``, until it is tuned."""
     body = [i for i in range(start.shape[1]) if i not in head]
-    server, mail = start[:, body].mean(axis=0), Mail(world)
-    models, servers = [], []
+    server = start[:, body].mean(axis=0)
+    mail = Mail(world)
+    models = []
+    servers = []
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
             w = start[k].copy()
@@ -140,55 +153,63 @@ def fedbabu(gradient, world, work, counts, start, step, head, tuning_step_size, 
 
 
 def fedala(gradient, world, work, counts, start, step, blend_step_size, blend_steps, places):
-    """``places``: of what is blended; ``start``: ``[K, D]``. Also the shares, ``[T, K, D]``."""
-    own, shares = [row.copy() for row in start], [np.ones(start.shape[1]) for _ in start]
-    server, mail = start.mean(axis=0), Mail(world)
-    models, servers, blends = [], [], []
+    """``places``: the blended coordinates. Also returns the shares, ``[T, K, D]``."""
+    personal = [row.copy() for row in start]
+    shares = [np.ones(start.shape[1]) for _ in start]
+    server = start.mean(axis=0)
+    mail = Mail(world)
+    models = []
+    servers = []
+    blends = []
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
             for _ in range(blend_steps):
-                w = own[k] + (server - own[k]) * shares[k]
-                slope = (server - own[k]) * gradient(k, w, None)
+                w = personal[k] + (server - personal[k]) * shares[k]
+                direction = (server - personal[k]) * gradient(k, w, None)
                 for i in places:
-                    shares[k][i] = min(max(shares[k][i] - blend_step_size(n) * slope[i], 0.0), 1.0)
-            w = own[k] + (server - own[k]) * shares[k]
+                    shares[k][i] = min(
+                        max(shares[k][i] - blend_step_size(n) * direction[i], 0.0), 1.0
+                    )
+            w = personal[k] + (server - personal[k]) * shares[k]
             for rows in work[n - 1][k]:
                 w = w - step(n) * gradient(k, w, rows)
-            own[k] = w
+            personal[k] = w
             mail.send(n, k, counts[k], w)
         server = mail.average(n, server)
-        models.append([row.copy() for row in own])
+        models.append([row.copy() for row in personal])
         servers.append(server)
         blends.append([row.copy() for row in shares])
     return Run(np.array(models), np.array(servers)), np.array(blends)
 
 
 def fedamp(gradient, world, work, start, step, attraction, attention, scale, arrives):
-    """``arrives[n - 1][k]``: whether what a participant says reaches the server."""
+    """``arrives[n - 1][k]``: whether a participant's message reaches the server."""
     clients = len(start)
-    own, known = [row.copy() for row in start], [row.copy() for row in start]
+    personal = [row.copy() for row in start]
+    received = [row.copy() for row in start]
     models = []
     for n in range(1, world.rounds + 1):
-        alpha, clouds = attention(n), {}
+        alpha = attention(n)
+        clouds = {}
         for k in world.participants(n):
-            clouds[k] = known[k].copy()
+            clouds[k] = received[k].copy()
             for other in range(clients):
                 if other != k:
-                    away = known[other] - known[k]
+                    away = received[other] - received[k]
                     clouds[k] += alpha * np.exp(-(away @ away) / scale) / scale * away
         for k, cloud in clouds.items():
-            w = own[k].copy()
+            w = personal[k].copy()
             for rows in work[n - 1][k]:
                 w = w - step(n) * (gradient(k, w, rows) + attraction / alpha * (w - cloud))
-            own[k] = w
+            personal[k] = w
             if arrives[n - 1][k]:
-                known[k] = w.copy()
-        models.append([row.copy() for row in own])
+                received[k] = w.copy()
+        models.append([row.copy() for row in personal])
     return Run(np.array(models), np.zeros((world.rounds, start.shape[1])))
 
 
 def superfed(gradient, world, work, counts, start, step, shares, attraction, angle, warmup, mixing):
-    """``shares[n - 1][k]``: what is drawn for each step; ``start``: ``[K, D]``."""
+    """``shares[n - 1][k]``: the number drawn for each step; ``start``: ``[K, D]``."""
 
     def slope_of_angle(a, b):
         lengths = np.linalg.norm(a), np.linalg.norm(b)
@@ -197,24 +218,29 @@ def superfed(gradient, world, work, counts, start, step, shares, attraction, ang
         cosine = a @ b / (lengths[0] * lengths[1])
         return 2 * cosine * (b / lengths[1] - cosine * a / lengths[0]) / lengths[0]
 
-    own, server, mail = [row.copy() for row in start], start.mean(axis=0), Mail(world)
-    models, servers = [], []
+    local = [row.copy() for row in start]
+    server = start.mean(axis=0)
+    mail = Mail(world)
+    models = []
+    servers = []
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
-            f, w = server.copy(), own[k].copy()
-            for turn, rows in enumerate(work[n - 1][k]):
-                share = shares[n - 1][k][turn] if n > warmup else 0.0
-                slope = gradient(k, (1 - share) * f + share * w, rows)
-                common = (1 - share) * slope + attraction * (f - server)
-                personal = share * slope
+            f = server.copy()
+            w = local[k].copy()
+            for i, rows in enumerate(work[n - 1][k]):
+                share = shares[n - 1][k][i] if n > warmup else 0.0
+                direction = gradient(k, (1 - share) * f + share * w, rows)
+                common = (1 - share) * direction + attraction * (f - server)
+                personal = share * direction
                 if n > warmup:
                     common = common + angle * slope_of_angle(f, w)
                     personal = personal + angle * slope_of_angle(w, f)
-                f, w = f - step(n) * common, w - step(n) * personal
-            own[k] = w
+                f = f - step(n) * common
+                w = w - step(n) * personal
+            local[k] = w
             mail.send(n, k, counts[k], f)
         server = mail.average(n, server)
-        models.append([(1 - mixing) * server + mixing * w for w in own])
+        models.append([(1 - mixing) * server + mixing * w for w in local])
         servers.append(server)
     return Run(np.array(models), np.array(servers))
 
@@ -224,38 +250,43 @@ def fedfomo(gradient, value, world, work, start, step, arrives, downloads=None, 
     clients, and whether ``k`` explores. Also the sums of the shares, ``[T, K, K]``.
     """
     clients = len(start)
-    own, known = [row.copy() for row in start], [row.copy() for row in start]
-    affinity, models, sums = np.zeros((clients, clients)), [], []
+    personal = [row.copy() for row in start]
+    received = [row.copy() for row in start]
+    affinity = np.zeros((clients, clients))
+    models = []
+    sums = []
     for n in range(1, world.rounds + 1):
         trained = {}
         for k in world.participants(n):
-            w = own[k].copy()
+            w = personal[k].copy()
             for rows in work[n - 1][k]:
                 w = w - step(n) * gradient(k, w, rows)
             trained[k] = w
         for k, w in trained.items():
             if arrives[n - 1][k]:
-                known[k] = w
+                received[k] = w
         for k, w in trained.items():
-            others = [j for j in range(clients) if j != k]
+            candidates = [j for j in range(clients) if j != k]
             if downloads is not None:
                 order, explores = draws[n - 1][k]
-                others = [int(j) for j in order if j != k]
+                candidates = [int(j) for j in order if j != k]
                 if not explores:
-                    others.sort(key=lambda j, k=k: -affinity[k, j])
-                others = others[:downloads]
+                    candidates.sort(key=lambda j, k=k: -affinity[k, j])
+                candidates = candidates[:downloads]
             gains = {}
-            for number, model in [(k, w), *((j, known[j]) for j in others)]:
-                away = np.linalg.norm(model - own[k])
-                gain = value(k, own[k]) - value(k, model)
+            for number, model in [(k, w), *((j, received[j]) for j in candidates)]:
+                away = np.linalg.norm(model - personal[k])
+                gain = value(k, personal[k]) - value(k, model)
                 if away > 0 and gain > 0:
-                    gains[number] = gain / away, model - own[k]
+                    gains[number] = gain / away, model - personal[k]
             total = sum(weight for weight, _ in gains.values())
-            own[k] = own[k] + sum(weight / total * away for weight, away in gains.values())
+            personal[k] = personal[k] + sum(
+                weight / total * away for weight, away in gains.values()
+            )
             for number, (weight, _) in gains.items():
                 if number != k:
                     affinity[k, number] += weight / total
-        models.append([row.copy() for row in own])
+        models.append([row.copy() for row in personal])
         sums.append(affinity.copy())
     return Run(np.array(models), np.zeros((world.rounds, start.shape[1]))), np.array(sums)
 
@@ -264,26 +295,31 @@ def apple(gradient, world, work, counts, start, step, relating, attraction, anne
     """``relating``: the step of the relationship vectors. Also these, ``[T, K, K]``."""
     clients = len(start)
     even = np.array([count / sum(counts) for count in counts])
-    core, known = [row.copy() for row in start], [row.copy() for row in start]
+    core = [row.copy() for row in start]
+    published = [row.copy() for row in start]
     relation = [even.copy() for _ in range(clients)]
-    own = [sum(even[j] * start[j] for j in range(clients)) for _ in range(clients)]
-    models, relations = [], []
+    personal = [sum(even[j] * start[j] for j in range(clients)) for _ in range(clients)]
+    models = []
+    relations = []
     for n in range(1, world.rounds + 1):
-        pull = attraction * (1 + np.cos(np.pi * n / annealing)) / 2 if n < annealing else 0.0
-        received = [row.copy() for row in known]
+        proximity = attraction * (1 + np.cos(np.pi * n / annealing)) / 2 if n < annealing else 0.0
+        received = [row.copy() for row in published]
         for k in world.participants(n):
-            c, p = core[k].copy(), relation[k].copy()
+            c = core[k].copy()
+            p = relation[k].copy()
 
             for rows in work[n - 1][k]:
                 cores = [*received[:k], c, *received[k + 1 :]]
-                slope = gradient(k, sum(p[j] * w for j, w in enumerate(cores)), rows)
-                by_p = [slope @ w + pull * (p[j] - even[j]) for j, w in enumerate(cores)]
-                c, p = c - step(n) * p[k] * slope, p - relating(n) * np.array(by_p)
-            core[k], relation[k] = c, p
+                direction = gradient(k, sum(p[j] * w for j, w in enumerate(cores)), rows)
+                by_p = [direction @ w + proximity * (p[j] - even[j]) for j, w in enumerate(cores)]
+                c = c - step(n) * p[k] * direction
+                p = p - relating(n) * np.array(by_p)
+            core[k] = c
+            relation[k] = p
             cores = [*received[:k], c, *received[k + 1 :]]
-            own[k] = sum(p[j] * w for j, w in enumerate(cores))
+            personal[k] = sum(p[j] * w for j, w in enumerate(cores))
             if arrives[n - 1][k]:
-                known[k] = c.copy()
-        models.append([row.copy() for row in own])
+                published[k] = c.copy()
+        models.append([row.copy() for row in personal])
         relations.append([row.copy() for row in relation])
     return Run(np.array(models), np.zeros((world.rounds, start.shape[1]))), np.array(relations)

@@ -12,24 +12,26 @@ def polynomial(power):
     return lambda late: (late + 1) ** -power
 
 
-def hinge(slope, patience):
-    return lambda late: 1.0 if late <= patience else 1 / (slope * (late - patience) + 1)
+def hinge(steepness, patience):
+    return lambda late: 1.0 if late <= patience else 1 / (steepness * (late - patience) + 1)
 
 
 def rounds_of(world, begin):
-    """What arrives in each round, ``(age, what)``; ``begin(n, k)`` says what a client sends."""
+    """Arrivals of each round as ``(age, message)``; ``begin(n, k)`` computes a client's message."""
     sent = []
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
             lag = int(world.delay[n - 1, k])
-            what = begin(n, k)
+            message = begin(n, k)
             if lag >= 0:
-                sent.append((n + lag, lag, what))
-        yield [(lag, what) for at, lag, what in sent if at == n]
+                sent.append((n + lag, lag, message))
+        yield [(lag, message) for at, lag, message in sent if at == n]
 
 
 def fedbuff(gradient, world, work, start, step, size, server_step_size, staleness):
-    server, buffer, history = start.copy(), [], []
+    server = start.copy()
+    buffer = []
+    history = []
 
     def begin(n, k):
         w = server.copy()
@@ -40,14 +42,16 @@ def fedbuff(gradient, world, work, start, step, size, server_step_size, stalenes
     for arriving in rounds_of(world, begin):
         buffer += [staleness(late) * change for late, change in arriving]
         if len(buffer) >= size:
-            server, buffer = server - server_step_size * sum(buffer) / len(buffer), []
+            server = server - server_step_size * sum(buffer) / len(buffer)
+            buffer = []
         history.append(server)
     return np.array(history)
 
 
 def fedasync(gradient, world, work, start, step, mixing, staleness, attraction=0.0):
-    """Of several arrivals in a round the mean of what each alone would make of the model."""
-    server, history = start.copy(), []
+    """Several arrivals in a round: the mean of the models that each alone would give."""
+    server = start.copy()
+    history = []
 
     def begin(n, k):
         w = server.copy()
@@ -56,10 +60,10 @@ def fedasync(gradient, world, work, start, step, mixing, staleness, attraction=0
         return w
 
     for arriving in rounds_of(world, begin):
-        made = []
+        mixtures = []
         for late, model in arriving:
             alpha = mixing * staleness(late)
-            made.append((1 - alpha) * server + alpha * model)
-        server = sum(made) / len(made) if made else server
+            mixtures.append((1 - alpha) * server + alpha * model)
+        server = sum(mixtures) / len(mixtures) if mixtures else server
         history.append(server)
     return np.array(history)

@@ -26,11 +26,12 @@ def halves(features):
 
 def system(features, targets, adjacency, coupling):
     """``Q`` and ``q`` of ``w'Qw + q'w``, (55)-(56); ``coupling`` one number or ``[D]``."""
-    clients, dim = len(features), features[0].shape[1]
+    clients = len(features)
+    dim = features[0].shape[1]
     strength = np.diag(np.broadcast_to(coupling, dim))
     Q = np.kron(laplacian(adjacency), strength)
-    for k, own in enumerate(halves(features)):
-        Q[k * dim : (k + 1) * dim, k * dim : (k + 1) * dim] += own
+    for k, half in enumerate(halves(features)):
+        Q[k * dim : (k + 1) * dim, k * dim : (k + 1) * dim] += half
     q = [-2 * X.T @ y / len(y) for X, y in zip(features, targets, strict=True)]
     return Q, np.concatenate(q).reshape(clients, dim)
 
@@ -75,15 +76,15 @@ def cluster_deviation_bound(features, targets, adjacency, coupling, truth, membe
     outside = [k for k in range(len(members)) if k not in inside]
     boundary = sum(adjacency[k, far] for k in inside for far in outside)
     farthest = max((np.sum(solution[far] ** 2) for far in outside), default=0.0)
-    pull = coupling * boundary * 2 * (np.sum(truth**2) + farthest)
-    return (noise(features, targets, truth)[inside].sum() + pull) / (coupling * second)
+    coupling_term = coupling * boundary * 2 * (np.sum(truth**2) + farthest)
+    return (noise(features, targets, truth)[inside].sum() + coupling_term) / (coupling * second)
 
 
 def curvature(features):
     """(105): ``lambda_max`` and the smallest eigenvalue of the mean."""
-    own = halves(features)
-    most = max(np.linalg.eigvalsh(one)[-1] for one in own)
-    return most, np.linalg.eigvalsh(np.mean(own, axis=0))[0]
+    hessians = halves(features)
+    most = max(np.linalg.eigvalsh(hessian)[-1] for hessian in hessians)
+    return most, np.linalg.eigvalsh(np.mean(hessians, axis=0))[0]
 
 
 def common_error_bound(features, targets, adjacency, coupling, truth):
@@ -113,15 +114,16 @@ def label_shift_bounds(features, change, adjacency, coupling):
 def common_error(features, targets, truth, deviation, sign=-1):
     """The error of the mean and its bound (167); ``sign`` +1 as printed."""
     total = 0.0
-    for X, y, own in zip(features, targets, deviation, strict=True):
-        total = total + X.T @ (y - X @ truth + sign * X @ own) / len(y)
+    for X, y, difference in zip(features, targets, deviation, strict=True):
+        total = total + X.T @ (y - X @ truth + sign * X @ difference) / len(y)
     error = np.linalg.solve(np.sum(halves(features), axis=0), total)
     return error, np.sum(total**2) / (len(features) * curvature(features)[1]) ** 2
 
 
 def largest_bounds(features, adjacency, coupling):
-    """(106), and what (135) has in the place of the first."""
-    most, of_graph = curvature(features)[0], np.linalg.eigvalsh(laplacian(adjacency))[-1]
+    """(106), and the corresponding bound in (135)."""
+    most = curvature(features)[0]
+    of_graph = np.linalg.eigvalsh(laplacian(adjacency))[-1]
     by_degree = most + 2 * coupling * adjacency.sum(axis=1).max()
     return most + coupling * of_graph, by_degree, max(most, coupling * of_graph)
 
@@ -137,15 +139,16 @@ def smallest_bound(features, adjacency, coupling):
 def fedrelax_factors(features, adjacency, coupling):
     """(133), of each client."""
     result = []
-    for k, own in enumerate(halves(features)):
-        convexity = 2 * np.linalg.eigvalsh(own)[0]
+    for k, half in enumerate(halves(features)):
+        convexity = 2 * np.linalg.eigvalsh(half)[0]
         result.append(1 / (1 + convexity / (2 * coupling * adjacency[k].sum())))
     return np.array(result)
 
 
 def perturbed_bounds(factor, distance, perturbations):
     """(88) after 1, ..., T steps, repaired and as printed."""
-    repaired, printed = [], []
+    repaired = []
+    printed = []
     for t in range(1, len(perturbations) + 1):
         terms = [(back, perturbations[t - back]) for back in range(1, t + 1)]
         start = factor**t * distance
@@ -155,13 +158,13 @@ def perturbed_bounds(factor, distance, perturbations):
 
 
 def asynchronous(apply, start, active, ages):
-    """(128)-(129): client ``k`` applies its operator to what it sees, where it is active.
+    """(128)-(129): client ``k`` applies its operator to the models it received when it is active.
 
     Args:
-        apply: ``(k, seen [K, D]) -> [D]``.
+        apply: ``(k, received [K, D]) -> [D]``.
         start: ``[K, D]``.
         active: ``[T, K]``.
-        ages: ``[T, K, K]``, of what ``k`` sees of each other; its own model is fresh.
+        ages: ``[T, K, K]``, of the copies that ``k`` has of other models; its own model is current.
 
     Returns:
         All models, ``[T + 1, K, D]``.
@@ -170,8 +173,8 @@ def asynchronous(apply, start, active, ages):
     for now, (on, age) in enumerate(zip(active, ages, strict=True)):
         new = past[-1].copy()
         for k in np.flatnonzero(on):
-            seen = np.array([past[max(now - age[k, far], 0)][far] for far in range(len(new))])
-            seen[k] = past[-1][k]
-            new[k] = apply(k, seen)
+            received = np.array([past[max(now - age[k, far], 0)][far] for far in range(len(new))])
+            received[k] = past[-1][k]
+            new[k] = apply(k, received)
         past.append(new)
     return np.array(past)

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def combined(matrix, models):
-    """What peer ``k`` makes of what all said."""
+    """Each peer's weighted sum of all messages."""
     peers = len(models)
     return np.array([sum(matrix[k, j] * models[j] for j in range(peers)) for k in range(peers)])
 
@@ -29,14 +29,17 @@ def as_it_is(points, step):
 def extra(gradient, A, start, step, rounds, theta=0.5, prox=as_it_is):
     """Shi et al. 2015, Algorithm 1; with ``prox(points, step)`` PG-EXTRA."""
     second = (1 - theta) * np.eye(len(A)) + theta * A
-    before, slope = start, slopes(gradient, start, 1)
-    point = combined(A, start) - step * slope
+    before = start
+    direction = slopes(gradient, start, 1)
+    point = combined(A, start) - step * direction
     model = prox(point, step)
     history = [model]
     for n in range(2, rounds + 1):
         new = slopes(gradient, model, n)
-        point = combined(A, model) + point - combined(second, before) - step * (new - slope)
-        before, slope, model = model, new, prox(point, step)
+        point = combined(A, model) + point - combined(second, before) - step * (new - direction)
+        before = model
+        direction = new
+        model = prox(point, step)
         history.append(model)
     return np.array(history)
 
@@ -45,32 +48,40 @@ def nids(gradient, A, start, steps, rounds, c, prox):
     """Li, Shi & Yan 2019, Algorithm 1; ``steps`` ``[K]``; ``prox(points, steps)``."""
     scale = np.diag(steps)
     tilde = np.eye(len(A)) - c * scale @ (np.eye(len(A)) - A)
-    before, slope = start, slopes(gradient, start, 1)
-    z = start - scale @ slope
+    before = start
+    direction = slopes(gradient, start, 1)
+    z = start - scale @ direction
     w = prox(z, steps)
     history = [w]
     for n in range(2, rounds + 1):
         new = slopes(gradient, w, n)
-        z = z - w + combined(tilde, 2 * w - before - scale @ (new - slope))
-        before, slope, w = w, new, prox(z, steps)
+        z = z - w + combined(tilde, 2 * w - before - scale @ (new - direction))
+        before = w
+        direction = new
+        w = prox(z, steps)
         history.append(w)
     return np.array(history)
 
 
 def exact_diffusion(gradient, A, start, step, rounds):
     """Yuan et al. 2019, Algorithm 1, with symmetric weights."""
-    w, last, history = start, start, []
+    w = start
+    last = start
+    history = []
     for n in range(1, rounds + 1):
         psi = w - step * slopes(gradient, w, n)
         phi = psi + w - last
-        w, last = combined(lazy(A), phi), psi
+        w = combined(lazy(A), phi)
+        last = psi
         history.append(w)
     return np.array(history)
 
 
 def led(gradient, A, start, step, rounds, local_steps, beta):
     """Alghunaim 2024, Algorithm 1."""
-    w, y, history = start, np.zeros_like(start), []
+    w = start
+    y = np.zeros_like(start)
+    history = []
     for n in range(1, rounds + 1):
         phi = w.copy()
         for e in range(local_steps):
@@ -84,21 +95,28 @@ def led(gradient, A, start, step, rounds, local_steps, beta):
 def tracking(gradient, graphs, start, step, rounds, kind):
     """DIGing, NEXT and Aug-DGM; ``graphs[n - 1]`` are the weights of round ``n``."""
     w = start
-    slope = slopes(gradient, w, 1)
-    y, history = slope, []
+    direction = slopes(gradient, w, 1)
+    y = direction
+    history = []
     for n in range(1, rounds + 1):
         A = graphs[n - 1]
         w = combined(A, w) - step * y if kind == "DIGing" else combined(A, w - step * y)
         history.append(w)
         new = slopes(gradient, w, n + 1)
-        y = combined(A, y + new - slope) if kind == "Aug-DGM" else combined(A, y) + new - slope
-        slope = new
+        y = (
+            combined(A, y + new - direction)
+            if kind == "Aug-DGM"
+            else combined(A, y) + new - direction
+        )
+        direction = new
     return np.array(history)
 
 
 def kgt(gradient, A, start, step, rounds, local_steps, outer):
     """Liu et al. 2024, Algorithm 1, from c = 0."""
-    w, c, history = start, np.zeros_like(start), []
+    w = start
+    c = np.zeros_like(start)
+    history = []
     for n in range(1, rounds + 1):
         v = w.copy()
         for e in range(local_steps):
@@ -113,7 +131,9 @@ def kgt(gradient, A, start, step, rounds, local_steps, outer):
 def dlm(gradient, adjacency, start, c, rho, rounds):
     """Ling et al. 2015, Algorithm 1."""
     peers = range(len(start))
-    x, phi, history = start, np.zeros_like(start), []
+    x = start
+    phi = np.zeros_like(start)
+    history = []
 
     def differences(x):
         return np.array([sum(adjacency[k, j] * (x[k] - x[j]) for j in peers) for k in peers])
@@ -129,15 +149,19 @@ def dlm(gradient, adjacency, start, c, rho, rounds):
 def dinno(gradient, adjacency, start, rho, step, rounds, local_steps):
     """Yu et al. 2022, Algorithm 1, with gradient descent."""
     peers = range(len(start))
-    w, p, history = start, np.zeros_like(start), []
+    w = start
+    p = np.zeros_like(start)
+    history = []
     for n in range(1, rounds + 1):
         new = w.copy()
         for k in peers:
             p[k] = p[k] + rho * sum(adjacency[k, j] * (w[k] - w[j]) for j in peers)
         for k in peers:
             for e in range(local_steps):
-                pull = sum(2 * adjacency[k, j] * (new[k] - (w[k] + w[j]) / 2) for j in peers)
-                new[k] = new[k] - step * (gradient(k, new[k], n, e) + p[k] + rho * pull)
+                penalty_gradient = sum(
+                    2 * adjacency[k, j] * (new[k] - (w[k] + w[j]) / 2) for j in peers
+                )
+                new[k] = new[k] - step * (gradient(k, new[k], n, e) + p[k] + rho * penalty_gradient)
         w = new
         history.append(w)
     return np.array(history)
@@ -145,34 +169,39 @@ def dinno(gradient, adjacency, start, rho, step, rounds, local_steps):
 
 def wang_elia(gradient, A, start, step, rounds):
     """Wang & Elia 2010 with ``K = (I - A) / 2``."""
-    x, z, history = start, np.zeros_like(start), []
+    x = start
+    z = np.zeros_like(start)
+    history = []
     K = (np.eye(len(A)) - A) / 2
     for n in range(1, rounds + 1):
         new = x - combined(K, x + z) - step * slopes(gradient, x, n)
-        z, x = z + combined(K, x), new
+        z = z + combined(K, x)
+        x = new
         history.append(x)
     return np.array(history)
 
 
 def admm_tracking(gradient, adjacency, start, rho, alpha, gamma, step, rounds):
     """Carnevale et al. 2025, Algorithm 1, with the variables of every edge."""
-    peers, dim = len(start), start.shape[1]
+    peers = len(start)
+    dim = start.shape[1]
     near = [[j for j in range(peers) if adjacency[k, j]] for k in range(peers)]
     none = np.zeros(dim)  # all know all starts
     z = {(k, j): np.append(rho * start[j], none) for k in range(peers) for j in near[k]}
-    x, history = start, []
+    x = start
+    history = []
     for n in range(1, rounds + 1):
-        both = []
+        averages = []
         for k in range(peers):
-            given = np.concatenate([x[k], gradient(k, x[k], n, 0)])
-            both.append((given + sum(z[k, j] for j in near[k])) / (1 + rho * len(near[k])))
+            values = np.concatenate([x[k], gradient(k, x[k], n, 0)])
+            averages.append((values + sum(z[k, j] for j in near[k])) / (1 + rho * len(near[k])))
         x = np.array(
             [
-                (1 - gamma) * x[k] + gamma * (both[k][:dim] - step * both[k][dim:])
+                (1 - gamma) * x[k] + gamma * (averages[k][:dim] - step * averages[k][dim:])
                 for k in range(peers)
             ]
         )
-        said = {(j, k): 2 * rho * both[j] - z[j, k] for j, k in z}
-        z = {(k, j): (1 - alpha) * z[k, j] + alpha * said[j, k] for k, j in z}
+        messages = {(j, k): 2 * rho * averages[j] - z[j, k] for j, k in z}
+        z = {(k, j): (1 - alpha) * z[k, j] + alpha * messages[j, k] for k, j in z}
         history.append(x)
     return np.array(history)

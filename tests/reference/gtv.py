@@ -29,14 +29,14 @@ def objective(data, importance, edges, weights, coupling, penalty, models):
     return sum(losses) + coupling * variation(models, edges, weights, penalty)
 
 
-def gradient(data, importance, edges, weights, coupling, slope, models):
-    """Of the same, with a function for the penalty's own."""
+def gradient(data, importance, edges, weights, coupling, penalty_gradient, models):
+    """The gradient of the same objective, given the gradient of the penalty."""
     result = np.zeros_like(models)
     for k, (X, y) in enumerate(data):
         result[k] = importance[k] * 2 / len(y) * X.T @ (X @ models[k] - y)
     for (k, i), a in zip(edges, weights, strict=True):
-        result[k] += coupling * a * slope(models[k] - models[i])
-        result[i] += coupling * a * slope(models[i] - models[k])
+        result[k] += coupling * a * penalty_gradient(models[k] - models[i])
+        result[i] += coupling * a * penalty_gradient(models[i] - models[k])
     return result
 
 
@@ -53,26 +53,29 @@ def laplacian(nodes, edges, weights):
 
 def closed_form(data, importance, edges, weights, coupling, ridge=0.0):
     """(55), (56) and (58); ``coupling`` is one number or one for each parameter."""
-    nodes, dim = len(data), data[0][0].shape[1]
+    nodes = len(data)
+    dim = data[0][0].shape[1]
     Q = np.kron(laplacian(nodes, edges, weights), np.diag(np.broadcast_to(coupling, dim)))
     q = np.zeros(nodes * dim)
     for k, (X, y) in enumerate(data):
-        own = slice(k * dim, (k + 1) * dim)
-        Q[own, own] += importance[k] / len(y) * X.T @ X + ridge * np.eye(dim)
-        q[own] = -importance[k] * 2 / len(y) * X.T @ y
+        block = slice(k * dim, (k + 1) * dim)
+        Q[block, block] += importance[k] / len(y) * X.T @ X + ridge * np.eye(dim)
+        q[block] = -importance[k] * 2 / len(y) * X.T @ y
     return np.linalg.solve(Q, -q / 2).reshape(nodes, dim)
 
 
 def dual(data, importance, edges, weights, coupling, penalty_conjugate, flow):
     """(68) and (69): ``flow[e]`` of an edge ``k < l``, head ``k`` and tail ``l``."""
-    nodes, dim = len(data), data[0][0].shape[1]
+    nodes = len(data)
+    dim = data[0][0].shape[1]
     into = np.zeros((nodes, dim))
     for (head, tail), u in zip(edges, flow, strict=True):
         into[tail] += u
         into[head] -= u
     total = 0.0
     for k, (X, y) in enumerate(data):
-        Q, q = importance[k] / len(y) * X.T @ X, -importance[k] * 2 / len(y) * X.T @ y
+        Q = importance[k] / len(y) * X.T @ X
+        q = -importance[k] * 2 / len(y) * X.T @ y
         constant = importance[k] / len(y) * sum(y**2)
         v = -into[k] - q
         total -= v @ np.linalg.pinv(Q, hermitian=True) @ v / 4 - constant

@@ -1,8 +1,7 @@
 """Links that fail, stale copies, changing graphs and attackers, written as loops: no JAX.
 
 Distributed (sub)gradient descent among peers and federated gradient descent with one server, with
-whatever happens to their messages given as tables. Where a receiver does not hear a neighbor, its
-own message stands in.
+losses, delays and attacks given as tables. A missing message is replaced by the receiver's own.
 """
 
 import numpy as np
@@ -22,26 +21,26 @@ def metropolis(adjacency):
     return weights
 
 
-#: name -> what a receiver makes of messages, their weights and what it has itself.
+#: name -> aggregate of messages, their weights and the receiver's own model.
 AGGREGATES = {
-    "mean": lambda xs, ws, own: robust.mean(xs),
-    "weighted": lambda xs, ws, own: robust.weighted_mean(xs, ws),
-    "median": lambda xs, ws, own: robust.median(xs),
-    "trimmed": lambda xs, ws, own: robust.trimmed_mean(xs, 1),
-    "winsorized": lambda xs, ws, own: robust.winsorized_mean(xs, 1),
-    "geometric": lambda xs, ws, own: robust.geometric_median(xs, ws),
-    "krum": lambda xs, ws, own: robust.krum(xs, 1),
-    "multi-krum": lambda xs, ws, own: robust.krum(xs, 1, 3),
-    "centered": lambda xs, ws, own: robust.centered_clipping(xs, own, 0.5, 3),
-    "norm": lambda xs, ws, own: robust.norm_clipping(xs, ws, own, 0.5),
+    "mean": lambda xs, ws, local: robust.mean(xs),
+    "weighted": lambda xs, ws, local: robust.weighted_mean(xs, ws),
+    "median": lambda xs, ws, local: robust.median(xs),
+    "trimmed": lambda xs, ws, local: robust.trimmed_mean(xs, 1),
+    "winsorized": lambda xs, ws, local: robust.winsorized_mean(xs, 1),
+    "geometric": lambda xs, ws, local: robust.geometric_median(xs, ws),
+    "krum": lambda xs, ws, local: robust.krum(xs, 1),
+    "multi-krum": lambda xs, ws, local: robust.krum(xs, 1, 3),
+    "centered": lambda xs, ws, local: robust.centered_clipping(xs, local, 0.5, 3),
+    "norm": lambda xs, ws, local: robust.norm_clipping(xs, ws, local, 0.5),
 }
 
 
-def flipped(message, around, attackers, scale):
-    said = message.copy()
+def flipped(message, center, attackers, scale):
+    sent = message.copy()
     for k in np.flatnonzero(attackers):
-        said[k] = around - scale * (message[k] - around)
-    return said
+        sent[k] = center - scale * (message[k] - center)
+    return sent
 
 
 def peers(
@@ -51,7 +50,7 @@ def peers(
     rounds,
     works=None,
     ages=None,
-    there=None,
+    available=None,
     attackers=None,
     scale=1.0,
     aggregate=None,
@@ -62,25 +61,31 @@ def peers(
       graphs: of each round, ``[rounds, K, K]`` zeros and ones.
       works: ``[rounds, K, K]``, whether ``k`` hears ``l``.
       ages: ``[rounds, K, K]``, how many rounds old the copy of ``l`` is that ``k`` hears.
-      there: ``[rounds, K]``, who is active.
-      attackers: ``[K]``, who says ``-scale`` times its message.
+      available: ``[rounds, K]``, whether ``k`` is active.
+      attackers: ``[K]``, whether ``k`` sends ``-scale`` times its message.
       aggregate: a name of :data:`AGGREGATES`; the weighted sum by default.
     """
-    clients, dim = objective.clients, objective.dim
+    clients = objective.clients
+    dim = objective.dim
     zero = np.zeros((clients, dim))
-    history, mixed, model, out = [zero], zero.copy(), zero.copy(), []
+    history = [zero]
+    mixed = zero.copy()
+    model = zero.copy()
+    out = []
     for n in range(rounds):
         weights = metropolis(graphs[n])
-        active = np.ones(clients, bool) if there is None else there[n]
-        heard, new = history[-1], model.copy()
+        active = np.ones(clients, bool) if available is None else available[n]
+        received = history[-1]
+        new = model.copy()
         for k in np.flatnonzero(active):
-            new[k] = mixed[k] - step * objective.gradient(k, heard[k])
-        said = new if attackers is None else flipped(new, np.zeros(dim), attackers & active, scale)
-        said = np.where(active[:, None], said, heard)
-        history.append(said)
+            new[k] = mixed[k] - step * objective.gradient(k, received[k])
+        sent = new if attackers is None else flipped(new, np.zeros(dim), attackers & active, scale)
+        sent = np.where(active[:, None], sent, received)
+        history.append(sent)
         after = mixed.copy()
         for k in np.flatnonzero(active):
-            messages, shares = [said[k]], [weights[k, k]]
+            messages = [sent[k]]
+            shares = [weights[k, k]]
             for l in range(clients):  # noqa: E741
                 if l == k or not graphs[n][k, l]:
                     continue
@@ -97,16 +102,19 @@ def peers(
             else:
                 if works is not None:
                     shares[0] = weights[k, k]  # an aggregator sees the messages that are there
-                after[k] = AGGREGATES[aggregate](np.array(messages), np.array(shares), said[k])
-        mixed, model = after, np.where(active[:, None], new, model)
+                after[k] = AGGREGATES[aggregate](np.array(messages), np.array(shares), sent[k])
+        mixed = after
+        model = np.where(active[:, None], new, model)
         out.append(model)
     return np.array(out)
 
 
 def server(objective, step, rounds, works=None, attackers=None, scale=1.0, aggregate="mean"):
     """Models ``[rounds, D]`` of a server whose clients take one gradient step each."""
-    clients, dim = objective.clients, objective.dim
-    model, out = np.zeros(dim), []
+    clients = objective.clients
+    dim = objective.dim
+    model = np.zeros(dim)
+    out = []
     for n in range(rounds):
         message = np.array([model - step * objective.gradient(k, model) for k in range(clients)])
         if attackers is not None:
@@ -120,23 +128,29 @@ def server(objective, step, rounds, works=None, attackers=None, scale=1.0, aggre
 
 def zcdp_nfl(objective, edges, penalty, step, works):
     """Models ``[rounds, K, D]`` of linearized ADMM over links that fail in both directions."""
-    clients, dim = objective.clients, objective.dim
+    clients = objective.clients
+    dim = objective.dim
     near = nfl.neighbors(clients, edges)
     zero = np.zeros((clients, dim))
-    heard, received, dual, out = zero, zero, zero, []
+    perturbed = zero
+    received = zero
+    dual = zero
+    out = []
     for n in range(len(works)):
         model = np.zeros((clients, dim))
         for k in range(clients):
             degree = len(near[k])
-            pull = penalty * (degree * heard[k] + received[k]) + heard[k] / step
-            slope = objective.gradient(k, heard[k])
-            model[k] = (pull - dual[k] - slope) / (2 * penalty * degree + 1 / step)
-        heard, received, change = model, np.zeros((clients, dim)), np.zeros((clients, dim))
+            linear = penalty * (degree * perturbed[k] + received[k]) + perturbed[k] / step
+            gradient = objective.gradient(k, perturbed[k])
+            model[k] = (linear - dual[k] - gradient) / (2 * penalty * degree + 1 / step)
+        perturbed = model
+        received = np.zeros((clients, dim))
+        change = np.zeros((clients, dim))
         for k in range(clients):
             for l in near[k]:  # noqa: E741
-                other = heard[l] if works[n][k, l] else heard[k]
+                other = perturbed[l] if works[n][k, l] else perturbed[k]
                 received[k] += other
-                change[k] += heard[k] - other
+                change[k] += perturbed[k] - other
         dual = dual + penalty * change
         out.append(model)
     return np.array(out)

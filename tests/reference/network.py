@@ -7,9 +7,12 @@ import numpy as np
 
 
 def parts(w, features, hidden, classes):
-    a, w = w[: features * hidden].reshape(features, hidden), w[features * hidden :]
-    b, w = w[:hidden], w[hidden:]
-    c, d = w[: hidden * classes].reshape(hidden, classes), w[hidden * classes :]
+    a = w[: features * hidden].reshape(features, hidden)
+    w = w[features * hidden :]
+    b = w[:hidden]
+    w = w[hidden:]
+    c = w[: hidden * classes].reshape(hidden, classes)
+    d = w[hidden * classes :]
     return a, b, c, d
 
 
@@ -42,7 +45,7 @@ def sample_gradients(w, x, y, hidden, classes):
 
 
 def gradient(w, x, y, hidden, classes, clip=np.inf):
-    """Of the mean loss, each sample's scaled down to the norm ``clip``."""
+    """The gradient of the mean loss, each sample's scaled down to the norm ``clip``."""
     slopes = sample_gradients(w, x, y, hidden, classes)
     norms = np.linalg.norm(slopes, axis=1, keepdims=True)
     return np.mean(slopes * np.minimum(1, clip / norms), axis=0)

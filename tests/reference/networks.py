@@ -1,8 +1,8 @@
 """Federated learning networks as loops over nodes and events (Jung 2025).
 
-Event ``t`` is the book's: it makes iterate ``t + 1`` of iterate ``t``, and the library's round
+Event ``t`` is the book's: it makes iterate ``t + 1`` of ``t``, and is the library's round
 ``t + 1``. ``delay[t, k, l]`` is how many events old the copy of node ``l`` is that node ``k`` has
-at event ``t``; what is older than the start is the start. A node's own model is always fresh.
+at event ``t``; copies older than the start are the start. A node's own model is always current.
 """
 
 import numpy as np
@@ -19,19 +19,21 @@ def weights_of(nodes, edges):
 def asynchronous(operator, start, active, delay=None):
     """(128)-(129): ``[T, K, D]`` for ``active``, ``[T, K]``.
 
-    ``operator(k, seen, t)`` makes node ``k``'s next model of the ones ``[K, D]`` that it has seen.
+    ``operator(k, received, t)`` computes node ``k``'s next model from the ones ``[K, D]`` that it
+    received.
     """
-    history, nodes = [np.array(start, float)], len(start)
+    history = [np.array(start, float)]
+    nodes = len(start)
     for t in range(len(active)):
         new = history[t].copy()
         for k in range(nodes):
             if not active[t, k]:
                 continue
-            seen = history[t].copy()
+            received = history[t].copy()
             for l in range(nodes):  # noqa: E741
                 if delay is not None and l != k:
-                    seen[l] = history[max(0, t - delay[t, k, l])][l]
-            new[k] = operator(k, seen, t)
+                    received[l] = history[max(0, t - delay[t, k, l])][l]
+            new[k] = operator(k, received, t)
         history.append(new)
     return np.array(history[1:])
 
@@ -41,14 +43,14 @@ def synchronous(operator, start, rounds):
     return asynchronous(operator, start, np.ones((rounds, len(start)), bool))
 
 
-def gradient_step(slope, adjacency, coupling, step):
+def gradient_step(gradient, adjacency, coupling, step):
     """Algorithms 4 to 7 and, with its alpha, (130). ``slope(k, w, t)``; ``step(k, t)``."""
 
-    def operator(k, seen, t):
-        along = slope(k, seen[k], t)
-        for l in range(len(seen)):  # noqa: E741
-            along = along + 2 * coupling * adjacency[k, l] * (seen[k] - seen[l])
-        return seen[k] - step(k, t) * along
+    def operator(k, received, t):
+        direction = gradient(k, received[k], t)
+        for l in range(len(received)):  # noqa: E741
+            direction = direction + 2 * coupling * adjacency[k, l] * (received[k] - received[l])
+        return received[k] - step(k, t) * direction
 
     return operator
 
@@ -69,16 +71,16 @@ def quadratic(data, k, ridge=0.0):
     return X.T @ X / len(y) + ridge * np.eye(X.shape[1]), -2 / len(y) * X.T @ y
 
 
-def relaxation_by_norm(data, adjacency, coupling, turns=4000):
+def relaxation_by_norm(data, adjacency, coupling, iterations=4000):
     """(170) with the norm, by least squares that are reweighted, from the own minimizer."""
 
-    def operator(k, seen, t):
+    def operator(k, received, t):
         Q, q = quadratic(data, k)
         w = np.linalg.solve(Q, -q / 2)
-        for _ in range(turns):
-            apart = np.linalg.norm(seen - w, axis=1)
-            pull = coupling * adjacency[k] / np.maximum(2 * apart, 1e-12)
-            w = np.linalg.solve(Q + pull.sum() * np.eye(len(q)), pull @ seen - q / 2)
+        for _ in range(iterations):
+            distance = np.linalg.norm(received - w, axis=1)
+            weight = coupling * adjacency[k] / np.maximum(2 * distance, 1e-12)
+            w = np.linalg.solve(Q + weight.sum() * np.eye(len(q)), weight @ received - q / 2)
         return w
 
     return operator
@@ -87,12 +89,13 @@ def relaxation_by_norm(data, adjacency, coupling, turns=4000):
 def relaxation(data, adjacency, coupling, ridge=0.0):
     """Algorithm 11, the last line of (123), for local linear models."""
 
-    def operator(k, seen, t):
+    def operator(k, received, t):
         Q, q = quadratic(data, k, ridge)
-        system, right = Q.copy(), -q / 2
-        for l in range(len(seen)):  # noqa: E741
+        system = Q.copy()
+        right = -q / 2
+        for l in range(len(received)):  # noqa: E741
             system = system + adjacency[k, l] * np.diag(np.broadcast_to(coupling, len(q)))
-            right = right + coupling * adjacency[k, l] * seen[l]
+            right = right + coupling * adjacency[k, l] * received[l]
         return np.linalg.solve(system, right)
 
     return operator
@@ -102,21 +105,23 @@ def closed_form(data, adjacency, coupling, ridge=0.0):
     """(58): GTVMin of local linear models; a node whose data are ``None`` has no loss."""
     nodes = len(data)
     dim = next(X.shape[1] for X, _ in (pair for pair in data if pair is not None))
-    Q, q = np.zeros((nodes * dim, nodes * dim)), np.zeros(nodes * dim)
+    Q = np.zeros((nodes * dim, nodes * dim))
+    q = np.zeros(nodes * dim)
     laplacian = np.diag(adjacency.sum(axis=1)) - adjacency
     for k in range(nodes):
-        mine = slice(k * dim, (k + 1) * dim)
+        block = slice(k * dim, (k + 1) * dim)
         if data[k] is not None:
-            Q[mine, mine], q[mine] = quadratic(data, k, ridge)
+            Q[block, block], q[block] = quadratic(data, k, ridge)
         for l in range(nodes):  # noqa: E741
             theirs = slice(l * dim, (l + 1) * dim)
-            Q[mine, theirs] += laplacian[k, l] * np.diag(np.broadcast_to(coupling, dim))
+            Q[block, theirs] += laplacian[k, l] * np.diag(np.broadcast_to(coupling, dim))
     return np.linalg.solve(Q, -q / 2).reshape(nodes, dim)
 
 
 def server(data, step, local_steps, rounds, ridge=0.0):
     """Algorithm 8: ``[T, D]``, the server's models."""
-    model, history = np.zeros(data[0][0].shape[1]), []
+    model = np.zeros(data[0][0].shape[1])
+    history = []
     for _ in range(rounds):
         gathered = []
         for k in range(len(data)):
@@ -131,7 +136,8 @@ def server(data, step, local_steps, rounds, ridge=0.0):
 
 def projected(data, step, rounds):
     """(115)-(116): a gradient step of each node, and the projection onto consensus."""
-    models, history = np.zeros((len(data), data[0][0].shape[1])), []
+    models = np.zeros((len(data), data[0][0].shape[1]))
+    history = []
     for _ in range(rounds):
         half = [w - step * mean_squared_slope(data, k, w) for k, w in enumerate(models)]
         models = np.tile(np.mean(half, axis=0), (len(data), 1))
@@ -140,8 +146,9 @@ def projected(data, step, rounds):
 
 
 def fedprox(data, step, rounds, ridge=0.0, chosen=None):
-    """Algorithm 10 with (119): ``[T, D]``; ``chosen[t]``, who takes part, all by default."""
-    dim, history = data[0][0].shape[1], []
+    """Algorithm 10 with (119): ``[T, D]``; ``chosen[t]`` are the participants, by default all."""
+    dim = data[0][0].shape[1]
+    history = []
     model = np.zeros(dim)
     for t in range(rounds):
         gathered = []

@@ -1,9 +1,9 @@
 """Private networked learning written from the equations: loops over clients and samples, no JAX.
 
-Gauthier 2024, chapter 3, with the readings that the library documents: the primal step of
-zCDP-NFL as the minimizer of (7), subgradients with ``sign(0) = 0``, everything from round
-``n - 1`` on the right, zero start. Noise is injected: ``draws[n - 1, k]`` is the unit noise of
-client ``k`` in round ``n``, ``scale[n - 1, k]`` what it is multiplied with.
+Gauthier 2024, chapter 3, with the readings that the library documents: the primal step of zCDP-NFL
+as the minimizer of (7), subgradients with ``sign(0) = 0``, everything from round ``n - 1`` on the
+right, zero start. Noise is injected: ``draws[n - 1, k]`` is the unit noise of client ``k`` in round
+``n``, ``scale[n - 1, k]`` its factor.
 """
 
 import math
@@ -79,7 +79,8 @@ class Objective:
     def replace_sample(self, k, j, x, y):
         """A neighboring data set: one sample of one client exchanged."""
         X, targets = (array.copy() for array in self.data[k])
-        X[j], targets[j] = x, y
+        X[j] = x
+        targets[j] = y
         return replace(self, data=(*self.data[:k], (X, targets), *self.data[k + 1 :]))
 
 
@@ -101,8 +102,8 @@ def prox(objective, k, weight, center, sweeps=20_000):
             old = w.copy()
             for i in range(dim):
                 rest = y - X @ w + X[:, i] * w[i]
-                pull = 2 / count * X[:, i] @ rest + weight * center[i]
-                shrunk = math.copysign(max(abs(pull) - share * objective.l1, 0), pull)
+                correlation = 2 / count * X[:, i] @ rest + weight * center[i]
+                shrunk = math.copysign(max(abs(correlation) - share * objective.l1, 0), correlation)
                 w[i] = shrunk / (2 / count * X[:, i] @ X[:, i] + ridge)
             if np.abs(w - old).max() <= 1e-16 * (1 + np.abs(w).max()):
                 break
@@ -110,13 +111,13 @@ def prox(objective, k, weight, center, sweeps=20_000):
     if objective.loss == "logistic" and objective.l1 == 0:  # Newton
         w = np.zeros(dim)
         for _ in range(100):
-            slope = ridge * w - weight * center
+            gradient = ridge * w - weight * center
             system = ridge * np.eye(dim)
             for x, label in zip(X, y, strict=True):
                 probability = sigmoid(-label * (x @ w))
-                slope -= label * probability * x / count
+                gradient -= label * probability * x / count
                 system += probability * (1 - probability) * np.outer(x, x) / count
-            move = np.linalg.solve(system, slope)
+            move = np.linalg.solve(system, gradient)
             w = w - move
             if np.abs(move).max() < 1e-15:
                 break
@@ -141,7 +142,8 @@ def prox(objective, k, weight, center, sweeps=20_000):
 def centralized_quadratic(objective):
     """``argmin_w sum_k f_k(w)`` of the squared loss with a squared regularizer, from (3.2)."""
     dim = objective.dim
-    system, right = 2 * objective.strength * objective.l2 * np.eye(dim), np.zeros(dim)
+    system = 2 * objective.strength * objective.l2 * np.eye(dim)
+    right = np.zeros(dim)
     for X, y in objective.data:
         system += 2 / len(y) * X.T @ X
         right += 2 / len(y) * X.T @ y
@@ -174,7 +176,7 @@ def metropolis(nodes, edges):
 
 
 def left_stochastic(clients, edges, seed=3):
-    """Of the network's support and its loops, columns of sum one and not symmetric."""
+    """Random weights on the network's edges and loops with column sums of one, not symmetric."""
     weights = np.random.default_rng(seed).uniform(0.2, 1, (clients, clients))
     support = np.eye(clients, dtype=bool)
     for k, l in edges:  # noqa: E741
@@ -185,39 +187,41 @@ def left_stochastic(clients, edges, seed=3):
 
 class Run(NamedTuple):
     model: np.ndarray  # [T, K, D]  w_k^(n), exact
-    heard: np.ndarray  # [T, K, D]  what is sent
+    heard: np.ndarray  # [T, K, D]  the perturbed models that are sent
     dual: np.ndarray  # [T, K, D]
 
 
 def _networked_admm(objective, edges, penalty, draws, scale, primal):
     """(8) and (9) around a ``primal(n, k, heard, dual, pull)``."""
-    nodes, dim = objective.clients, objective.dim
+    nodes = objective.clients
+    dim = objective.dim
     near = neighbors(nodes, edges)
-    heard, dual = np.zeros((nodes, dim)), np.zeros((nodes, dim))
+    received = np.zeros((nodes, dim))
+    dual = np.zeros((nodes, dim))
     history = []
     for n in range(1, len(draws) + 1):
         model = np.zeros((nodes, dim))
         for k in range(nodes):
-            pull = np.zeros(dim)
+            linear = np.zeros(dim)
             for l in near[k]:  # noqa: E741
-                pull += penalty * (heard[k] + heard[l])
-            model[k] = primal(n, k, heard[k], dual[k], pull, len(near[k]))
-        heard = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
+                linear += penalty * (received[k] + received[l])
+            model[k] = primal(n, k, received[k], dual[k], linear, len(near[k]))
+        received = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
         new = dual.copy()
         for k in range(nodes):
             for l in near[k]:  # noqa: E741
-                new[k] += penalty * (heard[k] - heard[l])
+                new[k] += penalty * (received[k] - received[l])
         dual = new
-        history.append((model, heard, dual))
+        history.append((model, received, dual))
     return Run(*(np.array(part) for part in zip(*history, strict=True)))
 
 
 def admm(objective, edges, penalty, draws, scale):
     """(3.4), and P-ADMM (section 3.4.3) when ``scale`` is not zero."""
 
-    def primal(n, k, heard, dual, pull, degree):
+    def primal(n, k, received, dual, linear, degree):
         weight = 2 * penalty * degree
-        return prox(objective, k, weight, (pull - dual) / weight)
+        return prox(objective, k, weight, (linear - dual) / weight)
 
     return _networked_admm(objective, edges, penalty, draws, scale, primal)
 
@@ -225,42 +229,43 @@ def admm(objective, edges, penalty, draws, scale):
 def zcdp_nfl(objective, edges, penalty, step, draws, scale):
     """(7)-(9); also (eps, delta)DP-NFL, which differs in ``scale`` only. ``step(n)`` is eta."""
 
-    def primal(n, k, heard, dual, pull, degree):
-        right = heard / step(n) + pull - dual - objective.gradient(k, heard)
+    def primal(n, k, received, dual, linear, degree):
+        right = received / step(n) + linear - dual - objective.gradient(k, received)
         return right / (2 * penalty * degree + 1 / step(n))
 
     return _networked_admm(objective, edges, penalty, draws, scale, primal)
 
 
-def linearized_objective(objective, edges, penalty, step, n, k, heard, dual, w):
+def linearized_objective(objective, edges, penalty, step, n, k, received, dual, w):
     """What (7) minimizes over ``w``: (3.6) at the perturbed models, plus ADMM's terms."""
-    own = heard[k]
-    total = objective.value(k, own) + (w - own) @ objective.gradient(k, own)
-    total += ((w - own) ** 2).sum() / (2 * step(n)) + w @ dual[k]
+    model = received[k]
+    total = objective.value(k, model) + (w - model) @ objective.gradient(k, model)
+    total += ((w - model) ** 2).sum() / (2 * step(n)) + w @ dual[k]
     for l in neighbors(objective.clients, edges)[k]:  # noqa: E741
-        total += penalty * ((w - (own + heard[l]) / 2) ** 2).sum()
+        total += penalty * ((w - (model + received[l]) / 2) ** 2).sum()
     return total
 
 
 def zcdp_grad_nfl(objective, edges, step, draws, scale):
     """Subgradient descent on perturbed messages (Nedic and Ozdaglar 2009, private form)."""
-    nodes, dim = objective.clients, objective.dim
+    nodes = objective.clients
+    dim = objective.dim
     weights = metropolis(nodes, edges)
-    heard = np.zeros((nodes, dim))
+    received = np.zeros((nodes, dim))
     history = []
     for n in range(1, len(draws) + 1):
         model = np.zeros((nodes, dim))
         for k in range(nodes):
             for l in range(nodes):  # noqa: E741
-                model[k] += weights[k, l] * heard[l]
-            model[k] -= step(n) * objective.gradient(k, heard[k])
-        heard = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
-        history.append((model, heard, np.zeros((nodes, dim))))
+                model[k] += weights[k, l] * received[l]
+            model[k] -= step(n) * objective.gradient(k, received[k])
+        received = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
+        history.append((model, received, np.zeros((nodes, dim))))
     return Run(*(np.array(part) for part in zip(*history, strict=True)))
 
 
 def conventional_fl(objective, step, draws, scale, local_steps=1):
-    """Algorithm 1: descend from the server's model, average what was heard; ``[T, D]``."""
+    """Algorithm 1: descend from the server's model, average the messages; ``[T, D]``."""
     server = np.zeros(objective.dim)
     history = []
     for n in range(1, len(draws) + 1):
@@ -279,13 +284,15 @@ def fedavg(objective, step, chosen, batches, weighting="samples", probabilities=
     """McMahan et al. 2017, Algorithm 1, with drawn clients and batches injected; ``[T, D]``.
 
     ``chosen[n - 1]`` are the participants of round ``n``, ``batches[n - 1][i]`` the index sets that
-    the ``i``-th of them goes through. With probabilities the update is the estimate of what it is
-    with all clients, Horvitz and Thompson's: a client's part in that, by how often it is drawn.
+    the ``i``-th of them goes through. With probabilities the update is Horvitz and Thompson's
+    estimate of the update by all clients: each client's part is divided by its expected number of
+    draws.
     """
     server = np.zeros(objective.dim)
     history = []
     for n in range(1, len(chosen) + 1):
-        total, weight = np.zeros(objective.dim), 0.0
+        total = np.zeros(objective.dim)
+        weight = 0.0
         for k, batched in zip(chosen[n - 1], batches[n - 1], strict=True):
             X, y = objective.data[k]
             w = server.copy()
@@ -295,8 +302,10 @@ def fedavg(objective, step, chosen, batches, weighting="samples", probabilities=
                 w = w - step(n) * replace(objective, data=data).gradient(k, w)
             share = len(y) if weighting == "samples" else 1
             if probabilities is not None:
-                whole = sum(len(y) if weighting == "samples" else 1 for _, y in objective.data)
-                share = share / whole / (len(chosen[n - 1]) * probabilities[k])
+                total_weight = sum(
+                    len(y) if weighting == "samples" else 1 for _, y in objective.data
+                )
+                share = share / total_weight / (len(chosen[n - 1]) * probabilities[k])
             total += share * (w - server)
             weight += share
         server = server + total / (weight if probabilities is None else 1)
@@ -337,7 +346,7 @@ def gradient_sensitivity(objective, step, bound, rounds, local_steps=1):
 
 
 def minimizer_sensitivity(objective, edges, penalty, bound, rounds):
-    """Of an exact primal step: strong convexity ``2 rho |N_k| + 2 lambda l2 / K``."""
+    """Sensitivity of an exact primal step: strong convexity ``2 rho |N_k| + 2 lambda l2 / K``."""
     modulus = 2 * penalty * degrees(objective.clients, edges)
     modulus = modulus + 2 * objective.strength * objective.l2 / objective.clients
     return np.tile(2 * bound / (objective.counts * modulus), (rounds, 1))
@@ -375,7 +384,8 @@ def variance_schedule(sensitivity, total, decay):
 
 def advanced_round(total, rounds, slack):
     """Per-round epsilon by bisection of ``e sqrt(2 T ln(1/slack)) + T e (exp(e) - 1) = total``."""
-    low, high = 0.0, total
+    low = 0.0
+    high = total
     for _ in range(200):
         e = (low + high) / 2
         spent = e * math.sqrt(2 * rounds * math.log(1 / slack)) + rounds * e * (math.exp(e) - 1)
@@ -390,8 +400,8 @@ def approximate_budgets(epsilon, delta, rounds, rule, decay):
     if rule == "geometric":
         shares = np.array([decay ** (-(n - 1) / 2) for n in range(1, rounds + 1)])
         return epsilon * shares / shares.sum(), np.full(rounds, delta / rounds)
-    each = advanced_round(epsilon, rounds, delta / 2)
-    return np.full(rounds, each), np.full(rounds, delta / (2 * rounds))
+    epsilon_of_round = advanced_round(epsilon, rounds, delta / 2)
+    return np.full(rounds, epsilon_of_round), np.full(rounds, delta / (2 * rounds))
 
 
 def approximate_schedule(sensitivity, epsilon, delta, rule, calibration, decay):

@@ -1,12 +1,12 @@
 """Networked personalized federated learning written from the equations, in loops, no JAX.
 
 Gauthier 2024, chapter 6. Rounds count from 1, clients and clusters from 0; everything but ``tau``
-starts at zero. Row ``n - 1`` of a result is what stands after round ``n``. Readings:
+starts at zero. Row ``n - 1`` of a result is the state after round ``n``. Readings:
 
 - The primal step is (6.5) with the inter-cluster term of (6.2), ``tau_k`` outside of the square.
   For the squared loss that is (6.11) with the lost ``+`` and ``rho |N_k cap C_(q)|``.
 - The dual is (6.6) with the sign of (3.4), unless asked for as printed.
-- A cluster of which ``k`` has no neighbor has no (6.3): the mean is over those that there are.
+- A cluster in which ``k`` has no neighbor has no (6.3): the mean is over the other clusters.
   Where there is none, neither is the inter-cluster term.
 - ``ridge`` is ``lambda / |C_(q)|``, divided by the caller.
 """
@@ -32,7 +32,8 @@ class Context(NamedTuple):
 
 
 def context(k, model, dual, cluster, near, penalty):
-    linear, curvature = -dual[k], 0.0
+    linear = -dual[k]
+    curvature = 0.0
     for l in near[k]:  # noqa: E741
         if cluster[l] == cluster[k]:
             linear = linear + penalty * (model[k] + model[l])
@@ -73,7 +74,7 @@ class Run(NamedTuple):
 def npfl(clients, cluster, edges, rounds, penalty, tau, dual_sign="corrected"):
     """(6.5) and (6.6); NFL where all clients are in one cluster.
 
-    ``tau`` is whatever broadcasts to ``[T, K]``: one number, one a client, ``[T, 1]``, ``[T, K]``.
+    ``tau`` must broadcast to ``[T, K]``: one number, one a client, ``[T, 1]``, ``[T, K]``.
     """
     near = neighbors(len(clients), edges)
     tau = np.broadcast_to(tau, (rounds, len(clients)))
@@ -83,8 +84,8 @@ def npfl(clients, cluster, edges, rounds, penalty, tau, dual_sign="corrected"):
     for n in range(1, rounds + 1):
         new = np.zeros_like(model)
         for k, client in enumerate(clients):
-            around = context(k, model, dual, cluster, near, penalty)
-            new[k] = primal(client, around, tau[n - 1, k])
+            linear_terms = context(k, model, dual, cluster, near, penalty)
+            new[k] = primal(client, linear_terms, tau[n - 1, k])
         model = new
         dual = ascend(model, dual, cluster, near, penalty, dual_sign)
         history.append((model, dual))
@@ -151,7 +152,7 @@ def npfl_rl(
     model = np.zeros((len(clients), clients[0].X.shape[1]))
     dual = np.zeros_like(model)
     tau = np.broadcast_to(tau, len(clients)).astype(float)
-    around = []
+    contexts = []
     history = []
     for n in range(1, rounds + 1):
         tau = tau.copy()
@@ -159,11 +160,11 @@ def npfl_rl(
             for e in range(epochs):
                 for k, client in enumerate(clients):
                     if policy == "dpg":
-                        move = -rate * cost_slope(client, validation[k], around[k], tau[k])
+                        move = -rate * cost_slope(client, validation[k], contexts[k], tau[k])
                     else:
                         alpha = probes[n - 1, e, k]
-                        tried = primal(client, around[k], tau[k] + alpha)
-                        stays = primal(client, around[k], tau[k])
+                        tried = primal(client, contexts[k], tau[k] + alpha)
+                        stays = primal(client, contexts[k], tau[k])
                         excess = cost(client, validation[k], tried)
                         excess -= cost(client, validation[k], stays)
                         move = -rate * np.sign(excess) * alpha
@@ -172,8 +173,8 @@ def npfl_rl(
                     tau[k] += move
                     if clip is not None:
                         tau[k] = min(max(tau[k], clip[0]), clip[1])
-        around = [context(k, model, dual, cluster, near, penalty) for k in range(len(clients))]
-        model = np.array([primal(c, around[k], tau[k]) for k, c in enumerate(clients)])
+        contexts = [context(k, model, dual, cluster, near, penalty) for k in range(len(clients))]
+        model = np.array([primal(c, contexts[k], tau[k]) for k, c in enumerate(clients)])
         dual = ascend(model, dual, cluster, near, penalty)
         history.append((model, dual, tau))
     return LearnedRun(*(np.array(part) for part in zip(*history, strict=True)))
@@ -190,30 +191,35 @@ def npfl_choosing(clients, validation, edges, rounds, penalty, tau, clusters, wa
     was) has least loss on its validation data, or, given a ``step``, is nearest to a gradient step
     of its own model on them. It tells the choice with the model; both count from the next round.
     """
-    near, count = neighbors(len(clients), edges), len(clients)
+    near = neighbors(len(clients), edges)
+    count = len(clients)
     dim = clients[0].X.shape[1]
-    model, cluster = np.zeros((count, dim)), [k % clusters for k in range(count)]
+    model = np.zeros((count, dim))
+    cluster = [k % clusters for k in range(count)]
     dual = {(k, l): np.zeros(dim) for k in range(count) for l in near[k]}  # noqa: E741
-    known, history = np.zeros((count, clusters, dim)), []
+    received = np.zeros((count, clusters, dim))
+    history = []
     for n in range(1, rounds + 1):
         total = np.zeros((count, dim))
         for k, l in dual:  # noqa: E741
             total[k] += dual[k, l]
-        new, chosen = np.zeros_like(model), list(cluster)
+        new = np.zeros_like(model)
+        chosen = list(cluster)
         for k, client in enumerate(clients):
-            around = context(k, model, total, cluster, near, penalty)
-            new[k] = primal(client, around, tau)
+            linear_terms = context(k, model, total, cluster, near, penalty)
+            new[k] = primal(client, linear_terms, tau)
             if n <= warmup:
                 continue
             X, y = validation[k]
             held_out = replace(client, X=X, y=y, ridge=0.0)
             if step is None:
-                misfit = [held_out.value(w) for w in known[k]]
+                misfit = [held_out.value(w) for w in received[k]]
             else:
                 moved = new[k] - step * held_out.gradient(new[k])
-                misfit = [((w - moved) ** 2).sum() for w in known[k]]
+                misfit = [((w - moved) ** 2).sum() for w in received[k]]
             chosen[k] = int(np.argmin(misfit))
-        model, cluster = new, chosen
+        model = new
+        cluster = chosen
         for k, l in dual:  # noqa: E741
             together = cluster[k] == cluster[l]
             dual[k, l] = together * (dual[k, l] + penalty * (model[k] - model[l]))
@@ -221,7 +227,7 @@ def npfl_choosing(clients, validation, edges, rounds, penalty, tau, clusters, wa
             for q in range(clusters):
                 members = [model[l] for l in near[k] if cluster[l] == q]  # noqa: E741
                 if members:
-                    known[k, q] = sum(members) / len(members)
+                    received[k, q] = sum(members) / len(members)
         history.append((model, np.array(cluster)))
     return tuple(np.array(part) for part in zip(*history, strict=True))
 
@@ -229,33 +235,36 @@ def npfl_choosing(clients, validation, edges, rounds, penalty, tau, clusters, wa
 def npfl_by_parameters(
     clients, validation, edges, rounds, penalty, start, threshold, policy, rate, probes=None
 ):
-    """(6.5) with a parameter of each neighbor, and (6.6) with those of which both are high enough.
+    """(6.5) with a parameter for each neighbor, and (6.6) over pairs whose two parameters both
+    reach the threshold.
 
     ``policy`` and ``probes``, ``[T, K, K]`` by receiver and neighbor, as of ``npfl_rl``; all
     parameters of a client move by the same comparison. Kept in [0, 1].
     """
-    near, count = neighbors(len(clients), edges), len(clients)
+    near = neighbors(len(clients), edges)
+    count = len(clients)
     dim = clients[0].X.shape[1]
     model = np.zeros((count, dim))
     tau = {(k, l): start for k in range(count) for l in near[k]}  # noqa: E741
     dual = {link: np.zeros(dim) for link in tau}
 
-    def solve(k, tau, around, extra=0.0):
-        linear, curvature, models = around[k]
+    def solve(k, tau, contexts, extra=0.0):
+        linear, curvature, models = contexts[k]
         for l in near[k]:  # noqa: E741
             share = (tau[k, l] + (0.0 if np.isscalar(extra) else extra[l])) / len(near[k])
             linear = linear + 2 * share * models[l]
             curvature = curvature + 2 * share
         return minimize(clients[k], linear, curvature), curvature
 
-    around, history = {}, []
+    terms = {}
+    history = []
     for n in range(1, rounds + 1):
         if n > 1:
             moved = dict(tau)
             for k, client in enumerate(clients):
-                w, curvature = solve(k, tau, around)
+                w, curvature = solve(k, tau, terms)
                 if policy == "probe":
-                    tried, _ = solve(k, tau, around, probes[n - 1, k])
+                    tried, _ = solve(k, tau, terms, probes[n - 1, k])
                     sign = np.sign(
                         cost(client, validation[k], tried) - cost(client, validation[k], w)
                     )
@@ -264,26 +273,28 @@ def npfl_by_parameters(
                         move = -rate * sign * probes[n - 1, k, l]
                     else:
                         system = client.hessian(w) + curvature * np.eye(dim)
-                        towards = 2 * (around[k][2][l] - w) / len(near[k])
+                        towards = 2 * (terms[k][2][l] - w) / len(near[k])
                         X, y = validation[k]
-                        slope = replace(client, X=X, y=y).gradient(w)
-                        move = -rate * slope @ np.linalg.solve(system, towards)
+                        gradient = replace(client, X=X, y=y).gradient(w)
+                        move = -rate * gradient @ np.linalg.solve(system, towards)
                     moved[k, l] = min(max(tau[k, l] + move, 0.0), 1.0)
-            before, tau = tau, moved
+            before = tau
+            tau = moved
         else:
             before = tau
-        around = {}
+        terms = {}
         for k in range(count):
-            linear, curvature = np.zeros(dim), 0.0
+            linear = np.zeros(dim)
+            curvature = 0.0
             for l in near[k]:  # noqa: E741
                 if min(before[k, l], before[l, k]) >= threshold:
                     linear = linear + penalty * (model[k] + model[l]) - dual[k, l]
                     curvature += 2 * penalty
-            around[k] = linear, curvature, model
-        model = np.array([solve(k, tau, around)[0] for k in range(count)])
+            terms[k] = linear, curvature, model
+        model = np.array([solve(k, tau, terms)[0] for k in range(count)])
         for k, l in dual:  # noqa: E741
-            like = min(tau[k, l], tau[l, k]) >= threshold
-            dual[k, l] = like * (dual[k, l] + penalty * (model[k] - model[l]))
+            similar = min(tau[k, l], tau[l, k]) >= threshold
+            dual[k, l] = similar * (dual[k, l] + penalty * (model[k] - model[l]))
         table = np.zeros((count, count))
         for (k, l), value in tau.items():  # noqa: E741
             table[k, l] = value

@@ -46,7 +46,7 @@ class Environment:
         return bool(self.fresh[n - 1, k])
 
     def participates(self, n, k):
-        """Nobody participates without new data; who is not scheduled counts as unavailable."""
+        """Clients without new data do not participate; unscheduled ones count as unavailable."""
         picked = self.scheduled is None or self.scheduled[n - 1, k]
         return bool(self.has_data(n, k) and self.available[n - 1, k] and picked)
 
@@ -56,17 +56,19 @@ def environment_of(data, arrived, available, delay, feature_map=None):
     time.
     """
     rounds, clients = arrived.shape
-    seen = np.cumsum(arrived, axis=0)
-    fresh = arrived & (seen <= np.array([len(y) for _, y in data])[None])
+    arrivals = np.cumsum(arrived, axis=0)
+    new = arrived & (arrivals <= np.array([len(y) for _, y in data])[None])
     dim = data[0][0].shape[1] if feature_map is None else feature_map.dim
-    features, targets = np.full((rounds, clients, dim), np.nan), np.full((rounds, clients), np.nan)
-    for n, k in np.argwhere(fresh):
-        x, targets[n, k] = (part[seen[n, k] - 1] for part in data[k])
+    features = np.full((rounds, clients, dim), np.nan)
+    targets = np.full((rounds, clients), np.nan)
+    for n, k in np.argwhere(new):
+        x, targets[n, k] = (part[arrivals[n, k] - 1] for part in data[k])
         if feature_map is not None:
-            frequencies, phases = np.asarray(feature_map.frequencies), feature_map.phases
+            frequencies = np.asarray(feature_map.frequencies)
+            phases = feature_map.phases
             x = float(feature_map.scale) * cosine_features(x, frequencies, phases)
         features[n, k] = x
-    return Environment(features, targets, fresh, available, delay)
+    return Environment(features, targets, new, available, delay)
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,11 @@ def pao_fed(
     assert conflict in ("freshest", "none")
     assert receive in ("portion", "all")
     assert aggregation in ("per delay", "pooled")
-    rounds, clients, dim = environment.rounds, environment.clients, environment.dim
-    server, local = np.zeros(dim), np.zeros((clients, dim))
+    rounds = environment.rounds
+    clients = environment.clients
+    dim = environment.dim
+    server = np.zeros(dim)
+    local = np.zeros((clients, dim))
     in_flight = []
     history = []
     for n in range(1, rounds + 1):
@@ -171,9 +176,9 @@ def pao_fed(
 def pao_aggregate(server, arrived, weights, conflict, aggregation):
     """(4.13) and (4.14): one mean a class of delays, or one over all that arrives ("pooled").
 
-    P4 below (15): of the messages that update the same parameter only the most recently sent
-    count. Those sent together are averaged. What is masked still counts in ``|C|``, and what has
-    the weight zero still displaces what is older.
+    P4 below (15): of the messages that update the same parameter only the most recently sent count.
+    Messages of one round are averaged. Masked entries still count in ``|C|``, and messages of
+    weight zero still displace older ones.
     """
     move = np.zeros_like(server)
     taken = np.zeros(len(server), bool)
@@ -191,7 +196,7 @@ def pao_aggregate(server, arrived, weights, conflict, aggregation):
 
 
 def pao_robust(server, arrived, weights, aggregate):
-    """What ``aggregate`` makes of the models of those whose messages arrive, a row each.
+    """The ``aggregate`` of the models of the clients whose messages arrive, one row each.
 
     A row is the server's model, moved by ``alpha_l`` towards the parameters that its client sent;
     where two of its messages arrive together the later sent one counts.
@@ -225,9 +230,12 @@ def pao_fed_graph(
     ``home`` is the server of each client, ``combination[p, m]`` the weight of server ``m`` at
     ``p``, ``between`` the length of the servers' portion.
     """
-    rounds, clients, dim = environment.rounds, environment.clients, environment.dim
+    rounds = environment.rounds
+    clients = environment.clients
+    dim = environment.dim
     servers = len(combination)
-    server, local = np.zeros((servers, dim)), np.zeros((clients, dim))
+    server = np.zeros((servers, dim))
+    local = np.zeros((clients, dim))
     talks = int(((combination > 0) & ~np.eye(servers, dtype=bool)).sum())
     in_flight = []
     history = []
@@ -240,13 +248,13 @@ def pao_fed_graph(
                 continue
             z, y = environment.sample(n, k)
             model = local[k].copy()
-            there = environment.participates(n, k)
-            if there:
+            active = environment.participates(n, k)
+            if active:
                 received = portion(n, k, dim, size, coordinated)
                 model[received] = server[home[k], received]
                 down += REAL * size
             new[k] = model + step * (y - model @ z) * z
-            if there:
+            if active:
                 sent = portion(later, k, dim, size, coordinated)
                 delay = int(environment.delay[n - 1, k])
                 in_flight.append(Message(k, n, delay, sent, new[k].copy()))
@@ -255,15 +263,15 @@ def pao_fed_graph(
         arrived = arrivals(in_flight, n, longest)
         psi = np.zeros_like(server)
         for p in range(servers):
-            own = [message for message in arrived if home[message.sender] == p]
+            messages = [message for message in arrived if home[message.sender] == p]
             if aggregate is None:
-                psi[p] = pao_aggregate(server[p], own, weights, "freshest", "per delay")
+                psi[p] = pao_aggregate(server[p], messages, weights, "freshest", "per delay")
             else:
-                psi[p] = pao_robust(server[p], own, weights, aggregate)
+                psi[p] = pao_robust(server[p], messages, weights, aggregate)
         server = psi.copy()
-        told = portion(later, 0, dim, between, True)
+        portion_sent = portion(later, 0, dim, between, True)
         for p in range(servers):
-            for i in np.flatnonzero(told):
+            for i in np.flatnonzero(portion_sent):
                 server[p, i] = sum(combination[p, m] * psi[m, i] for m in range(servers))
         down += talks * REAL * between
         history.append((server, local, up, down))
@@ -321,7 +329,8 @@ def pso_fed(environment, step, size, coordinated, ideal=False, longest=math.inf)
     server's model of the round in which it arrives.
     """
     dim = environment.dim
-    server, local = np.zeros(dim), np.zeros((environment.clients, dim))
+    server = np.zeros(dim)
+    local = np.zeros((environment.clients, dim))
     in_flight = []
     history = []
     for n in range(1, environment.rounds + 1):
@@ -357,8 +366,8 @@ def sign_sgd(
     longest=math.inf,
     objective=None,
 ):
-    """Signs of ``g_k(n) = e_k(n) z_k(n)`` at ``w(n)``, applied in the round they arrive in; of
-    ``-f_k'(w(n)) / 2``, of which that is the case of one sample, where there is an ``objective``.
+    """Signs of ``g_k(n) = e_k(n) z_k(n)`` at ``w(n)``, applied in the round they arrive in. With an
+    ``objective``, signs of ``-f_k'(w(n)) / 2``, which equals ``g_k(n)`` for one sample.
 
     ``vote``: ``w + step sign(sum of the signs)`` ("majority"; a tie leaves the coordinate where it
     is) or ``w + step mean of the signs`` ("mean"). An entry of ``g`` that is exactly zero sends 0:

@@ -1,8 +1,8 @@
 """Peers that save gradients or messages, as loops over clients, edges and samples.
 
 ``gradient(k, w)`` is client ``k``'s whole gradient, ``gradient(k, w, rows)`` the mean of some of
-its samples, each with the client's regularizer. What is drawn is injected. ``start`` is ``[K, D]``,
-``weights[k, m]`` what ``k`` gives to what it hears of ``m``.
+its samples, each with the client's regularizer. Random draws are injected. ``start`` is ``[K, D]``,
+``weights[k, m]`` the weight that ``k`` gives to the message of ``m``.
 """
 
 import numpy as np
@@ -19,7 +19,9 @@ def mixed(weights, values):
 
 def gt_saga(gradient, sizes, weights, step, rows, start):
     """Algorithm 1: ``[T, K, D]``; ``rows[n - 1][k]``: client ``k``'s samples in round ``n``."""
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     points = [[start[k].copy() for _ in range(sizes[k])] for k in range(clients)]
     g = np.array([gradient(k, x[k]) for k in range(clients)])
     y = g.copy()
@@ -27,31 +29,38 @@ def gt_saga(gradient, sizes, weights, step, rows, start):
         x_new = mixed(weights, x) - step(n) * y
         g_new = np.zeros_like(g)
         for k in range(clients):
-            met = rows[n - 1][k]
-            whole = sum(gradient(k, points[k][j], [j]) for j in range(sizes[k])) / sizes[k]
-            each = [gradient(k, x_new[k], [s]) - gradient(k, points[k][s], [s]) for s in met]
-            g_new[k] = sum(each) / len(met) + whole
-            for s in met:
+            batch = rows[n - 1][k]
+            table_mean = sum(gradient(k, points[k][j], [j]) for j in range(sizes[k])) / sizes[k]
+            differences = [
+                gradient(k, x_new[k], [s]) - gradient(k, points[k][s], [s]) for s in batch
+            ]
+            g_new[k] = sum(differences) / len(batch) + table_mean
+            for s in batch:
                 points[k][s] = x_new[k].copy()
         y = mixed(weights, y) + g_new - g
-        x, g = x_new, g_new
+        x = x_new
+        g = g_new
         history.append(x)
     return np.array(history)
 
 
 def gt_svrg(gradient, period, weights, step, rows, start):
     """Algorithm 2."""
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     v = np.array([gradient(k, x[k]) for k in range(clients)])
-    y, snapshot = v.copy(), x.copy()
+    y = v.copy()
+    snapshot = x.copy()
     for n in range(1, len(rows) + 1):
         x = mixed(weights, x) - step(n) * y
         if n % period == 0:
             snapshot = x.copy()
         v_new = np.zeros_like(v)
         for k in range(clients):
-            met, at = rows[n - 1][k], snapshot[k]
-            v_new[k] = gradient(k, x[k], met) - gradient(k, at, met) + gradient(k, at)
+            batch = rows[n - 1][k]
+            at = snapshot[k]
+            v_new[k] = gradient(k, x[k], batch) - gradient(k, at, batch) + gradient(k, at)
         y = mixed(weights, y) + v_new - v
         v = v_new
         history.append(x)
@@ -62,18 +71,21 @@ def gt_svrg(gradient, period, weights, step, rows, start):
 
 
 def gt_sarah(gradient, period, weights, step, rows, start):
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     v = np.array([gradient(k, x[k]) for k in range(clients)])
     y = v.copy()
     for n in range(1, len(rows) + 1):
-        before, x = x, mixed(weights, x) - step(n) * y
+        before = x
+        x = mixed(weights, x) - step(n) * y
         v_new = np.zeros_like(v)
         for k in range(clients):
             if n % period == 0:
                 v_new[k] = gradient(k, x[k])
             else:
-                met = rows[n - 1][k]
-                v_new[k] = v[k] + gradient(k, x[k], met) - gradient(k, before[k], met)
+                batch = rows[n - 1][k]
+                v_new[k] = v[k] + gradient(k, x[k], batch) - gradient(k, before[k], batch)
         y = mixed(weights, y) + v_new - v
         v = v_new
         history.append(x)
@@ -85,7 +97,9 @@ def gt_sarah(gradient, period, weights, step, rows, start):
 
 def gt_vr(gradient, coins, weights, step, rows, start):
     """Algorithm 1; ``coins[n - 1][k]``: whether client ``k`` moves its snapshot in round ``n``."""
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     tau = [start[k].copy() for k in range(clients)]
     v = np.array([gradient(k, x[k]) for k in range(clients)])
     y = v.copy()
@@ -95,8 +109,8 @@ def gt_vr(gradient, coins, weights, step, rows, start):
         for k in range(clients):
             if coins[n - 1][k]:
                 tau[k] = x[k].copy()
-            met = rows[n - 1][k]
-            v_new[k] = gradient(k, x[k], met) - gradient(k, tau[k], met) + gradient(k, tau[k])
+            batch = rows[n - 1][k]
+            v_new[k] = gradient(k, x[k], batch) - gradient(k, tau[k], batch) + gradient(k, tau[k])
         y = mixed(weights, y + v_new - v)
         v = v_new
         history.append(x)
@@ -108,22 +122,26 @@ def gt_vr(gradient, coins, weights, step, rows, start):
 
 def atc_gt_saga(gradient, sizes, weights, step, rows, stored, start):
     """Algorithm 1; ``rows`` of the estimates, ``stored`` of the table, ``[T][K]``."""
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     z = [[start[k].copy() for _ in range(sizes[k])] for k in range(clients)]
-    y, g = np.zeros_like(x), np.zeros_like(x)
+    y = np.zeros_like(x)
+    g = np.zeros_like(x)
     for n in range(1, len(rows) + 1):
         g_new = np.zeros_like(g)
         for k in range(clients):
-            met = rows[n - 1][k]
-            whole = sum(gradient(k, z[k][j], [j]) for j in range(sizes[k])) / sizes[k]
-            each = [gradient(k, x[k], [s]) - gradient(k, z[k][s], [s]) for s in met]
-            g_new[k] = sum(each) / len(met) + whole
+            batch = rows[n - 1][k]
+            table_mean = sum(gradient(k, z[k][j], [j]) for j in range(sizes[k])) / sizes[k]
+            differences = [gradient(k, x[k], [s]) - gradient(k, z[k][s], [s]) for s in batch]
+            g_new[k] = sum(differences) / len(batch) + table_mean
         y = mixed(weights, y + g_new - g)
         x_new = mixed(weights, x - step(n) * y)
         for k in range(clients):
             for s in stored[n - 1][k]:
                 z[k][s] = x[k].copy()
-        x, g = x_new, g_new
+        x = x_new
+        g = g_new
         history.append(x)
     return np.array(history)
 
@@ -132,8 +150,10 @@ def atc_gt_saga(gradient, sizes, weights, step, rows, stored, start):
 
 
 def network_tracking(gradient, local, weights, rounds, start):
-    """Algorithms 2 and 3; ``local(n, k, y, s)``: what client ``k`` makes of its ``y`` and ``s``."""
-    clients, x, history = len(start), start.copy(), []
+    """Algorithms 2 and 3; ``local(n, k, y, s)``: client ``k``'s update of its ``y`` and ``s``."""
+    clients = len(start)
+    x = start.copy()
+    history = []
     y = start.copy()
     s = np.array([gradient(k, y[k]) for k in range(clients)])
     for n in range(1, rounds + 1):
@@ -149,7 +169,8 @@ def network_tracking(gradient, local, weights, rounds, start):
 
 def network_svrg(gradient, step, rows):
     def local(n, k, y, s):
-        u, v = y.copy(), s
+        u = y.copy()
+        v = s
         for batch in [*rows[n - 1][k][1:], None]:
             u = u - step(n) * v
             if batch is not None:
@@ -161,9 +182,11 @@ def network_svrg(gradient, step, rows):
 
 def network_sarah(gradient, step, rows):
     def local(n, k, y, s):
-        u, v = y.copy(), s
+        u = y.copy()
+        v = s
         for batch in [*rows[n - 1][k][:-1], None]:
-            last, u = u, u - step(n) * v
+            last = u
+            u = u - step(n) * v
             if batch is not None:
                 v = gradient(k, u, batch) - gradient(k, last, batch) + v
         return u
@@ -184,12 +207,15 @@ def destress(gradient, period, probability, coins, exchanges, weights, step, row
             values = mixed(weights, values)
         return values
 
-    clients, history, n = len(start), [], 0
+    clients = len(start)
+    history = []
+    n = 0
     x = np.array([start.mean(axis=0)] * clients)
     slopes = np.array([gradient(k, x[k]) for k in range(clients)])
     s = np.array([slopes.mean(axis=0)] * clients)
     while n < len(rows):
-        u, v = x, s
+        u = x
+        v = s
         for inner in range(1, period + 1):
             n += 1
             u_new = mix(u - step(n) * v)
@@ -200,13 +226,15 @@ def destress(gradient, period, probability, coins, exchanges, weights, step, row
                 g = v.copy()
                 for k in range(clients):
                     if coins[n - 1][k]:
-                        met = rows[n - 1][k]
-                        change = gradient(k, u_new[k], met) - gradient(k, u[k], met)
+                        batch = rows[n - 1][k]
+                        change = gradient(k, u_new[k], batch) - gradient(k, u[k], batch)
                         g[k] = g[k] + change / probability
                 v = mix(g)
             u = u_new
         new = np.array([gradient(k, u[k]) for k in range(clients)])
-        s, x, slopes = mix(s + new - slopes), u, new
+        s = mix(s + new - slopes)
+        x = u
+        slopes = new
     return np.array(history)
 
 
@@ -214,7 +242,7 @@ def destress(gradient, period, probability, coins, exchanges, weights, step, row
 
 
 def lt_admm(
-    gradient, edges, penalty, step, pull, local_steps, rounds, start, rows=None, table=None
+    gradient, edges, penalty, step, proximity, local_steps, rounds, start, rows=None, table=None
 ):
     """Algorithm 1, with a variable and a message of every edge; ``rows[n - 1][k][t]``.
 
@@ -224,7 +252,9 @@ def lt_admm(
     neighbors = [
         sorted({b if a == k else a for a, b in edges if k in (a, b)}) for k in range(len(start))
     ]
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     z = {(k, m): penalty * (start[k] + start[m]) / 2 for k in range(clients) for m in neighbors[k]}
     if table is not None:
         sizes, restart = table
@@ -237,20 +267,24 @@ def lt_admm(
                 points[k] = [x[k]] * sizes[k]
             phi = x[k].copy()
             for t in range(local_steps):
-                met = None if rows is None else rows[n - 1][k][t]
+                batch = None if rows is None else rows[n - 1][k][t]
                 if table is None:
-                    g = gradient(k, phi) if met is None else gradient(k, phi, met)
+                    g = gradient(k, phi) if batch is None else gradient(k, phi, batch)
                 else:
-                    whole = sum(gradient(k, points[k][j], [j]) for j in range(sizes[k])) / sizes[k]
-                    each = [gradient(k, phi, [s]) - gradient(k, points[k][s], [s]) for s in met]
-                    g = sum(each) / len(met) + whole
-                    for s in met:
+                    table_mean = (
+                        sum(gradient(k, points[k][j], [j]) for j in range(sizes[k])) / sizes[k]
+                    )
+                    differences = [
+                        gradient(k, phi, [s]) - gradient(k, points[k][s], [s]) for s in batch
+                    ]
+                    g = sum(differences) / len(batch) + table_mean
+                    for s in batch:
                         points[k][s] = phi.copy()
-                phi = phi - step(n) * g - pull * force
+                phi = phi - step(n) * g - proximity * force
             new[k] = phi
         x = new
-        said = {(m, k): z[m, k] - 2 * penalty * x[m] for m, k in z}  # from m to k
-        z = {(k, m): (z[k, m] - said[m, k]) / 2 for k, m in z}
+        messages = {(m, k): z[m, k] - 2 * penalty * x[m] for m, k in z}  # from m to k
+        z = {(k, m): (z[k, m] - messages[m, k]) / 2 for k, m in z}
         history.append(x)
     return np.array(history)
 
@@ -260,7 +294,10 @@ def lt_admm(
 
 def scaffnew(gradient, step, probability, coins, start):
     """Algorithm 2: ``[T, 1, D]``, the server's last average."""
-    clients, x, server, history = len(start), start.copy(), start.mean(axis=0), []
+    clients = len(start)
+    x = start.copy()
+    server = start.mean(axis=0)
+    history = []
     h = np.zeros_like(x)
     for n, coin in enumerate(coins, 1):
         moved = np.array([x[k] - step(n) * (gradient(k, x[k]) - h[k]) for k in range(clients)])
@@ -276,8 +313,10 @@ def scaffnew(gradient, step, probability, coins, start):
 
 
 def proxskip(gradient, weights, step, probability, coins, start):
-    """With half of each client's own model and half of what it mixes."""
-    clients, x, history = len(start), start.copy(), []
+    """Averages each client's own model and its mixture with neighbors."""
+    clients = len(start)
+    x = start.copy()
+    history = []
     h = np.zeros_like(x)
     for n, coin in enumerate(coins, 1):
         moved = np.array([x[k] - step(n) * (gradient(k, x[k]) - h[k]) for k in range(clients)])
@@ -291,23 +330,25 @@ def proxskip(gradient, weights, step, probability, coins, start):
 
 
 def largest(vector, count):
-    kept = np.zeros_like(vector)
+    result = np.zeros_like(vector)
     for i in sorted(range(len(vector)), key=lambda i: -abs(vector[i]))[:count]:
-        kept[i] = vector[i]
-    return kept
+        result[i] = vector[i]
+    return result
 
 
 def choco_sgd(gradient, weights, step, compress, consensus_step_size, rounds, start):
     """Algorithm 2, with a copy of every neighbor at every client."""
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     copies = [[start[m].copy() for m in range(clients)] for _ in range(clients)]
     for n in range(1, rounds + 1):
         half = np.array([x[k] - step(n) * gradient(k, x[k]) for k in range(clients)])
-        said = [compress(half[k] - copies[k][k]) for k in range(clients)]
+        messages = [compress(half[k] - copies[k][k]) for k in range(clients)]
         for k in range(clients):
             for m in range(clients):
                 if m == k or weights[k, m]:
-                    copies[k][m] = copies[k][m] + said[m]
+                    copies[k][m] = copies[k][m] + messages[m]
         x = half.copy()
         for k in range(clients):
             for m in range(clients):
@@ -328,13 +369,15 @@ def pairs_of(waiting):
     ]
 
 
-def gossip_sgd(gradient, step, pairs, start, there=None):
+def gossip_sgd(gradient, step, pairs, start, active=None):
     """``pairs[n - 1]`` meet in round ``n``; ``there[n - 1][k]`` says who moves at all."""
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     for n, meet in enumerate(pairs, 1):
         new = x.copy()
         for k in range(clients):
-            if there is None or there[n - 1][k]:
+            if active is None or active[n - 1][k]:
                 new[k] = x[k] - step(n) * gradient(k, x[k])
         for k, m in meet:
             new[k] = new[m] = (new[k] + new[m]) / 2
@@ -350,7 +393,9 @@ def sampled_diffusion(gradient, step, weights, draw, count, rounds, start):
     """``draw(n, distance)`` is ``(p, N)``: with which probabilities peers draw whom they hear in
     round ``n``, ``[K, K]``, and how often they did; ``distance[k, l]`` as ``l`` was heard last.
     """
-    clients, x, history = len(start), start.copy(), []
+    clients = len(start)
+    x = start.copy()
+    history = []
     distance = np.zeros((clients, clients))
     for n in range(1, rounds + 1):
         p, times = draw(n, distance)
@@ -371,11 +416,16 @@ def sampled_diffusion(gradient, step, weights, draw, count, rounds, start):
 
 def sgp(gradient, shares, step, rounds, start):
     """Algorithm 1; ``shares[k, m]`` of what ``m`` has goes to ``k``."""
-    clients, x, history = len(start), start.copy(), []
-    weight, z = np.ones(clients), start.copy()
+    clients = len(start)
+    x = start.copy()
+    history = []
+    weight = np.ones(clients)
+    z = start.copy()
     for n in range(1, rounds + 1):
         half = [x[k] - step(n) * gradient(k, z[k]) for k in range(clients)]
-        x, before, weight = np.zeros_like(x), weight, np.zeros(clients)
+        x = np.zeros_like(x)
+        before = weight
+        weight = np.zeros(clients)
         for sender in range(clients):
             for k in range(clients):
                 x[k] += shares[k, sender] * half[sender]
@@ -390,7 +440,10 @@ def sgp(gradient, shares, step, rounds, start):
 
 def qg_dsgdm(gradient, weights, step, momentum, rounds, start):
     """Algorithm 1, DSGDm: ``[T, K, D]``."""
-    clients, x, m, history = len(start), start.copy(), np.zeros_like(start), []
+    clients = len(start)
+    x = start.copy()
+    m = np.zeros_like(start)
+    history = []
     for n in range(1, rounds + 1):
         half = np.empty_like(x)
         for k in range(clients):

@@ -3,7 +3,7 @@
 Local training, Ditto (Li et al. 2021, Algorithm 1), pFedMe (Dinh et al. 2020, Algorithm 1), IFCA
 (Ghosh et al. 2020, Algorithm 1) and federated averaging with fine-tuning (Collins et al. 2022).
 Everything random is injected through a `World`; rounds count from 1, clients from 0; all batches
-are full. Row ``n - 1`` of a result is what stands after round ``n``.
+are full. Row ``n - 1`` of a result is the state after round ``n``.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tests.reference.nfl import prox
 
 @dataclass(frozen=True)
 class World:
-    """Who takes part, and how long messages take; the same for every algorithm."""
+    """The participants and the delays of messages; the same for every algorithm."""
 
     drawn: list  # [T] lists of clients that the server draws
     available: np.ndarray  # [T, K] bool
@@ -70,13 +70,13 @@ def federated_round(objective, world, mail, n, server, step, epochs, weighting):
 
 
 def local_only(objective, world, step, steps=1):
-    own = np.zeros((objective.clients, objective.dim))
+    models = np.zeros((objective.clients, objective.dim))
     history = []
     for n in range(1, world.rounds + 1):
         for k in range(objective.clients):
             if world.available[n - 1, k]:
-                own[k] = descent(objective, k, own[k], step(n), steps)
-        history.append(own.copy())
+                models[k] = descent(objective, k, models[k], step(n), steps)
+        history.append(models.copy())
     return Run(np.array(history), np.zeros((world.rounds, objective.dim)))
 
 
@@ -90,25 +90,29 @@ def ditto(
     attraction,
     personal_steps,
 ):
-    server, mail = np.zeros(objective.dim), Mail(world)
-    own = np.zeros((objective.clients, objective.dim))
-    personal, global_model = [], []
+    server = np.zeros(objective.dim)
+    mail = Mail(world)
+    local = np.zeros((objective.clients, objective.dim))
+    personal = []
+    global_model = []
     for n in range(1, world.rounds + 1):
         for k in world.participants(n):
-            own[k] = descent(
-                objective, k, own[k], personal_step_size(n), personal_steps, attraction, server
+            local[k] = descent(
+                objective, k, local[k], personal_step_size(n), personal_steps, attraction, server
             )
         server = federated_round(
             objective, world, mail, n, server, server_step_size, epochs, weighting
         )
-        personal.append(own.copy())
+        personal.append(local.copy())
         global_model.append(server)
     return Run(np.array(personal), np.array(global_model))
 
 
 def fine_tuned(objective, world, server_step_size, epochs, weighting, step, steps):
-    server, mail = np.zeros(objective.dim), Mail(world)
-    personal, global_model = [], []
+    server = np.zeros(objective.dim)
+    mail = Mail(world)
+    personal = []
+    global_model = []
     for n in range(1, world.rounds + 1):
         server = federated_round(
             objective, world, mail, n, server, server_step_size, epochs, weighting
@@ -120,9 +124,11 @@ def fine_tuned(objective, world, server_step_size, epochs, weighting, step, step
 
 
 def pfedme(objective, world, step, attraction, local_rounds, mixing):
-    server, mail = np.zeros(objective.dim), Mail(world)
+    server = np.zeros(objective.dim)
+    mail = Mail(world)
     theta = np.zeros((objective.clients, objective.dim))
-    personal, global_model = [], []
+    personal = []
+    global_model = []
     for n in range(1, world.rounds + 1):
         for k in range(objective.clients):
             if not world.available[n - 1, k]:
@@ -145,21 +151,22 @@ def ifca(objective, world, step, start, steps=1, average="models"):
     def estimate(k):
         return int(np.argmin([objective.value(k, model) for model in models]))
 
-    personal, cluster_models = [], []
+    personal = []
+    cluster_models = []
     for n in range(1, world.rounds + 1):
-        there = world.participants(n)
-        picked = {k: estimate(k) for k in there}
+        participants = world.participants(n)
+        picked = {k: estimate(k) for k in participants}
         new = models.copy()
         for q in range(len(models)):
-            mine = [k for k in there if picked[k] == q]
-            if not mine:
+            members = [k for k in participants if picked[k] == q]
+            if not members:
                 continue
             if average == "models":
-                new[q] = sum(descent(objective, k, models[q], step(n), steps) for k in mine)
-                new[q] /= len(mine)
+                new[q] = sum(descent(objective, k, models[q], step(n), steps) for k in members)
+                new[q] /= len(members)
             else:
-                total = sum(objective.gradient(k, models[q]) for k in mine)
-                new[q] = models[q] - step(n) / len(there) * total
+                total = sum(objective.gradient(k, models[q]) for k in members)
+                new[q] = models[q] - step(n) / len(participants) * total
         models = new
         personal.append([models[estimate(k)] for k in range(objective.clients)])
         cluster_models.append(models.copy())

@@ -3,7 +3,7 @@
 "Personalized Graph Federated Learning with Differential Privacy", arXiv version (plain numbers;
 chapter 5 of Gauthier 2024 has the same equations as (5.x)), and Rizk's graph federated learning
 (numbers ``R``). Rounds count from 1, everything else from 0. ``server[k]`` and ``cluster[k]`` say
-where client ``k`` belongs. Row ``n - 1`` of a result is what stands after round ``n``; everything
+where client ``k`` belongs. Row ``n - 1`` of a result is the state after round ``n``; everything
 starts at zero. Readings:
 
 - A client that is not scheduled does nothing: it keeps ``w_k`` and its dual and sends nothing (NaN
@@ -115,7 +115,7 @@ class Run(NamedTuple):
     dual: np.ndarray  # [T, K, d]
     aggregate: np.ndarray  # [T, S, Q, d]  (8), (12); NaN: left out, see "skip"
     averaged: np.ndarray  # [T, S, Q, d]  (9)
-    mixed: np.ndarray  # [T, S, Q, d]  (10), what the clients receive
+    mixed: np.ndarray  # [T, S, Q, d]  (10), sent to the clients
 
 
 def mix(averaged, tau):
@@ -151,32 +151,34 @@ def pgfl(
     """Algorithms 1 and 2 (with noise): (4), (11), (12), (9), (10), (5).
 
     ``tau(n)``; ``scheduled`` ``[T, K]`` bool, everyone if None; ``noise`` ``[T, K, d]`` is added to
-    what is sent, as it is. ``edges`` are between servers.
+    the messages without scaling. ``edges`` are between servers.
 
-    A cell (server, cluster) of which nobody takes part has no (8). "keep": the model that the
-    server last sent to the cell stands for it, ``w_{s,(q)}(n-1)`` of (10). "skip": it does not
-    enter (9), which averages the cells of the neighborhood that there are; where there is none,
-    ``w_{s,(q)}(n-1)`` stands for the average and goes through (10) like any other.
+    A cell (server, cluster) without participants has no (8). "keep": the model that the server last
+    sent to the cell stands for it, ``w_{s,(q)}(n-1)`` of (10). "skip": it does not enter (9), which
+    averages the nonempty cells of the neighborhood; if all are empty, ``w_{s,(q)}(n-1)`` stands for
+    the average and goes through (10) like any other.
 
     ``dual_reference``: (5) with (10), "received", or with (12), "aggregate".
 
     ``assign(n, mixed, dual, cluster, present)``: the clusters of a round, or ``None`` while all
-    clients are one and its model stands for all clusters; they are the given ones without.
+    clients form one cluster, whose model then stands for all clusters. By default the given
+    clusters.
     """
     assert empty_cell in ("keep", "skip")
     assert dual_reference in ("received", "aggregate")
     dim = clients[0].X.shape[1]
-    others = neighbors(servers, edges)
-    model, dual = np.zeros((len(clients), dim)), np.zeros((len(clients), dim))
+    neighbors_of = neighbors(servers, edges)
+    model = np.zeros((len(clients), dim))
+    dual = np.zeros((len(clients), dim))
     mixed = np.zeros((servers, clusters, dim))
     history = []
     for n in range(1, rounds + 1):
         present = [k for k in range(len(clients)) if scheduled is None or scheduled[n - 1, k]]
-        alike = False
+        same_clusters = False
         if assign is not None:
-            found = assign(n, mixed, dual, cluster, present)
-            alike = found is None
-            cluster = [0] * len(clients) if alike else found
+            assigned = assign(n, mixed, dual, cluster, present)
+            same_clusters = assigned is None
+            cluster = [0] * len(clients) if same_clusters else assigned
 
         # Clients: (4) and (11)
         model = model.copy()
@@ -205,15 +207,15 @@ def pgfl(
         averaged = np.zeros((servers, clusters, dim))
         for s in range(servers):
             for q in range(clusters):
-                near = [p for p in (s, *others[s]) if not empty[p, q]]
+                near = [p for p in (s, *neighbors_of[s]) if not empty[p, q]]
                 for p in near:
                     averaged[s, q] += aggregate[p, q] / len(near)
                 if not near:
                     averaged[s, q] = mixed[s, q]
 
         # Inter-cluster learning: (10)
-        mixed = np.array([mix(averaged[s], 0 if alike else tau(n)) for s in range(servers)])
-        if alike:
+        mixed = np.array([mix(averaged[s], 0 if same_clusters else tau(n)) for s in range(servers)])
+        if same_clusters:
             for q in range(clusters):
                 mixed[:, q] = mixed[:, 0]
 
@@ -230,7 +232,7 @@ def pgfl(
 
 
 def best_partition(points, clusters):
-    """Of all partitions of a few points that of least squared distances, numbers in any order."""
+    """The partition of a few points with the least squared distances, up to relabeling."""
     best = None
     for names in itertools.product(range(clusters), repeat=len(points)):
         if len(set(names)) < clusters:
@@ -245,9 +247,9 @@ def best_partition(points, clusters):
 
 
 def discovery(clients, server, clusters, warmup, step=None):
-    """Who is of which cluster: all alike at first, then the best partition of the duals along their
-    ``clusters - 1`` principal directions, then each of those present where its loss is least, or,
-    given a ``step``, where the model is nearest to a step along the dual.
+    """The discovered clusters: one cluster at first; then the best partition of the duals along
+    their ``clusters - 1`` principal directions; then each present client moves to the cluster of
+    least loss or, given a ``step``, to the model nearest to a step along the dual.
     """
 
     def assign(n, mixed, dual, cluster, present):
@@ -267,7 +269,9 @@ def discovery(clients, server, clusters, warmup, step=None):
                 misfit = [((model - moved) ** 2).sum() for model in models]
             # Cells that stood empty together have one model, but for rounding: the first of equals.
             least = min(misfit)
-            new[k] = next(q for q, it in enumerate(misfit) if it <= least + 1e-12 * abs(least))
+            new[k] = next(
+                q for q, value in enumerate(misfit) if value <= least + 1e-12 * abs(least)
+            )
         return new
 
     return assign
@@ -303,15 +307,15 @@ def pgfl_single_step(
     assert signs in ("corrected", "printed")
     sign = 1 if signs == "corrected" else -1
     dim = clients[0].X.shape[1]
-    others = neighbors(servers, edges)
+    neighbors_of = neighbors(servers, edges)
     dual = np.zeros((len(clients), dim))
-    heard = np.zeros((servers, clusters, dim))
+    received = np.zeros((servers, clusters, dim))
     psi = np.zeros((servers, clusters, dim))
     history = []
     for n in range(1, rounds + 1):
         model = np.zeros((len(clients), dim))
         for k in range(len(clients)):
-            model[k] = primal(clients[k], dual[k], heard[server[k], cluster[k]], penalty)
+            model[k] = primal(clients[k], dual[k], received[server[k], cluster[k]], penalty)
 
         share = tau(n) if clusters > 1 else 0.0
         new = np.zeros((servers, clusters, dim))
@@ -322,25 +326,25 @@ def pgfl_single_step(
                 for k in cell:
                     new[s, q] += (model[k] - dual[k] / penalty) / len(cell)
                 new[s, q] -= psi[s, q] / 2
-                for p in others[s]:
-                    new[s, q] += penalty / 2 * (heard[s, q] + sign * heard[p, q])
+                for p in neighbors_of[s]:
+                    new[s, q] += penalty / 2 * (received[s, q] + sign * received[p, q])
                 for r in range(clusters):
-                    for p in (s, *others[s]):
+                    for p in (s, *neighbors_of[s]):
                         if r != q:
-                            weight = share / (clusters - 1) / (1 + len(others[s]))
-                            new[s, q] += weight * heard[p, r]
-                new[s, q] /= 1 + share + penalty * len(others[s])
-        heard = new
+                            weight = share / (clusters - 1) / (1 + len(neighbors_of[s]))
+                            new[s, q] += weight * received[p, r]
+                new[s, q] /= 1 + share + penalty * len(neighbors_of[s])
+        received = new
 
         psi = psi.copy()
         for s in range(servers):
             for q in range(clusters):
-                for p in others[s]:
-                    psi[s, q] += sign * penalty * (heard[s, q] - heard[p, q])
+                for p in neighbors_of[s]:
+                    psi[s, q] += sign * penalty * (received[s, q] - received[p, q])
         dual = dual.copy()
         for k in range(len(clients)):
-            dual[k] += penalty * (heard[server[k], cluster[k]] - model[k])
-        history.append((model, dual, heard, psi))
+            dual[k] += penalty * (received[server[k], cluster[k]] - model[k])
+        history.append((model, dual, received, psi))
     return SingleStep(*(np.array(part) for part in zip(*history, strict=True)))
 
 
@@ -369,32 +373,33 @@ def gfl_gradient(
     ``combination[p, m]`` is ``a_pm``, the weight that server ``p`` gives to ``psi_m``. Without a
     scheduled client ``psi_p = w_p(i-1)``.
     """
-    servers, dim = len(combination), clients[0].X.shape[1]
+    servers = len(combination)
+    dim = clients[0].X.shape[1]
     model = np.zeros((len(clients), dim))
-    heard = np.zeros((servers, dim))
+    received = np.zeros((servers, dim))
     history = []
     for n in range(1, rounds + 1):
         present = [k for k in range(len(clients)) if scheduled is None or scheduled[n - 1, k]]
         model = model.copy()
         upload = np.full((len(clients), dim), np.nan)
         for k in present:
-            w = heard[server[k]].copy()
+            w = received[server[k]].copy()
             for _ in range(local_steps):
                 w = w - step / local_steps * clients[k].gradient(w)
             model[k] = w
             upload[k] = w if noise is None else w + noise[n - 1, k]
 
-        aggregate = heard.copy()
+        aggregate = received.copy()
         for p in range(servers):
-            own = [k for k in present if server[k] == p]
-            if own:
-                aggregate[p] = sum(upload[k] for k in own) / len(own)
+            members = [k for k in present if server[k] == p]
+            if members:
+                aggregate[p] = sum(upload[k] for k in members) / len(members)
 
-        heard = np.zeros((servers, dim))
+        received = np.zeros((servers, dim))
         for p in range(servers):
             for m in range(servers):
-                heard[p] += combination[p, m] * aggregate[m]
-        history.append((model, upload, aggregate, heard))
+                received[p] += combination[p, m] * aggregate[m]
+        history.append((model, upload, aggregate, received))
     return GraphRun(*(np.array(part) for part in zip(*history, strict=True)))
 
 

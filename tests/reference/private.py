@@ -28,7 +28,8 @@ def dp_fedavg(objective, step, epochs, took_part, expected, z, bound, draws, mat
     (Choquette-Choo et al. 2023): ``inv(C) G``. ``[T, D]``.
     """
     noise = draws if matrix is None else np.linalg.solve(matrix, draws)
-    server, history = np.zeros(objective.dim), []
+    server = np.zeros(objective.dim)
+    history = []
     for n, present in enumerate(took_part):
         total = np.zeros(objective.dim)
         for k in present:
@@ -57,12 +58,15 @@ def dp_fedavg_adaptive(
 ):
     """Andrew et al. 2021, Algorithm 1: models ``[T, D]`` and the clip after the last round."""
     if matrix is not None:
-        draws, share_draws = (np.linalg.solve(matrix, each) for each in (draws, share_draws))
+        draws, share_draws = (np.linalg.solve(matrix, values) for values in (draws, share_draws))
     deviation = share * expected
     z_updates = (z**-2 - (2 * deviation) ** -2) ** -0.5
-    server, bound, history = np.zeros(objective.dim), initial, []
+    server = np.zeros(objective.dim)
+    bound = initial
+    history = []
     for n, present in enumerate(took_part):
-        total, counted = np.zeros(objective.dim), 0.0
+        total = np.zeros(objective.dim)
+        counted = 0.0
         for k in present:
             update = -step * objective.gradient(k, server)
             counted += (np.linalg.norm(update) <= bound) - 0.5
@@ -80,7 +84,8 @@ def dp_sgd(objective, step, took_part, sampled, sizes, z, draws):
     ``sampled[n][k][i]`` is the batch of client ``k`` in its ``i``-th step of round ``n``,
     ``sizes[k]`` that of batches on average; ``objective.clip`` bounds its sample gradients.
     """
-    server, history = np.zeros(objective.dim), []
+    server = np.zeros(objective.dim)
+    history = []
     for n, present in enumerate(took_part):
         models = []
         for k in present:
@@ -106,11 +111,13 @@ def correlated(matrix, took_part, draws):
     """
     noise = [[list(steps) for steps in clients] for clients in draws]
     for k in range(len(draws[0])):
-        rounds = [n for n, here in enumerate(took_part) if k in here]
-        own = [(n, i) for n in rounds for i in range(len(draws[n][k]))]
-        if not own:
+        rounds = [n for n, participants in enumerate(took_part) if k in participants]
+        of_client = [(n, i) for n in rounds for i in range(len(draws[n][k]))]
+        if not of_client:
             continue
-        rows = np.linalg.solve(matrix[: len(own), : len(own)], [draws[n][k][i] for n, i in own])
-        for (n, i), row in zip(own, rows, strict=True):
+        rows = np.linalg.solve(
+            matrix[: len(of_client), : len(of_client)], [draws[n][k][i] for n, i in of_client]
+        )
+        for (n, i), row in zip(of_client, rows, strict=True):
             noise[n][k][i] = row
     return noise

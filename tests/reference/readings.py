@@ -23,7 +23,7 @@ class Net:
     data: tuple  # of each client its samples and their classes
     hidden: int
     classes: int
-    shift: np.ndarray  # what is added to a model's parameters
+    shift: np.ndarray  # added to a model's parameters
 
     @property
     def clients(self):
@@ -73,65 +73,68 @@ def wrong_by(z, y):
     return np.stack([softmax(row) - np.eye(len(row))[t] for row, t in zip(z, y, strict=True)])
 
 
-def averaging(net, start, step, weights, visits, slope, after=lambda k, w: None):
-    """The server's models, ``[T, D]``, of steps along ``slope(k, w, x, y, server)``; a participant
-    tells what it ends with.
+def averaging(net, start, step, weights, visits, gradient, after=lambda k, w: None):
+    """The server's models, ``[T, D]``, with steps along ``gradient(k, w, x, y, server)``; a
+    participant sends its last model.
     """
-    server, history = start, []
-    for n, each in enumerate(visits, 1):
-        said = {}
-        for k, turns in each.items():
+    server = start
+    history = []
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        for k, steps in participants.items():
             w = server
-            for rows in turns:
-                w = w - step(n) * slope(k, w, *net.rows(k, rows), server)
-            said[k] = w
-        for k, w in said.items():
+            for rows in steps:
+                w = w - step(n) * gradient(k, w, *net.rows(k, rows), server)
+            sent[k] = w
+        for k, w in sent.items():
             after(k, w)
-        if said:
-            total = sum(weights[k] for k in said)
-            server = sum(weights[k] / total * w for k, w in said.items())
+        if sent:
+            total = sum(weights[k] for k in sent)
+            server = sum(weights[k] / total * w for k, w in sent.items())
         history.append(server)
     return np.array(history)
 
 
 def fedlc(net, start, step, weights, visits, calibration):
-    def slope(k, w, x, y, server):
-        counts, out = net.counts(k), []
+    def gradient(k, w, x, y, server):
+        counts = net.counts(k)
+        out = []
         for z, target in zip(net.logits(w, x), y, strict=True):
             # The classes that are there; all, where none has a margin.
-            some = [c for c in range(net.classes) if counts[c] or calibration == 0]
-            margin = [calibration * counts[c] ** -0.25 if calibration else 0.0 for c in some]
+            present = [c for c in range(net.classes) if counts[c] or calibration == 0]
+            margin = [calibration * counts[c] ** -0.25 if calibration else 0.0 for c in present]
             out.append(np.zeros(net.classes))
-            out[-1][some] = softmax(z[some] - np.array(margin))
+            out[-1][present] = softmax(z[present] - np.array(margin))
             out[-1][target] -= 1
         return net.back(w, x, np.array(out))
 
-    return averaging(net, start, step, weights, visits, slope)
+    return averaging(net, start, step, weights, visits, gradient)
 
 
 def fedrs(net, start, step, weights, visits, restriction):
-    def slope(k, w, x, y, server):
+    def gradient(k, w, x, y, server):
         scale = np.where(net.counts(k) > 0, 1.0, restriction)
         return net.back(w, x, scale * wrong_by(scale * net.logits(w, x), y))
 
-    return averaging(net, start, step, weights, visits, slope)
+    return averaging(net, start, step, weights, visits, gradient)
 
 
 def fedntd(net, start, step, weights, visits, distillation, temperature):
-    def slope(k, w, x, y, server):
-        z, taught = net.logits(w, x), net.logits(server, x)
+    def gradient(k, w, x, y, server):
+        z = net.logits(w, x)
+        taught = net.logits(server, x)
         out = wrong_by(z, y)
         for n, target in enumerate(y):
-            others = [c for c in range(net.classes) if c != target]
-            own, old = (softmax(logits[n, others] / temperature) for logits in (z, taught))
-            out[n, others] += distillation * (own - old) / temperature
+            wrong = [c for c in range(net.classes) if c != target]
+            student, old = (softmax(logits[n, wrong] / temperature) for logits in (z, taught))
+            out[n, wrong] += distillation * (student - old) / temperature
         return net.back(w, x, out)
 
-    return averaging(net, start, step, weights, visits, slope)
+    return averaging(net, start, step, weights, visits, gradient)
 
 
 def cosine_and_slope(a, b):
-    """Of two vectors, and its slope by the first."""
+    """The cosine of two vectors, and its gradient by the first."""
     lengths = np.linalg.norm(a), np.linalg.norm(b)
     value = a @ b / (lengths[0] * lengths[1])
     return value, b / (lengths[0] * lengths[1]) - value * a / lengths[0] ** 2
@@ -140,10 +143,10 @@ def cosine_and_slope(a, b):
 def moon(net, start, step, weights, visits, contrast, temperature):
     last = [start] * net.clients
 
-    def slope(k, w, x, y, server):
-        here, there, before = (net.represent(model, x) for model in (w, server, last[k]))
+    def gradient(k, w, x, y, server):
+        current, global_, before = (net.represent(model, x) for model in (w, server, last[k]))
         pulls = []
-        for r, near, old in zip(here, there, before, strict=True):
+        for r, near, old in zip(current, global_, before, strict=True):
             (good, toward), (bad, away) = cosine_and_slope(r, near), cosine_and_slope(r, old)
             share = np.exp(bad / temperature) / (
                 np.exp(good / temperature) + np.exp(bad / temperature)
@@ -154,66 +157,77 @@ def moon(net, start, step, weights, visits, contrast, temperature):
     def remember(k, w):
         last[k] = w
 
-    return averaging(net, start, step, weights, visits, slope, remember)
+    return averaging(net, start, step, weights, visits, gradient, remember)
 
 
 def class_means(net, start, step, visits, attraction, of):
     """FedProto of ``"representation"``, FedDistill of ``"logits"``: ``[T, K, D]``."""
     says = {"representation": net.represent, "logits": net.logits}[of]
-    models, means, history = [start] * net.clients, {}, []
+    models = [start] * net.clients
+    means = {}
+    history = []
 
-    def slope(w, x, y):
+    def gradient(w, x, y):
         out = wrong_by(net.logits(w, x), y)
         pulls = np.zeros_like(says(w, x))
-        for n, (said, target) in enumerate(zip(says(w, x), y, strict=True)):
+        for n, (output, target) in enumerate(zip(says(w, x), y, strict=True)):
             if target in means:
-                pulls[n] = 2 * attraction * (said - means[target]) / len(said)
+                pulls[n] = 2 * attraction * (output - means[target]) / len(output)
         if of == "logits":
             return net.back(w, x, out + pulls)
         return net.back(w, x, out, pulls)
 
-    for n, each in enumerate(visits, 1):
-        told = {}
-        for k, turns in each.items():
+    for n, participants in enumerate(visits, 1):
+        outputs = {}
+        for k, steps in participants.items():
             w = models[k]
-            for rows in turns:
-                w = w - step(n) * slope(w, *net.rows(k, rows))
+            for rows in steps:
+                w = w - step(n) * gradient(w, *net.rows(k, rows))
             models[k] = w
             x, y = net.rows(k, None)
-            for said, target in zip(says(w, x), y, strict=True):
-                told.setdefault(int(target), []).append(said)
-        means = means | {c: np.mean(said, axis=0) for c, said in told.items()}
+            for row, target in zip(says(w, x), y, strict=True):
+                outputs.setdefault(int(target), []).append(row)
+        means = means | {c: np.mean(row, axis=0) for c, row in outputs.items()}
         history.append(np.array(models))
     return np.array(history)
 
 
-def mean_of(weights, said):
-    total = sum(weights[k] for k in said)
-    return sum(weights[k] / total * w for k, w in said.items())
+def mean_of(weights, models):
+    total = sum(weights[k] for k in models)
+    return sum(weights[k] / total * w for k, w in models.items())
 
 
 def fedrod(net, start, step, weights, visits):
     """``[T, K, D]``: the server's model, each client's own head added to its head."""
-    classes, hidden = net.classes, net.hidden
+    classes = net.classes
+    hidden = net.hidden
     length = hidden * classes + classes
-    server, heads, history = start, [np.zeros(length) for _ in range(net.clients)], []
-    for n, each in enumerate(visits, 1):
-        said = {}
-        for k, turns in each.items():
-            w, head = server, heads[k]
+    server = start
+    heads = [np.zeros(length) for _ in range(net.clients)]
+    history = []
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        for k, steps in participants.items():
+            w = server
+            head = heads[k]
             counts = net.counts(k)
-            for rows in turns:
+            for rows in steps:
                 x, y = net.rows(k, rows)
-                z, out, by_head = net.logits(w, x), [], np.zeros(length)
-                matrix, offset = head[:-classes].reshape(hidden, classes), head[-classes:]
+                z = net.logits(w, x)
+                out = []
+                by_head = np.zeros(length)
+                matrix = head[:-classes].reshape(hidden, classes)
+                offset = head[-classes:]
                 for h, logits, target in zip(net.represent(w, x), z, y, strict=True):
                     odds = counts * np.exp(logits)
                     out.append(odds / odds.sum() - np.eye(classes)[target])
                     wrong = softmax(logits + h @ matrix + offset) - np.eye(classes)[target]
                     by_head = by_head + np.append(np.outer(h, wrong).ravel(), wrong) / len(y)
-                w, head = w - step(n) * net.back(w, x, np.array(out)), head - step(n) * by_head
-            said[k], heads[k] = w, head
-        server = mean_of(weights, said) if said else server
+                w = w - step(n) * net.back(w, x, np.array(out))
+                head = head - step(n) * by_head
+            sent[k] = w
+            heads[k] = head
+        server = mean_of(weights, sent) if sent else server
         padded = [np.concatenate([np.zeros(len(start) - length), head]) for head in heads]
         history.append(np.array([server + head for head in padded]))
     return np.array(history)
@@ -221,24 +235,31 @@ def fedrod(net, start, step, weights, visits):
 
 def fml(net, start, step, weights, visits, supervision, shared_supervision):
     """The personal models ``[T, K, D]``, and the server's ``[T, D]``."""
-    server, models, personal, common = start, [start] * net.clients, [], []
+    server = start
+    models = [start] * net.clients
+    personal = []
+    common = []
 
-    def slope(w, teacher, share, x, y):
-        z, told = net.logits(w, x), net.logits(teacher, x)
-        taught = np.array([softmax(a) - softmax(b) for a, b in zip(z, told, strict=True)])
+    def gradient(w, teacher, share, x, y):
+        z = net.logits(w, x)
+        teacher_logits = net.logits(teacher, x)
+        taught = np.array([softmax(a) - softmax(b) for a, b in zip(z, teacher_logits, strict=True)])
         return net.back(w, x, share * wrong_by(z, y) + (1 - share) * taught)
 
-    for n, each in enumerate(visits, 1):
-        said = {}
-        for k, turns in each.items():
-            v, w = models[k], server
-            for rows in turns:
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        for k, steps in participants.items():
+            v = models[k]
+            w = server
+            for rows in steps:
                 data = net.rows(k, rows)
-                of_v = slope(v, w, supervision, *data)
-                of_w = slope(w, v, shared_supervision, *data)
-                v, w = v - step(n) * of_v, w - step(n) * of_w
-            models[k], said[k] = v, w
-        server = mean_of(weights, said) if said else server
+                of_v = gradient(v, w, supervision, *data)
+                of_w = gradient(w, v, shared_supervision, *data)
+                v = v - step(n) * of_v
+                w = w - step(n) * of_w
+            models[k] = v
+            sent[k] = w
+        server = mean_of(weights, sent) if sent else server
         personal.append(np.array(models))
         common.append(server)
     return np.array(personal), np.array(common)
@@ -246,28 +267,36 @@ def fml(net, start, step, weights, visits, supervision, shared_supervision):
 
 def fedphp(net, start, step, weights, visits, supervision, temperature, inheritance, warmup):
     """The private models ``[T, K, D]``, and the server's ``[T, D]``."""
-    server, models, times = start, [start] * net.clients, [0] * net.clients
-    personal, common = [], []
-    for n, each in enumerate(visits, 1):
-        said = {}
-        for k, turns in each.items():
+    server = start
+    models = [start] * net.clients
+    times = [0] * net.clients
+    personal = []
+    common = []
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        for k, steps in participants.items():
             w = server
-            for rows in turns:
+            for rows in steps:
                 x, y = net.rows(k, rows)
-                z, told = net.logits(w, x) / temperature, net.logits(models[k], x) / temperature
-                taught = np.array([softmax(a) - softmax(b) for a, b in zip(z, told, strict=True)])
-                slope = supervision * wrong_by(temperature * z, y)
-                w = w - step(n) * net.back(w, x, slope + (1 - supervision) / temperature * taught)
+                z = net.logits(w, x) / temperature
+                old_logits = net.logits(models[k], x) / temperature
+                taught = np.array(
+                    [softmax(a) - softmax(b) for a, b in zip(z, old_logits, strict=True)]
+                )
+                gradient = supervision * wrong_by(temperature * z, y)
+                w = w - step(n) * net.back(
+                    w, x, gradient + (1 - supervision) / temperature * taught
+                )
             past = inheritance * min(times[k], warmup) / warmup
-            said[k], models[k] = w, past * models[k] + (1 - past) * w
+            sent[k], models[k] = w, past * models[k] + (1 - past) * w
             times[k] += 1
-        server = mean_of(weights, said) if said else server
+        server = mean_of(weights, sent) if sent else server
         personal.append(np.array(models))
         common.append(server)
     return np.array(personal), np.array(common)
 
 
-def ccvr(net, start, step, weights, visits, rate, turns, draws):
+def ccvr(net, start, step, weights, visits, rate, steps, draws):
     """The calibrated models ``[T, D]``; ``draws [T, C, M, R]`` are standard normal numbers."""
     plain = averaging(
         net,
@@ -277,40 +306,41 @@ def ccvr(net, start, step, weights, visits, rate, turns, draws):
         visits,
         lambda k, w, x, y, _: net.back(w, x, wrong_by(net.logits(w, x), y)),
     )
-    length, history = net.hidden * net.classes + net.classes, []
-    for n, (w, each, normal) in enumerate(zip(plain, visits, draws, strict=True), 1):
+    length = net.hidden * net.classes + net.classes
+    history = []
+    for n, (w, participants, normal) in enumerate(zip(plain, visits, draws, strict=True), 1):
         virtual = []
         for c in range(net.classes):
-            own = [
+            representations = [
                 net.represent(w, x[y == c])
-                for x, y in (net.rows(k, None) for k in each)
+                for x, y in (net.rows(k, None) for k in participants)
                 if np.any(y == c)
             ]
-            total = sum(len(r) for r in own)
+            total = sum(len(r) for r in representations)
             if total < 2:
                 continue
-            mean = sum(len(r) / total * r.mean(axis=0) for r in own)
+            mean = sum(len(r) / total * r.mean(axis=0) for r in representations)
             spread = -total / (total - 1) * np.outer(mean, mean)
-            for r in own:
-                around = np.outer(r.mean(axis=0), r.mean(axis=0))
-                within = np.cov(r.T) if len(r) > 1 else 0 * around
+            for r in representations:
+                mean_outer = np.outer(r.mean(axis=0), r.mean(axis=0))
+                within = np.cov(r.T) if len(r) > 1 else 0 * mean_outer
                 spread = spread + (len(r) - 1) / (total - 1) * within
-                spread = spread + len(r) / (total - 1) * around
+                spread = spread + len(r) / (total - 1) * mean_outer
             values, vectors = np.linalg.eigh(spread)
             values = np.where(values > 1e-12, values, 0)
             root = (vectors * np.sqrt(values)) @ vectors.T
             virtual += [(mean + root @ draw, c) for draw in normal[c]]
-        if not each and history:  # nobody was there, and the model stays
+        if not participants and history:  # without participants the model stays
             history.append(history[-1])
             continue
         model = w.copy()
-        for _ in range(turns):
-            slope = np.zeros(length)
+        for _ in range(steps):
+            gradient = np.zeros(length)
             _, _, c, d = net.layers(model, net.data[0][0])
             for r, label in virtual:
                 wrong = softmax(r @ c + d) - np.eye(net.classes)[label]
-                slope = slope + np.append(np.outer(r, wrong).ravel(), wrong) / len(virtual)
-            model[-length:] -= rate(n) * slope
+                gradient = gradient + np.append(np.outer(r, wrong).ravel(), wrong) / len(virtual)
+            model[-length:] -= rate(n) * gradient
         history.append(model)
     return np.array(history)
 
@@ -319,47 +349,56 @@ def fedgen(net, start, step, weights, visits, rate, distillation, generator, dra
     """``generator``: its two layers; ``draws``: of each round the server's steps, and of each
     client its own, pairs of uniform numbers and noise. Also the generators' numbers, ``[T, G]``.
     """
-    server, frequency, models, generators = start, np.zeros(net.classes), [], []
+    server = start
+    frequency = np.zeros(net.classes)
+    models = []
+    generators = []
     layers = [layer.copy() for layer in generator]
 
     def classes_of(uniform):
         below = np.cumsum(frequency)[:-1]
-        return [int(np.sum(below <= one)) for one in uniform]
+        return [int(np.sum(below <= u)) for u in uniform]
 
-    def made(noise, y):
+    def generated(noise, y):
         a, b, c, d = layers
         unit = np.concatenate([noise, np.eye(net.classes)[y]])
         inner = unit @ a + b
         return unit, inner, np.maximum(inner, 0) @ c + d
 
-    for n, each in enumerate(visits, 1):
-        said, total = {}, np.zeros(net.classes)
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        total = np.zeros(net.classes)
         of_server, of_clients = draws[n - 1]
-        known = frequency.any()
-        for k, turns in each.items():
+        any_labels = frequency.any()
+        for k, steps in participants.items():
             w = server
-            for turn, rows in enumerate(turns):
+            for i, rows in enumerate(steps):
                 x, y = net.rows(k, rows)
-                slope = net.back(w, x, wrong_by(net.logits(w, x), y))
+                gradient = net.back(w, x, wrong_by(net.logits(w, x), y))
                 _, _, c, d = net.layers(w, x)
-                by_c, by_d = np.zeros_like(c), np.zeros_like(d)
-                uniform, noise = of_clients[k][turn]
-                for one, target in zip(noise, classes_of(uniform), strict=True):
-                    h = made(one, target)[2]
+                by_c = np.zeros_like(c)
+                by_d = np.zeros_like(d)
+                uniform, noise = of_clients[k][i]
+                for draw, target in zip(noise, classes_of(uniform), strict=True):
+                    h = generated(draw, target)[2]
                     wrong = softmax(h @ c + d) - np.eye(net.classes)[target]
-                    by_c, by_d = by_c + np.outer(h, wrong), by_d + wrong
-                by_head = np.concatenate([by_c.ravel(), by_d]) * known * distillation / len(noise)
-                slope[-len(by_head) :] += by_head
-                w = w - step(n) * slope
-            said[k], total = w, total + net.counts(k)
-        if said:
-            server, frequency = mean_of(weights, said), total / total.sum()
-            shares = {k: weights[k] / sum(weights[j] for j in said) for k in said}
-            heads = {k: net.layers(w, net.data[k][0])[2:] for k, w in said.items()}
+                    by_c = by_c + np.outer(h, wrong)
+                    by_d = by_d + wrong
+                by_head = (
+                    np.concatenate([by_c.ravel(), by_d]) * any_labels * distillation / len(noise)
+                )
+                gradient[-len(by_head) :] += by_head
+                w = w - step(n) * gradient
+            sent[k], total = w, total + net.counts(k)
+        if sent:
+            server = mean_of(weights, sent)
+            frequency = total / total.sum()
+            shares = {k: weights[k] / sum(weights[j] for j in sent) for k in sent}
+            heads = {k: net.layers(w, net.data[k][0])[2:] for k, w in sent.items()}
             for uniform, noise in of_server:
                 slopes = [np.zeros_like(layer) for layer in layers]
-                for one, target in zip(noise, classes_of(uniform), strict=True):
-                    unit, inner, h = made(one, target)
+                for draw, target in zip(noise, classes_of(uniform), strict=True):
+                    unit, inner, h = generated(draw, target)
                     logits = sum(shares[k] * (h @ c + d) for k, (c, d) in heads.items())
                     wrong = (softmax(logits) - np.eye(net.classes)[target]) / len(noise)
                     by_h = sum(shares[k] * (c @ wrong) for k, (c, _) in heads.items())
@@ -368,7 +407,9 @@ def fedgen(net, start, step, weights, visits, rate, distillation, generator, dra
                     slopes[1] += by_inner
                     slopes[2] += np.outer(np.maximum(inner, 0), by_h)
                     slopes[3] += by_h
-                layers = [a - rate(n) * slope for a, slope in zip(layers, slopes, strict=True)]
+                layers = [
+                    a - rate(n) * gradient for a, gradient in zip(layers, slopes, strict=True)
+                ]
         models.append(server)
         generators.append(np.concatenate([layer.ravel() for layer in layers]))
     return np.array(models), np.array(generators)
@@ -376,7 +417,8 @@ def fedgen(net, start, step, weights, visits, rate, distillation, generator, dra
 
 def truncated(net, row, energy):
     """An update of low rank, matrix by matrix, and how many numbers it has."""
-    result, numbers = [], 0
+    result = []
+    numbers = 0
     for part in parts(row, net.data[0][0].shape[1], net.hidden, net.classes):
         if part.ndim < 2:
             result.append(part)
@@ -396,37 +438,50 @@ def fedkd(net, start, step, weights, visits, energy):
     """``energy(n)``. The mentors ``[T, K, D]``, the mentee ``[T, D]``, and the numbers up and down,
     ``[T]`` each.
     """
-    size, width = len(start), net.hidden
-    mentee, mentors, turn = start, [start] * net.clients, [np.eye(width)] * net.clients
-    missed, history = [0] * net.clients, [[], [], [], []]
+    size = len(start)
+    width = net.hidden
+    mentee = start
+    mentors = [start] * net.clients
+    rotations = [np.eye(width)] * net.clients
+    missed = [0] * net.clients
+    history = [[], [], [], []]
 
     def loss(w, x, y):
         return np.mean([-np.log(softmax(z)[t]) for z, t in zip(net.logits(w, x), y, strict=True)])
 
-    for n, each in enumerate(visits, 1):
-        said, up, down = {}, 0, 0
-        for k, turns in each.items():
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        up = 0
+        down = 0
+        for k, steps in participants.items():
             down += missed[k]
             missed[k] = 0
-            v, w, a = mentors[k], mentee, turn[k]
-            for rows in turns:
+            v = mentors[k]
+            w = mentee
+            a = rotations[k]
+            for rows in steps:
                 x, y = net.rows(k, rows)
                 share = 1 / (loss(v, x, y) + loss(w, x, y))
-                of_v, of_w = net.logits(v, x), net.logits(w, x)
+                of_v = net.logits(v, x)
+                of_w = net.logits(w, x)
                 p, q = (np.array([softmax(z) for z in of]) for of in (of_v, of_w))
-                h, g = net.represent(v, x), net.represent(w, x)
-                error = np.array([one - a @ other for one, other in zip(h, g, strict=True)])
+                h = net.represent(v, x)
+                g = net.represent(w, x)
+                error = np.array([student - a @ other for student, other in zip(h, g, strict=True)])
                 by_a = sum(np.outer(e, other) for e, other in zip(error, g, strict=True))
-                by_h, by_g = 2 * share * error / width, -2 * share * error @ a / width
+                by_h = 2 * share * error / width
+                by_g = -2 * share * error @ a / width
                 by_v = net.back(v, x, wrong_by(of_v, y) + share * (p - q), by_h)
                 by_w = net.back(w, x, wrong_by(of_w, y) + share * (q - p), by_g)
                 a = a + step(n) * 2 * share * by_a / (width * len(y))
-                v, w = v - step(n) * by_v, w - step(n) * by_w
-            mentors[k], turn[k] = v, a
-            said[k], numbers = truncated(net, w - mentee, energy(n))
+                v = v - step(n) * by_v
+                w = w - step(n) * by_w
+            mentors[k] = v
+            rotations[k] = a
+            sent[k], numbers = truncated(net, w - mentee, energy(n))
             up += numbers
-        if said:
-            change, numbers = truncated(net, mean_of(weights, said), energy(n))
+        if sent:
+            change, numbers = truncated(net, mean_of(weights, sent), energy(n))
             mentee = mentee + change
             missed = [min(old + numbers, size) for old in missed]
         for record, now in zip(history, (np.array(mentors), mentee, up, down), strict=True):
@@ -436,44 +491,55 @@ def fedkd(net, start, step, weights, visits, energy):
 
 def on_simplex(matrix, linear):
     """The minimizer of a'Ma / 2 - b'a among shares, of all sets of positive ones."""
-    size, best, value = len(linear), None, np.inf
+    size = len(linear)
+    best = None
+    value = np.inf
     for number in range(1, 2**size):
-        some = [i for i in range(size) if number >> i & 1]
-        system = np.ones((len(some) + 1, len(some) + 1))
-        system[:-1, :-1], system[-1, -1] = matrix[np.ix_(some, some)], 0.0
-        shares = np.linalg.lstsq(system, np.append(linear[some], 1.0), rcond=None)[0][:-1]
+        support = [i for i in range(size) if number >> i & 1]
+        system = np.ones((len(support) + 1, len(support) + 1))
+        system[:-1, :-1] = matrix[np.ix_(support, support)]
+        system[-1, -1] = 0.0
+        shares = np.linalg.lstsq(system, np.append(linear[support], 1.0), rcond=None)[0][:-1]
         if shares.min() < 0:
             continue
-        whole = np.zeros(size)
-        whole[some] = shares
-        here = whole @ matrix @ whole / 2 - linear @ whole
-        if here < value:
-            best, value = whole, here
+        candidate = np.zeros(size)
+        candidate[support] = shares
+        objective = candidate @ matrix @ candidate / 2 - linear @ candidate
+        if objective < value:
+            best = candidate
+            value = objective
     return best
 
 
 def fedpac(net, start, step, weights, visits, attraction):
-    """``visits``: of each participant the steps of its head, those of its body. ``[T, K, D]``."""
+    """``[T, K, D]``; ``visits``: for each participant the steps of its head and of its body."""
     head = net.hidden * net.classes + net.classes
-    body, heads = start[:-head], [start[-head:]] * net.clients
-    centroids, history = {}, []
+    body = start[:-head]
+    heads = [start[-head:]] * net.clients
+    centroids = {}
+    history = []
 
-    def moved(w, k, turns, part, size, pull):
-        for rows in turns:
+    def moved(w, k, steps, part, size, attracted):
+        for rows in steps:
             x, y = net.rows(k, rows)
             pulls = np.zeros((len(y), net.hidden))
             for n, (h, target) in enumerate(zip(net.represent(w, x), y, strict=True)):
-                if pull and target in centroids:
-                    pulls[n] = 2 * pull * (h - centroids[target]) / net.hidden
-            slope = net.back(w, x, wrong_by(net.logits(w, x), y), pulls)
+                if attracted and target in centroids:
+                    pulls[n] = 2 * attracted * (h - centroids[target]) / net.hidden
+            gradient = net.back(w, x, wrong_by(net.logits(w, x), y), pulls)
             w = w.copy()
-            w[part] -= size * slope[part]
+            w[part] -= size * gradient[part]
         return w
 
-    for n, each in enumerate(visits, 1):
-        bodies, fitted, moments, variances, sums = {}, {}, {}, {}, {}
-        for k, (first, second) in each.items():
-            w, (x, y) = np.concatenate([body, heads[k]]), net.rows(k, None)
+    for n, participants in enumerate(visits, 1):
+        bodies = {}
+        fitted = {}
+        moments = {}
+        variances = {}
+        sums = {}
+        for k, (first, second) in participants.items():
+            w = np.concatenate([body, heads[k]])
+            (x, y) = net.rows(k, None)
             read = net.represent(w, x)
             rows = [read[y == c].sum(axis=0) / len(y) for c in range(net.classes)]
             moments[k] = np.concatenate(rows)
@@ -481,17 +547,18 @@ def fedpac(net, start, step, weights, visits, attraction):
             variances[k] = spread / len(y)
             w = moved(w, k, first, slice(-head, None), step(n), 0.0)
             w = moved(w, k, second, slice(0, len(start) - head), step(n), attraction)
-            bodies[k], fitted[k] = w[:-head], w[-head:]
+            bodies[k] = w[:-head]
+            fitted[k] = w[-head:]
             for h, target in zip(net.represent(w, x), y, strict=True):
                 sums.setdefault(int(target), []).append(h)
-        some = list(each)
-        if some:
+        present = list(participants)
+        if present:
             body = mean_of(weights, bodies)
-            matrix = np.array([[moments[i] @ moments[j] for j in some] for i in some])
-            matrix += np.diag([variances[i] for i in some])
-            for k in some:
-                shares = on_simplex(matrix, np.array([moments[k] @ moments[j] for j in some]))
-                heads[k] = sum(a * fitted[j] for a, j in zip(shares, some, strict=True))
-        centroids = centroids | {c: np.mean(said, axis=0) for c, said in sums.items()}
-        history.append(np.array([np.concatenate([body, own]) for own in heads]))
+            matrix = np.array([[moments[i] @ moments[j] for j in present] for i in present])
+            matrix += np.diag([variances[i] for i in present])
+            for k in present:
+                shares = on_simplex(matrix, np.array([moments[k] @ moments[j] for j in present]))
+                heads[k] = sum(a * fitted[j] for a, j in zip(shares, present, strict=True))
+        centroids = centroids | {c: np.mean(vectors, axis=0) for c, vectors in sums.items()}
+        history.append(np.array([np.concatenate([body, classifier]) for classifier in heads]))
     return np.array(history)

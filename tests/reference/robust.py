@@ -46,7 +46,8 @@ def trimmed_mean(xs, b):
 
 def winsorized_mean(xs, b):
     def rule(values):
-        low, high = values[b], values[len(values) - 1 - b]
+        low = values[b]
+        high = values[len(values) - 1 - b]
         return np.mean([low if v < low else high if v > high else v for v in values])
 
     return by_coordinate(rule, xs)
@@ -57,7 +58,8 @@ def clipped_by_weight(xs, weights, b):
     result = []
     for k in range(len(xs[0])):
         values = sorted(float(x[k]) for x in xs)
-        low, high = values[b], values[len(values) - 1 - b]
+        low = values[b]
+        high = values[len(values) - 1 - b]
         total = sum(w * min(max(x[k], low), high) for x, w in zip(xs, weights, strict=True))
         result.append(total / sum(weights))
     return np.array(result)
@@ -68,9 +70,10 @@ def trimmed_by_weight(xs, weights, b):
     result = []
     for k in range(len(xs[0])):
         values = sorted(float(x[k]) for x in xs)
-        low, high = values[b], values[len(values) - 1 - b]
-        kept = [(w, x[k]) for x, w in zip(xs, weights, strict=True) if low <= x[k] <= high]
-        result.append(sum(w * x for w, x in kept) / sum(w for w, _ in kept))
+        low = values[b]
+        high = values[len(values) - 1 - b]
+        retained = [(w, x[k]) for x, w in zip(xs, weights, strict=True) if low <= x[k] <= high]
+        result.append(sum(w * x for w, x in retained) / sum(w for w, _ in retained))
     return np.array(result)
 
 
@@ -91,17 +94,19 @@ def geometric_median(xs, weights):
 
 def median_of_means(xs, groups, rule):
     """Consecutive groups, whose sizes differ by one at most; the rule is of their means."""
-    n, groups = len(xs), min(groups, len(xs))
-    members = [[x for place, x in enumerate(xs) if place * groups // n == g] for g in range(groups)]
-    return rule([mean(each) for each in members])
+    n = len(xs)
+    groups = min(groups, len(xs))
+    members = [[x for i, x in enumerate(xs) if i * groups // n == g] for g in range(groups)]
+    return rule([mean(group) for group in members])
 
 
 def krum_order(xs, f, at_least=1):
     """Numbers of the vectors by their score ``sum_{i -> j} |x_i - x_j|^2``."""
-    n, scores = len(xs), []
+    n = len(xs)
+    scores = []
     for i in range(n):
-        others = sorted(sum((xs[i] - xs[j]) ** 2) for j in range(n) if j != i)
-        scores.append(sum(others[: max(n - f - 2, min(n - 1, at_least))]))
+        distances = sorted(sum((xs[i] - xs[j]) ** 2) for j in range(n) if j != i)
+        scores.append(sum(distances[: max(n - f - 2, min(n - 1, at_least))]))
     return sorted(range(n), key=lambda i: scores[i])
 
 
@@ -111,7 +116,8 @@ def krum(xs, f, m=1):
 
 
 def bulyan(xs, f):
-    left, chosen = list(xs), []
+    left = list(xs)
+    chosen = []
     theta = max(len(xs) - 2 * f, 1)
     while len(chosen) < theta:
         chosen.append(left.pop(krum_order(left, f, 2)[0]))
@@ -124,8 +130,9 @@ def bulyan(xs, f):
 
 
 def fltrust(updates, trusted):
-    """The update, of those of clients and the trusted one."""
-    total, trust = np.zeros_like(trusted), 0.0
+    """The update from the clients' updates and the trusted one."""
+    total = np.zeros_like(trusted)
+    trust = 0.0
     for update in updates:
         cosine = update @ trusted / math.sqrt(sum(update**2) * sum(trusted**2))
         if cosine > 0:

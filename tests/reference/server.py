@@ -7,7 +7,7 @@ fair), AFL (Mohri et al. 2019), FedExP (Jhunjhunwala et al. 2023), FedSAM (Qu et
 (Li et al. 2020), FedPD (Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
 
 All is injected through a `World`: ``gradient(k, w, rows)`` of client ``k`` on some of its samples
-(``None``: all), who takes part in a round, and on which rows each of its steps is. Rounds count
+(``None``: all), the participants of each round, and the rows of each of their steps. Rounds count
 from 1, clients from 0; a result is the server's model of every round, ``[T, D]``.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 class World:
     gradient: Callable  # (k, w, rows) -> [D]
     start: np.ndarray  # [D]
-    weights: np.ndarray  # [K]  of each client in an average of those who take part
+    weights: np.ndarray  # [K]  weights of clients in an average over participants
     visits: list  # [T] dicts: participant -> the rows of each of its steps
     value: Callable | None = None  # (k, w) -> its objective
 
@@ -36,18 +36,21 @@ def descent(world, k, w, step, visits, extra=lambda w, rows: 0.0):
     return w
 
 
-def average(world, said):
+def average(world, messages):
     """The weighted mean of what participants said, a dict."""
-    total = sum(world.weights[k] for k in said)
-    return sum(world.weights[k] / total * vector for k, vector in said.items())
+    total = sum(world.weights[k] for k in messages)
+    return sum(world.weights[k] / total * vector for k, vector in messages.items())
 
 
-def rounds(world, one):
-    """``one(n, visits)`` moves on and returns the server's model; it rests when nobody is there."""
-    history, last = [], world.start
+def rounds(world, server_round):
+    """``server_round(n, visits)`` returns the server's next model; without participants the model
+    stays.
+    """
+    history = []
+    last = world.start
     for n, visits in enumerate(world.visits, 1):
         if visits:
-            last = one(n, visits)
+            last = server_round(n, visits)
         history.append(np.array(last))
     return np.array(history)
 
@@ -56,20 +59,21 @@ def fedopt(world, step, server):
     """``server(n, x, delta)`` is ServerOpt with its own memory."""
     x = world.start
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x
-        said = {k: descent(world, k, x, step(n), rows) - x for k, rows in visits.items()}
-        x = server(n, x, average(world, said))
+        changes = {k: descent(world, k, x, step(n), rows) - x for k, rows in visits.items()}
+        x = server(n, x, average(world, changes))
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 class HeavyBall:
     """Hsu et al. 2019: v <- beta v + delta, w <- w + v."""
 
     def __init__(self, momentum):
-        self.momentum, self.v = momentum, 0.0
+        self.momentum = momentum
+        self.v = 0.0
 
     def __call__(self, n, x, delta):
         self.v = self.momentum * self.v + delta
@@ -80,7 +84,11 @@ class Adaptive:
     """Reddi et al. 2021, Algorithm 2: one of the three lines for v, coordinate by coordinate."""
 
     def __init__(self, kind, step, beta1, tau, beta2=None):
-        self.kind, self.step, self.beta1, self.beta2, self.tau = kind, step, beta1, beta2, tau
+        self.kind = kind
+        self.step = step
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.tau = tau
         self.m = self.v = None
 
     def __call__(self, n, x, delta):
@@ -102,24 +110,27 @@ class Adaptive:
 def fedprox(world, step, attraction):
     x = world.start
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x
-        center, said = x, {}
+        center = x
+        models = {}
         for k, rows in visits.items():
-            said[k] = descent(world, k, x, step(n), rows, lambda w, _: attraction * (w - center))
-        x = average(world, said)
+            models[k] = descent(world, k, x, step(n), rows, lambda w, _: attraction * (w - center))
+        x = average(world, models)
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def scaffold(world, step, server_step_size=1.0, option="II"):
-    x, c = world.start, np.zeros_like(world.start)
+    x = world.start
+    c = np.zeros_like(world.start)
     controls = np.zeros((world.clients, len(x)))
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x, c
-        moves, renewals = [], []
+        moves = []
+        renewals = []
         for k, rows in visits.items():
             y = x.copy()
             for batch in rows:
@@ -135,40 +146,45 @@ def scaffold(world, step, server_step_size=1.0, option="II"):
         c = c + sum(renewals) / world.clients
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def dane(gradient, minimize, weight, step, rounds, start):
     """Shamir et al. 2014, Figure 1, ``[T, 1, D]``; ``minimize(k, weight, center)`` is the minimizer
     of ``f_k(v) + weight / 2 |v - center|^2``.
     """
-    clients, w, history = len(start), start[0], []
+    clients = len(start)
+    w = start[0]
+    history = []
     for _ in range(rounds):
         slopes = [gradient(k, w) for k in range(clients)]
         g = sum(slopes) / clients
         # -<a, v> + weight / 2 |v - w|^2 is, but for a constant, weight / 2 |v - w - a / weight|^2.
-        each = [minimize(k, weight, w + (slopes[k] - step * g) / weight) for k in range(clients)]
-        w = sum(each) / clients
+        models = [minimize(k, weight, w + (slopes[k] - step * g) / weight) for k in range(clients)]
+        w = sum(models) / clients
         history.append(w[None])
     return np.array(history)
 
 
 def fednova(world, step, momentum=0.0, attraction=0.0):
-    """By the vectors a_k themselves, and the stack of all gradients met, G_k."""
+    """With the vectors a_k, and the matrix G_k of all computed gradients."""
     x = world.start
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x
         total = sum(world.weights[k] for k in visits)
-        effective, direction = 0.0, np.zeros_like(x)
+        effective = 0.0
+        direction = np.zeros_like(x)
         for k, rows in visits.items():
-            y, u, met = x.copy(), np.zeros_like(x), []
+            y = x.copy()
+            u = np.zeros_like(x)
+            gradients = []
             for batch in rows:
-                met.append(world.gradient(k, y, batch))
-                u = momentum * u + met[-1] + attraction * (y - x)
+                gradients.append(world.gradient(k, y, batch))
+                u = momentum * u + gradients[-1] + attraction * (y - x)
                 y = y - step(n) * u
             a = coefficients(len(rows), step(n), momentum, attraction)
-            d = sum(each * g for each, g in zip(a, met, strict=True)) / sum(a)
+            d = sum(a_i * g for a_i, g in zip(a, gradients, strict=True)) / sum(a)
             np.testing.assert_allclose(x - y, step(n) * sum(a) * d, rtol=1e-9, atol=1e-12)
             share = world.weights[k] / total
             effective += share * sum(a)
@@ -176,7 +192,7 @@ def fednova(world, step, momentum=0.0, attraction=0.0):
         x = x - effective * step(n) * direction
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def coefficients(steps, step, momentum, attraction):
@@ -188,34 +204,37 @@ def coefficients(steps, step, momentum, attraction):
 
 
 def feddyn(world, step, attraction):
-    theta, h = world.start, np.zeros_like(world.start)
-    met = np.zeros((world.clients, len(theta)))
+    theta = world.start
+    h = np.zeros_like(world.start)
+    duals = np.zeros((world.clients, len(theta)))
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal theta, h
-        result, center = [], theta
+        result = []
+        center = theta
         for k, rows in visits.items():
-            mine = met[k].copy()
-            own = descent(
+            dual = duals[k].copy()
+            model = descent(
                 world, k, theta, step(n), rows,
-                lambda w, _, mine=mine: -mine + attraction * (w - center),
+                lambda w, _, dual=dual: -dual + attraction * (w - center),
             )  # fmt: skip
-            met[k] = met[k] - attraction * (own - theta)
-            result.append(own)
-        h = h - attraction / world.clients * sum(own - theta for own in result)
+            duals[k] = duals[k] - attraction * (model - theta)
+            result.append(model)
+        h = h - attraction / world.clients * sum(model - theta for model in result)
         theta = sum(result) / len(result) - h / attraction
         return theta
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def mime(world, step, momentum=0.0, lite=False):
-    x, m = world.start, np.zeros_like(world.start)
+    x = world.start
+    m = np.zeros_like(world.start)
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x, m
         c = average(world, {k: world.gradient(k, x, None) for k in visits})
-        said = {}
+        models = {}
         for k, rows in visits.items():
             y = x.copy()
             for batch in rows:
@@ -223,35 +242,38 @@ def mime(world, step, momentum=0.0, lite=False):
                 if not lite:
                     g = g - world.gradient(k, x, batch) + c
                 y = y - step(n) * ((1 - momentum) * g + momentum * m)
-            said[k] = y
+            models[k] = y
         m = (1 - momentum) * c + momentum * m
-        x = average(world, said)
+        x = average(world, models)
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def qfedavg(world, step, fairness, curvature=None):
     x = world.start
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x
         L = 1 / step(n) if curvature is None else curvature
-        total, bound = np.zeros_like(x), 0.0
+        total = np.zeros_like(x)
+        bound = 0.0
         for k, rows in visits.items():
-            slope, loss = L * (x - descent(world, k, x, step(n), rows)), world.value(k, x)
-            total += world.weights[k] * loss**fairness * slope
-            bound += world.weights[k] * fairness * loss ** (fairness - 1) * (slope @ slope)
+            change = L * (x - descent(world, k, x, step(n), rows))
+            loss = world.value(k, x)
+            total += world.weights[k] * loss**fairness * change
+            bound += world.weights[k] * fairness * loss ** (fairness - 1) * (change @ change)
             bound += world.weights[k] * L * loss**fairness
         x = x - total / bound
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def nearest_on_simplex(point):
     """max(point - tau, 0), with the tau at which it sums to one by halving."""
-    low, high = point.min() - 1, point.max()
+    low = point.min() - 1
+    high = point.max()
     for _ in range(200):
         tau = (low + high) / 2
         low, high = (tau, high) if np.maximum(point - tau, 0).sum() > 1 else (low, tau)
@@ -260,9 +282,10 @@ def nearest_on_simplex(point):
 
 def afl(world, step, ascent):
     """Mohri et al. 2019, Figure 2, with several steps of some clients."""
-    x, mixture = world.start, np.full(world.clients, 1 / world.clients)
+    x = world.start
+    mixture = np.full(world.clients, 1 / world.clients)
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x, mixture
         changes = {k: descent(world, k, x, step(n), rows) - x for k, rows in visits.items()}
         total = sum(mixture[k] for k in visits)
@@ -274,13 +297,13 @@ def afl(world, step, ascent):
         mixture = nearest_on_simplex(raised)
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def fedexp(world, step, damping):
     x = world.start
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x
         deltas = {k: x - descent(world, k, x, step(n), rows) for k, rows in visits.items()}
         mean = average(world, deltas)
@@ -288,58 +311,60 @@ def fedexp(world, step, damping):
         x = x - max(1.0, squares / (2 * (mean @ mean + damping))) * mean
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def fedsam(world, step, radius):
     x = world.start
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x
-        said = {}
+        models = {}
         for k, rows in visits.items():
             w = x.copy()
             for batch in rows:
                 g = world.gradient(k, w, batch)
                 w = w - step(n) * world.gradient(k, w + radius * g / np.sqrt(g @ g), batch)
-            said[k] = w
-        x = average(world, said)
+            models[k] = w
+        x = average(world, models)
         return x
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def fedpd(world, step, penalty, talks=None):
-    """``talks[n - 1]``: whether round ``n`` has messages. Who is away said what it said last."""
+    """``talks[n - 1]``: whether round ``n`` has messages. Absent clients repeat their last."""
     clients = range(world.clients)
     x0 = world.start
-    x, dual = [np.array(x0) for _ in clients], [np.zeros_like(x0) for _ in clients]
-    center, said = [np.array(x0) for _ in clients], [np.array(x0) for _ in clients]
+    x = [np.array(x0) for _ in clients]
+    dual = [np.zeros_like(x0) for _ in clients]
+    center = [np.array(x0) for _ in clients]
+    sent = [np.array(x0) for _ in clients]
 
-    def one(n, visits):
+    def server_round(n, visits):
         nonlocal x0
         for k, rows in visits.items():
             for batch in rows:
-                slope = world.gradient(k, x[k], batch) + dual[k] + (x[k] - center[k]) / penalty
-                x[k] = x[k] - step(n) * slope
+                direction = world.gradient(k, x[k], batch) + dual[k] + (x[k] - center[k]) / penalty
+                x[k] = x[k] - step(n) * direction
             dual[k] = dual[k] + (x[k] - center[k]) / penalty
             center[k] = x[k] + penalty * dual[k]
         if talks is None or talks[n - 1]:
             for k in visits:
-                said[k] = center[k]
-            x0 = sum(said) / world.clients
+                sent[k] = center[k]
+            x0 = sum(sent) / world.clients
             for k in visits:
                 center[k] = x0
         return x0
 
-    return rounds(world, one)
+    return rounds(world, server_round)
 
 
 def fedlt(world, step, penalty):
     clients = range(world.clients)
     x, z = ([np.array(world.start) for _ in clients] for _ in range(2))
 
-    def one(n, visits):
+    def server_round(n, visits):
         y = sum(z) / world.clients
         for k, rows in visits.items():
             v = 2 * y - z[k]
@@ -348,4 +373,4 @@ def fedlt(world, step, penalty):
             z[k] = z[k] + 2 * (x[k] - y)
         return sum(z) / world.clients
 
-    return rounds(world, one)
+    return rounds(world, server_round)

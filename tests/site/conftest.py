@@ -1,4 +1,4 @@
-"""The site, built once: its guides' programs are run by tests/test_recipes.py, in small."""
+"""The site, built once: its guides' programs are run by tests/test_guides.py, in small."""
 
 import os
 import shutil
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory):
     """The folder of a site built without a warning; ``FLJAX_SITE`` names one that is there."""
     pytest.importorskip("furo", reason='the site needs pip install ".[docs]"')
-    if known := os.environ.get("FLJAX_SITE"):
-        return Path(known)
+    if prebuilt := os.environ.get("FLJAX_SITE"):
+        return Path(prebuilt)
     folder = tmp_path_factory.mktemp("site")
     source = folder / "docs"
     generated = shutil.ignore_patterns(

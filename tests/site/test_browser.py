@@ -74,7 +74,7 @@ def visit(browser, address):
 
 
 def wait(browser, script, seconds=20):
-    """Until a script says something true; what it says."""
+    """Wait until a script returns something true, and return that."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     return WebDriverWait(browser, seconds).until(lambda b: b.execute_script(script))
@@ -117,8 +117,8 @@ def test_the_atlas_sorts_numbers_by_their_value(visit):
     page = visit("atlas/all.html")
     heading = "//table[contains(@class, 'browse')]//th[contains(., 'last value')]//button"
     page.find_element("xpath", heading).click()
-    shown = page.execute_script(VISIBLE + ".map(r => r.cells[5].textContent.trim())")
-    values = [float(text) for text in shown if re.fullmatch(r"-?[0-9.]+", text)]
+    cells = page.execute_script(VISIBLE + ".map(r => r.cells[5].textContent.trim())")
+    values = [float(text) for text in cells if re.fullmatch(r"-?[0-9.]+", text)]
     assert min(values) < 0 < max(values)
     assert values == sorted(values)
 
@@ -126,7 +126,7 @@ def test_the_atlas_sorts_numbers_by_their_value(visit):
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_gallery_filters_by_verdict_and_shows_every_picture(visit, width):
     page = visit("gallery/index.html", width)
-    whole = len(page.execute_script(NAMES))
+    total = len(page.execute_script(NAMES))
     page.execute_script("document.querySelectorAll('table img').forEach(i => i.loading = 'eager')")
     assert wait(
         page, "return [...document.querySelectorAll('table img')].every(i => i.naturalWidth > 0)"
@@ -136,11 +136,11 @@ def test_the_gallery_filters_by_verdict_and_shows_every_picture(visit, width):
         ".find(s => s.getAttribute('aria-label') === 'claims');"
         "menu.value = 'all hold'; menu.dispatchEvent(new Event('change'))"
     )
-    assert 0 < len(page.execute_script(NAMES)) < whole
+    assert 0 < len(page.execute_script(NAMES)) < total
 
 
-#: By how much a page is wider than what is seen of it, and what is in it than its frame, which
-#: would scroll without the page.
+#: Pixels by which a page is wider than its viewport, and by which an element is wider than its
+#: frame (such elements would scroll separately).
 BEYOND = (
     "return Math.max(...['html', '.content'].map(name => document.querySelector(name))"
     ".map(part => part.scrollWidth - part.clientWidth))"
@@ -171,18 +171,18 @@ def test_tables_and_formulas_scroll_and_the_page_does_not(visit, name):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_displays_of_results_fit_a_page_and_are_readable(visit, theme):
-    """As in the guides, whose programs were run or not when this site was built."""
+    """As in the guides, whether or not their programs ran when this site was built."""
     problem = fl.problems.ridge(jax.random.key(0), clients=30, samples=5, dim=2)
     network = fl.graphs.ring(30)
     simulation = fl.Simulation(problem, fl.algorithms.ATC(0.1), network, metrics=["train_error"])
     results = fl.sweep(lambda key: simulation, seeds=2, rounds=40)
     page = visit("start.html", width=390)
     page.execute_script(f"document.body.dataset.theme = '{theme}'")
-    for shown in (results, results.train_error, simulation):
+    for displayed in (results, results.train_error, simulation):
         page.execute_script(
             "const cell = document.createElement('div'); cell.className = 'cell_output';"
             "cell.innerHTML = arguments[0]; document.querySelector('article').append(cell)",
-            shown._repr_html_(),
+            displayed._repr_html_(),
         )
     assert page.execute_script(BEYOND) <= 0
     assert page.execute_script(ACCESSIBLE) == [[], [], []]
@@ -234,7 +234,7 @@ def test_pages_are_readable_and_usable_by_everyone(visit, name, theme):
         ("document.querySelector('article p a[href]').tabIndex = -1", 2),
     ],
 )
-def test_what_is_not_accessible_is_seen(visit, harm, part):
+def test_inaccessible_pages_are_detected(visit, harm, part):
     page = visit("start.html")
     page.execute_script("document.body.dataset.theme = 'light'")
     page.execute_script(harm)

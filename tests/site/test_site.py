@@ -13,18 +13,18 @@ import pytest
 
 import fljax as fl
 from experiments.figure import REGISTRY
-from tests.guides import programs
 from tests.site.conftest import ROOT
+from tests.support.guides import programs
 
 pytestmark = pytest.mark.slow
 
-#: Bytes of a page without its pictures, a fifth of which is the list of all pages; pages of source
-#: code are as long as the source.
+#: Bytes of a page without its pictures; the list of all pages takes a fifth of them. Pages of
+#: source code are as long as the source.
 LARGEST = 330_000
 #: The lists of all results and of all names, which may have three times as much.
 LONG = ("atlas/all.html", "genindex.html")
 
-#: The name of a picture's file, which stands where nobody said what the picture shows.
+#: The file name of a picture, used as alternative text where no description was written.
 FILE = re.compile(r"\.(png|svg|jpe?g|gif|webp|pdf)$", re.IGNORECASE)
 
 
@@ -33,18 +33,22 @@ class Page(HTMLParser):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.path, self.links, self.loads, self.anchors, self.pictures = path, [], [], {""}, []
+        self.path = path
+        self.links = []
+        self.loads = []
+        self.anchors = {""}
+        self.pictures = []
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
-        if tag == "a" and given.get("href"):
-            self.links.append(given["href"])
+        attributes = dict(attrs)
+        self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
         if tag in ("script", "img", "link", "iframe", "source"):
-            self.loads += [given[name] for name in ("src", "href") if given.get(name)]
+            self.loads += [attributes[name] for name in ("src", "href") if attributes.get(name)]
         if tag == "img":
-            self.pictures.append(given)
+            self.pictures.append(attributes)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ def test_every_link_and_anchor_is_there(pages):
     assert dead == []
 
 
-def test_nothing_is_loaded_from_elsewhere(pages):
+def test_programs_are_not_loaded_from_other_folders(pages):
     for path, page in pages.items():
         for source in page.loads:
             assert not re.match(r"(https?:)?//", source), f"{path}: {source}"
@@ -74,17 +78,17 @@ def test_nothing_is_loaded_from_elsewhere(pages):
                 assert local.exists(), f"{path}: {source}"
 
 
-def test_every_picture_says_what_it_shows(pages):
+def test_every_picture_has_a_description(pages):
     for path, page in pages.items():
         for picture in page.pictures:
-            words = picture.get("alt", "").strip()
-            assert words, f"{path}: {picture.get('src')}"
-            assert not FILE.search(words), f"{path}: {words}"
+            alternative = picture.get("alt", "").strip()
+            assert alternative, f"{path}: {picture.get('src')}"
+            assert not FILE.search(alternative), f"{path}: {alternative}"
 
 
-@pytest.mark.parametrize("words", ["figure.png", "../_images/abc.svg", "abc-1.JPEG"])
-def test_the_name_of_a_file_says_nothing_of_a_picture(words):
-    assert FILE.search(words)
+@pytest.mark.parametrize("name", ["figure.png", "../_images/abc.svg", "abc-1.JPEG"])
+def test_a_file_name_is_not_a_description(name):
+    assert FILE.search(name)
     assert not FILE.search("Plot: Rounds, and bits, by fl.plotting.learning_curves(results)")
 
 
@@ -117,16 +121,17 @@ def test_every_public_name_is_in_the_reference(site):
     from sphinx.util.inventory import InventoryFile
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
-    known = {name for kind in inventory.data for name in inventory.data[kind]}
-    ahead, lacking = [fl], []
-    while ahead:
-        room = ahead.pop()
-        for name in room.__all__:
-            value = getattr(room, name)
+    documented = {name for kind in inventory.data for name in inventory.data[kind]}
+    queue = [("fljax", fl)]  # with the names by which users reach them
+    lacking = []
+    while queue:
+        path, package = queue.pop()
+        for name in package.__all__:
+            value = getattr(package, name)
             if isinstance(value, ModuleType):
-                ahead.append(value)
-            elif f"{room.__name__}.{name}" not in known:
-                lacking.append(f"{room.__name__}.{name}")
+                queue.append((f"{path}.{name}", value))
+            elif f"{path}.{name}" not in documented:
+                lacking.append(f"{path}.{name}")
     assert lacking == []
 
 
@@ -161,7 +166,7 @@ def test_every_scenario_of_the_atlas_that_was_run_has_a_page_and_its_rows(site):
     assert every.count("<tr") == count
 
 
-def test_it_can_be_searched(site):
+def test_the_site_can_be_searched(site):
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     assert "gilbertelliott" in index.lower()
 
@@ -191,10 +196,10 @@ def test_an_algorithm_without_a_wing_fails_the_build_with_its_name(extension):
         algorithms.wing(Stray)
 
 
-def test_a_constant_without_words_fails_the_build_with_its_name(extension):
-    rooms = extension("rooms")
+def test_a_constant_without_a_description_fails_the_build(extension):
+    modules = extension("modules")
     with pytest.raises(Exception, match=r"fljax\.metrics\.NOTHING has no comment"):
-        rooms.directive("fljax.metrics", "NOTHING", 3)
+        modules.directive("fljax.metrics", "NOTHING", 3)
 
 
 def test_a_docstring_with_a_broken_reference_fails_the_build(extension, tmp_path):
@@ -223,7 +228,7 @@ def test_a_docstring_with_a_broken_reference_fails_the_build(extension, tmp_path
         sys.path.remove(str(source))
 
 
-def test_the_tree_beside_a_page_is_that_of_sphinx(extension, tmp_path):
+def test_the_sidebar_of_a_page_equals_sphinx(extension, tmp_path):
     from sphinx.application import Sphinx
 
     extension("navigation")
@@ -251,10 +256,10 @@ def test_the_tree_beside_a_page_is_that_of_sphinx(extension, tmp_path):
             warning=None,
         ).build()
         built.append({page: (tmp_path / name / f"{page}.html").read_text() for page in pages})
-    own, theirs = built
-    assert own == theirs
-    assert own["part/deepest"].count("current-page") == 1
-    marked = re.findall(r'<li class="toctree-l\d current', own["part/deepest"])
+    ours, theirs = built
+    assert ours == theirs
+    assert ours["part/deepest"].count("current-page") == 1
+    marked = re.findall(r'<li class="toctree-l\d current', ours["part/deepest"])
     assert len(marked) == 5  # it is in a page that is in the tree twice
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax._module import replace
+from fljax._core.module import replace
+from fljax._core.random_subsets import systematic
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, GraphFedAvg, ISFedAvg
-from fljax.batches import Uniform, Weighted
 from fljax.link import GraphHomomorphic, LocalGraphHomomorphic, PerEdge, PerMessage, UploadNoise
-from fljax.participation import systematic
+from fljax.optimization.schedules import Constant
 from fljax.problems import LeastSquares, SquaredL2, from_clients
-from fljax.schedules import Constant
+from fljax.problems.batches import Uniform, Weighted
 from fljax.theory import multiagent as theory
 
 RIDGE = 0.1
@@ -30,11 +30,12 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-14)
 def make_data(sizes, dim, seed=0, spread=0.5):
     """``(X, y)`` of clients that differ in their features' size, their models and their noise."""
     rng = np.random.default_rng(seed)
-    truth, data = rng.normal(size=dim), []
+    truth = rng.normal(size=dim)
+    data = []
     for size in sizes:
         X = 0.5 * np.exp(spread * rng.normal()) * rng.normal(size=(size, dim))
-        own = truth + 0.3 * rng.normal(size=dim)
-        data.append((X, X @ own + 0.3 * np.exp(rng.normal()) * rng.normal(size=size)))
+        truth_of_client = truth + 0.3 * rng.normal(size=dim)
+        data.append((X, X @ truth_of_client + 0.3 * np.exp(rng.normal()) * rng.normal(size=size)))
     return tuple(data)
 
 
@@ -42,26 +43,30 @@ def make_problem(data):
     return from_clients(data, LeastSquares(), SquaredL2(), np.full(len(data), RIDGE))
 
 
-def slope(X, y, rows, w, weights=None):
-    """Of a client's batch, the regularizer with every sample."""
+def batch_gradient(X, y, rows, w, weights=None):
+    """The gradient on a client's batch, with the regularizer in every sample."""
     weights = np.full(len(rows), 1 / len(rows)) if weights is None else weights
-    each = 2 * X[rows] * (X[rows] @ w - y[rows])[:, None] + 2 * RIDGE * w
-    return weights @ each
+    gradients = 2 * X[rows] * (X[rows] @ w - y[rows])[:, None] + 2 * RIDGE * w
+    return weights @ gradients
 
 
 # All outcomes of a round -----------------------------------------------------------------------
 
 TINY = make_data((2, 3, 2), 2)
-STEP, STEPS, SIZES = 0.2, (2, 1, 2), (1, 2, 1)
+STEP = 0.2
+STEPS = (2, 1, 2)
+SIZES = (1, 2, 1)
 
 
 def descents(X, y, w, batches, length, steps):
     """``(probability, model)`` of a client that draws one of these batches in each step."""
     for drawn in itertools.product(range(len(batches)), repeat=steps):
-        v, probability = w, 1.0
+        v = w
+        probability = 1.0
         for b in drawn:
             rows, p, of = batches[b]
-            v, probability = v - length * slope(X, y, list(rows), v, of), probability * p
+            v = v - length * batch_gradient(X, y, list(rows), v, of)
+            probability = probability * p
         yield probability, v
 
 
@@ -75,24 +80,24 @@ def batches_of(size, count, replacement):
 def federated(w, count, replacement, normalized):
     """All ``(probability, model)`` of the server after a round from ``w``."""
     for chosen in itertools.combinations(range(3), count):
-        own = []
+        outcomes = []
         for k in chosen:
             X, y = TINY[k]
             length = STEP / STEPS[k] if normalized else STEP
             batches = batches_of(len(y), SIZES[k], replacement)
-            own.append(list(descents(X, y, w, batches, length, STEPS[k])))
-        for outcome in itertools.product(*own):
+            outcomes.append(list(descents(X, y, w, batches, length, STEPS[k])))
+        for outcome in itertools.product(*outcomes):
             probability = np.prod([p for p, _ in outcome]) / len(
                 list(itertools.combinations(range(3), count))
             )
             yield probability, np.mean([v for _, v in outcome], axis=0)
 
 
-def deviations(outcomes, around):
+def deviations(outcomes, center):
     """Mean and mean square of ``w - around`` for ``(probability, w)``."""
     probabilities, models = zip(*outcomes, strict=True)
     close(sum(probabilities), 1)
-    errors = np.array(models) - around
+    errors = np.array(models) - center
     return np.einsum("o,o->", probabilities, (errors**2).sum(axis=-1))
 
 
@@ -105,7 +110,7 @@ def deviations(outcomes, around):
         pytest.param(3, False, False, marks=pytest.mark.slow),
     ],
 )
-def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normalized):
+def test_federated_averaging_matches_all_outcomes(count, replacement, normalized):
     problem = make_problem(TINY).starting_at(np.array([0.5, -1.0]))
     algorithm = FedAvg(
         STEP,
@@ -127,17 +132,18 @@ def test_federated_averaging_is_all_of_its_outcomes(count, replacement, normaliz
 
 
 @pytest.mark.slow
-def test_a_single_draw_by_importance_is_all_of_its_outcomes():
+def test_a_single_draw_by_importance_matches_all_outcomes():
     problem = make_problem(TINY)
     algorithm = ISFedAvg(STEP, 1, 1, 2, "optimal", floor=0.2)
     draws = theory.sampling(problem, algorithm)
-    probabilities, samples = np.asarray(draws.clients), np.asarray(draws.samples)
+    probabilities = np.asarray(draws.clients)
+    samples = np.asarray(draws.samples)
     assert np.ptp(probabilities) > 0.1
 
     def rounds(w):
         for k, (X, y) in enumerate(TINY):
-            law = samples[k, : len(y)]
-            batches = [((n,), p, np.array([1 / (len(y) * p)])) for n, p in enumerate(law)]
+            probability = samples[k, : len(y)]
+            batches = [((n,), p, np.array([1 / (len(y) * p)])) for n, p in enumerate(probability)]
             length = STEP / (3 * probabilities[k] * 2)
             for p, v in descents(X, y, w, batches, length, 2):
                 yield probabilities[k] * p, v
@@ -151,8 +157,8 @@ def test_a_single_draw_by_importance_is_all_of_its_outcomes():
 
 LINE = fl.graphs.path(3)
 #: Columns of sum one, not symmetric, on the line.
-LEFT = np.array([[0.6, 0.3, 0.0], [0.4, 0.5, 0.2], [0.0, 0.2, 0.8]])
-OVER = fl.graphs.from_stochastic(LEFT, convention="left")
+LEFT_STOCHASTIC = np.array([[0.6, 0.3, 0.0], [0.4, 0.5, 0.2], [0.0, 0.2, 0.8]])
+COMBINATION = fl.graphs.from_stochastic(LEFT_STOCHASTIC, convention="left")
 SCALAR = make_data((2, 2, 1), 1, seed=3)
 
 
@@ -163,20 +169,21 @@ def signs(count, size):
 
 def left_over(noise, matrix):
     """``[outcomes, P]``: all that noise comes to after a combination by ``matrix``, ``A'``."""
-    size, far = float(noise.variance) ** 0.5, matrix * ~np.eye(3, dtype=bool)
+    size = float(noise.variance) ** 0.5
+    far = matrix * ~np.eye(3, dtype=bool)
     if isinstance(noise, PerEdge):
         edges = np.argwhere(far)
         drawn = signs(len(edges), size)
-        place = np.zeros((len(edges), 3))
-        place[np.arange(len(edges)), edges[:, 0]] = far[*edges.T]
-        return drawn @ place
+        matrix_of_edge = np.zeros((len(edges), 3))
+        matrix_of_edge[np.arange(len(edges)), edges[:, 0]] = far[*edges.T]
+        return drawn @ matrix_of_edge
     drawn = signs(3, size)
     return drawn @ (far.T if isinstance(noise, PerMessage) else (matrix - np.eye(3)).T)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "noise"),
+    ("stage", "noise"),
     [("after", GraphHomomorphic(0.3))]
     + [
         pytest.param(place, kind(0.3), marks=pytest.mark.slow)
@@ -185,26 +192,28 @@ def left_over(noise, matrix):
         if (place, kind) != ("after", GraphHomomorphic)
     ],
 )
-def test_a_round_of_diffusion_is_all_of_its_outcomes(noise, place):
+def test_a_round_of_diffusion_matches_all_outcomes(noise, stage):
     """From different models of the three, which a start cannot give: the second round's."""
     problem = make_problem(SCALAR).starting_at(np.array([[0.5], [-1.0], [0.2]]))
-    algorithm = Diffusion(STEP, **{place: OVER}, batches=Uniform(1))
+    algorithm = Diffusion(STEP, **{stage: COMBINATION}, batches=Uniform(1))
     simulation = fl.Simulation(problem, algorithm, LINE, noise=noise)
     result = theory.learning_curve(simulation, 1)
-    W, optimum = LEFT.T, np.asarray(fl.problems.optimum(problem))[0]
-    total, law = np.zeros(3), np.asarray(OVER.stationary)
+    W = LEFT_STOCHASTIC.T
+    optimum = np.asarray(fl.problems.optimum(problem))[0]
+    total = np.zeros(3)
+    weights = np.asarray(COMBINATION.stationary)
     left = left_over(noise, W)
     rows = list(itertools.product(*(range(len(y)) for _, y in SCALAR)))
     for g in left:
         for drawn in rows:
             w = np.array([0.5, -1.0, 0.2])
-            phi = W @ w + g if place == "before" else w
-            pull = [
-                slope(*SCALAR[k], [n], phi[k : k + 1])[0] for k, n in enumerate(drawn)
+            phi = W @ w + g if stage == "before" else w
+            gradient_rows = [
+                batch_gradient(*SCALAR[k], [n], phi[k : k + 1])[0] for k, n in enumerate(drawn)
             ]  # fmt: skip
-            psi = (W @ phi + g if place == "beside" else phi) - STEP * np.array(pull)
-            w = W @ psi + g if place == "after" else psi
-            c = law @ w
+            psi = (W @ phi + g if stage == "beside" else phi) - STEP * np.array(gradient_rows)
+            w = W @ psi + g if stage == "after" else psi
+            c = weights @ w
             of = [(c - optimum) ** 2, ((w - optimum) ** 2).mean(), ((w - c) ** 2).mean()]
             total += np.array(of) / (len(left) * len(rows))
     close([result.centroid[0], result.individual[0], result.disagreement[0]], total)
@@ -212,7 +221,7 @@ def test_a_round_of_diffusion_is_all_of_its_outcomes(noise, place):
 
 # Where it ends ---------------------------------------------------------------------------------
 
-EIGHT = make_data((6, 7, 5, 8, 6, 7, 6, 5), 2, seed=1)
+EIGHT_CLIENTS = make_data((6, 7, 5, 8, 6, 7, 6, 5), 2, seed=1)
 GRAPH = fl.graphs.from_edges(
     8, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0), (1, 5)]
 )
@@ -220,7 +229,7 @@ GRAPH = fl.graphs.from_edges(
 
 @functools.cache
 def eight():
-    return make_problem(EIGHT)
+    return make_problem(EIGHT_CLIENTS)
 
 
 def at_steps(simulation, steps):
@@ -243,14 +252,15 @@ def test_the_way_leads_to_the_steady_state():
         0.3, 3, weighting="equal", batches=Uniform(2), local_steps=2, normalized=True
     )
     simulation = fl.Simulation(eight(), algorithm, upload_noise=noisy)
-    end, way = theory.steady_state(simulation), theory.learning_curve(simulation, 400)
-    np.testing.assert_allclose(way.centroid[-1], end.centroid, rtol=1e-9)
+    end = theory.steady_state(simulation)
+    curve = theory.learning_curve(simulation, 400)
+    np.testing.assert_allclose(curve.centroid[-1], end.centroid, rtol=1e-9)
     silent = theory.steady_state(replace(simulation, upload_noise=None))
     assert float(end.centroid) > 1.05 * float(silent.centroid)
 
 
 @pytest.mark.slow
-def test_without_a_steady_state_it_is_infinite():
+def test_without_stability_the_steady_state_is_infinite():
     beyond = theory.steady_state(fl.Simulation(eight(), ATC(20.0), GRAPH))
     assert np.isinf(beyond.individual)
 
@@ -265,11 +275,13 @@ def approaches(exact, leading, order=1.0):
     assert near < (0.5**order + 0.15) * far
 
 
-def test_what_noise_comes_to_is_the_sum_of_its_rounds():
-    H, noise = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([[1.0, 0.2], [0.2, 0.5]])
+def test_accumulated_noise_is_the_sum_over_rounds():
+    H = np.array([[2.0, 0.5], [0.5, 1.0]])
+    noise = np.array([[1.0, 0.2], [0.2, 0.5]])
     for step in (0.05, 0.6):
         once = np.eye(2) - step * H
-        gain, result = 0.0, np.zeros((2, 2))
+        gain = 0.0
+        result = np.zeros((2, 2))
         for j in range(3000):
             power = np.linalg.matrix_power(once, j)
             gain += np.trace(power @ power)
@@ -292,7 +304,8 @@ def test_gradient_noise_leaves_its_trace_over_the_hessian():
         local_steps=(1, 2, 3, 4, 1, 2, 3, 4),
         normalized=True,
     )
-    H, noise = theory.hessian(eight()), theory.gradient_noise(eight(), algorithm)
+    H = theory.hessian(eight())
+    noise = theory.gradient_noise(eight(), algorithm)
     exact = at_steps(fl.Simulation(eight(), algorithm), STEPS_DOWN)[0]
     for leading in (False, True):
         approaches(
@@ -308,7 +321,8 @@ def test_noise_on_uploads_falls_and_grows_with_the_step():
     """Item 2, T8: floors in the ratio of the squared step, slopes of -1 and 1."""
     algorithm = FedAvg(0.1, 3, weighting="equal")
     simulation = fl.Simulation(eight(), algorithm)
-    H, silent = theory.hessian(eight()), at_steps(simulation, STEPS_DOWN)[0]
+    H = theory.hessian(eight())
+    silent = at_steps(simulation, STEPS_DOWN)[0]
     excess = {}
     for on in ("models", "updates"):
         noisy = replace(simulation, upload_noise=UploadNoise(0.02, on=on))
@@ -322,9 +336,10 @@ def test_noise_on_uploads_falls_and_grows_with_the_step():
 
 
 @pytest.mark.slow
-def test_there_is_a_best_step_with_noisy_models():
+def test_a_best_step_exists_with_noisy_models():
     algorithm = FedAvg(0.1, 3, weighting="equal")
-    H, noise = theory.hessian(eight()), theory.gradient_noise(eight(), algorithm)
+    H = theory.hessian(eight())
+    noise = theory.gradient_noise(eight(), algorithm)
     best = theory.best_step(H, noise, 1e-6 / 3)
     steps = float(best.step_size) * np.array([0.7, 1.0, 1.4])
     simulation = fl.Simulation(eight(), algorithm, upload_noise=UploadNoise(1e-6))
@@ -354,7 +369,8 @@ SKEWED = GRAPH.mixing("averaging")
 def test_noise_between_peers_leaves_its_floors(strategy, over, noise):
     """Items 3 to 6, T14: full gradients, so that the noise is alone; any weights."""
     weights = GRAPH.mixing(over) if isinstance(over, str) else over
-    problem, steps = eight(), [0.004, 0.002]
+    problem = eight()
+    steps = [0.004, 0.002]
     simulation = fl.Simulation(problem, strategy(0.1, over), GRAPH, noise=noise)
     with_noise, without = (
         at_steps(replace(simulation, noise=n), steps) for n in (noise, None)
@@ -367,7 +383,7 @@ def test_noise_between_peers_leaves_its_floors(strategy, over, noise):
         return
     approaches(disagreement, [theory.disagreement_floor(weights, noise, 2)] * 2)
     if weights.symmetric:
-        # Of other weights the optimum that errors are around is not theirs.
+        # With other weights the errors refer to another optimum.
         approaches(centroid, [theory.centroid_floor(problem, weights, noise, mu) for mu in steps])
         grows = np.log2(centroid[0] / centroid[1])
         np.testing.assert_allclose(grows, 1 if noise is KINDS[2] else -1, atol=0.1)
@@ -388,14 +404,14 @@ def test_homomorphic_disagreement_is_that_of_the_eigenvalues():
 
 
 @pytest.mark.slow
-def test_one_hessian_for_all_leaves_nothing_of_homomorphic_noise_in_the_centroid():
+def test_with_equal_hessians_homomorphic_noise_leaves_the_centroid():
     X = np.random.default_rng(0).normal(size=(6, 2))
-    alike = make_problem(tuple((X, X @ [1.0, k]) for k in range(8)))
+    equal_hessians = make_problem(tuple((X, X @ [1.0, k]) for k in range(8)))
     for mu in (0.05, 0.2):
-        simulation = fl.Simulation(alike, ATC(mu), GRAPH)
+        simulation = fl.Simulation(equal_hessians, ATC(mu), GRAPH)
         states = [theory.steady_state(replace(simulation, noise=n)) for n in (KINDS[2], None)]
         close(states[0].centroid, states[1].centroid, atol=1e-13)
-    assert theory.centroid_floor(alike, GRAPH.mixing(), KINDS[2], 0.2) < 1e-15
+    assert theory.centroid_floor(equal_hessians, GRAPH.mixing(), KINDS[2], 0.2) < 1e-15
 
 
 @pytest.mark.slow
@@ -422,14 +438,14 @@ def test_gradient_noise_shrinks_with_batches_and_clients():
     """T6: as one over the batch gain of single samples; as the law of L of K without."""
     trace = {}
     for size, again in itertools.product((1, 3, 5), (False, True)):
-        law = ATC(0.1, batches=Uniform(size, again))
-        trace[size, again] = float(jnp.trace(theory.gradient_noise(eight(), law, GRAPH)))
+        algorithm = ATC(0.1, batches=Uniform(size, again))
+        trace[size, again] = float(jnp.trace(theory.gradient_noise(eight(), algorithm, GRAPH)))
     same = make_problem(make_data((6,) * 8, 2))
-    one, three = (
+    one_client, three = (
         float(jnp.trace(theory.gradient_noise(same, ATC(0.1, batches=Uniform(b)), GRAPH)))
         for b in (1, 3)
     )
-    np.testing.assert_allclose(one / three, 3 * 5 / 3)  # B (N - 1) / (N - B)
+    np.testing.assert_allclose(one_client / three, 3 * 5 / 3)  # B (N - 1) / (N - B)
     np.testing.assert_allclose(trace[1, True] / trace[5, True], 5)
     np.testing.assert_allclose(trace[1, True], trace[1, False])
     by = [
@@ -448,9 +464,10 @@ def test_the_first_order_follows_the_step():
 
 
 @pytest.mark.slow
-def test_unequal_local_steps_bias_what_is_not_normalized():
+def test_unequal_local_steps_bias_the_unnormalized_average():
     """T5: the limit is the minimizer of the clients weighed by their steps."""
-    problem, steps = eight(), (1, 2, 3, 4, 5, 1, 2, 3)
+    problem = eight()
+    steps = (1, 2, 3, 4, 5, 1, 2, 3)
     weighed = theory.minimizer(problem, np.array(steps) / np.sum(steps))
     optimum = theory.minimizer(problem)
 
@@ -471,15 +488,17 @@ def test_unequal_local_steps_bias_what_is_not_normalized():
 
 def incremental(step, steps, w, rounds):
     """The mean of ``|q_i|^2`` (2.18) from one model: one sample a step, two clients."""
-    rng, total = np.random.default_rng(0), 0.0
+    rng = np.random.default_rng(0)
+    total = 0.0
     for _ in range(rounds):
         q = np.zeros(2)
-        for k in rng.choice(len(EIGHT), 2, replace=False):
-            (X, y), v = EIGHT[k], w
+        for k in rng.choice(len(EIGHT_CLIENTS), 2, replace=False):
+            (X, y), v = EIGHT_CLIENTS[k], w
             for _ in range(steps[k]):
                 n = rng.integers(len(y))
-                there, here = (slope(X, y, [n], at) for at in (v, w))
-                q, v = q + (there - here) / steps[k] / 2, v - step / steps[k] * there
+                gradient_moved, gradient = (batch_gradient(X, y, [n], at) for at in (v, w))
+                q = q + (gradient_moved - gradient) / steps[k] / 2
+                v = v - step / steps[k] * gradient_moved
         total += q @ q / rounds
     return total
 
@@ -488,9 +507,9 @@ def incremental(step, steps, w, rounds):
 def test_incremental_noise_is_of_second_order_in_the_step():
     """T7: (2.36) has the first."""
     w = np.asarray(theory.minimizer(eight()))
-    some = [incremental(mu, (1, 2, 3, 4, 2, 3, 4, 5), w, rounds=1500) for mu in (0.04, 0.02)]
-    # The draws of both are the same, and so is what is left of probability; 0.05 is the next order.
-    np.testing.assert_allclose(np.log2(some[0] / some[1]), 2, atol=0.05)
+    noises = [incremental(mu, (1, 2, 3, 4, 2, 3, 4, 5), w, rounds=1500) for mu in (0.04, 0.02)]
+    # Both use the same draws and have the same sampling error; 0.05 is the next order.
+    np.testing.assert_allclose(np.log2(noises[0] / noises[1]), 2, atol=0.05)
     assert incremental(0.04, (1,) * 8, w, rounds=20) == 0
 
 
@@ -506,20 +525,20 @@ def test_minimizers_have_no_gradient_and_mix():
         best = np.broadcast_to(theory.minimizer(problem, weights), (8, 2))
         share = np.full(8, 1 / 8) if weights is None else weights
         close(share @ np.asarray(problem.gradient(jnp.asarray(best))), np.zeros(2), atol=1e-12)
-    own = np.asarray(theory.local_minimizers(problem))
-    close(problem.gradient(jnp.asarray(own)), np.zeros((8, 2)), atol=1e-12)
-    slopes = np.array([2 * X.T @ X / len(y) + 2 * RIDGE * np.eye(2) for X, y in EIGHT])
+    minimizers = np.asarray(theory.local_minimizers(problem))
+    close(problem.gradient(jnp.asarray(minimizers)), np.zeros((8, 2)), atol=1e-12)
+    slopes = np.array([2 * X.T @ X / len(y) + 2 * RIDGE * np.eye(2) for X, y in EIGHT_CLIENTS])
     close(theory.hessian(problem), slopes.mean(0))
-    mixed = np.linalg.solve(slopes.mean(0), np.einsum("kij,kj->i", slopes, own) / 8)
+    mixed = np.linalg.solve(slopes.mean(0), np.einsum("kij,kj->i", slopes, minimizers) / 8)
     close(theory.minimizer(problem), mixed)
-    close(theory.drift(problem), np.linalg.norm(own - mixed, axis=1).max())
+    close(theory.drift(problem), np.linalg.norm(minimizers - mixed, axis=1).max())
 
 
 @pytest.mark.parametrize(
     ("units", "count"), [(8, 2), pytest.param(100, 10, marks=pytest.mark.slow)]
 )
 def test_systematic_draws_are_without_bias_and_as_random_as_taken(units, count):
-    """T2, for probabilities of any kind: the mean exactly, the variance nearly (see `Sampling`)."""
+    """T2, for probabilities of any kind: the mean exactly, the variance nearly: `DrawMoments`."""
     rng = np.random.default_rng(units)
     probability = np.exp(0.7 * rng.normal(size=units))
     probability = probability / probability.sum()
@@ -532,15 +551,16 @@ def test_systematic_draws_are_without_bias_and_as_random_as_taken(units, count):
     estimate = (values / (count * probability))[np.asarray(drawn)].sum(axis=1)
     error = estimate.std() / np.sqrt(len(estimate))
     assert abs(estimate.mean() - values.sum()) < 4.5 * error
-    spread = np.asarray(theory._uneven_spread(jnp.asarray(probability), jnp.asarray(float(count))))
-    apart = values / probability - spread @ (values / probability) / spread.sum()
+    spread = np.asarray(theory.uneven_spread(jnp.asarray(probability), jnp.asarray(float(count))))
+    deviation = values / probability - spread @ (values / probability) / spread.sum()
     # Of 40000 draws a variance is known to one percent; two more are the approximation's.
-    np.testing.assert_allclose(spread @ apart**2, estimate.var(), rtol=0.04)
+    np.testing.assert_allclose(spread @ deviation**2, estimate.var(), rtol=0.04)
 
 
-def test_equal_probabilities_are_drawn_as_without_replacement():
-    even, count = jnp.full(7, 1 / 7), jnp.asarray(3.0)
-    uneven = theory._uneven_spread(even, count)
+def test_equal_probabilities_equal_sampling_without_replacement():
+    even = jnp.full(7, 1 / 7)
+    count = jnp.asarray(3.0)
+    uneven = theory.uneven_spread(even, count)
     close(uneven, theory._even_spread(even, count, jnp.asarray(7.0)))
 
 
@@ -551,11 +571,11 @@ def test_equal_probabilities_are_drawn_as_without_replacement():
 def test_consensus_is_stable_for_smaller_steps():
     """T18: where all Hessians are the same, by the eigenvalues."""
     X = np.random.default_rng(0).normal(size=(6, 2))
-    alike = make_problem(tuple((X, X @ [1.0, k]) for k in range(8)))
-    bend = np.linalg.eigvalsh(theory.hessian(alike)).max()
+    equal_hessians = make_problem(tuple((X, X @ [1.0, k]) for k in range(8)))
+    bend = np.linalg.eigvalsh(theory.hessian(equal_hessians)).max()
     least = np.linalg.eigvalsh(GRAPH.mixing().matrix()).min()
     limits = [
-        theory.stable_step(fl.Simulation(alike, strategy(0.1), GRAPH))
+        theory.stable_step(fl.Simulation(equal_hessians, strategy(0.1), GRAPH))
         for strategy in (Consensus, CTA, ATC)
     ]
     np.testing.assert_allclose(limits, [(1 + least) / bend, 2 / bend, 2 / bend], rtol=2e-4)
@@ -613,8 +633,8 @@ SERVERS = fl.federation.Federation([0, 0, 0, 1, 1, 1, 2, 2], fl.graphs.path(3))
     ids=["by importance", "servers", "peers"],
 )
 def test_runs_come_to_the_steady_state(algorithm, network, stages):
-    """Within their error; of systematic draws in part 3 percent more, see `Sampling`."""
-    data = EIGHT if network is not GRAPH else make_data((8,) * 8, 2, seed=1)
+    """Within their error; of systematic draws in part 3 percent more, see `DrawMoments`."""
+    data = EIGHT_CLIENTS if network is not GRAPH else make_data((8,) * 8, 2, seed=1)
     simulation = fl.Simulation(
         make_problem(data),
         algorithm,
@@ -673,10 +693,21 @@ def test_runs_come_to_the_steady_state(algorithm, network, stages):
         (lambda: fl.Simulation(eight().clipped(1.0), ATC(0.1), GRAPH), "and no clip only"),
         (
             lambda: fl.Simulation(eight(), fl.algorithms.ZCDPNFL(1.0, 0.1), GRAPH),
-            "FedAvg, ISFedAvg, GraphFedAvg and the strategies",
+            "FedAvg, ISFedAvg, GraphFedAvg, Consensus, CTA, ATC",
         ),
     ],
 )
-def test_what_is_not_known_is_refused(simulation, message):
+def test_unknown_arguments_are_refused(simulation, message):
     with pytest.raises((TypeError, ValueError), match=message):
         theory.steady_state(simulation())
+
+
+def test_a_client_s_importance_is_a_factor_of_its_loss_alone():
+    """Half of the loss with a regularizer is half of the loss with twice the regularizer."""
+
+    def noise(strength, importance):
+        problem = fl.problems.ridge(jax.random.key(0), 4, 5, 2, strength=strength)
+        algorithm = ISFedAvg(0.1, 2, 2, 3)
+        return theory.gradient_noise(problem.weighing([importance] * 4), algorithm, at=np.ones(2))
+
+    np.testing.assert_allclose(noise(1.0, 0.5), noise(2.0, 1.0) / 4, rtol=1e-10)

@@ -11,17 +11,26 @@ import fljax as fl
 from fljax.algorithms import ATC, FedAvg, ISFedAvg
 from fljax.link import GraphHomomorphic, PerEdge
 from fljax.theory import multiagent
-from fljax.theory import multiagent_bounds as theory
-from tests.theory.test_multiagent import EIGHT, GRAPH, RIDGE, close, eight, make_data, make_problem
+from tests.reference import multiagent_bounds as theory
+from tests.theory.test_multiagent import (
+    EIGHT_CLIENTS,
+    GRAPH,
+    RIDGE,
+    close,
+    eight,
+    make_data,
+    make_problem,
+)
 
 PROBABILITIES = np.array([0.1, 0.2, 0.3, 0.4])
 
 
-def test_a_batch_of_independent_draws_is_all_of_its_outcomes():
-    """Lemma 2.A, first half; and the second is a bound, whatever the probabilities."""
+def test_a_batch_of_independent_draws_matches_all_outcomes():
+    """Lemma 2.A, first half; the second half is a bound for any probabilities."""
     values = np.random.default_rng(0).normal(size=(4, 2))
     result = theory.batch_variance(values, PROBABILITIES, 2, variances=np.zeros(4))
-    mean, expected = values.mean(0), 0.0
+    mean = values.mean(0)
+    expected = 0.0
     for pair in itertools.product(range(4), repeat=2):
         estimate = np.mean([values[n] / (4 * PROBABILITIES[n]) for n in pair], axis=0)
         expected += np.prod(PROBABILITIES[list(pair)]) * ((estimate - mean) ** 2).sum()
@@ -30,11 +39,13 @@ def test_a_batch_of_independent_draws_is_all_of_its_outcomes():
     assert result.without < result.bound
 
 
-def test_a_batch_without_replacement_is_all_of_its_outcomes():
-    values, variances = np.random.default_rng(1).normal(size=(5, 2)), np.arange(5.0)
+def test_a_batch_without_replacement_matches_all_outcomes():
+    values = np.random.default_rng(1).normal(size=(5, 2))
+    variances = np.arange(5.0)
     even = np.full(5, 0.2)
     result = theory.batch_variance(values, even, 3, variances=variances)
-    mean, pairs = values.mean(0), list(itertools.combinations(range(5), 3))
+    mean = values.mean(0)
+    pairs = list(itertools.combinations(range(5), 3))
     expected = np.mean([((values[list(rows)].mean(0) - mean) ** 2).sum() for rows in pairs])
     # The samples' own variance: of three independent ones in each batch.
     close(result.without, expected + variances.mean() / 3)
@@ -43,21 +54,20 @@ def test_a_batch_without_replacement_is_all_of_its_outcomes():
     close(silent.without * gain, ((values - mean) ** 2).sum(axis=1).mean())
     close(silent.independent * theory.batch_gain(3, 5, replacement=True), silent.bound)
     assert theory.batch_gain(5, 5) == np.inf
-    with pytest.raises(ValueError, match="a batch of 6 cannot be drawn from 5"):
-        theory.batch_gain(6, 5)
 
 
 @pytest.mark.parametrize("independent", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gradient_noise_is_within_its_bound(independent):
     """Lemma 2.1 and 2.2, at models near and far, with probabilities far from the best."""
-    problem, rng = eight(), np.random.default_rng(2)
+    problem = eight()
+    rng = np.random.default_rng(2)
     real = np.asarray(problem.weights) > 0
     samples = np.exp(rng.normal(size=real.shape)) * real
     samples /= samples.sum(axis=1, keepdims=True)
     clients = rng.dirichlet(np.full(8, 3.0))
-    given = clients, samples, 2, (1, 2, 1, 2, 1, 2, 1, 2), 3, independent
-    of = theory.constants(problem, *given)
-    draws = multiagent.importance(problem, *given)
+    arguments = clients, samples, 2, (1, 2, 1, 2, 1, 2, 1, 2), 3, independent
+    of = theory.constants(problem, *arguments)
+    draws = multiagent.importance(problem, *arguments)
     best = np.asarray(multiagent.minimizer(problem))
     for distance in (0.0, 1.0, 100.0):
         away = distance * rng.normal(size=2)
@@ -71,36 +81,42 @@ def test_gradient_noise_is_within_its_bound(independent):
 
 
 @pytest.mark.slow
-def test_the_constants_are_those_of_the_loops():
+def test_the_constants_equal_the_loops():
     """(2.22)-(2.25), (2.31) and (3.25)-(3.26), client by client."""
     problem = eight()
     even = np.full(8, 1 / 8), np.asarray(problem.weights)
     of = theory.constants(problem, *even, 3, 2, (1, 2, 3, 4, 1, 2, 3, 4), independent=True)
     best = np.asarray(multiagent.minimizer(problem))
-    own = np.asarray(multiagent.local_minimizers(problem))
-    curvatures = [2 * (np.linalg.norm(X, axis=1) ** 2 + RIDGE) for X, _ in EIGHT]
+    minimizers = np.asarray(multiagent.local_minimizers(problem))
+    curvatures = [2 * (np.linalg.norm(X, axis=1) ** 2 + RIDGE) for X, _ in EIGHT_CLIENTS]
     square = max(c.max() for c in curvatures) ** 2
     close(of.lipschitz**2, square)
     close(
         of.convexity,
-        min(np.linalg.eigvalsh(2 * X.T @ X / len(y) + 2 * RIDGE * np.eye(2))[0] for X, y in EIGHT),
+        min(
+            np.linalg.eigvalsh(2 * X.T @ X / len(y) + 2 * RIDGE * np.eye(2))[0]
+            for X, y in EIGHT_CLIENTS
+        ),
     )
-    model, noise, loose = 3 * square / 3, 0.0, np.zeros(8)
-    for k, (X, y) in enumerate(EIGHT):
-        steps, size = (1, 2, 3, 4)[k % 4], len(y)
+    model = 3 * square / 3
+    noise = 0.0
+    loose = np.zeros(8)
+    for k, (X, y) in enumerate(EIGHT_CLIENTS):
+        steps = (1, 2, 3, 4)[k % 4]
+        size = len(y)
 
         def norms(w, X=X, y=y):
             return (2 * X * (X @ w - y)[:, None] + 2 * RIDGE * w) ** 2
 
-        slope = np.mean(2 * X * (X @ best - y)[:, None] + 2 * RIDGE * best, axis=0)
+        gradient = np.mean(2 * X * (X @ best - y)[:, None] + 2 * RIDGE * best, axis=0)
         spread = size * norms(best).sum() / size**2
         beta = 3 * square / (2 * steps) * 2
         sigma = 6 / (2 * steps) * spread
         close(of.client_noise[k], sigma)
-        close(of.local_noise[k], 3 / 2 * size * norms(own[k]).sum() / size**2)
+        close(of.local_noise[k], 3 / 2 * size * norms(minimizers[k]).sum() / size**2)
         close(of.local_model[k], steps * beta)
         model += (beta + 3 * square) / (3 * 8)
-        noise += (sigma + (3 + 6 / (2 * steps)) * slope @ slope) / (3 * 8)
+        noise += (sigma + (3 + 6 / (2 * steps)) * gradient @ gradient) / (3 * 8)
         loose[k] = (12 / steps + 3) * spread
     close([of.model, of.noise], [model, noise])
     uneven = np.linspace(0.05, 0.2, 8)
@@ -125,10 +141,12 @@ def test_the_optimal_probabilities_minimize_the_bound():
     def noise(clients, samples):
         return theory.constants(problem, clients, samples, 2, 2, 3).noise
 
-    least, rng = float(noise(clients, samples)), np.random.default_rng(0)
+    least = float(noise(clients, samples))
+    rng = np.random.default_rng(0)
     for size in (0.01, 0.1, 1.0):
         for move in ("clients", "samples", "both"):
-            p, q = np.array(clients), np.array(samples)
+            p = np.array(clients)
+            q = np.array(samples)
             if move != "samples":
                 p *= np.exp(size * rng.normal(size=p.shape))
             if move != "clients":
@@ -157,7 +175,8 @@ def test_deviations_are_within_their_bound_and_far_below():
 )
 def test_nodes_disagree_within_the_repaired_bound(noise):
     """Lemma 3.3, full gradients; without noise (3.44) would have them agree to the third order."""
-    problem, over = eight(), GRAPH.mixing()
+    problem = eight()
+    over = GRAPH.mixing()
     simulation = fl.Simulation(problem, ATC(0.01), GRAPH, noise=noise)
     exact = float(multiagent.steady_state(simulation).disagreement)
     at = np.broadcast_to(multiagent.minimizer(problem), (8, 2))

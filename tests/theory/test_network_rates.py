@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.descent import Extremes, rounds_needed
+from fljax.optimization.descent import Extremes, rounds_needed
 from fljax.problems import LeastSquares, Problem
 from fljax.theory import network_rates as theory
 from tests.reference import coupled as reference
@@ -14,7 +14,8 @@ RNG = np.random.default_rng(7)
 WEIGHTS = adjacency(RNG, K)
 X = RNG.normal(size=(K, N, D))
 Y = X @ np.array([1.0, -2.0]) + RNG.normal(size=(K, N))
-PROBLEM, NETWORK = Problem(X, Y, LeastSquares()), graph(WEIGHTS)
+PROBLEM = Problem(X, Y, LeastSquares())
+NETWORK = graph(WEIGHTS)
 
 
 def ends(features, weights, coupling, ridge=0.0):
@@ -37,13 +38,15 @@ def test_extremes_are_those_of_the_matrix(monkeypatch, dense):
     few = Problem(X[:, :1], Y[:, :1], LeastSquares(), fl.problems.SquaredL2(), np.full(K, 0.2))
     result = theory.extremes(few, NETWORK, 0.3)
     np.testing.assert_allclose(result, ends(X[:, :1], WEIGHTS, 0.3, 0.2), rtol=1e-8)
-    # A parameter that nobody's data determine; a component whose clients do not, together.
+    # A parameter that no client's data determine; a component that its clients' data do not
+    # determine together.
     blind = Problem(X * np.array([1.0, 0.0]), Y, LeastSquares())
     result = theory.extremes(blind, NETWORK, 0.3)
     assert result.smallest == 0
     assert np.isinf(result.condition)
     cut = WEIGHTS.copy()
-    cut[0], cut[:, 0] = 0, 0
+    cut[0] = 0
+    cut[:, 0] = 0
     alone = Problem(X[:, :1], Y[:, :1], LeastSquares())
     assert theory.extremes(alone, graph(cut), 0.3).smallest == 0
     assert theory.extremes(alone, NETWORK, 0.3).smallest > 0
@@ -56,9 +59,9 @@ def jacobi(features, weights, coupling):
     strength = np.broadcast_to(coupling, D)
     degree = weights.sum(axis=1)
     left = np.zeros((K * D, K * D))
-    for k, own in enumerate(reference.halves(features)):
+    for k, half in enumerate(reference.halves(features)):
         at = slice(k * D, (k + 1) * D)
-        left[at, at] = own + degree[k] * np.diag(strength)
+        left[at, at] = half + degree[k] * np.diag(strength)
     right = np.kron(weights, np.diag(strength))
     return np.abs(np.linalg.eigvals(np.linalg.solve(left, right))).max()
 
@@ -66,7 +69,8 @@ def jacobi(features, weights, coupling):
 @pytest.mark.slow
 def test_the_exercise_on_the_speed_of_gradient_methods():
     """Exercise 5.1: coupling helps one collection until it harms, and harms the other."""
-    two, eta = fl.graphs.path(2), 0.5e-3
+    two = fl.graphs.path(2)
+    eta = 0.5e-3
     first = {
         0: 0.999,
         1: 0.998001,
@@ -91,7 +95,7 @@ def test_the_exercise_on_the_speed_of_gradient_methods():
 
 
 @pytest.mark.slow
-def test_gradient_steps_contract_as_the_extremes_say():
+def test_gradient_steps_contract_by_the_extreme_eigenvalues():
     """(80)-(86), T10, T11: every step, reached, and nowhere faster than with the best step."""
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -124,21 +128,25 @@ def test_gradient_steps_contract_as_the_extremes_say():
 
 def test_perturbed_steps_stay_within_the_repaired_bound():
     """(88), T12: reached; as printed false by far."""
-    rng, worst, printed_worst = np.random.default_rng(1), 0.0, 0.0
+    rng = np.random.default_rng(1)
+    worst = 0.0
+    printed_worst = 0.0
     for _ in range(100):
-        factor, count = rng.uniform(0.05, 0.99), 12
+        factor = rng.uniform(0.05, 0.99)
+        count = 12
         noise = rng.exponential(size=count) * (rng.random(count) < 0.5)
         distance = rng.exponential() * (rng.random() < 0.5)
         bound = np.asarray(theory.perturbed_bound(factor, distance, noise))
         printed = np.asarray(theory.perturbed_bound(factor, distance, noise, printed=True))
         close((bound, printed), reference.perturbed_bounds(factor, distance, noise))
-        error, errors = distance, []
+        error = distance
+        errors = []
         for size in noise:  # all in the direction that contracts least
             error = factor * error + size
             errors.append(error)
-        there = bound > 0
-        worst = max(worst, np.max(np.array(errors)[there] / bound[there]))
-        printed_worst = max(printed_worst, np.max(np.array(errors)[there] / printed[there]))
+        positive = bound > 0
+        worst = max(worst, np.max(np.array(errors)[positive] / bound[positive]))
+        printed_worst = max(printed_worst, np.max(np.array(errors)[positive] / printed[positive]))
     close(worst, 1)
     assert printed_worst > 10
     # Exercise 4.6: the same accuracy, spent late, early or evenly.
@@ -156,7 +164,8 @@ def test_averaging_on_a_graph():
     result = theory.consensus_extremes(NETWORK)
     close(result.best_step, 2 / (values[1] + values[-1]))
     close(result.best_factor, (values[-1] - values[1]) / (values[-1] + values[1]))
-    u, mean = np.arange(float(K)), np.arange(K).mean()
+    u = np.arange(float(K))
+    mean = np.arange(K).mean()
     for _ in range(50):
         moved = u - float(result.best_step) * reference.laplacian(WEIGHTS) @ u
         bound = float(result.best_factor) * np.linalg.norm(u - mean)
@@ -171,13 +180,15 @@ def numbers(y):
 
 @pytest.mark.slow
 def test_a_start_with_the_right_mean_is_not_slowed_down():
-    """Exercise 5.2: what holds of all starts is no prediction of this one."""
+    """Exercise 5.2: a bound for all starts does not predict this one."""
     rng = np.random.default_rng(0)
     weights = np.zeros((50, 50))
     for k in range(50):
         chosen = rng.choice(np.delete(np.arange(50), k), 4, replace=False)
         weights[k, chosen] = weights[chosen, k] = 1
-    y, network, counts = rng.normal(size=50), graph(weights), []
+    y = rng.normal(size=50)
+    network = graph(weights)
+    counts = []
     for coupling in (0.01, 0.1, 1.0, 10.0, 100.0):
         worst = theory.extremes(numbers(y), network, coupling)
         start = y[:, None]
@@ -189,7 +200,8 @@ def test_a_start_with_the_right_mean_is_not_slowed_down():
         factor = float(result.factor(step))
         Q = np.eye(50) + coupling * reference.laplacian(weights)
         target = np.linalg.solve(Q, y)
-        error, sizes = y - target, []
+        error = y - target
+        sizes = []
         for _ in range(300):
             sizes.append(np.linalg.norm(error))
             error = error - 2 * step * (Q @ error)
@@ -204,12 +216,13 @@ def test_a_start_with_the_right_mean_is_not_slowed_down():
 
 
 @pytest.mark.slow
-def test_the_prox_brings_points_together_as_it_says():
+def test_the_prox_contracts_points_as_stated():
     """(174), T27: on random quadratics; reached along the least eigenvector."""
     rng = np.random.default_rng(0)
     for _ in range(100):
         root = rng.normal(size=(3, 3))
-        Q, weight = root @ root.T, 10 ** rng.uniform(-2, 2)
+        Q = root @ root.T
+        weight = 10 ** rng.uniform(-2, 2)
         values, vectors = np.linalg.eigh(Q)
         factor = float(theory.prox_factor(2 * values[0], weight))
         map_ = weight * np.linalg.inv(2 * Q + weight * np.eye(3))
@@ -229,12 +242,15 @@ def worst_schedule(events, delay, activity, clients):
 
 def test_asynchronous_rounds_stay_within_the_repaired_bound():
     """(134), T18: the adversary's schedule and random ones, of what contracts by 0.6 exactly."""
-    factor, events, rng = 0.6, 120, np.random.default_rng(0)
+    factor = 0.6
+    events = 120
+    rng = np.random.default_rng(0)
 
-    def apply(k, seen):
-        return factor * np.delete(seen, k, axis=0).mean(axis=0)
+    def apply(k, received):
+        return factor * np.delete(received, k, axis=0).mean(axis=0)
 
-    start, printed_worst = np.ones((3, 1)), {}
+    start = np.ones((3, 1))
+    printed_worst = {}
     for delay, activity in ((0, 1), (1, 1), (2, 2), (5, 5), (3, 1), (0, 4), (2, 6)):
         schedules = [worst_schedule(events, delay, activity, 3)]
         for _ in range(3):
@@ -268,7 +284,7 @@ def test_asynchronous_rounds_stay_within_the_repaired_bound():
 
 
 def errors_of(algorithm, rounds, start=None, **stages):
-    """Of each client's model from GTVMin's solution, ``[T + 1, K]`` from the start on."""
+    """Errors of each client's model against GTVMin's solution, ``[T + 1, K]`` from the start on."""
     start = np.zeros((K, D)) if start is None else start
     simulation = fl.Simulation(
         PROBLEM.starting_at(start), algorithm, NETWORK, metrics=fl.metrics.trajectory(), **stages
@@ -286,7 +302,8 @@ def late_rate(errors, rounds=20):
 
 @pytest.mark.slow
 def test_runs_settle_at_the_predicted_rate():
-    coupling, rounds = 2.0, 80
+    coupling = 2.0
+    rounds = 80
     result = theory.extremes(PROBLEM, NETWORK, coupling)
     step = float(result.step_limit) / 2
     errors = errors_of(fl.algorithms.FedGD(coupling, step), rounds)
@@ -298,7 +315,7 @@ def test_runs_settle_at_the_predicted_rate():
     errors = errors_of(fl.algorithms.FedRelax(coupling), rounds)
     rate = theory.fedrelax_rate(PROBLEM, NETWORK, coupling)
     np.testing.assert_allclose(late_rate(errors), rate, rtol=0.01)
-    # Of the farthest client every round, (131).
+    # The farthest client in every round, (131).
     factor = float(theory.fedrelax_factors(PROBLEM, NETWORK, coupling).max())
     assert rate <= factor < 1
     assert np.all(errors.max(axis=1)[1:] <= factor * errors.max(axis=1)[:-1] * (1 + 1e-9))
@@ -322,8 +339,9 @@ def test_late_and_absent_clients_stay_within_the_bound(delay, activity):
     """(134) repaired, of FedRelax in the simulator; and it converges (T19)."""
     stages = {"participation": fl.participation.Bounded(activity, 0.2)}
     if delay:
-        stages["delays"] = fl.link.Uniform(delay)
-    coupling, rounds = 0.5, 80
+        stages["delays"] = fl.link.UniformDelay(delay)
+    coupling = 0.5
+    rounds = 80
     factor = float(theory.fedrelax_factors(PROBLEM, NETWORK, coupling).max())
     errors = errors_of(fl.algorithms.FedRelax(coupling), rounds, **stages).max(axis=1)
     bound = np.asarray(theory.asynchronous_bound(factor, rounds, delay, activity).bound)

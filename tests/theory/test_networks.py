@@ -12,16 +12,20 @@ from fljax.problems import LeastSquares, Problem
 from fljax.theory import network_rates as rates
 from fljax.theory import networks as theory
 from tests.reference import coupled as reference
+from tests.reference import theory as statements
 
-INSTANCES, K, N, D = 300, 6, 5, 2
+INSTANCES = 300
+K = 6
+N = 5
+D = 2
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+def close(result, expected):
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
 def adjacency(rng, nodes, density=0.5):
-    """Of a random connected graph with weights."""
+    """The adjacency of a random connected graph with weights."""
     order = rng.permutation(nodes)
     joined = rng.random((nodes, nodes)) < density
     joined[order[:-1], order[1:]] = True  # a path through all
@@ -33,7 +37,8 @@ def instance(seed):
     """Data, graph, coupling, truth, noisy labels, members of a cluster."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(K, N, D)) * rng.uniform(0.3, 3, (K, 1, 1))
-    truth, weights = 2 * rng.normal(size=D), adjacency(rng, K)
+    truth = 2 * rng.normal(size=D)
+    weights = adjacency(rng, K)
     members = np.zeros(K, bool)
     members[rng.permutation(K)[:3]] = True
     inside = np.flatnonzero(members)
@@ -50,50 +55,51 @@ def graph(weights):
 @jax.jit
 @jax.vmap
 def bounds(features, targets, weights, coupling, truth, members, solution):
-    problem, network = Problem(features, targets, LeastSquares()), graph(weights)
-    here = problem, network, coupling
+    problem = Problem(features, targets, LeastSquares())
+    network = graph(weights)
+    arguments = problem, network, coupling
     return {
         "local": theory.local_error_bound(problem, truth),
-        "deviation": theory.deviation_bound(*here, truth),
-        "cluster": theory.cluster_deviation_bound(*here, members, truth, solution),
-        "all": theory.cluster_deviation_bound(*here, jnp.ones(K, bool), truth, solution),
-        "common": theory.common_error_bound(*here, truth),
-        "variation": theory.variation_bounds(network, solution),
+        "deviation": theory.deviation_bound(*arguments, truth),
+        "cluster": theory.cluster_deviation_bound(*arguments, members, truth, solution),
+        "all": theory.cluster_deviation_bound(*arguments, jnp.ones(K, bool), truth, solution),
+        "common": theory.common_error_bound(*arguments, truth),
+        "variation": statements.variation_bounds(network, solution),
         "laplacian": theory.laplacian_bound(network),
         "connectivity": theory.connectivity_bound(network).nodes,
-        "largest": rates.largest_bound(*here),
-        "smallest": rates.smallest_bound(*here),
-        "factors": rates.fedrelax_factors(*here),
+        "largest": rates.largest_bound(*arguments),
+        "smallest": rates.smallest_bound(*arguments),
+        "factors": rates.fedrelax_factors(*arguments),
     }
 
 
 @pytest.fixture(scope="module")
 def instances():
-    """Instances, their solutions by NumPy, and what the library says of all in one program."""
+    """Instances, their solutions by NumPy, and the library's bounds of all in one program."""
     drawn = [instance(seed) for seed in range(INSTANCES)]
-    solved = [reference.gtvmin(*one[:4]) for one in drawn]
-    stacked = [np.stack(each) for each in zip(*drawn, strict=True)]
+    solved = [reference.gtvmin(*drawn_instance[:4]) for drawn_instance in drawn]
+    stacked = [np.stack(arrays) for arrays in zip(*drawn, strict=True)]
     result = jax.tree.map(np.asarray, bounds(*stacked, np.stack(solved)))
     return [
-        (*one, models, jax.tree.map(lambda a, n=n: a[n], result))
-        for n, (one, models) in enumerate(zip(drawn, solved, strict=True))
+        (*drawn_instance, models, jax.tree.map(lambda a, n=n: a[n], result))
+        for n, (drawn_instance, models) in enumerate(zip(drawn, solved, strict=True))
     ]
 
 
-def test_bounds_are_those_of_the_loops(instances):
+def test_bounds_equal_the_loops(instances):
     for X, y, A, coupling, truth, members, models, result in instances[:60]:
-        here = X, y, A, coupling, truth
+        arguments = X, y, A, coupling, truth
         close(result["local"], [reference.local_error_bound(X[k], y[k], truth) for k in range(K)])
-        close(result["deviation"], reference.deviation_bound(*here))
-        close(result["cluster"], reference.cluster_deviation_bound(*here, members, models))
+        close(result["deviation"], reference.deviation_bound(*arguments))
+        close(result["cluster"], reference.cluster_deviation_bound(*arguments, members, models))
         close(result["all"], result["deviation"])
-        close(result["common"], reference.common_error_bound(*here))
+        close(result["common"], reference.common_error_bound(*arguments))
         close(result["largest"], reference.largest_bounds(X, A, coupling)[:2])
         close(result["smallest"], reference.smallest_bound(X, A, coupling))
         close(result["factors"], reference.fedrelax_factors(X, A, coupling))
         values = np.linalg.eigvalsh(reference.laplacian(A))
-        apart = np.sum((models - models.mean(0)) ** 2)
-        close(result["variation"], [values[1] * apart, values[-1] * apart])
+        variation = np.sum((models - models.mean(0)) ** 2)
+        close(result["variation"], [values[1] * variation, values[-1] * variation])
 
 
 def test_no_instance_violates_a_bound(instances):
@@ -107,8 +113,8 @@ def test_no_instance_violates_a_bound(instances):
     for X, y, A, coupling, truth, members, models, result in instances:
         alone = [np.linalg.lstsq(X[k], y[k])[0] for k in range(K)]
         below("local", np.sum((np.array(alone) - truth) ** 2, axis=1), result["local"])
-        apart = models - models.mean(axis=0)
-        below("deviation", np.sum(apart**2), result["deviation"])
+        deviation = models - models.mean(axis=0)
+        below("deviation", np.sum(deviation**2), result["deviation"])
         inside = models[members] - models[members].mean(axis=0)
         below("cluster", np.sum(inside**2), result["cluster"])
         below("common", np.sum((models.mean(axis=0) - truth) ** 2), result["common"])
@@ -124,7 +130,7 @@ def test_no_instance_violates_a_bound(instances):
         below("largest printed", eigenvalues[-1], reference.largest_bounds(X, A, coupling)[2])
         below("smallest", result["smallest"], eigenvalues[0])
         other = models + rng.normal(size=models.shape)
-        moved = [reference.fedrelax(X, y, A, coupling, each) for each in (models, other)]
+        moved = [reference.fedrelax(X, y, A, coupling, start) for start in (models, other)]
         sizes = [np.linalg.norm(a - b, axis=1).max() for a, b in (moved, (models, other))]
         below("fedrelax", sizes[0] / sizes[1], result["factors"].max())
     worst = {name: max(values) for name, values in ratios.items()}
@@ -145,7 +151,7 @@ def test_bounds_are_reached():
         close(values[-1], theory.laplacian_bound(network))
         for at, side in ((1, "lower"), (-1, "upper")):
             models = vectors[:, [at]]
-            result = getattr(theory.variation_bounds(network, models), side)
+            result = getattr(statements.variation_bounds(network, models), side)
             close(result, reference.variation(np.asarray(network.dense()), models))
     long = fl.graphs.path(60)
     assert np.linalg.eigvalsh(np.asarray(long.laplacian_matrix()))[-1] > 3.99
@@ -175,7 +181,7 @@ def test_spectra_of_small_graphs():
         values = np.linalg.eigvalsh(reference.laplacian(weights))
         components = len(np.unique(graph(weights).components()))
         assert np.sum(np.abs(values) < 1e-9) == components
-        lower = theory.variation_bounds(graph(weights), rng.normal(size=(7, 2))).lower
+        lower = statements.variation_bounds(graph(weights), rng.normal(size=(7, 2))).lower
         assert (lower == 0) == (components > 1)  # zero itself, and not rounding
         near, far = rng.choice(7, 2, replace=False)
         weights[near, far] = weights[far, near] = weights[near, far] + 1
@@ -183,7 +189,7 @@ def test_spectra_of_small_graphs():
 
 
 @pytest.mark.slow
-def test_a_larger_cluster_may_hold_together_less():
+def test_a_larger_cluster_may_be_less_connected():
     """Footnote 23 (T21): a pendant node brings a complete cluster's connectivity to one."""
     for size, before in ((4, 4), (8, 8), (16, 16)):
         weights = np.zeros((size + 1, size + 1))
@@ -195,18 +201,19 @@ def test_a_larger_cluster_may_hold_together_less():
 
 
 @pytest.mark.slow
-def test_what_says_nothing_is_infinite():
+def test_uninformative_bounds_are_infinite():
     """No coupling, a graph that falls apart, clients without labels, too few samples."""
     X, y, A, _, truth, _ = instance(0)
-    problem, network = Problem(X, y, LeastSquares()), graph(A)
+    problem = Problem(X, y, LeastSquares())
+    network = graph(A)
     solution = np.zeros((K, D))
     torn = A * (np.arange(K)[:, None] % 2 == np.arange(K) % 2)
     for over, coupling in ((network, 0.0), (graph(torn), 1.0), (network, np.array([0.0, 1.0]))):
         assert np.isinf(theory.deviation_bound(problem, over, coupling, truth))
         assert np.isinf(theory.common_error_bound(problem, over, coupling, truth))
         assert rates.smallest_bound(problem, over, coupling) == 0
-    apart = np.arange(K) < 2  # one odd, one even
-    bound = theory.cluster_deviation_bound(problem, graph(torn), 1.0, apart, truth, solution)
+    odd = np.arange(K) < 2  # one odd, one even
+    bound = theory.cluster_deviation_bound(problem, graph(torn), 1.0, odd, truth, solution)
     assert np.isinf(bound)
     lone = Problem(X[:, :1], y[:, :1], LeastSquares())
     assert np.all(np.isinf(theory.local_error_bound(lone, truth)))
@@ -224,10 +231,11 @@ def test_what_says_nothing_is_infinite():
 
 
 @pytest.mark.slow
-def test_bounds_hold_of_what_gtvmin_finds():
+def test_bounds_hold_for_gtvmin_solutions():
     """With a coupling of each parameter, a regularizer, and a loss that is not squared."""
     rng = np.random.default_rng(3)
-    truth, A = np.array([1.0, -2.0]), adjacency(rng, K)
+    truth = np.array([1.0, -2.0])
+    A = adjacency(rng, K)
     X = rng.normal(size=(K, N, D))
     y = X @ truth + rng.normal(size=(K, N))
     members = np.arange(K) < 3
@@ -235,8 +243,8 @@ def test_bounds_hold_of_what_gtvmin_finds():
     for loss, coupling in ((LeastSquares(), np.array([0.1, 3.0])), (fl.problems.Huber(), 0.5)):
         problem = Problem(X, y, loss)
         solution = np.asarray(fl.problems.GTVMin(problem, network, coupling).solve())
-        apart = np.sum((solution - solution.mean(axis=0)) ** 2)
-        assert apart < theory.deviation_bound(problem, network, coupling, truth)
+        variation = np.sum((solution - solution.mean(axis=0)) ** 2)
+        assert variation < theory.deviation_bound(problem, network, coupling, truth)
         inside = solution[members] - solution[members].mean(axis=0)
         bound = theory.cluster_deviation_bound(problem, network, coupling, members, truth, solution)
         assert np.sum(inside**2) < bound
@@ -246,22 +254,25 @@ def test_bounds_hold_of_what_gtvmin_finds():
 def test_random_graphs_are_as_expected():
     """(153)-(155), T22: the orders, which are far off, and the next ones."""
     rng = np.random.default_rng(0)
-    for nodes, probability, draws, seen in (
+    for nodes, probability, draws, observed in (
         (50, 0.2, 200, (3.2, 16.6)),
         (200, 0.5, 8, (77.9, 118.7)),
     ):
-        result, connectivity, degree = theory.erdos_renyi(nodes, probability), [], []
+        result = theory.erdos_renyi_estimates(nodes, probability)
+        connectivity = []
+        degree = []
         for _ in range(draws):
             edges = np.triu(rng.random((nodes, nodes)) < probability, 1) * 1.0
             values = np.linalg.eigvalsh(reference.laplacian(edges + edges.T))
             connectivity.append(values[1])
             degree.append((edges + edges.T).sum(axis=1).max())
         means = np.mean(connectivity), np.mean(degree)
-        np.testing.assert_allclose(means, seen, rtol=0.03)
+        np.testing.assert_allclose(means, observed, rtol=0.03)
         assert abs(result.least_connectivity - means[0]) < 0.2 * abs(result.connectivity - means[0])
         assert abs(result.largest_degree - means[1]) < 0.5 * abs(result.degree - means[1])
-    small = theory.erdos_renyi(3, 0.25)
-    pairs, expected = list(itertools.combinations(range(3), 2)), np.zeros((3, 3))
+    small = theory.erdos_renyi_estimates(3, 0.25)
+    pairs = list(itertools.combinations(range(3), 2))
+    expected = np.zeros((3, 3))
     for edges in itertools.product((0, 1), repeat=3):
         for on, (near, far) in zip(edges, pairs, strict=True):
             unit = np.eye(3)[near] - np.eye(3)[far]
@@ -269,8 +280,8 @@ def test_random_graphs_are_as_expected():
             expected += probabilities * on * np.outer(unit, unit)
     close(small.laplacian, expected)
     close([small.degree, small.connectivity], [0.5, np.linalg.eigvalsh(expected)[1]])
-    assert theory.erdos_renyi(5, 0.0).least_connectivity == 0
-    close(theory.erdos_renyi(5, 1.0).least_connectivity, 5)
+    assert theory.erdos_renyi_estimates(5, 0.0).least_connectivity == 0
+    close(theory.erdos_renyi_estimates(5, 1.0).least_connectivity, 5)
 
 
 def test_the_mean_of_numbers():

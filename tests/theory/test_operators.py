@@ -1,4 +1,4 @@
-"""Operators on models: what pairs prove, what they cannot, and rounds of algorithms as maps."""
+"""Operators on models: proofs by pairs and their limits, and rounds of algorithms as maps."""
 
 import jax
 import jax.numpy as jnp
@@ -25,25 +25,25 @@ def gradient_step(share, singular=False):
     values, vectors = np.linalg.eigh(Q)
     if singular:
         Q = Q - values[0] * np.outer(vectors[:, 0], vectors[:, 0])
-    return jax.tree_util.Partial(stepped, Q, q.ravel(), share / values[-1])
+    return jax.tree_util.Partial(descent_step, Q, q.ravel(), share / values[-1])
 
 
-def stepped(Q, q, step, models):
+def descent_step(Q, q, step, models):
     return models - step * (2 * jnp.asarray(Q) @ models.ravel() + q).reshape(models.shape)
 
 
-def shown(operator, found, firmly=False):
+def ratio_of_pair(operator, violation, firmly=False):
     """The quotient of the pair, by NumPy."""
-    pair = np.asarray(found.one), np.asarray(found.other)
-    images = [np.asarray(operator(jnp.asarray(each))) for each in pair]
+    pair = np.asarray(violation.one), np.asarray(violation.other)
+    images = [np.asarray(operator(jnp.asarray(point))) for point in pair]
     if firmly:
-        images = [2 * image - each for image, each in zip(images, pair, strict=True)]
+        images = [2 * image - point for image, point in zip(images, pair, strict=True)]
     return np.linalg.norm(images[0] - images[1]) / np.linalg.norm(pair[0] - pair[1])
 
 
 @pytest.mark.slow
 def test_a_round_is_the_operator_of_the_equations():
-    """(110), (123), (132) and one round of averaging, whatever the models."""
+    """(110), (123), (132) and one round of averaging, for any models."""
     models = np.random.default_rng(0).normal(size=(K, D))
     Q, q = reference.system(X, Y, WEIGHTS, COUPLING)
     step = 0.01
@@ -66,10 +66,11 @@ def test_factors_of_rounds_are_the_predicted_ones():
     """The factor that pairs show is that of the spectrum for FedGD, below (133) for FedRelax."""
     step = float(EXTREMES.step_limit) / 2
     round_of = theory.operator(fl.Simulation(PROBLEM, FedGD(COUPLING, step), NETWORK))
-    factor, at = float(EXTREMES.factor(step)), jnp.asarray(SOLUTION)
+    factor = float(EXTREMES.factor(step))
+    at = jnp.asarray(SOLUTION)
     result = theory.lipschitz(round_of, at, KEY, pairs=8)
     assert 0.995 * factor < result.factor <= factor * (1 + 1e-9)
-    np.testing.assert_allclose(shown(round_of, result), result.factor, rtol=1e-9)
+    np.testing.assert_allclose(ratio_of_pair(round_of, result), result.factor, rtol=1e-9)
     assert not result.violated
     assert not theory.contractive(round_of, factor * (1 + 1e-9), at, KEY, pairs=8).violated
     assert theory.contractive(round_of, 0.99 * factor, at, KEY, pairs=8).violated
@@ -86,7 +87,7 @@ def test_factors_of_rounds_are_the_predicted_ones():
 
 
 @pytest.mark.slow
-def test_gradient_steps_are_what_the_step_makes_them():
+def test_gradient_steps_equal_their_definition():
     """Section 4.7, T35: firmly non-expansive to 1 / (2 lambda_max), singular or not."""
     at = jnp.zeros((K, D))
     for share, firmly, plainly in ((0.5, True, True), (0.6, False, True), (1.05, False, False)):
@@ -94,25 +95,25 @@ def test_gradient_steps_are_what_the_step_makes_them():
             operator = gradient_step(share, singular)
             firm = theory.firmly_non_expansive(operator, at, KEY, pairs=4)
             assert bool(firm.violated) != firmly
-            plain = theory.non_expansive(operator, at, KEY, pairs=4)
+            plain = theory.contractive(operator, 1.0, at, KEY, pairs=4)
             assert bool(plain.violated) != plainly
             if not firmly:
-                assert shown(operator, firm, firmly=True) > 1 + 1e-6
+                assert ratio_of_pair(operator, firm, firmly=True) > 1 + 1e-6
             if not plainly:
-                assert shown(operator, plain) > 1 + 1e-6
+                assert ratio_of_pair(operator, plain) > 1 + 1e-6
     kappa = float(1 - EXTREMES.smallest / EXTREMES.largest)  # section 4.7
     operator = gradient_step(0.5)
     assert not theory.contractive(operator, kappa + 1e-9, at, KEY, pairs=4).violated
     assert theory.contractive(gradient_step(0.5, singular=True), kappa, at, KEY, pairs=4).violated
 
 
-def test_rounding_is_no_violation():
-    """Of an isometry, far from zero, with pairs close together; a real excess is seen."""
+def test_rounding_does_not_count_as_a_violation():
+    """An isometry, far from zero, with close pairs; a real excess is detected."""
     rotation = np.array([[0.6, -0.8], [0.8, 0.6]])
     far = jnp.full((3, 2), 1e6)
     for excess, violated in ((0.0, False), (0.01, True)):
         operator = jax.tree_util.Partial(jnp.matmul, b=(1 + excess) * rotation)
-        result = theory.non_expansive(operator, far, KEY, 1e-3, 16)
+        result = theory.contractive(operator, 1.0, far, KEY, 1e-3, 16)
         assert bool(result.violated) == violated
 
 
@@ -121,14 +122,14 @@ def test_the_norm_matters():
     """Averaging over one's neighbors moves the farthest no farther, and the sum of squares may."""
     star = fl.graphs.star(6)
 
-    def apart(models):
+    def operator(models):
         return star.mixing("neighbors")(models)
 
     at = jnp.zeros((6, 2))
-    assert not theory.non_expansive(apart, at, KEY, pairs=8, norm="block").violated
-    euclidean = theory.non_expansive(apart, at, KEY, pairs=8)
+    assert not theory.contractive(operator, 1.0, at, KEY, pairs=8, norm="block").violated
+    euclidean = theory.contractive(operator, 1.0, at, KEY, pairs=8)
     assert euclidean.violated
-    assert shown(apart, euclidean) > 1.1
+    assert ratio_of_pair(operator, euclidean) > 1.1
 
 
 def test_repetition_stops_where_it_must():

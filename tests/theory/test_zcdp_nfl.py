@@ -13,14 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fljax as fl
-from fljax._module import module
-from fljax.algorithms.peers.zcdp_nfl import State
-from fljax.engine import noise_plan
+from fljax._core.module import module
+from fljax.algorithms.peers.zcdp_nfl import ZCDPNFLState
 from fljax.privacy import Gap
+from fljax.simulation.scan import noise_plan
 from fljax.theory import zcdp_nfl as theory
+from tests.reference import theory as statements
 
-CLIENTS, SAMPLES, DIM = 12, 10, 3
-PENALTY, ROUNDS = 1.5, 61  # not one, or a forgotten rho would pass
+CLIENTS = 12
+SAMPLES = 10
+DIM = 3
+PENALTY = 1.5
+ROUNDS = 61  # not one, or a forgotten rho would pass
 LOSSES = {
     "lad": fl.problems.least_absolute_deviation,
     "elastic net": fl.problems.elastic_net,
@@ -105,54 +109,59 @@ class Reference:
 
     def subgradient(self, k, w):
         misfit = self.x[k] @ w - self.y[k]
-        pull = np.sign(misfit) if self.absolute else 2 * misfit
-        slope = self.x[k].T @ pull / self.samples
-        return slope + self.share * (self.l1 * np.sign(w) + 2 * self.l2 * w)
+        derivative = np.sign(misfit) if self.absolute else 2 * misfit
+        gradient = self.x[k].T @ derivative / self.samples
+        return gradient + self.share * (self.l1 * np.sign(w) + 2 * self.l2 * w)
 
     def optimum(self):
         """The centralized solution, by linear programming or proximal gradient descent."""
-        rows, targets = self.x.reshape(-1, self.x.shape[2]), self.y.ravel()
+        rows = self.x.reshape(-1, self.x.shape[2])
+        targets = self.y.ravel()
         dim = rows.shape[1]
         if self.absolute:
             # The dual, max y'd over X'd = 0 and |d| <= 1, has dim constraints; w are their prices.
             dual = scipy.optimize.linprog(-targets, A_eq=rows.T, b_eq=np.zeros(dim), bounds=(-1, 1))
             return -dual.eqlin.marginals
-        gram, moment = 2 * rows.T @ rows / self.samples, 2 * rows.T @ targets / self.samples
-        l1, l2 = (self.share * self.clients * each for each in (self.l1, self.l2))
-        step, w = 1 / (np.linalg.norm(gram, 2) + 2 * l2), np.zeros(dim)
+        gram = 2 * rows.T @ rows / self.samples
+        moment = 2 * rows.T @ targets / self.samples
+        l1, l2 = (self.share * self.clients * strength for strength in (self.l1, self.l2))
+        step = 1 / (np.linalg.norm(gram, 2) + 2 * l2)
+        w = np.zeros(dim)
         for _ in range(2000):
             w = w - step * (gram @ w - moment + 2 * l2 * w)
             w = np.sign(w) * np.maximum(np.abs(w) - step * l1, 0)
         return w
 
-    def primal(self, k, heard, dual, n):
-        total = heard[k] / self.eta(n) - dual[k] - self.subgradient(k, heard[k])
+    def primal(self, k, received, dual, n):
+        total = received[k] / self.eta(n) - dual[k] - self.subgradient(k, received[k])
         neighbors = list(self.graph[k])
         for near in neighbors:
-            total = total + self.penalty * (heard[k] + heard[near])
+            total = total + self.penalty * (received[k] + received[near])
         return total / (2 * self.penalty * len(neighbors) + 1 / self.eta(n))
 
-    def printed_primal(self, k, heard, dual, n):
+    def printed_primal(self, k, received, dual, n):
         """(A.1) of P2, appendix A, letter by letter."""
-        total = heard[k] / self.eta(n) + dual[k] / 2 - self.subgradient(k, heard[k])
+        total = received[k] / self.eta(n) + dual[k] / 2 - self.subgradient(k, received[k])
         neighbors = list(self.graph[k])
         for near in neighbors:
-            total = total + self.penalty / 2 * (heard[k] - heard[near])
+            total = total + self.penalty / 2 * (received[k] - received[near])
         return total / (2 * self.penalty * len(neighbors) + 1 / self.eta(n))
 
     def run(self, noise, primal=None):
         primal = primal or self.primal
-        heard, dual = np.zeros((2, self.clients, self.x.shape[2]))
-        models, messages, duals = [heard], [heard], [dual]
+        received, dual = np.zeros((2, self.clients, self.x.shape[2]))
+        models = [received]
+        messages = [received]
+        duals = [dual]
         for n, perturbation in enumerate(noise, start=1):
-            model = np.stack([primal(k, heard, dual, n) for k in range(self.clients)])
-            heard = model + perturbation
+            model = np.stack([primal(k, received, dual, n) for k in range(self.clients)])
+            received = model + perturbation
             ascent = [
-                self.penalty * sum(heard[k] - heard[near] for near in self.graph[k])
+                self.penalty * sum(received[k] - received[near] for near in self.graph[k])
                 for k in range(self.clients)
             ]
             dual = dual + np.stack(ascent)
-            models.append(model), messages.append(heard), duals.append(dual)
+            models.append(model), messages.append(received), duals.append(dual)
         return np.stack(models), np.stack(messages), np.stack(duals)
 
 
@@ -196,7 +205,8 @@ def test_operators_are_the_matrices_of_the_graph(name):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operators_follow_from_the_arcs(name):
     network = GRAPHS[name]
-    of, arcs = theory.operators(network), theory.arcs(network)
+    of = theory.operators(network)
+    arcs = theory.arcs(network)
     edges = network.to_networkx().number_of_edges()
     assert arcs.source.shape == arcs.target.shape == (2 * edges, network.nodes)
     assert np.all((arcs.source > 0).sum(1) == 1)
@@ -240,9 +250,9 @@ def test_transcript_is_the_algorithm_under_injected_noise(loss):
     setup = simulation(loss)
     noise = np.random.default_rng(1).normal(size=(20, CLIENTS, DIM))
     record = theory.transcript(setup, 0, 20, noise=jnp.asarray(noise))
-    model, heard, dual = Reference(setup).run(noise)
+    model, received, dual = Reference(setup).run(noise)
     close(record.model, model)
-    close(record.heard, heard)
+    close(record.heard, received)
     close(record.dual, dual)
     close(record.noise[1:], noise)
     assert record.horizon == 19
@@ -263,7 +273,8 @@ def test_transcript_is_the_run():
 def test_noise_of_a_transcript_has_the_variance_of_theorem_one():
     # 60 rounds x 12 clients x 3 coordinates, each divided by its own deviation.
     setup, record = private("ridge")
-    plan, gap = noise_plan(setup, ROUNDS), Gap.of(setup.privacy, setup.problem)
+    plan = noise_plan(setup, ROUNDS)
+    gap = Gap.of(setup.privacy, setup.problem)
     release = [
         setup.privacy.release(
             plan,
@@ -274,7 +285,7 @@ def test_noise_of_a_transcript_has_the_variance_of_theorem_one():
         )
         for n in range(1, ROUNDS + 1)
     ]
-    scale = np.stack([np.asarray(each.scale) for each in release])
+    scale = np.stack([np.asarray(released.scale) for released in release])
     unit = np.asarray(record.noise[1:]) / scale[..., None]
     count = unit.size
     assert abs(unit.mean()) < 4 / np.sqrt(count)
@@ -282,7 +293,7 @@ def test_noise_of_a_transcript_has_the_variance_of_theorem_one():
 
 
 @pytest.mark.slow
-def test_transcripts_of_other_algorithms():
+def test_transcripts_cover_other_algorithms():
     setup = simulation("ridge")
     subgradient = fl.Simulation(
         problem=setup.problem,
@@ -293,7 +304,7 @@ def test_transcripts_of_other_algorithms():
     assert record.dual is None
     assert record.heard.shape == (6, CLIENTS, DIM)
     with pytest.raises(TypeError, match="this is the theory of"):
-        theory.dual_residual(subgradient, record)
+        theory.lemma_two(subgradient, record, best("ridge"))
     star = fl.Simulation(problem=setup.problem, algorithm=fl.algorithms.ConventionalFL(0.1))
     with pytest.raises(TypeError, match="no messages"):
         theory.transcript(star, 0, 5)
@@ -309,21 +320,25 @@ def test_transcripts_of_other_algorithms():
 @each_loss
 def test_closed_form_is_the_minimizer_of_the_augmented_lagrangian(loss):
     setup = simulation(loss)
-    reference, rng, n = Reference(setup), np.random.default_rng(2), 4
-    heard, dual = rng.normal(size=(2, CLIENTS, DIM))
-    received = setup.network.neighbor_sum(jnp.asarray(heard))
-    state = State(jnp.zeros((CLIENTS, DIM)), jnp.asarray(heard), received, jnp.asarray(dual))
+    reference = Reference(setup)
+    rng = np.random.default_rng(2)
+    n = 4
+    models, dual = rng.normal(size=(2, CLIENTS, DIM))
+    received = setup.network.neighbor_sum(jnp.asarray(models))
+    state = ZCDPNFLState(
+        jnp.zeros((CLIENTS, DIM)), jnp.asarray(models), received, jnp.asarray(dual)
+    )
     new = setup.algorithm.step(state, fl.view(setup, round=n))
     for k in range(CLIENTS):
 
         def lagrangian(w, k=k):  # (7) of P2, with (5)
-            step = w - heard[k]
-            linear = reference.value(k, heard[k]) + step @ reference.subgradient(k, heard[k])
+            step = w - models[k]
+            linear = reference.value(k, models[k]) + step @ reference.subgradient(k, models[k])
             proximal = step @ step / (2 * reference.eta(n))
-            pull = sum(
-                np.sum((w - (heard[k] + heard[near]) / 2) ** 2) for near in reference.graph[k]
+            penalty = sum(
+                np.sum((w - (models[k] + models[near]) / 2) ** 2) for near in reference.graph[k]
             )
-            return linear + proximal + w @ dual[k] + PENALTY * pull
+            return linear + proximal + w @ dual[k] + PENALTY * penalty
 
         result = scipy.optimize.minimize(lagrangian, np.zeros(DIM), tol=1e-10)
         np.testing.assert_allclose(new.model[k], result.x, atol=2e-7)
@@ -338,9 +353,9 @@ def test_closed_form_is_the_minimizer_of_the_augmented_lagrangian(loss):
 def test_identities_hold_along_a_private_run(loss):
     setup, record = private(loss)
     assert np.abs(record.noise).max() > 0.1
-    close(theory.optimality_residual(setup, record), 0)
-    close(theory.dual_residual(setup, record), 0)
-    close(theory.combined_residual(setup, record), 0)
+    close(statements.optimality_residual(setup, record), 0)
+    close(statements.dual_residual(setup, record), 0)
+    close(statements.combined_residual(setup, record), 0)
 
 
 @pytest.mark.thin(1)
@@ -349,23 +364,23 @@ def test_identities_notice_another_algorithm(loss):
     setup, record = private(loss)
     other = simulation(loss, rho=5.0, penalty=2 * PENALTY)
     steps = simulation(loss, rho=5.0, initial=0.25)
-    assert np.abs(theory.optimality_residual(other, record)).max() > 0.1
-    assert np.abs(theory.optimality_residual(steps, record)).max() > 0.1
-    assert np.abs(theory.dual_residual(other, record)).max() > 0.1
+    assert np.abs(statements.optimality_residual(other, record)).max() > 0.1
+    assert np.abs(statements.optimality_residual(steps, record)).max() > 0.1
+    assert np.abs(statements.dual_residual(other, record)).max() > 0.1
     shifted = record._replace(heard=jnp.roll(record.heard, 1, axis=1))
-    assert np.abs(theory.combined_residual(setup, shifted)).max() > 0.1
+    assert np.abs(statements.combined_residual(setup, shifted)).max() > 0.1
 
 
 @pytest.mark.thin(1)
 @each_loss
 def test_printed_identity_is_off_by_the_noise(loss):
     setup, record = private(loss)
-    printed = theory.combined_residual(setup, record, as_printed=True)
+    printed = statements.combined_residual(setup, record, as_printed=True)
     assert np.abs(printed).max() > 0.1
     signless = Reference(setup).signless
     close(printed, np.einsum("kl,nld->nkd", -signless, np.asarray(record.noise[1:])))
     quiet = theory.transcript(simulation(loss), jax.random.key(0), 20)
-    close(theory.combined_residual(simulation(loss), quiet, as_printed=True), 0)
+    close(statements.combined_residual(simulation(loss), quiet, as_printed=True), 0)
 
 
 @each_loss
@@ -387,13 +402,14 @@ def test_lemma_two_holds_with_exactly_the_slack_of_convexity(loss):
     sides = theory.lemma_two(setup, record, best(loss), multiplier)
     assert sides.left.shape == (ROUNDS - 1,)
     assert np.all(sides.slack >= -1e-9)
-    reference, optimum = Reference(setup), np.asarray(best(loss))
+    reference = Reference(setup)
+    optimum = np.asarray(best(loss))
     least = reference.total([optimum] * CLIENTS)
     for n in range(1, ROUNDS):
-        heard = np.asarray(record.heard[n])
+        received = np.asarray(record.heard[n])
         tangent = sum(
-            (optimum - w) @ reference.subgradient(k, w) for k, w in enumerate(heard)
-        ) + reference.total(heard)
+            (optimum - w) @ reference.subgradient(k, w) for k, w in enumerate(received)
+        ) + reference.total(received)
         close(sides.slack[n - 1], (least - tangent) / PENALTY, atol=1e-8)
     # Another multiplier moves both sides by the same, and zero is the default.
     plain = theory.lemma_two(setup, record, best(loss))
@@ -433,8 +449,10 @@ def test_convexity_is_not_claimed_of_clipped_gradients():
     )
     with pytest.raises(ValueError, match="clip"):
         theory.lemma_two(clipped, record, best("ridge"))
-    own = theory.transcript(clipped, 0, 10)
-    close(theory.optimality_residual(clipped, own), 0)  # the identities ask for no convexity
+    transcript = theory.transcript(clipped, 0, 10)
+    close(
+        statements.optimality_residual(clipped, transcript), 0
+    )  # the identities ask for no convexity
 
 
 # --------------------------------------------------------------------------- Theorem II
@@ -443,28 +461,29 @@ def test_convexity_is_not_claimed_of_clipped_gradients():
 def thesis_right_side(setup, record, optimum, printed):
     """(3.20) without its noise term in the thesis's summed-by-parts arrangement, 2D as 1/eta.
 
-    ``printed`` as it stands; else with the start norm in L_+/2, both boundary terms, and what the
-    thesis drops, for noiseless runs.
+    ``printed``: as in the thesis; else with the start norm in L_+/2, both boundary terms, and the
+    terms that the thesis drops, for noiseless runs.
     """
     ref = Reference(setup)
-    heard, horizon = np.asarray(record.heard), record.horizon
+    received = np.asarray(record.heard)
+    horizon = record.horizon
     energy = lambda x, matrix: np.sum(x * (matrix @ x))  # noqa: E731
     total = 0.0
     for n in range(1, horizon + 1):
-        before, now, after = heard[n - 1 : n + 2]
+        before, now, after = received[n - 1 : n + 2]
         total += -2 * np.sum((ref.root @ now) * (ref.root @ after))
         total += -energy(now - before, ref.signless / 2) + energy(after - now, ref.signless)
         total += np.sum((now - optimum) * (now - after)) / (ref.penalty * ref.eta(n + 1))
         total -= np.sum(optimum * (ref.signless @ (2 * now - before - after)))
-    first = np.sum(heard[1] * (ref.signless @ (heard[1] - heard[0])))
-    start = np.sum((ref.root @ heard[0]) ** 2)
+    first = np.sum(received[1] * (ref.signless @ (received[1] - received[0])))
+    start = np.sum((ref.root @ received[0]) ** 2)
     if printed:
-        total += first / ref.penalty + start + energy(heard[0] - optimum, ref.laplacian)
+        total += first / ref.penalty + start + energy(received[0] - optimum, ref.laplacian)
     else:
-        total += first + start + energy(heard[0] - optimum, ref.signless / 2)
-        total -= np.sum(heard[-1] * (ref.signless @ (heard[-1] - heard[-2])))
-        rooted = np.einsum("kl,nld->nkd", ref.root, heard[:-1])
-        total -= np.sum(rooted.sum(0) ** 2) + energy(heard[-2] - optimum, ref.signless / 2)
+        total += first + start + energy(received[0] - optimum, ref.signless / 2)
+        total -= np.sum(received[-1] * (ref.signless @ (received[-1] - received[-2])))
+        rooted = np.einsum("kl,nld->nkd", ref.root, received[:-1])
+        total -= np.sum(rooted.sum(0) ** 2) + energy(received[-2] - optimum, ref.signless / 2)
         total -= np.sum(rooted[1:] ** 2)
     return ref.penalty * total / horizon
 
@@ -474,7 +493,7 @@ def over_seeds(loss):
     """Theorem II with each of its noise terms, and its bound, over one set of noise seeds."""
     setup = simulation(loss, rho=5.0)
 
-    def one(key):
+    def of_seed(key):
         record = theory.transcript(setup, key, ROUNDS)
         results = {
             noise: theory.theorem_two_bound(setup, record, best(loss), noise)
@@ -482,7 +501,7 @@ def over_seeds(loss):
         }
         return {noise: (result, result.bound) for noise, result in results.items()}
 
-    return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(13), 200))
+    return jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(13), 200))
 
 
 @pytest.mark.thin(1)
@@ -555,7 +574,8 @@ def test_unknown_noise_term_is_refused():
 def test_noiseless_runs_converge_to_the_centralized_optimum(loss, level):
     setup, record, optimum = full_size(loss, 1000)
     assert not np.any(record.noise)
-    models, optimum = np.asarray(record.model), np.asarray(optimum)
+    models = np.asarray(record.model)
+    optimum = np.asarray(optimum)
     distance = np.sum((models - optimum) ** 2, axis=(1, 2)) / np.sum(optimum**2)
     assert distance[0] == pytest.approx(50)
     assert distance[200] < level
@@ -579,7 +599,8 @@ def test_ergodic_average_has_the_rate_of_theorem_four(loss):
 
 @pytest.mark.slow
 def test_gap_of_the_average_itself_may_be_negative():
-    setup, optimum = simulation("ridge", penalty=1.0), best("ridge")
+    setup = simulation("ridge", penalty=1.0)
+    optimum = best("ridge")
     record = theory.transcript(setup, jax.random.key(0), 1000)
     raw = theory.ergodic_gap(setup, record, optimum, consensual=False)
     feasible = theory.ergodic_gap(setup, record, optimum)
@@ -651,7 +672,9 @@ def initial_budget(phi, decay, schedule="privacy"):
 
 
 def test_trade_off_is_its_formula():
-    phi, decay, horizon = 0.01, 0.9, ROUNDS - 1
+    phi = 0.01
+    decay = 0.9
+    horizon = ROUNDS - 1
     setup = initial_budget(phi, decay)
     degree = np.array([d for _, d in sorted(setup.network.to_networkx().degree)])
     sensitivity = 2 * 1.0 / (SAMPLES * (2 * PENALTY * degree + 1 / 0.5))
@@ -685,11 +708,11 @@ def test_trade_off_grows_with_privacy():
 def test_trade_off_covers_the_printed_noise_term(schedule):
     setup = simulation("ridge", rho=5.0, schedule=schedule)
 
-    def one(key):
+    def of_seed(key):
         record = theory.transcript(setup, key, ROUNDS)
         return theory.theorem_two_bound(setup, record, best("ridge"), "printed").noise
 
-    terms = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(17), 50))
+    terms = jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(17), 50))
     bound = theory.privacy_accuracy_bound(setup, ROUNDS)
     assert np.mean(terms) < bound * ROUNDS / (ROUNDS - 1) < 3 * np.mean(terms)
 
@@ -700,11 +723,11 @@ def test_more_privacy_costs_accuracy_in_simulation():
 
     @jax.jit
     def mean_gap(setup, keys):
-        def one(key):
+        def of_seed(key):
             record = theory.transcript(setup, key, ROUNDS)
             return theory.ergodic_gap(setup, record, best(loss))[-1]
 
-        return jnp.mean(jax.vmap(one)(keys))
+        return jnp.mean(jax.vmap(of_seed)(keys))
 
     keys = jax.random.split(jax.random.key(19), 100)
     gap = {rho: mean_gap(simulation(loss, rho=rho), keys) for rho in (0.01, 1.0)}

@@ -1,7 +1,7 @@
 """The networks as one would write them in JAX for nothing else: no library, one program a run.
 
-A round is compiled with everything in it (who takes part, shuffled batches, local steps, average);
-clients go one after the other and the rounds are a scan. It is what fljax's own time is held
+A round is compiled with everything in it (drawn participants, shuffled batches, local steps,
+average); clients run one after the other and rounds are a scan. It is the limit that fljax is held
 against, and in ``cnn`` and ``mlp`` the yardstick of every final error.
 """
 
@@ -36,7 +36,8 @@ def halved(x: jax.Array) -> jax.Array:
 
 def loss(workload: Network, model: list[Any], x: Any, labels: Any, real: Any) -> jax.Array:
     """Mean cross-entropy over the samples of a batch that are there."""
-    kernels, biases = model[::2], model[1::2]
+    kernels = model[::2]
+    biases = model[1::2]
     if workload.channels:
         x = x.reshape(-1, 28, 28, 1)
     for kernel, bias in zip(kernels[:-2], biases[:-2], strict=True):
@@ -44,8 +45,8 @@ def loss(workload: Network, model: list[Any], x: Any, labels: Any, real: Any) ->
     x = jax.nn.relu(x.reshape(len(x), -1) @ kernels[-2] + biases[-2])
     logits = x @ kernels[-1] + biases[-1]
     chosen = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
-    each = jax.nn.logsumexp(logits, axis=1) - chosen
-    return jnp.where(real, each, 0).sum() / jnp.maximum(real.sum(), 1)
+    cross_entropy = jax.nn.logsumexp(logits, axis=1) - chosen
+    return jnp.where(real, cross_entropy, 0).sum() / jnp.maximum(real.sum(), 1)
 
 
 def rounds(
@@ -55,39 +56,39 @@ def rounds(
     largest = pixels.shape[1]
     steps = -(-largest // workload.batch)
 
-    def client(model: Any, given: Any) -> Any:
-        number, key = given
+    def client(model: Any, participant: Any) -> Any:
+        number, key = participant
         size = sizes[number]
         # Its own samples, shuffled, come before the padding.
         rank = jnp.where(jnp.arange(largest) < size, jax.random.uniform(key, (largest,)), 2.0)
         order = jnp.argsort(rank)
         order = jnp.pad(order, (0, steps * workload.batch - largest))
 
-        def step(turn: Any, own: Any) -> Any:
-            places = turn * workload.batch + jnp.arange(workload.batch)
-            rows = jax.lax.dynamic_slice(order, (turn * workload.batch,), (workload.batch,))
-            slope = jax.grad(functools.partial(loss, workload))(
-                own, pixels[number, rows], labels[number, rows], places < size
+        def step(iteration: Any, local: Any) -> Any:
+            places = iteration * workload.batch + jnp.arange(workload.batch)
+            rows = jax.lax.dynamic_slice(order, (iteration * workload.batch,), (workload.batch,))
+            gradient = jax.grad(functools.partial(loss, workload))(
+                local, pixels[number, rows], labels[number, rows], places < size
             )
-            return jax.tree.map(lambda w, g: w - workload.step * g, own, slope)
+            return jax.tree.map(lambda w, g: w - workload.step * g, local, gradient)
 
         return jax.lax.fori_loop(0, -(-size // workload.batch), step, model)
 
-    def one(model: Any, key: jax.Array) -> Any:
+    def one_round(model: Any, key: jax.Array) -> Any:
         k_clients, k_batches = jax.random.split(key)
         chosen = jax.random.permutation(k_clients, workload.clients)[: workload.per_round]
         shares = sizes[chosen] / sizes[chosen].sum()
 
-        def add(total: Any, given: Any) -> Any:
-            share, rest = given
-            own = client(model, rest)
-            return jax.tree.map(lambda t, w: t + share * w, total, own), None
+        def add(total: Any, participant: Any) -> Any:
+            share, rest = participant
+            local = client(model, rest)
+            return jax.tree.map(lambda t, w: t + share * w, total, local), None
 
         keys = jax.random.split(k_batches, workload.per_round)
         nothing = jax.tree.map(jnp.zeros_like, model)
         return jax.lax.scan(add, nothing, (shares, (chosen, keys)))[0], None
 
-    return jax.lax.scan(one, model, jax.random.split(key, workload.rounds))[0]
+    return jax.lax.scan(one_round, model, jax.random.split(key, workload.rounds))[0]
 
 
 @functools.cache
@@ -97,16 +98,17 @@ def padded(workload: Network) -> tuple[jax.Array, jax.Array, jax.Array]:
     pixels = np.zeros((workload.clients, sizes.max(), workload.features), np.float32)
     labels = np.zeros(pixels.shape[:2], np.int32)
     for k, (x, y) in enumerate(workload.data()):
-        pixels[k, : sizes[k]], labels[k, : sizes[k]] = x, y
+        pixels[k, : sizes[k]] = x
+        labels[k, : sizes[k]] = y
     return jnp.asarray(pixels), jnp.asarray(labels), jnp.asarray(sizes)
 
 
 @functools.cache
 def compiled(workload: Network) -> tuple[Any, float]:
-    """The program, and what it took to make."""
-    given = jax.random.key(0), list(map(jnp.asarray, workload.start(0))), *padded(workload)
+    """The compiled program, and the seconds of compiling."""
+    arguments = jax.random.key(0), list(map(jnp.asarray, workload.start(0))), *padded(workload)
     began = time.perf_counter()
-    program = jax.jit(functools.partial(rounds, workload)).lower(*given).compile()
+    program = jax.jit(functools.partial(rounds, workload)).lower(*arguments).compile()
     return program, time.perf_counter() - began
 
 

@@ -1,7 +1,7 @@
 """The workloads in decent-bench, through its ``benchmark`` function on its NumPy backend.
 
 Its linear regression cost is half the mean squared residual, so its step is twice the workload's.
-Of several classes it knows only models of PyTorch; the softmax cost below is the kind of extension
+For several classes it has only PyTorch models; the softmax cost below is the kind of extension
 that its documentation describes, in NumPy, and its batches go through the shuffled samples as those
 of its own costs do: thirty local steps are one epoch.
 """
@@ -97,7 +97,9 @@ class SoftmaxCost(EmpiricalRiskCost):
     """Mean cross-entropy of ten linear logits."""
 
     def __init__(self, features: np.ndarray, labels: np.ndarray, workload: Classification):
-        self.features, self.labels, self.workload = features, labels, workload
+        self.features = features
+        self.labels = labels
+        self.workload = workload
 
     shape = property(lambda self: (self.workload.features, self.workload.classes))
     n_samples = property(lambda self: self.workload.samples)

@@ -1,6 +1,6 @@
 """A population on disk in FedJAX: its own file, SQLite's, or all clients in memory.
 
-``SQLiteFederatedDataBuilder`` writes the population once, beside it, in FedJAX's default form
+``SQLiteFederatedDataBuilder`` writes the population once, next to it, in FedJAX's default form
 (compressed), and ``SQLiteFederatedData`` reads the clients that ``UniformGetClientSampler`` draws.
 The default backend calls a compiled step for each batch; the one for several devices wants batches
 of one size, and a client's last is smaller. In the other way all clients are in an
@@ -40,17 +40,17 @@ def written(workload: OnDisk) -> Any:
     return fedjax.SQLiteFederatedData.new(str(path))
 
 
-def held(workload: OnDisk) -> Any:
+def in_memory(workload: OnDisk) -> Any:
     """The population in memory."""
     clients = {b"%d" % k: examples(workload, k) for k in range(workload.clients)}
     return fedjax.InMemoryFederatedData(clients)
 
 
-WAYS = {"sqlite": written, "memory": held}
+WAYS = {"sqlite": written, "memory": in_memory}
 
 
-def prepared(workload: OnDisk, way: str) -> Rounds:
-    data = WAYS[way](workload)
+def prepared(workload: OnDisk, storage: str) -> Rounds:
+    data = WAYS[storage](workload)
     algorithm = fedjax_peer.averaging(workload)
     largest = examples(workload, int(workload.sizes.argmax()))
     state = algorithm.init(fedjax_peer.parameters(workload, 0))

@@ -50,17 +50,17 @@ def dimension(workload: Workload) -> int:
 @functools.cache
 def averaging(workload: Workload) -> Any:
     """The algorithm."""
-    whole = isinstance(workload, Regression)
+    full_batch = isinstance(workload, Regression)
     model = fedjax.create_model_from_haiku(
         hk.transform(functools.partial(predict, workload)),
         {"x": np.zeros((1, dimension(workload)), np.float32)},
-        squared if whole else cross_entropy,
+        squared if full_batch else cross_entropy,
     )
     return fed_avg.federated_averaging(
         fedjax.model_grad(model),
         fedjax.optimizers.sgd(workload.step),
         fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(workload.samples if whole else workload.batch),
+        fedjax.ShuffleRepeatBatchHParams(workload.samples if full_batch else workload.batch),
     )
 
 
@@ -83,23 +83,24 @@ def clients(workload: Workload, seed: int) -> list[dict[str, np.ndarray]]:
     if isinstance(workload, Network):
         pairs: Any = workload.data()
     else:
-        given = workload.data(seed) if isinstance(workload, Regression) else workload.data()
-        pairs = zip(*given, strict=True)
+        arrays = workload.data(seed) if isinstance(workload, Regression) else workload.data()
+        pairs = zip(*arrays, strict=True)
     return [{"x": x, "y": y} for x, y in pairs]
 
 
 def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.ndarray | Layers:
-    whole = isinstance(workload, Regression)
-    algorithm, held = averaging(workload), clients(workload, seed)
-    data = fedjax.InMemoryFederatedData(dict(enumerate(held)))
-    cohort = workload.clients if whole else workload.per_round
+    full_batch = isinstance(workload, Regression)
+    algorithm = averaging(workload)
+    samples = clients(workload, seed)
+    data = fedjax.InMemoryFederatedData(dict(enumerate(samples)))
+    cohort = workload.clients if full_batch else workload.per_round
     sampler = fedjax.client_samplers.UniformGetClientSampler(data, cohort, seed)
     state = algorithm.init(parameters(workload, seed))
     with watch.startup():
-        batch = workload.samples if whole else workload.batch
-        sizes = {batch} | {len(client["y"]) % batch for client in held} - {0}
+        batch = workload.samples if full_batch else workload.batch
+        sizes = {batch} | {len(client["y"]) % batch for client in samples} - {0}
         for size in sizes:
-            few = fedjax.ClientDataset({name: part[:size] for name, part in held[0].items()})
+            few = fedjax.ClientDataset({name: part[:size] for name, part in samples[0].items()})
             algorithm.apply(state, [(0, few, jax.random.PRNGKey(0))])
     with watch.run():
         for _ in range(workload.rounds):

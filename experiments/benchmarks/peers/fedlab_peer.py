@@ -39,7 +39,7 @@ class Trainer(FedAvgSerialClientTrainer):
 
 
 class Handler(FedAvgServerHandler):
-    """Weighs clients by their samples; all alike otherwise."""
+    """Weighs clients by their samples; equally otherwise."""
 
     def global_update(self, buffer: list[list[torch.Tensor]]) -> None:
         models, counts = zip(*buffer, strict=True)

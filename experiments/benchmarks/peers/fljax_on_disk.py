@@ -10,7 +10,7 @@ from experiments.benchmarks.peers.on_disk import OnDisk, Rounds, Watch, main
 from experiments.benchmarks.peers.workloads import Layers
 
 
-def prepared(workload: OnDisk, way: str = "") -> Rounds:
+def prepared(workload: OnDisk, storage: str = "") -> Rounds:
     problem = fl.problems.Model.from_population(
         fl.data.Population(workload.folder),
         fl.models.cnn(workload.classes, channels=workload.channels, hidden=(workload.hidden,)),
@@ -33,4 +33,4 @@ def prepared(workload: OnDisk, way: str = "") -> Rounds:
 
 
 if __name__ == "__main__":
-    main("fljax", prepared, beside=["jax"])
+    main("fljax", prepared, dependencies=["jax"])

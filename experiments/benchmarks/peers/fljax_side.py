@@ -1,8 +1,8 @@
 """The workloads in fljax: one seed on the very data of the others, and a study of a hundred.
 
 A study draws its data, graph and optimum inside the program and is timed with them, but for
-``softmax`` and the networks; the other sides get their data for nothing. Of the networks a hundred
-runs would take an hour: a study of a few in one call is scaled.
+``softmax`` and the networks; the other sides' data are not timed. A hundred runs of the networks
+would take an hour: the time of a study with a few runs is scaled.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from experiments.benchmarks.peers.workloads import (
     Network,
     Regression,
 )
-from fljax._memory import cores
+from fljax._core.devices import cores
 
 Scenario = Callable[..., fl.Simulation]
 
 
-def given(
+def with_data(
     key: jax.Array,
     problem: fl.problems.Problem,
     algorithm: fl.algorithms.Algorithm,
@@ -91,11 +91,11 @@ def network(workload: Network, seed: int, watch: Stopwatch, over: str = "seeds")
 
 def row(problem: fl.problems.Model, layers: Layers) -> jax.Array:
     """A network's numbers as fljax has them."""
-    given = iter(map(np.asarray, layers))
+    arrays = iter(map(np.asarray, layers))
     # Convolutions come before layers, in their order, as sorted names do.
     return problem.layout.row(
         {
-            part: {"kernel": next(given), "bias": next(given)}
+            part: {"kernel": next(arrays), "bias": next(arrays)}
             for part in sorted(problem.parameters(jnp.zeros(problem.dim)))
         }
     )
@@ -110,7 +110,8 @@ def layers(problem: fl.problems.Model, row: np.ndarray) -> Layers:
 @functools.cache
 def images(workload: Network) -> fl.problems.Model:
     """The clients' images; the start is any."""
-    data, form = workload.data(), (28, 28) if workload.channels else (workload.features,)
+    data = workload.data()
+    form = (28, 28) if workload.channels else (workload.features,)
     return fl.problems.Model.from_clients(
         fl.models.cnn(workload.classes, channels=workload.channels, hidden=(workload.hidden,)),
         jax.random.key(0),
@@ -138,7 +139,7 @@ dgd, atc = (functools.partial(decentralized, strategy) for strategy in STRATEGIE
 
 @functools.cache
 def averaging(workload: Classification) -> dict[str, Any]:
-    """What :func:`given` takes for ``softmax``; the data are the same for all seeds."""
+    """The arguments of :func:`with_data` for ``softmax``; the data are the same for all seeds."""
     problem = fl.problems.Problem(*workload.data(), fl.problems.Softmax(workload.classes))
     return {"problem": problem, "algorithm": local_epochs(workload)}
 
@@ -169,7 +170,7 @@ def once(
     rounds: int,
     seed: int,
     watch: Stopwatch,
-    scenario: Scenario = given,
+    scenario: Scenario = with_data,
     over: str = "seeds",
     **parts: Any,
 ) -> np.ndarray:
@@ -196,10 +197,10 @@ def one_point(parts: dict[str, Any]) -> dict[str, Any]:
     return {name: {"given": part} for name, part in parts.items()}
 
 
-#: By workload: a study's scenario, and what it is given.
+#: For each workload, a study's scenario and its arguments.
 STUDIES: dict[str, tuple[Scenario, Callable[[], dict[str, Any]]]] = {
     "least_squares": (drawn_least_squares, dict),
-    "softmax": (given, lambda: one_point(averaging(SOFTMAX))),
+    "softmax": (with_data, lambda: one_point(averaging(SOFTMAX))),
 } | {
     name: (drawn_decentralized, functools.partial(one_point, {"algorithm": strategy}))
     for name, strategy in STRATEGIES.items()
@@ -212,8 +213,11 @@ FEW = {workload.name: 4 for workload in NETWORKS}
 def measured_study(workload: str, repeats: int) -> dict[str, Any]:
     """A study in one call, scaled to a hundred seeds: the best of ``repeats``, compiled before."""
     scenario, parts = STUDIES[workload]
-    grid, rounds = parts(), WORKLOADS[workload].rounds
-    seconds, startup, seeds = np.inf, 0.0, FEW.get(workload, STUDY)
+    grid = parts()
+    rounds = WORKLOADS[workload].rounds
+    seconds = np.inf
+    startup = 0.0
+    seeds = FEW.get(workload, STUDY)
     for _ in range(1 + repeats):
         began = time.perf_counter()
         study = fl.sweep(

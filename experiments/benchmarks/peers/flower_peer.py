@@ -1,8 +1,8 @@
 """The workloads in Flower: its FedAvg strategy over messages, run by its Ray simulation.
 
 The clients compute in NumPy, the lightest that Flower allows, networks in PyTorch, in one worker
-process a core; they open their data from memory-mapped files. ``run_simulation`` starts what the
-command ``flwr run`` starts, from Python. A run is timed inside the server, once every client has
+process a core; they open their data from memory-mapped files. ``run_simulation`` is the
+Python entry of the command ``flwr run``. A run is timed inside the server, once every client has
 answered a query; what comes before and after is the start and end of Ray.
 """
 # pyright: reportMissingImports=false
@@ -73,15 +73,17 @@ def network_epoch(
     rng: np.random.Generator,
 ) -> Layers:
     """One client's pass through its samples in shuffled batches, in PyTorch."""
-    import torch  # what has no network starts its workers without
+    import torch  # workloads without a network start workers without torch
 
     from experiments.benchmarks.peers import torch_parts
 
     torch.set_num_threads(1)  # Ray has a worker on every core
-    module, criterion = torch_parts.network(workload, arrays), torch_parts.loss(workload)
+    module = torch_parts.network(workload, arrays)
+    criterion = torch_parts.loss(workload)
     optimizer = torch.optim.SGD(module.parameters(), lr=workload.step)
     order = rng.permutation(len(targets))
-    x, y = torch.from_numpy(features[order]), torch.from_numpy(targets[order])
+    x = torch.from_numpy(features[order])
+    y = torch.from_numpy(targets[order])
     for first in range(0, len(y), workload.batch):
         batch = slice(first, first + workload.batch)
         optimizer.zero_grad()
@@ -100,7 +102,8 @@ def federated_averaging(workload: Workload, seed: int, watch: Stopwatch) -> np.n
     server = ServerApp()
     final = []
     if isinstance(workload, Regression):
-        arrays, start = workload.data(seed), [np.zeros(workload.dim, np.float32)]
+        arrays = workload.data(seed)
+        start = [np.zeros(workload.dim, np.float32)]
         share = 1.0
     else:
         share = workload.per_round / workload.clients

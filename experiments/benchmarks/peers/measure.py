@@ -20,7 +20,7 @@ STUDY = 100
 
 
 class Stopwatch:
-    """What one run took: its rounds, and apart from them the start of the simulator."""
+    """Seconds of one run's rounds, and separately of the simulator's start."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -28,15 +28,16 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def run(self) -> Iterator[None]:
-        """Times what is inside as the run."""
+        """Adds the time of the block to the run's."""
         began = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - began
 
     @contextlib.contextmanager
     def startup(self) -> Iterator[None]:
-        """Times what is inside, but for the run, as the start of the simulator."""
-        began, before = time.perf_counter(), self.seconds
+        """Adds the time of the block, without the run's, to the simulator's startup."""
+        began = time.perf_counter()
+        before = self.seconds
         yield
         self.startup_seconds += time.perf_counter() - began - (self.seconds - before)
 
@@ -67,17 +68,17 @@ def main(
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--seeds", type=int, default=1, help="distinct seeds, from zero")
     parser.add_argument("--repeats", type=int, default=1, help="the best of so many runs of each")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     line = {
         "peer": name or package,
         "version": version(package),
-        "workload": given.workload,
-        "note": notes.get(given.workload, ""),
+        "workload": options.workload,
+        "note": notes.get(options.workload, ""),
     }
-    if given.workload in runs:
-        line |= measure(runs[given.workload], given.workload, given.seeds, given.repeats)
+    if options.workload in runs:
+        line |= measure(runs[options.workload], options.workload, options.seeds, options.repeats)
         if study is not None:
-            line |= study(given.workload, given.repeats)
+            line |= study(options.workload, options.repeats)
     print(json.dumps(line), flush=True)
 
 
@@ -89,7 +90,8 @@ def measure(run: Run, workload: str, seeds: int, repeats: int) -> dict[str, Any]
       a hundred seeds, scaled from the ``study_measured`` that were run, each at its fastest; the
       mean ``error`` of the final models.
     """
-    runs, errors = [], []
+    runs = []
+    errors = []
     for seed in range(seeds):
         for _ in range(repeats):
             watch = Stopwatch()

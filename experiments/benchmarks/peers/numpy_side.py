@@ -20,24 +20,24 @@ def least_squares_loop(workload: Regression, seed: int, watch: Stopwatch) -> np.
     with watch.run():
         model = np.zeros(workload.dim, np.float32)
         for _ in range(workload.rounds):
-            heard = [
+            messages = [
                 model - workload.step * squared_gradient(model, x, y)
                 for x, y in zip(features, targets, strict=True)
             ]
-            model = np.mean(heard, 0)
+            model = np.mean(messages, 0)
     return model
 
 
 def least_squares_clients(workload: Regression, seed: int, watch: Stopwatch) -> np.ndarray:
-    """Federated gradient descent, all clients at once."""
+    """Federated gradient descent, vectorized over clients."""
     features, targets = workload.data(seed)
     with watch.run():
         gram, moment = statistics(features, targets)
         step = np.float32(workload.step)
         model = np.zeros(workload.dim, np.float32)
         for _ in range(workload.rounds):
-            heard = model - step * (gram @ model - moment)
-            model = heard.mean(0)
+            messages = model - step * (gram @ model - moment)
+            model = messages.mean(0)
     return model
 
 
@@ -49,8 +49,8 @@ def softmax_loop(workload: Classification, seed: int, watch: Stopwatch) -> np.nd
         model = np.zeros((workload.features, workload.classes), np.float32)
         for _ in range(workload.rounds):
             chosen = rng.choice(workload.clients, workload.per_round, replace=False)
-            heard = [local_epoch(workload, model, features[k], labels[k], rng) for k in chosen]
-            model = np.mean(heard, 0)
+            messages = [local_epoch(workload, model, features[k], labels[k], rng) for k in chosen]
+            model = np.mean(messages, 0)
     return model
 
 
@@ -106,7 +106,7 @@ def dgd_loop(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray
 
 
 def dgd_clients(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
-    """Decentralized gradient descent, all nodes at once."""
+    """Decentralized gradient descent, vectorized over nodes."""
     features, targets = workload.data(seed)
     weights = workload.weights(seed).astype(np.float32)
     with watch.run():
@@ -141,7 +141,7 @@ def atc_loop(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray
 
 
 def atc_clients(workload: Decentralized, seed: int, watch: Stopwatch) -> np.ndarray:
-    """Adapt, then combine, all nodes at once."""
+    """Adapt, then combine, vectorized over nodes."""
     features, targets = workload.data(seed)
     weights = workload.weights(seed).astype(np.float32)
     with watch.run():

@@ -1,8 +1,8 @@
-"""The same clients on disk for every side: who reads them, and one side measured on request.
+"""The same clients on disk for every side: the reader, and the measurement of one side on request.
 
 Like ``workloads.py`` this runs in each peer's environment and needs NumPy only. A population is the
-folder that ``fljax.data.write_population`` writes, whose files are NumPy's; beside it are images of
-writers who are no clients, on which every final model is judged.
+folder that ``fljax.data.write_population`` writes, with NumPy files; next to it are images of
+other writers, on which every final model is tested.
 """
 
 import argparse
@@ -69,12 +69,12 @@ class OnDisk(Network):
         return [self.client(k) for k in range(self.clients)]
 
     def test(self) -> tuple[np.ndarray, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        with np.load(Path(self.folder).parent / HELD_OUT) as held:
-            return held["features"].reshape(-1, 784), held["targets"]
+        with np.load(Path(self.folder).parent / HELD_OUT) as file:
+            return file["features"].reshape(-1, 784), file["targets"]
 
 
 class Watch(Stopwatch):
-    """What the rounds of a run took, of all processors too."""
+    """The time of a run's rounds, and the processor time of all cores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,34 +104,34 @@ def main(
     package: str,
     prepared: Callable[[OnDisk, str], Rounds],
     ways: Sequence[str] = ("",),
-    beside: Sequence[str] = (),
+    dependencies: Sequence[str] = (),
 ) -> None:
     """Prepare a side, then run it once for each seed that is read, printing a line of JSON.
 
     Args:
       package: distribution whose version is reported.
-      prepared: makes what is there before the first round of any run, in one of the ways, and
-        returns a run.
-      ways: in which the side can be run; the first by default.
-      beside: further distributions whose versions matter.
+      prepared: sets up everything that precedes the first round, in one of the ways, and returns
+        a run.
+      ways: variants of the side; the first by default.
+      dependencies: further distributions whose versions matter.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--way", choices=ways, default=ways[0])
     parser.add_argument("--rounds", type=int, default=OnDisk.rounds)
-    given = parser.parse_args()
-    workload = OnDisk(folder=given.folder, rounds=given.rounds)
-    run = prepared(workload, given.way)
-    versions = ", ".join([version(package), *(f"{name} {version(name)}" for name in beside)])
+    options = parser.parse_args()
+    workload = OnDisk(folder=options.folder, rounds=options.rounds)
+    run = prepared(workload, options.way)
+    versions = ", ".join([version(package), *(f"{name} {version(name)}" for name in dependencies)])
     print(json.dumps({"version": versions}), flush=True)
     for line in sys.stdin:
         watch = Watch()
         model = run(workload, int(line), watch)
-        said = {
+        report = {
             "version": versions,
             "seconds": watch.seconds / workload.rounds,
             "processor": watch.processor_seconds / workload.rounds,
             "accuracy": 1 - workload.error(model),
             "resident": resident(),
         }
-        print(json.dumps(said), flush=True)
+        print(json.dumps(report), flush=True)

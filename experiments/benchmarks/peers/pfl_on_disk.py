@@ -40,8 +40,8 @@ class Ends(TrainingProcessCallback):
 WAYS = ("cores", "thread")
 
 
-def prepared(workload: OnDisk, way: str) -> Rounds:
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if way == "cores" else 1)
+def prepared(workload: OnDisk, storage: str) -> Rounds:
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if storage == "cores" else 1)
 
     def user(number: int) -> PyTorchTensorDataset:
         features, targets = (torch.from_numpy(part) for part in workload.client(number))

@@ -1,10 +1,10 @@
-"""fljax beside its peers: each in its own environment, on the same workloads, in one command.
+"""fljax and its peers: each in its own environment, on the same workloads, in one command.
 
     python -m experiments.benchmarks.peers.run [--only pfl flower] [--seeds 3] [--out FILE.json]
 
 A virtual environment is made for every peer from ``requirements/<peer>.txt`` (kept for the next
-time), each workload runs there in a process of its own with a time limit, and a table is written
-beside the numbers. A peer that fails costs its row only.
+time), each workload runs there in its own process with a time limit, and a table is written
+along with the numbers. A peer that fails loses only its row.
 """
 
 import argparse
@@ -31,11 +31,11 @@ class Side:
     """One row of the comparison.
 
     Attributes:
-      module: what measures it, in this package.
+      module: the module of this package that measures it.
       requirements: its environment; this interpreter's own if empty.
       python: version of Python the environment needs.
       arguments: further ones for the module.
-      repeats: at least so many runs of every seed, for those that take milliseconds.
+      repeats: the minimal number of runs for each seed, for runs that take milliseconds.
     """
 
     module: str
@@ -57,7 +57,7 @@ HEADINGS = (
     "equal",
 )
 
-#: Whose final errors are right.
+#: The sides whose final errors are the reference.
 JUDGES = ("numpy-loop", "bare")
 
 SIDES = {
@@ -83,9 +83,12 @@ def interpreter(side: Side, folder: Path, pythons: dict[str, str]) -> str:
     """
     if not side.requirements:
         return sys.executable
+    from fljax._core.storage import replace_file
+
     wanted = HERE / "requirements" / f"{side.requirements}.txt"
     home = folder / side.requirements
-    python, installed = home / "bin" / "python", home / "installed.txt"
+    python = home / "bin" / "python"
+    installed = home / "installed.txt"
     if installed.is_file() and installed.read_text() == wanted.read_text():
         return str(python)
     if not (base := pythons.get(side.python)):
@@ -98,14 +101,14 @@ def interpreter(side: Side, folder: Path, pythons: dict[str, str]) -> str:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"did not install: {last_line(done.stderr)}")
-    installed.write_text(wanted.read_text())
+    replace_file(installed, wanted.read_text())
     return str(python)
 
 
 def measured(
     name: str, workload: str, python: str, seeds: int, repeats: int, limit: float
 ) -> dict[str, Any]:
-    """The line that one side prints for one workload, or a line that says why there is none."""
+    """The line that one side prints for one workload, or a line with the reason for its absence."""
     side = SIDES[name]
     command = [python, "-W", "ignore", "-m", f"{__package__}.{side.module}", workload]
     command += ["--seeds", str(seeds), "--repeats", str(max(repeats, side.repeats))]
@@ -131,12 +134,12 @@ def measured(
 
 
 def last_line(text: str) -> str:
-    """What a failed command said last, cut short."""
+    """The last line of a failed command's output, shortened."""
     return (text.strip().splitlines() or ["without a word"])[-1][:200]
 
 
 def document(report: dict[str, Any]) -> str:
-    """The machine, and the tables of what was measured on it."""
+    """The machine, and the tables of its measurements."""
     load = ", ".join(f"{value:.1f}" for value in report["load"])
     return (
         f"# Measured\n\n```text\n{report['machine']}\nload when begun: {load}\n```\n\n"
@@ -146,13 +149,13 @@ def document(report: dict[str, Any]) -> str:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a table for each workload, and below it what the rows do not say."""
+    """Markdown: a table for each workload, and notes below it."""
     parts = []
     for workload in WORKLOADS:
         rows = [line for line in lines if line["workload"] == workload]
         if not rows:
             continue
-        own = next((r for r in rows if r["peer"] == "fljax" and "seconds" in r), None)
+        ours = next((r for r in rows if r["peer"] == "fljax" and "seconds" in r), None)
         judge = next((r for r in rows if r["peer"] in JUDGES and "seconds" in r), None)
         parts += [
             f"## {workload}",
@@ -160,20 +163,20 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             f"| {' | '.join(HEADINGS)} |",
             "|---" * len(HEADINGS) + "|",
         ]
-        parts += [row(line, own, judge) for line in rows if "seconds" in line]
+        parts += [row(line, ours, judge) for line in rows if "seconds" in line]
         notes = [f"- {label(line)}: {line['note']}." for line in rows if line["note"]]
         parts += ["", *notes, ""] if notes else [""]
     return "\n".join(parts)
 
 
-def row(line: dict[str, Any], own: dict[str, Any] | None, judge: dict[str, Any] | None) -> str:
+def row(line: dict[str, Any], ours: dict[str, Any] | None, judge: dict[str, Any] | None) -> str:
     """One side's cells."""
     cells = [label(line)]
     for name in ("seconds", "startup_seconds", "study_seconds", "study_startup_seconds"):
         scaled = name.startswith("study") and line["study_measured"] < STUDY and line[name]
         cells.append(f"{brief(line[name])} s" + " *" * bool(scaled))
     for name in ("seconds", "study_seconds"):
-        cells.append(f"{brief(line[name] / own[name])}x" if own else "")
+        cells.append(f"{brief(line[name] / ours[name])}x" if ours else "")
     cells.append(f"{line['error']:.3e}")
     equal = judge and WORKLOADS[line["workload"]].agrees(line["error"], judge["error"])
     cells.append(("yes" if equal else "NO") if judge else "")
@@ -191,6 +194,7 @@ def label(line: dict[str, Any]) -> str:
 
 def main() -> None:
     from experiments.benchmarks.machine import header
+    from fljax._core.storage import replace_file
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=SIDES, default=list(SIDES))
@@ -203,28 +207,32 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=default)
     parser.add_argument("--python311", default=shutil.which("python3.11"))
     parser.add_argument("--python313", default=shutil.which("python3.13"))
-    given = parser.parse_args()
-    pythons = {"3.11": given.python311, "3.13": given.python313}
+    options = parser.parse_args()
+    pythons = {"3.11": options.python311, "3.13": options.python313}
     report = {
         "machine": header(),
         "load": os.getloadavg(),
-        "seeds": given.seeds,
+        "seeds": options.seeds,
         "results": [],
     }
-    for name in given.only:
+    for name in options.only:
         try:
-            python, problem = interpreter(SIDES[name], given.environments, pythons), ""
+            python = interpreter(SIDES[name], options.environments, pythons)
+            problem = ""
         except RuntimeError as error:
-            python, problem = "", str(error)
-        for workload in given.workloads:
+            python = ""
+            problem = str(error)
+        for workload in options.workloads:
             if problem:
                 line = {"peer": name, "workload": workload, "note": problem}
             else:
-                line = measured(name, workload, python, given.seeds, given.repeats, given.limit)
+                line = measured(
+                    name, workload, python, options.seeds, options.repeats, options.limit
+                )
             print(json.dumps(line), file=sys.stderr, flush=True)
             report["results"].append(line)
-            given.out.write_text(json.dumps(report, indent=1) + "\n")
-            given.out.with_suffix(".md").write_text(document(report))
+            replace_file(options.out, json.dumps(report, indent=1) + "\n")
+            replace_file(options.out.with_suffix(".md"), document(report))
     print(document(report))
 
 

@@ -1,8 +1,8 @@
-"""What the peers that train PyTorch modules share: the model, the loss and the clients' tensors.
+"""Shared by the peers that train PyTorch modules: the model, the loss and the clients' tensors.
 
 Import it before a package that imports torchvision. The torchvision of the Python Package Index is
-built for CUDA and does not import beside a PyTorch for CPU, because its operators cannot be loaded
-but are described all the same. No side uses them, so the missing two are declared here.
+built for CUDA and cannot be imported with a PyTorch for CPU, because it declares operators that
+cannot be loaded. No side uses them, so the missing two are declared here.
 """
 # pyright: reportMissingImports=false
 
@@ -21,8 +21,8 @@ from experiments.benchmarks.peers.workloads import (
     Workload,
 )
 
-# But for convolutions a second thread gains nothing on products this small, and on a busy machine
-# the threads' waiting for each other costs more than tenfold.
+# Except for convolutions, a second thread gains nothing on products this small, and on a busy
+# machine the threads' synchronization makes them more than ten times slower.
 if "cnn" not in sys.argv:
     torch.set_num_threads(1)
 
@@ -46,7 +46,9 @@ def model(workload: Workload, seed: int) -> torch.nn.Module:
 
 def network(workload: Network, arrays: Layers) -> torch.nn.Module:
     """The network with these numbers, as PyTorch has it."""
-    layers, before, pixels = [], 1, workload.features
+    layers = []
+    before = 1
+    pixels = workload.features
     if workload.channels:
         layers.append(torch.nn.Unflatten(1, (1, 28, 28)))
     for channels in workload.channels:
@@ -55,26 +57,28 @@ def network(workload: Network, arrays: Layers) -> torch.nn.Module:
             torch.nn.ReLU(),
             torch.nn.MaxPool2d(2),
         ]
-        before, pixels = channels, pixels // 4
+        before = channels
+        pixels = pixels // 4
     layers += [
         torch.nn.Flatten(),
         torch.nn.Linear(before * pixels, workload.hidden),
         torch.nn.ReLU(),
         torch.nn.Linear(workload.hidden, workload.classes),
     ]
-    made = torch.nn.Sequential(*layers)
+    module = torch.nn.Sequential(*layers)
     with torch.no_grad():
-        given = zip(arrays, made.parameters(), orders(workload), strict=True)
-        for array, parameter, (shape, order) in given:
+        triples = zip(arrays, module.parameters(), orders(workload), strict=True)
+        for array, parameter, (shape, order) in triples:
             parameter.copy_(
                 torch.from_numpy(array).reshape(shape).permute(order).reshape(parameter.shape)
             )
-    return made
+    return module
 
 
 def orders(workload: Network) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Of each parameter, in how many axes the workload has it and in which order PyTorch does."""
-    result, channels = [], (1, *workload.channels)
+    """For each parameter, its shape in the workload, and the permutation to PyTorch's axes."""
+    result = []
+    channels = (1, *workload.channels)
     for before, after in pairwise(channels):
         result += [((3, 3, before, after), (3, 2, 0, 1)), ((after,), (0,))]
     side = 28 // 2 ** len(workload.channels)

@@ -1,10 +1,10 @@
 """Sides that learn from the same population on disk, measured in turns.
 
-Every side is a process that stays, prepares itself (reads, compiles), and then runs when it is
-asked, while the others wait. Each peer runs right after fljax, several times, so that a
-machine whose speed drifts is as fast for both: what is reported of a peer is the median of those
-pairs' ratios. Beside the time is that of all processors, which other work on the machine stretches
-less. All files are in the page cache. A peer that has no environment or fails costs its row only.
+Every side is a process that prepares itself (reads, compiles) and then runs on request while the
+others wait. Each peer runs right after fljax, several times, so that a machine whose speed drifts
+is equally fast for both; the reported ratio is the median over these pairs. The processor time is
+reported as well, because other work on the machine affects it less. All files are in the page
+cache. A peer that fails or has no environment loses only its row.
 """
 
 import json
@@ -23,9 +23,9 @@ from typing import Any
 from experiments.benchmarks.peers.on_disk import OnDisk
 from experiments.benchmarks.peers.run import ROOT, Side, brief, interpreter, label, last_line
 
-OWN = "fljax"
+FLJAX = "fljax"
 SIDES = {
-    OWN: Side("fljax_on_disk"),
+    FLJAX: Side("fljax_on_disk"),
     "pfl": Side("pfl_on_disk", "pfl"),
     "pfl-thread": Side("pfl_on_disk", "pfl", arguments=("--way", "thread")),
     "fedjax": Side("fedjax_on_disk", "fedjax"),
@@ -53,15 +53,16 @@ class Worker:
     def __init__(self, name: str, python: str, folder: Path, rounds: int, limit: float) -> None:
         side = SIDES[name]
         command = [python, "-W", "ignore", "-m", f"{__package__}.{side.module}", *side.arguments]
-        self.name, self.limit = name, limit
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
+        self.name = name
+        self.limit = limit
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         self.process = subprocess.Popen(
             [*command, str(folder), "--rounds", str(rounds)],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._errors,
             text=True,
             start_new_session=True,
         )
@@ -105,11 +106,11 @@ class Worker:
 
     def _ended(self) -> str:
         self.process.wait()
-        self._said.seek(0)
-        return f"failed: {last_line(self._said.read())}"
+        self._errors.seek(0)
+        return f"failed: {last_line(self._errors.read())}"
 
     def stop(self) -> None:
-        """End it, and what it started."""
+        """Kill the process and its children."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -117,39 +118,40 @@ class Worker:
 def measured(
     folder: Path,
     peers: Sequence[str],
-    turns: int,
+    repeats: int,
     rounds: int = OnDisk.rounds,
     environments: Path = ENVIRONMENTS,
     limit: float = 1800,
 ) -> list[dict[str, Any]]:
-    """A row for each side: of fljax all runs, of a peer its own and the fljax runs beside them.
+    """A row for each side, with its runs; a peer's runs have ratios to the fljax runs before them.
 
     Args:
-      folder: the population's; images of other writers are beside it.
+      folder: the population's; images of other writers are next to it.
       peers: names of ``SIDES``.
-      turns: runs of each peer.
+      repeats: runs of each peer.
       rounds: of every run.
       environments: the folder of the peers' environments, which are made where they are missing.
       limit: seconds that a side may take to prepare, or for a run.
     """
     workers: list[Worker] = []
-    rows: dict[str, dict[str, Any]] = {name: {"peer": name, "runs": []} for name in (OWN, *peers)}
+    rows: dict[str, dict[str, Any]] = {name: {"peer": name, "runs": []} for name in (FLJAX, *peers)}
     try:
         for name, row in rows.items():
             try:
                 python = interpreter(SIDES[name], environments, PYTHONS)
                 workers.append(Worker(name, python, folder, rounds, limit))
             except RuntimeError as error:
-                if name == OWN:
+                if name == FLJAX:
                     raise
                 row["note"] = str(error)
             print(f"{name}: {row.get('note', 'ready')}", file=sys.stderr, flush=True)
-        own, others = workers[0], workers[1:]
+        fljax_worker = workers[0]
+        peer_workers = workers[1:]
         in_cache(folder.parent)
-        for seed in range(1, turns + 1):
-            for peer in others or [None]:
-                first = own.run(seed)
-                rows[OWN]["runs"].append(first)
+        for seed in range(1, repeats + 1):
+            for peer in peer_workers or [None]:
+                first = fljax_worker.run(seed)
+                rows[FLJAX]["runs"].append(first)
                 print(json.dumps(first), file=sys.stderr, flush=True)
                 if peer is None or "note" in rows[peer.name]:
                     continue

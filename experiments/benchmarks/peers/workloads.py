@@ -1,4 +1,4 @@
-"""What every side of the comparison computes: data, graph and error, in NumPy alone.
+"""The workloads of all sides of the comparison: data, graph and error, in NumPy alone.
 
 This file is imported in each peer's own environment, so it knows neither JAX nor fljax. A workload
 is its numbers, data drawn from a seed and the error of a final model:
@@ -32,7 +32,7 @@ import numpy as np
 
 
 class Compared:
-    """What all workloads have."""
+    """The common part of all workloads."""
 
     def agrees(self, error: float, reference: float) -> bool:
         """Within 2 % of another's, or both at the floor of single precision."""
@@ -161,16 +161,16 @@ Layers = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Network(Compared):
-    """A network on MNIST, of which the folder ``FLJAX_DATA`` has the files.
+    """A network on MNIST, whose files are in the folder ``FLJAX_DATA``.
 
     Convolutions of 3 x 3, padded by zeros, each followed by a rectifier and the maximum of squares
     of 2 x 2, if there are any; then layers with rectifiers between them. All seeds share the data:
     a seed draws the start, the clients and the batches.
 
-    With ``turned``, an image is shown as it is, turned by one, two or three quarters, mirrored, or
-    mirrored and turned by one, and each of the six is a class of its own for each digit. (FEMNIST,
-    which has 62 classes and clients of about 227 samples, more or less by 89, is not to be had in
-    every place; sizes and classes are like its, the writers' hands are not.)
+    With ``turned``, an image is unchanged, rotated by 90, 180 or 270 degrees, mirrored, or mirrored
+    and rotated by 90 degrees; each of the six is a separate class for each digit. (This stands in
+    for FEMNIST, which cannot be downloaded everywhere, has 62 classes and clients of 227 samples
+    with a deviation of 89: sizes and classes are similar, the writers' styles are not.)
     """
 
     name: str
@@ -199,7 +199,7 @@ class Network(Compared):
         normal = self.spread * rng.standard_normal(self.clients)
         sizes = self.mean * np.exp(normal - self.spread**2 / 2)
         ends = np.minimum(sizes.astype(int), self.largest).cumsum()
-        pixels, labels = self._shown("train", rng)
+        pixels, labels = self._images("train", rng)
         order = rng.permutation(len(pixels))[: ends[-1]]
         parts = np.split(order, ends[:-1])
         return [(pixels[part], labels[part]) for part in parts]
@@ -207,14 +207,15 @@ class Network(Compared):
     @cache  # noqa: B019
     def test(self) -> tuple[np.ndarray, np.ndarray]:
         """Features ``[10000, 784]`` and labels of images that no client has."""
-        return self._shown("t10k", np.random.default_rng(self.data_seed + 1))
+        return self._images("t10k", np.random.default_rng(self.data_seed + 1))
 
-    def _shown(self, part: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def _images(self, part: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         pixels = idx(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
         labels = idx(f"{part}-labels-idx1-ubyte.gz", 8).astype(np.int64)
         if self.turned:
             how = rng.integers(6, size=len(labels))
-            pixels, labels = pixels.copy(), labels + 10 * how
+            pixels = pixels.copy()
+            labels = labels + 10 * how
             for kind in range(1, 6):
                 chosen = pixels[how == kind]
                 mirrored = chosen[:, :, ::-1] if kind > 3 else chosen
@@ -224,14 +225,17 @@ class Network(Compared):
     def start(self, seed: int) -> Layers:
         """Kernels of variance two over their inputs, the last of one over them; biases of zero."""
         rng = np.random.default_rng([seed, 1])
-        side, before, shapes = 28, 1, []
+        side = 28
+        before = 1
+        shapes = []
         for channels in self.channels:
             shapes.append((3, 3, before, channels))
-            side, before = side // 2, channels
+            side = side // 2
+            before = channels
         shapes += [(side * side * before, self.hidden), (self.hidden, self.classes)]
         layers = []
-        for place, shape in enumerate(shapes):
-            scale = 2 if place < len(shapes) - 1 else 1
+        for index, shape in enumerate(shapes):
+            scale = 2 if index < len(shapes) - 1 else 1
             deviation = np.float32((scale / np.prod(shape[:-1])) ** 0.5)
             layers.append(deviation * rng.standard_normal(shape, np.float32))
             layers.append(np.zeros(shape[-1], np.float32))
@@ -252,7 +256,8 @@ class Network(Compared):
 
     def logits(self, model: Layers, pixels: np.ndarray) -> np.ndarray:
         """Of ``[N, 784]`` pixels."""
-        kernels, biases = model[::2], model[1::2]
+        kernels = model[::2]
+        biases = model[1::2]
         x = pixels.reshape(-1, 28, 28, 1) if self.channels else pixels
         for kernel, bias in zip(kernels[:-2], biases[:-2], strict=True):
             samples, height, width, _ = x.shape

@@ -1,29 +1,26 @@
 r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
-from fljax.algorithms.graph.pgfl import PRIVATE
-from fljax.algorithms.local_steps import counts_of, descend_from, descent_gap, drawn, learn
-from fljax.batches import Batches, Counts, check_per_client, per_client
-from fljax.federation import Federation
-from fljax.participation import PerServer, Selector, everyone_or
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.local_steps import counts_of, descend_from, descent_gap, draw_batches, learn
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Federation
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import PerServer, Selector, everyone_or
 from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["GraphFedAvg", "State"]
+from fljax.problems.batches import Batches, Counts, check_per_client, per_client
 
 
-class State(NamedTuple):
+class GraphFedAvgState(NamedTuple):
     """State of GraphFedAvg between rounds."""
 
     model: Array  # [K, D]  the model of each client's server
@@ -35,7 +32,7 @@ class State(NamedTuple):
     "rizk2023",
     Needs(
         Federation,
-        privacy=PRIVATE,
+        privacy=("message",),
         absent=True,
         averages=True,
         uploads=("models", "updates"),
@@ -53,7 +50,7 @@ class GraphFedAvg(Algorithm):
         \psi_{p,i} &= \frac1{|\mathcal L_{p,i}|}\sum_{k\in\mathcal L_{p,i}}\tilde w_{p,k,E},\qquad
         w_{p,i} = \sum_{m\in\mathcal N_p}a_{pm}\psi_{m,i}
 
-    with full local gradients, or those of batches; :math:`a` are Metropolis weights, symmetric and
+    with full local gradients, or on batches; :math:`a` are Metropolis weights, symmetric and
     doubly stochastic as the source requires. A server without participants sends its last model. In
     the private form clients perturb their messages, as in :class:`PGFL` (Gauthier 2024, line 1509),
     instead of the source's noise between servers.
@@ -81,52 +78,58 @@ class GraphFedAvg(Algorithm):
 
     def validate(self) -> None:
         if self.clients_per_server is not None:
-            _check.count("clients_per_server", self.clients_per_server)
+            checks.count("clients_per_server", self.clients_per_server)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return everyone_or(PerServer, self.clients_per_server)
 
-    def init(self, problem: Problem, network: Federation) -> State:
+    def init(self, problem: Problem, network: Federation) -> GraphFedAvgState:
         self.selection.check(problem.clients, network)
         check_per_client("local_steps", self.local_steps, problem.clients)
         if self.batches is not None:
             self.batches.check(problem)
         server = jnp.tile(server_start(problem), (network.servers, 1))
-        return State(server[jnp.asarray(network.server, jnp.int32)], server)
+        return GraphFedAvgState(server[jnp.asarray(network.server, jnp.int32)], server)
 
-    def step(self, state: State, now: Round) -> State:
-        problem, network, link = now.problem, now.network, now.link
-        who, home = now.choose(self.selection), jnp.asarray(network.server, jnp.int32)
-        counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
+    def step(self, state: GraphFedAvgState, now: Round) -> GraphFedAvgState:
+        problem = now.problem
+        network = now.network
+        link = now.link
+        participants = now.choose(self.selection)
+        home = jnp.asarray(network.server, jnp.int32)
+        counts = counts_of(self.local_steps, participants)
+        longest = int(np.max(self.local_steps))
         step_size = self.step_size(now.number)
         length = step_size / counts.astype(problem.dtype)
-        start = link.publish(state.server, who.here)[who.take(home)]
+        start = link.publish(state.server, participants.here)[participants.take(home)]
         rounding = None
         if link.private:  # refuses batches
-            model, norm, rounding = descend_from(who.of(problem), start, length, longest, counts)
-            now.witness(jnp.where(who.here, norm, 0))
+            model, norm, rounding = descend_from(
+                participants.of(problem), start, length, longest, counts
+            )
+            now.witness(jnp.where(participants.here, norm, 0))
         else:
-            batch = drawn(self.batches, now, who, longest)
-            model = learn(problem, who, start, length, longest, batch, counts).model
-        heard = link.send(
+            batch = draw_batches(self.batches, now, participants, longest)
+            model = learn(problem, participants, start, length, longest, batch, counts).model
+        messages = link.send(
             model,
-            clients=who.clients,
-            sending=who.here,
+            clients=participants.clients,
+            sending=participants.here,
             step_size=step_size,
             rounding=rounding,
         )
 
-        one = jnp.zeros(len(heard), jnp.int32)
-        mean, present = link.cell_means(heard, one, 1, who, state.server[:, None])
+        cell = jnp.zeros(len(messages), jnp.int32)
+        mean, present = link.cell_means(messages, cell, 1, participants, state.server[:, None])
         psi = jnp.where(present[:, 0] > 0, mean[:, 0], state.server)
         server = psi
         if network.graph is not None:
             server = link.combine(psi, network.graph.mixing("metropolis"))
-        return State(server[home], server)
+        return GraphFedAvgState(server[home], server)
 
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
+    def released(self, state: GraphFedAvgState, problem: Problem, network: Federation) -> Array:
         """Return the servers' models."""
         return state.model
 

@@ -6,21 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.round import Round
 from fljax.algorithms.server.online_fed import lms
-from fljax.federation import Federation
+from fljax.graphs.federation import Federation
 from fljax.link import Circular, Sharing
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["PAOFedGraph", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class PAOFedGraphState(NamedTuple):
     """State of PAO-Fed on a graph between rounds."""
 
     model: Array  # [K, D]  the model of each client's server
@@ -51,10 +49,10 @@ class PAOFedGraph(Algorithm):
         w_p^{(n+1)} &= (I-N^{(n)})\psi_p^{(n)}
             +N^{(n)}\sum_{m\in\mathcal N_p}a_{pm}\psi_m^{(n)}
 
-    with Metropolis weights :math:`a`, which preserve the mean of the servers' models, whatever the
-    portion. This requires the same portion at all servers, which is possible because servers are
-    always available and messages between them are never delayed. It is the portion that coordinated
-    clients with portions of the same size have just refined, and receive next:
+    with Metropolis weights :math:`a`, which preserve the mean of the servers' models for
+    any portion. This requires the same portion at all servers, which is possible because servers
+    are always available and messages between them are never delayed. It is the portion that
+    coordinated clients with portions of the same size have just refined, and receive next:
     :math:`N^{(n)}=S^{(n)}`. For one server, or servers without links, :math:`w_p=\psi_p`.
 
     Args:
@@ -92,32 +90,36 @@ class PAOFedGraph(Algorithm):
     def validate(self) -> None:
         if isinstance(self.discount, list | tuple):
             object.__setattr__(self, "discount", np.asarray(self.discount))
-        _check.interval("discount", self.discount, at_least=0, at_most=1)
+        checks.interval("discount", self.discount, at_least=0, at_most=1)
 
-    def init(self, problem: Problem | Stream, network: Federation) -> State:
+    def init(self, problem: Problem | Stream, network: Federation) -> PAOFedGraphState:
         self.sharing.check(problem.dim)
         self.between.check(problem.dim)
         server = jnp.tile(server_start(problem), (network.servers, 1))
         home = jnp.asarray(network.server, jnp.int32)
-        return State(server[home], start_models(problem), server)
+        return PAOFedGraphState(server[home], start_models(problem), server)
 
-    def step(self, state: State, now: Round) -> State:
-        problem, network, link = now.problem, now.network, now.link
-        here, home = now.available, jnp.asarray(network.server, jnp.int32)
+    def step(self, state: PAOFedGraphState, now: Round) -> PAOFedGraphState:
+        problem = now.problem
+        network = now.network
+        link = now.link
+        active = now.available
+        home = jnp.asarray(network.server, jnp.int32)
         everyone = jnp.arange(problem.clients, dtype=jnp.int32)
-        portions, dim = link.common_key("sharing"), problem.dim
-        ahead = now.number + jnp.asarray(self.send_next, jnp.int32)
+        portions = link.common_key("sharing")
+        dim = problem.dim
+        next_round = now.number + jnp.asarray(self.send_next, jnp.int32)
 
         def sent(rows: Array) -> Array:
-            return self.sharing.indices(portions, ahead, rows, dim)
+            return self.sharing.indices(portions, next_round, rows, dim)
 
-        server = link.publish(state.server, here, self.sharing.size)
-        received = here[:, None] & self.sharing.mask(portions, now.number, everyone, dim)
+        server = link.publish(state.server, active, self.sharing.size)
+        received = active[:, None] & self.sharing.mask(portions, now.number, everyone, dim)
         merged = jnp.where(received, server[home], state.local)
         local = lms(problem.mapped(), merged, self.step_size(now.number))
         arrived = link.collect(
             lambda rows: local[rows[:, None], sent(rows)],
-            here,
+            active,
             server,
             at=sent,
             discount=self.discount,
@@ -125,7 +127,7 @@ class PAOFedGraph(Algorithm):
         )
         server = arrived.move(server)
         if network.graph is not None:
-            told = self.between.indices(portions, ahead, everyone[:1], dim)[0]
-            mixed = link.combine(server[:, told], network.graph.mixing("metropolis"))
-            server = server.at[:, told].set(mixed)
-        return State(server[home], local, server)
+            portion = self.between.indices(portions, next_round, everyone[:1], dim)[0]
+            mixed = link.combine(server[:, portion], network.graph.mixing("metropolis"))
+            server = server.at[:, portion].set(mixed)
+        return PAOFedGraphState(server[home], local, server)

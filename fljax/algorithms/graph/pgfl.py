@@ -1,33 +1,23 @@
 r"""Personalized graph federated learning (Gauthier 2024, Algorithms 4 and 5), GFL, ClusterFL."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.federation import Federation
-from fljax.participation import PerServer, Selector, everyone_or
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Federation
+from fljax.optimization.schedules import GeometricDecay
+from fljax.participation.selectors import PerServer, Selector, everyone_or
+from fljax.privacy import Gap
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor, prox_rounding, strong_convexity
-from fljax.rounds import Round
-from fljax.schedules import GeometricDecay
-
-__all__ = [
-    "GFL",
-    "PGFL",
-    "PRIVATE",
-    "ClusterFL",
-    "State",
-    "as_inter_cluster",
-    "clusters_of",
-    "mixed",
-]
 
 #: The aggregate of a cluster at a server without participants of that cluster.
 EMPTY_CELLS = ("keep", "skip")
@@ -35,12 +25,12 @@ EMPTY_CELLS = ("keep", "skip")
 #: The model with which a client's dual is updated.
 DUAL_REFERENCES = ("received", "aggregate")
 
-PRIVATE = (ZCDP, ApproximateDP, PureDP)
+#: Budgets that cover the messages, see :meth:`PGFL.sensitivity`.
 
-NEEDS = Needs(Federation, privacy=PRIVATE, absent=True, averages=True, minimizer=True)
+NEEDS = Needs(Federation, privacy=("message",), absent=True, averages=True, minimizer=True)
 
 
-class State(NamedTuple):
+class PGFLState(NamedTuple):
     """State of PGFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent as it is
@@ -49,12 +39,12 @@ class State(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-def as_inter_cluster(value: Any) -> Any:
+def as_inter_cluster(value: Any) -> Callable[..., Any]:
     """Return a number in [0, 1] as a constant schedule; a schedule, in [0, 1] in round 1, as is."""
     if not callable(value):
-        _check.interval("inter_cluster", value, at_least=0, at_most=1)
+        checks.interval("inter_cluster", value, at_least=0, at_most=1)
         value = GeometricDecay(value)
-    _check.interval("inter_cluster", value(jnp.ones((), jnp.int32)), at_least=0, at_most=1)  # pyright: ignore[reportCallIssue]
+    checks.interval("inter_cluster", value(jnp.ones((), jnp.int32)), at_least=0, at_most=1)  # pyright: ignore[reportCallIssue]
     return value
 
 
@@ -105,12 +95,12 @@ class PGFL(Algorithm):
       empty_cell: as above.
       dual_reference: ``"received"`` as above; ``"aggregate"`` follows line 1303 literally and uses
         :math:`\tilde w_{s,(q)}^{(n)}` instead of :math:`w_{s,(q)}^{(n)}` in the dual.
-      inner_iterations: iterations of the primal solver if there is no closed form.
+      inner_iterations: iterations of the primal solver if no closed form exists.
 
     Guarantees:
       The data enter a message only through the minimizer of a :math:`\rho`-strongly convex
       objective, so :meth:`sensitivity` bounds it *if* per-sample gradients are bounded, which
-      those of least squares are not. If the minimizer is computed by iterations, their step size
+      is not so for least squares. If the minimizer is computed by iterations, their step size
       must be public, ``Problem(feature_bound=)``; the same bound then holds for any number of
       iterations.
 
@@ -123,7 +113,7 @@ class PGFL(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    inter_cluster: Any = field(converter=as_inter_cluster, default=0.0)
+    inter_cluster: Callable[[Array], Array] = field(converter=as_inter_cluster, default=0.0)
     clients_per_server: int | None = static(default=None)
     empty_cell: str = static(default="keep")
     dual_reference: str = static(default="received")
@@ -134,26 +124,26 @@ class PGFL(Algorithm):
     cooperative: ClassVar[bool] = True
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
+        checks.positive("penalty", self.penalty)
         if self.clients_per_server is not None:
-            _check.count("clients_per_server", self.clients_per_server)
-        _check.choice("empty_cell", self.empty_cell, EMPTY_CELLS)
-        _check.choice("dual_reference", self.dual_reference, DUAL_REFERENCES)
-        _check.count("inner_iterations", self.inner_iterations)
+            checks.count("clients_per_server", self.clients_per_server)
+        checks.choice("empty_cell", self.empty_cell, EMPTY_CELLS)
+        checks.choice("dual_reference", self.dual_reference, DUAL_REFERENCES)
+        checks.count("inner_iterations", self.inner_iterations)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return everyone_or(PerServer, self.clients_per_server)
 
-    def init(self, problem: Problem, network: Federation) -> State:
+    def init(self, problem: Problem, network: Federation) -> PGFLState:
         self.selection.check(problem.clients, network)
         start = start_models(problem)
         server = cluster_start(problem, network, *clusters_of(problem, self.personalized))
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
-        return State(start, jnp.zeros_like(start), server, factorize(problem, weight))
+        return PGFLState(start, jnp.zeros_like(start), server, factorize(problem, weight))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: PGFLState, now: Round) -> PGFLState:
         return self._round(
             state,
             now,
@@ -163,45 +153,57 @@ class PGFL(Algorithm):
 
     def _round(
         self,
-        state: Any,
+        state: PyTree,
         now: Round,
         cluster: Int[Array, " clients"],
         clusters: int,
         share: Array,
         received: int = 1,
-    ) -> State:
-        """Compute a round for clients of these clusters, each of which receives so many models."""
-        network, link = now.network, now.link
-        who = now.choose(self.selection)
-        server, cluster = who.take((jnp.asarray(network.server, jnp.int32), cluster))
-        data, dual = who.of(now.problem), who.take(state.dual)
+    ) -> PGFLState:
+        """Compute a round for clients of these clusters, which receive this number of models."""
+        network = now.network
+        link = now.link
+        participants = now.choose(self.selection)
+        server, cluster = participants.take((jnp.asarray(network.server, jnp.int32), cluster))
+        data = participants.of(now.problem)
+        dual = participants.take(state.dual)
 
-        start = link.publish(state.server, who.here, received * now.problem.dim)
+        # Each participant minimizes around its cluster's model at its server, and uploads.
+        start = link.publish(state.server, participants.here, received * now.problem.dim)
         center = start[server, cluster] + dual / self.penalty
-        before, turns = who.take(state.model), self.inner_iterations
-        model = prox(data, who.take(state.factor), center, before, turns)
-        now.witness(jnp.where(who.here, data.sample_gradient_norm(model), 0))
-        rounding = prox_rounding(data, center, before, model, turns)
-        heard = link.send(model, clients=who.clients, sending=who.here, rounding=rounding)
+        before = participants.take(state.model)
+        iterations = self.inner_iterations
+        model = prox(data, participants.take(state.factor), center, before, iterations)
+        now.witness(jnp.where(participants.here, data.sample_gradient_norm(model), 0))
+        rounding = prox_rounding(data, center, before, model, iterations)
+        messages = link.send(
+            model, clients=participants.clients, sending=participants.here, rounding=rounding
+        )
 
-        said = heard - dual / self.penalty
-        mean, present = link.cell_means(said, cluster, clusters, who, start)
+        # A cell is a cluster at a server; servers average their cells, then those of neighbors.
+        adjusted = messages - dual / self.penalty
+        mean, present = link.cell_means(adjusted, cluster, clusters, participants, start)
         aggregate = jnp.where(present > 0, mean, start)
-        around = aggregate
+        neighborhood = aggregate
         if self.cooperative:
             link.relay(clusters * now.problem.dim)
             if self.empty_cell == "keep":
-                around = network.neighborhood_mean(aggregate)
+                neighborhood = network.neighborhood_mean(aggregate)
             else:
                 somewhere = network.neighborhood_mean(present) > 0
-                around = jnp.where(somewhere, network.neighborhood_mean(mean, present), start)
-        after = mixed(around, share)
+                neighborhood = jnp.where(somewhere, network.neighborhood_mean(mean, present), start)
+        after = mixed(neighborhood, share)
 
         reference = after if self.dual_reference == "received" else aggregate
-        dual = dual + self.penalty * (reference[server, cluster] - heard)
-        return State(who.put(state.model, model), who.put(state.dual, dual), after, state.factor)
+        dual = dual + self.penalty * (reference[server, cluster] - messages)
+        return PGFLState(
+            participants.put(state.model, model),
+            participants.put(state.dual, dual),
+            after,
+            state.factor,
+        )
 
-    def released(self, state: State, problem: Problem, network: Federation) -> Array:
+    def released(self, state: PGFLState, problem: Problem, network: Federation) -> Array:
         """Return the model of each client's cluster at its server."""
         cluster, _ = clusters_of(problem, self.personalized)
         return state.server[jnp.asarray(network.server, jnp.int32), cluster]
@@ -239,7 +241,7 @@ class GFL(PGFL):
         super().validate()
         mixing = self.inter_cluster
         if not isinstance(mixing, GeometricDecay) or np.any(
-            _check.is_concrete(mixing.initial) and np.asarray(mixing.initial) != 0
+            checks.is_concrete(mixing.initial) and np.asarray(mixing.initial) != 0
         ):
             raise ValueError(
                 "inter_cluster must be left out: one model for all clients has no other to mix "
@@ -279,7 +281,7 @@ def cluster_start(
     member = (cluster[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None]).astype(start.dtype)
     member = jnp.where(jnp.any(member > 0, axis=1, keepdims=True), member, 1)
     shares = member / jnp.sum(member, axis=1, keepdims=True)
-    # The first client's and the mean way from it: to the last digit where all start alike.
+    # The first client's plus the mean difference from it: exact if all start at the same model.
     mean = start[:1] + jnp.matmul(shares, start - start[:1], precision=HIGHEST)
     return jnp.broadcast_to(mean, (network.servers, clusters, problem.dim))
 
@@ -291,5 +293,5 @@ def mixed(
     clusters = models.shape[1]
     if clusters == 1:
         return models
-    others = jnp.sum(models, axis=1, keepdims=True) - models
-    return (1 - share) * models + share / (clusters - 1) * others
+    other_clusters = jnp.sum(models, axis=1, keepdims=True) - models
+    return (1 - share) * models + share / (clusters - 1) * other_clusters

@@ -4,24 +4,22 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import _check
-from fljax._linalg import symmetric_eigen
-from fljax._module import field, module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm
+from fljax._core import checks
+from fljax._core.linalg import symmetric_eigen
+from fljax._core.module import field, module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm
 from fljax.algorithms.graph.pgfl import NEEDS, PGFL, cluster_start
-from fljax.clustering import kmeans
-from fljax.federation import Federation
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Federation
 from fljax.problems import Problem
+from fljax.problems.clustering import kmeans
 from fljax.problems.solvers import ProxFactor
-from fljax.rounds import Round
-
-__all__ = ["Discovering", "PGFLByGradient", "PGFLByLoss", "State", "by_directions"]
 
 
-class State(NamedTuple):
+class PGFLDiscoveryState(NamedTuple):
     """State of PGFL between rounds, and the estimated cluster of each client."""
 
     model: Array  # [K, D]  w_k, never sent as it is
@@ -37,11 +35,11 @@ class Discovering(PGFL):
 
     In the first ``warmup`` rounds all clients form one cluster, as in :class:`GFL`. A client's dual
     :math:`\varphi_k` is then the gradient :math:`f_k'` at the common model, and servers know it.
-    Before the next round they cluster the clients by these gradients (:func:`by_directions`); from
-    then on each participant is assigned, anew in every round, to the cluster with the smallest
-    misfit, :math:`\arg\min_qm_{kq}`, and to the first of them in case of ties, as between the
-    models of clusters that have had no participants yet. Each subclass defines the misfit
-    :math:`m_{kq}`.
+    Before the next round they cluster the clients by these gradients
+    (:func:`cluster_by_directions`); from then on each participant is reassigned in every round to
+    the cluster with the smallest misfit, :math:`\arg\min_qm_{kq}`, and to the first of them in case
+    of ties, as between the models of clusters that have had no participants yet. Each subclass
+    defines the misfit :math:`m_{kq}`.
 
     Args:
       clusters: ``Q``, the number of clusters, <= clients.
@@ -57,43 +55,43 @@ class Discovering(PGFL):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("clusters", self.clusters)
-        _check.count("warmup", self.warmup)
+        checks.count("clusters", self.clusters)
+        checks.count("warmup", self.warmup)
 
     def check(self, problem: Problem, network: Federation) -> None:
-        _check.count("clusters", self.clusters, at_most=problem.clients)
+        checks.count("clusters", self.clusters, at_most=problem.clients)
 
     def init(self, problem: Problem, network: Federation) -> Any:
         start = super().init(problem, network)
-        alike = jnp.zeros(problem.clients, jnp.int32)
-        server = cluster_start(problem, network, alike, self.clusters)
-        return State(*start._replace(server=server), alike)
+        cluster = jnp.zeros(problem.clients, jnp.int32)
+        server = cluster_start(problem, network, cluster, self.clusters)
+        return PGFLDiscoveryState(*start._replace(server=server), cluster)
 
-    @_check.required
-    def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
+    @checks.required
+    def misfit(self, state: PGFLDiscoveryState, now: Round) -> Float[Array, "clients clusters"]:
         """Return the misfit of each client to each cluster's model at its server."""
         raise NotImplementedError
 
-    def step(self, state: Any, now: Round) -> Any:
-        alike = now.number <= self.warmup
+    def step(self, state: PyTree, now: Round) -> Any:
+        warming_up = now.number <= self.warmup
         cluster = jax.lax.cond(
             now.number == self.warmup + 1,
-            lambda: by_directions(now.key("algorithm"), state.dual, self.clusters),
-            lambda: jnp.where(alike, state.cluster, self._suited(state, now)),
+            lambda: cluster_by_directions(now.key("algorithm"), state.dual, self.clusters),
+            lambda: jnp.where(warming_up, state.cluster, self._best_clusters(state, now)),
         )
-        share = jnp.where(alike, 0, self.inter_cluster(now.number))
+        share = jnp.where(warming_up, 0, self.inter_cluster(now.number))
         received = self.received or self.clusters
         after = self._round(state, now, cluster, self.clusters, share, received)
-        server = jnp.where(alike, after.server[:, :1], after.server)
-        return State(*after._replace(server=server), cluster)
+        server = jnp.where(warming_up, after.server[:, :1], after.server)
+        return PGFLDiscoveryState(*after._replace(server=server), cluster)
 
-    def _suited(self, state: State, now: Round) -> Int[Array, " clients"]:
+    def _best_clusters(self, state: PGFLDiscoveryState, now: Round) -> Int[Array, " clients"]:
         """Return the clusters of best fit; clients that do not participate keep theirs."""
-        who = now.choose(self.selection)
+        participants = now.choose(self.selection)
         best = jnp.argmin(self.misfit(state, now), axis=1).astype(jnp.int32)
-        return who.put(state.cluster, who.take(best))
+        return participants.put(state.cluster, participants.take(best))
 
-    def released(self, state: Any, problem: Problem, network: Federation) -> Array:
+    def released(self, state: PyTree, problem: Problem, network: Federation) -> Array:
         """Return the model of each client's estimated cluster at its server."""
         return state.server[jnp.asarray(network.server, jnp.int32), state.cluster]
 
@@ -110,7 +108,7 @@ class PGFLByLoss(Discovering):
     :class:`Discovering` with :math:`m_{kq}=f_k(w_{s,(q)}^{(n-1)})`, the choice of :class:`IFCA`.
     Each participant receives all ``Q`` models of its server, :math:`QD` numbers on the downlink and
     ``D`` on the uplink; the cluster index sent with the model, :math:`\log_2Q` bits, is not
-    counted. The index depends on the data and is not perturbed, so there is no private form;
+    counted. The index depends on the data and is not perturbed, so no private form exists;
     :class:`PGFLByGradient` has one. The model of a client's current cluster was trained on that
     client's data too, which biases the selection toward the current cluster.
 
@@ -142,7 +140,7 @@ class PGFLByLoss(Discovering):
 
     received: ClassVar[int | None] = None
 
-    def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
+    def misfit(self, state: PGFLDiscoveryState, now: Round) -> Float[Array, "clients clusters"]:
         models = state.server[jnp.asarray(now.network.server, jnp.int32)]
         return jax.vmap(now.problem.objective, in_axes=1, out_axes=1)(models)
 
@@ -200,15 +198,15 @@ class PGFLByGradient(Discovering):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("step_size", self.step_size)
+        checks.positive("step_size", self.step_size)
 
-    def misfit(self, state: State, now: Round) -> Float[Array, "clients clusters"]:
+    def misfit(self, state: PGFLDiscoveryState, now: Round) -> Float[Array, "clients clusters"]:
         home = jnp.asarray(now.network.server, jnp.int32)
         moved = state.server[home, state.cluster] - self.step_size * state.dual
         return jnp.sum((state.server[home] - moved[:, None]) ** 2, axis=2)
 
 
-def by_directions(
+def cluster_by_directions(
     key: Array, gradients: Float[Array, "clients dim"], clusters: int
 ) -> Int[Array, " clients"]:
     r"""Cluster clients, ``[K]``, by k-means in the :math:`Q-1` directions of largest gradient
@@ -225,7 +223,7 @@ def by_directions(
     scatter = jnp.matmul(centered.T, centered, precision=HIGHEST)
     size, directions = symmetric_eigen(scatter[None])
     _, widest = jax.lax.top_k(size[0], min(clusters - 1, size.shape[1]))
-    along = jnp.matmul(centered, directions[0][:, widest], precision=HIGHEST)
-    found = kmeans(key, along, clusters).cluster
-    first = jnp.argmax(found[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None], axis=1)
-    return jnp.argsort(jnp.argsort(first)).astype(jnp.int32)[found]
+    coordinates = jnp.matmul(centered, directions[0][:, widest], precision=HIGHEST)
+    cluster = kmeans(key, coordinates, clusters).cluster
+    first = jnp.argmax(cluster[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None], axis=1)
+    return jnp.argsort(jnp.argsort(first)).astype(jnp.int32)[cluster]

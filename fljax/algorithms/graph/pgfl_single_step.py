@@ -1,26 +1,26 @@
 """PGFL by decentralized ADMM of the servers, in a single step (Gauthier 2024, (5.6)-(5.7))."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.graph.pgfl import as_inter_cluster, cluster_start, clusters_of
-from fljax.federation import Federation
-from fljax.participation import Everyone
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Federation
+from fljax.participation.selectors import Everyone
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
-from fljax.rounds import Round
 
-__all__ = ["PGFLSingleStep", "State"]
-
+#: The signs of the servers' dual: those of ADMM, or those printed in (5.6)-(5.7).
 SIGNS = ("corrected", "printed")
 
 
-class State(NamedTuple):
+class PGFLSingleStepState(NamedTuple):
     """State of single-step PGFL between rounds."""
 
     model: Array  # [K, D]  w_k
@@ -57,14 +57,14 @@ class PGFLSingleStep(Algorithm):
     which the method diverges (``signs="printed"``); (3.4) of the same thesis has the signs above.
     Without inter-cluster learning it converges to the minimizer of
     :math:`\sum_s\frac1{|\mathcal C_{s,(q)}|}\sum_{k\in\mathcal C_{s,(q)}}f_k` for every cluster:
-    each cell has the same weight, whatever its size. There is no private form and no scheduling of
-    clients.
+    each cell has the same weight, regardless of its size. It has neither a private form nor a
+    schedule of clients.
 
     Args:
       penalty: :math:`\rho>0`.
       inter_cluster: :math:`\tau^{(n)}`, as in :class:`PGFL`; without effect for a single cluster.
       signs: as above.
-      inner_iterations: iterations of the primal solver if there is no closed form.
+      inner_iterations: iterations of the primal solver if no closed form exists.
 
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1].
@@ -74,53 +74,58 @@ class PGFLSingleStep(Algorithm):
     """
 
     penalty: Float[Array, ""] | float
-    inter_cluster: Any = field(converter=as_inter_cluster, default=0.0)
+    inter_cluster: Callable[[Array], Array] = field(converter=as_inter_cluster, default=0.0)
     signs: str = static(default="corrected")
     inner_iterations: int = static(default=20)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.choice("signs", self.signs, SIGNS)
-        _check.count("inner_iterations", self.inner_iterations)
+        checks.positive("penalty", self.penalty)
+        checks.choice("signs", self.signs, SIGNS)
+        checks.count("inner_iterations", self.inner_iterations)
 
-    def init(self, problem: Problem, network: Federation) -> State:
+    def init(self, problem: Problem, network: Federation) -> PGFLSingleStepState:
         start = start_models(problem)
         server = cluster_start(problem, network, *clusters_of(problem))
         weight = jnp.full(problem.clients, self.penalty, problem.dtype)
-        received, factor = network.neighbor_sum(server), factorize(problem, weight)
+        received = network.neighbor_sum(server)
+        factor = factorize(problem, weight)
         zero = jnp.zeros_like(start), jnp.zeros_like(server)
-        return State(start, zero[0], server, received, zero[1], factor)
+        return PGFLSingleStepState(start, zero[0], server, received, zero[1], factor)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: PGFLSingleStepState, now: Round) -> PGFLSingleStepState:
         sign = 1 if self.signs == "corrected" else -1
-        problem, network, link = now.problem, now.network, now.link
-        who = now.choose(Everyone())
+        problem = now.problem
+        network = now.network
+        link = now.link
+        participants = now.choose(Everyone())
         cluster, clusters = clusters_of(problem)
         home = jnp.asarray(network.server, jnp.int32)
         tau = self.inter_cluster(now.number) if clusters > 1 else jnp.zeros((), problem.dtype)
         neighbors = network.degree[:, None, None]
 
-        start = link.publish(state.server, who.here)
+        start = link.publish(state.server, participants.here)
         center = start[home, cluster] + state.dual / self.penalty
         model = prox(problem, state.factor, center, state.model, self.inner_iterations)
-        heard = link.send(model, sending=who.here)
-        said = heard - state.dual / self.penalty
-        mean, present = link.cell_means(said, cluster, clusters, who, start)
+        messages = link.send(model, sending=participants.here)
+        adjusted = messages - state.dual / self.penalty
+        mean, present = link.cell_means(adjusted, cluster, clusters, participants, start)
 
         aggregate = jnp.where(present > 0, mean, start)
-        near = (start + state.received) / (1 + neighbors)
-        others = (jnp.sum(near, axis=1, keepdims=True) - near) / max(clusters - 1, 1)
-        pull = self.penalty / 2 * (neighbors * start + sign * state.received)
-        total = aggregate - state.server_dual / 2 + pull + tau * others
+        neighborhood_mean = (start + state.received) / (1 + neighbors)
+        other_clusters = (
+            jnp.sum(neighborhood_mean, axis=1, keepdims=True) - neighborhood_mean
+        ) / max(clusters - 1, 1)
+        consensus = self.penalty / 2 * (neighbors * start + sign * state.received)
+        total = aggregate - state.server_dual / 2 + consensus + tau * other_clusters
         server = total / (1 + tau + self.penalty * neighbors)
 
         link.relay(clusters * problem.dim)
         received = network.neighbor_sum(server)
         server_dual = state.server_dual + sign * self.penalty * (neighbors * server - received)
-        dual = state.dual + self.penalty * (server[home, cluster] - heard)
-        return State(
-            who.put(state.model, model),
-            who.put(state.dual, dual),
+        dual = state.dual + self.penalty * (server[home, cluster] - messages)
+        return PGFLSingleStepState(
+            participants.put(state.model, model),
+            participants.put(state.dual, dual),
             server,
             received,
             server_dual,

@@ -1,28 +1,26 @@
 r"""Exact networked ADMM, without privacy (Gauthier 2024, (3.4)) and with it (P-ADMM)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax.privacy import Gap
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor, prox_rounding, strong_convexity
-from fljax.rounds import Round
-
-__all__ = ["PADMM", "NetworkedADMM", "State"]
 
 
-class State(NamedTuple):
+class NetworkedADMMState(NamedTuple):
     """State of ADMM between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its neighbors said
+    heard: Array  # [K, D]  the last message of client k
+    received: Array  # [K, D]  the sum of its neighbors' messages
     dual: Array  # [K, D]  gamma_k
     factor: ProxFactor  # of the primal systems, constant
 
@@ -47,7 +45,7 @@ class NetworkedADMM(Algorithm):
 
     Args:
       penalty: :math:`\rho>0`.
-      inner_iterations: iterations of the primal solver if there is no closed form.
+      inner_iterations: iterations of the primal solver if no closed form exists.
 
     Raises:
       ValueError: a privacy budget (use P-ADMM), or a problem that clips gradients.
@@ -60,28 +58,30 @@ class NetworkedADMM(Algorithm):
     inner_iterations: int = static(default=100)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.count("inner_iterations", self.inner_iterations)
+        checks.positive("penalty", self.penalty)
+        checks.count("inner_iterations", self.inner_iterations)
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: Graph) -> NetworkedADMMState:
         start = start_models(problem)
         factor = factorize(problem, 2 * self.penalty * network.degree)
-        return State(start, start, network.neighbor_sum(start), jnp.zeros_like(start), factor)
+        return NetworkedADMMState(
+            start, start, network.neighbor_sum(start), jnp.zeros_like(start), factor
+        )
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: NetworkedADMMState, now: Round) -> NetworkedADMMState:
         degree = now.network.degree[:, None]
-        pull = self.penalty * (degree * state.heard + state.received)
-        center = (pull - state.dual) / state.factor.weight[:, None]
+        consensus = self.penalty * (degree * state.heard + state.received)
+        center = (consensus - state.dual) / state.factor.weight[:, None]
         model = prox(now.problem, state.factor, center, state.model, self.inner_iterations)
         now.witness_at(model)
 
         rounding = prox_rounding(now.problem, center, state.model, model, self.inner_iterations)
-        heard, inbox = now.link.exchange(model, rounding=rounding)
+        sent, inbox = now.link.exchange(model, rounding=rounding)
         received = inbox.sum()
-        dual = state.dual + self.penalty * (degree * heard - received)
-        return State(model, heard, received, dual, state.factor)
+        dual = state.dual + self.penalty * (degree * sent - received)
+        return NetworkedADMMState(model, sent, received, dual, state.factor)
 
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
+    def released(self, state: NetworkedADMMState, problem: Problem, network: Graph) -> Array:
         """Return the clients' last messages."""
         return state.heard
 
@@ -102,7 +102,7 @@ class NetworkedADMM(Algorithm):
 @algorithm(
     "P-ADMM",
     "ding2019",
-    Needs(privacy=(ZCDP, ApproximateDP, PureDP), minimizer=True, smooth=True),
+    Needs(privacy=("message",), minimizer=True, smooth=True),
 )
 @module
 class PADMM(NetworkedADMM):

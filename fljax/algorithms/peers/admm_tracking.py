@@ -5,16 +5,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["ADMMState", "ADMMTracking"]
+from fljax.problems.streams import Stream
 
 
 class ADMMState(NamedTuple):
@@ -38,7 +36,7 @@ class ADMMTracking(Descending):
         z_{kl} &\leftarrow (1-\alpha)z_{kl}+\alpha\Big(2\rho\binom{y_l}{s_l}-z_{lk}\Big)
 
     from :math:`z_{kl}=\rho\binom{w_l}0`, the paper's zero relative to the initial models. A peer
-    needs only the sums of the edge variables, of its own and of those that its neighbors have for
+    needs only the sums of the edge variables, its own and its neighbors' ones for
     it, and these follow from the :math:`y` and :math:`s` that it sends and receives: a message is
     the two, :math:`2D` numbers, the same for all neighbors. (The paper sends a message
     :math:`2\rho y-z` over each edge, so that the two directions may fail independently; here a
@@ -63,35 +61,36 @@ class ADMMTracking(Descending):
     blend: Float[Array, ""] | float = field(default=0.1, kw_only=True)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.interval("relaxation", self.relaxation, above=0, below=1)
-        _check.interval("blend", self.blend, above=0, at_most=1)
+        checks.positive("penalty", self.penalty)
+        checks.interval("relaxation", self.relaxation, above=0, below=1)
+        checks.interval("blend", self.blend, above=0, at_most=1)
 
     def message_size(self, dim: int) -> int:
         return 2 * dim
 
     def init(self, problem: Problem | Stream, network: Graph) -> ADMMState:
         start = start_models(problem)
-        heard, said = network.neighbor_sum(start), network.degree[:, None] * start
-        own, others = (
-            jnp.concatenate([self.penalty * of, jnp.zeros_like(start)], axis=1)
-            for of in (heard, said)
+        neighbor_models = network.neighbor_sum(start)
+        own_models = network.degree[:, None] * start
+        outgoing, incoming = (
+            jnp.concatenate([self.penalty * models, jnp.zeros_like(start)], axis=1)
+            for models in (neighbor_models, own_models)
         )
-        return ADMMState(start, own, others)
+        return ADMMState(start, outgoing, incoming)
 
     def step(self, state: ADMMState, now: Round) -> ADMMState:
         degree = now.network.degree[:, None]
-        slope = self._part(now).gradient(state.model)
-        both = jnp.concatenate([state.model, slope], axis=1) + state.own
-        both = both / (1 + self.penalty * degree)
-        mean, tracker = jnp.split(both, 2, axis=1)
-        ahead = mean - self.step_size(now.number) * tracker
-        model = state.model + self.blend * (ahead - state.model)
-        said, inbox = now.link.exchange(both)
+        gradient = self._step_problem(now).gradient(state.model)
+        message = jnp.concatenate([state.model, gradient], axis=1) + state.own
+        message = message / (1 + self.penalty * degree)
+        mean, tracker = jnp.split(message, 2, axis=1)
+        moved = mean - self.step_size(now.number) * tracker
+        model = state.model + self.blend * (moved - state.model)
+        sent, inbox = now.link.exchange(message)
 
         def relaxed(z: Array, other: Array, target: Array) -> Array:
             return z + self.relaxation * (2 * self.penalty * target - other - z)
 
-        own = relaxed(state.own, state.others, inbox.sum())
-        others = relaxed(state.others, state.own, degree * said)
-        return ADMMState(model, own, others)
+        outgoing = relaxed(state.own, state.others, inbox.sum())
+        incoming = relaxed(state.others, state.own, degree * sent)
+        return ADMMState(model, outgoing, incoming)

@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax.aggregation import _median, _weighted_median
+from fljax.link.aggregation import sorted_median, weighted_median
 from fljax.problems import NormPenalty, Penalty, Problem
 from fljax.problems.solvers import factorize, prox
-
-__all__ = ["best_response"]
 
 #: Iterations of the prox of a smooth loss without closed form, each warm-started from the last.
 PROX_ITERATIONS = 10
@@ -37,7 +35,7 @@ def best_response(
       problem: the clients' problem.
       penalty: :math:`\phi`, with a proximal operator.
       messages: ``[K, S, D]``; messages that are not finite are ignored.
-      strengths: ``[K, S]``, :math:`c_{kl}=\alpha a_{kl}\ge0`; zero where there is no message.
+      strengths: ``[K, S]``, :math:`c_{kl}=\alpha a_{kl}\ge0`; zero in slots without a message.
       iterations: number of ADMM iterations.
 
     Reference:
@@ -45,17 +43,18 @@ def best_response(
     """
     finite = jnp.all(jnp.isfinite(messages), axis=2)
     strengths = jnp.where(finite, strengths, 0)
-    there = strengths > 0
-    messages = jnp.where(there[..., None], messages, 0)
-    start = jnp.where(jnp.any(there, axis=1)[:, None], _weighted_median(messages, strengths), 0)
+    present = strengths > 0
+    messages = jnp.where(present[..., None], messages, 0)
+    start = jnp.where(jnp.any(present, axis=1)[:, None], weighted_median(messages, strengths), 0)
     # A prox with this step moves a point about as far as messages are apart: |u| of a norm.
     differences = messages - start[:, None]
-    value, square = penalty.value(differences), jnp.sum(differences**2, axis=2)
-    telling = there & (value > 0)
-    ratio = jnp.where(telling, square / jnp.where(telling, value, 1), jnp.inf)
-    count = jnp.sum(telling, axis=1, dtype=jnp.int32)
-    step = jnp.where(count > 0, _median(jnp.sort(ratio, axis=1)[..., None], count)[:, 0], 1)
-    steps = jnp.broadcast_to(step[:, None], there.shape)
+    value = penalty.value(differences)
+    square = jnp.sum(differences**2, axis=2)
+    distinct = present & (value > 0)
+    ratio = jnp.where(distinct, square / jnp.where(distinct, value, 1), jnp.inf)
+    count = jnp.sum(distinct, axis=1, dtype=jnp.int32)
+    step = jnp.where(count > 0, sorted_median(jnp.sort(ratio, axis=1)[..., None], count)[:, 0], 1)
+    steps = jnp.broadcast_to(step[:, None], present.shape)
     weights = strengths / step[:, None]
     total = jnp.sum(weights, axis=1)
     shares = (weights / jnp.where(total > 0, total, 1)[:, None])[..., None]
@@ -63,17 +62,17 @@ def best_response(
     inner = iterations if problem.loss.curvature is None else PROX_ITERATIONS
 
     def iterate(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        w, pulls = state
-        behind = messages - w[:, None] + pulls
-        new = jnp.where(there[..., None], _pull(penalty, behind, steps), 0)
-        center = w + jnp.sum(shares * (2 * new - pulls), axis=1)
+        w, duals = state
+        gap = messages - w[:, None] + duals
+        new = jnp.where(present[..., None], _prox_change(penalty, gap, steps), 0)
+        center = w + jnp.sum(shares * (2 * new - duals), axis=1)
         return prox(problem, factor, center, w, inner), new
 
     return jax.lax.fori_loop(0, iterations, iterate, (start, jnp.zeros_like(messages)))[0]
 
 
-def _pull(penalty: Penalty, behind: Array, steps: Array) -> Array:
+def _prox_change(penalty: Penalty, gap: Array, steps: Array) -> Array:
     """Return the change by the prox; for a norm, without a difference of two large numbers."""
     if isinstance(penalty, NormPenalty):
-        return penalty.dual_projection(behind, steps)
-    return behind - penalty.prox(behind, steps)
+        return penalty.dual_projection(gap, steps)
+    return gap - penalty.prox(gap, steps)

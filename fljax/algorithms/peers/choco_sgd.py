@@ -4,24 +4,22 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Exact, weights_on
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Exact, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.link import Compressor
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["ChocoSGD", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class ChocoSGDState(NamedTuple):
     """State of Choco-SGD between rounds."""
 
     model: Array  # [K, D]  w_k
-    public: Array  # [K, D]  v_k, what its neighbors believe client k's model to be
+    public: Array  # [K, D]  v_k, the neighbors' copy of client k's model
     mixed: Array  # [K, D]  sum_l a_kl v_l
     mixing: Combination  # the symmetric weights
 
@@ -78,21 +76,23 @@ class ChocoSGD(Exact):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("consensus_step_size", self.consensus_step_size, above=0, at_most=1)
+        checks.interval("consensus_step_size", self.consensus_step_size, above=0, at_most=1)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
         self.compression.check(problem.dim)
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
-        start, mixing = start_models(problem), weights_on(self.mixing, network)
-        return State(start, start, mixing(start), mixing)
+    def init(self, problem: Problem | Stream, network: Graph) -> ChocoSGDState:
+        start = start_models(problem)
+        mixing = weights_on(self.mixing, network)
+        return ChocoSGDState(start, start, mixing(start), mixing)
 
-    def step(self, state: State, now: Round) -> State:
-        part = self._part(now)
+    def step(self, state: ChocoSGDState, now: Round) -> ChocoSGDState:
+        part = self._step_problem(now)
         moved = state.model - self.step_size(now.number) * part.gradient(state.model)
-        said, inbox = now.link.exchange(moved - state.public, compression=self.compression)
-        public, mixed = state.public + said, state.mixed + inbox.mean(state.mixing)
-        return State(
+        sent, inbox = now.link.exchange(moved - state.public, compression=self.compression)
+        public = state.public + sent
+        mixed = state.mixed + inbox.mean(state.mixing)
+        return ChocoSGDState(
             moved + self.consensus_step_size * (mixed - public), public, mixed, state.mixing
         )

@@ -6,22 +6,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.local_steps import sampled
-from fljax.algorithms.peers.base import weights_on
-from fljax.algorithms.peers.gradient_tracking import _combined
-from fljax.algorithms.peers.gt_saga import Sampling
-from fljax.batches import Uniform
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.local_steps import sampled_problem
+from fljax.algorithms.peers.gradient_tracking import exchange_and_combine
+from fljax.algorithms.peers.gt_saga import SmallBatchPeer
+from fljax.algorithms.peers.peer_algorithm import weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["DESTRESS", "State"]
+from fljax.problems.batches import Uniform
 
 
-class State(NamedTuple):
+class DESTRESSState(NamedTuple):
     """State of DESTRESS between rounds."""
 
     model: Array  # [K, D]  u_k
@@ -33,7 +31,7 @@ class State(NamedTuple):
 
 @algorithm("DESTRESS", "li2022destress", Needs(directed=True))
 @module
-class DESTRESS(Sampling):
+class DESTRESS(SmallBatchPeer):
     r"""Decentralized stochastic recursive gradients, with random activation and extra mixing.
 
     With the mixing :math:`\mathcal W`, which is ``exchanges`` combinations in a row,
@@ -46,7 +44,7 @@ class DESTRESS(Sampling):
 
     where a client is active, :math:`b_k=1`, with probability :math:`p`, for which alone it computes
     gradients. In every :math:`S`-th round the trackers are updated by full gradients, and
-    directions begin anew from them,
+    directions restart from them,
 
     .. math::
 
@@ -95,43 +93,44 @@ class DESTRESS(Sampling):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("period", self.period)
-        _check.count("exchanges", self.exchanges)
+        checks.count("period", self.period)
+        checks.count("exchanges", self.exchanges)
         hint = "At 0 no client would ever be active."
-        _check.interval("probability", self.probability, above=0, at_most=1, hint=hint)
+        checks.interval("probability", self.probability, above=0, at_most=1, hint=hint)
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: Graph) -> DESTRESSState:
         start = start_models(problem)
         start = jnp.broadcast_to(jnp.mean(start, axis=0), start.shape)
-        slope = problem.gradient(start)
-        tracker = jnp.broadcast_to(jnp.mean(slope, axis=0), slope.shape)
-        return State(start, tracker, tracker, slope, weights_on(self.mixing, network))
+        gradient = problem.gradient(start)
+        tracker = jnp.broadcast_to(jnp.mean(gradient, axis=0), gradient.shape)
+        return DESTRESSState(start, tracker, tracker, gradient, weights_on(self.mixing, network))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: DESTRESSState, now: Round) -> DESTRESSState:
         before = state.model
         model = self._mixed(now, before - self.step_size(now.number) * state.direction, state)
 
-        def whole() -> tuple[Array, Array]:
-            slope = now.problem.gradient(model)
-            return slope, state.tracker + slope - state.slope
+        def full_gradient() -> tuple[Array, Array]:
+            gradient = now.problem.gradient(model)
+            return gradient, state.tracker + gradient - state.slope
 
-        def onwards() -> tuple[Array, Array]:
-            part = sampled(Uniform(self.batch), now)
-            key, shape = now.key("algorithm"), (len(model), 1)
+        def recursive_gradient() -> tuple[Array, Array]:
+            part = sampled_problem(Uniform(self.batch), now)
+            key = now.key("algorithm")
+            shape = (len(model), 1)
             active = jax.random.uniform(key, shape, model.dtype) < self.probability
             change = (part.gradient(model) - part.gradient(before)) / self.probability
             return state.slope, state.direction + jnp.where(active, change, 0)
 
-        # Rounds have the same number in all runs of a study: only these take the whole gradient.
-        anew = now.number % self.period == 0
-        slope, said = jax.lax.cond(anew, whole, onwards)
-        direction = self._mixed(now, said, state)
-        tracker = jnp.where(anew, direction, state.tracker)
-        return State(model, direction, tracker, slope, state.mixing)
+        # Rounds have the same number in all runs of a study: only these compute the full gradient.
+        restarts = now.number % self.period == 0
+        gradient, message = jax.lax.cond(restarts, full_gradient, recursive_gradient)
+        direction = self._mixed(now, message, state)
+        tracker = jnp.where(restarts, direction, state.tracker)
+        return DESTRESSState(model, direction, tracker, gradient, state.mixing)
 
     def _mixed(
-        self, now: Round, message: Float[Array, "clients dim"], state: State
+        self, now: Round, message: Float[Array, "clients dim"], state: DESTRESSState
     ) -> Float[Array, "clients dim"]:
         for _ in range(self.exchanges):
-            message = _combined(now, message, state.mixing)
+            message = exchange_and_combine(now, message, state.mixing)
         return message

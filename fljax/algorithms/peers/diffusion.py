@@ -1,30 +1,26 @@
 r"""Decentralized strategies: consensus, CTA and ATC diffusion, and their general form.
 
-They differ in when neighbors' models are combined, before, beside or after the gradient step.
+They differ in when neighbors' models are combined: before, during or after the gradient step.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
-from fljax.algorithms.peers.base import Weights, as_weights, check_weights, weights_on
+from fljax.algorithms.peers.peer_algorithm import Weights, as_weights, check_weights, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["ATC", "CTA", "DGD", "Consensus", "Diffusion", "State"]
-
-BUDGETS = (ZCDP, ApproximateDP, PureDP)
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class DiffusionState(NamedTuple):
     """State of a decentralized strategy between rounds."""
 
     model: Array  # [K, D]  w_k
@@ -33,8 +29,8 @@ class State(NamedTuple):
 
 @module
 class _Strategy(Descending):
-    """One gradient step of each peer between combinations of neighbors' models: those before,
-    beside and after the step are its :attr:`combinations`.
+    """One gradient step of each peer between combinations of neighbors' models; the weights before,
+    during and after the step are its :attr:`combinations`.
     """
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
@@ -43,35 +39,35 @@ class _Strategy(Descending):
             if rule is not None:
                 check_weights(rule, network)
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
-        weights = tuple(_over(rule, network) for rule in self.combinations)
-        return State(start_models(problem), weights)
+    def init(self, problem: Problem | Stream, network: Graph) -> DiffusionState:
+        weights = tuple(_weights_on(rule, network) for rule in self.combinations)
+        return DiffusionState(start_models(problem), weights)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: DiffusionState, now: Round) -> DiffusionState:
         weights = state.weights
         if now.changing:
-            weights = tuple(_over(rule, now.network) for rule in self.combinations)
-        before, beside, after = weights
+            weights = tuple(_weights_on(rule, now.network) for rule in self.combinations)
+        before, during, after = weights
 
-        def combined(models: Array, over: Combination | None) -> Array:
-            return models if over is None else now.link.exchange(models)[1].mean(over)
+        def combined(models: Array, weights: Combination | None) -> Array:
+            return models if weights is None else now.link.exchange(models)[1].mean(weights)
 
-        at = combined(state.model, before)
-        part = self._part(now)
-        now.witness_at(at, part)
-        model = combined(at, beside) - self.step_size(now.number) * part.gradient(at)
+        point = combined(state.model, before)
+        part = self._step_problem(now)
+        now.witness_at(point, part)
+        model = combined(point, during) - self.step_size(now.number) * part.gradient(point)
         model = combined(model, after)
-        return State(jnp.where(now.available[:, None], model, state.model), state.weights)
+        return DiffusionState(jnp.where(now.available[:, None], model, state.model), state.weights)
 
 
-def _over(rule: Weights | None, network: Graph) -> Combination | None:
+def _weights_on(rule: Weights | None, network: Graph) -> Combination | None:
     return None if rule is None else weights_on(rule, network)
 
 
 class _Private(_Strategy):
     """Base class of strategies whose message is a function of earlier messages and one gradient."""
 
-    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
+    def released(self, state: DiffusionState, problem: Problem | Stream, network: Graph) -> Array:
         """Return the clients' combinations of the messages."""
         return state.model
 
@@ -173,7 +169,7 @@ class CTA(_Strategy):
     "rizk2023",
     Needs(
         data="any",
-        privacy=BUDGETS,
+        privacy=("message",),
         absent=True,
         late=True,
         averages=True,

@@ -1,26 +1,24 @@
 """DiNNO: decentralized ADMM with steps of an optimizer (Yu, Vincent and Schwager 2022)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.peers.base import learnt
-from fljax.batches import Batches
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import train_locally
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
-from fljax.optimizers import Optimizer, as_step, check_optimizer
+from fljax.optimization.optimizers import Optimizer, as_step, check_optimizer
+from fljax.optimization.schedules import Schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule
-from fljax.streams import Stream
-
-__all__ = ["DiNNO", "State"]
+from fljax.problems.batches import Batches
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class DiNNOState(NamedTuple):
     """State of DiNNO between rounds."""
 
     model: Array  # [K, D]  w_k
@@ -50,7 +48,7 @@ class DiNNO(Algorithm):
     Args:
       penalty: :math:`\rho>0`.
       step_size: of a local step, a number or a schedule of the round, > 0; or an optimizer
-        (:func:`fljax.optimizers.from_optax`, or optax's own), which is initialized anew in every
+        (:func:`fljax.optimizers.from_optax`, or optax's own), which is reinitialized in every
         round.
       local_steps: local steps per round, >= 1.
       batches: the batch of each step (:mod:`fljax.batches`); all of a client's samples by default.
@@ -76,31 +74,33 @@ class DiNNO(Algorithm):
     batches: Batches | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.count("local_steps", self.local_steps)
+        checks.positive("penalty", self.penalty)
+        checks.count("local_steps", self.local_steps)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         if self.batches is not None:
             self.batches.check(problem)
         check_optimizer(self.step_size, problem.layout)
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
+    def init(self, problem: Problem | Stream, network: Graph) -> DiNNOState:
         start = start_models(problem)
-        return State(start, jnp.zeros_like(start))
+        return DiNNOState(start, jnp.zeros_like(start))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: DiNNOState, now: Round) -> DiNNOState:
         degree = now.network.degree[:, None]
-        said, inbox = now.link.exchange(state.model)
+        sent, inbox = now.link.exchange(state.model)
         received = inbox.sum()
-        dual = state.dual + self.penalty * (degree * said - received)
-        pull = dual - self.penalty * (degree * said + received)
+        dual = state.dual + self.penalty * (degree * sent - received)
+        linear = dual - self.penalty * (degree * sent + received)
 
-        def direction(part: Problem, model: Array, given: tuple[Array, Array]) -> Array:
-            pull, stiffness = given
-            return part.gradient(model) + stiffness * model + pull
+        def direction(part: Problem, model: Array, context: tuple[Array, Array]) -> Array:
+            linear, stiffness = context
+            return part.gradient(model) + stiffness * model + linear
 
-        size: Any = self.step_size
+        size = self.step_size
         step = size if isinstance(size, Optimizer) else size(now.number)
-        given = pull, 2 * self.penalty * degree
-        model = learnt(now, self.batches, state.model, step, self.local_steps, direction, given)
-        return State(model, dual)
+        context = linear, 2 * self.penalty * degree
+        model = train_locally(
+            now, self.batches, state.model, step, self.local_steps, direction, context
+        )
+        return DiNNOState(model, dual)

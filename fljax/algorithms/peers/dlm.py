@@ -3,16 +3,14 @@ r"""DLM: decentralized ADMM with a gradient step instead of the minimization (Di
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm
-from fljax.algorithms.peers.base import largest_curvature
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm
+from fljax.algorithms.peers.peer_algorithm import largest_curvature
 from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 from fljax.graphs import Graph
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["DLM"]
+from fljax.problems.streams import Stream
 
 
 @algorithm("DLM", "ling2015", Needs())

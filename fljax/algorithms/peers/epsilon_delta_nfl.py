@@ -1,19 +1,18 @@
 r"""zCDP-NFL under conventional :math:`(\epsilon,\delta)`-DP rules (Gauthier 2024, section 3.4)."""
 
-from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, algorithm
 from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
-from fljax.privacy import ApproximateDP
-
-__all__ = ["EpsilonDeltaNFL"]
 
 
-@algorithm("(eps,delta)DP-NFL", "gauthier2024", Needs(privacy=(ApproximateDP,)))
+@algorithm(
+    "(eps,delta)DP-NFL", "gauthier2024", Needs(privacy=("message",), budget=("epsilon", "delta"))
+)
 @module
 class EpsilonDeltaNFL(ZCDPNFL):
     r"""The comparator "identical to zCDP-NFL except" for its privacy rules (lines 744, 2207).
 
-    Updates, sensitivity, initial values and communication are those of :class:`ZCDPNFL`; only
+    Updates, sensitivity, initial values and communication are as in :class:`ZCDPNFL`; only
     :class:`~fljax.privacy.ApproximateDP` is accepted, whose ``rule`` and ``calibration`` are the
     choices that the source leaves open. Both algorithms draw Gaussian noise, so they differ only in
     the accounting and in the allocation of the budget over the rounds.

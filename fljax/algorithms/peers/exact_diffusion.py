@@ -21,25 +21,23 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Exact, largest_curvature, weights_on
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["FREE", "DiffusionState", "ExactDiffusion"]
+from fljax.problems.streams import Stream
 
 #: The smallest eigenvalue of (I + A) / 2 is above zero on every network.
 FREE = "2 / L, whatever the network (Li et al. 2019)"
 
 
-class DiffusionState(NamedTuple):
+class ExactDiffusionState(NamedTuple):
     """State of exact diffusion between rounds."""
 
     model: Array  # [K, D]  w_k
-    dual: Array  # [K, D]  y_k = psi_k - w_k: kept as a sum, it stays what it is when peers agree
+    dual: Array  # [K, D]  y_k = psi_k - w_k: kept as a sum, constant when peers agree
     weights: Combination  # A
 
 
@@ -82,18 +80,18 @@ class ExactDiffusion(Exact):
       Yuan, Ying, Zhao & Sayed 2019, Algorithm 1.
     """
 
-    def init(self, problem: Problem | Stream, network: Graph) -> DiffusionState:
+    def init(self, problem: Problem | Stream, network: Graph) -> ExactDiffusionState:
         start = start_models(problem)
-        return DiffusionState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+        return ExactDiffusionState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
-    def step(self, state: DiffusionState, now: Round) -> DiffusionState:
-        slope = self._part(now).gradient(state.model)
-        adapted = state.model - self.step_size(now.number) * slope
+    def step(self, state: ExactDiffusionState, now: Round) -> ExactDiffusionState:
+        gradient = self._step_problem(now).gradient(state.model)
+        adapted = state.model - self.step_size(now.number) * gradient
         corrected = adapted - state.dual
         inbox = now.link.exchange(corrected)[1]
         # What one peer moves another moves back, so compression leaves the sum of models as it is.
         moved = inbox.disagreement(over=state.weights) / 2
-        return DiffusionState(corrected - moved, state.dual + moved, state.weights)
+        return ExactDiffusionState(corrected - moved, state.dual + moved, state.weights)
 
     stability = FREE
 

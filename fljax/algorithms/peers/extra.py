@@ -5,20 +5,18 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._linalg import spd_norm
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Exact, largest_curvature, weights_on
+from fljax._core import checks
+from fljax._core.linalg import spd_norm
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["EXTRA", "PGEXTRA", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class EXTRAState(NamedTuple):
     """State of EXTRA between rounds."""
 
     model: Array  # [K, D]  w_k
@@ -50,7 +48,7 @@ class EXTRA(Exact):
     descent) has an error proportional to its step size. The theory requires symmetric weights and
     :math:`\theta\in[1/2,1)`; :math:`\theta=0` is the simplest gradient tracking, stable for
     strongly convex objectives only. The sum of the :math:`d_k` stays zero with links that fail in
-    both directions at once and with compressed messages.
+    both directions together and with compressed messages.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
@@ -81,23 +79,26 @@ class EXTRA(Exact):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("blend", self.blend, at_least=0, below=1)
+        checks.interval("blend", self.blend, at_least=0, below=1)
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
+    def init(self, problem: Problem | Stream, network: Graph) -> EXTRAState:
         start = start_models(problem)
-        return State(start, jnp.zeros_like(start), weights_on(self.mixing, network))
+        return EXTRAState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
-    def step(self, state: State, now: Round) -> State:
-        step, part = self.step_size(now.number), self._part(now)
+    def step(self, state: EXTRAState, now: Round) -> EXTRAState:
+        step = self.step_size(now.number)
+        part = self._step_problem(now)
         disagreement = now.link.exchange(state.model)[1].disagreement(over=state.weights)
-        model = state.model - disagreement - step * self._slope(part, state.model) - state.dual
+        model = (
+            state.model - disagreement - step * self._step_gradient(part, state.model) - state.dual
+        )
         dual = state.dual + (1 - self.blend) * disagreement
-        return State(self._shrunk(part, model, step), dual, state.weights)
+        return EXTRAState(self._prox(part, model, step), dual, state.weights)
 
-    def _slope(self, part: Problem, model: Array) -> Array:
+    def _step_gradient(self, part: Problem, model: Array) -> Array:
         return part.gradient(model)
 
-    def _shrunk(self, part: Problem, model: Array, step: Array) -> Array:
+    def _prox(self, part: Problem, model: Array, step: Array) -> Array:
         return model
 
     stability = "2 (1 - blend + blend * least eigenvalue of the weights) / L (Shi et al. 2015)"
@@ -159,10 +160,10 @@ class PGEXTRA(EXTRA):
 
     blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
 
-    def _slope(self, part: Problem, model: Array) -> Array:
+    def _step_gradient(self, part: Problem, model: Array) -> Array:
         return part.loss_gradient(model)
 
-    def _shrunk(self, part: Problem, model: Array, step: Array) -> Array:
+    def _prox(self, part: Problem, model: Array, step: Array) -> Array:
         return part.regularizer.prox(model, (step * part.share)[:, None])
 
     def _curvature(self, problem: Problem | Stream) -> Array | None:

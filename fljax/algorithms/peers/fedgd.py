@@ -1,51 +1,49 @@
 """Gradient descent on models coupled over a network: FedGD, and networked FedSGD (Jung 2025)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import algorithm
-from fljax.algorithms.local_steps import drawn
+from fljax._core import checks
+from fljax._core.module import as_given, field, module, static
+from fljax.algorithms.algorithm import algorithm
+from fljax.algorithms.local_steps import draw_batches
 from fljax.algorithms.peers.networked_iteration import Coupled, NetworkedIteration, NetworkState
-from fljax.batches import Batches, taken
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
-from fljax.participation import Participants
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Participants
 from fljax.problems import Problem
+from fljax.problems.batches import Batches, taken
 from fljax.problems.solvers import smoothness
-from fljax.rounds import Round
-from fljax.schedules import as_schedule
-from fljax.streams import Stream
-
-__all__ = ["FedGD", "NetworkedFedSGD"]
+from fljax.problems.streams import Stream
 
 
-def _as_oracle(value: Any) -> Any:
+def _as_oracle(value: object) -> Any:
     if not callable(value) or isinstance(value, type):
         raise TypeError(
             "oracle must be a function of a key, the problem and models, got "
-            f"{_check.shown(value)}."
+            f"{checks.shown(value)}."
         )
     return _Oracle(value) if jax.tree_util.all_leaves([value]) else value
 
 
-def _as_steps(value: Any) -> Any:
+def _as_steps(value: object) -> Schedule | Array:
     """Return a schedule, or one number for each node."""
     if callable(value):
         return as_schedule(value)
-    steps = _check.filled("step_size", value)
+    steps = checks.filled("step_size", value)
     if not np.ndim(steps):
         return as_schedule(value)
-    _check.positive("step_size", steps)
+    checks.positive("step_size", steps)
     if np.ndim(steps) > 1:
         raise ValueError(
             "step_size must be one number, one for each node or a schedule, got "
-            f"{_check.shown(steps)}."
+            f"{checks.shown(steps)}."
         )
     return steps
 
@@ -73,7 +71,7 @@ class FedGD(Coupled):
         by default the above, for smooth objectives and fixed data.
 
     Raises:
-      ValueError: a coupling or step sizes of another shape; no step size if there is no default.
+      ValueError: a coupling or step sizes of another shape; no step size without a default.
 
     Example:
       >>> import jax, fljax as fl
@@ -90,19 +88,19 @@ class FedGD(Coupled):
       Jung 2025, Algorithms 4 and 5, (110).
     """
 
-    coupling: Any
-    step_size: Any = field(converter=_as_steps, default=None)  # a schedule, or [K]
+    coupling: Annotated[Array, "*parameters"] = field(converter=as_given)
+    step_size: Annotated[Schedule | Array, "[K]"] | None = field(converter=_as_steps, default=None)
 
     def check(self, problem: Any, network: Graph) -> None:
         super().check(problem, network)
         if self.step_size is None and (isinstance(problem, Stream) or not _smooth(problem)):
-            what = "data that arrive one by one" if problem.online else "a nonsmooth objective"
+            reason = "data that arrive one by one" if problem.online else "a nonsmooth objective"
             raise ValueError(
                 "by default the step size follows from the curvature of the data, which is not "
-                f"known for {what}; give step_size."
+                f"known for {reason}; give step_size."
             )
         if not callable(self.step_size) and self.step_size is not None:
-            _check.per_client("step_size", self.step_size, problem.clients)
+            checks.per_client("step_size", self.step_size, problem.clients)
 
     def prepared(self, problem: Any, network: Graph) -> Any:
         return jnp.max(smoothness(problem)) if self.step_size is None else None
@@ -114,15 +112,15 @@ class FedGD(Coupled):
         return now.problem.gradient(models)
 
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
-        slope = self.gradient(state.model, now)
-        slope = slope + self._pull(state.degree) * (state.model - state.heard)
-        return state.model - self._step(state, now) * slope
+        gradient = self.gradient(state.model, now)
+        gradient = gradient + self._coupling_weights(state.degree) * (state.model - state.heard)
+        return state.model - self._step(state, now) * gradient
 
     def _step(self, state: NetworkState, now: Round) -> Float[Array, "#clients 1"]:
         if self.step_size is None:
-            step = 1 / (state.kept + 2 * jnp.max(self._pull(state.degree)))
+            step = 1 / (state.kept + 2 * jnp.max(self._coupling_weights(state.degree)))
         else:
-            size: Any = self.step_size
+            size = self.step_size
             step = size(now.number) if callable(size) else size
         return jnp.atleast_1d(jnp.asarray(step, state.model.dtype))[:, None]
 
@@ -132,10 +130,12 @@ class FedGD(Coupled):
         self, problem: Any, network: Graph | None, curvature: Array | None
     ) -> Array | None:
         r"""Return :math:`1/U` (106), below which all eigenvalues of a step are within (-1, 1)."""
-        known = network is not None and isinstance(problem, Problem)
-        if self.step_size is None or not known or not _smooth(problem):
+        is_determined = network is not None and isinstance(problem, Problem)
+        if self.step_size is None or not is_determined or not _smooth(problem):
             return None
-        return 2 / (jnp.max(smoothness(problem)) + 2 * jnp.max(self._pull(network.degree)))
+        return 2 / (
+            jnp.max(smoothness(problem)) + 2 * jnp.max(self._coupling_weights(network.degree))
+        )
 
 
 def _smooth(problem: Problem) -> bool:
@@ -171,7 +171,7 @@ class NetworkedFedSGD(FedGD):
       coupling: :math:`\alpha`, as in :class:`FedGD`.
       step_size: :math:`\eta`, as in :class:`FedGD`; the default is computed from all samples.
       batches: the batches of the steps, such as :class:`fljax.batches.Uniform` or
-        :class:`~fljax.batches.Cyclic`.
+        :class:`~fljax.batches.CyclicBatches`.
       oracle: ``(key, problem, models) -> gradients``, with models and gradients ``[K, D]``; a
         function, or a module whose fields can be swept.
 
@@ -182,7 +182,7 @@ class NetworkedFedSGD(FedGD):
       Jung 2025, Algorithms 6 and 7, (113).
     """
 
-    coupling: Any
+    coupling: Annotated[Array, "*parameters"] = field(converter=as_given)
     batches: Batches | None = field(default=None, kw_only=True)
     oracle: Any = field(converter=_as_oracle, default=None)
 
@@ -194,7 +194,7 @@ class NetworkedFedSGD(FedGD):
                 "on all samples take FedGD."
             )
 
-    def check(self, problem: Any, network: Graph) -> None:
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
         if self.batches is not None:
             self.batches.check(problem)
@@ -206,6 +206,6 @@ class NetworkedFedSGD(FedGD):
         if self.oracle is not None:
             return self.oracle(now.key("algorithm"), now.problem, models)
         everyone = Participants(None, now.available)
-        batch = drawn(self.batches, now, everyone, 1)
+        batch = draw_batches(self.batches, now, everyone, 1)
         assert batch is not None
         return taken(now.problem, everyone.numbers, batch, 0).gradient(models)

@@ -1,36 +1,34 @@
 """FedRelax: each node minimizes exactly given its neighbors' models (Jung 2025)."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._linalg import spd_inverse
-from fljax._module import module, replace, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm
+from fljax._core import checks
+from fljax._core.linalg import spd_inverse
+from fljax._core.module import as_given, field, module, replace, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm
 from fljax.algorithms.peers.best_response import best_response
 from fljax.algorithms.peers.networked_iteration import Coupled, NetworkState
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.problems import GTVMin, Penalty, Problem, SquaredNorm
 from fljax.problems.solvers import factorize, is_quadratic, prox, strong_convexity
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["FedRelax"]
+from fljax.problems.streams import Stream
 
 
-class Heard(NamedTuple):
+class NeighborMessages(NamedTuple):
     """Individual messages of a node's neighbors, for penalties that need them one by one."""
 
     messages: Array  # [K, S, D]
-    weights: Array  # [K, S]  of the edges that they were heard over, zero of empty slots
+    weights: Array  # [K, S]  of the edges that they came over, zero for empty slots
 
 
-class Blocks(NamedTuple):
+class CoupledFactors(NamedTuple):
     """Factors reused by quadratic minimizations whose parameters have different couplings."""
 
     inverse: Array  # [K, D, D]
@@ -62,7 +60,7 @@ class FedRelax(Coupled):
 
     With another penalty it is the update (170): a node weights its neighbors' messages itself,
     without an aggregator. With the norm the force of a message is at most :math:`\alpha a_{kl}`,
-    whatever its content, and a node without labels takes the geometric median of its neighbors
+    regardless of its content, and a node without labels takes the geometric median of its neighbors
     (175): a minority of messages cannot move it far. But with a nonsmooth penalty, nodes that are
     optimal given each other need not be jointly optimal, and the rounds need not converge to
     GTVMin's solution, which is the reference of error metrics; :class:`~fljax.problems.GTVMin`
@@ -72,12 +70,12 @@ class FedRelax(Coupled):
       coupling: :math:`\alpha\ge0`; for squared losses also ``[D]``, one per parameter, zero for a
         parameter that stays private. The linear systems are then ``[K, D, D]``, however few the
         samples.
-      inner_iterations: iterations of the solver if there is no closed form, as for another penalty.
+      inner_iterations: iterations of the solver if no closed form exists, as for another penalty.
       penalty: :math:`\phi`, see :mod:`fljax.problems.variation`. If it is not squared, every round
-        factorizes anew, and all messages are in memory at the same time.
+        factorizes again, and all messages are in memory at the same time.
 
     Raises:
-      ValueError: a coupling of another shape, or one per parameter if there is no closed form; a
+      ValueError: a coupling of another shape, or one per parameter if no closed form exists; a
         penalty for other parameters; a node with neither neighbors nor enough samples for a unique
         model; a problem that clips gradients; with a penalty other than the squared norm, an
         aggregator or noise that cancels in means.
@@ -93,8 +91,8 @@ class FedRelax(Coupled):
       >>> bool(fl.run(simulation, rounds=30).normalized_error[-1] < 1e-6)
       True
 
-      The center of a star, without labels, receives from seven others, two of which send arbitrary
-      values:
+      The center of a star, without labels, receives from seven others, and two of them send
+      arbitrary values:
 
       >>> problem = fl.problems.least_squares(jax.random.key(0), clients=8, samples=9, dim=2)
       >>> def error(penalty):
@@ -102,7 +100,7 @@ class FedRelax(Coupled):
       ...         problem=problem.weighing([0.0] + 7 * [1.0]),
       ...         network=fl.graphs.star(8),
       ...         algorithm=fl.algorithms.FedRelax(0.1, penalty=penalty),
-      ...         attack=fl.attacks.Constant(jax.numpy.arange(8) > 5, value=1e6),
+      ...         attack=fl.attacks.ConstantMessage(jax.numpy.arange(8) > 5, value=1e6),
       ...     )
       ...     return abs(fl.run(simulation, rounds=20).model[0]).max()
       >>> bool(error(fl.problems.SquaredNorm()) > 1e4), bool(error(fl.problems.Norm()) < 10)
@@ -112,15 +110,15 @@ class FedRelax(Coupled):
       Jung 2025, Algorithm 11, (123), and (132), (170), (172), (175).
     """
 
-    coupling: Any
+    coupling: Annotated[Array, "*parameters"] = field(converter=as_given)
     inner_iterations: int = static(default=100)
     penalty: Penalty = SquaredNorm()
 
     def validate(self) -> None:
         super().validate()
-        _check.count("inner_iterations", self.inner_iterations)
-        _check.kind("penalty", self.penalty, Penalty)
-        _check.registered("penalty", self.penalty)
+        checks.count("inner_iterations", self.inner_iterations)
+        checks.kind("penalty", self.penalty, Penalty)
+        checks.registered("penalty", self.penalty)
         if np.ndim(self.coupling) and self.one_by_one:
             raise ValueError(
                 "one coupling for each parameter needs the squared penalty, got "
@@ -132,7 +130,7 @@ class FedRelax(Coupled):
     def one_by_one(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return not isinstance(self.penalty, SquaredNorm)
 
-    def check(self, problem: Any, network: Graph) -> None:
+    def check(self, problem: Problem, network: Graph) -> None:
         super().check(problem, network)
         self.penalty.check(problem.dim)
         if np.ndim(self.coupling) and not is_quadratic(problem):
@@ -141,18 +139,18 @@ class FedRelax(Coupled):
                 f"{type(problem.loss).__name__} with {type(problem.regularizer).__name__} does not "
                 "have; give one number as coupling, or take FedGD."
             )
-        known = problem.features, problem.weights, problem.share, network.degree, self.coupling
-        if all(_check.is_concrete(value) for value in known):
+        data = problem.features, problem.weights, problem.share, network.degree, self.coupling
+        if all(checks.is_concrete(value) for value in data):
             self._check_determined(problem, network)
 
     def _check_determined(self, problem: Problem, network: Graph) -> None:
         """Raise ``ValueError`` for a node whose minimizer is not unique."""
         with jax.ensure_compile_time_eval():  # the data may be known while others are traced
-            shift = self._pull(network.degree) + strong_convexity(problem)[:, None]
+            shift = self._coupling_weights(network.degree) + strong_convexity(problem)[:, None]
             shift = np.broadcast_to(np.asarray(shift), (problem.clients, problem.dim))
-            free = np.any(shift == 0, axis=1) & ~np.asarray(_lone(problem, shift))
+            undetermined = np.any(shift == 0, axis=1) & ~np.asarray(_undetermined(problem, shift))
             width = problem.dim // problem.loss.outputs
-            for k in np.flatnonzero(free):
+            for k in np.flatnonzero(undetermined):
                 real = np.asarray(problem.weights)[k] > 0
                 rows = jnp.asarray(problem.features[k])
                 rows = rows if problem.feature_map is None else problem.feature_map(rows)
@@ -177,7 +175,7 @@ class FedRelax(Coupled):
         if not self.one_by_one:
             return state
         neighbors, weights = network.neighbor_table()
-        return state._replace(heard=Heard(state.model[neighbors], weights))
+        return state._replace(heard=NeighborMessages(state.model[neighbors], weights))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         if not self.one_by_one:
@@ -185,38 +183,41 @@ class FedRelax(Coupled):
         model = self.operator(state, now)
         _, inbox = now.link.exchange(model)
         weights = now.network.neighbor_table()[1]
-        heard = Heard(inbox.messages(over=now.network), weights)
-        return NetworkState(model, heard, now.network.degree, None)
+        received = NeighborMessages(inbox.messages(over=now.network), weights)
+        return NetworkState(model, received, now.network.degree, None)
 
     def _factor(self, problem: Problem, degree: Float[Array, " clients"]) -> Any:
-        pull = self._pull(degree)
-        if pull.shape[1] == 1:
-            return factorize(problem, pull[:, 0])
-        shift = pull + strong_convexity(problem)[:, None]
+        coupling = self._coupling_weights(degree)
+        if coupling.shape[1] == 1:
+            return factorize(problem, coupling[:, 0])
+        shift = coupling + strong_convexity(problem)[:, None]
         system = 2 * problem.second_moment() + jax.vmap(jnp.diag)(shift)
-        return Blocks(spd_inverse(system), 2 * problem.correlation(problem.targets))
+        return CoupledFactors(spd_inverse(system), 2 * problem.correlation(problem.targets))
 
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
-        problem, pull = now.problem, self._pull(state.degree)
+        problem = now.problem
+        coupling = self._coupling_weights(state.degree)
         if self.one_by_one:
             messages, weights = state.heard
             strengths = jnp.asarray(self.coupling, weights.dtype) * weights
             model = best_response(problem, self.penalty, messages, strengths, self.inner_iterations)
-            return self._kept(problem, pull, state.model, model)
+            return self._keep_undetermined(problem, coupling, state.model, model)
         factor = self._factor(problem, state.degree) if now.changing else state.kept
-        if isinstance(factor, Blocks):
-            right = factor.moment + pull * state.heard
+        if isinstance(factor, CoupledFactors):
+            right = factor.moment + coupling * state.heard
             model = jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
         else:
             model = prox(problem, factor, state.heard, state.model, self.inner_iterations)
-        return self._kept(problem, pull, state.model, model)
+        return self._keep_undetermined(problem, coupling, state.model, model)
 
-    def _kept(self, problem: Problem, pull: Array, before: Array, after: Array) -> Array:
+    def _keep_undetermined(
+        self, problem: Problem, coupling: Array, before: Array, after: Array
+    ) -> Array:
         """Return the new models; nodes with neither data nor neighbors keep theirs."""
-        lone = _lone(problem, pull + strong_convexity(problem)[:, None])
-        return jnp.where(lone[:, None], before, after)
+        undetermined = _undetermined(problem, coupling + strong_convexity(problem)[:, None])
+        return jnp.where(undetermined[:, None], before, after)
 
 
-def _lone(problem: Problem, shift: Any) -> Array:
+def _undetermined(problem: Problem, shift: Array | np.ndarray) -> Array:
     """Return which nodes have neither labels nor anything else that determines a model."""
     return (jnp.sum(jnp.asarray(problem.weights), axis=1) == 0) & jnp.all(shift == 0, axis=1)

@@ -5,25 +5,23 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
-from fljax.graphs import Combination, Graph, tables
+from fljax.algorithms.round import Round
+from fljax.graphs import Combination, Graph, neighbor_tables
 from fljax.link.losses import of_edges
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["GossipSGD", "State", "matched"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class GossipSGDState(NamedTuple):
     """State of gossip between rounds."""
 
     model: Array  # [K, D]  w_k
 
 
-def matched(
+def random_matching(
     key: Array, network: Graph, available: Bool[Array, " nodes"]
 ) -> tuple[Combination, Bool[Array, " nodes"]]:
     r"""Draw a random matching of a graph: its averaging weights, and which peers are matched.
@@ -37,35 +35,37 @@ def matched(
       network: the graph whose edges may be matched.
       available: ``[K]``, which peers are available.
     """
-    parts, everyone = network.entries.parts, jnp.arange(network.nodes, dtype=jnp.int32)
-    drawn, least = [], jnp.full(network.nodes, jnp.inf, network.degree.dtype)
+    parts = network.entries.parts
+    everyone = jnp.arange(network.nodes, dtype=jnp.int32)
+    waiting_times = []
+    least = jnp.full(network.nodes, jnp.inf, network.degree.dtype)
     for part in parts:
         uniform = of_edges(
             key, part.nodes[:, None], part.of_neighbors(everyone), True, part.weights.dtype
         )
         nodes = jnp.minimum(part.nodes, network.nodes - 1)  # spare rows have no edges
-        there = (part.weights > 0) & available[nodes][:, None] & part.of_neighbors(available)
-        rate = jnp.where(there, part.weights, 1)
-        waiting = jnp.where(there, -jnp.log1p(-uniform) / rate, jnp.inf)
-        drawn.append(waiting)
+        usable = (part.weights > 0) & available[nodes][:, None] & part.of_neighbors(available)
+        rate = jnp.where(usable, part.weights, 1)
+        waiting = jnp.where(usable, -jnp.log1p(-uniform) / rate, jnp.inf)
+        waiting_times.append(waiting)
         least = least.at[part.nodes].min(jnp.min(waiting, axis=1), mode="drop")
     weights = []
-    for part, waiting in zip(parts, drawn, strict=True):
+    for part, waiting in zip(parts, waiting_times, strict=True):
         nodes = jnp.minimum(part.nodes, network.nodes - 1)
-        meet = (waiting == least[nodes][:, None]) & (waiting == part.of_neighbors(least))
-        weights.append(jnp.where(meet & jnp.isfinite(waiting), 0.5, 0).astype(waiting.dtype))
+        is_smallest = (waiting == least[nodes][:, None]) & (waiting == part.of_neighbors(least))
+        weights.append(jnp.where(is_smallest & jnp.isfinite(waiting), 0.5, 0).astype(waiting.dtype))
     entries = network.entries.with_weights(weights)
-    away = tables.add_rows(parts, [jnp.sum(each, axis=1) for each in weights])
+    shared = neighbor_tables.add_rows(parts, [jnp.sum(rows, axis=1) for rows in weights])
     pairs = Combination(
         nodes=entries.nodes,
-        self_weight=1 - away,
+        self_weight=1 - shared,
         off_diagonal=entries.matrix,
         neighbors=entries.neighbors,
         weights=entries.weights,
-        stationary=jnp.full(network.nodes, 1 / network.nodes, away.dtype),
+        stationary=jnp.full(network.nodes, 1 / network.nodes, shared.dtype),
         overflow=entries.overflow,
     )
-    return pairs, away > 0
+    return pairs, shared > 0
 
 
 @algorithm("Gossip SGD", "boyd2006", Needs(data="any", absent=True, changing=True))
@@ -79,11 +79,11 @@ class GossipSGD(Descending):
         w_k^{(n)}=\begin{cases}\frac12(\psi_k+\psi_l)&\text{if }k\text{ meets }l\\
             \psi_k&\text{else}\end{cases}
 
-    Pairs are a random matching (:func:`~fljax.algorithms.peers.gossip_sgd.matched`): several pairs
-    average in a round, each peer with at most one other (with the paper's clocks one pair averages
-    at a time, and its rounds are correspondingly shorter). Each matched peer sends one message,
-    while other algorithms send one over every edge. Without gradients the expected squared
-    disagreement decreases per round by a factor of the second largest eigenvalue of
+    Pairs are a random matching (:func:`~fljax.algorithms.peers.gossip_sgd.random_matching`):
+    several pairs average in a round, each peer with at most one other (with the paper's clocks one
+    pair averages at a time, and its rounds are correspondingly shorter). Each matched peer sends
+    one message, while other algorithms send one over every edge. Without gradients the expected
+    squared disagreement decreases per round by a factor of the second largest eigenvalue of
     :math:`I-\tfrac12\sum_{kl}p_{kl}(e_k-e_l)(e_k-e_l)^\top` or less, with
     :math:`p_{kl}=a_{kl}/(d_k+d_l-a_{kl})`. Unavailable peers are not matched.
 
@@ -99,12 +99,12 @@ class GossipSGD(Descending):
       Boyd et al. 2006.
     """
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
-        return State(start_models(problem))
+    def init(self, problem: Problem | Stream, network: Graph) -> GossipSGDState:
+        return GossipSGDState(start_models(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        part = self._part(now)
+    def step(self, state: GossipSGDState, now: Round) -> GossipSGDState:
+        part = self._step_problem(now)
         moved = state.model - self.step_size(now.number) * part.gradient(state.model)
-        pairs, meets = matched(now.key("algorithm"), now.network, now.available)
+        pairs, meets = random_matching(now.key("algorithm"), now.network, now.available)
         _, inbox = now.link.exchange(moved, receivers=meets.astype(jnp.int32))
-        return State(inbox.mean(pairs))
+        return GossipSGDState(inbox.mean(pairs))

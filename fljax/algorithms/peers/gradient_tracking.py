@@ -3,7 +3,7 @@ r"""Gradient tracking: peers descend along estimates of the network's mean gradi
 In addition to its model a peer keeps a tracker, combines it as it does the model, and adds the
 change of its own gradient. Then the trackers' mean is the gradients' mean, and if models agree each
 tracker converges to that mean, so that the method converges to the minimizer with a constant step
-size. The variants differ in what is combined when:
+size. The variants combine different quantities at different times:
 
 =====================  =================================  =========================================
 :class:`DIGing`        :math:`w^+=Aw-\mu y`               :math:`y^+=Ay+f'(w^+)-f'(w)`
@@ -20,15 +20,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Exact, weights_on
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Exact, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["ATCTracking", "AugDGM", "DIGing", "TrackingState"]
+from fljax.problems.streams import Stream
 
 
 class TrackingState(NamedTuple):
@@ -45,18 +43,18 @@ class _Tracking(Exact):
 
     def init(self, problem: Problem | Stream, network: Graph) -> TrackingState:
         start = start_models(problem)
-        none = jnp.zeros_like(start)  # before it the first gradient is all change
-        return TrackingState(start, none, none, weights_on(self.mixing, network))
+        zero = jnp.zeros_like(start)  # before it the first gradient is all change
+        return TrackingState(start, zero, zero, weights_on(self.mixing, network))
 
-    def _over(self, state: TrackingState, now: Round) -> Combination:
+    def _weights(self, state: TrackingState, now: Round) -> Combination:
         return weights_on(self.mixing, now.network) if now.changing else state.weights
 
 
-def _combined(now: Round, message: Array, over: Combination) -> Array:
+def exchange_and_combine(now: Round, message: Array, weights: Combination) -> Array:
     """Return the peers' combinations of their messages; the sum over all peers is preserved,
     whichever messages are received, because each peer subtracts its own message.
     """
-    return message - now.link.exchange(message)[1].disagreement(over=over)
+    return message - now.link.exchange(message)[1].disagreement(over=weights)
 
 
 class _Joined(_Tracking):
@@ -65,11 +63,13 @@ class _Joined(_Tracking):
     def message_size(self, dim: int) -> int:
         return 2 * dim
 
-    def _both(
+    def _combine_jointly(
         self, state: TrackingState, now: Round, model: Array, tracker: Array
     ) -> tuple[Array, Array]:
         message = jnp.concatenate([model, tracker], axis=1)
-        model, tracker = jnp.split(_combined(now, message, self._over(state, now)), 2, axis=1)
+        model, tracker = jnp.split(
+            exchange_and_combine(now, message, self._weights(state, now)), 2, axis=1
+        )
         return model, tracker
 
 
@@ -86,7 +86,7 @@ class DIGing(_Joined):
     For smooth and strongly convex objectives it converges geometrically, for small enough steps,
     also on time-varying graphs, if their union over a bounded number of rounds is connected. A
     message is a model and a tracker, :math:`2D` numbers. The sums on which convergence relies are
-    preserved by links that fail in both directions at once and by compressed messages.
+    preserved by links that fail in both directions together and by compressed messages.
 
     Args:
       step_size: :math:`\mu`, a number or a schedule of the round, > 0.
@@ -113,11 +113,11 @@ class DIGing(_Joined):
     """
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
-        slope = self._part(now).gradient(state.model)
-        tracker = state.tracker + slope - state.slope
-        model, mixed = self._both(state, now, state.model, tracker)
+        gradient = self._step_problem(now).gradient(state.model)
+        tracker = state.tracker + gradient - state.slope
+        model, mixed = self._combine_jointly(state, now, state.model, tracker)
         model = model - self.step_size(now.number) * tracker
-        return TrackingState(model, mixed, slope, state.weights)
+        return TrackingState(model, mixed, gradient, state.weights)
 
 
 @algorithm(
@@ -147,11 +147,11 @@ class ATCTracking(_Joined):
     """
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
-        slope = self._part(now).gradient(state.model)
-        tracker = state.tracker + slope - state.slope
-        ahead = state.model - self.step_size(now.number) * tracker
-        model, mixed = self._both(state, now, ahead, tracker)
-        return TrackingState(model, mixed, slope, state.weights)
+        gradient = self._step_problem(now).gradient(state.model)
+        tracker = state.tracker + gradient - state.slope
+        moved = state.model - self.step_size(now.number) * tracker
+        model, mixed = self._combine_jointly(state, now, moved, tracker)
+        return TrackingState(model, mixed, gradient, state.weights)
 
 
 @algorithm("Aug-DGM", "xu2015", Needs(data="any", directed=True), {"ATC-DIGing": ""})
@@ -175,9 +175,11 @@ class AugDGM(_Tracking):
     """
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
-        over = self._over(state, now)
-        slope = self._part(now).gradient(state.model)
-        own = state.tracker + slope - state.slope
-        tracker = jnp.where(now.number > 1, _combined(now, own, over), own)
-        model = _combined(now, state.model - self.step_size(now.number) * tracker, over)
-        return TrackingState(model, tracker, slope, state.weights)
+        weights = self._weights(state, now)
+        gradient = self._step_problem(now).gradient(state.model)
+        updated = state.tracker + gradient - state.slope
+        tracker = jnp.where(now.number > 1, exchange_and_combine(now, updated, weights), updated)
+        model = exchange_and_combine(
+            now, state.model - self.step_size(now.number) * tracker, weights
+        )
+        return TrackingState(model, tracker, gradient, state.weights)

@@ -5,43 +5,47 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn, sampled
-from fljax.algorithms.peers.base import Weights, as_weights, check_sums, check_weights, weights_on
-from fljax.algorithms.peers.sample_gradients import Table, estimated, tabulated
-from fljax.batches import Uniform
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import draw_batches, sampled_problem
+from fljax.algorithms.peers.peer_algorithm import (
+    Weights,
+    as_weights,
+    check_sums,
+    check_weights,
+    weights_on,
+)
+from fljax.algorithms.peers.sample_gradients import GradientTable, gradient_table, saga_estimate
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
-from fljax.participation import Participants
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Participants
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["GTSAGA", "GTSARAH", "GTSVRG", "Sampling", "State"]
+from fljax.problems.batches import Uniform
 
 
-class Snapshot(NamedTuple):
+class GradientSnapshot(NamedTuple):
     """The models at which clients last computed full gradients, and these gradients."""
 
     model: Array  # [K, D]
     gradient: Array  # [K, D]
 
 
-class State(NamedTuple):
+class GTSAGAState(NamedTuple):
     """State of gradient tracking between rounds."""
 
     model: Array  # [K, D]  w_k
     tracker: Array  # [K, D]  y_k, the network's gradient as client k knows it
     estimate: Array  # [K, D]  g_k, of its own
-    memory: Table | Snapshot
+    memory: GradientTable | GradientSnapshot
     mixing: Combination  # the doubly stochastic weights
 
 
 @module
-class Sampling(Algorithm):
+class SmallBatchPeer(Algorithm):
     """Base class of peers with a small batch in every round, and weights that preserve sums.
 
     Args:
@@ -61,7 +65,7 @@ class Sampling(Algorithm):
 
     def validate(self) -> None:
         check_sums(self.mixing, type(self))
-        _check.count("batch", self.batch)
+        checks.count("batch", self.batch)
 
     @property
     def combinations(self) -> tuple[Weights | None, ...]:
@@ -73,39 +77,42 @@ class Sampling(Algorithm):
 
 
 @module
-class _Tracking(Sampling):
+class EstimateTracking(SmallBatchPeer):
     """Base class that combines models and trackers; subclasses define the gradient estimate."""
 
     def message_size(self, dim: int) -> int:
         """Return the size of a model and a tracker."""
         return 2 * dim
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        start, mixing = start_models(problem), weights_on(self.mixing, network)
-        slope = problem.gradient(start)
-        return State(start, slope, slope, self._begin(problem, start), mixing)
+    def init(self, problem: Problem, network: Graph) -> GTSAGAState:
+        start = start_models(problem)
+        mixing = weights_on(self.mixing, network)
+        gradient = problem.gradient(start)
+        return GTSAGAState(start, gradient, gradient, self._begin(problem, start), mixing)
 
-    def step(self, state: State, now: Round) -> State:
-        own = jnp.concatenate([state.model, state.tracker], axis=1)
-        inbox = now.link.exchange(own)[1]
-        # The sum of all trackers is that of all estimates, whatever became of the message.
-        model, tracker = jnp.split(own - inbox.disagreement(state.mixing), 2, axis=1)
+    def step(self, state: GTSAGAState, now: Round) -> GTSAGAState:
+        message = jnp.concatenate([state.model, state.tracker], axis=1)
+        inbox = now.link.exchange(message)[1]
+        # The sum of all trackers is that of all estimates, even if messages are lost.
+        model, tracker = jnp.split(message - inbox.disagreement(state.mixing), 2, axis=1)
         model = model - self.step_size(now.number) * state.tracker
         estimate, memory = self._estimate(state.memory, model, now)
-        return State(model, tracker + estimate - state.estimate, estimate, memory, state.mixing)
+        return GTSAGAState(
+            model, tracker + estimate - state.estimate, estimate, memory, state.mixing
+        )
 
-    def _begin(self, problem: Problem, start: Array) -> Table | Snapshot:
+    def _begin(self, problem: Problem, start: Array) -> GradientTable | GradientSnapshot:
         raise NotImplementedError
 
     def _estimate(
-        self, memory: Any, model: Float[Array, "clients dim"], now: Round
+        self, memory: PyTree, model: Float[Array, "clients dim"], now: Round
     ) -> tuple[Float[Array, "clients dim"], Any]:
         raise NotImplementedError
 
 
 @algorithm("GT-SAGA", "xin2020", Needs(directed=True))
 @module
-class GTSAGA(_Tracking):
+class GTSAGA(EstimateTracking):
     r"""Gradient tracking with SAGA's variance-reduced gradient estimates (GT-SAGA).
 
     .. math::
@@ -149,20 +156,20 @@ class GTSAGA(_Tracking):
       Xin, Khan and Kar 2020, Algorithm 1.
     """
 
-    def _begin(self, problem: Problem, start: Array) -> Table:
-        return tabulated(problem, start)
+    def _begin(self, problem: Problem, start: Array) -> GradientTable:
+        return gradient_table(problem, start)
 
     def _estimate(
-        self, memory: Table, model: Float[Array, "clients dim"], now: Round
-    ) -> tuple[Float[Array, "clients dim"], Table]:
-        batch = drawn(Uniform(self.batch), now, Participants(None, now.available), 1)
+        self, memory: GradientTable, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], GradientTable]:
+        batch = draw_batches(Uniform(self.batch), now, Participants(None, now.available), 1)
         assert batch is not None
-        return estimated(now.problem, memory, model, batch.rows[:, 0])
+        return saga_estimate(now.problem, memory, model, batch.rows[:, 0])
 
 
 @algorithm("GT-SVRG", "xin2020", Needs(directed=True))
 @module
-class GTSVRG(_Tracking):
+class GTSVRG(EstimateTracking):
     r"""Gradient tracking with estimates corrected by periodic full gradients (GT-SVRG).
 
     As :class:`GTSAGA`, with
@@ -190,21 +197,21 @@ class GTSVRG(_Tracking):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("period", self.period)
+        checks.count("period", self.period)
 
-    def _begin(self, problem: Problem, start: Array) -> Snapshot:
-        return Snapshot(start, problem.gradient(start))
+    def _begin(self, problem: Problem, start: Array) -> GradientSnapshot:
+        return GradientSnapshot(start, problem.gradient(start))
 
     def _estimate(
-        self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round
-    ) -> tuple[Float[Array, "clients dim"], Snapshot]:
-        # Rounds have the same number in all runs of a study: only these take the whole gradient.
+        self, memory: GradientSnapshot, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], GradientSnapshot]:
+        # Rounds have the same number in all runs of a study: only these compute the full gradient.
         memory = jax.lax.cond(
             now.number % self.period == 0,
-            lambda: Snapshot(model, now.problem.gradient(model)),
+            lambda: GradientSnapshot(model, now.problem.gradient(model)),
             lambda: memory,
         )
-        part = sampled(Uniform(self.batch), now)
+        part = sampled_problem(Uniform(self.batch), now)
         return part.gradient(model) - part.gradient(memory.model) + memory.gradient, memory
 
 
@@ -234,12 +241,12 @@ class GTSARAH(GTSVRG):
     """
 
     def _estimate(
-        self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round
-    ) -> tuple[Float[Array, "clients dim"], Snapshot]:
-        def onwards() -> Array:
-            part = sampled(Uniform(self.batch), now)
+        self, memory: GradientSnapshot, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], GradientSnapshot]:
+        def recursive_gradient() -> Array:
+            part = sampled_problem(Uniform(self.batch), now)
             return part.gradient(model) - part.gradient(memory.model) + memory.gradient
 
-        anew = now.number % self.period == 0
-        slope = jax.lax.cond(anew, lambda: now.problem.gradient(model), onwards)
-        return slope, Snapshot(model, slope)
+        restarts = now.number % self.period == 0
+        gradient = jax.lax.cond(restarts, lambda: now.problem.gradient(model), recursive_gradient)
+        return gradient, GradientSnapshot(model, gradient)

@@ -4,42 +4,40 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn, sampled
-from fljax.algorithms.peers.base import weights_on
-from fljax.algorithms.peers.gradient_tracking import _combined
-from fljax.algorithms.peers.gt_saga import Snapshot, State, _Tracking
-from fljax.algorithms.peers.sample_gradients import Table, estimated, tabulated
-from fljax.batches import Uniform
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.local_steps import draw_batches, sampled_problem
+from fljax.algorithms.peers.gradient_tracking import exchange_and_combine
+from fljax.algorithms.peers.gt_saga import EstimateTracking, GradientSnapshot, GTSAGAState
+from fljax.algorithms.peers.peer_algorithm import weights_on
+from fljax.algorithms.peers.sample_gradients import GradientTable, gradient_table, saga_estimate
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
-from fljax.participation import Participants
+from fljax.participation.selectors import Participants
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["ATCGTSAGA", "GTVR"]
+from fljax.problems.batches import Uniform
 
 
 @module
-class _Combined(_Tracking):
+class _CombinedUpdates(EstimateTracking):
     """Base class of methods that combine models after a step, and trackers after an update."""
 
     def message_size(self, dim: int) -> int:
         """Return the size of a model, and of a tracker after it."""
         return dim
 
-    def step(self, state: State, now: Round) -> State:
-        ahead = state.model - self.step_size(now.number) * state.tracker
-        model = _combined(now, ahead, state.mixing)
+    def step(self, state: GTSAGAState, now: Round) -> GTSAGAState:
+        moved = state.model - self.step_size(now.number) * state.tracker
+        model = exchange_and_combine(now, moved, state.mixing)
         estimate, memory = self._estimate(state.memory, model, now)
-        tracker = _combined(now, state.tracker + estimate - state.estimate, state.mixing)
-        return State(model, tracker, estimate, memory, state.mixing)
+        tracker = exchange_and_combine(now, state.tracker + estimate - state.estimate, state.mixing)
+        return GTSAGAState(model, tracker, estimate, memory, state.mixing)
 
 
 @algorithm("GT-VR", "jiang2023", Needs(directed=True))
 @module
-class GTVR(_Combined):
+class GTVR(_CombinedUpdates):
     r"""Gradient tracking with full gradients at random rounds, and all updates combined (GT-VR).
 
     .. math::
@@ -51,7 +49,7 @@ class GTVR(_Combined):
 
     with :math:`\tau_k=w_k`, :math:`y_k=g_k=f_k'` at the start. Each client draws for itself whether
     it computes a full gradient in a round, with all others of its samples at :math:`\tau_k` kept in
-    one vector: there is no round in which all wait, as there is in :class:`GTSVRG`, and no table,
+    one vector: peers never wait for a common round, as in :class:`GTSVRG`, and store no table,
     as in :class:`GTSAGA`. A round has two messages, one after the other. For a smooth and strongly
     convex sum and small steps it converges linearly to the minimizer, for nonconvex sums to
     stationary points. (The simulation computes full gradients of all clients in every round.)
@@ -86,24 +84,29 @@ class GTVR(_Combined):
     def validate(self) -> None:
         super().validate()
         hint = "At 0 no client would ever compute a full gradient."
-        _check.interval("probability", self.probability, above=0, at_most=1, hint=hint)
+        checks.interval("probability", self.probability, above=0, at_most=1, hint=hint)
 
-    def _begin(self, problem: Problem, start: Array) -> Snapshot:
-        return Snapshot(start, problem.gradient(start))
+    def _begin(self, problem: Problem, start: Array) -> GradientSnapshot:
+        return GradientSnapshot(start, problem.gradient(start))
 
     def _estimate(
-        self, memory: Snapshot, model: Float[Array, "clients dim"], now: Round
-    ) -> tuple[Float[Array, "clients dim"], Snapshot]:
+        self, memory: GradientSnapshot, model: Float[Array, "clients dim"], now: Round
+    ) -> tuple[Float[Array, "clients dim"], GradientSnapshot]:
         uniform = jax.random.uniform(now.key("algorithm"), (len(model), 1), now.problem.dtype)
-        anew, whole = uniform < self.probability, now.problem.gradient(model)
-        at, slope = (jnp.where(anew, *pair) for pair in zip((model, whole), memory, strict=True))
-        part = sampled(Uniform(self.batch), now)
-        return part.gradient(model) - part.gradient(at) + slope, Snapshot(at, slope)
+        restarts = uniform < self.probability
+        full_gradient = now.problem.gradient(model)
+        point, gradient = (
+            jnp.where(restarts, *pair) for pair in zip((model, full_gradient), memory, strict=True)
+        )
+        part = sampled_problem(Uniform(self.batch), now)
+        return part.gradient(model) - part.gradient(point) + gradient, GradientSnapshot(
+            point, gradient
+        )
 
 
 @algorithm("ATC-GT-SAGA", "xin2022saga", Needs(directed=True))
 @module
-class ATCGTSAGA(_Combined):
+class ATCGTSAGA(_CombinedUpdates):
     r"""GT-SAGA in the form of 2022, for nonconvex sums: all updates are combined.
 
     .. math::
@@ -115,7 +118,7 @@ class ATCGTSAGA(_Combined):
 
     with :math:`t_{k,j}=f_{k,j}'` and :math:`y_k=g_k=0` at the start. It differs from
     :class:`GTSAGA`, the form of 2020, in that models and trackers are combined after their updates,
-    in two successive exchanges of a model's size, the first of which is of the trackers; and in
+    in two successive exchanges of a model's size, first of the trackers; and in
     that the samples :math:`r` whose gradients are stored are drawn independently of the samples
     :math:`s` that estimate the gradient, so that a round evaluates both. It converges for smooth
     nonconvex sums, and linearly to the minimizer under the condition of Polyak and Łojasiewicz.
@@ -143,20 +146,22 @@ class ATCGTSAGA(_Combined):
       Xin, Khan & Kar 2022 (GT-SAGA), Algorithm 1.
     """
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        start, mixing = start_models(problem), weights_on(self.mixing, network)
-        none = jnp.zeros_like(start)
-        return State(start, none, none, tabulated(problem, start), mixing)
+    def init(self, problem: Problem, network: Graph) -> GTSAGAState:
+        start = start_models(problem)
+        mixing = weights_on(self.mixing, network)
+        zero = jnp.zeros_like(start)
+        return GTSAGAState(start, zero, zero, gradient_table(problem, start), mixing)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: GTSAGAState, now: Round) -> GTSAGAState:
         everyone = Participants(None, now.available)
-        batch = drawn(Uniform(self.batch), now, everyone, 1, draws=2)
+        batch = draw_batches(Uniform(self.batch), now, everyone, 1, draws=2)
         assert batch is not None
-        assert isinstance(state.memory, Table)
-        estimates, stored = batch.rows[0, :, 0], batch.rows[1, :, 0]
-        estimate, _ = estimated(now.problem, state.memory, state.model, estimates)
-        tracker = _combined(now, state.tracker + estimate - state.estimate, state.mixing)
-        ahead = state.model - self.step_size(now.number) * tracker
-        model = _combined(now, ahead, state.mixing)
-        _, memory = estimated(now.problem, state.memory, state.model, stored)
-        return State(model, tracker, estimate, memory, state.mixing)
+        assert isinstance(state.memory, GradientTable)
+        estimates = batch.rows[0, :, 0]
+        stored = batch.rows[1, :, 0]
+        estimate, _ = saga_estimate(now.problem, state.memory, state.model, estimates)
+        tracker = exchange_and_combine(now, state.tracker + estimate - state.estimate, state.mixing)
+        moved = state.model - self.step_size(now.number) * tracker
+        model = exchange_and_combine(now, moved, state.mixing)
+        _, memory = saga_estimate(now.problem, state.memory, state.model, stored)
+        return GTSAGAState(model, tracker, estimate, memory, state.mixing)

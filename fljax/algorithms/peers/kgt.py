@@ -5,17 +5,15 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import LocalSteps, weights_on
-from fljax.algorithms.peers.gradient_tracking import _combined
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.gradient_tracking import exchange_and_combine
+from fljax.algorithms.peers.peer_algorithm import LocalSteps, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["KGT", "KGTState"]
+from fljax.problems.streams import Stream
 
 
 class KGTState(NamedTuple):
@@ -60,7 +58,7 @@ class KGT(LocalSteps):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("outer_step_size", self.outer_step_size)
+        checks.positive("outer_step_size", self.outer_step_size)
 
     def message_size(self, dim: int) -> int:
         return 2 * dim
@@ -70,8 +68,8 @@ class KGT(LocalSteps):
         return KGTState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: KGTState, now: Round) -> KGTState:
-        walked = state.model - self._learnt(now, state.model, state.correction)
-        mean = walked / (self.local_steps * self.step_size(now.number))
-        message = jnp.concatenate([state.model - self.outer_step_size * walked, mean], axis=1)
-        model, mixed = jnp.split(_combined(now, message, state.weights), 2, axis=1)
+        movement = state.model - self._train_locally(now, state.model, state.correction)
+        mean = movement / (self.local_steps * self.step_size(now.number))
+        message = jnp.concatenate([state.model - self.outer_step_size * movement, mean], axis=1)
+        model, mixed = jnp.split(exchange_and_combine(now, message, state.weights), 2, axis=1)
         return KGTState(model, state.correction + mixed - mean, state.weights)

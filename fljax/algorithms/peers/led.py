@@ -5,16 +5,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import LocalSteps, weights_on
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import LocalSteps, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["LED", "LEDState"]
+from fljax.problems.streams import Stream
 
 
 class LEDState(NamedTuple):
@@ -38,7 +36,7 @@ class LED(LocalSteps):
         y_k^{(n+1)} = y_k^{(n)}+\phi_{k,E}-w_k^{(n+1)}
 
     with :math:`\bar A=(I+A)/2`, positive semidefinite as the theory requires. Local steps from the
-    minimizer stay there, since each peer's :math:`\mu f_k'+\beta y_k` is zero: there is no client
+    minimizer stay there, since each peer's :math:`\mu f_k'+\beta y_k` is zero, without client
     drift. One local step with :math:`\beta=1` is exact diffusion.
 
     Args:
@@ -71,15 +69,15 @@ class LED(LocalSteps):
     def validate(self) -> None:
         super().validate()
         if self.dual_step_size is not None:
-            _check.positive("dual_step_size", self.dual_step_size)
+            checks.positive("dual_step_size", self.dual_step_size)
 
     def init(self, problem: Problem | Stream, network: Graph) -> LEDState:
         start = start_models(problem)
         return LEDState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: LEDState, now: Round) -> LEDState:
-        pull = 1 / self.local_steps if self.dual_step_size is None else self.dual_step_size
-        drift = pull / self.step_size(now.number) * state.dual
-        local = self._learnt(now, state.model, drift)
+        dual_step = 1 / self.local_steps if self.dual_step_size is None else self.dual_step_size
+        drift = dual_step / self.step_size(now.number) * state.dual
+        local = self._train_locally(now, state.model, drift)
         moved = now.link.exchange(local)[1].disagreement(over=state.weights) / 2
         return LEDState(local - moved, state.dual + moved, state.weights)

@@ -7,32 +7,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn
-from fljax.algorithms.peers.sample_gradients import Table, estimated, tabulated
-from fljax.batches import Batches, Uniform, taken
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import draw_batches
+from fljax.algorithms.peers.sample_gradients import GradientTable, gradient_table, saga_estimate
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
-from fljax.participation import Participants
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Participants
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["LTADMM", "LTADMMVR", "State"]
+from fljax.problems.batches import Batches, Uniform, taken
 
 #: The gradient of a local step: ``(step, model, table) -> (gradient, table)``.
-Slope = Callable[[Array, Array, Any], tuple[Array, Any]]
+GradientEstimate = Callable[[Array, Array, Any], tuple[Array, Any]]
 
 
-class State(NamedTuple):
+class LTADMMState(NamedTuple):
     """State of LT-ADMM between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its neighbors said
+    heard: Array  # [K, D]  the last message of client k
+    received: Array  # [K, D]  the sum of its neighbors' messages
     dual: Array  # [K, D]  gamma_k
-    table: Table | None  # of the gradients of samples, where it is kept
+    table: GradientTable | None  # of the gradients of samples, where it is kept
 
 
 @module
@@ -45,38 +43,41 @@ class _LocalTraining(Algorithm):
     local_steps: int = static(default=1, kw_only=True)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.positive("pull", self.pull)
-        _check.count("local_steps", self.local_steps)
+        checks.positive("penalty", self.penalty)
+        checks.positive("pull", self.pull)
+        checks.count("local_steps", self.local_steps)
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: Graph) -> LTADMMState:
         start = start_models(problem)
         received = network.neighbor_sum(start)
-        return State(start, start, received, jnp.zeros_like(start), self._begin(problem, start))
+        return LTADMMState(
+            start, start, received, jnp.zeros_like(start), self._begin(problem, start)
+        )
 
-    def step(self, state: State, now: Round) -> State:
-        degree, step_size = now.network.degree[:, None], self.step_size(now.number)
+    def step(self, state: LTADMMState, now: Round) -> LTADMMState:
+        degree = now.network.degree[:, None]
+        step_size = self.step_size(now.number)
         disagreement = degree * state.heard - state.received
         force = self.pull / 2 * (self.penalty * disagreement + state.dual)
-        slope, table = self._slopes(state, now)
+        estimate, table = self._gradient_estimates(state, now)
 
-        def one(carry: tuple[Array, Any], step: Array) -> tuple[Any, None]:
+        def local_step(carry: tuple[Array, Any], step: Array) -> tuple[Any, None]:
             model, table = carry
-            gradient, table = slope(step, model, table)
+            gradient, table = estimate(step, model, table)
             return (model - step_size * gradient - force, table), None
 
         steps = jnp.arange(self.local_steps, dtype=jnp.int32)
-        (model, table), _ = jax.lax.scan(one, (state.model, table), steps)
-        heard, inbox = now.link.exchange(model)
+        (model, table), _ = jax.lax.scan(local_step, (state.model, table), steps)
+        sent, inbox = now.link.exchange(model)
         received = inbox.sum()
-        dual = state.dual + self.penalty * (degree * heard - received)
-        kept = None if state.table is None else table
-        return State(model, heard, received, dual, kept)
+        dual = state.dual + self.penalty * (degree * sent - received)
+        stored = None if state.table is None else table
+        return LTADMMState(model, sent, received, dual, stored)
 
-    def _begin(self, problem: Problem, start: Array) -> Table | None:
+    def _begin(self, problem: Problem, start: Array) -> GradientTable | None:
         return None
 
-    def _slopes(self, state: State, now: Round) -> tuple[Slope, Any]:
+    def _gradient_estimates(self, state: LTADMMState, now: Round) -> tuple[GradientEstimate, Any]:
         raise NotImplementedError
 
 
@@ -123,17 +124,17 @@ class LTADMM(_LocalTraining):
         if self.batches is not None:
             self.batches.check(problem)
 
-    def _slopes(self, state: State, now: Round) -> tuple[Slope, None]:
+    def _gradient_estimates(self, state: LTADMMState, now: Round) -> tuple[GradientEstimate, None]:
         everyone = Participants(None, now.available)
-        batch = drawn(self.batches, now, everyone, self.local_steps)
+        batch = draw_batches(self.batches, now, everyone, self.local_steps)
 
-        def slope(step: Array, model: Array, table: None) -> tuple[Array, None]:
+        def estimate(step: Array, model: Array, table: None) -> tuple[Array, None]:
             part = now.problem
             if batch is not None:
                 part = taken(part, everyone.numbers, batch, step)
             return part.gradient(model), table
 
-        return slope, None
+        return estimate, None
 
 
 @algorithm("LT-ADMM-VR", "ren2025", Needs())
@@ -157,7 +158,7 @@ class LTADMMVR(_LocalTraining):
       pull: as in :class:`LTADMM`.
       local_steps: as in :class:`LTADMM`.
       batch: samples per step, drawn without replacement.
-      restart: whether each round begins by computing the table anew at the model, as in the paper;
+      restart: whether each round begins by recomputing the table at the model, as in the paper;
         otherwise the table is kept from round to round, which saves a full gradient.
 
     Raises:
@@ -172,22 +173,26 @@ class LTADMMVR(_LocalTraining):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("batch", self.batch)
-        _check.switch("restart", self.restart)
+        checks.count("batch", self.batch)
+        checks.switch("restart", self.restart)
 
     def check(self, problem: Problem, network: Graph) -> None:
         Uniform(self.batch).check(problem)
 
-    def _begin(self, problem: Problem, start: Array) -> Table | None:
-        return None if self.restart else tabulated(problem, start)
+    def _begin(self, problem: Problem, start: Array) -> GradientTable | None:
+        return None if self.restart else gradient_table(problem, start)
 
-    def _slopes(self, state: State, now: Round) -> tuple[Slope, Table]:
+    def _gradient_estimates(
+        self, state: LTADMMState, now: Round
+    ) -> tuple[GradientEstimate, GradientTable]:
         everyone = Participants(None, now.available)
-        batch = drawn(Uniform(self.batch), now, everyone, self.local_steps)
+        batch = draw_batches(Uniform(self.batch), now, everyone, self.local_steps)
         assert batch is not None
 
-        def slope(step: Array, model: Array, table: Table) -> tuple[Array, Table]:
-            return estimated(now.problem, table, model, batch.rows[:, step])
+        def estimate(
+            step: Array, model: Array, table: GradientTable
+        ) -> tuple[Array, GradientTable]:
+            return saga_estimate(now.problem, table, model, batch.rows[:, step])
 
-        table = tabulated(now.problem, state.model) if state.table is None else state.table
-        return slope, table
+        table = gradient_table(now.problem, state.model) if state.table is None else state.table
+        return estimate, table

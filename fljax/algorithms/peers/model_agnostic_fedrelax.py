@@ -1,24 +1,22 @@
 """Model-agnostic FedRelax: neighbors coupled by their predictions (Jung 2025)."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm
+from fljax._core import checks
+from fljax._core.module import as_given, field, module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm
 from fljax.algorithms.peers.networked_iteration import NEIGHBORS
-from fljax.algorithms.predictions import OnTestSet, State
+from fljax.algorithms.predictions import OnTestSet, OnTestSetState
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.problems import Problem
+from fljax.problems.learners import Learners, as_learners
 from fljax.problems.solvers import strong_convexity
-from fljax.rounds import Round
-
-__all__ = ["ModelAgnosticFedRelax"]
 
 
 @algorithm(
@@ -39,16 +37,16 @@ class ModelAgnosticFedRelax(OnTestSet):
     node's samples and :math:`\alpha d_k/m'` of the test set's points, whose pseudo-labels are the
     weighted mean of the neighbors' predictions: a message consists of :math:`m'` predictions only.
 
-    Linear models, :math:`h_k(x)=w_k^\top\varphi_k(x)`, are computed for all nodes at once, with the
-    constant parts computed only once; if the minimizer is not unique, it is the one of least norm.
-    Features that only one node has are columns of the problem, and of a test set per node, in which
-    other nodes have zeros. A fixed point of the rounds minimizes
+    Linear models, :math:`h_k(x)=w_k^\top\varphi_k(x)`, are computed for all nodes together, with
+    the constant parts computed only once; if the minimizer is not unique, it is the one of least
+    norm. Features that only one node has are columns of the problem, and of a test set per node, in
+    which other nodes have zeros. A fixed point of the rounds minimizes
 
     .. math:: \sum_kf_k(w_k)+\frac\alpha{m'}\sum_{\{k,l\}}a_{kl}\|\Psi_kw_k-\Psi_lw_l\|^2
 
     with :math:`\Psi_k` the test set in node :math:`k`'s features. Learners are fitted on the host,
     by one process for all seeds in sequence; ``model`` contains their predictions at the test set,
-    and ``learned`` fits those of a round again.
+    and ``learned`` fits the learners of a round again.
 
     Args:
       coupling: :math:`\alpha\ge0`.
@@ -88,8 +86,8 @@ class ModelAgnosticFedRelax(OnTestSet):
     """
 
     coupling: Float[Array, ""] | float
-    test_set: Any = None
-    learners: Any = static(default=None)
+    test_set: Annotated[Array, "points features"] | None = field(converter=as_given, default=None)
+    learners: Learners | None = field(converter=as_learners, static=True, default=None)
     pooled: bool = static(default=True, kw_only=True)
 
     #: Messages that an unavailable node receives later.
@@ -98,7 +96,7 @@ class ModelAgnosticFedRelax(OnTestSet):
     combinations: ClassVar[Any] = (NEIGHBORS,)
 
     def validate(self) -> None:
-        _check.nonnegative("coupling", self.coupling)
+        checks.nonnegative("coupling", self.coupling)
         self._validate()
         if not self.pooled and self.learners is None:
             raise ValueError(
@@ -111,25 +109,25 @@ class ModelAgnosticFedRelax(OnTestSet):
         return not self.pooled
 
     def message_size(self, dim: int) -> int:
-        return dim if self.test_set is None else np.shape(self.test_set)[-2]
+        return dim if self.test_set is None else self.test_set.shape[-2]
 
-    def _pull(self, network: Graph) -> Float[Array, "clients ..."]:
+    def _label_weights(self, network: Graph) -> Float[Array, "clients ..."]:
         weights = network.degree if self.pooled else network.neighbor_table()[1]
         return jnp.asarray(self.coupling) * weights
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        state = self._begun(problem, self._pull(network))
+    def init(self, problem: Problem, network: Graph) -> OnTestSetState:
+        state = self._initial_state(problem, self._label_weights(network))
         if self.pooled:
             return state._replace(heard=network.mixing(NEIGHBORS)(state.heard))
-        nothing = jnp.zeros((*self._pull(network).shape, state.heard.shape[1]), problem.dtype)
-        return state._replace(heard=nothing, labels=nothing)
+        zero = jnp.zeros((*self._label_weights(network).shape, state.heard.shape[1]), problem.dtype)
+        return state._replace(heard=zero, labels=zero)
 
-    def step(self, state: State, now: Round) -> State:
-        pull = self._pull(now.network)
+    def step(self, state: OnTestSetState, now: Round) -> OnTestSetState:
+        label_weights = self._label_weights(now.network)
         if not self.pooled:
-            pull = jnp.where(now.number > 1, pull, 0)
-        state, said = self._fit(state, state.heard, pull, now)
-        _, inbox = now.link.exchange(said)
+            label_weights = jnp.where(now.number > 1, label_weights, 0)
+        state, predicted = self._fit(state, state.heard, label_weights, now)
+        _, inbox = now.link.exchange(predicted)
         if not self.pooled:
             return state._replace(heard=inbox.messages(now.network))
         return state._replace(heard=inbox.mean(over=now.network.mixing(NEIGHBORS)))
@@ -141,14 +139,19 @@ class ModelAgnosticFedRelax(OnTestSet):
                 "the optimum is not known for learners; take metrics such as 'validation_error'."
             )
         points = self.points(problem)
-        pull, size = self._pull(network)[:, None], points.shape[1]
+        label_weights = self._label_weights(network)[:, None]
+        size = points.shape[1]
         ridge = strong_convexity(problem)[:, None]
 
         def system(w: Array) -> Array:
-            own = 2 * problem.combination(problem.weights * problem.predictions(w)) + ridge * w
-            said = jnp.einsum("kmp,kp->km", points, w, precision=HIGHEST)
-            disagreement = pull * said - jnp.asarray(self.coupling) * network.neighbor_sum(said)
-            return own + 2 / size * jnp.einsum(
+            from_samples = (
+                2 * problem.combination(problem.weights * problem.predictions(w)) + ridge * w
+            )
+            predicted = jnp.einsum("kmp,kp->km", points, w, precision=HIGHEST)
+            disagreement = label_weights * predicted - jnp.asarray(
+                self.coupling
+            ) * network.neighbor_sum(predicted)
+            return from_samples + 2 / size * jnp.einsum(
                 "kmp,km->kp", points, disagreement, precision=HIGHEST
             )
 
@@ -157,13 +160,13 @@ class ModelAgnosticFedRelax(OnTestSet):
         most = min(20 * right.size, 20_000)
         return jax.scipy.sparse.linalg.cg(system, right, tol=tolerance, maxiter=most)[0]
 
-    def learned(self, problem: Problem, network: Graph, labels: Any) -> list[Any]:
+    def learned(self, problem: Problem, network: Graph, labels: object) -> list[Any]:
         """Return the learners fitted to these pseudo-labels, one per node.
 
         Args:
           problem: the simulation's problem.
           network: the simulation's network.
-          labels: ``[K, m']``, or ``[K, S, m']``, those of a round in
+          labels: ``[K, m']``, or ``[K, S, m']``, from a round in
             ``metrics.trajectory("labels", ("client", "point"))``.
         """
-        return self._learned(problem, labels, self._pull(network))
+        return self._fitted_learners(problem, labels, self._label_weights(network))

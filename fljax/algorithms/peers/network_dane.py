@@ -11,7 +11,7 @@ network's gradient as it knows it,
 
 They differ in how :math:`w_k^{(n)}` follows from :math:`v_k` and :math:`y_k`: exactly in
 :class:`NetworkDANE`, by stochastic steps in :class:`NetworkSVRG` and :class:`NetworkSARAH`. With
-one server in the place of the combinations the first is :class:`DANE`.
+one server instead of the combinations the first is :class:`DANE`.
 """
 
 from collections.abc import Callable
@@ -22,23 +22,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import drawn
-from fljax.algorithms.peers.base import Weights, as_weights, check_sums, check_weights, weights_on
-from fljax.batches import Uniform, taken
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import draw_batches
+from fljax.algorithms.peers.peer_algorithm import (
+    Weights,
+    as_weights,
+    check_sums,
+    check_weights,
+    weights_on,
+)
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
-from fljax.participation import Participants
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Participants
 from fljax.problems import Problem
+from fljax.problems.batches import Uniform, taken
 from fljax.problems.solvers import ProxFactor, factorize, prox
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["NetworkDANE", "NetworkSARAH", "NetworkSVRG", "State"]
 
 
-class State(NamedTuple):
+class NetworkDANEState(NamedTuple):
     """State of gradient tracking around a local problem between rounds."""
 
     model: Array  # [K, D]  w_k
@@ -49,7 +53,7 @@ class State(NamedTuple):
 
 
 @module
-class _Tracking(Algorithm):
+class _SubproblemTracking(Algorithm):
     """Base class: the combinations; subclasses define the work on a client's own data."""
 
     mixing: Weights = field(
@@ -70,50 +74,50 @@ class _Tracking(Algorithm):
         """Return the size of a model and a tracker."""
         return 2 * dim
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: Graph) -> NetworkDANEState:
         start = start_models(problem)
-        slope = problem.gradient(start)
-        over = weights_on(self.mixing, network)
-        return State(start, slope, slope, over, self._factor(problem))
+        gradient = problem.gradient(start)
+        weights = weights_on(self.mixing, network)
+        return NetworkDANEState(start, gradient, gradient, weights, self._factor(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        own = jnp.concatenate([state.model, state.tracker], axis=1)
-        inbox = now.link.exchange(own)[1]
-        # The sum of all trackers is that of all gradients, whatever became of the message.
-        at, tracker = jnp.split(own - inbox.disagreement(state.weights), 2, axis=1)
-        slope = now.problem.gradient(at)
-        tracker = tracker + slope - state.slope
-        model = self._solved(now, state, at, tracker, slope)
-        return State(model, tracker, slope, state.weights, state.factor)
+    def step(self, state: NetworkDANEState, now: Round) -> NetworkDANEState:
+        message = jnp.concatenate([state.model, state.tracker], axis=1)
+        inbox = now.link.exchange(message)[1]
+        # The sum of all trackers is that of all gradients, even if messages are lost.
+        combined, tracker = jnp.split(message - inbox.disagreement(state.weights), 2, axis=1)
+        gradient = now.problem.gradient(combined)
+        tracker = tracker + gradient - state.slope
+        model = self._solve_locally(now, state, combined, tracker, gradient)
+        return NetworkDANEState(model, tracker, gradient, state.weights, state.factor)
 
     def _factor(self, problem: Problem) -> ProxFactor | None:
         return None
 
-    def _solved(
-        self, now: Round, state: State, at: Array, tracker: Array, slope: Array
+    def _solve_locally(
+        self, now: Round, state: NetworkDANEState, combined: Array, tracker: Array, gradient: Array
     ) -> Float[Array, "clients dim"]:
         raise NotImplementedError
 
 
 @algorithm("Network-DANE", "li2020network", Needs(directed=True, minimizer=True))
 @module
-class NetworkDANE(_Tracking):
+class NetworkDANE(_SubproblemTracking):
     r"""Gradient tracking with an approximate Newton step of each peer (Network-DANE).
 
     .. math::
 
         w_k^{(n)}=\arg\min_w f_k(w)-\langle f_k'(v_k)-y_k^{(n)},w\rangle+\frac\mu2\|w-v_k\|^2
 
-    with :math:`v_k` and :math:`y_k` as in :mod:`fljax.algorithms.peers.network_dane`. Of a
+    with :math:`v_k` and :math:`y_k` as in :mod:`fljax.algorithms.peers.network_dane`. For a
     quadratic objective it is the step :math:`-(H_k+\mu I)^{-1}y_k` from :math:`v_k`. It converges
-    linearly to the minimizer, the faster the more alike the clients' Hessians are; with unlike ones
-    :math:`\mu` must be large. (The paper allows :math:`\mu=0` for clients that are alike, and
-    several combinations in a round.)
+    linearly to the minimizer, the faster the more similar the clients' Hessians are; with different
+    ones :math:`\mu` must be large. (The paper allows :math:`\mu=0` for similar clients, and several
+    combinations in a round.)
 
     Args:
       attraction: :math:`\mu>0`.
       mixing: the weights :math:`a_{kl}`, as in :class:`Consensus`, doubly stochastic.
-      inner_iterations: iterations of the clients' solver if there is no closed form.
+      inner_iterations: iterations of the clients' solver if no closed form exists.
 
     Raises:
       ValueError: weights that are not doubly stochastic or do not fit the graph; an attraction that
@@ -139,23 +143,23 @@ class NetworkDANE(_Tracking):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("attraction", self.attraction)
-        _check.count("inner_iterations", self.inner_iterations)
+        checks.positive("attraction", self.attraction)
+        checks.count("inner_iterations", self.inner_iterations)
 
     def _factor(self, problem: Problem) -> ProxFactor:
         return factorize(problem, jnp.full(problem.clients, self.attraction, problem.dtype))
 
-    def _solved(
-        self, now: Round, state: State, at: Array, tracker: Array, slope: Array
+    def _solve_locally(
+        self, now: Round, state: NetworkDANEState, combined: Array, tracker: Array, gradient: Array
     ) -> Float[Array, "clients dim"]:
         assert state.factor is not None
-        center = at - (tracker - slope) / self.attraction
-        return prox(now.problem, state.factor, center, at, self.inner_iterations)
+        center = combined - (tracker - gradient) / self.attraction
+        return prox(now.problem, state.factor, center, combined, self.inner_iterations)
 
 
 @module
-class _Stepping(_Tracking):
-    """Base class of stochastic steps in the place of an exact solution."""
+class _StochasticSteps(_SubproblemTracking):
+    """Base class of stochastic steps instead of an exact solution."""
 
     step_size: Schedule = field(converter=as_schedule)
     local_steps: int = static(kw_only=True)
@@ -163,24 +167,24 @@ class _Stepping(_Tracking):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("local_steps", self.local_steps)
-        _check.count("batch", self.batch)
+        checks.count("local_steps", self.local_steps)
+        checks.count("batch", self.batch)
 
     def check(self, problem: Problem, network: Graph) -> None:
         super().check(problem, network)
         Uniform(self.batch).check(problem)
 
-    def _parts(self, now: Round) -> Callable[[Any], Problem]:
+    def _batch_problems(self, now: Round) -> Callable[[Any], Problem]:
         """Return the problem on each step's batch."""
         everyone = Participants(None, now.available)
-        batch = drawn(Uniform(self.batch), now, everyone, self.local_steps)
+        batch = draw_batches(Uniform(self.batch), now, everyone, self.local_steps)
         assert batch is not None
         return lambda step: taken(now.problem, everyone.numbers, batch, step)
 
 
 @algorithm("Network-SVRG", "li2020network", Needs(directed=True))
 @module
-class NetworkSVRG(_Stepping):
+class NetworkSVRG(_StochasticSteps):
     r"""Network-DANE with stochastic variance-reduced steps (Network-SVRG).
 
     .. math::
@@ -188,9 +192,9 @@ class NetworkSVRG(_Stepping):
         u\leftarrow u-\mu\big(f_{k,s}'(u)-f_{k,s}'(v_k)+y_k^{(n)}\big)
 
     from :math:`u=v_k`, ``local_steps`` times with a new batch :math:`s` each; then
-    :math:`w_k^{(n)}=u`. The terms are those of :mod:`fljax.algorithms.peers.network_dane`: a round
+    :math:`w_k^{(n)}=u`. The terms are as in :mod:`fljax.algorithms.peers.network_dane`: a round
     has one full gradient of each client and one exchange, :class:`GTSVRG` an exchange for every
-    step. For smooth and strongly convex objectives of clients that are enough alike it converges
+    step. For smooth and strongly convex objectives of sufficiently similar clients it converges
     linearly to the minimizer. (The paper also lets a random one of the local models be the last.)
 
     Args:
@@ -218,21 +222,22 @@ class NetworkSVRG(_Stepping):
       Li, Cen, Chen & Chi 2020, Algorithm 3.
     """
 
-    def _solved(
-        self, now: Round, state: State, at: Array, tracker: Array, slope: Array
+    def _solve_locally(
+        self, now: Round, state: NetworkDANEState, combined: Array, tracker: Array, gradient: Array
     ) -> Float[Array, "clients dim"]:
-        step_size, parts = self.step_size(now.number), self._parts(now)
+        step_size = self.step_size(now.number)
+        parts = self._batch_problems(now)
 
-        def one(step: Array, model: Array) -> Array:
+        def local_step(step: Array, model: Array) -> Array:
             part = parts(step)
-            return model - step_size * (part.gradient(model) - part.gradient(at) + tracker)
+            return model - step_size * (part.gradient(model) - part.gradient(combined) + tracker)
 
-        return jax.lax.fori_loop(0, self.local_steps, one, at)
+        return jax.lax.fori_loop(0, self.local_steps, local_step, combined)
 
 
 @algorithm("Network-SARAH", "li2020network", Needs(directed=True))
 @module
-class NetworkSARAH(_Stepping):
+class NetworkSARAH(_StochasticSteps):
     r"""Network-DANE with recursive stochastic steps (Network-SARAH).
 
     As :class:`NetworkSVRG`, with directions that go on from each other,
@@ -265,15 +270,19 @@ class NetworkSARAH(_Stepping):
       Li, Cen, Chen & Chi 2020, Algorithm 3.
     """
 
-    def _solved(
-        self, now: Round, state: State, at: Array, tracker: Array, slope: Array
+    def _solve_locally(
+        self, now: Round, state: NetworkDANEState, combined: Array, tracker: Array, gradient: Array
     ) -> Float[Array, "clients dim"]:
-        step_size, parts = self.step_size(now.number), self._parts(now)
+        step_size = self.step_size(now.number)
+        parts = self._batch_problems(now)
 
-        def one(step: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
-            last, direction = both
-            model, part = last - step_size * direction, parts(step)
+        def local_step(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            last, direction = carry
+            model = last - step_size * direction
+            part = parts(step)
             return model, part.gradient(model) - part.gradient(last) + direction
 
-        last, direction = jax.lax.fori_loop(0, self.local_steps - 1, one, (at, tracker))
+        last, direction = jax.lax.fori_loop(
+            0, self.local_steps - 1, local_step, (combined, tracker)
+        )
         return last - step_size * direction

@@ -21,18 +21,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import replace
-from fljax.algorithms.base import Algorithm, Needs, start_models
+from fljax._core import checks
+from fljax._core.module import replace
+from fljax.algorithms.algorithm import Algorithm, Needs, start_models
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph, Mixing
 from fljax.problems import GTVMin, Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["Coupled", "NetworkState", "NetworkedIteration"]
-
+from fljax.problems.streams import Stream
 
 #: The mean of neighbors' messages, weighted by edges.
 NEIGHBORS = Mixing("neighbors")
@@ -42,9 +39,9 @@ class NetworkState(NamedTuple):
     """State of the nodes between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Any  # [K, D]  the weighted mean of what its neighbors said, as it reached k
-    degree: Array  # [K]  the weights of the edges that it was heard over, summed
-    kept: Any  # what the operator needs of the data again and again
+    heard: PyTree  # [K, D]  the weighted mean of its neighbors' messages, as it reached k
+    degree: Array  # [K]  the weights of the edges that these came over, summed
+    kept: PyTree  # constants that the operator computes from the data
 
 
 class NetworkedIteration(Algorithm):
@@ -91,41 +88,41 @@ class NetworkedIteration(Algorithm):
     hears_itself: ClassVar[bool] = False
     combinations: ClassVar[Any] = (NEIGHBORS,)
 
-    @_check.required
+    @checks.required
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
         """Return the new models of all nodes."""
         raise NotImplementedError
 
-    def prepared(self, problem: Any, network: Graph) -> Any:
+    def prepared(self, problem: Problem | Stream, network: Graph) -> Any:
         """Return constants of the state, computed from the data and the first network."""
         return None
 
     def init(self, problem: Problem | Stream, network: Graph) -> NetworkState:
         start = start_models(problem)
-        heard = network.mixing(NEIGHBORS)(start)
-        return NetworkState(start, heard, network.degree, self.prepared(problem, network))
+        received = network.mixing(NEIGHBORS)(start)
+        return NetworkState(start, received, network.degree, self.prepared(problem, network))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         model = self.operator(state, now)
         _, inbox = now.link.exchange(model)
-        heard = inbox.mean(over=now.network.mixing(NEIGHBORS))
-        return NetworkState(model, heard, now.network.degree, state.kept)
+        received = inbox.mean(over=now.network.mixing(NEIGHBORS))
+        return NetworkState(model, received, now.network.degree, state.kept)
 
 
 class Coupled(NetworkedIteration):
     """Base class of methods for generalized total variation minimization (squared differences)."""
 
-    coupling: Any
+    coupling: Array
 
     def validate(self) -> None:
-        _check.nonnegative("coupling", _check.filled("coupling", self.coupling))
+        checks.nonnegative("coupling", checks.filled("coupling", self.coupling))
         if np.ndim(self.coupling) > 1:
             raise ValueError(
                 "coupling must be one number, or one for each parameter, got "
-                f"{_check.shown(self.coupling)}."
+                f"{checks.shown(self.coupling)}."
             )
 
-    def check(self, problem: Any, network: Graph) -> None:
+    def check(self, problem: Problem, network: Graph) -> None:
         if np.shape(self.coupling) not in ((), (problem.dim,)):
             raise ValueError(
                 f"coupling must be one number, or one for each of the {problem.dim} parameters of "
@@ -137,7 +134,7 @@ class Coupled(NetworkedIteration):
         problem = replace(problem, clip=None)
         return GTVMin(problem, network, jnp.asarray(self.coupling, problem.dtype)).solve()
 
-    def _pull(self, degree: Float[Array, " clients"]) -> Float[Array, "clients parts"]:
+    def _coupling_weights(self, degree: Float[Array, " clients"]) -> Float[Array, "clients parts"]:
         r"""Return :math:`2\alpha d_k`, for each parameter if their couplings differ."""
         coupling = jnp.atleast_1d(jnp.asarray(self.coupling, degree.dtype))
         return 2 * degree[:, None] * coupling[None]

@@ -1,29 +1,27 @@
 """NIDS: exact diffusion with uncoordinated step sizes and a prox (Li, Shi and Yan 2019)."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Exact, largest_curvature, weights_on
+from fljax._core import checks
+from fljax._core.module import as_given, field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.peers.exact_diffusion import FREE
+from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["NIDS", "NIDSState"]
+from fljax.problems.streams import Stream
 
 
 class NIDSState(NamedTuple):
     """State of NIDS between rounds."""
 
     model: Array  # [K, D]  w_k
-    point: Array  # [K, D]  z_k, of which it is the proximal point
+    point: Array  # [K, D]  z_k, whose proximal point is the model
     dual: Array  # [K, D]  d_k
     weights: Combination  # A
 
@@ -74,30 +72,30 @@ class NIDS(Exact):
       Li, Shi & Yan 2019, Algorithm 1; section III for the step sizes.
     """
 
-    step_size: Any = field()  # one number, or one for each peer
+    step_size: Annotated[Array, "*clients"] = field(converter=as_given)
     consensus_step_size: Float[Array, ""] | float | None = field(default=None, kw_only=True)
 
     def validate(self) -> None:
-        steps = _check.filled("step_size", self.step_size)
-        _check.positive("step_size", steps)
+        steps = checks.filled("step_size", self.step_size)
+        checks.positive("step_size", steps)
         if np.ndim(steps) > 1:
             raise ValueError(
-                f"step_size must be one number or one for each peer, got {_check.shown(steps)}."
+                f"step_size must be one number or one for each peer, got {checks.shown(steps)}."
             )
         if self.consensus_step_size is not None:
-            _check.positive("consensus_step_size", self.consensus_step_size)
+            checks.positive("consensus_step_size", self.consensus_step_size)
         super().validate()
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
-        _check.per_client("step_size", self.step_size, problem.clients)
+        checks.per_client("step_size", self.step_size, problem.clients)
 
     def init(self, problem: Problem | Stream, network: Graph) -> NIDSState:
         start = start_models(problem)
         return NIDSState(start, start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: NIDSState, now: Round) -> NIDSState:
-        part = self._part(now)
+        part = self._step_problem(now)
         steps = jnp.asarray(self.step_size, state.model.dtype)
         step = (
             1 / (2 * jnp.max(steps))
@@ -105,11 +103,11 @@ class NIDS(Exact):
             else self.consensus_step_size
         )
         steps = jnp.broadcast_to(steps, len(state.model))[:, None]
-        slope = part.loss_gradient(state.model)
-        message = 2 * state.model - state.point - steps * (slope + state.dual)
+        gradient = part.loss_gradient(state.model)
+        message = 2 * state.model - state.point - steps * (gradient + state.dual)
         disagreement = now.link.exchange(message)[1].disagreement(over=state.weights)
         dual = state.dual + jnp.where(now.number > 1, step, 0) * disagreement
-        point = state.model - steps * (slope + dual)
+        point = state.model - steps * (gradient + dual)
         model = part.regularizer.prox(point, steps * part.share[:, None])
         return NIDSState(model, point, dual, state.weights)
 

@@ -5,22 +5,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.graph.pgfl import clusters_of
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
-from fljax.rounds import Round
-
-__all__ = [
-    "NPFL",
-    "Relations",
-    "State",
-    "curvature",
-    "relate",
-]
 
 
 class Relations(NamedTuple):
@@ -30,13 +22,13 @@ class Relations(NamedTuple):
     others: Graph  # row k averages the clusters other than k's among its neighbors
 
 
-class State(NamedTuple):
+class NPFLState(NamedTuple):
     """State of NPFL between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its cluster's neighbors said
-    others: Array  # [K, D]  the mean over the other clusters of what theirs said
+    heard: Array  # [K, D]  the last message of client k
+    received: Array  # [K, D]  the sum of the messages of its cluster's neighbors
+    others: Array  # [K, D]  the mean over the other clusters of their messages
     dual: Array  # [K, D]  gamma_k
     relations: Relations
     factor: ProxFactor  # of the primal systems, constant
@@ -63,7 +55,7 @@ class NPFL(Algorithm):
     :math:`\lambda/|\mathcal C_{(q)}|`. Three misprints are corrected: the dual (6.6) has the
     opposite difference and diverges, the inter-cluster term of (6.5) has the sum and :math:`\tau`
     inside the square, unlike (6.2) from which (6.11) follows, and (6.11) counts all neighbors
-    instead of those of the cluster. The source has no rule for a cluster without a neighbor: it is
+    instead of only the cluster's. The source has no rule for a cluster without a neighbor: it is
     omitted, and the mean is over the other clusters; if all are without neighbors, :math:`\tau_k`
     has no effect.
 
@@ -73,7 +65,7 @@ class NPFL(Algorithm):
     Args:
       penalty: :math:`\rho>0`.
       inter_cluster: :math:`\tau_k\in[0,1]`, one number or ``[K]``.
-      inner_iterations: iterations of the primal solver if there is no closed form.
+      inner_iterations: iterations of the primal solver if no closed form exists.
 
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1].
@@ -87,48 +79,51 @@ class NPFL(Algorithm):
     inner_iterations: int = static(default=100)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.interval("inter_cluster", self.inter_cluster, at_least=0, at_most=1)
-        _check.count("inner_iterations", self.inner_iterations)
+        checks.positive("penalty", self.penalty)
+        checks.interval("inter_cluster", self.inter_cluster, at_least=0, at_most=1)
+        checks.count("inner_iterations", self.inner_iterations)
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        _check.per_client("inter_cluster", self.inter_cluster, problem.clients)
+    def init(self, problem: Problem, network: Graph) -> NPFLState:
+        checks.per_client("inter_cluster", self.inter_cluster, problem.clients)
         start = start_models(problem)
-        relations = relate(problem, network)
+        relations = cluster_relations(problem, network)
         factor = factorize(problem, curvature(relations, self.penalty, self.inter_cluster))
-        same, others = (part.neighbor_sum(start) for part in relations)
-        return State(start, start, same, others, jnp.zeros_like(start), relations, factor)
+        same, other_clusters = (part.neighbor_sum(start) for part in relations)
+        return NPFLState(
+            start, start, same, other_clusters, jnp.zeros_like(start), relations, factor
+        )
 
-    def step(self, state: State, now: Round) -> State:
-        problem, (same, others) = now.problem, state.relations
+    def step(self, state: NPFLState, now: Round) -> NPFLState:
+        problem = now.problem
+        (same, other_clusters) = state.relations
         degree = same.degree[:, None]
-        pull = self.penalty * (degree * state.heard + state.received) - state.dual
+        right = self.penalty * (degree * state.heard + state.received) - state.dual
         tau = jnp.broadcast_to(self.inter_cluster, (problem.clients,))[:, None]
-        pull = pull + 2 * tau * state.others
+        right = right + 2 * tau * state.others
         weight = state.factor.weight[:, None]
-        center = jnp.where(weight > 0, pull / jnp.where(weight > 0, weight, 1), 0)
+        center = jnp.where(weight > 0, right / jnp.where(weight > 0, weight, 1), 0)
         model = prox(problem, state.factor, center, state.model, self.inner_iterations)
 
-        heard, inbox = now.link.exchange(model)
+        sent, inbox = now.link.exchange(model)
         received = inbox.sum(over=same)
-        dual = state.dual + self.penalty * (degree * heard - received)
-        averages = inbox.sum(over=others)
-        return State(model, heard, received, averages, dual, state.relations, state.factor)
+        dual = state.dual + self.penalty * (degree * sent - received)
+        averages = inbox.sum(over=other_clusters)
+        return NPFLState(model, sent, received, averages, dual, state.relations, state.factor)
 
 
-def relate(problem: Problem, network: Graph) -> Relations:
+def cluster_relations(problem: Problem, network: Graph) -> Relations:
     """Sort each client's neighbors by cluster."""
     cluster, clusters = clusters_of(problem)
     is_in = (cluster[:, None] == jnp.arange(clusters, dtype=jnp.int32)[None]).astype(problem.dtype)
     count = network.neighbor_sum(is_in)  # [K, Q]
     present = jnp.sum((count > 0) & (is_in == 0), axis=1, dtype=problem.dtype)
 
-    def in_mean(mine: Array, theirs: Array) -> Array:
-        members = count[mine, cluster[theirs]] * present[mine]
-        return jnp.where(cluster[mine] == cluster[theirs], 0, 1 / jnp.maximum(members, 1))
+    def in_mean(node: Array, neighbor: Array) -> Array:
+        members = count[node, cluster[neighbor]] * present[node]
+        return jnp.where(cluster[node] == cluster[neighbor], 0, 1 / jnp.maximum(members, 1))
 
     return Relations(
-        network.reweighted(lambda mine, theirs: cluster[mine] == cluster[theirs]),
+        network.reweighted(lambda node, neighbor: cluster[node] == cluster[neighbor]),
         network.reweighted(in_mean),
     )
 

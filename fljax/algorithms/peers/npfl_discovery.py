@@ -5,31 +5,22 @@ Neighbors that both assign each other to the same cluster learn as members of on
 such a pair forms.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.peers.npfl_rl import Policy
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.problems import Problem
 from fljax.problems.solvers import Spectrum, decompose, solve_shifted, strong_convexity
-from fljax.rounds import Round
-
-__all__ = [
-    "Choosing",
-    "Context",
-    "Learning",
-    "NPFLByGradient",
-    "NPFLByLoss",
-    "NPFLByParameters",
-    "State",
-]
+from fljax.problems.streams import Stream
 
 #: The clusters and parameters in messages are not models, which a compressor may round.
 NEEDS = Needs(quadratic=True, validation=True, compressed=False)
@@ -37,13 +28,13 @@ NEEDS = Needs(quadratic=True, validation=True, compressed=False)
 # By the model that suits -------------------------------------------------------------------------
 
 
-class State(NamedTuple):
+class NPFLDiscoveryState(NamedTuple):
     """State of NPFL between rounds if each client chooses its cluster."""
 
     model: Array  # [K, D]  w_k
-    said: Array  # [K, D + 1]  what client k last said: its model and the number of its cluster
-    heard: Array  # [K, S, D + 1]  what its neighbors said, slot by slot
-    known: Array  # [K, Q, D]  the neighbors' mean model of each cluster, as it was last heard
+    said: Array  # [K, D + 1]  the last message of client k: its model and the number of its cluster
+    heard: Array  # [K, S, D + 1]  its neighbors' messages, slot by slot
+    known: Array  # [K, Q, D]  the neighbors' mean model of each cluster, at its last messages
     dual: Array  # [K, S, D]  gamma_kl, zero where l is of another cluster
     spectrum: Spectrum  # of the primal systems, constant
 
@@ -76,70 +67,76 @@ class Choosing(Algorithm):
     one_by_one = True
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.interval("inter_cluster", self.inter_cluster, at_least=0, at_most=1)
-        _check.count("clusters", self.clusters)
-        _check.count("warmup", self.warmup)
+        checks.positive("penalty", self.penalty)
+        checks.interval("inter_cluster", self.inter_cluster, at_least=0, at_most=1)
+        checks.count("clusters", self.clusters)
+        checks.count("warmup", self.warmup)
 
     def check(self, problem: Problem, network: Graph) -> None:
-        _check.count("clusters", self.clusters, at_most=problem.clients)
+        checks.count("clusters", self.clusters, at_most=problem.clients)
 
     def message_size(self, dim: int) -> int:
         """Return the size of a model and the number of a cluster."""
         return dim + 1
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        _check.per_client("inter_cluster", self.inter_cluster, problem.clients)
+    def init(self, problem: Problem, network: Graph) -> NPFLDiscoveryState:
+        checks.per_client("inter_cluster", self.inter_cluster, problem.clients)
         start = start_models(problem)
         cluster = jnp.arange(problem.clients, dtype=jnp.int32) % self.clusters
-        said = jnp.concatenate([start, cluster[:, None].astype(start.dtype)], axis=1)
-        heard = said[network.neighbor_table()[0]]
-        known = jnp.broadcast_to(start[:, None], (problem.clients, self.clusters, problem.dim))
-        dual = jnp.zeros_like(heard[..., 1:])
-        return State(start, said, heard, known, dual, decompose(problem))
+        message = jnp.concatenate([start, cluster[:, None].astype(start.dtype)], axis=1)
+        received = message[network.neighbor_table()[0]]
+        means = jnp.broadcast_to(start[:, None], (problem.clients, self.clusters, problem.dim))
+        dual = jnp.zeros_like(received[..., 1:])
+        return NPFLDiscoveryState(start, message, received, means, dual, decompose(problem))
 
-    @_check.required
+    @checks.required
     def misfit(
         self,
         problem: Problem,
         model: Float[Array, "clients dim"],
-        known: Float[Array, "clients clusters dim"],
+        means: Float[Array, "clients clusters dim"],
     ) -> Float[Array, "clients clusters"]:
         """Return each client's misfit to its mean model of each cluster, given its own model."""
         raise NotImplementedError
 
-    def step(self, state: State, now: Round) -> State:
-        problem, network = now.problem, now.network
+    def step(self, state: NPFLDiscoveryState, now: Round) -> NPFLDiscoveryState:
+        problem = now.problem
+        network = now.network
         edge = network.neighbor_table()[1] > 0
-        mine, cluster = self.parts(state.said)
-        theirs, clusters = self.parts(state.heard)
+        model_sent, cluster = self.parts(state.said)
+        models_received, clusters = self.parts(state.heard)
 
+        # The primal step: consensus within the estimated cluster, attraction to the others' means.
         same = edge & (clusters == cluster[:, None])
-        pull = self.penalty * (mine[:, None] + theirs) - state.dual
-        pull = jnp.sum(jnp.where(same[..., None], pull, 0), axis=1)
-        mean, present = self._means(theirs, clusters, edge)
+        consensus = self.penalty * (model_sent[:, None] + models_received) - state.dual
+        consensus = jnp.sum(jnp.where(same[..., None], consensus, 0), axis=1)
+        mean, present = self._means(models_received, clusters, edge)
         present = present & (jnp.arange(self.clusters, dtype=jnp.int32)[None] != cluster[:, None])
-        several = jnp.sum(present, axis=1, dtype=mine.dtype)
+        several = jnp.sum(present, axis=1, dtype=model_sent.dtype)
         tau = jnp.where(several > 0, self.inter_cluster, 0)[:, None]
-        others = jnp.sum(jnp.where(present[..., None], mean, 0), axis=1)
-        others = others / jnp.maximum(several, 1)[:, None]
-        right = state.spectrum.moment + pull + 2 * tau * others
-        bend = 2 * (tau[:, 0] + self.penalty * jnp.sum(same, axis=1, dtype=mine.dtype))
-        model = solve_shifted(problem, state.spectrum, bend + strong_convexity(problem), right)
+        other_clusters = jnp.sum(jnp.where(present[..., None], mean, 0), axis=1)
+        other_clusters = other_clusters / jnp.maximum(several, 1)[:, None]
+        right = state.spectrum.moment + consensus + 2 * tau * other_clusters
+        curvature = 2 * (tau[:, 0] + self.penalty * jnp.sum(same, axis=1, dtype=model_sent.dtype))
+        model = solve_shifted(problem, state.spectrum, curvature + strong_convexity(problem), right)
 
+        # The message has the cluster of least misfit, by the neighbors' earlier messages.
         chosen = jnp.argmin(self.misfit(problem, model, state.known), axis=1).astype(jnp.int32)
         chosen = jnp.where(now.number > self.warmup, chosen, cluster)
         message = jnp.concatenate([model, chosen[:, None].astype(model.dtype)], axis=1)
-        said, inbox = now.link.exchange(message)
-        heard = inbox.messages(network)
+        sent, inbox = now.link.exchange(message)
+        received = inbox.messages(network)
 
-        mine, cluster = self.parts(said)
-        theirs, clusters = self.parts(heard)
-        mean, present = self._means(theirs, clusters, edge)
-        known = jnp.where(present[..., None], mean, state.known)
+        # Duals exist on edges within a cluster only, and restart at zero when clusters change.
+        model_sent, cluster = self.parts(sent)
+        models_received, clusters = self.parts(received)
+        mean, present = self._means(models_received, clusters, edge)
+        means = jnp.where(present[..., None], mean, state.known)
         same = edge & (clusters == cluster[:, None])
-        dual = state.dual + self.penalty * (mine[:, None] - theirs)
-        return State(model, said, heard, known, jnp.where(same[..., None], dual, 0), state.spectrum)
+        dual = state.dual + self.penalty * (model_sent[:, None] - models_received)
+        return NPFLDiscoveryState(
+            model, sent, received, means, jnp.where(same[..., None], dual, 0), state.spectrum
+        )
 
     def parts(
         self, message: Float[Array, "*rows numbers"]
@@ -201,9 +198,9 @@ class NPFLByLoss(Choosing):
       Gauthier 2024, chapter 7, on (6.2)-(6.6); Ghosh et al. 2020.
     """
 
-    def misfit(self, problem: Problem, model: Array, known: Array) -> Array:
+    def misfit(self, problem: Problem, model: Array, means: Array) -> Array:
         validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
-        return jax.vmap(validation.mean_loss, in_axes=1, out_axes=1)(known)
+        return jax.vmap(validation.mean_loss, in_axes=1, out_axes=1)(means)
 
 
 @algorithm("NPFL, by gradient", "gauthier2024", NEEDS)
@@ -212,7 +209,7 @@ class NPFLByGradient(Choosing):
     r"""NPFL in which each client chooses the cluster whose model is nearest to its gradient step.
 
     :class:`Choosing` with :math:`m_{kr}=\|\hat w_{k,(r)}-(w_k-\eta V_k'(w_k))\|^2`, :math:`V_k`
-    being the mean loss on its validation data. If its own model and those of its cluster have the
+    being the mean loss on its validation data. If its own model and its cluster's models have the
     same error, the gradient indicates its direction; losses only show that all are large.
 
     Args:
@@ -249,18 +246,18 @@ class NPFLByGradient(Choosing):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("step_size", self.step_size)
+        checks.positive("step_size", self.step_size)
 
-    def misfit(self, problem: Problem, model: Array, known: Array) -> Array:
+    def misfit(self, problem: Problem, model: Array, means: Array) -> Array:
         validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
         moved = model - self.step_size * validation.loss_gradient(model)
-        return jnp.sum((known - moved[:, None]) ** 2, axis=2)
+        return jnp.sum((means - moved[:, None]) ** 2, axis=2)
 
 
 # By learned parameters ---------------------------------------------------------------------------
 
 
-class Context(NamedTuple):
+class NeighborContext(NamedTuple):
     """Quantities other than the parameters on which a primal step depends."""
 
     pull: Array  # [K, D]  of its like: sum_l rho (w_k + w_l) - gamma_kl
@@ -268,15 +265,15 @@ class Context(NamedTuple):
     models: Array  # [K, S, D]  w_l
 
 
-class Learning(NamedTuple):
+class NPFLByParametersState(NamedTuple):
     """State of NPFL between rounds if each client learns a parameter for each neighbor."""
 
     model: Array  # [K, D]  w_k
-    said: Array  # [K, D + K]  what client k last said: its model and its parameters, by client
-    heard: Array  # [K, S, D + K]  what its neighbors said, slot by slot
+    said: Array  # [K, D + K]  the last message of client k: its model and its parameters, by client
+    heard: Array  # [K, S, D + K]  its neighbors' messages, slot by slot
     dual: Array  # [K, S, D]  gamma_kl, zero where l is not its like
     inter_cluster: Array  # [K, S]  tau_kl
-    context: Context  # of the last primal step
+    context: NeighborContext  # of the last primal step
     spectrum: Spectrum  # of the primal systems, constant
 
 
@@ -297,7 +294,7 @@ class NPFLByParameters(Algorithm):
 
     and from the second round on a client updates its :math:`\tau_{kl}` by the ``policy``, as in
     :class:`NPFLRL`. It sends them with its model: neighbors in :math:`\mathcal A_k`, for which
-    :math:`\min(\tau_{kl},\tau_{lk})\ge\theta`, are treated like those of its cluster in
+    :math:`\min(\tau_{kl},\tau_{lk})\ge\theta`, are treated like members of its cluster in
     :class:`NPFL`. Their parameters continue to be learned.
 
     Args:
@@ -347,44 +344,51 @@ class NPFLByParameters(Algorithm):
     one_by_one = True
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.interval("initial", self.initial, at_least=0, at_most=1)
-        _check.positive("threshold", self.threshold)
-        _check.count("policy_steps", self.policy_steps)
+        checks.positive("penalty", self.penalty)
+        checks.interval("initial", self.initial, at_least=0, at_most=1)
+        checks.positive("threshold", self.threshold)
+        checks.count("policy_steps", self.policy_steps)
 
-    def message_size_of(self, problem: Any) -> int:
+    def message_size_of(self, problem: Problem | Stream) -> int:
         """Return the size of a model and a parameter for each client, zero for clients that are not
         neighbors.
         """
         return problem.dim + problem.clients
 
-    def init(self, problem: Problem, network: Graph) -> Learning:
+    def init(self, problem: Problem, network: Graph) -> NPFLByParametersState:
         start = start_models(problem)
         neighbors, weights = network.neighbor_table()
         tau = jnp.where(weights > 0, jnp.asarray(self.initial, problem.dtype), 0)
-        said = jnp.concatenate([start, told(tau, network)], axis=1)
-        heard = said[neighbors]
-        models = heard[..., : problem.dim]
-        context = Context(jnp.zeros_like(start), self._alike(said, heard, network), models)
-        dual, spectrum = jnp.zeros_like(models), decompose(problem)
-        return Learning(start, said, heard, dual, tau, context, spectrum)
+        message = jnp.concatenate([start, by_client(tau, network)], axis=1)
+        received = message[neighbors]
+        models = received[..., : problem.dim]
+        context = NeighborContext(
+            jnp.zeros_like(start), self._similar(message, received, network), models
+        )
+        dual = jnp.zeros_like(models)
+        spectrum = decompose(problem)
+        return NPFLByParametersState(start, message, received, dual, tau, context, spectrum)
 
-    def step(self, state: Learning, now: Round) -> Learning:
-        problem, network, dim = now.problem, now.network, now.problem.dim
+    def step(self, state: NPFLByParametersState, now: Round) -> NPFLByParametersState:
+        problem = now.problem
+        network = now.network
+        dim = now.problem.dim
         validation = problem.tasks.validation
         edge = network.neighbor_table()[1] > 0
         neighbors = jnp.maximum(jnp.sum(edge, axis=1, keepdims=True, dtype=problem.dtype), 1)
 
         def shares(tau: Array) -> Array:
-            return jnp.where(edge, tau, 0) / neighbors  # a policy may try what no neighbor has
+            return jnp.where(edge, tau, 0) / neighbors  # policies may set other entries
 
-        def system(tau: Array, context: Context) -> Array:
-            pulled = self.penalty * jnp.sum(context.like, axis=1, dtype=tau.dtype)
-            return 2 * (jnp.sum(shares(tau), axis=1) + pulled) + strong_convexity(problem)
+        # A primal step solves (H + c(tau)) w = r(tau): system returns c, and primal the model. The
+        # policy moves tau by the validation loss of the last round's step, of the same context.
+        def system(tau: Array, context: NeighborContext) -> Array:
+            penalties = self.penalty * jnp.sum(context.like, axis=1, dtype=tau.dtype)
+            return 2 * (jnp.sum(shares(tau), axis=1) + penalties) + strong_convexity(problem)
 
-        def primal(tau: Array, context: Context) -> Array:
-            towards = jnp.einsum("ks,ksd->kd", shares(tau), context.models, precision=HIGHEST)
-            right = state.spectrum.moment + context.pull + 2 * towards
+        def primal(tau: Array, context: NeighborContext) -> Array:
+            mixture = jnp.einsum("ks,ksd->kd", shares(tau), context.models, precision=HIGHEST)
+            right = state.spectrum.moment + context.pull + 2 * mixture
             return solve_shifted(problem, state.spectrum, system(tau, context), right)
 
         def cost(tau: Array) -> Array:
@@ -392,53 +396,56 @@ class NPFLByParameters(Algorithm):
             total = validation.mean_loss(model) + problem.share * problem.regularizer.value(model)
             return total[:, None]
 
-        def slope(tau: Array) -> Array:
+        def derivative(tau: Array) -> Array:
             # (H + c(tau)) w = r(tau), so dw / dtau_l = (H + c)^-1 2 (w_l - w) / |N_k|.
             model = primal(tau, state.context)
             gradient = validation.loss_gradient(model)
             gradient = gradient + problem.share[:, None] * problem.regularizer.gradient(model)
-            back = solve_shifted(problem, state.spectrum, system(tau, state.context), gradient)
-            towards = 2 * (state.context.models - model[:, None])
-            return jnp.einsum("kd,ksd->ks", back, towards, precision=HIGHEST) / neighbors
+            adjoint = solve_shifted(problem, state.spectrum, system(tau, state.context), gradient)
+            differences = 2 * (state.context.models - model[:, None])
+            return jnp.einsum("kd,ksd->ks", adjoint, differences, precision=HIGHEST) / neighbors
 
         def epoch(e: Array, tau: Array) -> Array:
             key = jax.random.fold_in(now.key("policy"), e)
-            moved = jnp.clip(self.policy.step(key, tau, cost, slope), 0, 1)
+            moved = jnp.clip(self.policy.step(key, tau, cost, derivative), 0, 1)
             return jnp.where(edge, moved, 0)
 
         moved = jax.lax.fori_loop(0, self.policy_steps, epoch, state.inter_cluster)
         tau = jnp.where(now.number > 1, moved, state.inter_cluster)
 
-        like, models = self._alike(state.said, state.heard, network), state.heard[..., :dim]
-        pull = self.penalty * (state.said[:, None, :dim] + models) - state.dual
-        pull = jnp.sum(jnp.where(like[..., None], pull, 0), axis=1)
-        context = Context(pull, like, models)
+        similar = self._similar(state.said, state.heard, network)
+        models = state.heard[..., :dim]
+        consensus = self.penalty * (state.said[:, None, :dim] + models) - state.dual
+        consensus = jnp.sum(jnp.where(similar[..., None], consensus, 0), axis=1)
+        context = NeighborContext(consensus, similar, models)
         model = primal(tau, context)
-        said, inbox = now.link.exchange(jnp.concatenate([model, told(tau, network)], axis=1))
-        heard = inbox.messages(network)
-        like = self._alike(said, heard, network)
-        dual = state.dual + self.penalty * (said[:, None, :dim] - heard[..., :dim])
-        dual = jnp.where(like[..., None], dual, 0)
-        return Learning(model, said, heard, dual, tau, context, state.spectrum)
+        sent, inbox = now.link.exchange(jnp.concatenate([model, by_client(tau, network)], axis=1))
+        received = inbox.messages(network)
+        similar = self._similar(sent, received, network)
+        dual = state.dual + self.penalty * (sent[:, None, :dim] - received[..., :dim])
+        dual = jnp.where(similar[..., None], dual, 0)
+        return NPFLByParametersState(model, sent, received, dual, tau, context, state.spectrum)
 
-    def _alike(
+    def _similar(
         self,
-        said: Float[Array, "clients numbers"],
-        heard: Float[Array, "clients slots numbers"],
+        sent: Float[Array, "clients numbers"],
+        received: Float[Array, "clients slots numbers"],
         network: Graph,
     ) -> Bool[Array, "clients slots"]:
         """Return which neighbors are similar by the parameters sent by both, the same at both ends
         of a link.
         """
         (neighbors, weights), clients = network.neighbor_table(), network.nodes
-        mine = jnp.arange(clients, dtype=jnp.int32)[:, None, None]
-        ours = jnp.take_along_axis(said[:, -clients:], neighbors, axis=1)
-        theirs = jnp.take_along_axis(heard[..., -clients:], mine, axis=2)[..., 0]
-        return (weights > 0) & (jnp.minimum(ours, theirs) >= self.threshold)
+        numbers = jnp.arange(clients, dtype=jnp.int32)[:, None, None]
+        parameters_sent = jnp.take_along_axis(sent[:, -clients:], neighbors, axis=1)
+        parameters_received = jnp.take_along_axis(received[..., -clients:], numbers, axis=2)[..., 0]
+        return (weights > 0) & (jnp.minimum(parameters_sent, parameters_received) >= self.threshold)
 
 
-def told(tau: Float[Array, "clients slots"], network: Graph) -> Float[Array, "clients clients"]:
+def by_client(
+    tau: Float[Array, "clients slots"], network: Graph
+) -> Float[Array, "clients clients"]:
     """Return each client's parameters, indexed by the number of the client that they refer to."""
     neighbors, _ = network.neighbor_table()
-    mine = jnp.arange(network.nodes, dtype=jnp.int32)[:, None]
-    return jnp.zeros((network.nodes, network.nodes), tau.dtype).at[mine, neighbors].add(tau)
+    rows = jnp.arange(network.nodes, dtype=jnp.int32)[:, None]
+    return jnp.zeros((network.nodes, network.nodes), tau.dtype).at[rows, neighbors].add(tau)

@@ -1,29 +1,20 @@
 r"""NPFL with reinforcement learning of its inter-cluster weights (Gauthier 2024, Algorithm 6)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.peers.npfl import Relations, curvature, relate
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers.npfl import Relations, cluster_relations, curvature
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.problems import Problem
 from fljax.problems.solvers import Spectrum, decompose, solve_shifted, strong_convexity
-from fljax.rounds import Round
-
-__all__ = [
-    "NPFLRL",
-    "Context",
-    "DeterministicPolicyGradient",
-    "Policy",
-    "RandomProbe",
-    "State",
-]
 
 
 class Context(NamedTuple):
@@ -33,13 +24,13 @@ class Context(NamedTuple):
     others: Array  # [K, D]  the mean of the other clusters' neighbors
 
 
-class State(NamedTuple):
+class NPFLRLState(NamedTuple):
     """State of NPFL-RL between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  what client k last said
-    received: Array  # [K, D]  the sum of what its cluster's neighbors said
-    others: Array  # [K, D]  the mean over the other clusters of what theirs said
+    heard: Array  # [K, D]  the last message of client k
+    received: Array  # [K, D]  the sum of the messages of its cluster's neighbors
+    others: Array  # [K, D]  the mean over the other clusters of their messages
     dual: Array  # [K, D]  gamma_k
     inter_cluster: Array  # [K]  tau_k
     context: Context  # of the last primal step
@@ -50,7 +41,7 @@ class State(NamedTuple):
 class Policy:
     """Base class of rules by which a client updates its parameter; subclass it for your own."""
 
-    @_check.required
+    @checks.required
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
         """Return the next parameters.
 
@@ -79,11 +70,11 @@ class DeterministicPolicyGradient(Policy):
     cap: Float[Array, ""] | float = float("inf")
 
     def validate(self) -> None:
-        _check.positive("step_size", self.step_size)
-        _check.known(self._check_cap, self.cap)
+        checks.positive("step_size", self.step_size)
+        checks.check_when_concrete(self._check_cap, self.cap)
 
     @staticmethod
-    def _check_cap(cap: Any) -> None:
+    def _check_cap(cap: Array | float) -> None:
         if not cap > 0:
             raise ValueError(f"cap must be > 0, got {cap}.")
 
@@ -107,8 +98,8 @@ class RandomProbe(Policy):
     width: Float[Array, ""] | float
 
     def validate(self) -> None:
-        _check.positive("step_size", self.step_size)
-        _check.positive("width", self.width)
+        checks.positive("step_size", self.step_size)
+        checks.positive("width", self.width)
 
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
         half = jnp.asarray(self.width, tau.dtype) / 2
@@ -121,7 +112,7 @@ class RandomProbe(Policy):
 class NPFLRL(Algorithm):
     r"""Networked personalized learning with inter-cluster learning by reinforcement learning.
 
-    The primal and dual steps are those of :class:`NPFL` with a :math:`\tau_k` for each client. From
+    The primal and dual steps are as in :class:`NPFL` with a :math:`\tau_k` for each client. From
     the second round on a client first updates it by the ``policy``, which uses the cost on its
     validation data,
 
@@ -156,24 +147,30 @@ class NPFLRL(Algorithm):
     clip: bool = static(default=True)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
-        _check.interval("initial", self.initial, at_least=0, at_most=1)
-        _check.count("policy_steps", self.policy_steps)
+        checks.positive("penalty", self.penalty)
+        checks.interval("initial", self.initial, at_least=0, at_most=1)
+        checks.count("policy_steps", self.policy_steps)
 
-    def init(self, problem: Problem, network: Graph) -> State:
-        _check.per_client("initial", self.initial, problem.clients)
+    def init(self, problem: Problem, network: Graph) -> NPFLRLState:
+        checks.per_client("initial", self.initial, problem.clients)
         start = start_models(problem)
         tau = jnp.broadcast_to(jnp.asarray(self.initial, problem.dtype), (problem.clients,))
-        relations = relate(problem, network)
-        same, others = (part.neighbor_sum(start) for part in relations)
+        relations = cluster_relations(problem, network)
+        same, other_clusters = (part.neighbor_sum(start) for part in relations)
         zero = jnp.zeros_like(start)
-        context, spectrum = Context(zero, zero), decompose(problem)
-        return State(start, start, same, others, zero, tau, context, relations, spectrum)
+        context = Context(zero, zero)
+        spectrum = decompose(problem)
+        return NPFLRLState(
+            start, start, same, other_clusters, zero, tau, context, relations, spectrum
+        )
 
-    def step(self, state: State, now: Round) -> State:
-        problem, (same, others) = now.problem, state.relations
+    def step(self, state: NPFLRLState, now: Round) -> NPFLRLState:
+        problem = now.problem
+        (same, other_clusters) = state.relations
         validation = problem.tasks.validation  # pyright: ignore[reportOptionalMemberAccess]
 
+        # A primal step solves (H + c(tau)) w = r(tau): system returns c, and primal the model. The
+        # policy moves tau by the validation loss of the last round's step, of the same context.
         def system(tau: Array) -> Array:
             return curvature(state.relations, self.penalty, tau) + strong_convexity(problem)
 
@@ -185,11 +182,11 @@ class NPFLRL(Algorithm):
             model = primal(tau, state.context)
             return validation.mean_loss(model) + problem.share * problem.regularizer.value(model)
 
-        def slope(tau: Array) -> Array:
+        def derivative(tau: Array) -> Array:
             # (H + c(tau)) w = r(tau), so (H + c) dw = dr - dc w; both are zero without neighbors
             # in other clusters.
             model = primal(tau, state.context)
-            change = 2 * (state.context.others - others.degree[:, None] * model)
+            change = 2 * (state.context.others - other_clusters.degree[:, None] * model)
             change = solve_shifted(problem, state.spectrum, system(tau), change)
             gradient = validation.loss_gradient(model)
             gradient = gradient + problem.share[:, None] * problem.regularizer.gradient(model)
@@ -197,26 +194,26 @@ class NPFLRL(Algorithm):
 
         def epoch(e: Array, tau: Array) -> Array:
             key = jax.random.fold_in(now.key("policy"), e)
-            tau = self.policy.step(key, tau, cost, slope)
+            tau = self.policy.step(key, tau, cost, derivative)
             return jnp.clip(tau, 0, 1) if self.clip else tau
 
         moved = jax.lax.fori_loop(0, self.policy_steps, epoch, state.inter_cluster)
         # Without neighbors in other clusters costs differ by rounding only.
-        matters = (now.number > 1) & (others.degree > 0)
+        matters = (now.number > 1) & (other_clusters.degree > 0)
         tau = jnp.where(matters, moved, state.inter_cluster)
 
         degree = same.degree[:, None]
-        pull = self.penalty * (degree * state.heard + state.received) - state.dual
-        context = Context(pull, state.others)
+        consensus = self.penalty * (degree * state.heard + state.received) - state.dual
+        context = Context(consensus, state.others)
         model = primal(tau, context)
-        heard, inbox = now.link.exchange(model)
+        sent, inbox = now.link.exchange(model)
         received = inbox.sum(over=same)
-        dual = state.dual + self.penalty * (degree * heard - received)
-        return State(
+        dual = state.dual + self.penalty * (degree * sent - received)
+        return NPFLRLState(
             model,
-            heard,
+            sent,
             received,
-            inbox.sum(over=others),
+            inbox.sum(over=other_clusters),
             dual,
             tau,
             context,

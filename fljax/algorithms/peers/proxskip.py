@@ -6,16 +6,20 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Skipping
-from fljax.algorithms.peers.base import Weights, as_weights, check_sums, check_weights, weights_on
+from fljax.algorithms.peers.peer_algorithm import (
+    Weights,
+    as_weights,
+    check_sums,
+    check_weights,
+    weights_on,
+)
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["PeerState", "ProxSkip"]
+from fljax.problems.streams import Stream
 
 
 class PeerState(NamedTuple):
@@ -77,16 +81,16 @@ class ProxSkip(Skipping):
         return PeerState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: PeerState, now: Round) -> PeerState:
-        speaks = self._speaks(now)
-        moved = self._moved(state.model, state.control, now)
-        receivers = jnp.where(speaks, now.network.neighbor_counts(), 0)
+        communicates = self._communicates(now)
+        moved = self._corrected_step(state.model, state.control, now)
+        receivers = jnp.where(communicates, now.network.neighbor_counts(), 0)
         inbox = now.link.exchange(moved, receivers=receivers)[1]
-        # Controls sum to zero whatever became of the message.
+        # Controls sum to zero even if messages are lost.
         change = -inbox.disagreement(state.mixing) / 2
         model = moved + change
-        control = self._corrected(state.control, change, now)
+        control = self._updated_control(state.control, change, now)
         return PeerState(
-            jnp.where(speaks, model, moved),
-            jnp.where(speaks, control, state.control),
+            jnp.where(communicates, model, moved),
+            jnp.where(communicates, control, state.control),
             state.mixing,
         )

@@ -5,16 +5,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Combining, weights_on
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Combining, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["QGDSGDm", "QuasiGlobalState"]
+from fljax.problems.streams import Stream
 
 
 class QuasiGlobalState(NamedTuple):
@@ -73,16 +71,17 @@ class QGDSGDm(Combining):
     momentum: Float[Array, ""] | float = field(default=0.9, kw_only=True)
 
     def validate(self) -> None:
-        _check.interval("momentum", self.momentum, at_least=0, below=1)
+        checks.interval("momentum", self.momentum, at_least=0, below=1)
 
     def init(self, problem: Problem | Stream, network: Graph) -> QuasiGlobalState:
         start = start_models(problem)
         return QuasiGlobalState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: QuasiGlobalState, now: Round) -> QuasiGlobalState:
-        step, pulled = self.step_size(now.number), self.momentum * state.momentum
-        over = weights_on(self.mixing, now.network) if now.changing else state.weights
-        ahead = state.model - step * (pulled + self._part(now).gradient(state.model))
-        model = now.link.exchange(ahead)[1].mean(over=over)
-        momentum = pulled + (1 - self.momentum) / step * (state.model - model)
+        step = self.step_size(now.number)
+        momentum_step = self.momentum * state.momentum
+        weights = weights_on(self.mixing, now.network) if now.changing else state.weights
+        moved = state.model - step * (momentum_step + self._step_problem(now).gradient(state.model))
+        model = now.link.exchange(moved)[1].mean(over=weights)
+        momentum = momentum_step + (1 - self.momentum) / step * (state.model - model)
         return QuasiGlobalState(model, momentum, state.weights)

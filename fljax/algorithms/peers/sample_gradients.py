@@ -7,43 +7,41 @@ from jaxtyping import Array, Float, Int
 
 from fljax.problems import Problem
 
-__all__ = ["Table", "estimated", "of_samples", "tabulated"]
 
-
-class Table(NamedTuple):
+class GradientTable(NamedTuple):
     """Each client's stored gradients of its samples."""
 
-    gradients: Array  # [K, N, D]  of each sample, where it was last met
-    #: [K, D]  of these, each with its sample's weight; carried along, not summed anew: its rounding
+    gradients: Array  # [K, N, D]  of each sample, at the model of its last batch
+    #: [K, D]  of these, each with its sample's weight; updated, not summed again: its rounding
     #: errors grow by the square root of the rounds
     mean: Array
 
 
-def of_samples(
+def sample_gradients_at(
     problem: Problem, model: Float[Array, "clients dim"], rows: Int[Array, "clients batch"]
 ) -> Float[Array, "clients batch dim"]:
     r"""Return the gradients of :math:`f_{k,j}=\ell(x_{k,j},y_{k,j};\cdot)+\tfrac\lambda KR` for
     some :math:`j`, at the client's model.
     """
     clients, batch = rows.shape
-    who = jnp.repeat(jnp.arange(clients, dtype=jnp.int32), batch)
-    each = problem.take(who, rows.reshape(-1, 1))  # a client of one sample, for each
-    return each.gradient(jnp.repeat(model, batch, axis=0)).reshape(clients, batch, -1)
+    clients_of_rows = jnp.repeat(jnp.arange(clients, dtype=jnp.int32), batch)
+    single = problem.take(clients_of_rows, rows.reshape(-1, 1))  # a client of one sample, for each
+    return single.gradient(jnp.repeat(model, batch, axis=0)).reshape(clients, batch, -1)
 
 
-def tabulated(problem: Problem, model: Float[Array, "clients dim"]) -> Table:
+def gradient_table(problem: Problem, model: Float[Array, "clients dim"]) -> GradientTable:
     """Return the table of the gradients of all samples at one model."""
     rows = jnp.arange(problem.samples, dtype=jnp.int32)[None]
     rows = jnp.broadcast_to(rows, (problem.clients, problem.samples))
-    return Table(of_samples(problem, model, rows), problem.gradient(model))
+    return GradientTable(sample_gradients_at(problem, model, rows), problem.gradient(model))
 
 
-def estimated(
+def saga_estimate(
     problem: Problem,
-    table: Table,
+    table: GradientTable,
     model: Float[Array, "clients dim"],
     rows: Int[Array, "clients batch"],
-) -> tuple[Float[Array, "clients dim"], Table]:
+) -> tuple[Float[Array, "clients dim"], GradientTable]:
     r"""Return SAGA's estimate of each client's gradient, and the table updated on the batch.
 
     .. math::
@@ -63,18 +61,24 @@ def estimated(
       Defazio, Bach and Lacoste-Julien 2014, (1).
     """
     weights = jnp.asarray(problem.weights)
-    total, own = jnp.sum(weights, axis=1), jnp.arange(len(rows), dtype=jnp.int32)[:, None]
+    total = jnp.sum(weights, axis=1)
+    clients = jnp.arange(len(rows), dtype=jnp.int32)[:, None]
     share = weights / jnp.where(total > 0, total, 1)[:, None]
-    share = share.at[own, rows].get(mode="fill", fill_value=0)  # of a sample in the client's mean
-    drawn, of = (jnp.sum(a > 0, axis=1, keepdims=True, dtype=model.dtype) for a in (share, weights))
-    change = of_samples(problem, model, rows)
-    change = change - table.gradients.at[own, rows].get(mode="fill", fill_value=0)
+    share = share.at[clients, rows].get(
+        mode="fill", fill_value=0
+    )  # of a sample in the client's mean
+    batch_sizes, sizes = (
+        jnp.sum(a > 0, axis=1, keepdims=True, dtype=model.dtype) for a in (share, weights)
+    )
+    change = sample_gradients_at(problem, model, rows)
+    change = change - table.gradients.at[clients, rows].get(mode="fill", fill_value=0)
     # Not set: where the old is added to, XLA changes the table in place, and copies it where not.
-    gradients = table.gradients.at[own, rows].add(change, mode="drop")
+    gradients = table.gradients.at[clients, rows].add(change, mode="drop")
     change = share[..., None] * change
     moved = jnp.sum(change, axis=1)
-    estimate, mean = table.mean + moved * of / jnp.maximum(drawn, 1), table.mean + moved
+    estimate = table.mean + moved * sizes / jnp.maximum(batch_sizes, 1)
+    mean = table.mean + moved
     if problem.importance is not None:
-        pull = problem.share[:, None] * problem.regularizer.gradient(model)
-        estimate, mean = (jnp.where(total[:, None] > 0, a, pull) for a in (estimate, mean))
-    return estimate, Table(gradients, mean)
+        regularizer = problem.share[:, None] * problem.regularizer.gradient(model)
+        estimate, mean = (jnp.where(total[:, None] > 0, a, regularizer) for a in (estimate, mean))
+    return estimate, GradientTable(gradients, mean)

@@ -1,34 +1,33 @@
 r"""Diffusion with random sampling of neighbors (Rizk 2023, section 5.2)."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import as_given, field, module, static
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph, Mixing
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
+from fljax.problems.streams import Stream
 
-__all__ = ["SampledDiffusion", "State"]
-
+#: The rules for the probabilities of neighbors.
 RULES = ("uniform", "importance")
 
 
-class State(NamedTuple):
+class SampledDiffusionState(NamedTuple):
     """State of sampled diffusion between rounds."""
 
     model: Array  # [K, D]  w_k
-    distance: Array  # [K, S]  of the neighbors' messages from the own, as they were last heard
+    distance: Array  # [K, S]  of the neighbors' last messages from the own one
 
 
-def as_rule(rule: Any) -> Mixing:
+def as_rule(rule: object) -> Mixing:
     """Return a rule of weights, given by its name or as an object.
 
     Raises:
@@ -37,7 +36,7 @@ def as_rule(rule: Any) -> Mixing:
     rule = Mixing(rule) if isinstance(rule, str) else rule
     if not isinstance(rule, Mixing):
         raise TypeError(
-            f"mixing must be a rule's name or an fljax.graphs.Mixing, got {_check.shown(rule)}."
+            f"mixing must be a rule's name or an fljax.graphs.Mixing, got {checks.shown(rule)}."
         )
     return rule
 
@@ -53,7 +52,7 @@ class SampledDiffusion(Descending):
         w_k^{(n)}=\psi_k+\sum_{l\in\mathcal N_k}\frac{a_{lk}N_{kl}}{Lp_{kl}}(\psi_l-\psi_k)
 
     with :math:`N_{kl}` the number of times that :math:`l` is among :math:`L` independent draws with
-    the probabilities :math:`p_{kl}`: in expectation over the draws it is ATC, whatever the
+    the probabilities :math:`p_{kl}`: in expectation over the draws it is ATC for any
     probabilities. The draws add to the squared deviation
 
     .. math:: \frac1L\sum_l\frac{a_{lk}^2}{p_{kl}}\|\psi_l-\psi_k\|^2
@@ -80,7 +79,7 @@ class SampledDiffusion(Descending):
       batches: as in :class:`ATC`.
 
     Raises:
-      ValueError: an unknown rule, fewer than one draw, probabilities that are not those of
+      ValueError: an unknown rule, fewer than one draw, probabilities of clients that are not
         neighbors.
 
     Example:
@@ -92,30 +91,32 @@ class SampledDiffusion(Descending):
       ...     metrics=["normalized_error"],
       ... )
       >>> results = fl.run(simulation, rounds=100)
-      >>> bool(results.normalized_error[-1] < 0.1), int(results.messages[0])  # one to each peer
+      >>> bool(results.normalized_error[-1] < 0.1), int(results.messages[0])  # one per peer
       (True, 6)
 
     Reference:
-      Rizk 2023, section 5.2, which suggests it; its probabilities as those of (2.46).
+      Rizk 2023, section 5.2, which suggests it; its probabilities follow (2.46).
     """
 
     one_by_one = True
 
     neighbors_per_round: int = static(default=1)
     rule: str = static(default="uniform", kw_only=True)
-    probability: Any = field(default=None, kw_only=True)
+    probability: Annotated[Array, "clients clients"] | None = field(
+        converter=as_given, default=None, kw_only=True
+    )
     floor: Float[Array, ""] | float = field(default=1.0, kw_only=True)
     mixing: Mixing = field(converter=as_rule, default="metropolis", kw_only=True)
 
     def validate(self) -> None:
-        _check.count("neighbors_per_round", self.neighbors_per_round)
-        _check.choice("rule", self.rule, RULES)
-        _check.interval("floor", self.floor, above=0, at_most=1)
+        checks.count("neighbors_per_round", self.neighbors_per_round)
+        checks.choice("rule", self.rule, RULES)
+        checks.interval("floor", self.floor, above=0, at_most=1)
         if self.probability is not None:
             if self.rule != "uniform":
                 raise ValueError("probability takes the place of a rule; leave out rule=.")
-            probability = _check.array("probability", self.probability, axes=2)
-            _check.interval("probability", probability, at_least=0, at_most=1 + 1e-6)
+            probability = checks.array("probability", self.probability, axes=2)
+            checks.interval("probability", probability, at_least=0, at_most=1 + 1e-6)
             object.__setattr__(self, "probability", probability)
 
     @property
@@ -133,65 +134,74 @@ class SampledDiffusion(Descending):
                 f"of the {network.nodes} peers, got shape {np.shape(self.probability)}."
             )
         neighbors, weights = network.neighbor_table()
-        _check.known(_of_neighbors, self.probability, neighbors, weights)
+        checks.check_when_concrete(_of_neighbors, self.probability, neighbors, weights)
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
+    def init(self, problem: Problem | Stream, network: Graph) -> SampledDiffusionState:
         start = start_models(problem)
-        return State(start, jnp.zeros(network.neighbor_table()[0].shape, start.dtype))
+        return SampledDiffusionState(
+            start, jnp.zeros(network.neighbor_table()[0].shape, start.dtype)
+        )
 
-    def probabilities(self, state: State, network: Graph) -> Float[Array, "clients slots"]:
+    def probabilities(
+        self, state: SampledDiffusionState, network: Graph
+    ) -> Float[Array, "clients slots"]:
         """Return the probabilities of a draw, in the order of the network's table of neighbors."""
         neighbors, weights = network.neighbor_table()
         real = weights > 0
         if self.probability is not None:
             chosen = jnp.take_along_axis(jnp.asarray(self.probability), neighbors, axis=1)
             return jnp.where(real, chosen, 0).astype(state.model.dtype)
-        even = real.astype(state.model.dtype)
-        even = even / jnp.maximum(jnp.sum(even, axis=1, keepdims=True), 1)
+        uniform = real.astype(state.model.dtype)
+        uniform = uniform / jnp.maximum(jnp.sum(uniform, axis=1, keepdims=True), 1)
         if self.rule == "uniform":
-            return even
-        over = network.mixing(self.mixing).neighbor_table()[1].astype(even.dtype)
+            return uniform
+        weights_of_neighbors = network.mixing(self.mixing).neighbor_table()[1].astype(uniform.dtype)
         most = jnp.max(state.distance, axis=1, keepdims=True)
-        far = jnp.where(state.distance > 0, state.distance, jnp.where(most > 0, most, 1))
-        far = over * far
-        total = jnp.sum(far, axis=1, keepdims=True)
-        share = jnp.where(total > 0, far / jnp.where(total > 0, total, 1), even)
-        least = self.floor * jnp.where(real, over, 0)
+        importance = jnp.where(state.distance > 0, state.distance, jnp.where(most > 0, most, 1))
+        importance = weights_of_neighbors * importance
+        total = jnp.sum(importance, axis=1, keepdims=True)
+        share = jnp.where(total > 0, importance / jnp.where(total > 0, total, 1), uniform)
+        least = self.floor * jnp.where(real, weights_of_neighbors, 0)
         return least + (1 - jnp.sum(least, axis=1, keepdims=True)) * share
 
-    def step(self, state: State, now: Round) -> State:
-        network, count = now.network, self.neighbors_per_round
+    def step(self, state: SampledDiffusionState, now: Round) -> SampledDiffusionState:
+        network = now.network
+        count = self.neighbors_per_round
         neighbors, _ = network.neighbor_table()
-        over = network.mixing(self.mixing)
-        weights = over.neighbor_table()[1].astype(state.model.dtype)
+        mixing = network.mixing(self.mixing)
+        weights = mixing.neighbor_table()[1].astype(state.model.dtype)
         chance = self.probabilities(state, network)
-        times = drawn(now.key("algorithm"), chance, count)
+        times = draw_neighbors(now.key("algorithm"), chance, count)
         scale = count * jnp.where(chance > 0, chance, 1)
         weights = weights * times.astype(weights.dtype) / scale
 
-        asked = (times > 0).astype(jnp.int32)
-        said_to = jnp.zeros(len(neighbors), jnp.int32).at[neighbors].add(asked)
-        moved = state.model - self.step_size(now.number) * self._part(now).gradient(state.model)
-        said, inbox = now.link.exchange(moved, receivers=said_to)
-        heard = inbox.messages(network)
-        apart = heard - said[:, None]
-        model = said + jnp.sum(weights[..., None] * apart, axis=1)
-        distance = jnp.linalg.norm(apart, axis=2)
-        return State(model, jnp.where((times > 0) & (distance > 0), distance, state.distance))
+        requests = (times > 0).astype(jnp.int32)
+        receivers = jnp.zeros(len(neighbors), jnp.int32).at[neighbors].add(requests)
+        moved = state.model - self.step_size(now.number) * self._step_problem(now).gradient(
+            state.model
+        )
+        sent, inbox = now.link.exchange(moved, receivers=receivers)
+        received = inbox.messages(network)
+        differences = received - sent[:, None]
+        model = sent + jnp.sum(weights[..., None] * differences, axis=1)
+        distance = jnp.linalg.norm(differences, axis=2)
+        return SampledDiffusionState(
+            model, jnp.where((times > 0) & (distance > 0), distance, state.distance)
+        )
 
 
-def drawn(
+def draw_neighbors(
     key: Array, probability: Float[Array, "clients slots"], count: int
 ) -> Int[Array, "clients slots"]:
     """Return how often each neighbor occurs among independent draws of every peer."""
     ends = jnp.cumsum(probability, axis=1)
     uniform = jax.random.uniform(key, (len(ends), count), ends.dtype) * ends[:, -1:]
-    place = jnp.sum(ends[:, None] <= uniform[..., None], axis=2, dtype=jnp.int32)
+    slot = jnp.sum(ends[:, None] <= uniform[..., None], axis=2, dtype=jnp.int32)
     slots = jnp.arange(ends.shape[1], dtype=jnp.int32)[None, None]
-    return jnp.sum(place[..., None] == slots, axis=1, dtype=jnp.int32)
+    return jnp.sum(slot[..., None] == slots, axis=1, dtype=jnp.int32)
 
 
-def _of_neighbors(probability: Any, neighbors: Any, weights: Any) -> None:
+def _of_neighbors(probability: Array | np.ndarray, neighbors: Array, weights: Array) -> None:
     probability, allowed = np.asarray(probability), np.zeros(np.shape(probability), bool)
     row, slot = np.nonzero(np.asarray(weights) > 0)
     allowed[row, np.asarray(neighbors)[row, slot]] = True

@@ -1,25 +1,23 @@
 r"""Stochastic gradient push: push-sum on directed graphs."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import field, float_dtype, module
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import as_given, field, float_dtype, module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
-from fljax.graphs import Graph, spectra, tables
-from fljax.graphs.graph import of_entries
+from fljax.algorithms.round import Round
+from fljax.graphs import Graph, neighbor_tables, spectra
+from fljax.graphs.undirected import of_entries
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["SGP", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class SGPState(NamedTuple):
     """State of push-sum between rounds."""
 
     model: Array  # [K, D]  w_k = v_k / u_k
@@ -75,24 +73,26 @@ class SGP(Descending):
       Assran et al. 2019, Algorithm 1; Nedic and Olshevsky 2016.
     """
 
-    shares: Any = field(default=None, kw_only=True)  # [K, K]
+    shares: Annotated[Array, "clients clients"] | None = field(
+        converter=as_given, default=None, kw_only=True
+    )
 
     def validate(self) -> None:
         if self.shares is None:
             return
-        shares = _check.filled("shares", self.shares, axes=2)
+        shares = checks.filled("shares", self.shares, axes=2)
         object.__setattr__(self, "shares", shares.astype(float_dtype()))
         rows, columns = self.shares.shape
         if rows != columns:
             raise ValueError(f"shares must be square, [K, K], got {rows} rows of {columns}.")
 
-        def known(shares: Any) -> None:
+        def check_stochastic(shares: object) -> None:
             shares = np.asarray(shares, np.float64)
             hint = "p_kl is what l gives to k; transpose it"
             spectra.check_stochastic("the matrix of shares", shares, 0, hint)
             spectra.check_primitive("the matrix of shares", shares, "or take other shares.")
 
-        _check.known(known, self.shares)
+        checks.check_when_concrete(check_stochastic, self.shares)
 
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         super().check(problem, network)
@@ -103,53 +103,62 @@ class SGP(Descending):
                 f"shares are for {len(self.shares)} nodes, but the network has {network.nodes}."
             )
 
-        def known(shares: Any, *_: Any) -> None:
-            given = (np.asarray(shares) > 0) & ~np.eye(network.nodes, dtype=bool)
-            beyond = np.argwhere(given & (np.asarray(network.dense()) == 0))
-            if len(beyond):
-                k, giver = beyond[0]
+        def check_edges(shares: object, *_: object) -> None:
+            used = (np.asarray(shares) > 0) & ~np.eye(network.nodes, dtype=bool)
+            without_edge = np.argwhere(used & (np.asarray(network.dense()) == 0))
+            if len(without_edge):
+                k, giver = without_edge[0]
                 raise ValueError(
                     f"shares must be zero except on edges of the network, but node {giver} gives "
                     f"to node {k}, which is no neighbor; add the edge, or make the share zero."
                 )
 
-        _check.known(known, self.shares, network.degree)
+        checks.check_when_concrete(check_edges, self.shares, network.degree)
 
     def message_size(self, dim: int) -> int:
         """Return the size of a model and its weight."""
         return dim + 1
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
+    def init(self, problem: Problem | Stream, network: Graph) -> SGPState:
         start = start_models(problem)
-        return State(start, jnp.concatenate([start, jnp.ones_like(start[:, :1])], axis=1))
+        return SGPState(start, jnp.concatenate([start, jnp.ones_like(start[:, :1])], axis=1))
 
-    def step(self, state: State, now: Round) -> State:
-        part = self._part(now)
-        slope = self.step_size(now.number) * part.gradient(state.model)
-        message = state.pushed.at[:, :-1].add(-slope)
-        taken, kept, receivers = self._shared(now.network)
-        said, inbox = now.link.exchange(message, receivers=receivers)
-        pushed = inbox.sum(over=taken) + kept[:, None].astype(said.dtype) * said
-        return State(pushed[:, :-1] / pushed[:, -1:], pushed)
+    def step(self, state: SGPState, now: Round) -> SGPState:
+        part = self._step_problem(now)
+        change = self.step_size(now.number) * part.gradient(state.model)
+        message = state.pushed.at[:, :-1].add(-change)
+        taken, kept_share, receivers = self._sharing(now.network)
+        sent, inbox = now.link.exchange(message, receivers=receivers)
+        pushed = inbox.sum(over=taken) + kept_share[:, None].astype(sent.dtype) * sent
+        return SGPState(pushed[:, :-1] / pushed[:, -1:], pushed)
 
-    def _shared(self, network: Graph) -> tuple[Graph, Float[Array, " K"], Int[Array, " K"]]:
+    def _sharing(self, network: Graph) -> tuple[Graph, Float[Array, " K"], Int[Array, " K"]]:
         """Return each node's shares from its neighbors, the share that it keeps, and its number of
         receivers.
         """
-        parts, everyone = network.entries.parts, jnp.arange(network.nodes, dtype=jnp.int32)
-        taken, given = [], []
+        parts = network.entries.parts
+        everyone = jnp.arange(network.nodes, dtype=jnp.int32)
+        taken = []
+        sent = []
         for part in parts:
-            edge, here, there = part.weights > 0, part.nodes[:, None], part.of_neighbors(everyone)
+            edge = part.weights > 0
+            nodes = part.nodes[:, None]
+            neighbors = part.of_neighbors(everyone)
             if self.shares is None:
                 share = 1 / (1 + network.neighbor_counts().astype(part.weights.dtype))
-                one, other = part.of_neighbors(share), share.at[here].get(mode="clip")
+                from_neighbor = part.of_neighbors(share)
+                to_neighbor = share.at[nodes].get(mode="clip")
             else:
                 shares = jnp.asarray(self.shares)
-                one = shares.at[here, there].get(mode="clip")
-                other = shares.at[there, here].get(mode="clip")
-            for numbers, shares in ((taken, one), (given, other)):
+                from_neighbor = shares.at[nodes, neighbors].get(mode="clip")
+                to_neighbor = shares.at[neighbors, nodes].get(mode="clip")
+            for numbers, shares in ((taken, from_neighbor), (sent, to_neighbor)):
                 numbers.append(jnp.where(edge, shares, 0).astype(part.weights.dtype))
         entries = network.entries.with_weights(taken)
-        away = tables.add_rows(parts, [jnp.sum(each, axis=1) for each in given])
-        receivers = [jnp.sum(each > 0, axis=1, dtype=jnp.int32) for each in given]
-        return of_entries(entries, entries.row_sums()), 1 - away, tables.add_rows(parts, receivers)
+        sent_in_total = neighbor_tables.add_rows(parts, [jnp.sum(rows, axis=1) for rows in sent])
+        receivers = [jnp.sum(rows > 0, axis=1, dtype=jnp.int32) for rows in sent]
+        return (
+            of_entries(entries, entries.row_sums()),
+            1 - sent_in_total,
+            neighbor_tables.add_rows(parts, receivers),
+        )

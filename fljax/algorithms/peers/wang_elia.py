@@ -5,15 +5,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Exact, weights_on
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Exact, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["ControlState", "WangElia"]
+from fljax.problems.streams import Stream
 
 
 class ControlState(NamedTuple):
@@ -34,10 +32,10 @@ class WangElia(Exact):
         w^{(n+1)}=w^{(n)}-B(w^{(n)}+z^{(n)})-\mu f'(w^{(n)}),\qquad
         z^{(n+1)}=z^{(n)}+Bw^{(n)},\quad z^{(0)}=0
 
-    with :math:`B=(I-A)/2`. Its correction :math:`Bz` is what ``State.dual`` is in
+    with :math:`B=(I-A)/2`. Its correction :math:`Bz` corresponds to ``EXTRAState.dual`` in
     :class:`EXTRA`, with :math:`B^2` where that has :math:`\tilde A-A`; it is also exchanged over
     the network, so a message is a model and an integral, :math:`2D` numbers, and unlike for the
-    related methods a failing link, even in both directions at once, prevents convergence to the
+    related methods a failing link, even in both directions together, prevents convergence to the
     minimizer.
 
     Args and Raises: as for :class:`EXTRA`, without ``blend``.
@@ -54,9 +52,9 @@ class WangElia(Exact):
         return ControlState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: ControlState, now: Round) -> ControlState:
-        slope = self._part(now).gradient(state.model)
+        gradient = self._step_problem(now).gradient(state.model)
         message = jnp.concatenate([state.model, state.integral], axis=1)
-        said, inbox = now.link.exchange(message)
-        models, integrals = jnp.split((said - inbox.mean(over=state.weights)) / 2, 2, axis=1)
-        model = state.model - models - integrals - self.step_size(now.number) * slope
+        sent, inbox = now.link.exchange(message)
+        models, integrals = jnp.split((sent - inbox.mean(over=state.weights)) / 2, 2, axis=1)
+        model = state.model - models - integrals - self.step_size(now.number) * gradient
         return ControlState(model, state.integral + models, state.weights)

@@ -1,29 +1,27 @@
 r"""Private networked subgradient descent, the comparator zCDP-grad-NFL (Gauthier 2024, 3.4)."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Array, Float
 
-from fljax._module import field, module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.peers.base import Weights, as_weights, check_weights, weights_on
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.peers.peer_algorithm import Weights, as_weights, check_weights, weights_on
+from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["State", "ZCDPGradNFL"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class ZCDPGradNFLState(NamedTuple):
     """State of zCDP-grad-NFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent
-    heard: Array  # [K, D]  what client k last said, perturbed
-    mixed: Array  # [K, D]  the combination of what client k heard
+    heard: Array  # [K, D]  the last message of client k, perturbed
+    mixed: Array  # [K, D]  the combination of the messages that client k received
     mixing: Combination  # the doubly stochastic weights of the first graph
 
 
@@ -32,7 +30,7 @@ class State(NamedTuple):
     "nedic2009",
     Needs(
         data="any",
-        privacy=(ZCDP, ApproximateDP, PureDP),
+        privacy=("message",),
         absent=True,
         late=True,
         averages=True,
@@ -78,19 +76,19 @@ class ZCDPGradNFL(Algorithm):
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         check_weights(self.mixing, network)
 
-    def init(self, problem: Problem | Stream, network: Graph) -> State:
+    def init(self, problem: Problem | Stream, network: Graph) -> ZCDPGradNFLState:
         start = start_models(problem)
         mixing = weights_on(self.mixing, network)
-        return State(start, start, mixing(start), mixing)
+        return ZCDPGradNFLState(start, start, mixing(start), mixing)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: ZCDPGradNFLState, now: Round) -> ZCDPGradNFLState:
         model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.heard)
         now.witness_at(state.heard)
-        heard, inbox = now.link.exchange(model)
-        over = weights_on(self.mixing, now.network) if now.changing else state.mixing
-        return State(model, heard, inbox.mean(over), state.mixing)
+        sent, inbox = now.link.exchange(model)
+        mixing = weights_on(self.mixing, now.network) if now.changing else state.mixing
+        return ZCDPGradNFLState(model, sent, inbox.mean(mixing), state.mixing)
 
-    def released(self, state: State, problem: Problem | Stream, network: Any) -> Array:
+    def released(self, state: ZCDPGradNFLState, problem: Problem | Stream, network: Graph) -> Array:
         """Return the clients' last messages."""
         return state.heard
 

@@ -1,32 +1,30 @@
 r"""Private networked ADMM for nonsmooth objectives (Gauthier 2024, Algorithm 2)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.round import Round
 from fljax.graphs import Graph
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["ZCDPNFL", "State"]
 
 
-class State(NamedTuple):
+class ZCDPNFLState(NamedTuple):
     """State of zCDP-NFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent
-    heard: Array  # [K, D]  what client k last said, perturbed
-    received: Array  # [K, D]  the sum of what its neighbors said
+    heard: Array  # [K, D]  the last message of client k, perturbed
+    received: Array  # [K, D]  the sum of its neighbors' messages
     dual: Array  # [K, D]  gamma_k
 
 
-@algorithm("zCDP-NFL", "gauthier2024", Needs(privacy=(ZCDP, ApproximateDP, PureDP)))
+@algorithm("zCDP-NFL", "gauthier2024", Needs(privacy=("message",)))
 @module
 class ZCDPNFL(Algorithm):
     r"""Zero-concentrated differentially private networked federated learning (zCDP-NFL).
@@ -80,27 +78,27 @@ class ZCDPNFL(Algorithm):
     step_size: Schedule = field(converter=as_schedule)
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
+        checks.positive("penalty", self.penalty)
 
-    def init(self, problem: Problem, network: Graph) -> State:
+    def init(self, problem: Problem, network: Graph) -> ZCDPNFLState:
         start = start_models(problem)
-        return State(start, start, network.neighbor_sum(start), jnp.zeros_like(start))
+        return ZCDPNFLState(start, start, network.neighbor_sum(start), jnp.zeros_like(start))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: ZCDPNFLState, now: Round) -> ZCDPNFLState:
         degree = now.network.degree[:, None]
-        pull = self.penalty * (degree * state.heard + state.received)
+        right = self.penalty * (degree * state.heard + state.received)
         # The same inverse in both: rounded apart they would move the fixed point.
-        pull = pull + state.heard * (1 / self.step_size(now.number))
+        right = right + state.heard * (1 / self.step_size(now.number))
         curvature = self._curvature(now.network, now.number)[:, None]
-        model = (pull - state.dual - now.problem.gradient(state.heard)) / curvature
+        model = (right - state.dual - now.problem.gradient(state.heard)) / curvature
         now.witness_at(state.heard)
 
-        heard, inbox = now.link.exchange(model)
+        sent, inbox = now.link.exchange(model)
         received = inbox.sum()
-        dual = state.dual + self.penalty * (degree * heard - received)
-        return State(model, heard, received, dual)
+        dual = state.dual + self.penalty * (degree * sent - received)
+        return ZCDPNFLState(model, sent, received, dual)
 
-    def released(self, state: State, problem: Problem, network: Any) -> Array:
+    def released(self, state: ZCDPNFLState, problem: Problem, network: Graph) -> Array:
         """Return the clients' last messages."""
         return state.heard
 

@@ -1,24 +1,24 @@
 r"""APFL: a mixture of a global and a personal model (Deng, Kamani and Mahdavi 2020)."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import algorithm, server_start, start_models
-from fljax.algorithms.server.base import AVERAGED, Averaging, Cohort
-from fljax.batches import taken
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging, Cohort
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["APFL", "State"]
+from fljax.problems.batches import taken
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class APFLState(NamedTuple):
     """State of APFL between rounds."""
 
     model: Array  # [K, D]  the mixtures
@@ -83,7 +83,7 @@ class APFL(Averaging):
     """
 
     interpolation: Float[Array, "*clients"] | float = field(
-        converter=partial(_check.filled, "interpolation"), default=0.5, kw_only=True
+        converter=partial(checks.filled, "interpolation"), default=0.5, kw_only=True
     )
     interpolation_step_size: Schedule | None = field(
         converter=as_schedule, default=None, kw_only=True
@@ -91,50 +91,60 @@ class APFL(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("interpolation", self.interpolation, at_least=0, at_most=1)
+        checks.interval("interpolation", self.interpolation, at_least=0, at_most=1)
 
-    def check(self, problem: Any, network: Any) -> None:
+    def check(self, problem: Problem | Stream, network: Network) -> None:
         super().check(problem, network)
-        _check.per_client("interpolation", self.interpolation, problem.clients)
+        checks.per_client("interpolation", self.interpolation, problem.clients)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> APFLState:
         start = start_models(problem)
         interpolation = jnp.broadcast_to(
             jnp.asarray(self.interpolation, problem.dtype), (problem.clients,)
         )
-        return State(start, start, server_start(problem), interpolation)
+        return APFLState(start, start, server_start(problem), interpolation)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: APFLState, now: Round) -> APFLState:
         cohort = self.invite(now, state.model)
-        who, dim = cohort.who, now.problem.dim
-        start = now.link.publish(state.server, cohort.here)
-        personal, alpha = who.take((state.personal, state.interpolation))
+        participants = cohort.participants
+        dim = now.problem.dim
+        start = now.link.publish(state.server, cohort.active)
+        personal, alpha = participants.take((state.personal, state.interpolation))
         if self.interpolation_step_size is not None:
-            rate, first = self.interpolation_step_size(now.number), self._first(now, cohort)
-            slope = first.gradient(mixed(alpha, personal, start[None]))
-            along = jnp.sum((personal - start[None]) * slope, axis=1)
-            alpha = jnp.clip(alpha - rate * along, 0, 1)
+            rate = self.interpolation_step_size(now.number)
+            first = self._first(now, cohort)
+            gradient = first.gradient(mixed(alpha, personal, start[None]))
+            derivative = jnp.sum((personal - start[None]) * gradient, axis=1)
+            alpha = jnp.clip(alpha - rate * derivative, 0, 1)
 
-        def both(part: Problem, pair: Array, alpha: Array) -> Array:
-            local, personal = pair[:, :dim], pair[:, dim:]
-            pulled = alpha[:, None] * part.gradient(mixed(alpha, personal, local))
-            return jnp.concatenate([part.gradient(local), pulled], axis=1)
+        def pair_gradient(part: Problem, pair: Array, alpha: Array) -> Array:
+            local = pair[:, :dim]
+            personal = pair[:, dim:]
+            personal_gradient = alpha[:, None] * part.gradient(mixed(alpha, personal, local))
+            return jnp.concatenate([part.gradient(local), personal_gradient], axis=1)
 
         pair = jnp.concatenate([jnp.broadcast_to(start, personal.shape), personal], axis=1)
         pair = self.learn(
-            now, cohort, pair, direction=both, given=alpha, layouts=[now.problem.layout] * 2
+            now,
+            cohort,
+            pair,
+            direction=pair_gradient,
+            context=alpha,
+            layouts=[now.problem.layout] * 2,
         ).model
         server = self.collect(now, cohort, pair[:, :dim], start).move(start)
-        personal = who.put(state.personal, pair[:, dim:])
-        interpolation = who.put(state.interpolation, alpha)
-        return State(mixed(interpolation, personal, server[None]), personal, server, interpolation)
+        personal = participants.put(state.personal, pair[:, dim:])
+        interpolation = participants.put(state.interpolation, alpha)
+        return APFLState(
+            mixed(interpolation, personal, server[None]), personal, server, interpolation
+        )
 
     def _first(self, now: Round, cohort: Cohort) -> Problem:
         """Return the problem of the participants' first steps."""
-        problem = self.own(now.problem)
+        problem = self.local_problem(now.problem)
         if cohort.batch is None:
-            return cohort.who.of(problem)
-        return taken(problem, cohort.who.numbers, cohort.batch, 0)
+            return cohort.participants.of(problem)
+        return taken(problem, cohort.participants.numbers, cohort.batch, 0)
 
 
 def mixed(

@@ -1,29 +1,28 @@
 r"""APPLE: each client learns how much of every other's model it uses (Luo and Wu 2022)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.server.base import Averaging, check_no_optimizer
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import Averaging, check_no_optimizer
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["APPLE", "State"]
 
 
-class State(NamedTuple):
+class APPLEState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  the personal models
     core: Array  # [K, D]  c_k
-    known: Array  # [K, D]  what the server knows of each core model
+    known: Array  # [K, D]  the server's copy of each core model
     relation: Array  # [K, K]  p_k, a client's in its row
 
 
@@ -33,9 +32,9 @@ class APPLE(Averaging):
     r"""Personal models are combinations of all clients' core models, with weights that are learned.
 
     Client :math:`k` has a core model :math:`c_k`, which it sends, and a directed relationship
-    vector :math:`p_k\in\mathbb R^K`, which it keeps. A participant of round :math:`n` receives what
-    the server knows of the others' core models, and takes steps, on the same batches, on the loss
-    of its personal model :math:`w_k` with a pull toward equal treatment of all,
+    vector :math:`p_k\in\mathbb R^K`, which it keeps. A participant of round :math:`n` receives
+    the server's copies of the others' core models, and takes steps, on the same batches, on the
+    loss of its personal model :math:`w_k` with a pull toward equal treatment of all,
 
     .. math::
 
@@ -55,7 +54,7 @@ class APPLE(Averaging):
 
     .. math:: \lambda_n=\tfrac12\Big(1+\cos\frac{n\pi}L\Big)\text{ for }n<L,\qquad 0\text{ from }L
 
-    and with it the focus moves from what all have in common to a client's own objective. Metrics
+    and with it the focus moves from the common parts to a client's own objective. Metrics
     evaluate the :math:`w_k` that clients had at the end of their last participation, of the core
     models that they received then; clients that do not participate keep all that is theirs.
 
@@ -64,14 +63,14 @@ class APPLE(Averaging):
     secure summation is not possible. Nothing bounds :math:`p_k`, whose entries may be negative and
     need not sum to one.
 
-    Sources differ. The gradients are those of the objective, as in the paper. PFLlib takes the mean
-    over parameters in the place of the inner product, and core models take steps :math:`K` times as
+    Sources differ. The gradients are of the objective, as in the paper. PFLlib takes the mean
+    over parameters instead of the inner product, and core models take steps :math:`K` times as
     long, without which their first ones are :math:`p_{0,k}` times as long as federated averaging's.
 
     Args:
       step_size: :math:`\eta_1`, a number or a schedule; as in :class:`~fljax.algorithms.FedAvg`,
         which also has the other arguments. The ``weighting`` is that of :math:`p_0`, the paper's
-        ``"samples"``; what a client minimizes has no weights.
+        ``"samples"``; the clients' objectives are not weighted.
       relationship_step_size: :math:`\eta_2`, a schedule of the round or a number, > 0.
       attraction: :math:`\mu\ge0`.
       annealing: :math:`L\ge1`, the number of rounds until the pull has gone.
@@ -81,7 +80,7 @@ class APPLE(Averaging):
         as for FedAvg.
 
     Example:
-      Clients find those that are like them:
+      Clients find similar ones:
 
       >>> import jax, numpy as np, fljax as fl
       >>> rng = np.random.default_rng(0)
@@ -107,63 +106,78 @@ class APPLE(Averaging):
     def validate(self) -> None:
         super().validate()
         check_no_optimizer(self)
-        _check.nonnegative("attraction", self.attraction)
-        _check.count("annealing", self.annealing)
+        checks.nonnegative("attraction", self.attraction)
+        checks.count("annealing", self.annealing)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        start, clients = start_models(problem), problem.clients
-        relation = jnp.broadcast_to(self._even(problem), (clients, clients))
-        return State(jnp.matmul(relation, start, precision=HIGHEST), start, start, relation)
+    def init(self, problem: Problem, network: Network) -> APPLEState:
+        start = start_models(problem)
+        clients = problem.clients
+        relation = jnp.broadcast_to(self._initial_relation(problem), (clients, clients))
+        return APPLEState(jnp.matmul(relation, start, precision=HIGHEST), start, start, relation)
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, dim, clients = self.invite(now, state.model), now.problem.dim, now.problem.clients
-        who, even = cohort.who, self._even(now.problem)[None]
-        core, relation = who.take((state.core, state.relation))
-        cores = now.link.publish(state.known, cohort.here, size=(clients - 1) * dim)
-        itself = who.numbers[:, None] == jnp.arange(clients, dtype=jnp.int32)[None]
-        size, rate = self.size(now.number), self.relationship_step_size(now.number)
-        gone = jnp.minimum(now.number, self.annealing).astype(core.dtype) / self.annealing
-        pull = self.attraction * (1 + jnp.cos(jnp.pi * gone)) / 2
+    def step(self, state: APPLEState, now: Round) -> APPLEState:
+        cohort = self.invite(now, state.model)
+        dim = now.problem.dim
+        clients = now.problem.clients
+        participants = cohort.participants
+        initial_relation = self._initial_relation(now.problem)[None]
+        core, relation = participants.take((state.core, state.relation))
+        cores = now.link.publish(state.known, cohort.active, size=(clients - 1) * dim)
+        is_own = participants.numbers[:, None] == jnp.arange(clients, dtype=jnp.int32)[None]
+        size = self.size(now.number)
+        rate = self.relationship_step_size(now.number)
+        progress = jnp.minimum(now.number, self.annealing).astype(core.dtype) / self.annealing
+        strength = self.attraction * (1 + jnp.cos(jnp.pi * progress)) / 2
 
-        def along(part: Problem, both: Array, itself: Array) -> Array:
-            core, relation = both[:, :dim], both[:, dim:]
-            slope = part.gradient(_mixed(core, relation, cores, itself))
-            by_core = _at(itself, relation) * slope
-            along_core = jnp.sum(slope * core, axis=1, keepdims=True)
-            along_others = jnp.matmul(slope, cores.T, precision=HIGHEST)
-            by_relation = jnp.where(itself, along_core, along_others) + pull * (relation - even)
+        # Core models and relations are trained as one row of variables, with their step sizes in
+        # the gradient and a unit step.
+        def gradients(part: Problem, variables: Array, is_own: Array) -> Array:
+            core = variables[:, :dim]
+            relation = variables[:, dim:]
+            gradient = part.gradient(_personal_models(core, relation, cores, is_own))
+            by_core = _own_weight(is_own, relation) * gradient
+            along_core = jnp.sum(gradient * core, axis=1, keepdims=True)
+            along_others = jnp.matmul(gradient, cores.T, precision=HIGHEST)
+            by_relation = jnp.where(is_own, along_core, along_others) + strength * (
+                relation - initial_relation
+            )
             return jnp.concatenate([size * by_core, rate * by_relation], axis=1)
 
         start = jnp.concatenate([core, relation], axis=1)
-        one = jnp.ones((), core.dtype)
-        both = self.learn(now, cohort, start, step=one, direction=along, given=itself).model
-        core, relation = both[:, :dim], both[:, dim:]
-        said = now.link.send(core, clients=who.numbers, sending=cohort.here)
-        return State(
-            who.put(state.model, _mixed(core, relation, cores, itself)),
-            who.put(state.core, core),
-            now.link.known(who.put(state.known, said), state.known),
-            who.put(state.relation, relation),
+        unit_step = jnp.ones((), core.dtype)
+        learned = self.learn(
+            now, cohort, start, step=unit_step, direction=gradients, context=is_own
+        ).model
+        core = learned[:, :dim]
+        relation = learned[:, dim:]
+        sent = now.link.send(core, clients=participants.numbers, sending=cohort.active)
+        return APPLEState(
+            participants.put(state.model, _personal_models(core, relation, cores, is_own)),
+            participants.put(state.core, core),
+            now.link.known(participants.put(state.known, sent), state.known),
+            participants.put(state.relation, relation),
         )
 
-    def _even(self, problem: Problem) -> Float[Array, " clients"]:
+    def _initial_relation(self, problem: Problem) -> Float[Array, " clients"]:
         r""":math:`p_0`."""
         weights = self.server_weights(problem)
         weights = jnp.ones(problem.clients, problem.dtype) if weights is None else weights
         return weights / jnp.sum(weights)
 
 
-def _at(itself: Bool[Array, "some clients"], relation: Float[Array, "some clients"]) -> Array:
+def _own_weight(
+    is_own: Bool[Array, "some clients"], relation: Float[Array, "some clients"]
+) -> Array:
     """What clients have of their own core models, ``[some, 1]``."""
-    return jnp.sum(jnp.where(itself, relation, 0), axis=1, keepdims=True)
+    return jnp.sum(jnp.where(is_own, relation, 0), axis=1, keepdims=True)
 
 
-def _mixed(
+def _personal_models(
     core: Float[Array, "some dim"],
     relation: Float[Array, "some clients"],
     cores: Float[Array, "clients dim"],
-    itself: Bool[Array, "some clients"],
+    is_own: Bool[Array, "some clients"],
 ) -> Float[Array, "some dim"]:
-    """The personal models, of the clients' own core models and those that they received."""
-    others = jnp.matmul(jnp.where(itself, 0, relation), cores, precision=HIGHEST)
-    return _at(itself, relation) * core + others
+    """The personal models, from the clients' own core models and the received ones."""
+    from_others = jnp.matmul(jnp.where(is_own, 0, relation), cores, precision=HIGHEST)
+    return _own_weight(is_own, relation) * core + from_others

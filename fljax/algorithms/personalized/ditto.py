@@ -1,29 +1,28 @@
 r"""Ditto: personal models kept near a global one (Li, Hu, Beirami and Smith 2021)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, algorithm, start_models
 from fljax.algorithms.local_steps import descend
+from fljax.algorithms.round import Round
 from fljax.algorithms.server import fedavg
-from fljax.algorithms.server.base import AVERAGED
 from fljax.algorithms.server.fedavg import FedAvg
-from fljax.participation import Selector
+from fljax.algorithms.server.server_algorithm import AVERAGED
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Selector
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["Ditto", "State"]
 
 
-class State(NamedTuple):
+class DittoState(NamedTuple):
     """State of Ditto between rounds."""
 
     model: Array  # [K, D]  the personal v_k
-    shared: fedavg.State  # of the solver, whose model is the global w
+    shared: fedavg.FedAvgState  # of the solver, whose model is the global w
 
 
 @algorithm(
@@ -67,29 +66,31 @@ class Ditto(Algorithm):
     personal_steps: int = static(default=1)
 
     def validate(self) -> None:
-        _check.nonnegative("attraction", self.attraction)
-        _check.count("personal_steps", self.personal_steps)
+        checks.nonnegative("attraction", self.attraction)
+        checks.count("personal_steps", self.personal_steps)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return self.solver.selection
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem), self.solver.init(problem, network))
+    def init(self, problem: Problem, network: Network) -> DittoState:
+        return DittoState(start_models(problem), self.solver.init(problem, network))
 
-    def step(self, state: State, now: Round) -> State:
-        server, shared = state.shared.model, self.solver.step(state.shared, now)
+    def step(self, state: DittoState, now: Round) -> DittoState:
+        server = state.shared.model
+        shared = self.solver.step(state.shared, now)
 
-        who = now.choose(self.selection, state.model)
-        part = who.of(self.solver.own(now.problem))
+        participants = now.choose(self.selection, state.model)
+        part = participants.of(self.solver.local_problem(now.problem))
 
         def gradient(model: Array) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
 
-        old, step_size = who.take(state.model), self.step_size(now.number)
+        old = participants.take(state.model)
+        step_size = self.step_size(now.number)
         new = descend(gradient, old, step_size, self.personal_steps)
-        return State(who.put(state.model, new), shared)
+        return DittoState(participants.put(state.model, new), shared)

@@ -8,19 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
 from fljax.algorithms.personalized.fedper import as_coordinates
-from fljax.algorithms.server.base import AVERAGED, Averaging
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["FedALA", "State"]
 
 
-class State(NamedTuple):
+class FedALAState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  theta_k
@@ -49,7 +48,7 @@ class FedALA(Averaging):
     ``blend_steps`` times. Then it descends as in federated averaging, from
     :math:`\theta_k\leftarrow\theta_k+(w^{(n-1)}-\theta_k)\odot W_k`, and the server averages the
     results. Metrics evaluate the :math:`\theta_k`; clients that do not participate keep theirs. The
-    messages are those of :class:`~fljax.algorithms.FedAvg`: :math:`W_k` is never sent.
+    messages are as in :class:`~fljax.algorithms.FedAvg`: :math:`W_k` is never sent.
 
     The weights are initially one, which is federated averaging, and remain one for all parameters
     except the ``blended``; the paper blends a network's last layers. It trains them on a random
@@ -91,36 +90,41 @@ class FedALA(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("blend_steps", self.blend_steps)
+        checks.count("blend_steps", self.blend_steps)
 
-    def check(self, problem: Any, network: Any) -> None:
+    def check(self, problem: Any, network: Network) -> None:
         super().check(problem, network)
-        self._places(problem)
+        self._blended_indices(problem)
 
-    def _places(self, problem: Problem) -> Int[np.ndarray, " blended"]:
+    def _blended_indices(self, problem: Problem) -> Int[np.ndarray, " blended"]:
         if self.blended is None:
             return np.arange(problem.dim, dtype=np.int32)
         return np.flatnonzero(problem.coordinates(self.blended)).astype(np.int32)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        blend = jnp.ones((problem.clients, len(self._places(problem))), problem.dtype)
-        return State(start_models(problem), blend, server_start(problem))
+    def init(self, problem: Problem, network: Network) -> FedALAState:
+        blend = jnp.ones((problem.clients, len(self._blended_indices(problem))), problem.dtype)
+        return FedALAState(start_models(problem), blend, server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, places = self.invite(now, state.model), self._places(now.problem)
-        who, rate = cohort.who, self.blend_step_size(now.number)
-        part, (own, blend) = who.of(self.own(now.problem)), who.take((state.model, state.blend))
-        server = now.link.publish(state.server, cohort.here)
-        away = server[None] - own
+    def step(self, state: FedALAState, now: Round) -> FedALAState:
+        cohort = self.invite(now, state.model)
+        indices = self._blended_indices(now.problem)
+        participants = cohort.participants
+        rate = self.blend_step_size(now.number)
+        part = participants.of(self.local_problem(now.problem))
+        (local_models, blend) = participants.take((state.model, state.blend))
+        server = now.link.publish(state.server, cohort.active)
+        difference = server[None] - local_models
 
-        def between(blend: Array) -> Float[Array, "chosen dim"]:
-            return own + away.at[:, places].multiply(blend)
+        def blended(blend: Array) -> Float[Array, "chosen dim"]:
+            return local_models + difference.at[:, indices].multiply(blend)
 
-        def moved(_: Array, blend: Array) -> Float[Array, "chosen blended"]:
-            slope = away * part.gradient(between(blend))
-            return jnp.clip(blend - rate * slope[:, places], 0, 1)
+        def blend_step(_: Array, blend: Array) -> Float[Array, "chosen blended"]:
+            gradient = difference * part.gradient(blended(blend))
+            return jnp.clip(blend - rate * gradient[:, indices], 0, 1)
 
-        blend = jax.lax.fori_loop(0, self.blend_steps, moved, blend)
-        local = self.learn(now, cohort, between(blend)).model
-        server = self.collect(now, cohort, local, server).move(server)
-        return State(who.put(state.model, local), who.put(state.blend, blend), server)
+        blend = jax.lax.fori_loop(0, self.blend_steps, blend_step, blend)
+        trained = self.learn(now, cohort, blended(blend)).model
+        server = self.collect(now, cohort, trained, server).move(server)
+        return FedALAState(
+            participants.put(state.model, trained), participants.put(state.blend, blend), server
+        )

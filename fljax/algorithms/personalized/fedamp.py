@@ -1,28 +1,27 @@
 r"""FedAMP: attentive message passing between similar clients (Huang et al. 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.server.base import LocalLearning
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import LocalLearning
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["FedAMP", "State"]
 
 
-class State(NamedTuple):
+class FedAMPState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  w_k
-    known: Array  # [K, D]  what the server knows of each
+    known: Array  # [K, D]  the server's copy of each model
 
 
 @algorithm("FedAMP", "huang2021", Needs(None, absent=True))
@@ -42,7 +41,7 @@ class FedAMP(LocalLearning):
     :math:`f_k'(w_k)+\frac\lambda{\alpha_n}(w_k-u_k)`: the paper's
     :math:`\arg\min f_k(w)+\frac\lambda{2\alpha_n}\|w-u_k\|^2`, solved approximately from its last
     model. The fixed points satisfy :math:`f_k'(w_k)+\lambda\sum_lA'(\|w_k-w_l\|^2)(w_k-w_l)=0` for
-    all :math:`k`, whatever :math:`\alpha`. Clients that do not participate keep their models, and
+    all :math:`k`, for any :math:`\alpha`. Clients that do not participate keep their models, and
     the server its copies of them.
 
     :math:`u_k` is a convex combination of the models if :math:`\alpha_n(K-1)\le\sigma`. The server
@@ -87,37 +86,43 @@ class FedAMP(LocalLearning):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("attraction", self.attraction)
-        _check.positive("scale", self.scale)
+        checks.nonnegative("attraction", self.attraction)
+        checks.positive("scale", self.scale)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedAMPState:
         start = start_models(problem)
-        return State(start, start)
+        return FedAMPState(start, start)
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, attention = self.invite(now, state.model), self.attention_step_size(now.number)
-        who, known = cohort.who, state.known
-        towards = self._towards(who.take(known), known)
-        cloud = now.link.publish(who.take(known) + attention * towards, cohort.here)
-        pull = self.attraction / attention
+    def step(self, state: FedAMPState, now: Round) -> FedAMPState:
+        cohort = self.invite(now, state.model)
+        attention = self.attention_step_size(now.number)
+        participants = cohort.participants
+        stored = state.known
+        attracted = self._attraction_toward(participants.take(stored), stored)
+        cloud = now.link.publish(participants.take(stored) + attention * attracted, cohort.active)
+        strength = self.attraction / attention
 
-        def along(part: Problem, model: Array, cloud: Array) -> Array:
-            return part.gradient(model) + pull * (model - cloud)
+        def direction(part: Problem, model: Array, cloud: Array) -> Array:
+            return part.gradient(model) + strength * (model - cloud)
 
-        start = who.take(state.model)
-        local = self.learn(now, cohort, start, direction=along, given=cloud).model
-        said = now.link.send(local, clients=who.numbers, sending=cohort.here)
-        known = now.link.known(who.put(known, said), known)
-        return State(who.put(state.model, local), known)
+        start = participants.take(state.model)
+        local = self.learn(now, cohort, start, direction=direction, context=cloud).model
+        sent = now.link.send(local, clients=participants.numbers, sending=cohort.active)
+        stored = now.link.known(participants.put(stored, sent), stored)
+        return FedAMPState(participants.put(state.model, local), stored)
 
-    def _towards(
-        self, some: Float[Array, "chosen dim"], known: Float[Array, "clients dim"]
+    def _attraction_toward(
+        self, chosen: Float[Array, "chosen dim"], stored: Float[Array, "clients dim"]
     ) -> Float[Array, "chosen dim"]:
         """Return the attraction of some models toward all stored models."""
-        middle = jnp.mean(known, axis=0, keepdims=True)  # near it no digits of a distance are lost
-        some, known = some - middle, known - middle
-        products = jnp.matmul(some, known.T, precision=HIGHEST)
-        squares = [jnp.sum(models**2, axis=1) for models in (some, known)]
+        middle = jnp.mean(stored, axis=0, keepdims=True)  # near it no digits of a distance are lost
+        chosen = chosen - middle
+        stored = stored - middle
+        products = jnp.matmul(chosen, stored.T, precision=HIGHEST)
+        squares = [jnp.sum(models**2, axis=1) for models in (chosen, stored)]
         distance = squares[0][:, None] + squares[1][None] - 2 * products
-        pull = jnp.exp(-jnp.maximum(distance, 0) / self.scale) / self.scale
-        return jnp.matmul(pull, known, precision=HIGHEST) - jnp.sum(pull, 1, keepdims=True) * some
+        attention = jnp.exp(-jnp.maximum(distance, 0) / self.scale) / self.scale
+        return (
+            jnp.matmul(attention, stored, precision=HIGHEST)
+            - jnp.sum(attention, 1, keepdims=True) * chosen
+        )

@@ -1,24 +1,23 @@
 """FedBABU: a common body trained with a fixed initial head (Oh et al. 2022)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import algorithm
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import algorithm
 from fljax.algorithms.local_steps import descend
-from fljax.algorithms.personalized.fedper import FedPer, State
-from fljax.algorithms.server.base import AVERAGED, Cohort
+from fljax.algorithms.personalized.fedper import FedPer, FedPerState
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Cohort
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["FedBABU"]
 
 
-class Tuned(NamedTuple):
+class FedBABUState(NamedTuple):
     """State of FedBABU between rounds."""
 
     model: Array  # [K, D]  after tuning
@@ -43,7 +42,7 @@ class FedBABU(FedPer):
 
     .. math:: v_k\leftarrow v_k-\eta f_k'(v_k)
 
-    Fine-tuning starts anew in every round and needs no communication, as in
+    Fine-tuning restarts in every round and needs no communication, as in
     :class:`~fljax.algorithms.FineTunedFedAvg`, to which this is equal if the head is empty. The
     head is the same for all clients, as in the paper, unless the problem has different initial
     models (:meth:`~fljax.problems.Problem.starting_at`); if the initial model is zero the head is
@@ -67,19 +66,21 @@ class FedBABU(FedPer):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("tuning_steps", self.tuning_steps)
+        checks.count("tuning_steps", self.tuning_steps)
 
-    def init(self, problem: Problem, network: Any) -> Tuned:
+    def init(self, problem: Problem, network: Network) -> FedBABUState:
         start = super().init(problem, network)
-        return Tuned(start.model, *start)
+        return FedBABUState(start.model, *start)
 
-    def step(self, state: Tuned, now: Round) -> Tuned:
-        frozen = super().step(State(state.frozen, state.server), now)
+    def step(self, state: FedBABUState, now: Round) -> FedBABUState:
+        frozen = super().step(FedPerState(state.frozen, state.server), now)
         step_size = self.tuning_step_size(now.number)
-        tuned = descend(self.own(now.problem).gradient, frozen.model, step_size, self.tuning_steps)
-        return Tuned(tuned, *frozen)
+        tuned = descend(
+            self.local_problem(now.problem).gradient, frozen.model, step_size, self.tuning_steps
+        )
+        return FedBABUState(tuned, *frozen)
 
-    def _trained(
-        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    def _train_participants(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], personal: np.ndarray
     ) -> Float[Array, "chosen dim"]:
-        return self._moved(now, cohort, start, self._split(now.problem)[0])
+        return self._train_part(now, cohort, start, self._split(now.problem)[0])

@@ -1,13 +1,11 @@
-r"""FedDistill: mean logits of each class in the place of models (Jeong et al. 2018)."""
+r"""FedDistill: mean logits of each class instead of models (Jeong et al. 2018)."""
 
 from jaxtyping import Array, Float
 
-from fljax._module import module
-from fljax.algorithms.base import algorithm
+from fljax._core.module import module
+from fljax.algorithms.algorithm import algorithm
 from fljax.algorithms.personalized.fedproto import OF_MEANS, ClassMeans
 from fljax.problems import Problem, Reading
-
-__all__ = ["FedDistill"]
 
 
 @algorithm("FedDistill", "jeong2018", OF_MEANS)
@@ -25,9 +23,9 @@ class FedDistill(ClassMeans):
         \bar z_c^{(n)}=\frac{\sum_{k\in S}\sum_{j:y_{k,j}=c}h(x_{k,j};w_k)}
             {\sum_{k\in S}n_{k,c}}
 
-    and says its sums of logits and its :math:`n_{k,c}`. A message has :math:`C(C+1)` numbers,
-    whatever the network; what is unknown, and who is absent, is as in
-    :class:`~fljax.algorithms.FedProto`, of which this is the form for logits.
+    and sends its sums of logits and its :math:`n_{k,c}`. A message has :math:`C(C+1)` numbers,
+    regardless of the network. Unknown classes and absent clients are treated as in
+    :class:`~fljax.algorithms.FedProto`, whose form for logits this is.
     :math:`\lambda=0` is :class:`~fljax.algorithms.LocalOnly`.
 
     This is the form in which other papers compare with it, with a mean-square distance of logits.
@@ -35,8 +33,9 @@ class FedDistill(ClassMeans):
     a round, and a client leaves its own out of the mean of all.
 
     Args:
-      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.server.base.LocalLearning`, which also
-        has the other arguments.
+      step_size: :math:`\mu`, as in
+        :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`, which also has the other
+        arguments.
       attraction: :math:`\lambda\ge0`.
 
     Raises:
@@ -57,9 +56,11 @@ class FedDistill(ClassMeans):
     def validate(self) -> None:
         super().validate()
 
-    def says(self, own: Reading, model: Float[Array, " dim"]) -> tuple[Array, Array]:
-        logits = own.predictions(model)
+    def values_and_logits(
+        self, samples: Reading, model: Float[Array, " dim"]
+    ) -> tuple[Array, Array]:
+        logits = samples.predictions(model)
         return logits, logits
 
-    def said(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
+    def sample_values(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
         return problem.predictions(models)

@@ -1,4 +1,4 @@
-r"""FedFomo: each client weighs others' models by what they do for it (Zhang et al. 2021)."""
+r"""FedFomo: each client weighs others' models by their benefit to it (Zhang et al. 2021)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -7,22 +7,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Needs, algorithm, start_models
-from fljax.algorithms.server.base import Cohort, LocalLearning
-from fljax.participation import subset
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax._core.random_subsets import subset
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import Cohort, LocalLearning
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedFomo", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class FedFomoState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  theta_k
-    known: Array  # [K, D]  what the server knows of each trained model
+    known: Array  # [K, D]  the server's copy of each trained model
     affinity: Array  # [K, K]  P, the shares of all rounds together
 
 
@@ -32,8 +32,8 @@ class FedFomo(LocalLearning):
     r"""Personalized models that move toward others' as far as these lower the client's own loss.
 
     A participant of the round takes its local steps from :math:`\theta_k` to :math:`\hat\theta_k`
-    and sends the result. The server keeps what it knows of all clients' trained models, and lets
-    each participant download some of others. Of these and of its own it takes
+    and sends the result. The server keeps copies of all clients' trained models, and lets
+    each participant download some of others. From these and its own it computes
 
     .. math::
 
@@ -55,22 +55,23 @@ class FedFomo(LocalLearning):
     possible. Where all clients always have the same model this is
     :class:`~fljax.algorithms.LocalOnly`.
 
-    Sources differ. As in the paper, the loss and the distance are those of the model before
+    Sources differ. As in the paper, the loss and the distance refer to the model before
     the local steps, and the client's own trained model is one of the candidates. PFLlib compares
     with the trained model, which is then no candidate, on the batches that it was trained on.
 
     Args:
-      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.server.base.LocalLearning`, which also
-        has the other arguments. Clients minimize their mean losses, whatever their weights.
+      step_size: :math:`\mu`, as in
+        :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`, which also has the other
+        arguments. Clients minimize their mean losses, regardless of their weights.
       downloads: of how many others a participant receives the models, >= 1; of all by default.
       exploration: the probability with which they are drawn, in [0, 1]; the paper's is 0.3.
 
     Raises:
       ValueError: no downloads, or more than there are other clients; a probability outside [0, 1];
-        as for :class:`~fljax.algorithms.server.base.LocalLearning`.
+        as for :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`.
 
     Example:
-      Clients find those that are like them:
+      Clients find similar ones:
 
       >>> import jax, numpy as np, fljax as fl
       >>> rng = np.random.default_rng(0)
@@ -95,10 +96,10 @@ class FedFomo(LocalLearning):
     def validate(self) -> None:
         super().validate()
         if self.downloads is not None:
-            _check.count("downloads", self.downloads)
-        _check.interval("exploration", self.exploration, at_least=0, at_most=1)
+            checks.count("downloads", self.downloads)
+        checks.interval("exploration", self.exploration, at_least=0, at_most=1)
 
-    def check(self, problem: Any, network: Any) -> None:
+    def check(self, problem: Problem | Stream, network: Network) -> None:
         super().check(problem, network)
         if self.downloads is not None and self.downloads >= problem.clients:
             raise ValueError(
@@ -106,73 +107,83 @@ class FedFomo(LocalLearning):
                 f"{self.downloads}; leave it out to receive the models of all of them."
             )
 
-    def own(self, problem: Problem) -> Problem:
+    def local_problem(self, problem: Problem) -> Problem:
         return problem.unweighted()
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedFomoState:
         start = start_models(problem)
-        return State(start, start, jnp.zeros((problem.clients,) * 2, problem.dtype))
+        return FedFomoState(start, start, jnp.zeros((problem.clients,) * 2, problem.dtype))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedFomoState, now: Round) -> FedFomoState:
         cohort = self.invite(now, state.model)
-        who, dim = cohort.who, now.problem.dim
-        before, affinity = who.take((state.model, state.affinity))
+        participants = cohort.participants
+        dim = now.problem.dim
+        before, affinity = participants.take((state.model, state.affinity))
         local = self.learn(now, cohort, before).model
-        said = now.link.send(local, clients=who.numbers, sending=cohort.here)
-        known = now.link.known(who.put(state.known, said), state.known)
+        sent = now.link.send(local, clients=participants.numbers, sending=cohort.active)
+        stored = now.link.known(participants.put(state.known, sent), state.known)
 
-        others = self._others(now, cohort, affinity)
-        count = others.shape[1]
-        there = now.link.publish(known, cohort.here, size=count * dim)
+        candidates = self._downloads(now, cohort, affinity)
+        count = candidates.shape[1]
+        downloaded = now.link.publish(stored, cohort.active, size=count * dim)
         value = self._objective(now.problem, cohort)
         reference = value(before)
 
         def weigh(total: Array, model: Array) -> tuple[Array, Array]:
             """The sum with one more model of each participant, and the model's weights."""
-            away = model - before
-            distance = jnp.sqrt(jnp.sum(away**2, axis=1))
+            difference = model - before
+            distance = jnp.sqrt(jnp.sum(difference**2, axis=1))
             gain = (reference - value(model)) / jnp.where(distance > 0, distance, 1)
             weight = jnp.where(distance > 0, jnp.maximum(gain, 0), 0)
-            return total + weight[:, None] * away, weight
+            return total + weight[:, None] * difference, weight
 
-        total, mine = weigh(jnp.zeros_like(before), local)
-        total, theirs = jax.lax.scan(lambda total, of: weigh(total, there[of]), total, others.T)
-        sums = mine + jnp.sum(theirs, axis=0)
+        total, own_weight = weigh(jnp.zeros_like(before), local)
+        total, weights = jax.lax.scan(
+            lambda total, of: weigh(total, downloaded[of]), total, candidates.T
+        )
+        sums = own_weight + jnp.sum(weights, axis=0)
         sums = jnp.where(sums > 0, sums, 1)
-        shares = theirs.T / sums[:, None]
+        shares = weights.T / sums[:, None]
         if self.downloads is not None:
-            shares = now.link.tell(shares, cohort.here)
+            shares = now.link.tell(shares, cohort.active)
         rows = jnp.arange(len(shares), dtype=jnp.int32)[:, None]
-        affinity = who.put(state.affinity, affinity.at[rows, others].add(shares))
-        return State(who.put(state.model, before + total / sums[:, None]), known, affinity)
+        affinity = participants.put(state.affinity, affinity.at[rows, candidates].add(shares))
+        return FedFomoState(
+            participants.put(state.model, before + total / sums[:, None]), stored, affinity
+        )
 
-    def _others(
+    def _downloads(
         self, now: Round, cohort: Cohort, affinity: Float[Array, "chosen clients"]
     ) -> Int[Array, "chosen downloads"]:
         """Return whose models each participant receives."""
-        clients, numbers = affinity.shape[1], cohort.who.numbers
+        clients = affinity.shape[1]
+        numbers = cohort.participants.numbers
         if self.downloads is None:
-            further = 1 + jnp.arange(clients - 1, dtype=jnp.int32)
-            return (numbers[:, None] + further[None]) % clients
+            offsets = 1 + jnp.arange(clients - 1, dtype=jnp.int32)
+            return (numbers[:, None] + offsets[None]) % clients
 
-        def drawn(client: Array) -> tuple[Array, Array]:
+        def random_order(client: Array) -> tuple[Array, Array]:
             key = jax.random.fold_in(now.key("algorithm"), client)
             order = subset(jax.random.fold_in(key, 0), clients, clients)
             uniform = jax.random.uniform(jax.random.fold_in(key, 1), (), affinity.dtype)
             return order, uniform < self.exploration
 
-        order, explores = jax.vmap(drawn)(numbers)
-        liked = jnp.where(explores[:, None], 0, affinity)
-        liked = jnp.where(jnp.arange(clients, dtype=jnp.int32)[None] == numbers[:, None], -1, liked)
-        best = jnp.argsort(-jnp.take_along_axis(liked, order, axis=1), axis=1, stable=True)
+        order, explores = jax.vmap(random_order)(numbers)
+        scores = jnp.where(explores[:, None], 0, affinity)
+        scores = jnp.where(
+            jnp.arange(clients, dtype=jnp.int32)[None] == numbers[:, None], -1, scores
+        )
+        best = jnp.argsort(-jnp.take_along_axis(scores, order, axis=1), axis=1, stable=True)
         return jnp.take_along_axis(order, best, axis=1)[:, : self.downloads]
 
     def _objective(self, problem: Problem, cohort: Cohort) -> Any:
         """Return the function of the participants' models that these are compared by."""
-        own, tasks = self.own(problem), problem.tasks
+        local = self.local_problem(problem)
+        tasks = problem.tasks
         if tasks is None or tasks.validation is None:
-            return cohort.who.of(own).objective
-        held_out, regularizer = cohort.who.of(tasks.validation), own.regularizer
-        share = jnp.broadcast_to(own.share, (problem.clients,))
-        share = cohort.who.take(share)
+            return cohort.participants.of(local).objective
+        held_out = cohort.participants.of(tasks.validation)
+        regularizer = local.regularizer
+        share = jnp.broadcast_to(local.share, (problem.clients,))
+        share = cohort.participants.take(share)
         return lambda model: held_out.mean_loss(model) + share * regularizer.value(model)

@@ -1,29 +1,34 @@
 r"""FedKD: a personal mentor and a shared mentee, whose updates are of low rank (Wu et al. 2022)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import _check
-from fljax._linalg import symmetric_eigen
-from fljax._module import module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, representation_width, server_start, start_models
-from fljax.algorithms.server.base import Averaging
+from fljax._core import checks
+from fljax._core.linalg import symmetric_eigen
+from fljax._core.module import module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import (
+    Needs,
+    algorithm,
+    representation_width,
+    server_start,
+    start_models,
+)
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import Averaging
+from fljax.graphs.federation import Network
 from fljax.models import Layout
-from fljax.optimizers import Optimizer, check_optimizer
+from fljax.optimization.optimizers import Optimizer, check_optimizer
 from fljax.problems import Model, Problem, Reading, Softmax
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["FedKD", "State", "of_low_rank", "truncated"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class FedKDState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  the mentors v_k
@@ -63,7 +68,7 @@ class FedKD(Averaging):
     R^R` the representation and :math:`A_k\in\mathbb R^{R\times R}` the client's own, which learns
     along the gradient of :math:`H/(L_v+L_w)` and is at first the identity. :math:`L_v` and
     :math:`L_w` are the mean losses of the step's batch: models that are both poor there teach
-    little. Each takes what the other says, and these, as given.
+    little. Each treats the other's outputs, and these losses, as constants.
 
     The client keeps :math:`v_k` and :math:`A_k`, and sends the update :math:`w_k-w^{(n-1)}`
     compressed; the server compresses the weighted average, and the mentee moves by the result. Of
@@ -76,21 +81,21 @@ class FedKD(Averaging):
         T_n=T_{\text{start}}+(T_{\text{end}}-T_{\text{start}})\min\Big(\frac nN,1\Big)
 
     so that ever more of an update is sent as training needs it. Metrics evaluate the :math:`v_k`;
-    clients that do not participate keep what is theirs.
+    clients that do not participate keep theirs.
 
-    How many numbers are sent depends on the data. Of a matrix of :math:`P\times Q` there are
-    :math:`\min(k(P+Q+1),PQ)` counted, the two factors and the singular values, or the matrix itself
+    How many numbers are sent depends on the data. A matrix of :math:`P\times Q` counts as
+    :math:`\min(k(P+Q+1),PQ)`: the two factors and the singular values, or the matrix itself
     where it has fewer; other parameters count as they are, and a kernel is a matrix of its last
     axis and all others. A participant receives the mentee's updates that it has missed since its
     last participation, or the mentee itself where it has fewer numbers; the start is known to all.
     Both ends know the ranks.
 
     Sources differ. In the paper the mentor is a larger network than the mentee; here both are the
-    same, and may start elsewhere (:meth:`~fljax.problems.Problem.starting_at`), so that what is
-    saved is by the compression alone. It also matches all hidden layers and their attention; here
+    same, and may start elsewhere (:meth:`~fljax.problems.Problem.starting_at`), so that only
+    the compression saves traffic. It also matches all hidden layers and their attention; here
     it is the representation. It compresses the gradient of each step, its authors' code an update
     of some steps. In that code gradients also pass through the losses in the denominators, and
-    through what the teacher says. Steps may need to be short: the weight of what is taught grows
+    through the teacher's outputs. Steps may need to be short: the weight of the distillation grows
     as both models fit their batch.
 
     Args:
@@ -102,7 +107,7 @@ class FedKD(Averaging):
 
     Raises:
       ValueError: an energy outside (0, 1], no warmup, a loss that is not
-        :class:`~fljax.problems.Softmax`, a network that does not say its representation
+        :class:`~fljax.problems.Softmax`, a network that does not define its representation
         (:func:`fljax.models.headed`); as for FedAvg.
 
     Example:
@@ -132,40 +137,45 @@ class FedKD(Averaging):
     def validate(self) -> None:
         super().validate()
         for name in ("energy", "final_energy"):
-            _check.interval(name, getattr(self, name), above=0, at_most=1)
-        _check.count("warmup", self.warmup)
+            checks.interval(name, getattr(self, name), above=0, at_most=1)
+        checks.count("warmup", self.warmup)
 
-    def check(self, problem: Problem | Stream, network: Any) -> None:
+    def check(self, problem: Problem | Stream, network: Network) -> None:
         super().check(problem, network)
         if isinstance(self.step_size, Optimizer):
             assert isinstance(problem, Problem)
-            check_optimizer(self.step_size, _transform(problem))
+            check_optimizer(self.step_size, _transform_layout(problem))
 
-    def init(self, problem: Problem, network: Any) -> State:
-        start, width = start_models(problem), representation_width(problem)
+    def init(self, problem: Problem, network: Network) -> FedKDState:
+        start = start_models(problem)
+        width = representation_width(problem)
         same = jnp.tile(jnp.eye(width, dtype=problem.dtype).reshape(1, -1), (problem.clients, 1))
-        return State(start, same, server_start(problem), jnp.zeros(problem.clients, jnp.int32))
+        return FedKDState(start, same, server_start(problem), jnp.zeros(problem.clients, jnp.int32))
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, dim = self.invite(now), now.problem.dim
-        who, energy = cohort.who, self._energy(now)
-        server = now.link.publish(state.server, cohort.here, size=who.take(state.behind))
-        own = who.take(state.model)
-        common = jnp.broadcast_to(server, own.shape)
-        start = jnp.concatenate([own, common, who.take(state.transform)], axis=1)
-        layouts = *[now.problem.layout] * 2, _transform(now.problem)
-        learned = self.learn(now, cohort, start, direction=_mutual, layouts=layouts).model
+    def step(self, state: FedKDState, now: Round) -> FedKDState:
+        cohort = self.invite(now)
+        dim = now.problem.dim
+        participants = cohort.participants
+        energy = self._energy(now)
+        server = now.link.publish(state.server, cohort.active, size=participants.take(state.behind))
+        mentors = participants.take(state.model)
+        common = jnp.broadcast_to(server, mentors.shape)
+        start = jnp.concatenate([mentors, common, participants.take(state.transform)], axis=1)
+        layouts = *[now.problem.layout] * 2, _transform_layout(now.problem)
+        learned = self.learn(now, cohort, start, direction=_mutual_gradients, layouts=layouts).model
         mentor, mentee, transform = jnp.split(learned, [dim, 2 * dim], axis=1)
 
-        update, numbers = of_low_rank(now.problem, mentee - server[None], energy)
+        update, numbers = low_rank_updates(now.problem, mentee - server[None], energy)
         arrived = self.collect(now, cohort, server[None] + update, server, numbers=numbers)
-        change, numbers = of_low_rank(now.problem, (arrived.move(server) - server)[None], energy)
+        change, numbers = low_rank_updates(
+            now.problem, (arrived.move(server) - server)[None], energy
+        )
 
-        behind = who.put(state.behind, jnp.zeros_like(cohort.who.numbers))
+        behind = participants.put(state.behind, jnp.zeros_like(cohort.participants.numbers))
         missed = jnp.where(arrived.any, numbers[0], 0)
-        return State(
-            who.put(state.model, mentor),
-            who.put(state.transform, transform),
+        return FedKDState(
+            participants.put(state.model, mentor),
+            participants.put(state.transform, transform),
             server + change[0],
             jnp.minimum(behind + missed, dim),
         )
@@ -176,48 +186,58 @@ class FedKD(Averaging):
         return self.energy + (self.final_energy - self.energy) * share
 
 
-def _mutual(part: Problem, learning: Array, _: Any) -> Array:
+def _mutual_gradients(part: Problem, variables: Array, _: object) -> Array:
     """The gradients of mentors, mentees and transforms by their losses."""
     dim = part.dim
-    mentor, mentee, transform = jnp.split(learning, [dim, 2 * dim], axis=1)
+    mentor, mentee, transform = jnp.split(variables, [dim, 2 * dim], axis=1)
     losses = part.mean_loss(mentor) + part.mean_loss(mentee)
     share = 1 / jnp.maximum(losses, jnp.finfo(losses.dtype).tiny)
 
-    def of_mentor(own: Reading, model: Array, given: Any) -> Array:
-        mentee, transform, share = given
-        taught = _divergence(own, model, mentee) + _apart(own, model, mentee, transform)
-        return own.losses(own.predictions(model)) + share * taught
+    def of_mentor(samples: Reading, model: Array, context: PyTree) -> Array:
+        mentee, transform, share = context
+        distance = _divergence(samples, model, mentee) + _representation_distance(
+            samples, model, mentee, transform
+        )
+        return samples.losses(samples.predictions(model)) + share * distance
 
-    def of_mentee(own: Reading, model: Array, given: Any) -> Array:
-        mentor, transform, share = given
-        taught = _divergence(own, model, mentor) + _apart(own, mentor, model, transform)
-        return own.losses(own.predictions(model)) + share * taught
+    def of_mentee(samples: Reading, model: Array, context: PyTree) -> Array:
+        mentor, transform, share = context
+        distance = _divergence(samples, model, mentor) + _representation_distance(
+            samples, mentor, model, transform
+        )
+        return samples.losses(samples.predictions(model)) + share * distance
 
-    def of_transform(own: Reading, transform: Array, given: Any) -> Array:
-        mentor, mentee, share = given
-        return share * _apart(own, mentor, mentee, transform)
+    def of_transform(samples: Reading, transform: Array, context: PyTree) -> Array:
+        mentor, mentee, share = context
+        return share * _representation_distance(samples, mentor, mentee, transform)
 
-    slopes = (
+    gradients = (
         part.gradient_of(of_mentor, mentor, (mentee, transform, share)),
         part.gradient_of(of_mentee, mentee, (mentor, transform, share)),
         part.gradient_of(of_transform, transform, (mentor, mentee, share)),
     )
-    return jnp.concatenate(slopes, axis=1)
+    return jnp.concatenate(gradients, axis=1)
 
 
-def _divergence(own: Reading, model: Array, teacher: Array) -> Float[Array, " samples"]:
-    """Of what the model says from what the teacher says."""
-    said, told = (jax.nn.log_softmax(own.predictions(row), axis=1) for row in (model, teacher))
-    return jnp.sum(jnp.exp(told) * (told - said), axis=1)
+def _divergence(samples: Reading, model: Array, teacher: Array) -> Float[Array, " samples"]:
+    """Return the divergence of the model's softmax from the teacher's, of each sample."""
+    log_student, log_teacher = (
+        jax.nn.log_softmax(samples.predictions(row), axis=1) for row in (model, teacher)
+    )
+    return jnp.sum(jnp.exp(log_teacher) * (log_teacher - log_student), axis=1)
 
 
-def _apart(
-    own: Reading, mentor: Array, mentee: Array, transform: Array
+def _representation_distance(
+    samples: Reading, mentor: Array, mentee: Array, transform: Array
 ) -> Float[Array, " samples"]:
     """The mean square of the mentor's representation without the mentee's, transformed."""
-    read, there = own.representation(mentor), own.representation(mentee)
-    matrix = transform.reshape(read.shape[1], read.shape[1])
-    return jnp.mean((read - jnp.matmul(there, matrix.T, precision=HIGHEST)) ** 2, axis=1)
+    representation = samples.representation(mentor)
+    mentee_representation = samples.representation(mentee)
+    matrix = transform.reshape(representation.shape[1], representation.shape[1])
+    return jnp.mean(
+        (representation - jnp.matmul(mentee_representation, matrix.T, precision=HIGHEST)) ** 2,
+        axis=1,
+    )
 
 
 def _shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
@@ -228,13 +248,14 @@ def _shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
     return ((problem.loss.classes, problem.dim // problem.loss.classes),)
 
 
-def of_low_rank(
+def low_rank_updates(
     problem: Problem, rows: Float[Array, "some dim"], energy: Float[Array, ""]
 ) -> tuple[Float[Array, "some dim"], Int[Array, " some"]]:
     """The compressed updates, and how many numbers each has."""
     shapes = _shapes(problem)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist()
-    parts, numbers = [], jnp.zeros(len(rows), jnp.int32)
+    parts = []
+    numbers = jnp.zeros(len(rows), jnp.int32)
     for part, shape in zip(jnp.split(rows, ends, axis=1), shapes, strict=True):
         if len(shape) < 2:
             parts.append(part)
@@ -243,7 +264,7 @@ def of_low_rank(
         matrices = part.reshape(len(rows), -1, shape[-1])
         tall = matrices.shape[1] >= matrices.shape[2]
         matrices = matrices if tall else jnp.swapaxes(matrices, 1, 2)
-        matrices, rank = truncated(matrices, energy)
+        matrices, rank = truncate_spectrum(matrices, energy)
         counted = rank * (matrices.shape[1] + matrices.shape[2] + 1)
         numbers = numbers + jnp.minimum(counted, part.shape[1]).astype(jnp.int32)
         matrices = matrices if tall else jnp.swapaxes(matrices, 1, 2)
@@ -251,7 +272,7 @@ def of_low_rank(
     return jnp.concatenate(parts, axis=1), numbers
 
 
-def truncated(
+def truncate_spectrum(
     matrices: Float[Array, "some tall narrow"], energy: Float[Array, ""]
 ) -> tuple[Float[Array, "some tall narrow"], Int[Array, " some"]]:
     """The matrices on their first right singular vectors, and the numbers of these."""
@@ -261,15 +282,15 @@ def truncated(
     order = jnp.argsort(-squares, axis=1)
     ordered = jnp.take_along_axis(squares, order, axis=1)
     before = jnp.cumsum(ordered, axis=1) - ordered
-    kept = (before <= energy * jnp.sum(ordered, axis=1, keepdims=True)) & (ordered > 0)
+    retained = (before <= energy * jnp.sum(ordered, axis=1, keepdims=True)) & (ordered > 0)
     vectors = jnp.take_along_axis(vectors, order[:, None], axis=2)
-    vectors = jnp.where(kept[:, None], vectors, 0)
-    onto = jnp.einsum("kqi,kri->kqr", vectors, vectors, precision=HIGHEST)
-    matrices = jnp.einsum("kpq,kqr->kpr", matrices, onto, precision=HIGHEST)
-    return matrices, jnp.sum(kept, axis=1, dtype=jnp.int32)
+    vectors = jnp.where(retained[:, None], vectors, 0)
+    projection = jnp.einsum("kqi,kri->kqr", vectors, vectors, precision=HIGHEST)
+    matrices = jnp.einsum("kpq,kqr->kpr", matrices, projection, precision=HIGHEST)
+    return matrices, jnp.sum(retained, axis=1, dtype=jnp.int32)
 
 
-def _transform(problem: Problem) -> Layout:
-    """The layout of the matrix that a client learns beside its models."""
+def _transform_layout(problem: Problem) -> Layout:
+    """The layout of the matrix that a client learns in addition to its models."""
     width = representation_width(problem)
     return Layout(jax.tree.structure({"transform": 0}), ((width, width),), ("transform",))

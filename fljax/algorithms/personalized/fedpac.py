@@ -4,34 +4,33 @@ r"""FedPAC: features aligned with global centroids, and heads combined for each 
 
 import dataclasses
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fljax import _check
-from fljax._linalg import simplex_minimizers
-from fljax._module import module, static
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.linalg import simplex_minimizers
+from fljax._core.module import module, static
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.local_steps import Direction, along_gradient, along_losses
 from fljax.algorithms.personalized.fedproto import class_sums
-from fljax.algorithms.server.base import Averaging, Cohort
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import Averaging, Cohort
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = ["FedPAC", "State"]
 
 
-class State(NamedTuple):
+class FedPACState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  (theta, phi_k): the heads as the server has combined them
     body: Array  # [body]  theta
     means: Array  # [C, R]  the centroids of the classes' representations
-    known: Array  # [C]  of which classes there is one
+    known: Array  # [C]  which classes have a centroid
 
 
 @algorithm(
@@ -80,20 +79,20 @@ class FedPAC(Averaging):
     A message up has :math:`D+C(2R+1)+1` numbers and one down :math:`D+C(R+1)`. Metrics evaluate
     :math:`(\theta^{(n)},\varphi_k)`, and clients that do not participate keep the heads that the
     server has combined for them last; so do participants without samples, whose heads are part of
-    no combination. A class of which the server knows nothing pulls nobody, in
-    the first round none does, and one of which no participant has samples keeps its centroid. The
+    no combination. A class that is unknown to the server attracts no model, as all in
+    the first round, and one without samples among the participants keeps its centroid. The
     server knows each head and its class distribution, so secure summation is not possible.
 
     Sources differ. In the paper the pull is the squared distance; divided by :math:`R` it is the
     mean square, as in the authors' code. In that code a class without centroid pulls toward a
     client's own mean of before its steps, heads have a step size of their own, weights
     :math:`\alpha` below 0.001 are zero, and eigenvalues below 0.01 of a quadratic that rounding
-    made indefinite are left out. Here what noise or compression makes of a negative :math:`V_k` is
-    zero.
+    made indefinite are left out. Here a :math:`V_k` that noise or compression makes negative counts
+    as zero.
 
     Args:
       step_size: :math:`\mu` of both, as in :class:`~fljax.algorithms.FedAvg`, which also has the
-        other arguments; an optimizer is initialized anew for each. The paper weighs bodies by
+        other arguments; an optimizer is reinitialized for each. The paper weighs bodies by
         ``"samples"``.
       attraction: :math:`\lambda\ge0`.
       head_epochs: :math:`\tau\ge1`, passes of the head, each of as many steps as the body takes, on
@@ -101,7 +100,8 @@ class FedPAC(Averaging):
 
     Raises:
       ValueError: a negative attraction, a loss that is not :class:`~fljax.problems.Softmax`, a
-        network that does not say its representation (:func:`fljax.models.headed`); as for FedAvg.
+        network that does not define its representation (:func:`fljax.models.headed`); as for
+        FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -125,92 +125,108 @@ class FedPAC(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("attraction", self.attraction)
-        _check.count("head_epochs", self.head_epochs)
+        checks.nonnegative("attraction", self.attraction)
+        checks.count("head_epochs", self.head_epochs)
 
     def message_size_of(self, problem: Problem) -> int:
         classes, width = _size(problem)
         return problem.dim + classes * (2 * width + 1) + 1
 
-    def init(self, problem: Problem, network: Any) -> State:
-        start, (body, _) = start_models(problem), _places(problem)
+    def init(self, problem: Problem, network: Network) -> FedPACState:
+        start = start_models(problem)
+        (body, _) = _body_and_head(problem)
         common = jnp.mean(start[:, body], axis=0)
         means = jnp.zeros(_size(problem), problem.dtype)
         model = start.at[:, body].set(common[None])
-        return State(model, common, means, jnp.zeros(len(means), bool))
+        return FedPACState(model, common, means, jnp.zeros(len(means), bool))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedPACState, now: Round) -> FedPACState:
         cohort = self.invite(now, state.model, draws=self.head_epochs + 1)
-        who, (body, head), dim = cohort.who, _places(now.problem), now.problem.dim
+        participants = cohort.participants
+        body, head = _body_and_head(now.problem)
         classes, width = state.means.shape
-        told = jnp.concatenate([state.means, state.known[:, None].astype(state.means.dtype)], 1)
-        told = jnp.concatenate([state.body, told.reshape(-1)])
-        told = now.link.publish(told, cohort.here, size=len(told) + len(head))
-        common, centroids = told[: len(body)], told[len(body) :].reshape(classes, width + 1)
-        start = who.take(state.model).at[:, body].set(common[None])
+        centroids = [state.means, state.known[:, None].astype(state.means.dtype)]
+        broadcast = jnp.concatenate([state.body, jnp.concatenate(centroids, 1).reshape(-1)])
+        broadcast = now.link.publish(broadcast, cohort.active, size=len(broadcast) + len(head))
+        common = broadcast[: len(body)]
+        centroids = broadcast[len(body) :].reshape(classes, width + 1)
+        start = participants.take(state.model).at[:, body].set(common[None])
 
-        part = who.of(now.problem)
+        part = participants.of(now.problem)
         moments, variance = _moments(part, start)
-        local = self._trained(now, cohort, start, centroids)
+        local = self._train_participants(now, cohort, start, centroids)
         sums = _sums(part, local)
         pieces = [local, sums, moments, variance]
-        said = jnp.concatenate([piece.reshape(len(local), -1) for piece in pieces], axis=1)
-        said = now.link.send(said, clients=who.numbers, sending=cohort.here)
+        message = jnp.concatenate([piece.reshape(len(local), -1) for piece in pieces], axis=1)
+        message = now.link.send(message, clients=participants.numbers, sending=cohort.active)
 
-        arrived, ends = self.heard(now, cohort), np.cumsum([dim, sums[0].size, moments[0].size])
-        said = jnp.where(arrived[:, None], said, 0)
-        local, sums, moments, variance = jnp.split(said, ends, axis=1)
-        away = local[:, body] - state.body[None]
-        common = state.body + self.shares(cohort, arrived, local.dtype) @ away
-        each = sums.reshape(len(sums), classes, width + 1)
-        told = arrived & (jnp.sum(each[..., -1], axis=1) > 0)  # nothing, of who has no samples
-        heads = _combined(local[:, head], moments, jnp.maximum(variance[:, 0], 0), told)
-        total = jnp.sum(each, axis=0)
+        arrived = self.messages_arrived(now, cohort)
+        ends = np.cumsum([now.problem.dim, sums[0].size, moments[0].size])
+        message = jnp.where(arrived[:, None], message, 0)
+        local, sums, moments, variance = jnp.split(message, ends, axis=1)
+        change = local[:, body] - state.body[None]
+        common = state.body + self.shares(cohort, arrived, local.dtype) @ change
+        sums = sums.reshape(len(sums), classes, width + 1)
+        # Participants without samples have neither moments nor a head to combine.
+        has_head = arrived & (jnp.sum(sums[..., -1], axis=1) > 0)
+        heads = _combine_heads(local[:, head], moments, jnp.maximum(variance[:, 0], 0), has_head)
+        total = jnp.sum(sums, axis=0)
         counts = total[:, -1:]
-        heard = counts > 0
-        means = jnp.where(heard, total[:, :-1] / jnp.where(heard, counts, 1), state.means)
+        present = counts > 0
+        means = jnp.where(present, total[:, :-1] / jnp.where(present, counts, 1), state.means)
 
-        old = who.take(state.model)
-        new = old.at[:, head].set(jnp.where(told[:, None], heads, old[:, head]))
-        model = who.put(state.model, new).at[:, body].set(common[None])
-        return State(model, common, means, state.known | heard[:, 0])
+        old = participants.take(state.model)
+        new = old.at[:, head].set(jnp.where(has_head[:, None], heads, old[:, head]))
+        model = participants.put(state.model, new).at[:, body].set(common[None])
+        return FedPACState(model, common, means, state.known | present[:, 0])
 
-    def _trained(
+    def _train_participants(
         self, now: Round, cohort: Cohort, start: Array, centroids: Array
     ) -> Float[Array, "chosen dim"]:
         """The participants' models after the steps of their heads, then of their bodies."""
-        (body, head), draws, last = _places(now.problem), cohort.batch, None
-        if draws is not None:
-            draws, last = (jax.tree.map(itemgetter(at), draws) for at in (slice(-1), -1))
+        body, head = _body_and_head(now.problem)
+        # One set of batches for each epoch of the heads, and the last one for the bodies.
+        batches = cohort.batch
+        last = None
+        if batches is not None:
+            batches, last = (
+                jax.tree.map(itemgetter(selection), batches) for selection in (slice(-1), -1)
+            )
 
-        def moved(model: Array, places: np.ndarray, direction: Direction, batch: Any) -> Array:
-            def along(part: Problem, some: Array, model: Array) -> Array:
-                return direction(part, model.at[:, places].set(some), ())[:, places]
+        def train_part(
+            model: Array, indices: np.ndarray, direction: Direction, batch: PyTree
+        ) -> Array:
+            def part_gradient(part: Problem, variables: Array, model: Array) -> Array:
+                return direction(part, model.at[:, indices].set(variables), ())[:, indices]
 
-            some = self.learn(
+            learned = self.learn(
                 now,
                 cohort,
-                model[:, places],
+                model[:, indices],
                 batch=batch,
-                direction=along,
-                given=model,
-                layouts=[now.problem.layout.part(places)],
+                direction=part_gradient,
+                context=model,
+                layouts=[now.problem.layout.part(indices)],
             )
-            return model.at[:, places].set(some.model)
+            return model.at[:, indices].set(learned.model)
 
-        def aligned(own: Reading, model: Array, _: Any) -> Array:
-            read, there = own.representation(model), centroids[own.targets.astype(jnp.int32)]
-            away = jnp.mean((read - there[:, :-1]) ** 2, axis=1)
-            return own.losses(own.head(model, read)) + self.attraction * there[:, -1] * away
+        def aligned(samples: Reading, model: Array, _: object) -> Array:
+            representation = samples.representation(model)
+            centroid = centroids[samples.targets.astype(jnp.int32)]
+            distance = jnp.mean((representation - centroid[:, :-1]) ** 2, axis=1)
+            return (
+                samples.losses(samples.head(model, representation))
+                + self.attraction * centroid[:, -1] * distance
+            )
 
-        def one(model: Array, batch: Any) -> tuple[Array, None]:
-            return moved(model, head, along_gradient, batch), None
+        def head_epoch(model: Array, batch: PyTree) -> tuple[Array, None]:
+            return train_part(model, head, along_gradient, batch), None
 
-        model = jax.lax.scan(one, start, draws, length=self.head_epochs)[0]
-        return moved(model, body, along_losses(aligned), last)
+        model = jax.lax.scan(head_epoch, start, batches, length=self.head_epochs)[0]
+        return train_part(model, body, along_losses(aligned), last)
 
 
-def _places(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
+def _body_and_head(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
     """The indices of the body's parameters, and of the head's."""
     head = problem.head_coordinates()
     return np.flatnonzero(~head).astype(np.int32), np.flatnonzero(head).astype(np.int32)
@@ -218,7 +234,7 @@ def _places(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray,
 
 def _size(problem: Problem) -> tuple[int, int]:
     """``C`` and ``R``, of a problem or of its shapes alone."""
-    sums = jax.eval_shape(lambda known: _sums(known, start_models(known)), problem)
+    sums = jax.eval_shape(lambda shapes: _sums(shapes, start_models(shapes)), problem)
     return sums.shape[1], sums.shape[2] - 1
 
 
@@ -229,24 +245,24 @@ def _sums(problem: Problem, models: Array) -> Float[Array, "clients classes numb
 
 def _moments(problem: Problem, models: Array) -> tuple[Array, Array]:
     """``h_k``, ``[M, C, R]``, and ``V_k``, ``[M, 1]``."""
-    read = problem.representations(models)
-    real = (problem.weights > 0).astype(read.dtype)
+    representations = problem.representations(models)
+    real = (problem.weights > 0).astype(representations.dtype)
     count = jnp.sum(real, axis=1, keepdims=True)
     count = jnp.maximum(count, 1)
-    moments = class_sums(problem, read)[..., :-1] / count[..., None]
-    squares = jnp.sum(real * jnp.sum(read**2, axis=2), axis=1, keepdims=True) / count
+    moments = class_sums(problem, representations)[..., :-1] / count[..., None]
+    squares = jnp.sum(real * jnp.sum(representations**2, axis=2), axis=1, keepdims=True) / count
     return moments, (squares - jnp.sum(moments**2, axis=(1, 2))[:, None]) / count
 
 
-def _combined(
+def _combine_heads(
     heads: Float[Array, "chosen head"],
     moments: Float[Array, "chosen numbers"],
     variance: Float[Array, " chosen"],
-    told: Bool[Array, " chosen"],
+    has_head: Bool[Array, " chosen"],
 ) -> Float[Array, "chosen head"]:
-    """The combination of the heads for each of those who sent them, with moments of samples."""
+    """Return the combination of all heads for each participant that sent one."""
     products = jnp.matmul(moments, moments.T, precision=HIGHEST)
-    # Of nobody anything will do: nobody gets it.
-    allowed = told | ~jnp.any(told)
+    # If no head arrived the result is unused, but the minimizers need an allowed entry.
+    allowed = has_head | ~jnp.any(has_head)
     shares = simplex_minimizers(jnp.diag(variance) + products, products, allowed)
     return jnp.matmul(shares, heads, precision=HIGHEST)

@@ -2,7 +2,7 @@ r"""Partial personalization: some parameters are shared, the others are personal
 
 FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), FedRep
 (Collins et al. 2021) and FedBABU (Oh et al. 2022). The first three train all parameters together
-and differ in what is shared; FedRep trains the personal parameters before the shared ones, FedBABU
+and differ in the shared ones; FedRep trains the personal parameters before the shared ones, FedBABU
 only after them.
 """
 
@@ -11,32 +11,32 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import algorithm, start_models
-from fljax.algorithms.server.base import AVERAGED, Averaging, Cohort
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging, Cohort
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedBN", "FedPer", "LGFedAvg", "State", "as_coordinates"]
 
 
-def as_coordinates(name: str, chosen: Any) -> str | tuple:
+def as_coordinates(name: str, chosen: object) -> str | tuple:
     """Return a choice of parameters (a pattern, a mask or indices) as a static argument."""
     if isinstance(chosen, str):
         return chosen
-    given = np.asarray(chosen)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
+    plain = checks.plain(chosen)
+    plain = np.asarray(plain if checks.is_real(plain) else None)
+    if plain.ndim != 1 or (plain.size and plain.dtype.kind not in "biu"):
         raise TypeError(
             f"{name} must be a mask of the parameters or a list of their indices, got "
-            f"{_check.shown(chosen)}."
+            f"{checks.shown(chosen)}."
         )
-    return tuple(given.tolist())
+    return tuple(plain.tolist())
 
 
-class State(NamedTuple):
+class FedPerState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  of each client its own parameters, and the server's
@@ -59,7 +59,7 @@ class FedPer(Averaging):
 
     A message contains the shared parameters only, in both directions, and costs their bits. Clients
     that do not participate keep :math:`h_k`. Metrics evaluate each client's
-    :math:`(\varphi^{(n)},h_k)`. The initial heads are those of the problem
+    :math:`(\varphi^{(n)},h_k)`. The initial heads are from the problem
     (:meth:`~fljax.problems.Problem.starting_at`, one per client, or one for all).
 
     Args:
@@ -93,7 +93,7 @@ class FedPer(Averaging):
     def validate(self) -> None:
         super().validate()
 
-    def check(self, problem: Any, network: Any) -> None:
+    def check(self, problem: Any, network: Network) -> None:
         super().check(problem, network)
         problem.coordinates(self.personal)
 
@@ -102,56 +102,59 @@ class FedPer(Averaging):
 
     def _split(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices of the shared parameters, and of the personal ones."""
-        own = problem.coordinates(self.personal)
-        return np.flatnonzero(~own).astype(np.int32), np.flatnonzero(own).astype(np.int32)
+        is_personal = problem.coordinates(self.personal)
+        return np.flatnonzero(~is_personal).astype(np.int32), np.flatnonzero(is_personal).astype(
+            np.int32
+        )
 
-    def init(self, problem: Problem, network: Any) -> Any:
-        start, (shared, _) = start_models(problem), self._split(problem)
+    def init(self, problem: Problem, network: Network) -> Any:
+        start = start_models(problem)
+        (shared, _) = self._split(problem)
         server = jnp.mean(start[:, shared], axis=0)
-        return State(start.at[:, shared].set(server[None]), server)
+        return FedPerState(start.at[:, shared].set(server[None]), server)
 
-    def step(self, state: Any, now: Round) -> Any:
-        shared, own = self._split(now.problem)
-        cohort = self._invited(now, state.model)
-        server = now.link.publish(state.server, cohort.here)
-        start = cohort.who.take(state.model).at[:, shared].set(server[None])
-        local = self._trained(now, cohort, start, own)
+    def step(self, state: PyTree, now: Round) -> Any:
+        shared, personal = self._split(now.problem)
+        cohort = self._invite(now, state.model)
+        server = now.link.publish(state.server, cohort.active)
+        start = cohort.participants.take(state.model).at[:, shared].set(server[None])
+        local = self._train_participants(now, cohort, start, personal)
         server = self.collect(now, cohort, local[:, shared], server).move(server)
-        model = cohort.who.put(state.model, local).at[:, shared].set(server[None])
-        return State(model, server)
+        model = cohort.participants.put(state.model, local).at[:, shared].set(server[None])
+        return FedPerState(model, server)
 
-    def _invited(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
+    def _invite(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
         return self.invite(now, model)
 
-    def _trained(
-        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    def _train_participants(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], personal: np.ndarray
     ) -> Float[Array, "chosen dim"]:
         """Return the participants' models after their steps."""
         return self.learn(now, cohort, start).model
 
-    def _moved(
+    def _train_part(
         self,
         now: Round,
         cohort: Cohort,
         model: Float[Array, "chosen dim"],
-        places: np.ndarray,
-        batch: Any = None,
+        indices: np.ndarray,
+        batch: PyTree = None,
     ) -> Float[Array, "chosen dim"]:
         """Return the models after steps on the parameters at these indices only."""
 
-        def along(part: Problem, some: Array, model: Array) -> Array:
-            return part.gradient(model.at[:, places].set(some))[:, places]
+        def part_gradient(part: Problem, variables: Array, model: Array) -> Array:
+            return part.gradient(model.at[:, indices].set(variables))[:, indices]
 
         learned = self.learn(
             now,
             cohort,
-            model[:, places],
+            model[:, indices],
             batch=batch,
-            direction=along,
-            given=model,
-            layouts=[now.problem.layout.part(places)],
+            direction=part_gradient,
+            context=model,
+            layouts=[now.problem.layout.part(indices)],
         )
-        return model.at[:, places].set(learned.model)
+        return model.at[:, indices].set(learned.model)
 
 
 @algorithm("LG-FedAvg", "liang2020", AVERAGED)
@@ -160,9 +163,9 @@ class LGFedAvg(FedPer):
     r"""A personal representation at each client and a common head, trained together.
 
     The reverse of :class:`FedPer`: ``personal`` are the parameters of the representation
-    :math:`\ell_k(\cdot;\theta_k^\ell)`, and only those of the small model on top of it are sent.
-    The paper's auxiliary losses of the representations (self-supervised, adversarial) would be part
-    of the problem, and its experiments start from several rounds of federated averaging
+    :math:`\ell_k(\cdot;\theta_k^\ell)`, and only the parameters of the small model on top of it are
+    sent. The paper's auxiliary losses of the representations (self-supervised, adversarial) would
+    be part of the problem, and its experiments start from several rounds of federated averaging
     (:meth:`~fljax.problems.Problem.starting_at`).
 
     Reference:
@@ -177,8 +180,8 @@ class FedBN(FedPer):
 
     It is :class:`FedPer` with the scales and offsets of normalization layers as ``personal``: if
     clients' inputs have different scales, each client keeps the parameters that remove them. By
-    default these are all parameters of a network whose path names a normalization; those of a
-    linear prediction have no names, so that ``personal`` must specify them.
+    default these are all parameters of a network whose path names a normalization; the parameters
+    of a linear prediction have no names, so that ``personal`` must specify them.
 
     Reference:
       Li et al. 2021, Algorithm 1.

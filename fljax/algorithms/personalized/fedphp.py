@@ -1,24 +1,23 @@
 r"""FedPHP: private models that are inherited from round to round (Li et al. 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
 from fljax.algorithms.local_steps import along_losses
-from fljax.algorithms.personalized.fml import taught
-from fljax.algorithms.server.base import AVERAGED, Averaging
+from fljax.algorithms.personalized.fml import distillation_losses
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedPHP", "State"]
 
 
-class State(NamedTuple):
+class FedPHPState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  the inherited private p_k
@@ -29,7 +28,7 @@ class State(NamedTuple):
 @algorithm("FedPHP", "li2021fedphp", dataclasses.replace(AVERAGED, classes=True))
 @module
 class FedPHP(Averaging):
-    r"""Federated averaging whose clients keep a moving average of what they trained, and learn from
+    r"""Federated averaging whose clients keep a moving average of trained models, and learn from
     it.
 
     A participant of round :math:`n` has its private model :math:`p_k`, starts at
@@ -40,8 +39,8 @@ class FedPHP(Averaging):
         \alpha\,\ell(x,y;w_k)+(1-\alpha)\,\mathrm{KL}\big(q_\tau(p_k)\,\|\,q_\tau(w_k)\big),\qquad
         q_\tau(w)=\operatorname{softmax}(h(x;w)/\tau)
 
-    so that the private model hands on to the common one what training for others would make the
-    client forget. It sends :math:`w_k`, of which the server takes the weighted average as in
+    so that the private model passes on to the common one the knowledge that training for others
+    would erase. It sends :math:`w_k`, whose weighted average the server takes as in
     :class:`~fljax.algorithms.FedAvg`, whose messages it has, and the private model inherits it:
 
     .. math::
@@ -53,7 +52,7 @@ class FedPHP(Averaging):
     that was trained last, and changes ever more slowly. Metrics evaluate the :math:`p_k`; clients
     that do not participate keep theirs, which are initially the initial models, as in the authors'
     code. With :math:`\alpha=1` the server's model is federated averaging's, and with
-    :math:`\bar\mu=0`, too, :math:`p_k` is what federated averaging trained at the client last.
+    :math:`\bar\mu=0`, too, :math:`p_k` is the client's last trained model of federated averaging.
 
     Sources differ. The paper transfers knowledge by logits, which is this, or by the maximum mean
     discrepancy of representations. Here both softmaxes have the same temperature, so that the
@@ -99,25 +98,25 @@ class FedPHP(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("supervision", self.supervision, at_least=0, at_most=1)
-        _check.positive("temperature", self.temperature)
-        _check.interval("inheritance", self.inheritance, at_least=0, below=1)
-        _check.count("warmup", self.warmup)
+        checks.interval("supervision", self.supervision, at_least=0, at_most=1)
+        checks.positive("temperature", self.temperature)
+        checks.interval("inheritance", self.inheritance, at_least=0, below=1)
+        checks.count("warmup", self.warmup)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedPHPState:
         times = jnp.zeros(problem.clients, jnp.int32)
-        return State(start_models(problem), server_start(problem), times)
+        return FedPHPState(start_models(problem), server_start(problem), times)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedPHPState, now: Round) -> FedPHPState:
         cohort = self.invite(now)
-        server = now.link.publish(state.server, cohort.here)
-        private, times = cohort.who.take((state.model, state.times))
+        server = now.link.publish(state.server, cohort.active)
+        private, times = cohort.participants.take((state.model, state.times))
 
-        inherited = along_losses(taught(self.supervision, self.temperature))
-        learned = self.learn(now, cohort, server, direction=inherited, given=private)
+        inherited = along_losses(distillation_losses(self.supervision, self.temperature))
+        learned = self.learn(now, cohort, server, direction=inherited, context=private)
         server = self.collect(now, cohort, learned.model, server).move(server)
         past = jnp.minimum(times, self.warmup).astype(server.dtype) / self.warmup
         past = self.inheritance * past[:, None]
         private = past * private + (1 - past) * learned.model
-        put = cohort.who.put
-        return State(put(state.model, private), server, put(state.times, times + 1))
+        put = cohort.participants.put
+        return FedPHPState(put(state.model, private), server, put(state.times, times + 1))

@@ -1,47 +1,47 @@
-r"""Means of each class in the place of models: FedProto (Tan et al. 2022), and its base."""
+r"""Means of each class instead of models: FedProto (Tan et al. 2022), and its base."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import module
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.local_steps import along_losses
-from fljax.algorithms.server.base import LocalLearning
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import LocalLearning
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading, Softmax
-from fljax.rounds import Round
-
-__all__ = ["ClassMeans", "FedProto", "State", "class_sums"]
 
 #: Needs of a server that divides one sum over its participants' messages by another.
 OF_MEANS = Needs(None, absent=True, late=True, masked=True, classes=True)
 
 
-class State(NamedTuple):
+class ClassMeansState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  w_k
     means: Array  # [C, R]  the server's, of each class
-    known: Array  # [C]  of which classes it has one
+    known: Array  # [C]  which classes have a mean
 
 
 @module
 class ClassMeans(LocalLearning):
     r"""Base class: clients learn models of their own and share what these say of each class.
 
-    A participant takes local steps along its loss plus a pull of what its model says of a sample of
-    class :math:`y`, :math:`s(w_k,x)\in\mathbb R^R`, toward the server's mean :math:`\bar s_y`, and
-    replies with its own means. A subclass has :meth:`says`, for some samples in a step, and
-    :meth:`said`, for all.
+    A model has a value :math:`s(w_k,x)\in\mathbb R^R` of each sample, such as its representation. A
+    participant takes local steps along its loss plus a term that attracts the values of samples of
+    class :math:`y` toward the server's mean :math:`\bar s_y`, and replies with its own means. A
+    subclass defines :meth:`values_and_logits`, for some samples in a step, and
+    :meth:`sample_values`, for all.
 
     Args:
-      step_size: as in :class:`~fljax.algorithms.server.base.LocalLearning`, which also has the
-        other arguments.
+      step_size: as in :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`, which also
+        has the other arguments.
       attraction: :math:`\lambda\ge0`.
     """
 
@@ -49,28 +49,30 @@ class ClassMeans(LocalLearning):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("attraction", self.attraction)
+        checks.nonnegative("attraction", self.attraction)
 
-    @_check.required
-    def says(self, own: Reading, model: Float[Array, " dim"]) -> tuple[Array, Array]:
-        """Return what a model says of samples, ``[N, R]``, and its logits, ``[N, C]``."""
+    @checks.required
+    def values_and_logits(
+        self, samples: Reading, model: Float[Array, " dim"]
+    ) -> tuple[Array, Array]:
+        """Return a model's values of samples, ``[N, R]``, and its logits, ``[N, C]``."""
         raise NotImplementedError
 
-    @_check.required
-    def said(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
-        """Return what clients' models say of their samples, ``[K, N, R]``."""
+    @checks.required
+    def sample_values(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
+        """Return the values of clients' samples under their models, ``[K, N, R]``."""
         raise NotImplementedError
 
     def _sums(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
-        """Return the sums of what is said of each class, and the numbers of its samples beside
-        them, ``[K, C, R + 1]``.
+        """Return the sums of each class's values, followed by the number of its samples,
+        ``[K, C, R + 1]``.
         """
-        return class_sums(problem, self.said(problem, models))
+        return class_sums(problem, self.sample_values(problem, models))
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> ClassMeansState:
         classes, width = self._size(problem)
-        nothing = jnp.zeros((classes, width - 1), problem.dtype)
-        return State(start_models(problem), nothing, jnp.zeros(classes, bool))
+        zero = jnp.zeros((classes, width - 1), problem.dtype)
+        return ClassMeansState(start_models(problem), zero, jnp.zeros(classes, bool))
 
     def message_size_of(self, problem: Problem) -> int:
         classes, width = self._size(problem)
@@ -79,47 +81,53 @@ class ClassMeans(LocalLearning):
     def _size(self, problem: Problem) -> tuple[int, int]:
         """``C`` and ``R + 1``, of a problem or of its shapes alone."""
 
-        def sums(known: Problem) -> Array:
-            return self._sums(known, start_models(known))
+        def sums(shapes: Problem) -> Array:
+            return self._sums(shapes, start_models(shapes))
 
         _, classes, width = jax.eval_shape(sums, problem).shape
         return classes, width
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: ClassMeansState, now: Round) -> ClassMeansState:
         cohort = self.invite(now)
-        told = jnp.concatenate([state.means, state.known[:, None].astype(state.means.dtype)], 1)
-        told = now.link.publish(told.reshape(-1), cohort.here).reshape(told.shape)
+        broadcast = jnp.concatenate(
+            [state.means, state.known[:, None].astype(state.means.dtype)], 1
+        )
+        broadcast = now.link.publish(broadcast.reshape(-1), cohort.active).reshape(broadcast.shape)
 
-        def attracted(own: Reading, model: Array, _: Any) -> Array:
-            said, logits = self.says(own, model)
-            there = told[own.targets.astype(jnp.int32)]
-            away = jnp.mean((said - there[:, :-1]) ** 2, axis=1)
-            return own.losses(logits) + self.attraction * there[:, -1] * away
+        def attracted(samples: Reading, model: Array, _: object) -> Array:
+            values, logits = self.values_and_logits(samples, model)
+            reference = broadcast[samples.targets.astype(jnp.int32)]
+            distance = jnp.mean((values - reference[:, :-1]) ** 2, axis=1)
+            return samples.losses(logits) + self.attraction * reference[:, -1] * distance
 
-        start = cohort.who.take(state.model)
+        start = cohort.participants.take(state.model)
         local = self.learn(now, cohort, start, direction=along_losses(attracted)).model
-        said = self._sums(cohort.who.of(now.problem), local)
-        said = said.reshape(len(said), -1)
-        total = self.collect(now, cohort, said, jnp.zeros_like(said[0])).total.reshape(told.shape)
+        message = self._sums(cohort.participants.of(now.problem), local)
+        message = message.reshape(len(message), -1)
+        total = self.collect(now, cohort, message, jnp.zeros_like(message[0])).total.reshape(
+            broadcast.shape
+        )
 
         counts = total[:, -1:]
-        heard = counts > 0
-        means = jnp.where(heard, total[:, :-1] / jnp.where(heard, counts, 1), state.means)
-        return State(cohort.who.put(state.model, local), means, state.known | heard[:, 0])
+        present = counts > 0
+        means = jnp.where(present, total[:, :-1] / jnp.where(present, counts, 1), state.means)
+        return ClassMeansState(
+            cohort.participants.put(state.model, local), means, state.known | present[:, 0]
+        )
 
 
 def class_sums(
-    problem: Problem, said: Float[Array, "clients samples width"]
+    problem: Problem, values: Float[Array, "clients samples width"]
 ) -> Float[Array, "clients classes numbers"]:
-    """Return the sums of what is said of clients' samples by class, and the numbers of its samples
-    beside them, ``[K, C, R + 1]``.
+    """Return the sums of the values of clients' samples by class, followed by the number of its
+    samples, ``[K, C, R + 1]``.
     """
     assert isinstance(problem.loss, Softmax)
     labels = problem.targets.astype(jnp.int32)
-    of_class = jax.nn.one_hot(labels, problem.loss.classes, dtype=said.dtype)
+    of_class = jax.nn.one_hot(labels, problem.loss.classes, dtype=values.dtype)
     of_class = jnp.where(problem.weights[..., None] > 0, of_class, 0)
-    said = jnp.concatenate([said, jnp.ones_like(said[..., :1])], axis=2)
-    return jnp.einsum("knc,knr->kcr", of_class, said, precision=HIGHEST)
+    values = jnp.concatenate([values, jnp.ones_like(values[..., :1])], axis=2)
+    return jnp.einsum("knc,knr->kcr", of_class, values, precision=HIGHEST)
 
 
 @algorithm("FedProto", "tan2022", dataclasses.replace(OF_MEANS, representation=True))
@@ -127,7 +135,7 @@ def class_sums(
 class FedProto(ClassMeans):
     r"""Clients with models of their own share the mean representation of each class.
 
-    With :math:`r(w,x)\in\mathbb R^R` what a model makes of a sample before its last layer, a
+    With :math:`r(w,x)\in\mathbb R^R` a model's representation of a sample before its last layer, a
     participant of round :math:`n` takes local steps from its own model along the gradient of
 
     .. math::
@@ -135,7 +143,7 @@ class FedProto(ClassMeans):
         \frac1{D_k}\sum_j\Big(\ell(x_{k,j},y_{k,j};w_k)
             +\frac\lambda R\big\|r(w_k,x_{k,j})-\bar r_{y_{k,j}}^{(n-1)}\big\|^2\Big)
 
-    and then says the prototype of each of its classes; the server's are their means by samples:
+    and then sends the prototype of each of its classes; the server's are their means by samples:
 
     .. math::
 
@@ -143,9 +151,9 @@ class FedProto(ClassMeans):
         \bar r_c^{(n)}=\frac{\sum_{k\in S}n_{k,c}r_{k,c}}{\sum_{k\in S}n_{k,c}}
 
     No model is ever sent: a message has :math:`C(R+1)` numbers, the sums and the counts up, the
-    means and which of them are known down. A class of which the server knows nothing pulls nobody;
-    one of which no participant has samples keeps its prototype. Initially it knows none, and
-    clients that do not participate keep their models. :math:`\lambda=0` is
+    means and which of them are known down. A class that is unknown to the server attracts no
+    model; one without samples among the participants keeps its prototype. Initially none is known,
+    and clients that do not participate keep their models. :math:`\lambda=0` is
     :class:`~fljax.algorithms.LocalOnly`.
 
     Sources differ. The distance is of each sample's representation, in its mean square, as in the
@@ -155,13 +163,14 @@ class FedProto(ClassMeans):
     clients' networks; the paper classifies by the nearest prototype.
 
     Args:
-      step_size: :math:`\mu`, as in :class:`~fljax.algorithms.server.base.LocalLearning`, which also
-        has the other arguments.
+      step_size: :math:`\mu`, as in
+        :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`, which also has the other
+        arguments.
       attraction: :math:`\lambda\ge0`.
 
     Raises:
       ValueError: a negative attraction, a loss that is not :class:`~fljax.problems.Softmax`, a
-        network that does not say its representation (:func:`fljax.models.headed`).
+        network that does not define its representation (:func:`fljax.models.headed`).
 
     Example:
       >>> import jax, fljax as fl
@@ -182,9 +191,11 @@ class FedProto(ClassMeans):
     def validate(self) -> None:
         super().validate()
 
-    def says(self, own: Reading, model: Float[Array, " dim"]) -> tuple[Array, Array]:
-        read = own.representation(model)
-        return read, own.head(model, read)
+    def values_and_logits(
+        self, samples: Reading, model: Float[Array, " dim"]
+    ) -> tuple[Array, Array]:
+        representation = samples.representation(model)
+        return representation, samples.head(model, representation)
 
-    def said(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
+    def sample_values(self, problem: Problem, models: Float[Array, "clients dim"]) -> Array:
         return problem.representations(models)

@@ -1,20 +1,17 @@
 """FedRep: a common representation and personal heads, trained in turn (Collins et al. 2021)."""
 
 from operator import itemgetter
-from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import algorithm
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import algorithm
 from fljax.algorithms.personalized.fedper import FedPer
-from fljax.algorithms.server.base import AVERAGED, Cohort
-from fljax.rounds import Round
-
-__all__ = ["FedRep"]
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Cohort
 
 
 @algorithm("FedRep", "collins2021", AVERAGED)
@@ -38,7 +35,7 @@ class FedRep(FedPer):
     epochs of the head and one of the representation.
 
     Args:
-      step_size: :math:`\mu` of both; an optimizer is initialized anew for each.
+      step_size: :math:`\mu` of both; an optimizer is reinitialized for each.
       personal: the parameters of the head.
       head_epochs: :math:`\tau\ge1`, the number of passes of the head.
 
@@ -50,21 +47,24 @@ class FedRep(FedPer):
 
     def validate(self) -> None:
         super().validate()
-        _check.count("head_epochs", self.head_epochs)
+        checks.count("head_epochs", self.head_epochs)
 
-    def _invited(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
+    def _invite(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
         return self.invite(now, model, draws=self.head_epochs + 1)
 
-    def _trained(
-        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], own: np.ndarray
+    def _train_participants(
+        self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], personal: np.ndarray
     ) -> Float[Array, "chosen dim"]:
         shared, _ = self._split(now.problem)
-        draws, last = cohort.batch, None
-        if draws is not None:
-            draws, last = (jax.tree.map(itemgetter(at), draws) for at in (slice(-1), -1))
+        batches = cohort.batch
+        last = None
+        if batches is not None:
+            batches, last = (
+                jax.tree.map(itemgetter(selection), batches) for selection in (slice(-1), -1)
+            )
 
-        def one(model: Array, batch: Any) -> tuple[Array, None]:
-            return self._moved(now, cohort, model, own, batch), None
+        def head_epoch(model: Array, batch: PyTree) -> tuple[Array, None]:
+            return self._train_part(now, cohort, model, personal, batch), None
 
-        model = jax.lax.scan(one, start, draws, length=self.head_epochs)[0]
-        return self._moved(now, cohort, model, shared, last)
+        model = jax.lax.scan(head_epoch, start, batches, length=self.head_epochs)[0]
+        return self._train_part(now, cohort, model, shared, last)

@@ -1,25 +1,24 @@
-r"""FedROD: a generic head for all classes alike, a personal one for a client's own (Chen and Chao
+r"""FedROD: a generic head for all classes, a personal one for a client's own (Chen and Chao
 2022).
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from fljax._module import module
-from fljax.algorithms.base import algorithm, server_start
-from fljax.algorithms.server.base import AVERAGED, Averaging
+from fljax._core.module import module
+from fljax.algorithms.algorithm import algorithm, server_start
+from fljax.algorithms.round import Round
 from fljax.algorithms.server.fedlc import ABSENT
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = ["FedROD", "State"]
 
 
-class State(NamedTuple):
+class FedRODState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  of each client the server's, its own head added
@@ -35,7 +34,7 @@ class State(NamedTuple):
 )
 @module
 class FedROD(Averaging):
-    r"""A common network that learns all classes alike, and a personal head for what a client has.
+    r"""A common network that learns all classes, and a personal head for a client's own.
 
     The server has a network :math:`w=(\theta,\psi)` of a body and a head :math:`h_\psi`, client
     :math:`k` a second head :math:`\varphi_k`. With the representation :math:`r=r_\theta(x)` and
@@ -48,10 +47,10 @@ class FedROD(Averaging):
         -\log\frac{n_{k,y}e^{h_\psi(r)_y}}{\sum_cn_{k,c}e^{h_\psi(r)_c}},\qquad
         \ell\big(h_\psi(r)+h_{\varphi_k}(r),y\big)
 
-    keeps :math:`\varphi_k` and sends :math:`w_k`, of which the server takes the weighted average as
+    keeps :math:`\varphi_k` and sends :math:`w_k`, whose weighted average the server takes as
     in :class:`~fljax.algorithms.FedAvg`, whose messages it has. The generic model learns as if all
     classes were equally frequent at each client; the personal head, whose loss moves nothing else,
-    adds what its frequencies are worth. Of clients with equal counts of all classes the server's
+    adapts to its frequencies. For clients with equal counts of all classes the server's
     model is federated averaging's.
 
     Personal heads are zero at first, and clients that do not participate keep them. Both heads
@@ -65,8 +64,8 @@ class FedROD(Averaging):
         other arguments.
 
     Raises:
-      ValueError: a loss that is not :class:`~fljax.problems.Softmax`, a network that does not say
-        its representation (:func:`fljax.models.headed`); as for FedAvg.
+      ValueError: a loss that is not :class:`~fljax.problems.Softmax`, a network that does not
+        define its representation (:func:`fljax.models.headed`); as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -88,38 +87,44 @@ class FedROD(Averaging):
     def validate(self) -> None:
         super().validate()
 
-    def init(self, problem: Problem, network: Any) -> State:
-        counts, server = problem.class_counts().astype(problem.dtype), server_start(problem)
+    def init(self, problem: Problem, network: Network) -> FedRODState:
+        counts = problem.class_counts().astype(problem.dtype)
+        server = server_start(problem)
         prior = jnp.where(counts > 0, jnp.log(jnp.where(counts > 0, counts, 1)), -ABSENT)
-        heads = jnp.zeros((problem.clients, len(_places(problem))), problem.dtype)
-        return State(jnp.tile(server, (problem.clients, 1)), heads, server, prior)
+        heads = jnp.zeros((problem.clients, len(_head_indices(problem))), problem.dtype)
+        return FedRODState(jnp.tile(server, (problem.clients, 1)), heads, server, prior)
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, places, dim = self.invite(now), _places(now.problem), now.problem.dim
-        server = now.link.publish(state.server, cohort.here)
-        heads, prior = cohort.who.take((state.heads, state.prior))
+    def step(self, state: FedRODState, now: Round) -> FedRODState:
+        cohort = self.invite(now)
+        indices = _head_indices(now.problem)
+        dim = now.problem.dim
+        server = now.link.publish(state.server, cohort.active)
+        heads, prior = cohort.participants.take((state.heads, state.prior))
 
-        def balanced(own: Reading, model: Array, prior: Array) -> Array:
-            return own.losses(own.predictions(model) + prior[None])
+        def balanced(samples: Reading, model: Array, prior: Array) -> Array:
+            return samples.losses(samples.predictions(model) + prior[None])
 
-        def empirical(own: Reading, head: Array, model: Array) -> Array:
-            personal = model.at[places].add(head)
-            return own.losses(own.head(personal, own.representation(model)))
+        def empirical(samples: Reading, head: Array, model: Array) -> Array:
+            personal = model.at[indices].add(head)
+            return samples.losses(samples.head(personal, samples.representation(model)))
 
-        def along(part: Problem, both: Array, prior: Array) -> Array:
-            model, head = both[:, :dim], both[:, dim:]
+        def gradients(part: Problem, variables: Array, prior: Array) -> Array:
+            model = variables[:, :dim]
+            head = variables[:, dim:]
             of_model = part.gradient_of(balanced, model, prior)
             return jnp.concatenate([of_model, part.gradient_of(empirical, head, model)], axis=1)
 
         common = jnp.broadcast_to(server, (len(heads), dim))
         start = jnp.concatenate([common, heads], axis=1)
-        layouts = now.problem.layout, now.problem.layout.part(places)
-        both = self.learn(now, cohort, start, direction=along, given=prior, layouts=layouts).model
-        server = self.collect(now, cohort, both[:, :dim], server).move(server)
-        heads = cohort.who.put(state.heads, both[:, dim:])
-        model = jnp.broadcast_to(server, state.model.shape).at[:, places].add(heads)
-        return State(model, heads, server, state.prior)
+        layouts = now.problem.layout, now.problem.layout.part(indices)
+        learned = self.learn(
+            now, cohort, start, direction=gradients, context=prior, layouts=layouts
+        ).model
+        server = self.collect(now, cohort, learned[:, :dim], server).move(server)
+        heads = cohort.participants.put(state.heads, learned[:, dim:])
+        model = jnp.broadcast_to(server, state.model.shape).at[:, indices].add(heads)
+        return FedRODState(model, heads, server, state.prior)
 
 
-def _places(problem: Problem) -> Int[np.ndarray, " head"]:
+def _head_indices(problem: Problem) -> Int[np.ndarray, " head"]:
     return np.flatnonzero(problem.head_coordinates()).astype(np.int32)

@@ -1,30 +1,29 @@
 r"""Federated averaging followed by fine-tuning at each client (Collins et al. 2022)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, algorithm, start_models
 from fljax.algorithms.local_steps import descend
+from fljax.algorithms.round import Round
 from fljax.algorithms.server import fedavg
-from fljax.algorithms.server.base import AVERAGED
 from fljax.algorithms.server.fedavg import FedAvg
-from fljax.participation import Selector
+from fljax.algorithms.server.server_algorithm import AVERAGED
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Selector
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["FineTunedFedAvg", "State"]
 
 
-class State(NamedTuple):
+class FineTunedFedAvgState(NamedTuple):
     """State of FedAvg-FT between rounds."""
 
     model: Array  # [K, D]  the tuned v_k
-    shared: fedavg.State  # of the solver, whose model is the server's w
+    shared: fedavg.FedAvgState  # of the solver, whose model is the server's w
 
 
 @algorithm(
@@ -41,7 +40,7 @@ class FineTunedFedAvg(Algorithm):
         v_k^{(n)}=w^{(n)},\qquad\text{then } \tau\text{ times}\quad
         v_k^{(n)} \leftarrow v_k^{(n)}-\eta f_k'(v_k^{(n)})
 
-    Fine-tuning starts anew from the server's model of each round, does not affect its training and
+    Fine-tuning restarts from the server's model of each round, does not affect its training and
     needs no communication: it gives the model that every client, participating or not, would deploy
     if training stopped here. It is computed in every round, although only recorded rounds use it:
     :math:`\tau` passes over all clients' data.
@@ -64,22 +63,24 @@ class FineTunedFedAvg(Algorithm):
     tuning_steps: int = static(default=1)
 
     def validate(self) -> None:
-        _check.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
+        checks.count("tuning_steps", self.tuning_steps, hint="Without tuning, run the solver.")
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return self.solver.selection
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem), self.solver.init(problem, network))
+    def init(self, problem: Problem, network: Network) -> FineTunedFedAvgState:
+        return FineTunedFedAvgState(start_models(problem), self.solver.init(problem, network))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FineTunedFedAvgState, now: Round) -> FineTunedFedAvgState:
         shared = self.solver.step(state.shared, now)
         start = jnp.broadcast_to(shared.model, state.model.shape)
         step_size = self.step_size(now.number)
-        model = descend(self.solver.own(now.problem).gradient, start, step_size, self.tuning_steps)
-        return State(model, shared)
+        model = descend(
+            self.solver.local_problem(now.problem).gradient, start, step_size, self.tuning_steps
+        )
+        return FineTunedFedAvgState(model, shared)

@@ -1,23 +1,23 @@
 r"""FML: federated mutual learning of a personal and a shared model (Shen et al. 2020)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import algorithm, server_start, start_models
-from fljax.algorithms.server.base import AVERAGED, Averaging
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = ["FML", "State"]
 
 
-class State(NamedTuple):
+class FMLState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  the personal v_k
@@ -38,8 +38,8 @@ class FML(Averaging):
         \beta\,\ell(x,y;w)+(1-\beta)\,\mathrm{KL}(p_v\|p_w)
 
     for :math:`v` and for :math:`w`, with :math:`p_w` the softmax of the logits :math:`h(x;w)`; each
-    takes what the other says as given. It keeps :math:`v_k` and sends :math:`w_k`, of which the
-    server takes the weighted average as in :class:`~fljax.algorithms.FedAvg`, whose messages it
+    treats the other's outputs as constants. It keeps :math:`v_k` and sends :math:`w_k`, whose
+    weighted average the server takes as in :class:`~fljax.algorithms.FedAvg`, whose messages it
     has. Metrics evaluate the :math:`v_k`; clients that do not participate keep theirs.
     :math:`\alpha=1` is :class:`~fljax.algorithms.LocalOnly`; with :math:`\beta=1` the server's
     model is federated averaging's.
@@ -80,41 +80,48 @@ class FML(Averaging):
     def validate(self) -> None:
         super().validate()
         for name in ("supervision", "shared_supervision"):
-            _check.interval(name, getattr(self, name), at_least=0, at_most=1)
+            checks.interval(name, getattr(self, name), at_least=0, at_most=1)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem), server_start(problem))
+    def init(self, problem: Problem, network: Network) -> FMLState:
+        return FMLState(start_models(problem), server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, dim = self.invite(now), now.problem.dim
-        server = now.link.publish(state.server, cohort.here)
+    def step(self, state: FMLState, now: Round) -> FMLState:
+        cohort = self.invite(now)
+        dim = now.problem.dim
+        server = now.link.publish(state.server, cohort.active)
 
-        def along(part: Problem, both: Array, _: Any) -> Array:
-            own, shared = both[:, :dim], both[:, dim:]
-            of_own = part.gradient_of(taught(self.supervision), own, shared)
-            of_shared = part.gradient_of(taught(self.shared_supervision), shared, own)
+        def gradients(part: Problem, variables: Array, _: object) -> Array:
+            personal = variables[:, :dim]
+            shared = variables[:, dim:]
+            of_own = part.gradient_of(distillation_losses(self.supervision), personal, shared)
+            of_shared = part.gradient_of(
+                distillation_losses(self.shared_supervision), shared, personal
+            )
             return jnp.concatenate([of_own, of_shared], axis=1)
 
-        own = cohort.who.take(state.model)
-        start = jnp.concatenate([own, jnp.broadcast_to(server, own.shape)], axis=1)
-        both = self.learn(
-            now, cohort, start, direction=along, layouts=[now.problem.layout] * 2
+        personal = cohort.participants.take(state.model)
+        start = jnp.concatenate([personal, jnp.broadcast_to(server, personal.shape)], axis=1)
+        learned = self.learn(
+            now, cohort, start, direction=gradients, layouts=[now.problem.layout] * 2
         ).model
-        server = self.collect(now, cohort, both[:, dim:], server).move(server)
-        return State(cohort.who.put(state.model, both[:, :dim]), server)
+        server = self.collect(now, cohort, learned[:, dim:], server).move(server)
+        return FMLState(cohort.participants.put(state.model, learned[:, :dim]), server)
 
 
-def taught(supervision: Any, temperature: Any = 1.0) -> Any:
+def distillation_losses(
+    supervision: Array | float, temperature: Array | float = 1.0
+) -> Callable[[Reading, Array, Array], Array]:
     """The losses of a model that learns from labels and from another model, of softmaxes with a
     temperature where the two meet.
     """
 
-    def losses(own: Reading, model: Array, teacher: Array) -> Array:
-        logits = own.predictions(model)
-        said, told = (
-            jax.nn.log_softmax(z / temperature, axis=1) for z in (logits, own.predictions(teacher))
+    def losses(samples: Reading, model: Array, teacher: Array) -> Array:
+        logits = samples.predictions(model)
+        log_student, log_teacher = (
+            jax.nn.log_softmax(z / temperature, axis=1)
+            for z in (logits, samples.predictions(teacher))
         )
-        away = jnp.sum(jnp.exp(told) * (told - said), axis=1)
-        return supervision * own.losses(logits) + (1 - supervision) * away
+        divergence = jnp.sum(jnp.exp(log_teacher) * (log_teacher - log_student), axis=1)
+        return supervision * samples.losses(logits) + (1 - supervision) * divergence
 
     return losses

@@ -1,28 +1,27 @@
 r"""IFCA: iterative federated clustering with a model per cluster (Ghosh et al. 2020)."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm
+from fljax._core import checks
+from fljax._core.module import as_given, field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm
 from fljax.algorithms.local_steps import descend
-from fljax.participation import Drawn, Selector, everyone_or
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Drawn, Selector, everyone_or
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["IFCA", "State", "random_start"]
 
 #: What the server averages.
 AVERAGES = ("models", "gradients")
 
 
-class State(NamedTuple):
+class IFCAState(NamedTuple):
     """State of IFCA between rounds."""
 
     model: Array  # [K, D]  of the cluster that fits each client best
@@ -77,35 +76,36 @@ class IFCA(Algorithm):
     local_steps: int = static(default=1)
     average: str = static(default="models")
     clients_per_round: int | None = static(default=None)
-    start: Any = None  # [Q, D]
+    start: Annotated[Array, "clusters dim"] | None = field(converter=as_given, default=None)
 
     def validate(self) -> None:
-        _check.count("clusters", self.clusters)
-        _check.count("local_steps", self.local_steps)
-        _check.choice("average", self.average, AVERAGES)
+        checks.count("clusters", self.clusters)
+        checks.count("local_steps", self.local_steps)
+        checks.choice("average", self.average, AVERAGES)
         if self.average == "gradients" and self.local_steps > 1:
             raise ValueError(
                 f"local_steps must be 1 where gradients are averaged, got {self.local_steps}; "
                 'average="models" takes several.'
             )
         if self.clients_per_round is not None:
-            _check.count("clients_per_round", self.clients_per_round)
+            checks.count("clients_per_round", self.clients_per_round)
         if self.start is not None:
             self._check_start()
 
     def _check_start(self) -> None:
-        object.__setattr__(self, "start", _check.array("start", self.start))
-        if np.ndim(self.start) != 2 or np.shape(self.start)[0] != self.clusters:
+        start = checks.array("start", self.start)
+        object.__setattr__(self, "start", start)
+        if np.ndim(start) != 2 or np.shape(start)[0] != self.clusters:
             raise ValueError(
                 f"start must be [{self.clusters}, parameters], one model a cluster, got shape "
-                f"{np.shape(self.start)}."
+                f"{np.shape(start)}."
             )
-        _check.finite("start", self.start)
-        _check.known(self._check_unlike, self.start)
-        if _check.is_concrete(self.start):
+        checks.finite("start", self.start)
+        checks.check_when_concrete(self._check_different, self.start)
+        if checks.is_concrete(self.start):
             object.__setattr__(self, "start", np.asarray(self.start, np.float64))
 
-    def _check_unlike(self, start: Any) -> None:
+    def _check_different(self, start: object) -> None:
         if len(np.unique(np.asarray(start), axis=0)) < self.clusters:
             raise ValueError(
                 "start holds equal models, which no client can tell apart; "
@@ -125,7 +125,7 @@ class IFCA(Algorithm):
         """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> IFCAState:
         self.selection.check(problem.clients)
         if problem.initial is not None and (problem.linear or self.start is None):
             drawn = (
@@ -148,45 +148,50 @@ class IFCA(Algorithm):
                 f"start must hold models of the problem's {problem.dim} parameters, got "
                 f"{models.shape[1]}."
             )
-        return _judged(problem, models.astype(problem.dtype))
+        return _assigned(problem, models.astype(problem.dtype))
 
-    def step(self, state: State, now: Round) -> State:
-        step_size, problem = self.step_size(now.number), now.problem
-        who = now.choose(self.selection, state.model)
-        part = who.of(problem)
-        server = now.link.publish(state.models.reshape(-1), who.here)
-        choice = who.take(state.choice)
-        picked = server.reshape(state.models.shape)[choice]
+    def step(self, state: IFCAState, now: Round) -> IFCAState:
+        step_size = self.step_size(now.number)
+        problem = now.problem
+        participants = now.choose(self.selection, state.model)
+        part = participants.of(problem)
+        server = now.link.publish(state.models.reshape(-1), participants.here)
+        choice = participants.take(state.choice)
+        chosen = server.reshape(state.models.shape)[choice]
         if self.average == "models":
-            message, around = descend(part.gradient, picked, step_size, self.local_steps), server
+            message = descend(part.gradient, chosen, step_size, self.local_steps)
+            reference = server
         else:
-            message, around = part.gradient(picked), jnp.zeros_like(server)
+            message = part.gradient(chosen)
+            reference = jnp.zeros_like(server)
         multiple = step_size if self.average == "models" else 1
 
         # A message goes to its cluster's place among the models, one after the other.
-        place = choice[:, None] * problem.dim + jnp.arange(problem.dim, dtype=jnp.int32)[None]
+        indices = choice[:, None] * problem.dim + jnp.arange(problem.dim, dtype=jnp.int32)[None]
         arrived = now.link.collect(
             message,
-            who.here,
-            around,
-            at=place,
-            clients=who.numbers,
+            participants.here,
+            reference,
+            at=indices,
+            clients=participants.numbers,
             step_size=multiple,
         )
         if self.average == "models":
-            heard = arrived.share > 0
-            models = jnp.where(heard, arrived.total / jnp.where(heard, arrived.share, 1), server)
+            present = arrived.share > 0
+            models = jnp.where(
+                present, arrived.total / jnp.where(present, arrived.share, 1), server
+            )
         else:
             models = server - step_size * arrived.total
-        return _judged(problem, models.reshape(state.models.shape))
+        return _assigned(problem, models.reshape(state.models.shape))
 
 
-def _judged(problem: Problem, models: Float[Array, "clusters dim"]) -> State:
+def _assigned(problem: Problem, models: Float[Array, "clusters dim"]) -> IFCAState:
     """Return the state of these models, with each client assigned to the one of smallest loss."""
     everyone = (problem.clients, problem.dim)
     losses = jax.vmap(lambda model: problem.objective(jnp.broadcast_to(model, everyone)))(models)
     choice: Int[Array, " clients"] = jnp.argmin(losses, axis=0).astype(jnp.int32)
-    return State(models[choice], models, choice)
+    return IFCAState(models[choice], models, choice)
 
 
 def random_start(

@@ -1,22 +1,21 @@
 """Local training without any communication, the baseline of collaborative methods."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
 from fljax.algorithms.local_steps import descend
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["LocalOnly", "State"]
 
 
-class State(NamedTuple):
+class LocalOnlyState(NamedTuple):
     """State of local training between rounds."""
 
     model: Array  # [K, D]  w_k
@@ -29,7 +28,7 @@ class LocalOnly(Algorithm):
 
     .. math:: w_k \leftarrow w_k-\mu f_k'(w_k)
 
-    It takes steps instead of computing the exact minimizer at once: a round then costs as much as a
+    It takes steps instead of computing the exact minimizer: a round then costs as much as a
     participant's computation in the other methods, the steps converge to the minimizer, and with
     fewer samples than parameters, where it is not unique, to the one nearest to zero. Unavailable
     clients keep their models.
@@ -46,15 +45,15 @@ class LocalOnly(Algorithm):
     local_steps: int = static(default=1)
 
     def validate(self) -> None:
-        _check.count("local_steps", self.local_steps)
+        checks.count("local_steps", self.local_steps)
 
     def message_size(self, dim: int) -> int:
         return 0
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem))
+    def init(self, problem: Problem, network: Network) -> LocalOnlyState:
+        return LocalOnlyState(start_models(problem))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: LocalOnlyState, now: Round) -> LocalOnlyState:
         step_size = self.step_size(now.number)
         model = descend(now.problem.gradient, state.model, step_size, self.local_steps)
-        return State(jnp.where(now.available[:, None], model, state.model))
+        return LocalOnlyState(jnp.where(now.available[:, None], model, state.model))

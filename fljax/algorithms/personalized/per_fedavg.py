@@ -2,22 +2,21 @@ r"""Per-FedAvg: personalization by meta-learning (Fallah, Mokhtari and Ozdaglar 
 
 import dataclasses
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
 from fljax.algorithms.local_steps import descend
-from fljax.algorithms.server.base import AVERAGED, Averaging
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["PerFedAvg", "State"]
 
 #: How the gradient through a personal step treats the Hessian.
 VARIANTS = ("hessian_free", "first_order", "exact")
@@ -25,10 +24,10 @@ VARIANTS = ("hessian_free", "first_order", "exact")
 DRAWS = 3
 
 
-class State(NamedTuple):
+class PerFedAvgState(NamedTuple):
     """State of Per-FedAvg between rounds."""
 
-    model: Array  # [K, D]  what clients make of the server's model
+    model: Array  # [K, D]  the server's model after each client's personal steps
     server: Array  # [D]  w
 
 
@@ -101,40 +100,43 @@ class PerFedAvg(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.choice("variant", self.variant, VARIANTS)
-        _check.positive("offset", self.offset)
-        _check.count("personal_steps", self.personal_steps)
+        checks.choice("variant", self.variant, VARIANTS)
+        checks.positive("offset", self.offset)
+        checks.count("personal_steps", self.personal_steps)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(start_models(problem), server_start(problem))
+    def init(self, problem: Problem, network: Network) -> PerFedAvgState:
+        return PerFedAvgState(start_models(problem), server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: PerFedAvgState, now: Round) -> PerFedAvgState:
         cohort = self.invite(now, state.model, draws=DRAWS)
-        start, alpha = (
-            now.link.publish(state.server, cohort.here),
-            self.personal_step_size(now.number),
-        )
+        start = now.link.publish(state.server, cohort.active)
+        alpha = self.personal_step_size(now.number)
 
-        def through(parts: Any, model: Array, given: Any) -> Array:
+        def meta_gradient(
+            parts: Problem | tuple[Problem, ...], model: Array, context: PyTree
+        ) -> Array:
             """Return the gradient of the loss after a personal step."""
             inner, outer, curved = parts if isinstance(parts, tuple) else (parts,) * DRAWS
-            slope = outer.gradient(model - alpha * inner.gradient(model))
+            gradient = outer.gradient(model - alpha * inner.gradient(model))
             if self.variant == "first_order":
-                return slope
-            return slope - alpha * self._curvature(curved, model, slope)
+                return gradient
+            return gradient - alpha * self._curvature(curved, model, gradient)
 
         batch = None
         if cohort.batch is not None:
             batch = tuple(jax.tree.map(itemgetter(i), cohort.batch) for i in range(DRAWS))
-        learned = self.learn(now, cohort, start, batch=batch, direction=through)
+        learned = self.learn(now, cohort, start, batch=batch, direction=meta_gradient)
         server = self.collect(now, cohort, learned.model, start).move(start)
         everyone = jnp.broadcast_to(server, state.model.shape)
-        model = descend(self.own(now.problem).gradient, everyone, alpha, self.personal_steps)
-        return State(model, server)
+        model = descend(
+            self.local_problem(now.problem).gradient, everyone, alpha, self.personal_steps
+        )
+        return PerFedAvgState(model, server)
 
-    def _curvature(self, part: Problem, model: Array, along: Array) -> Array:
+    def _curvature(self, part: Problem, model: Array, direction: Array) -> Array:
         """Return the Hessian-vector products of the clients."""
         if self.variant == "exact":
-            return jax.jvp(part.gradient, (model,), (along,))[1]
-        ahead, behind = model + self.offset * along, model - self.offset * along
-        return (part.gradient(ahead) - part.gradient(behind)) / (2 * self.offset)
+            return jax.jvp(part.gradient, (model,), (direction,))[1]
+        forward = model + self.offset * direction
+        backward = model - self.offset * direction
+        return (part.gradient(forward) - part.gradient(backward)) / (2 * self.offset)

@@ -1,24 +1,23 @@
 r"""pFedMe: personalization with Moreau envelopes (Dinh, Tran and Nguyen 2020)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
-from fljax.participation import Drawn, Selector, everyone_or
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["PFedMe", "State"]
 
 
-class State(NamedTuple):
+class PFedMeState(NamedTuple):
     """State of pFedMe between rounds."""
 
     model: Array  # [K, D]  the personal theta_k
@@ -68,7 +67,7 @@ class PFedMe(Algorithm):
       server_step_size: :math:`\beta>0`; the paper's experiments use 1 and more.
       clients_per_round: :math:`|S|`; all clients by default. The other clients also compute and
         receive.
-      inner_iterations: iterations of the personal solver if there is no closed form.
+      inner_iterations: iterations of the personal solver if no closed form exists.
 
     Raises:
       ValueError: more participants than clients, a problem that clips gradients.
@@ -85,39 +84,41 @@ class PFedMe(Algorithm):
     inner_iterations: int = static(default=100)
 
     def validate(self) -> None:
-        _check.positive("attraction", self.attraction)
-        _check.count("local_steps", self.local_steps)
-        _check.positive("server_step_size", self.server_step_size)
+        checks.positive("attraction", self.attraction)
+        checks.count("local_steps", self.local_steps)
+        checks.positive("server_step_size", self.server_step_size)
         if self.clients_per_round is not None:
-            _check.count("clients_per_round", self.clients_per_round)
-        _check.count("inner_iterations", self.inner_iterations)
+            checks.count("clients_per_round", self.clients_per_round)
+        checks.count("inner_iterations", self.inner_iterations)
 
     @property
     def selection(self) -> Selector:
         """The selector of the clients from which the server receives."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> PFedMeState:
         self.selection.check(problem.clients)
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
-        return State(start_models(problem), server_start(problem), factorize(problem, weight))
+        return PFedMeState(start_models(problem), server_start(problem), factorize(problem, weight))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: PFedMeState, now: Round) -> PFedMeState:
         step_size = self.step_size(now.number)
-        pull = step_size * self.attraction
+        rate = step_size * self.attraction
         server = now.link.publish(state.server)
 
-        def local_round(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
-            local, personal = both
+        def local_round(_: Array, models: tuple[Array, Array]) -> tuple[Array, Array]:
+            local, personal = models
             personal = prox(now.problem, state.factor, local, personal, self.inner_iterations)
-            return local - pull * (local - personal), personal
+            return local - rate * (local - personal), personal
 
         start = jnp.broadcast_to(server, state.model.shape)
         local, personal = jax.lax.fori_loop(0, self.local_steps, local_round, (start, state.model))
         model = jnp.where(now.available[:, None], personal, state.model)
 
-        who = now.choose(self.selection, state.model)
-        sent = who.take(local)
-        arrived = now.link.collect(sent, who.here, server, clients=who.numbers, step_size=step_size)
+        participants = now.choose(self.selection, state.model)
+        sent = participants.take(local)
+        arrived = now.link.collect(
+            sent, participants.here, server, clients=participants.numbers, step_size=step_size
+        )
         server = server + self.server_step_size * (arrived.move(server) - server)
-        return State(model, server, state.factor)
+        return PFedMeState(model, server, state.factor)

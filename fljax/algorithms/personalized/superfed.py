@@ -1,24 +1,23 @@
 r"""SuPerFed: a low-loss line between global and personal models (Hahn, Jeong, Lee 2022)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
 from fljax.algorithms.personalized.apfl import mixed
-from fljax.algorithms.server.base import AVERAGED, Averaging
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["State", "SuPerFed"]
 
 
-class State(NamedTuple):
+class SuPerFedState(NamedTuple):
     """State of the clients and the server between rounds."""
 
     model: Array  # [K, D]  the mixtures that are judged
@@ -44,15 +43,16 @@ class SuPerFed(Averaging):
         f_k(\bar w)+\frac\rho2\|w_k^f-w^g\|^2+\nu\cos^2(w_k^f,w_k^l)
 
     The server averages the :math:`w_k^f`; :math:`w_k^l` is never sent. In the first ``warmup``
-    rounds :math:`\lambda=0`, there is no angle term and :math:`w_k^l` is fixed, which is federated
+    rounds :math:`\lambda=0`, without an angle term, and :math:`w_k^l` is fixed, which is federated
     averaging, or FedProx. Metrics evaluate mixtures with the server's new model, with a given
     :math:`\lambda`; the paper evaluates several and takes the best.
 
     The two models should be different: with different
     :func:`start_models <fljax.algorithms.start_models>` of the clients
     (:meth:`~fljax.problems.Problem.starting_at`) the personal models start there, and the server at
-    their mean. An angle with a zero model is defined as a right angle. Of the paper's two forms
-    this is model mixing, one :math:`\lambda` for all parameters; layer mixing draws one per layer.
+    their mean. An angle with a zero model is defined as a right angle. This
+    is the paper's model mixing, one :math:`\lambda` for all parameters; layer mixing draws one per
+    layer.
 
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
@@ -87,48 +87,58 @@ class SuPerFed(Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("attraction", self.attraction)
-        _check.nonnegative("orthogonality", self.orthogonality)
-        _check.count("warmup", self.warmup, at_least=0)
-        _check.interval("interpolation", self.interpolation, at_least=0, at_most=1)
+        checks.nonnegative("attraction", self.attraction)
+        checks.nonnegative("orthogonality", self.orthogonality)
+        checks.count("warmup", self.warmup, at_least=0)
+        checks.interval("interpolation", self.interpolation, at_least=0, at_most=1)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        own, server = start_models(problem), server_start(problem)
-        return State(self._judged(own, server), own, server)
+    def init(self, problem: Problem, network: Network) -> SuPerFedState:
+        personal = start_models(problem)
+        server = server_start(problem)
+        return SuPerFedState(self._evaluated(personal, server), personal, server)
 
-    def _judged(self, personal: Array, server: Array) -> Float[Array, "clients dim"]:
+    def _evaluated(self, personal: Array, server: Array) -> Float[Array, "clients dim"]:
         share = jnp.broadcast_to(jnp.asarray(self.interpolation, server.dtype), (len(personal),))
         return mixed(share, personal, server[None])
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, dim = self.invite(now, state.model), now.problem.dim
-        who, two = cohort.who, now.number > self.warmup
-        server = now.link.publish(state.server, cohort.here)
-        personal = who.take(state.personal)
-        key, steps = now.key("algorithm"), (cohort.longest,)
+    def step(self, state: SuPerFedState, now: Round) -> SuPerFedState:
+        cohort = self.invite(now, state.model)
+        dim = now.problem.dim
+        participants = cohort.participants
+        two = now.number > self.warmup
+        server = now.link.publish(state.server, cohort.active)
+        personal = participants.take(state.personal)
+        key = now.key("algorithm")
+        steps = (cohort.longest,)
 
         def draws(client: Array) -> Array:
             return jax.random.uniform(jax.random.fold_in(key, client), steps, server.dtype)
 
-        shares = jnp.where(two, jax.vmap(draws)(who.numbers), 0)
+        shares = jnp.where(two, jax.vmap(draws)(participants.numbers), 0)
 
-        def both(part: Problem, pair: Array, given: Any) -> Array:
-            _, share = given
-            common, own = pair[:, :dim], pair[:, dim:]
-            slope = part.gradient(mixed(share, own, common))
-            repulsion = jnp.where(two, self.orthogonality, 0) * angle_gradient(common, own)
+        def pair_gradient(part: Problem, pair: Array, context: PyTree) -> Array:
+            _, share = context
+            common = pair[:, :dim]
+            personal = pair[:, dim:]
+            gradient = part.gradient(mixed(share, personal, common))
+            repulsion = jnp.where(two, self.orthogonality, 0) * angle_gradient(common, personal)
             share = share[:, None]
-            common = (1 - share) * slope + self.attraction * (common - server[None])
-            own = share * slope
-            return jnp.concatenate([common, own], axis=1) + repulsion
+            common = (1 - share) * gradient + self.attraction * (common - server[None])
+            personal = share * gradient
+            return jnp.concatenate([common, personal], axis=1) + repulsion
 
         pair = jnp.concatenate([jnp.broadcast_to(server, personal.shape), personal], axis=1)
         pair = self.learn(
-            now, cohort, pair, direction=both, each=shares, layouts=[now.problem.layout] * 2
+            now,
+            cohort,
+            pair,
+            direction=pair_gradient,
+            per_step=shares,
+            layouts=[now.problem.layout] * 2,
         ).model
         server = self.collect(now, cohort, pair[:, :dim], server).move(server)
-        personal = who.put(state.personal, pair[:, dim:])
-        return State(self._judged(personal, server), personal, server)
+        personal = participants.put(state.personal, pair[:, dim:])
+        return SuPerFedState(self._evaluated(personal, server), personal, server)
 
 
 def angle_gradient(
@@ -139,7 +149,7 @@ def angle_gradient(
     """
     product = jnp.sum(a * b, axis=1, keepdims=True)
     squares = jnp.sum(a**2, axis=1, keepdims=True), jnp.sum(b**2, axis=1, keepdims=True)
-    whole = squares[0] * squares[1]
-    factor = jnp.where(whole > 0, 2 * product / jnp.where(whole > 0, whole, 1), 0)
+    denominator = squares[0] * squares[1]
+    factor = jnp.where(denominator > 0, 2 * product / jnp.where(denominator > 0, denominator, 1), 0)
     ratios = [product / jnp.where(square > 0, square, 1) for square in squares]
     return factor * jnp.concatenate([b - ratios[0] * a, a - ratios[1] * b], axis=1)

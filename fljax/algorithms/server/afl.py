@@ -1,23 +1,22 @@
 r"""AFL: agnostic federated learning (Mohri, Sivek and Suresh 2019)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax._linalg import onto_simplex
-from fljax._module import field, module
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import LocalLearning
+from fljax._core.linalg import onto_simplex
+from fljax._core.module import field, module
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import LocalLearning
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["AFL", "State"]
 
 
-class State(NamedTuple):
+class AFLState(NamedTuple):
     """State of AFL between rounds."""
 
     model: Array  # [D]  w
@@ -76,38 +75,46 @@ class AFL(ReleasesModel, LocalLearning):
 
     mixture_step_size: Schedule = field(converter=as_schedule, kw_only=True)
 
-    def own(self, problem: Problem) -> Problem:
+    def local_problem(self, problem: Problem) -> Problem:
         return problem.unweighted()
 
-    def init(self, problem: Problem, network: Any) -> State:
-        start, clients = server_start(problem), problem.clients
-        return State(start, jnp.full(clients, 1 / clients, start.dtype), start)
+    def init(self, problem: Problem, network: Network) -> AFLState:
+        start = server_start(problem)
+        clients = problem.clients
+        return AFLState(start, jnp.full(clients, 1 / clients, start.dtype), start)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: AFLState, now: Round) -> AFLState:
         cohort = self.invite(now, state.model)
-        who = cohort.who
-        server = now.link.publish(state.model, cohort.here)
-        start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
-        loss = who.of(self.own(now.problem)).objective(start)
+        participants = cohort.participants
+        server = now.link.publish(state.model, cohort.active)
+        start = jnp.broadcast_to(server, (len(cohort.active), len(server)))
+        loss = participants.of(self.local_problem(now.problem)).objective(start)
         change = self.learn(now, cohort, start).model - start
 
         message = jnp.concatenate([change, loss[:, None]], axis=1)
-        said = now.link.send(message, clients=who.numbers, sending=cohort.here)
-        # Who was drawn with a small probability stands for many; who was not heard for nobody.
-        reach = jnp.ones_like(loss) if who.weights is None else who.weights.astype(loss.dtype)
-        silence = jnp.zeros((len(state.mixture), said.shape[1] + 1), said.dtype)
-        told = who.put(silence, jnp.concatenate([said, reach[:, None]], axis=1))
-        told = now.link.known(told, silence)
-        change, loss, reach = told[:, :-2], told[:, -2], told[:, -1]
+        sent = now.link.send(message, clients=participants.numbers, sending=cohort.active)
+        # A client drawn with a small probability represents many; a lost message represents none.
+        represented = (
+            jnp.ones_like(loss)
+            if participants.weights is None
+            else participants.weights.astype(loss.dtype)
+        )
+        none = jnp.zeros((len(state.mixture), sent.shape[1] + 1), sent.dtype)
+        messages = participants.put(none, jnp.concatenate([sent, represented[:, None]], axis=1))
+        messages = now.link.known(messages, none)
+        change = messages[:, :-2]
+        loss = messages[:, -2]
+        represented = messages[:, -1]
 
-        share = state.mixture * reach
-        total, heard = jnp.sum(share), jnp.sum(reach > 0, dtype=loss.dtype)
+        share = state.mixture * represented
+        total = jnp.sum(share)
+        count = jnp.sum(represented > 0, dtype=loss.dtype)
         moved = jnp.matmul(share, change, precision=HIGHEST)
         model = server + moved / jnp.where(total > 0, total, 1)
-        ascent = len(reach) * reach * loss / jnp.where(heard > 0, heard, 1)
+        ascent = len(represented) * represented * loss / jnp.where(count > 0, count, 1)
         mixture = onto_simplex(state.mixture + self.mixture_step_size(now.number) * ascent)
         average = state.average + (model - state.average) / now.number.astype(server.dtype)
-        return State(model, mixture, average)
+        return AFLState(model, mixture, average)
 
     def message_size(self, dim: int) -> int:
         return dim + 1

@@ -1,24 +1,23 @@
 r"""Conventional federated learning with a server (Gauthier 2024, Algorithm 1; FedAvg)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.local_steps import Descent, descend_from, descent_gap
-from fljax.privacy import ZCDP, ApproximateDP, Gap, PureDP
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.local_steps import LocalDescent, descend_from, descent_gap
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.privacy import Gap
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["ConventionalFL", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class ConventionalFLState(NamedTuple):
     """State of FL between rounds."""
 
     model: Array  # [D]  the server's w
@@ -30,7 +29,7 @@ class State(NamedTuple):
     Needs(
         None,
         data="any",
-        privacy=(ZCDP, ApproximateDP, PureDP),
+        privacy=("message",),
         absent=True,
         late=True,
         averages=True,
@@ -64,13 +63,15 @@ class ConventionalFL(ReleasesModel, Algorithm):
     local_steps: int = static(default=1)
 
     def validate(self) -> None:
-        _check.count("local_steps", self.local_steps)
+        checks.count("local_steps", self.local_steps)
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
-        return State(server_start(problem))
+    def init(self, problem: Problem | Stream, network: Network) -> ConventionalFLState:
+        return ConventionalFLState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        problem, link, step_size = now.problem, now.link, self.step_size(now.number)
+    def step(self, state: ConventionalFLState, now: Round) -> ConventionalFLState:
+        problem = now.problem
+        link = now.link
+        step_size = self.step_size(now.number)
         server = link.publish(state.model)
 
         def learn(clients: Array | None) -> Array | tuple[Array, Array]:
@@ -85,13 +86,13 @@ class ConventionalFL(ReleasesModel, Algorithm):
             return server - step_size * problem.mean_gradient(server)
 
         quick = at_once if self.local_steps == 1 else None
-        return State(link.average(learn, server, at_once=quick, step_size=step_size))
+        return ConventionalFLState(link.average(learn, server, at_once=quick, step_size=step_size))
 
-    def _descend(self, problem: Problem, server: Array, step_size: Array) -> Descent:
+    def _descend(self, problem: Problem, server: Array, step_size: Array) -> LocalDescent:
         return descend_from(problem, _copies(server, problem), step_size, self.local_steps)
 
     def sensitivity(
-        self, problem: Problem, network: Any, round: Array, gap: Gap
+        self, problem: Problem, network: Network, round: Array, gap: Gap
     ) -> Float[Array, " clients"]:
         """See :func:`~fljax.algorithms.local_steps.descent_gap`."""
         return descent_gap(problem, self.step_size(round), self.local_steps, gap)

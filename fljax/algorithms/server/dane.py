@@ -1,23 +1,22 @@
 """DANE: approximate Newton steps of clients along the mean gradient (Shamir et al. 2014)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.local_steps import kept
-from fljax.participation import Drawn, Selector, everyone_or
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.local_steps import select_rows
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.participation.selectors import Drawn, Selector, everyone_or
 from fljax.problems import Problem
 from fljax.problems.solvers import ProxFactor, factorize, prox
-from fljax.rounds import Round
-
-__all__ = ["DANE", "State"]
 
 
-class State(NamedTuple):
+class DANEState(NamedTuple):
     """State of DANE between rounds."""
 
     model: Array  # [D]  the server's w
@@ -39,9 +38,9 @@ class DANE(ReleasesModel, Algorithm):
         w_k=\arg\min_v f_k(v)-\langle f_k'(w)-\eta g,v\rangle+\frac\mu2\|v-w\|^2,\qquad
         w\leftarrow\frac1{|S|}\sum_{k\in S}w_k.
 
-    Of quadratic objectives it is the step :math:`-\eta\frac1{|S|}\sum_k(H_k+\mu I)^{-1}g`: with
-    clients that are alike, and a small :math:`\mu`, nearly Newton's. It converges linearly to the
-    minimizer, with unlike Hessians for a :math:`\mu` that is large enough only. A round has two
+    For quadratic objectives it is the step :math:`-\eta\frac1{|S|}\sum_k(H_k+\mu I)^{-1}g`: with
+    similar clients, and a small :math:`\mu`, nearly Newton's. It converges linearly to the
+    minimizer, with different Hessians for a :math:`\mu` that is large enough only. A round has two
     messages of each client. (In the source all clients take part, and :math:`\mu=0` is allowed.)
 
     Args:
@@ -49,7 +48,7 @@ class DANE(ReleasesModel, Algorithm):
       step_size: :math:`\eta>0`.
       clients_per_round: :math:`|S|`, drawn uniformly without replacement; all clients by default,
         without which the mean gradient is that of the participants.
-      inner_iterations: iterations of the clients' solver if there is no closed form.
+      inner_iterations: iterations of the clients' solver if no closed form exists.
 
     Raises:
       ValueError: numbers that are not positive, more participants than clients, a problem that
@@ -75,33 +74,39 @@ class DANE(ReleasesModel, Algorithm):
     inner_iterations: int = static(default=100, kw_only=True)
 
     def validate(self) -> None:
-        _check.positive("attraction", self.attraction)
-        _check.positive("step_size", self.step_size)
+        checks.positive("attraction", self.attraction)
+        checks.positive("step_size", self.step_size)
         if self.clients_per_round is not None:
-            _check.count("clients_per_round", self.clients_per_round)
-        _check.count("inner_iterations", self.inner_iterations)
+            checks.count("clients_per_round", self.clients_per_round)
+        checks.count("inner_iterations", self.inner_iterations)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         self.selection.check(problem.clients)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> DANEState:
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
-        return State(server_start(problem), factorize(problem, weight))
+        return DANEState(server_start(problem), factorize(problem, weight))
 
-    def step(self, state: State, now: Round) -> State:
-        who, link = now.choose(self.selection, state.model), now.link
-        problem, factor = who.of(now.problem), who.take(state.factor)
-        server = link.publish(state.model, who.here)
-        at = jnp.broadcast_to(server, (len(who.here), len(server)))
-        slope = problem.gradient(at)
-        arrived = link.collect(slope, who.here, jnp.zeros_like(server), clients=who.numbers)
-        mean = link.publish(arrived.total, who.here)
-        center = at - (self.step_size * mean[None] - slope) / self.attraction
-        model = prox(problem, factor, center, at, self.inner_iterations)
-        moved = link.collect(model, who.here, server, clients=who.numbers).move(server)
-        return State(kept(arrived.any, moved, state.model), state.factor)
+    def step(self, state: DANEState, now: Round) -> DANEState:
+        participants = now.choose(self.selection, state.model)
+        link = now.link
+        problem = participants.of(now.problem)
+        factor = participants.take(state.factor)
+        server = link.publish(state.model, participants.here)
+        start = jnp.broadcast_to(server, (len(participants.here), len(server)))
+        gradient = problem.gradient(start)
+        arrived = link.collect(
+            gradient, participants.here, jnp.zeros_like(server), clients=participants.numbers
+        )
+        mean = link.publish(arrived.total, participants.here)
+        center = start - (self.step_size * mean[None] - gradient) / self.attraction
+        model = prox(problem, factor, center, start, self.inner_iterations)
+        moved = link.collect(model, participants.here, server, clients=participants.numbers).move(
+            server
+        )
+        return DANEState(select_rows(arrived.any, moved, state.model), state.factor)

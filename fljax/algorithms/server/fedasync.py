@@ -1,22 +1,21 @@
 """FedAsync: the server mixes each model that arrives into its own (Xie, Koyejo and Gupta 2019)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import AVERAGED, LocalLearning
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedAsync"]
 
 
-class Mixed(NamedTuple):
+class FedAsyncState(NamedTuple):
     """State of FedAsync between rounds."""
 
     model: Array  # [D]  the server's x
@@ -57,7 +56,7 @@ class FedAsync(ReleasesModel, LocalLearning):
       ...         server_step_size=0.6,
       ...         staleness=fl.algorithms.HingeStaleness(10.0, patience=4.0),
       ...     ),
-      ...     delays=fl.link.Uniform(6),
+      ...     delays=fl.link.UniformDelay(6),
       ...     metrics=["normalized_error"],
       ... )
       >>> run = fl.run(simulation, rounds=200)
@@ -74,19 +73,19 @@ class FedAsync(ReleasesModel, LocalLearning):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("server_step_size", self.server_step_size, above=0, at_most=1)
-        _check.nonnegative("attraction", self.attraction)
+        checks.interval("server_step_size", self.server_step_size, above=0, at_most=1)
+        checks.nonnegative("attraction", self.attraction)
 
-    def init(self, problem: Problem, network: Any) -> Mixed:
-        return Mixed(server_start(problem))
+    def init(self, problem: Problem, network: Network) -> FedAsyncState:
+        return FedAsyncState(server_start(problem))
 
-    def step(self, state: Mixed, now: Round) -> Mixed:
+    def step(self, state: FedAsyncState, now: Round) -> FedAsyncState:
         cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
 
-        def proximal(part: Problem, model: Array, given: Any) -> Array:
+        def proximal(part: Problem, model: Array, context: PyTree) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
 
         learned = self.learn(now, cohort, server, direction=proximal)
         arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
-        return Mixed(server + self.server_step_size * (arrived.move(server) - server))
+        return FedAsyncState(server + self.server_step_size * (arrived.move(server) - server))

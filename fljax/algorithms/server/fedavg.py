@@ -1,26 +1,25 @@
 r"""Federated averaging: a few clients per round, local epochs in batches (McMahan et al. 2017)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from fljax._module import module, static
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
-from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
-from fljax.optimizers import Optimizer
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.graphs.federation import Network
+from fljax.optimization.optimizers import Optimizer
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["FedAvg", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class FedAvgState(NamedTuple):
     """State of FedAvg between rounds."""
 
     model: Array  # [D]  the server's w
-    memory: Any = ()  # [K, ...] each: of the clients' optimizers, if they keep it
+    memory: PyTree = ()  # [K, ...] each: of the clients' optimizers, if they keep it
 
 
 @algorithm(
@@ -49,12 +48,13 @@ class FedAvg(ReleasesModel, Averaging):
     on a network of peers.
 
     A client's last batch is smaller if ``batch`` does not divide :math:`D_k`; a client with fewer
-    batches than another takes fewer steps. Another law of ``batches`` draws the batch of each of
-    :math:`E_k` steps anew. If ``normalized``, the step size is :math:`\mu/E_k`, so that a client's
-    update is its mean gradient however many steps it takes (Rizk 2023, (1.30); the fixed point of
-    the original depends on the numbers of steps). A drawn client that is not available neither
-    receives nor sends; with delays, the average is over the models that arrive in the round. With
-    unequal probabilities :math:`p_k` the update is an unbiased estimate of that with all clients,
+    batches than another takes fewer steps. Another law of ``batches`` draws a new batch for each
+    of the :math:`E_k` steps. If ``normalized``, the step size is :math:`\mu/E_k`, so that a
+    client's update is its mean gradient however many steps it takes (Rizk 2023, (1.30); the fixed
+    point of the original depends on the numbers of steps). A drawn client that is not available
+    neither receives nor sends; with delays, the average is over the models that arrive in the
+    round. With unequal probabilities :math:`p_k` the update is an unbiased estimate of that with
+    all clients,
 
     .. math:: w^{(n)}=w^{(n-1)}+\frac1{|S|}\sum_{k\in S}\frac{q_k}{p_k\sum_lq_l}(w_k-w^{(n-1)})
 
@@ -68,7 +68,7 @@ class FedAvg(ReleasesModel, Averaging):
       epochs: passes of a participant over its samples per round, >= 1.
       batch: samples per step; all of a client's by default.
       weighting: ``"samples"`` or ``"equal"``, other weights than the problem's, as in
-        :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
       selector: another :class:`~fljax.participation.Selector` instead of ``clients_per_round``:
         clients drawn with unequal probabilities, independently of each other, or in turns.
       batches: another law of the batches (:mod:`fljax.batches`) instead of ``batch``.
@@ -77,12 +77,12 @@ class FedAvg(ReleasesModel, Averaging):
         has fewer batches than another are counted as steps; other laws have no empty batches.
       normalized: whether the step size is divided by the client's number of steps.
       keeps_optimizer: whether each client keeps its optimizer's state from one of its
-        participations to the next (``K`` states in memory); otherwise it is initialized anew in
+        participations to the next (``K`` states in memory); otherwise it is reinitialized in
         every round.
 
     Raises:
-      ValueError: as for :class:`~fljax.algorithms.server.base.LocalLearning`; ``normalized`` with
-        an optimizer, ``keeps_optimizer`` without.
+      ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`;
+        ``normalized`` with an optimizer, ``keeps_optimizer`` without.
 
     Reference:
       McMahan et al. 2017, Algorithm 1; Rizk 2023, (1.26)-(1.31).
@@ -104,23 +104,23 @@ class FedAvg(ReleasesModel, Averaging):
                 "out one of them."
             )
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
-        memory: Any = ()
+    def init(self, problem: Problem | Stream, network: Network) -> FedAvgState:
+        memory: PyTree = ()
         if self.keeps_optimizer:
             assert isinstance(self.step_size, Optimizer)
             memory = self.step_size.init(start_models(problem), [problem.layout])
-        return State(server_start(problem), memory)
+        return FedAvgState(server_start(problem), memory)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedAvgState, now: Round) -> FedAvgState:
         cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
         step = None
         if self.normalized:
             step = self.size(now.number) / cohort.counts.astype(now.problem.dtype)
-        memory = cohort.who.take(state.memory) if self.keeps_optimizer else None
+        memory = cohort.participants.take(state.memory) if self.keeps_optimizer else None
         learned = self.learn(now, cohort, server, step=step, memory=memory)
         arrived = self.collect(now, cohort, learned.model, server)
         memory = state.memory
         if self.keeps_optimizer:
-            memory = jax.tree.map(cohort.who.put, memory, learned.memory)
-        return State(arrived.move(server), memory)
+            memory = jax.tree.map(cohort.participants.put, memory, learned.memory)
+        return FedAvgState(arrived.move(server), memory)

@@ -8,23 +8,22 @@ computing may be invited again.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import AVERAGED, LocalLearning
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED, LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedBuff"]
 
 
-class Buffered(NamedTuple):
+class FedBuffState(NamedTuple):
     """State of FedBuff between rounds."""
 
     model: Array  # [D]  the server's w
@@ -52,7 +51,7 @@ class FedBuff(ReleasesModel, LocalLearning):
     Args:
       step_size: of the local steps, as in :class:`~fljax.algorithms.FedAvg`, which also has the
         other arguments; ``clients_per_round`` clients start in every round. The buffer counts
-        updates (those of clients drawn with unequal probabilities :math:`p_k` weighted by
+        updates (for clients drawn with unequal probabilities :math:`p_k`, weighted by
         :math:`1/(Kp_k)`).
       buffer_size: :math:`Z\ge1`; 10 in the paper. It can be swept.
       server_step_size: :math:`\eta>0`.
@@ -68,7 +67,7 @@ class FedBuff(ReleasesModel, LocalLearning):
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=9, samples=20, dim=2),
       ...     algorithm=fl.algorithms.FedBuff(0.1, clients_per_round=3, buffer_size=4),
-      ...     delays=fl.link.Uniform(3),
+      ...     delays=fl.link.UniformDelay(3),
       ...     metrics=["normalized_error"],
       ... )
       >>> run = fl.run(simulation, rounds=100)
@@ -85,20 +84,20 @@ class FedBuff(ReleasesModel, LocalLearning):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("buffer_size", self.buffer_size, at_least=1)
-        _check.positive("server_step_size", self.server_step_size)
+        checks.interval("buffer_size", self.buffer_size, at_least=1)
+        checks.positive("server_step_size", self.server_step_size)
 
-    def init(self, problem: Problem, network: Any) -> Buffered:
+    def init(self, problem: Problem, network: Network) -> FedBuffState:
         start = server_start(problem)
-        return Buffered(start, jnp.zeros_like(start), jnp.zeros((), problem.dtype))
+        return FedBuffState(start, jnp.zeros_like(start), jnp.zeros((), problem.dtype))
 
-    def step(self, state: Buffered, now: Round) -> Buffered:
+    def step(self, state: FedBuffState, now: Round) -> FedBuffState:
         cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
         update = self.learn(now, cohort, server).model - server[None]
-        if cohort.who.weights is not None:
+        if cohort.participants.weights is not None:
             # One of the buffer all the same: who was drawn does not change how many it holds.
-            update = cohort.who.weights.astype(update.dtype)[:, None] * update
+            update = cohort.participants.weights.astype(update.dtype)[:, None] * update
             cohort = cohort._replace(weights=None)
         arrived = self.collect(now, cohort, update, jnp.zeros_like(server), discount=self.staleness)
         assert arrived.weight is not None  # no trusted server
@@ -106,6 +105,6 @@ class FedBuff(ReleasesModel, LocalLearning):
         count = state.buffered + arrived.weight
         full = count >= self.buffer_size
         moved = server + self.server_step_size / jnp.where(full, count, 1) * buffer
-        return Buffered(
+        return FedBuffState(
             jnp.where(full, moved, server), jnp.where(full, 0, buffer), jnp.where(full, 0, count)
         )

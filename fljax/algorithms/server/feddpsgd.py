@@ -1,29 +1,28 @@
 r"""Federated averaging with DP-SGD at the clients: each step is on a newly drawn batch."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._generator import bernoulli, rate_drawn
-from fljax._module import field, module, replace, static
-from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
-from fljax.batches import check_size
-from fljax.participation import Drawn, Law, Selector, everyone_or, uniform_subsets
-from fljax.privacy import NoisyGradients
+from fljax._core import checks
+from fljax._core.module import field, module, replace, static
+from fljax._core.prng import bernoulli, rate_drawn
+from fljax._core.random_subsets import uniform_subsets
+from fljax.algorithms.algorithm import Algorithm, Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Drawn, Law, Selector, everyone_or
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["FedDPSGD", "State"]
+from fljax.problems.batches import check_size
 
 #: The probability that a batch has more samples than there is room for, at most.
 OVERFLOW = 1e-30
 
 
-class State(NamedTuple):
+class FedDPSGDState(NamedTuple):
     """State of FedDPSGD between rounds."""
 
     model: Array  # [D]  the server's w
@@ -34,7 +33,7 @@ class State(NamedTuple):
     "abadi2016",
     Needs(
         None,
-        privacy=(NoisyGradients,),
+        privacy=("gradient",),
         absent=True,
         late=True,
         averages=True,
@@ -67,13 +66,13 @@ class FedDPSGD(ReleasesModel, Algorithm):
         of them. Without either, every step is on all samples.
       clients_per_round: number of participants, drawn without replacement; all clients by default.
       turns: :math:`b`; with more than one, samples take turns: sample :math:`j` of a client takes
-        part in those of its own steps :math:`i=0,1,\dots` with :math:`i=j` modulo :math:`b`, each
+        part in its own steps :math:`i=0,1,\dots` with :math:`i=j` modulo :math:`b`, each
         with probability ``sampling_rate`` (cyclic Poisson sampling) or, without it, always. It
         counts :math:`b` times in them, so that :math:`b` steps together are as unbiased as one. For
         strategies of :class:`~fljax.privacy.NoisyGradients`.
       capacity: samples for which there is room in a batch of ``sampling_rate``; by default all of a
         client's, and each step then costs as much as one on all of them. It must be so large that a
-        larger batch has a probability of at most 1e-30; :meth:`room` says how large that is, 900
+        larger batch has a probability of at most 1e-30; :meth:`room` returns this size, 900
         for batches of a hundredth of 60,000 samples.
 
     Raises:
@@ -82,8 +81,8 @@ class FedDPSGD(ReleasesModel, Algorithm):
         small; turns with a fixed ``batch``, or more turns than samples.
 
     Guarantees:
-      Those of :class:`~fljax.privacy.NoisyGradients`, exactly, whatever the capacity: a batch that
-      has no room for all of its samples is empty, and its step is noise alone. Whether it is does
+      Those of :class:`~fljax.privacy.NoisyGradients`, exactly, for any capacity: a batch that
+      exceeds it is empty, and its step is noise alone. Whether it is does
       not depend on the data, since places without a sample are drawn like the others: given who
       else is drawn, a sample moves the step as it does without a capacity, or not at all.
 
@@ -111,10 +110,10 @@ class FedDPSGD(ReleasesModel, Algorithm):
     turns: int = static(default=1)
 
     def validate(self) -> None:
-        _check.count("local_steps", self.local_steps)
-        _check.count("turns", self.turns)
+        checks.count("local_steps", self.local_steps)
+        checks.count("turns", self.turns)
         if self.sampling_rate is not None:
-            _check.interval(
+            checks.interval(
                 "sampling_rate",
                 self.sampling_rate,
                 at_least=2.0**-64,
@@ -128,7 +127,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
                 )
         for name in ("batch", "clients_per_round", "capacity"):
             if getattr(self, name) is not None:
-                _check.count(name, getattr(self, name))
+                checks.count(name, getattr(self, name))
         if self.turns > 1 and self.batch is not None:
             raise ValueError(
                 f"batch={self.batch} draws from all samples of a client in every step, and with "
@@ -158,7 +157,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
 
     @staticmethod
     def room(samples: int, sampling_rate: float) -> int:
-        """The least capacity for batches of so many samples.
+        """The least capacity for batches drawn from this number of samples.
 
         Args:
           samples: of the client that has the most.
@@ -172,14 +171,14 @@ class FedDPSGD(ReleasesModel, Algorithm):
           >>> fl.algorithms.FedDPSGD.room(60_000, 0.01)
           900
         """
-        from scipy import special  # not for those who never ask
+        from scipy import special  # imported only where it is used
 
-        _check.count("samples", samples)
-        _check.interval("sampling_rate", sampling_rate, above=0, at_most=1)
-        more = special.bdtrc(np.arange(samples + 1), samples, sampling_rate)
-        return int(np.argmax(more <= OVERFLOW))
+        checks.count("samples", samples)
+        checks.interval("sampling_rate", sampling_rate, above=0, at_most=1)
+        exceeding = special.bdtrc(np.arange(samples + 1), samples, sampling_rate)
+        return int(np.argmax(exceeding <= OVERFLOW))
 
-    def check(self, problem: Any, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         super().check(problem, network)
         if (capacity := self.capacity) is None and self.turns == 1:
             return
@@ -193,7 +192,7 @@ class FedDPSGD(ReleasesModel, Algorithm):
             return
         samples = -(-samples // self.turns)
 
-        def has_room(rate: Any) -> None:
+        def has_room(rate: Array | float) -> None:
             if capacity < (least := self.room(samples, float(rate))):
                 raise ValueError(
                     f"capacity must be at least {least}: a batch of up to {samples} samples, each "
@@ -201,30 +200,33 @@ class FedDPSGD(ReleasesModel, Algorithm):
                     f"probability above {OVERFLOW:g}."
                 )
 
-        _check.known(has_room, self.sampling_rate)
+        checks.check_when_concrete(has_room, self.sampling_rate)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedDPSGDState:
         self.selection.check(problem.clients)
         if self.batch is not None:
             check_size(self.batch, problem)
-        return State(server_start(problem))
+        return FedDPSGDState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        link, step_size = now.link, self.step_size(now.number)
-        who = now.choose(self.selection, state.model)
-        data = who.of(now.problem)
-        server = link.publish(state.model, who.here)
+    def step(self, state: FedDPSGDState, now: Round) -> FedDPSGDState:
+        link = now.link
+        step_size = self.step_size(now.number)
+        participants = now.choose(self.selection, state.model)
+        data = participants.of(now.problem)
+        server = link.publish(state.model, participants.here)
         model = link.descend(
             self.local_steps,
-            who,
+            participants,
             jnp.broadcast_to(server, (data.clients, data.dim)),
-            draw=lambda key, number: self._drawn(key, data, number),
+            draw=lambda key, number: self._draw_batch(key, data, number),
             move=lambda model, gradient: model - step_size * gradient,
         )
-        arrived = link.collect(model, who.here, server, clients=who.numbers, step_size=step_size)
-        return State(arrived.move(server))
+        arrived = link.collect(
+            model, participants.here, server, clients=participants.numbers, step_size=step_size
+        )
+        return FedDPSGDState(arrived.move(server))
 
-    def _drawn(
+    def _draw_batch(
         self, key: Array, data: Problem, number: Int[Array, " clients"] | int = 0
     ) -> tuple[Problem, Float[Array, " clients"]]:
         """Return a batch of every client for its step of this number, and the largest weight that a
@@ -232,20 +234,22 @@ class FedDPSGD(ReleasesModel, Algorithm):
         """
         influence = data.influence
         if self.turns > 1:
-            data, influence = _in_turn(data, number, self.turns), self.turns * influence
-        weights, known = jnp.asarray(data.weights), data.statistics
+            data = _of_group(data, number, self.turns)
+            influence = self.turns * influence
+        weights = jnp.asarray(data.weights)
+        statistics = data.statistics
         if self.batch is None:
-            if known is not None:  # sums over all samples are not those of a batch
-                known = known._replace(gram=None, moment=None, pooled=None)
+            if statistics is not None:  # sums over all samples do not hold for a batch
+                statistics = statistics._replace(gram=None, moment=None, pooled=None)
             rate = 1.0 if self.sampling_rate is None else rate_drawn(self.sampling_rate)
             rate = jnp.asarray(rate, data.dtype)
             if self.sampling_rate is not None:
                 chosen = bernoulli(key, weights.shape, self.sampling_rate)
                 if self.capacity is not None and self.capacity < weights.shape[1]:
-                    batch = _gathered(data, weights / rate, chosen, self.capacity)
+                    batch = _gather(data, weights / rate, chosen, self.capacity)
                     return batch, influence / rate
                 weights = jnp.where(chosen, weights, 0) / rate
-            return replace(data, weights=weights, statistics=known), influence / rate
+            return replace(data, weights=weights, statistics=statistics), influence / rate
         rate = jnp.minimum(1, self.batch / data.sample_counts().astype(data.dtype))
         rows = uniform_subsets(key, weights > 0, self.batch)
         everyone = jnp.arange(data.clients, dtype=jnp.int32)
@@ -254,26 +258,26 @@ class FedDPSGD(ReleasesModel, Algorithm):
         return replace(batch, weights=weights), influence / rate
 
 
-def _in_turn(data: Problem, number: Int[Array, " clients"] | int, turns: int) -> Problem:
-    """The samples of each client whose turn it is, of so many times their weight."""
+def _of_group(data: Problem, number: Int[Array, " clients"] | int, groups: int) -> Problem:
+    """Return each client's samples of this group, with weights multiplied by the groups' number."""
     everyone = jnp.arange(data.clients, dtype=jnp.int32)[:, None]
-    most = -(-jnp.shape(data.weights)[1] // turns)
-    first = jnp.broadcast_to(jnp.asarray(number, jnp.int32) % turns, data.clients)
-    rows = first[:, None] + turns * jnp.arange(most, dtype=jnp.int32)[None]
+    most = -(-jnp.shape(data.weights)[1] // groups)
+    first = jnp.broadcast_to(jnp.asarray(number, jnp.int32) % groups, data.clients)
+    rows = first[:, None] + groups * jnp.arange(most, dtype=jnp.int32)[None]
     weights = jnp.asarray(data.weights).at[everyone, rows].get(mode="fill", fill_value=0)
-    return replace(data.take(everyone[:, 0], rows), weights=turns * weights)
+    return replace(data.take(everyone[:, 0], rows), weights=groups * weights)
 
 
-def _gathered(
+def _gather(
     data: Problem, weights: Float[Array, "clients samples"], chosen: Array, capacity: int
 ) -> Problem:
-    """The chosen samples alone; none of a client's if there is no room for all of them."""
+    """The chosen samples alone; none of a client's if they exceed the capacity."""
     clients, samples = chosen.shape
-    place = jnp.where(chosen, jnp.cumsum(chosen, axis=1, dtype=jnp.int32) - 1, capacity)
+    position = jnp.where(chosen, jnp.cumsum(chosen, axis=1, dtype=jnp.int32) - 1, capacity)
     everyone = jnp.arange(clients, dtype=jnp.int32)
     every = jnp.broadcast_to(jnp.arange(samples, dtype=jnp.int32), chosen.shape)
     none = jnp.full((clients, capacity), samples, jnp.int32)
-    rows = none.at[everyone[:, None], place].set(every, mode="drop")
+    rows = none.at[everyone[:, None], position].set(every, mode="drop")
     weights = weights.at[everyone[:, None], rows].get(mode="fill", fill_value=0)
     fits = jnp.sum(chosen, axis=1, dtype=jnp.int32, keepdims=True) <= capacity
     return replace(data.take(everyone, rows), weights=jnp.where(fits, weights, 0))

@@ -1,22 +1,21 @@
 r"""FedDyn: federated learning with dynamic regularization (Acar et al. 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import SUMMED, Corrected
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Corrected
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedDyn", "State"]
 
 
-class State(NamedTuple):
+class FedDynState(NamedTuple):
     """State of FedDyn between rounds."""
 
     model: Array  # [D]  the server's theta
@@ -53,10 +52,10 @@ class FedDyn(ReleasesModel, Corrected):
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer.
       attraction: :math:`\alpha>0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Raises:
-      ValueError: as for :class:`~fljax.algorithms.server.base.Corrected`.
+      ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Example:
       >>> import jax, fljax as fl
@@ -76,28 +75,29 @@ class FedDyn(ReleasesModel, Corrected):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("attraction", self.attraction)
+        checks.positive("attraction", self.attraction)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedDynState:
         start = server_start(problem)
         gradients = jnp.zeros((problem.clients, problem.dim), problem.dtype)
-        return State(start, jnp.zeros_like(start), gradients)
+        return FedDynState(start, jnp.zeros_like(start), gradients)
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, attraction = self.invite(now, state.model), self.attraction
-        server = now.link.publish(state.model, cohort.here)
-        old = cohort.who.take(state.gradients)
+    def step(self, state: FedDynState, now: Round) -> FedDynState:
+        cohort = self.invite(now, state.model)
+        attraction = self.attraction
+        server = now.link.publish(state.model, cohort.active)
+        old = cohort.participants.take(state.gradients)
 
-        def regularized(part: Problem, model: Array, own: Array) -> Array:
-            return part.gradient(model) - own + attraction * (model - server[None])
+        def regularized(part: Problem, model: Array, correction: Array) -> Array:
+            return part.gradient(model) - correction + attraction * (model - server[None])
 
         change = (
-            self.learn(now, cohort, server, direction=regularized, given=old).model - server[None]
+            self.learn(now, cohort, server, direction=regularized, context=old).model - server[None]
         )
-        gradients = cohort.who.put(state.gradients, old - attraction * change)
+        gradients = cohort.participants.put(state.gradients, old - attraction * change)
 
         arrived = self.collect(now, cohort, change, jnp.zeros_like(server))
         mean = arrived.weight / now.problem.clients * arrived.total
         correction = state.correction - attraction * mean
         model = server + arrived.total - correction / attraction
-        return State(jnp.where(arrived.any, model, server), correction, gradients)
+        return FedDynState(jnp.where(arrived.any, model, server), correction, gradients)

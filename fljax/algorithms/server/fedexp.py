@@ -1,22 +1,21 @@
 r"""FedExP: federated averaging with server extrapolation (Jhunjhunwala et al. 2023)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import SUMMED, Averaging
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedExP", "State"]
 
 
-class State(NamedTuple):
+class FedExPState(NamedTuple):
     """State of FedExP between rounds."""
 
     model: Array  # [D]  the server's w
@@ -52,10 +51,10 @@ class FedExP(ReleasesModel, Averaging):
       damping: :math:`\varepsilon>0`, on the scale of :math:`\|\bar\Delta\|^2`; if it is large, the
         method is federated averaging.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
-      ValueError: no damping; as for :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: no damping; as for :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -77,21 +76,22 @@ class FedExP(ReleasesModel, Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("damping", self.damping)
+        checks.positive("damping", self.damping)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(server_start(problem))
+    def init(self, problem: Problem, network: Network) -> FedExPState:
+        return FedExPState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedExPState, now: Round) -> FedExPState:
         cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
         change = self.learn(now, cohort, server).model - server[None]
         length = jnp.sum(change**2, axis=1, keepdims=True)
-        around = jnp.zeros(len(server) + 1, server.dtype)
-        arrived = self.collect(now, cohort, jnp.concatenate([change, length], axis=1), around)
-        mean, squares = arrived.total[:-1], arrived.total[-1]
-        further = jnp.maximum(1, squares / (2 * (jnp.sum(mean**2) + self.damping)))
-        return State(server + further * mean)
+        reference = jnp.zeros(len(server) + 1, server.dtype)
+        arrived = self.collect(now, cohort, jnp.concatenate([change, length], axis=1), reference)
+        mean = arrived.total[:-1]
+        squares = arrived.total[-1]
+        extrapolation = jnp.maximum(1, squares / (2 * (jnp.sum(mean**2) + self.damping)))
+        return FedExPState(server + extrapolation * mean)
 
     def message_size(self, dim: int) -> int:
         return dim + 1

@@ -1,26 +1,25 @@
 r"""FedLC: logits calibrated by a client's class counts (Zhang et al. 2022)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import along_losses
-from fljax.algorithms.server.base import OF_CLASSES, Averaging
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import OF_CLASSES, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = ["FedLC", "State"]
 
 #: The margin of a class that a client has no samples of: the exponential of its negative is zero.
 ABSENT = 1e12
 
 
-class State(NamedTuple):
+class FedLCState(NamedTuple):
     """State of FedLC between rounds."""
 
     model: Array  # [D]  the server's w
@@ -40,21 +39,21 @@ class FedLC(ReleasesModel, Averaging):
         \ell_k(x,y;w)=-\log\frac{e^{z_y-\tau n_{k,y}^{-1/4}}}{\sum_ce^{z_c-\tau n_{k,c}^{-1/4}}},
         \qquad z=h(x;w)\text{ its logits}
 
-    so that a class that is rare at a client is learned with a larger margin. A class of which it
-    has no samples has an infinite one: it is left out of the client's softmax. :math:`\tau=0` is
+    so that a class that is rare at a client is learned with a larger margin. A class without
+    samples has an infinite one: it is left out of the client's softmax. :math:`\tau=0` is
     :class:`FedAvg`. The sum is over all classes, as in published implementations.
 
-    The counts never leave the client; the messages are those of :class:`FedAvg`.
+    The counts never leave the client; the messages are as in :class:`FedAvg`.
 
     Args:
       step_size: :math:`\mu`, as in :class:`FedAvg`.
       calibration: :math:`\tau\ge0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: a negative calibration, a loss that is not :class:`~fljax.problems.Softmax`; as
-        for :class:`~fljax.algorithms.server.base.Averaging`.
+        for :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -77,22 +76,24 @@ class FedLC(ReleasesModel, Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("calibration", self.calibration)
+        checks.nonnegative("calibration", self.calibration)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedLCState:
         counts = problem.class_counts().astype(problem.dtype)
-        here = counts > 0
-        margins = jnp.where(here, jnp.where(here, counts, 1) ** -0.25, ABSENT)
-        return State(server_start(problem), margins)
+        present = counts > 0
+        margins = jnp.where(present, jnp.where(present, counts, 1) ** -0.25, ABSENT)
+        return FedLCState(server_start(problem), margins)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedLCState, now: Round) -> FedLCState:
         cohort = self.invite(now)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
 
-        def calibrated(own: Reading, model: Array, margins: Array) -> Array:
-            return own.losses(own.predictions(model) - self.calibration * margins[None])
+        def calibrated(samples: Reading, model: Array, margins: Array) -> Array:
+            return samples.losses(samples.predictions(model) - self.calibration * margins[None])
 
-        margins = cohort.who.take(state.margins)
-        learned = self.learn(now, cohort, server, direction=along_losses(calibrated), given=margins)
+        margins = cohort.participants.take(state.margins)
+        learned = self.learn(
+            now, cohort, server, direction=along_losses(calibrated), context=margins
+        )
         model = self.collect(now, cohort, learned.model, server).move(server)
-        return State(model, state.margins)
+        return FedLCState(model, state.margins)

@@ -1,22 +1,21 @@
 r"""Fed-LT: splitting with local training (Bastianello, Liu and Johansson 2024)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
-from fljax.algorithms.server.base import SUMMED, Corrected
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Corrected
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedLT", "State"]
 
 
-class State(NamedTuple):
+class FedLTState(NamedTuple):
     """State of Fed-LT between rounds."""
 
     model: Array  # [D]  the server's y, the mean of all z_k
@@ -45,13 +44,13 @@ class FedLT(ReleasesModel, Corrected):
 
     Args:
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
-        which is initialized anew in every round.
+        which is reinitialized in every round.
       penalty: :math:`\rho>0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Raises:
-      ValueError: as for :class:`~fljax.algorithms.server.base.Corrected`.
+      ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Example:
       >>> import jax, fljax as fl
@@ -71,27 +70,29 @@ class FedLT(ReleasesModel, Corrected):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("penalty", self.penalty)
+        checks.positive("penalty", self.penalty)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedLTState:
         start = start_models(problem)
-        return State(server_start(problem), start, start)
+        return FedLTState(server_start(problem), start, start)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedLTState, now: Round) -> FedLTState:
         cohort = self.invite(now, state.model)
-        who, server = cohort.who, now.link.publish(state.model, cohort.here)
-        old = who.take(state.auxiliary)
+        participants = cohort.participants
+        server = now.link.publish(state.model, cohort.active)
+        old = participants.take(state.auxiliary)
 
         def proximal(part: Problem, model: Array, center: Array) -> Array:
             return part.gradient(model) + (model - center) / self.penalty
 
-        start, center = who.take(state.local), 2 * server[None] - old
-        local = self.learn(now, cohort, start, direction=proximal, given=center).model
+        start = participants.take(state.local)
+        center = 2 * server[None] - old
+        local = self.learn(now, cohort, start, direction=proximal, context=center).model
         change = 2 * (local - server[None])
 
         arrived = self.collect(now, cohort, change, jnp.zeros_like(server))
-        return State(
+        return FedLTState(
             server + arrived.weight / now.problem.clients * arrived.total,
-            who.put(state.local, local),
-            who.put(state.auxiliary, old + change),
+            participants.put(state.local, local),
+            participants.put(state.auxiliary, old + change),
         )

@@ -1,24 +1,24 @@
 r"""FedNova: normalized averaging of clients' updates (Wang et al. 2020)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import SUMMED, Averaging, check_no_optimizer
-from fljax.optimizers import from_optax
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Averaging, check_no_optimizer
+from fljax.graphs.federation import Network
+from fljax.optimization.optimizers import from_optax
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedNova", "State"]
 
 
-class State(NamedTuple):
+class FedNovaState(NamedTuple):
     """State of FedNova between rounds."""
 
     model: Array  # [D]  the server's x
@@ -46,7 +46,7 @@ class FedNova(ReleasesModel, Averaging):
         x\leftarrow x-\Big(\sum_{k\in S}p_k\|a_k\|_1\Big)\sum_{k\in S}p_kd_k,\qquad
         p_k=\frac{q_k}{\sum_{l\in S}q_l}
 
-    so that the objective minimized is :math:`\sum_kp_kf_k` whatever the clients' numbers of steps,
+    so that the objective minimized is :math:`\sum_kp_kf_k` for any numbers of steps,
     up to the client drift of several steps, which vanishes with :math:`\mu`. The first sum is the
     paper's effective number of steps, which it leaves open: with this choice, the method is
     federated averaging with the same local solver if all :math:`\|a_k\|_1` are equal. Each
@@ -58,11 +58,11 @@ class FedNova(ReleasesModel, Averaging):
       attraction: :math:`\nu\ge0`, the weight of the proximal term toward the server's model; the
         paper has either momentum or attraction.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: an optimizer as the step size, and as for
-        :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -84,18 +84,19 @@ class FedNova(ReleasesModel, Averaging):
     def validate(self) -> None:
         super().validate()
         check_no_optimizer(self)
-        _check.interval("momentum", self.momentum, at_least=0, below=1)
-        _check.nonnegative("attraction", self.attraction)
+        checks.interval("momentum", self.momentum, at_least=0, below=1)
+        checks.nonnegative("attraction", self.attraction)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(server_start(problem))
+    def init(self, problem: Problem, network: Network) -> FedNovaState:
+        return FedNovaState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, dtype = self.invite(now, state.model), now.problem.dtype
-        server = now.link.publish(state.model, cohort.here)
+    def step(self, state: FedNovaState, now: Round) -> FedNovaState:
+        cohort = self.invite(now, state.model)
+        dtype = now.problem.dtype
+        server = now.link.publish(state.model, cohort.active)
         size = self.size(now.number)
 
-        def attracted(part: Problem, model: Array, given: Any) -> Array:
+        def attracted(part: Problem, model: Array, context: PyTree) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
 
         import optax
@@ -106,25 +107,25 @@ class FedNova(ReleasesModel, Averaging):
         update = (server[None] - learned.model) / jnp.where(length > 0, length, 1)
         message = jnp.concatenate([update, length], axis=1)
 
-        around = jnp.zeros(len(server) + 1, dtype)
-        arrived = self.collect(now, cohort, message, around)
+        reference = jnp.zeros(len(server) + 1, dtype)
+        arrived = self.collect(now, cohort, message, reference)
         share = arrived.share[-1]  # not one where probabilities are unequal
         length = arrived.total[-1] / jnp.where(share > 0, share, 1)
-        return State(server - length * arrived.total[:-1])
+        return FedNovaState(server - length * arrived.total[:-1])
 
-    def lengths(self, step_size: Array, longest: int, dtype: Any) -> Float[Array, " counts"]:
+    def lengths(self, step_size: Array, longest: int, dtype: DTypeLike) -> Float[Array, " counts"]:
         r""":math:`\|a\|_1` for zero steps, one step, two and so on: the total length of the local
         steps, in units of :math:`-\mu`, if all gradients are one.
         """
 
-        def one(both: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
-            distance, speed = both
+        def unit_step(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+            distance, speed = carry
             speed = self.momentum * speed + 1 - step_size * self.attraction * distance
             return (distance + speed, speed), distance + speed
 
         zero = jnp.zeros((), dtype)
-        _, ways = jax.lax.scan(one, (zero, zero), None, length=longest)
-        return jnp.concatenate([zero[None], ways])
+        _, distances = jax.lax.scan(unit_step, (zero, zero), None, length=longest)
+        return jnp.concatenate([zero[None], distances])
 
     def message_size(self, dim: int) -> int:
         return dim + 1

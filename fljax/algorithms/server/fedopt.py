@@ -1,23 +1,22 @@
 r"""Federated averaging with an optimizer at the server (Reddi et al. 2021, Hsu et al. 2019)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
-from fljax import _check
-from fljax._module import field, module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.local_steps import kept
-from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
-from fljax.optimizers import Optimizer, as_optimizer, check_optimizer
+from fljax._core import checks
+from fljax._core.module import field, module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.local_steps import select_rows
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.graphs.federation import Network
+from fljax.optimization.optimizers import Optimizer, as_optimizer, check_optimizer
+from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedOpt", "FedYogi"]
+from fljax.problems.streams import Stream
 
 
 @module
@@ -31,17 +30,17 @@ class _ServerSteps(ReleasesModel, Averaging):
         arrived.
         """
         cohort = self.invite(now, model)
-        server = now.link.publish(model, cohort.here)
+        server = now.link.publish(model, cohort.active)
         learned = self.learn(now, cohort, server)
         arrived = self.collect(now, cohort, learned.model, server)
         return arrived.move(server) - server, arrived.any
 
 
-class State(NamedTuple):
+class FedOptState(NamedTuple):
     """State of FedOpt between rounds."""
 
     model: Array  # [D]  the server's x
-    memory: Any  # of the server's optimizer
+    memory: PyTree  # of the server's optimizer
 
 
 @algorithm(
@@ -71,11 +70,11 @@ class FedOpt(_ServerSteps):
       step_size: of the clients, as in :class:`FedAvg`.
       server: an optimizer (:func:`fljax.optimizers.from_optax`, or optax's own).
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       TypeError: something other than an optimizer.
-      ValueError: as for :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, optax, fljax as fl
@@ -93,22 +92,22 @@ class FedOpt(_ServerSteps):
 
     server: Optimizer = field(converter=as_optimizer, kw_only=True)
 
-    def check(self, problem: Problem | Stream, network: Any) -> None:
+    def check(self, problem: Problem | Stream, network: Network) -> None:
         super().check(problem, network)
         check_optimizer(self.server, problem.layout)
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
+    def init(self, problem: Problem | Stream, network: Network) -> FedOptState:
         start = server_start(problem)
-        return State(start, self.server.init(start, [problem.layout]))
+        return FedOptState(start, self.server.init(start, [problem.layout]))
 
-    def step(self, state: State, now: Round) -> State:
-        change, heard = self.change(state.model, now)
+    def step(self, state: FedOptState, now: Round) -> FedOptState:
+        change, any_arrived = self.change(state.model, now)
         layouts = [now.problem.layout]
         moved = self.server.move(state.model, -change, state.memory, layouts)
-        return kept(heard, State(*moved), state)
+        return select_rows(any_arrived, FedOptState(*moved), state)
 
 
-class Momentum(NamedTuple):
+class FedAvgMState(NamedTuple):
     """State of FedAvgM between rounds."""
 
     model: Array  # [D]  the server's x
@@ -130,11 +129,11 @@ class FedAvgM(_ServerSteps):
       step_size: of the clients, as in :class:`FedAvg`.
       momentum: :math:`\beta`, in [0, 1).
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: a momentum outside [0, 1), and as for
-        :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Reference:
       Hsu, Qi and Brown 2019, section 4.3.
@@ -144,19 +143,19 @@ class FedAvgM(_ServerSteps):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("momentum", self.momentum, at_least=0, below=1)
+        checks.interval("momentum", self.momentum, at_least=0, below=1)
 
-    def init(self, problem: Problem | Stream, network: Any) -> Momentum:
+    def init(self, problem: Problem | Stream, network: Network) -> FedAvgMState:
         start = server_start(problem)
-        return Momentum(start, jnp.zeros_like(start))
+        return FedAvgMState(start, jnp.zeros_like(start))
 
-    def step(self, state: Momentum, now: Round) -> Momentum:
-        change, heard = self.change(state.model, now)
+    def step(self, state: FedAvgMState, now: Round) -> FedAvgMState:
+        change, any_arrived = self.change(state.model, now)
         momentum = self.momentum * state.momentum + change
-        return kept(heard, Momentum(state.model + momentum, momentum), state)
+        return select_rows(any_arrived, FedAvgMState(state.model + momentum, momentum), state)
 
 
-class Moments(NamedTuple):
+class AdaptiveState(NamedTuple):
     """State of an adaptive server between rounds."""
 
     model: Array  # [D]  x
@@ -174,23 +173,25 @@ class _Adaptive(_ServerSteps):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("momentum", self.momentum, at_least=0, below=1)
-        _check.positive("adaptivity", self.adaptivity)
+        checks.interval("momentum", self.momentum, at_least=0, below=1)
+        checks.positive("adaptivity", self.adaptivity)
 
     def second(self, second: Float[Array, " dim"], square: Float[Array, " dim"]) -> Array:
         r"""Return the new :math:`v`, given the last :math:`v` and :math:`\Delta^2`."""
         raise NotImplementedError
 
-    def init(self, problem: Problem | Stream, network: Any) -> Moments:
+    def init(self, problem: Problem | Stream, network: Network) -> AdaptiveState:
         start = server_start(problem)
-        return Moments(start, jnp.zeros_like(start), jnp.full_like(start, self.adaptivity**2))
+        return AdaptiveState(start, jnp.zeros_like(start), jnp.full_like(start, self.adaptivity**2))
 
-    def step(self, state: Moments, now: Round) -> Moments:
-        change, heard = self.change(state.model, now)
+    def step(self, state: AdaptiveState, now: Round) -> AdaptiveState:
+        change, any_arrived = self.change(state.model, now)
         first = self.momentum * state.first + (1 - self.momentum) * change
         second = self.second(state.second, change**2)
         step = self.server_step_size(now.number) / (jnp.sqrt(second) + self.adaptivity)
-        return kept(heard, Moments(state.model + step * first, first, second), state)
+        return select_rows(
+            any_arrived, AdaptiveState(state.model + step * first, first, second), state
+        )
 
 
 @algorithm("FedAdagrad", "reddi2021", AVERAGED_PRIVATELY)
@@ -216,11 +217,11 @@ class FedAdagrad(_Adaptive):
       adaptivity: :math:`\tau>0`; the larger, the closer the server's steps are to plain gradient
         steps.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: parameters outside of their ranges, and as for
-        :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Reference:
       Reddi et al. 2021, Algorithm 2.
@@ -240,7 +241,7 @@ class _Decaying(_Adaptive):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("decay", self.decay, at_least=0, below=1)
+        checks.interval("decay", self.decay, at_least=0, below=1)
 
 
 @algorithm("FedYogi", "reddi2021", AVERAGED_PRIVATELY)
@@ -263,7 +264,7 @@ class FedYogi(_Decaying):
       adaptivity: :math:`\tau>0`.
       decay: :math:`\beta_2`, in [0, 1).
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: as for :class:`FedAdagrad`.
@@ -293,7 +294,7 @@ class FedAdam(_Decaying):
       adaptivity: :math:`\tau>0`.
       decay: :math:`\beta_2`, in [0, 1).
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: as for :class:`FedAdagrad`.

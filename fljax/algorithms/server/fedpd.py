@@ -1,30 +1,29 @@
 r"""FedPD: a federated primal-dual method (Zhang et al. 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
-from fljax.algorithms.server.base import SUMMED, Corrected
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start, start_models
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Corrected
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["FedPD", "State"]
 
 
-class State(NamedTuple):
+class FedPDState(NamedTuple):
     """State of FedPD between rounds."""
 
     model: Array  # [D]  the server's x_0
     local: Array  # [K, D]  the clients' x_k
     dual: Array  # [K, D]  lambda_k
-    center: Array  # [K, D]  x_{0,k}, what each takes for x_0
-    said: Array  # [K, D]  what each told the server last
+    center: Array  # [K, D]  x_{0,k}, each client's estimate of x_0
+    said: Array  # [K, D]  the last message of each
 
 
 @algorithm("FedPD", "zhang2021", SUMMED)
@@ -54,14 +53,14 @@ class FedPD(ReleasesModel, Corrected):
 
     Args:
       step_size: of the local steps, a schedule of the round or a number, > 0, or an optimizer,
-        which is initialized anew in every round.
+        which is reinitialized in every round.
       penalty: :math:`\eta>0`.
       skipping: :math:`p`, in [0, 1), the probability that a round is without messages.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Raises:
-      ValueError: as for :class:`~fljax.algorithms.server.base.Corrected`.
+      ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Example:
       >>> import jax, fljax as fl
@@ -82,37 +81,41 @@ class FedPD(ReleasesModel, Corrected):
 
     def validate(self) -> None:
         super().validate()
-        _check.positive("penalty", self.penalty)
-        _check.interval("skipping", self.skipping, at_least=0, below=1)
+        checks.positive("penalty", self.penalty)
+        checks.interval("skipping", self.skipping, at_least=0, below=1)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> FedPDState:
         start = start_models(problem)
         center = jnp.broadcast_to(server_start(problem), start.shape)
-        return State(center[0], start, jnp.zeros_like(start), center, center)
+        return FedPDState(center[0], start, jnp.zeros_like(start), center, center)
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, penalty = self.invite(now, state.model), self.penalty
-        who, dtype = cohort.who, now.problem.dtype
-        start, dual, center, said = (who.take(part) for part in state[1:])
+    def step(self, state: FedPDState, now: Round) -> FedPDState:
+        cohort = self.invite(now, state.model)
+        penalty = self.penalty
+        participants = cohort.participants
+        dtype = now.problem.dtype
+        start, dual, center, last_sent = (participants.take(part) for part in state[1:])
 
-        def lagrangian(part: Problem, model: Array, given: tuple[Array, Array]) -> Array:
-            dual, center = given
+        def lagrangian(part: Problem, model: Array, context: tuple[Array, Array]) -> Array:
+            dual, center = context
             return part.gradient(model) + dual + (model - center) / penalty
 
-        local = self.learn(now, cohort, start, direction=lagrangian, given=(dual, center)).model
+        local = self.learn(now, cohort, start, direction=lagrangian, context=(dual, center)).model
         dual = dual + (local - center) / penalty
-        own = local + penalty * dual
+        proposal = local + penalty * dual
 
         probability = jax.random.uniform(now.key("algorithm"), dtype=dtype)
-        talking = cohort.here & (probability >= self.skipping)
-        silent = cohort._replace(who=who._replace(here=talking))
-        arrived = self.collect(now, silent, own - said, jnp.zeros_like(state.model))
+        communicating = cohort.active & (probability >= self.skipping)
+        senders = cohort._replace(participants=participants._replace(here=communicating))
+        arrived = self.collect(now, senders, proposal - last_sent, jnp.zeros_like(state.model))
         model = state.model + arrived.weight / now.problem.clients * arrived.total
-        server = now.link.publish(model, talking)
-        return State(
+        server = now.link.publish(model, communicating)
+        return FedPDState(
             model,
-            who.put(state.local, local),
-            who.put(state.dual, dual),
-            who.put(state.center, jnp.where(talking[:, None], server[None], own)),
-            who.put(state.said, jnp.where(talking[:, None], own, said)),
+            participants.put(state.local, local),
+            participants.put(state.dual, dual),
+            participants.put(
+                state.center, jnp.where(communicating[:, None], server[None], proposal)
+            ),
+            participants.put(state.said, jnp.where(communicating[:, None], proposal, last_sent)),
         )

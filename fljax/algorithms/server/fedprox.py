@@ -4,26 +4,25 @@ The minimization is exact (Jung 2025), or by local steps (Li et al. 2020).
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Algorithm, Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
-from fljax.algorithms.server.fedavg import State as Averaged
-from fljax.participation import Drawn, Selector, everyone_or
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.fedavg import FedAvgState
+from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.graphs.federation import Network
+from fljax.participation.selectors import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorize, prox
 from fljax.problems.solvers import ProxFactor
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["ExactFedProx", "FedProx", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class ExactFedProxState(NamedTuple):
     """State of FedProx between rounds."""
 
     model: Array  # [D]  the server's w
@@ -59,7 +58,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
     :math:`1/(2\eta)` in its proximal step (93). So this is the proximal operator with weight
     :math:`2/\eta`, and the original FedProx (Li et al. 2020), whose term is
     :math:`\tfrac\mu2\|v-w\|^2`, with :math:`\mu=2/\eta`, an exact solution and equal weights
-    whatever the sample sizes.
+    for any sample sizes.
 
     With full participation it converges to the center's model of GTVMin on a star whose center has
     no data, with edges of weight one and the coupling :math:`1/\eta`: to the minimizer of
@@ -69,7 +68,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
     Args:
       step_size: :math:`\eta>0`.
       clients_per_round: :math:`|S|`, drawn uniformly without replacement; all clients by default.
-      inner_iterations: iterations of the clients' solver if there is no closed form.
+      inner_iterations: iterations of the clients' solver if no closed form exists.
 
     Raises:
       ValueError: more participants than clients, a problem that clips gradients.
@@ -93,29 +92,31 @@ class ExactFedProx(ReleasesModel, Algorithm):
     inner_iterations: int = static(default=100)
 
     def validate(self) -> None:
-        _check.positive("step_size", self.step_size)
+        checks.positive("step_size", self.step_size)
         if self.clients_per_round is not None:
-            _check.count("clients_per_round", self.clients_per_round)
-        _check.count("inner_iterations", self.inner_iterations)
+            checks.count("clients_per_round", self.clients_per_round)
+        checks.count("inner_iterations", self.inner_iterations)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> ExactFedProxState:
         self.selection.check(problem.clients)
         weight = jnp.full(problem.clients, 2 / jnp.asarray(self.step_size), problem.dtype)
-        return State(server_start(problem), factorize(problem, weight))
+        return ExactFedProxState(server_start(problem), factorize(problem, weight))
 
-    def step(self, state: State, now: Round) -> State:
-        who, link = now.choose(self.selection, state.model), now.link
-        server = link.publish(state.model, who.here)
-        start = jnp.broadcast_to(server, (len(who.here), len(server)))
-        factor, problem = who.take(state.factor), who.of(now.problem)
+    def step(self, state: ExactFedProxState, now: Round) -> ExactFedProxState:
+        participants = now.choose(self.selection, state.model)
+        link = now.link
+        server = link.publish(state.model, participants.here)
+        start = jnp.broadcast_to(server, (len(participants.here), len(server)))
+        factor = participants.take(state.factor)
+        problem = participants.of(now.problem)
         model = prox(problem, factor, start, start, self.inner_iterations)
-        arrived = link.collect(model, who.here, server, clients=who.numbers)
-        return State(arrived.move(server), state.factor)
+        arrived = link.collect(model, participants.here, server, clients=participants.numbers)
+        return ExactFedProxState(arrived.move(server), state.factor)
 
 
 @algorithm(
@@ -141,10 +142,10 @@ class FedProx(ReleasesModel, Averaging):
       step_size: :math:`\eta`, as in :class:`FedAvg`.
       attraction: :math:`\mu\ge0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
-      ValueError: as for :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Reference:
       Li et al. 2020, Algorithm 2.
@@ -154,17 +155,17 @@ class FedProx(ReleasesModel, Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("attraction", self.attraction)
+        checks.nonnegative("attraction", self.attraction)
 
-    def init(self, problem: Problem | Stream, network: Any) -> Averaged:
-        return Averaged(server_start(problem))
+    def init(self, problem: Problem | Stream, network: Network) -> FedAvgState:
+        return FedAvgState(server_start(problem))
 
-    def step(self, state: Averaged, now: Round) -> Averaged:
+    def step(self, state: FedAvgState, now: Round) -> FedAvgState:
         cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
 
-        def attracted(part: Problem, model: Array, given: Any) -> Array:
+        def attracted(part: Problem, model: Array, context: PyTree) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
 
         learned = self.learn(now, cohort, server, direction=attracted)
-        return Averaged(self.collect(now, cohort, learned.model, server).move(server))
+        return FedAvgState(self.collect(now, cohort, learned.model, server).move(server))

@@ -1,27 +1,26 @@
 r"""FedRS: logits of missing classes restricted in the softmax (Li and Zhan 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import along_losses
-from fljax.algorithms.server.base import OF_CLASSES, Averaging
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import OF_CLASSES, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = ["FedRS", "State"]
 
 
-class State(NamedTuple):
+class FedRSState(NamedTuple):
     """State of FedRS between rounds."""
 
     model: Array  # [D]  the server's w
-    present: Array  # [K, C]  of which classes a client has samples
+    present: Array  # [K, C]  whether a client has samples of each class
 
 
 @algorithm("FedRS", "li2021rs", OF_CLASSES)
@@ -43,17 +42,18 @@ class FedRS(ReleasesModel, Averaging):
     were. The paper's logits are products of the head's vectors and the representation, without an
     offset; here :math:`\alpha` multiplies the whole logit.
 
-    Which classes a client has is never said; the messages are those of :class:`FedAvg`.
+    The classes of a client are never sent; the messages are as in :class:`FedAvg`.
 
     Args:
       step_size: :math:`\mu`, as in :class:`FedAvg`.
       restriction: :math:`\alpha\in[0,1]`; the paper's experiments have one half.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: a restriction outside [0, 1], a loss that is not
-        :class:`~fljax.problems.Softmax`; as for :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.problems.Softmax`; as for
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -76,20 +76,22 @@ class FedRS(ReleasesModel, Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.interval("restriction", self.restriction, at_least=0, at_most=1)
+        checks.interval("restriction", self.restriction, at_least=0, at_most=1)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(server_start(problem), problem.class_counts() > 0)
+    def init(self, problem: Problem, network: Network) -> FedRSState:
+        return FedRSState(server_start(problem), problem.class_counts() > 0)
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedRSState, now: Round) -> FedRSState:
         cohort = self.invite(now)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
 
-        def restricted(own: Reading, model: Array, present: Array) -> Array:
+        def restricted(samples: Reading, model: Array, present: Array) -> Array:
             scale = jnp.where(present, 1, self.restriction)
-            return own.losses(scale[None] * own.predictions(model))
+            return samples.losses(scale[None] * samples.predictions(model))
 
-        present = cohort.who.take(state.present)
-        learned = self.learn(now, cohort, server, direction=along_losses(restricted), given=present)
+        present = cohort.participants.take(state.present)
+        learned = self.learn(
+            now, cohort, server, direction=along_losses(restricted), context=present
+        )
         model = self.collect(now, cohort, learned.model, server).move(server)
-        return State(model, state.present)
+        return FedRSState(model, state.present)

@@ -1,23 +1,22 @@
 r"""FedSAM: sharpness-aware local steps (Qu et al. 2022, Caldarola et al. 2022)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.streams import Stream
-
-__all__ = ["FedSAM", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class FedSAMState(NamedTuple):
     """State of FedSAM between rounds."""
 
     model: Array  # [D]  the server's w
@@ -43,16 +42,17 @@ class FedSAM(ReleasesModel, Averaging):
     and the server averages, with a server step size of one. :math:`\rho=0` is federated averaging.
     A step costs two gradients. Steps do not vanish at a minimum: with constant :math:`\mu` and
     :math:`\rho` models oscillate about it, at a distance of :math:`\mu a\rho/(2-\mu a)` if clients
-    are identical and all curvatures are :math:`a`. If a gradient is zero there is no step.
+    are identical and all curvatures are :math:`a`. A zero gradient gives no step.
 
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`.
       radius: :math:`\rho\ge0`.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
-      ValueError: a negative radius; as for :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: a negative radius; as for
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -72,19 +72,19 @@ class FedSAM(ReleasesModel, Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("radius", self.radius)
+        checks.nonnegative("radius", self.radius)
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
-        return State(server_start(problem))
+    def init(self, problem: Problem | Stream, network: Network) -> FedSAMState:
+        return FedSAMState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: FedSAMState, now: Round) -> FedSAMState:
         cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
 
-        def sharpest(part: Problem, model: Array, given: Any) -> Array:
-            slope = part.gradient(model)
-            length = jnp.linalg.norm(slope, axis=1, keepdims=True)
-            return part.gradient(model + self.radius * slope / jnp.where(length > 0, length, 1))
+        def sharpest(part: Problem, model: Array, context: PyTree) -> Array:
+            gradient = part.gradient(model)
+            length = jnp.linalg.norm(gradient, axis=1, keepdims=True)
+            return part.gradient(model + self.radius * gradient / jnp.where(length > 0, length, 1))
 
         learned = self.learn(now, cohort, server, direction=sharpest)
-        return State(self.collect(now, cohort, learned.model, server).move(server))
+        return FedSAMState(self.collect(now, cohort, learned.model, server).move(server))

@@ -1,19 +1,19 @@
 """Generalized gradient steps from one hypothesis to the next (Jung 2025)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import Needs, algorithm
-from fljax.algorithms.predictions import OnTestSet, State
+from fljax._core import checks
+from fljax._core.module import as_given, field, module
+from fljax.algorithms.algorithm import Needs, algorithm
+from fljax.algorithms.predictions import OnTestSet, OnTestSetState
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["GeneralizedGradient"]
+from fljax.problems.learners import Learners, as_learners
 
 
 @algorithm(
@@ -58,34 +58,34 @@ class GeneralizedGradient(OnTestSet):
     """
 
     step_size: Float[Array, ""] | float
-    test_set: Any = None
-    learners: Any = static(default=None)
+    test_set: Annotated[Array, "points features"] | None = field(converter=as_given, default=None)
+    learners: Learners | None = field(converter=as_learners, static=True, default=None)
 
     def validate(self) -> None:
-        _check.positive("step_size", self.step_size)
+        checks.positive("step_size", self.step_size)
         self._validate()
 
     def message_size(self, dim: int) -> int:
         return 0
 
-    def _pull(self, problem: Problem) -> Float[Array, " clients"]:
-        each = 1 / (2 * jnp.asarray(self.step_size, problem.dtype))
-        return jnp.broadcast_to(each, (problem.clients,))
+    def _label_weights(self, problem: Problem) -> Float[Array, " clients"]:
+        weight = 1 / (2 * jnp.asarray(self.step_size, problem.dtype))
+        return jnp.broadcast_to(weight, (problem.clients,))
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return self._begun(problem, self._pull(problem))
+    def init(self, problem: Problem, network: Network) -> OnTestSetState:
+        return self._initial_state(problem, self._label_weights(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        new, said = self._fit(state, state.heard, self._pull(now.problem), now)
-        new = new._replace(heard=said)
+    def step(self, state: OnTestSetState, now: Round) -> OnTestSetState:
+        new, predicted = self._fit(state, state.heard, self._label_weights(now.problem), now)
+        new = new._replace(heard=predicted)
 
         def rested(new: Array, old: Array) -> Array:
             return jnp.where(now.available.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
 
         return jax.tree.map(rested, new, state)
 
-    def learned(self, problem: Problem, labels: Any) -> list[Any]:
+    def learned(self, problem: Problem, labels: object) -> list[Any]:
         """Return the learners fitted to these pseudo-labels, one per client, as in
         :meth:`ModelAgnosticFedRelax.learned`.
         """
-        return self._learned(problem, labels, self._pull(problem))
+        return self._fitted_learners(problem, labels, self._label_weights(problem))

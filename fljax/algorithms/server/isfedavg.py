@@ -1,4 +1,10 @@
-r"""Federated averaging with importance sampling of clients and samples (Rizk 2023, chapter 2)."""
+r"""Federated averaging with importance sampling of clients and samples (Rizk 2023, chapter 2).
+
+The state holds *unbounded* probabilities, of sum one. Draws are by *bounded* ones, with the floor
+mixed in and the excess over the cap redistributed. A round draws clients, draws a batch for each of
+their steps, and, with ``rule="sampled"``, updates the unbounded probabilities by the gradients that
+the participants have seen.
+"""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -6,14 +12,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from fljax import _check
-from fljax._linalg import norm
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax._core import checks
+from fljax._core.linalg import norm
+from fljax._core.module import field, module, static
+from fljax._core.random_subsets import systematic
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import counts_of
-from fljax.batches import (
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Participants
+from fljax.problems import Problem, optimum
+from fljax.problems.batches import (
     Batch,
     Counts,
     Order,
@@ -23,23 +36,34 @@ from fljax.batches import (
     per_client,
     taken,
 )
-from fljax.participation import Participants, systematic
-from fljax.problems import Problem, optimum
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-
-__all__ = ["ISFedAvg", "State", "capped", "shared"]
 
 #: The rules for the probabilities.
 RULES = ("optimal", "full", "sampled")
 
 
-class State(NamedTuple):
+class ISFedAvgState(NamedTuple):
     """State of ISFedAvg between rounds."""
 
     model: Array  # [D]  the server's w
     clients: Array  # [K]  p_k, of sum one
-    samples: Array | None  # [K, N]  p_n of each client, of sum one; None: anew in every round
+    samples: Array | None  # [K, N]  p_n of each client, of sum one; None: computed in every round
+
+
+class _Workload(NamedTuple):
+    """How much each of some clients computes."""
+
+    clients: Array  # [L]  their numbers
+    real: Array  # [L, N]  which rows of its data are samples
+    steps: Array  # [L]  E_k
+    batch: Array  # [L]  B_k
+
+
+class _LocalResult(NamedTuple):
+    """The result of the participants' local steps."""
+
+    model: Array  # [L, D]
+    probabilities: Array  # [L, N]  of their samples, updated if the rule is "sampled"
+    gradient_norms: Array  # [E, L]  norms of the estimates of each step
 
 
 @algorithm(
@@ -61,8 +85,8 @@ class ISFedAvg(Algorithm):
             \frac1{N_kp_b^{(k)}}Q_k'(w_{k,e-1};x_{k,b}),\qquad
         w^{(n)}=\frac1L\sum_{k\in\mathcal L}w_{k,E_k}
 
-    with :math:`Q_k` the loss of a sample plus the regularizer. The probabilities with the least
-    gradient noise are
+    with :math:`Q_k` the loss of a sample, times the client's weight, plus the regularizer. The
+    probabilities with the least gradient noise are
 
     .. math::
 
@@ -73,11 +97,12 @@ class ISFedAvg(Algorithm):
     * ``"optimal"``: at the minimizer :math:`w^o` of the common objective, which is unknown in
       practice;
     * ``"full"``: at :math:`w^{(n-1)}`, for which every client evaluates all of its samples;
-    * ``"sampled"``: the total probability of those that are drawn is redistributed among them
-      according to their norms at :math:`w^{(n-1)}`; the others keep their probabilities. Initially
-      all probabilities are equal. For :math:`f_k'` a participant uses the estimate of its first
-      step, for :math:`\sigma_k^2` all of its samples under its current probabilities (the source
-      leaves this open; the estimate from one batch, with its heavy tails, gave no improvement).
+    * ``"sampled"``: the total probability of the drawn clients, or samples, is redistributed among
+      them according to their norms at :math:`w^{(n-1)}`; the others keep their probabilities.
+      Initially all probabilities are equal. For :math:`f_k'` a participant uses the estimate of
+      its first step, for :math:`\sigma_k^2` all of its samples under its current probabilities
+      (the source leaves this open; the estimate from one batch, with its heavy tails, gave no
+      improvement).
 
     Both the server and the clients then know the probabilities; the norms that clients send in
     addition, one or two numbers each, are not counted as communication.
@@ -112,182 +137,231 @@ class ISFedAvg(Algorithm):
     cap: bool = static(default=True)
 
     def validate(self) -> None:
-        _check.count("clients_per_round", self.clients_per_round)
-        _check.choice("rule", self.rule, RULES)
-        _check.interval("floor", self.floor, at_least=0, at_most=1)
+        checks.count("clients_per_round", self.clients_per_round)
+        checks.choice("rule", self.rule, RULES)
+        checks.interval("floor", self.floor, at_least=0, at_most=1)
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         for name in ("batch", "local_steps"):
             check_per_client(name, getattr(self, name), problem.clients)
 
-        def check(batch: Any, counts: Any) -> None:
-            batch, counts = np.asarray(batch), np.asarray(counts)
-            if np.any(batch > counts):
-                k = int(np.argmax(batch - counts))
+        def check(batch: Array | np.ndarray, counts: Array | np.ndarray) -> None:
+            batch = np.asarray(batch)
+            counts = np.asarray(counts)
+            # A client of importance zero counts none of its samples, and draws none.
+            missing = np.where(counts > 0, batch - counts, 0)
+            if np.any(missing > 0):
+                k = int(np.argmax(missing))
                 raise ValueError(
                     f"client {k} has {counts[k]} samples, fewer than its batch of "
                     f"{np.broadcast_to(batch, counts.shape)[k]}."
                 )
 
-        _check.known(check, np.asarray(self.batch), problem.sample_counts())
+        checks.check_when_concrete(check, np.asarray(self.batch), problem.sample_counts())
         if self.clients_per_round > problem.clients:
             raise ValueError(
                 f"clients_per_round must be at most the {problem.clients} clients, got "
                 f"{self.clients_per_round}."
             )
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> ISFedAvgState:
         if self.rule == "optimal":
-            at = optimum(problem)
-            return State(server_start(problem), *self._probabilities(problem, at))
-        everyone = jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
+            minimizer = optimum(problem)
+            return ISFedAvgState(server_start(problem), *self._optimal(problem, minimizer))
+        equal = jnp.full(problem.clients, 1 / problem.clients, problem.dtype)
         if self.rule == "full":
-            return State(server_start(problem), everyone, None)
-        none = jnp.zeros(problem.weights.shape, problem.dtype)
-        return State(server_start(problem), everyone, _share(none, problem.weights > 0))
+            return ISFedAvgState(server_start(problem), equal, None)
+        zeros = jnp.zeros(problem.weights.shape, problem.dtype)
+        return ISFedAvgState(server_start(problem), equal, _normalized(zeros, problem.weights > 0))
 
-    def step(self, state: State, now: Round) -> State:
-        problem, link = now.problem, now.link
-        count, (known, samples) = self.clients_per_round, self._known(problem, state)
-        clients = self._of_clients(known)
-        chosen = systematic(now.key("participation"), clients, count, count)
-        who = Participants(chosen, jnp.ones(count, bool))
-        server = link.publish(state.model, who.here)
-        counts, longest = counts_of(self.local_steps, who), int(np.max(self.local_steps))
-        real, sizes = jnp.asarray(problem.weights)[chosen] > 0, counts_of(self.batch, who)
+    def step(self, state: ISFedAvgState, now: Round) -> ISFedAvgState:
+        problem = now.problem
+        link = now.link
+        count = self.clients_per_round
+        by_client, by_sample = self._unbounded(problem, state)
+        inclusion = self._bounded_by_client(by_client)
+        chosen = systematic(now.key("participation"), inclusion, count, count)
+        participants = Participants(chosen, jnp.ones(count, bool))
+        server = link.publish(state.model, participants.here)
+        workload = self._workload(problem, participants)
         start = jnp.broadcast_to(server, (count, problem.dim))
         step_size = self.step_size(now.number)
-        length = step_size / (problem.clients * clients[chosen] * counts.astype(problem.dtype))
+        # Divided by p_k, so that the mean over the drawn clients is unbiased.
+        chance = inclusion[chosen]
+        length = step_size / (problem.clients * chance * workload.steps.astype(problem.dtype))
 
-        mine = samples[chosen]
-        order = in_order(now.key("batches"), real, longest, mine.dtype)
-
-        def drawn(law: Array, order: Order) -> Batch:
-            return ordered(order, self._kept(law, real, sizes), self.batch, chosen, real)
-
-        # Where no step changes the probabilities, the batches of all steps at once.
-        batches = None if self.rule == "sampled" else drawn(mine, order)
-
-        def one(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
-            (model, law), busy = carry, (step < counts)[:, None]
-            if batches is None:
-                batch = drawn(law, order._replace(starts=order.starts[:, step][:, None]))
-                part = taken(problem, chosen, batch, 0)
-                probability = shared(law, batch.rows[:, 0], part.sample_objective_norms(start))
-                law = jnp.where(busy, probability, law)
-            else:
-                part = taken(problem, chosen, batches, step)
-            estimate = _estimate(part, model)
-            new = model - length[:, None] * estimate
-            return (jnp.where(busy, new, model), law), norm(estimate)
-
-        (model, law), slope = jax.lax.scan(one, (start, mine), jnp.arange(longest, dtype=jnp.int32))
+        before = by_sample[chosen]
+        local = self._local_steps(now, workload, start, length, before)
         if self.rule == "sampled":
             norms = problem.take(chosen).sample_objective_norms(start)
-            need = self._need(norms, mine, real, counts, sizes, slope[0])
-            known = shared(known[None], chosen[None], need[None])[0]
-            samples = samples.at[chosen].set(law)
-        arrived = link.collect(model, who.here, server, clients=chosen, step_size=step_size)
-        return State(arrived.move(server), known, None if state.samples is None else samples)
+            scale = self._client_scale(norms, before, workload, local.gradient_norms[0])
+            by_client = redistributed(by_client[None], chosen[None], scale[None])[0]
+            by_sample = by_sample.at[chosen].set(local.probabilities)
+        arrived = link.collect(
+            local.model, participants.here, server, clients=chosen, step_size=step_size
+        )
+        samples = None if state.samples is None else by_sample
+        return ISFedAvgState(arrived.move(server), by_client, samples)
 
-    def probabilities(self, problem: Problem, state: State) -> tuple[Array, Array]:
+    def _local_steps(
+        self,
+        now: Round,
+        workload: _Workload,
+        start: Float[Array, "chosen dim"],
+        length: Float[Array, " chosen"],
+        before: Float[Array, "chosen samples"],
+    ) -> _LocalResult:
+        """Take the participants' steps of these lengths along estimates of their gradients."""
+        chosen = workload.clients
+        real = workload.real
+        longest = int(np.max(self.local_steps))
+        order = in_order(now.key("batches"), real, longest, before.dtype)
+
+        def draw(probabilities: Array, order: Order) -> Batch:
+            bounded = self._bounded(probabilities, real, workload.batch)
+            return ordered(order, bounded, self.batch, chosen, real)
+
+        # Where steps do not change the probabilities, the batches of all steps are drawn together.
+        batches = None if self.rule == "sampled" else draw(before, order)
+
+        def local_step(carry: tuple[Array, Array], step: Array) -> tuple[Any, Array]:
+            model, probabilities = carry
+            active = (step < workload.steps)[:, None]
+            if batches is None:
+                batch = draw(probabilities, order._replace(starts=order.starts[:, step][:, None]))
+                part = taken(now.problem, chosen, batch, 0)
+                rows = batch.rows[:, 0]
+                updated = redistributed(probabilities, rows, part.sample_objective_norms(start))
+                probabilities = jnp.where(active, updated, probabilities)
+            else:
+                part = taken(now.problem, chosen, batches, step)
+            estimate = _estimate(part, model)
+            new = model - length[:, None] * estimate
+            return (jnp.where(active, new, model), probabilities), norm(estimate)
+
+        steps = jnp.arange(longest, dtype=jnp.int32)
+        (model, probabilities), gradient_norms = jax.lax.scan(local_step, (start, before), steps)
+        return _LocalResult(model, probabilities, gradient_norms)
+
+    def probabilities(self, problem: Problem, state: ISFedAvgState) -> tuple[Array, Array]:
         """Return the probabilities of clients ``[K]`` and samples ``[K, N]`` in a state, with the
         floor and the cap applied.
         """
-        everyone = Participants(None, jnp.ones(problem.clients, bool))
-        real, sizes = jnp.asarray(problem.weights) > 0, counts_of(self.batch, everyone)
-        clients, samples = self._known(problem, state)
-        return self._of_clients(clients), self._kept(samples, real, sizes)
+        workload = self._workload(problem, Participants(None, jnp.ones(problem.clients, bool)))
+        by_client, by_sample = self._unbounded(problem, state)
+        bounded = self._bounded(by_sample, workload.real, workload.batch)
+        return self._bounded_by_client(by_client), bounded
 
-    def _known(self, problem: Problem, state: State) -> tuple[Array, Array]:
+    def _workload(self, problem: Problem, participants: Participants) -> _Workload:
+        steps = counts_of(self.local_steps, participants)
+        weights = jnp.asarray(problem.weights)
+        real = (weights if participants.clients is None else weights[participants.clients]) > 0
+        batch = counts_of(self.batch, participants)
+        return _Workload(participants.numbers, real, steps, batch)
+
+    def _unbounded(self, problem: Problem, state: ISFedAvgState) -> tuple[Array, Array]:
         """Return the probabilities of clients and of samples before the floor and the cap."""
         if state.samples is None:
-            return self._probabilities(problem, state.model)
+            return self._optimal(problem, state.model)
         return state.clients, state.samples
 
-    def _kept(self, law: Array, real: Array, sizes: Array) -> Array:
-        """Return probabilities with the floor and the cap applied."""
-        law = (1 - self.floor) * law + self.floor * _even(real, law.dtype)
-        return capped(law, 1 / sizes.astype(law.dtype)) if self.cap else law
+    def _bounded(self, probabilities: Array, real: Array, count: Array) -> Array:
+        """Return probabilities with the floor and the cap applied, for ``count`` draws of each."""
+        dtype = probabilities.dtype
+        mixed = (1 - self.floor) * probabilities + self.floor * _uniform(real, dtype)
+        return capped(mixed, 1 / count.astype(dtype)) if self.cap else mixed
 
-    def _probabilities(self, problem: Problem, at: Float[Array, " dim"]) -> tuple[Array, Array]:
-        """Return the optimal probabilities of clients and of samples at one model."""
-        everyone = Participants(None, jnp.ones(problem.clients, bool))
-        real = jnp.asarray(problem.weights) > 0
-        counts, sizes = (counts_of(n, everyone) for n in (self.local_steps, self.batch))
-        models = jnp.broadcast_to(at, (problem.clients, problem.dim))
-        norms = problem.sample_objective_norms(models)
-        samples = _share(norms, real)
-        need = self._need(norms, samples, real, counts, sizes, norm(problem.gradient(models)))
-        return _share(need[None], jnp.ones((1, len(need)), bool))[0], samples
-
-    def _need(
-        self, norms: Array, law: Array, real: Array, counts: Array, sizes: Array, slope: Array
-    ) -> Float[Array, " chosen"]:
-        r"""Return (2.48), to which a client's probability is proportional, given the norms at all
-        of its samples and :math:`\|f_k'\|`.
-        """
-        law = self._kept(law, real, sizes)
-        batches, available = (
-            (counts * sizes).astype(law.dtype),
-            jnp.sum(real, axis=1, dtype=law.dtype),
-        )
-        spread = jnp.sum(norms**2 / jnp.where(law > 0, law, 1), axis=1)
-        return jnp.sqrt(6 / (batches * available**2) * spread + (3 + 6 / batches) * slope**2)
-
-    def _of_clients(self, law: Float[Array, " clients"]) -> Float[Array, " clients"]:
+    def _bounded_by_client(
+        self, probabilities: Float[Array, " clients"]
+    ) -> Float[Array, " clients"]:
         count = jnp.full(1, self.clients_per_round, jnp.int32)
-        return self._kept(law[None], jnp.ones((1, len(law)), bool), count)[0]
+        return self._bounded(probabilities[None], jnp.ones((1, len(probabilities)), bool), count)[0]
+
+    def _optimal(self, problem: Problem, model: Float[Array, " dim"]) -> tuple[Array, Array]:
+        """Return the optimal probabilities of clients and of samples at one model."""
+        workload = self._workload(problem, Participants(None, jnp.ones(problem.clients, bool)))
+        models = jnp.broadcast_to(model, (problem.clients, problem.dim))
+        norms = problem.sample_objective_norms(models)
+        by_sample = _normalized(norms, workload.real)
+        gradient_norm = norm(problem.gradient(models))
+        scale = self._client_scale(norms, by_sample, workload, gradient_norm)
+        return _normalized(scale[None], jnp.ones((1, len(scale)), bool))[0], by_sample
+
+    def _client_scale(
+        self, norms: Array, probabilities: Array, workload: _Workload, gradient_norm: Array
+    ) -> Float[Array, " chosen"]:
+        r"""Return (2.48), to which a client's probability is proportional.
+
+        Args:
+          norms: ``[L, N]``, :math:`\|Q_k'\|` of all of its samples.
+          probabilities: ``[L, N]``, of its samples, unbounded.
+          workload: of these clients.
+          gradient_norm: ``[L]``, :math:`\|f_k'\|`.
+        """
+        bounded = self._bounded(probabilities, workload.real, workload.batch)
+        draws = (workload.steps * workload.batch).astype(bounded.dtype)
+        samples = jnp.maximum(jnp.sum(workload.real, axis=1, dtype=bounded.dtype), 1)
+        spread = jnp.sum(norms**2 / jnp.where(bounded > 0, bounded, 1), axis=1)
+        return jnp.sqrt(6 / (draws * samples**2) * spread + (3 + 6 / draws) * gradient_norm**2)
 
 
 def _estimate(part: Problem, model: Array) -> Array:
-    """Return the weighted sum over a batch's samples, each with the regularizer."""
-    pull = part.share[:, None] * part.regularizer.gradient(model)
-    return part.loss_gradient(model) + jnp.sum(part.weights, axis=1, keepdims=True) * pull
+    """Return the weighted sum over a batch's samples, each with the regularizer.
+
+    The client's importance is a factor of its loss alone; one of importance zero, which has no
+    samples to draw, has its share of the regularizer in every step.
+    """
+    regularizer = part.share[:, None] * part.regularizer.gradient(model)
+    total = jnp.sum(part.weights, axis=1)
+    if part.importance is not None:
+        counted = part.importance > 0
+        total = jnp.where(counted, total / jnp.where(counted, part.importance, 1), 1)
+    return part.loss_gradient(model) + total[:, None] * regularizer
 
 
-def _even(real: Array, dtype: Any) -> Array:
-    """Return equal probabilities for all samples of a client."""
+def _uniform(real: Array, dtype: DTypeLike) -> Array:
+    """Return equal probabilities for all samples of a client; zeros for one without samples."""
     real = jnp.asarray(real).astype(dtype)
-    return real / jnp.sum(real, axis=1, keepdims=True)
+    return real / jnp.maximum(jnp.sum(real, axis=1, keepdims=True), 1)
 
 
-def _share(values: Float[Array, "clients samples"], real: Array) -> Array:
+def _normalized(values: Float[Array, "clients samples"], real: Array) -> Array:
     """Return probabilities proportional to values; equal ones where all values are zero."""
     total = jnp.sum(values, axis=1, keepdims=True)
-    even = _even(real, values.dtype)
-    return jnp.where(total > 0, values / jnp.where(total > 0, total, 1), even)
+    uniform = _uniform(real, values.dtype)
+    return jnp.where(total > 0, values / jnp.where(total > 0, total, 1), uniform)
 
 
-def shared(
-    law: Float[Array, "clients samples"],
+def redistributed(
+    probabilities: Float[Array, "clients samples"],
     rows: Int[Array, "clients batch"],
     values: Float[Array, "clients batch"],
 ) -> Float[Array, "clients samples"]:
-    """Redistribute the total probability of those drawn among them by their values (2.53), (2.54).
+    """Redistribute the total probability of the drawn rows among them by their values: (2.53),
+    (2.54).
 
     An index past the last sample stands for no sample; one that was drawn twice counts once.
     """
-    at = (jnp.arange(len(law), dtype=jnp.int32)[:, None], rows)
-    hit = jnp.zeros(law.shape, bool).at[at].set(True, mode="drop")
-    value = jnp.zeros_like(law).at[at].max(values, mode="drop")
-    mass = jnp.sum(jnp.where(hit, law, 0), axis=1, keepdims=True)
+    at = (jnp.arange(len(probabilities), dtype=jnp.int32)[:, None], rows)
+    drawn = jnp.zeros(probabilities.shape, bool).at[at].set(True, mode="drop")
+    value = jnp.zeros_like(probabilities).at[at].max(values, mode="drop")
+    mass = jnp.sum(jnp.where(drawn, probabilities, 0), axis=1, keepdims=True)
     total = jnp.sum(value, axis=1, keepdims=True)
     new = mass * value / jnp.where(total > 0, total, 1)
-    return jnp.where(hit & (total > 0), new, law)
+    return jnp.where(drawn & (total > 0), new, probabilities)
 
 
 def capped(
-    law: Float[Array, "*batch units"], most: Float[Array, "*batch"]
+    probabilities: Float[Array, "*batch units"], most: Float[Array, "*batch"]
 ) -> Float[Array, "*batch units"]:
     r"""Cap probabilities at ``most`` and redistribute the excess to the others in proportion.
 
-    With some probabilities at the cap, the others are scaled to the remainder; those that thereby
-    exceed the cap are capped too, until none does. (This avoids sorting: XLA's, on a CPU, took
-    thirty times as long.)
+    With some probabilities at the cap, the others are scaled to the remainder; if some of these
+    exceed the cap, they are capped too, until none does. (This avoids sorting, which took thirty
+    times as long with XLA on a CPU.)
 
     Args:
-      law: probabilities with sum one.
+      probabilities: of sum one.
       most: at least one over the number of units that have a probability.
 
     Example:
@@ -297,15 +371,15 @@ def capped(
     """
     most = most[..., None]
 
-    def further(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        scale, number, _ = carry
-        beyond = law * scale > most
-        now = jnp.sum(beyond, axis=-1, keepdims=True, dtype=law.dtype)
-        rest = jnp.sum(jnp.where(beyond, 0, law), axis=-1, keepdims=True)
-        new = jnp.maximum(1 - now * most, 0) / jnp.where(rest > 0, rest, 1)
-        # It never falls, so that whatever is rounded nobody comes back, and this ends.
-        return jnp.maximum(scale, new), now, jnp.any(now > number)
+    def cap_more(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        scale, last_count, _ = carry
+        at_cap = probabilities * scale > most
+        count = jnp.sum(at_cap, axis=-1, keepdims=True, dtype=probabilities.dtype)
+        rest = jnp.sum(jnp.where(at_cap, 0, probabilities), axis=-1, keepdims=True)
+        new = jnp.maximum(1 - count * most, 0) / jnp.where(rest > 0, rest, 1)
+        # The scale never falls, so that no rounding releases a capped unit and the loop ends.
+        return jnp.maximum(scale, new), count, jnp.any(count > last_count)
 
     start = jnp.ones_like(most), jnp.zeros_like(most), jnp.array(True)
-    scale, *_ = jax.lax.while_loop(lambda carry: carry[2], further, start)
-    return jnp.minimum(law * scale, most)
+    scale, *_ = jax.lax.while_loop(lambda carry: carry[2], cap_more, start)
+    return jnp.minimum(probabilities * scale, most)

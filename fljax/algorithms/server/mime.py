@@ -2,70 +2,71 @@ r"""MIME: local steps that mimic a centralized optimizer (Karimireddy et al. 202
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import Needs, ReleasesModel, algorithm, server_start
-from fljax.algorithms.local_steps import along_gradient, kept
-from fljax.algorithms.server.base import SUMMED, Averaging, Cohort
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.local_steps import along_gradient, select_rows
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Averaging, Cohort
+from fljax.graphs.federation import Network
 from fljax.models import Layout
-from fljax.optimizers import Optimizer
+from fljax.optimization.optimizers import Optimizer
 from fljax.problems import Problem
-from fljax.rounds import Round
 
 if TYPE_CHECKING:
     import optax
 
-__all__ = ["MIME", "MIMELite", "State"]
 
-
-class State(NamedTuple):
+class MIMEState(NamedTuple):
     """State of MIME between rounds."""
 
     model: Array  # [D]  the server's x
-    memory: Any  # of the server's optimizer, its statistics s
+    memory: PyTree  # of the server's optimizer, its statistics s
 
 
 @module
 class _Momentum(Optimizer):
     r"""Steps along the negative of :math:`m\leftarrow(1-\beta)g+\beta m`."""
 
-    rate: Any
+    rate: Array | float
     decay: Float[Array, ""] | float
 
     def transformation(self) -> "optax.GradientTransformationExtraArgs":
         import optax
 
-        new, decay = optax.scale(1 - self.decay), jnp.asarray(self.decay)
+        new = optax.scale(1 - self.decay)
+        decay = jnp.asarray(self.decay)
         return optax.chain(new, optax.trace(decay), optax.scale(-self.rate))  # pyright: ignore[reportArgumentType]
 
 
 class _Frozen(Optimizer):
     """The server's optimizer within one round, whose local steps leave its statistics unchanged."""
 
-    def __init__(self, rule: Optimizer, memory: Any) -> None:
-        self.rule, self.memory = rule, memory
+    def __init__(self, rule: Optimizer, memory: PyTree) -> None:
+        self.rule = rule
+        self.memory = memory
 
     def transformation(self) -> "optax.GradientTransformationExtraArgs":
         return self.rule.transformation()
 
-    def init(self, model: Float[Array, "*batch dim"], layouts: Sequence[Layout] = ()) -> Any:
+    def init(self, model: Float[Array, "*batch dim"], layouts: Sequence[Layout] = ()) -> PyTree:
         return ()
 
     def move(
         self,
         model: Float[Array, "*batch dim"],
         slope: Float[Array, "*batch dim"],
-        memory: Any,
+        memory: PyTree,
         layouts: Sequence[Layout] = (),
-    ) -> tuple[Float[Array, "*batch dim"], Any]:
-        each = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(model), *a.shape)), self.memory)
-        return self.rule.move(model, slope, each, layouts)[0], ()
+    ) -> tuple[Float[Array, "*batch dim"], PyTree]:
+        memories = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(model), *a.shape)), self.memory)
+        return self.rule.move(model, slope, memories, layouts)[0], ()
 
 
 @module
@@ -82,7 +83,7 @@ class _Mimicking(ReleasesModel, Averaging):
             raise ValueError(
                 "momentum is for a step size; an optimizer has its own. Leave out one of them."
             )
-        _check.interval("momentum", self.momentum, at_least=0, below=1)
+        checks.interval("momentum", self.momentum, at_least=0, below=1)
 
     def rule(self, number: Array) -> Optimizer:
         """Return the optimizer of this round."""
@@ -90,28 +91,30 @@ class _Mimicking(ReleasesModel, Averaging):
             return self.step_size
         return _Momentum(self.size(number), 0.0 if self.momentum is None else self.momentum)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> MIMEState:
         start = server_start(problem)
         rule = self.rule(jnp.ones((), jnp.int32))
-        return State(start, rule.init(start, [problem.layout]))
+        return MIMEState(start, rule.init(start, [problem.layout]))
 
-    def invited(self, state: State, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
+    def invited(self, state: MIMEState, now: Round) -> tuple[Cohort, Array, Optimizer, Array]:
         """Return the participants, the server's model and frozen optimizer, and the gradients at
         it.
         """
-        cohort, link = self.invite(now, state.model), now.link
+        cohort = self.invite(now, state.model)
+        link = now.link
         floats = [a for a in jax.tree.leaves(state.memory) if jnp.issubdtype(a.dtype, jnp.floating)]
         size = len(state.model) + sum(a.size for a in floats)
-        server = link.publish(state.model, cohort.here, size)
-        start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
-        slope = cohort.who.of(self.own(now.problem)).gradient(start)
-        return cohort, server, _Frozen(self.rule(now.number), state.memory), slope
+        server = link.publish(state.model, cohort.active, size)
+        start = jnp.broadcast_to(server, (len(cohort.active), len(server)))
+        gradient = cohort.participants.of(self.local_problem(now.problem)).gradient(start)
+        return cohort, server, _Frozen(self.rule(now.number), state.memory), gradient
 
-    def moved(self, state: State, now: Round, model: Array, slope: Array) -> State:
+    def moved(self, state: MIMEState, now: Round, model: Array, gradient: Array) -> MIMEState:
         """Return the new state, with the statistics updated by the mean gradient."""
-        rule, layouts = self.rule(now.number), [now.problem.layout]
-        _, memory = rule.move(state.model, slope, state.memory, layouts)
-        return State(model, memory)
+        rule = self.rule(now.number)
+        layouts = [now.problem.layout]
+        _, memory = rule.move(state.model, gradient, state.memory, layouts)
+        return MIMEState(model, memory)
 
 
 @algorithm("MIME", "karimireddy2021mime", Needs(None, absent=True, averages=True, masked=True))
@@ -133,7 +136,7 @@ class MIME(_Mimicking):
 
     An optimizer of optax takes its usual step, and the state after a local step is discarded: for
     one that divides by moments, such as :func:`optax.adam`, these moments include the local
-    gradient, while the paper's :math:`U` divides by those of :math:`s` alone. A round has two
+    gradient, while the paper's :math:`U` divides by the moments of :math:`s` alone. A round has two
     uplink messages of :math:`D` numbers, and :math:`x`, :math:`s` and :math:`c` on the downlink.
 
     Args:
@@ -141,11 +144,11 @@ class MIME(_Mimicking):
         (:func:`fljax.optimizers.from_optax`, or optax's own), whose state is :math:`s`.
       momentum: :math:`\beta`, in [0, 1), zero by default; for a step size only.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: momentum in addition to an optimizer, and as for
-        :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -161,21 +164,22 @@ class MIME(_Mimicking):
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, server, rule, slope = self.invited(state, now)
-        arrived = self.collect(now, cohort, slope, jnp.zeros_like(server))
-        mean = now.link.publish(arrived.total, cohort.here)
+    def step(self, state: MIMEState, now: Round) -> MIMEState:
+        cohort, server, rule, gradient = self.invited(state, now)
+        arrived = self.collect(now, cohort, gradient, jnp.zeros_like(server))
+        mean = now.link.publish(arrived.total, cohort.active)
 
-        def corrected(part: Problem, model: Array, given: Any) -> Array:
+        def corrected(part: Problem, model: Array, context: PyTree) -> Array:
             start = jnp.broadcast_to(server, model.shape)
             return part.gradient(model) - part.gradient(start) + mean[None]
 
         learned = self.learn(now, cohort, server, step=rule, direction=corrected)
-        # Steps are along the mean slope, which has the weights of unequal probabilities: in the
-        # mean of the models they would be counted twice, were they not shares of who takes part.
+        # Steps are along the mean gradient, which has the weights of unequal probabilities: in the
+        # mean of the models they would be counted twice, were they not normalized over the
+        # participants.
         model = self.collect(now, cohort, learned.model, server, weights=cohort.weights)
         model = model.move(server)
-        return kept(arrived.any, self.moved(state, now, model, mean), state)
+        return select_rows(arrived.any, self.moved(state, now, model, mean), state)
 
 
 @algorithm(
@@ -195,7 +199,7 @@ class MIMELite(_Mimicking):
       step_size: :math:`\mu`, or an optimizer, as in :class:`MIME`.
       momentum: :math:`\beta`, as in :class:`MIME`.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: as for :class:`MIME`.
@@ -204,14 +208,14 @@ class MIMELite(_Mimicking):
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, server, rule, slope = self.invited(state, now)
+    def step(self, state: MIMEState, now: Round) -> MIMEState:
+        cohort, server, rule, gradient = self.invited(state, now)
         learned = self.learn(now, cohort, server, step=rule, direction=along_gradient)
-        message = jnp.concatenate([learned.model, slope], axis=1)
-        around = jnp.concatenate([server, jnp.zeros_like(server)])
-        arrived = self.collect(now, cohort, message, around)
-        model, mean = jnp.split(arrived.move(around), 2)
-        return kept(arrived.any, self.moved(state, now, model, mean), state)
+        message = jnp.concatenate([learned.model, gradient], axis=1)
+        reference = jnp.concatenate([server, jnp.zeros_like(server)])
+        arrived = self.collect(now, cohort, message, reference)
+        model, mean = jnp.split(arrived.move(reference), 2)
+        return select_rows(arrived.any, self.moved(state, now, model, mean), state)
 
     def message_size(self, dim: int) -> int:
         return 2 * dim

@@ -1,24 +1,23 @@
 r"""MOON: model-contrastive federated learning (Li, He and Song 2021)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start, start_models
 from fljax.algorithms.local_steps import along_losses
-from fljax.algorithms.server.base import AVERAGED_PRIVATELY, Averaging
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading
-from fljax.rounds import Round
-
-__all__ = ["MOON", "State"]
 
 
-class State(NamedTuple):
+class MOONState(NamedTuple):
     """State of MOON between rounds."""
 
     model: Array  # [D]  the server's w
@@ -43,14 +42,14 @@ class MOON(ReleasesModel, Averaging):
         \ell(x,y;w)-\mu\log\frac{e^{\cos(r(w),r(w^{(n-1)}))/\tau}}
             {e^{\cos(r(w),r(w^{(n-1)}))/\tau}+e^{\cos(r(w),r(v_k))/\tau}}
 
-    with :math:`r(w)` what the model :math:`w` makes of :math:`x` before its last layer, its
-    representation, and :math:`\cos` the cosine of the angle between two of them (zero of one that
+    with :math:`r(w)` the representation of :math:`x` by the model :math:`w` before its last
+    layer, and :math:`\cos` the cosine of the angle between two of them (zero of one that
     vanishes). Initially :math:`v_k` is the client's initial model; clients that do not participate
-    keep it. :math:`\mu=0` is :class:`FedAvg`, and so is any model of which the head alone is
+    keep it. :math:`\mu=0` is :class:`FedAvg`, and so is any model whose head alone is
     learned, such as a linear one.
 
     The paper's networks have a projection head before the last layer, which is a part of the
-    network's body here. The messages are those of :class:`FedAvg`; a client's step evaluates three
+    network's body here. The messages are as in :class:`FedAvg`; a client's step evaluates three
     models.
 
     Args:
@@ -58,12 +57,12 @@ class MOON(ReleasesModel, Averaging):
       contrast: :math:`\mu\ge0`; the paper tunes it among 0.1, 1, 5 and 10.
       temperature: :math:`\tau>0`; the paper's is one half.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
-      ValueError: a negative weight, a temperature that is not positive, a network that does not say
-        its representation (:func:`fljax.models.headed`); as for
-        :class:`~fljax.algorithms.server.base.Averaging`.
+      ValueError: a negative weight, a temperature that is not positive, a network that does not
+        define its representation (:func:`fljax.models.headed`); as for
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -87,32 +86,32 @@ class MOON(ReleasesModel, Averaging):
 
     def validate(self) -> None:
         super().validate()
-        _check.nonnegative("contrast", self.contrast)
-        _check.positive("temperature", self.temperature)
+        checks.nonnegative("contrast", self.contrast)
+        checks.positive("temperature", self.temperature)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(server_start(problem), start_models(problem))
+    def init(self, problem: Problem, network: Network) -> MOONState:
+        return MOONState(server_start(problem), start_models(problem))
 
-    def step(self, state: State, now: Round) -> State:
+    def step(self, state: MOONState, now: Round) -> MOONState:
         cohort = self.invite(now)
-        server = now.link.publish(state.model, cohort.here)
+        server = now.link.publish(state.model, cohort.active)
 
-        def contrasted(own: Reading, model: Array, last: Array) -> Array:
-            here, there, before = map(own.representation, (model, server, last))
-            nearer = cosines(here, before) - cosines(here, there)
-            losses = own.losses(own.head(model, here))
+        def contrasted(samples: Reading, model: Array, last: Array) -> Array:
+            of_model, of_server, of_last = map(samples.representation, (model, server, last))
+            nearer = cosines(of_model, of_last) - cosines(of_model, of_server)
+            losses = samples.losses(samples.head(model, of_model))
             return losses + self.contrast * jax.nn.softplus(nearer / self.temperature)
 
-        last = cohort.who.take(state.last)
-        local = self.learn(now, cohort, server, direction=along_losses(contrasted), given=last)
+        last = cohort.participants.take(state.last)
+        local = self.learn(now, cohort, server, direction=along_losses(contrasted), context=last)
         model = self.collect(now, cohort, local.model, server).move(server)
-        return State(model, cohort.who.put(state.last, local.model))
+        return MOONState(model, cohort.participants.put(state.last, local.model))
 
 
 def cosines(
     a: Float[Array, "samples width"], b: Float[Array, "samples width"]
 ) -> Float[Array, " samples"]:
-    """Of the angles between rows; zero, and without a slope, where one of them vanishes."""
+    """Return the cosines of the angles between rows; constant zero where one of them vanishes."""
     squares = jnp.sum(a**2, axis=1) * jnp.sum(b**2, axis=1)
-    there = squares > 0
-    return jnp.where(there, jnp.sum(a * b, axis=1) / jnp.sqrt(jnp.where(there, squares, 1)), 0)
+    nonzero = squares > 0
+    return jnp.where(nonzero, jnp.sum(a * b, axis=1) / jnp.sqrt(jnp.where(nonzero, squares, 1)), 0)

@@ -1,26 +1,25 @@
 r"""Online federated learning with a server: Online-FedSGD, Online-Fed (Gauthier 2024, P4 II.B)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
-from fljax.participation import Everyone, Selector
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Everyone, Selector
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["AGGREGATIONS", "OnlineFed", "State", "lms"]
+from fljax.problems.streams import Stream
 
 #: How the server averages messages of different delays.
 AGGREGATIONS = ("pooled", "per delay")
 
 
-class State(NamedTuple):
+class OnlineFedState(NamedTuple):
     """State of Online-Fed between rounds."""
 
     model: Array  # [D]  the server's w
@@ -52,7 +51,7 @@ class OnlineFed(Algorithm):
     With all clients scheduled it is Online-FedSGD. A participant is scheduled *and* available; if
     nothing arrives the model is unchanged.
 
-    The source does not say how delayed models are averaged. ``aggregation="pooled"`` is (6) with
+    The source leaves open how delayed models are averaged. ``aggregation="pooled"`` is (6) with
     the set of arrivals instead of :math:`\mathcal K_n`. ``"per delay"`` is (4.13)-(4.14) of PAO-Fed
     with whole models and :math:`\alpha_l=1`: of the messages arriving in a round only the freshest
     class is used.
@@ -71,27 +70,33 @@ class OnlineFed(Algorithm):
     aggregation: str = static(default="pooled")
 
     def validate(self) -> None:
-        _check.choice("aggregation", self.aggregation, AGGREGATIONS)
+        checks.choice("aggregation", self.aggregation, AGGREGATIONS)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return self.selector
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
+    def init(self, problem: Problem | Stream, network: Network) -> OnlineFedState:
         self.selector.check(problem.clients)
-        return State(server_start(problem))
+        return OnlineFedState(server_start(problem))
 
     stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
 
-    def step_bound(self, problem: Any, network: Any, curvature: Array | None) -> Array | None:
+    def step_bound(
+        self,
+        problem: Problem | Stream,
+        network: Network,
+        curvature: Array | None,
+    ) -> Array | None:
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
         return None if curvature is None else 1 / curvature
 
-    def step(self, state: State, now: Round) -> State:
-        who = now.choose(self.selector, state.model)
-        server = now.link.publish(state.model, who.here)
-        clients, step_size = who.numbers, self.step_size(now.number)
+    def step(self, state: OnlineFedState, now: Round) -> OnlineFedState:
+        participants = now.choose(self.selector, state.model)
+        server = now.link.publish(state.model, participants.here)
+        clients = participants.numbers
+        step_size = self.step_size(now.number)
 
         def messages(rows: Array) -> Float[Array, "group dim"]:
             part = now.problem.take(clients[rows]).mapped()
@@ -100,15 +105,17 @@ class OnlineFed(Algorithm):
         per_delay = self.aggregation == "per delay"
         arrived = now.link.collect(
             messages,
-            who.here,
+            participants.here,
             server,
-            weights=who.unbiased(now.available, jnp.ones(now.problem.clients, server.dtype)),
-            normalized=who.weights is None,
+            weights=participants.unbiased(
+                now.available, jnp.ones(now.problem.clients, server.dtype)
+            ),
+            normalized=participants.weights is None,
             per_delay=per_delay,
-            clients=who.clients,
+            clients=participants.clients,
             step_size=step_size,
         )
-        return State(arrived.move(server))
+        return OnlineFedState(arrived.move(server))
 
 
 def lms(
@@ -119,5 +126,5 @@ def lms(
     In this literature the step is along half the gradient of the squared error, (4.9); for another
     loss it is half the gradient too. A client without a sample keeps its model.
     """
-    fresh = jnp.any(problem.weights > 0, axis=1)[:, None]
-    return model - jnp.where(fresh, step_size / 2 * problem.gradient(model), 0)
+    has_sample = jnp.any(problem.weights > 0, axis=1)[:, None]
+    return model - jnp.where(has_sample, step_size / 2 * problem.gradient(model), 0)

@@ -6,24 +6,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fljax import _check
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start, start_models
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start, start_models
+from fljax.algorithms.round import Round
 from fljax.algorithms.server.online_fed import AGGREGATIONS, lms
+from fljax.graphs.federation import Network
 from fljax.link import Circular, Sharing
-from fljax.participation import Everyone, Selector
+from fljax.optimization.schedules import Schedule, StepSize, as_schedule
+from fljax.participation.selectors import Everyone, Selector
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, StepSize, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["PAOFed", "PSOFed", "State"]
+from fljax.problems.streams import Stream
 
 #: What available clients receive of the server's model.
 RECEIVED = ("portion", "all")
 
 
-class State(NamedTuple):
+class PAOFedState(NamedTuple):
     """State of PAO-Fed between rounds."""
 
     model: Array  # [D]  the server's w
@@ -109,7 +108,7 @@ class PAOFed(Algorithm):
         Raises:
           ValueError: another name.
         """
-        _check.choice("variant", name, cls.VARIANTS)
+        checks.choice("variant", name, cls.VARIANTS)
         coordinated, send_next, discount = cls.VARIANTS[name]
         sharing = Circular(size, coordinated)
         settings = {"send_next": send_next, "discount": discount} | changes
@@ -118,53 +117,60 @@ class PAOFed(Algorithm):
     def validate(self) -> None:
         if isinstance(self.discount, list | tuple):
             object.__setattr__(self, "discount", np.asarray(self.discount))
-        _check.interval("discount", self.discount, at_least=0, at_most=1)
-        _check.choice("received", self.received, RECEIVED)
-        _check.choice("aggregation", self.aggregation, AGGREGATIONS)
+        checks.interval("discount", self.discount, at_least=0, at_most=1)
+        checks.choice("received", self.received, RECEIVED)
+        checks.choice("aggregation", self.aggregation, AGGREGATIONS)
 
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
         return self.selector
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
+    def init(self, problem: Problem | Stream, network: Network) -> PAOFedState:
         self.sharing.check(problem.dim)
         self.selector.check(problem.clients)
-        return State(server_start(problem), start_models(problem))
+        return PAOFedState(server_start(problem), start_models(problem))
 
     stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
 
-    def step_bound(self, problem: Any, network: Any, curvature: Array | None) -> Array | None:
+    def step_bound(
+        self,
+        problem: Problem | Stream,
+        network: Network,
+        curvature: Array | None,
+    ) -> Array | None:
         r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
         return None if curvature is None else 1 / curvature
 
-    def step(self, state: State, now: Round) -> State:
-        problem, link = now.problem, now.link
-        who = now.choose(self.selector, state.model)
-        here = who.put(jnp.zeros(problem.clients, bool), who.here)
+    def step(self, state: PAOFedState, now: Round) -> PAOFedState:
+        problem = now.problem
+        link = now.link
+        participants = now.choose(self.selector, state.model)
+        active = participants.put(jnp.zeros(problem.clients, bool), participants.here)
         everyone = jnp.arange(problem.clients, dtype=jnp.int32)
-        dim, size = problem.dim, self.sharing.size
+        dim = problem.dim
+        size = self.sharing.size
         portions = link.common_key("sharing")
-        ahead = now.number + jnp.asarray(self.send_next, jnp.int32)
+        next_round = now.number + jnp.asarray(self.send_next, jnp.int32)
 
-        received = here[:, None]
+        received = active[:, None]
         if self.received == "portion":
             received = received & self.sharing.mask(portions, now.number, everyone, dim)
-        server = link.publish(state.model, here, size if self.received == "portion" else None)
+        server = link.publish(state.model, active, size if self.received == "portion" else None)
         merged = jnp.where(received, server[None], state.local)
         local = lms(problem.mapped(), merged, self.step_size(now.number))
         if not self.autonomous:
-            local = jnp.where(here[:, None], local, state.local)
+            local = jnp.where(active[:, None], local, state.local)
 
         def sent(rows: Array) -> Array:
-            return self.sharing.indices(portions, ahead, rows, dim)
+            return self.sharing.indices(portions, next_round, rows, dim)
 
-        weights = who.unbiased(now.available, jnp.ones(problem.clients, server.dtype))
+        weights = participants.unbiased(now.available, jnp.ones(problem.clients, server.dtype))
         if weights is not None:
-            weights = who.put(jnp.zeros(problem.clients, server.dtype), weights)
+            weights = participants.put(jnp.zeros(problem.clients, server.dtype), weights)
         arrived = link.collect(
             lambda rows: local[rows[:, None], sent(rows)],
-            here,
+            active,
             server,
             at=sent,
             weights=weights,
@@ -173,7 +179,7 @@ class PAOFed(Algorithm):
             per_delay=self.aggregation == "per delay",
             freshest=self.freshest,
         )
-        return State(arrived.move(server), local)
+        return PAOFedState(arrived.move(server), local)
 
 
 @algorithm(
@@ -189,8 +195,8 @@ class PSOFed(PAOFed):
             \big[M_k^{(n+1)}w_k^{(n+1)}+(I-M_k^{(n+1)})w^{(n)}\big]
 
     It is PAO-Fed with a selector and equal weights of all arriving messages in one average. The
-    source gives no equations; these are from its reference. If clients are unavailable, those that
-    are scheduled and available participate.
+    source gives no equations; these are from its reference. If clients are unavailable, the
+    scheduled and available ones participate.
 
     Reference:
       Gogineni et al. 2022; Gauthier 2024, sections 4.4.3 and 4.4.5, figure 4.3.

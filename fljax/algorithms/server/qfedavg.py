@@ -1,22 +1,21 @@
 r"""q-FedAvg: fair federated averaging (Li, Sanjabi, Beirami and Smith 2020)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import SUMMED, Averaging, check_no_optimizer
+from fljax._core import checks
+from fljax._core.module import module
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Averaging, check_no_optimizer
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["QFedAvg", "State"]
 
 
-class State(NamedTuple):
+class QFedAvgState(NamedTuple):
     """State of q-FedAvg between rounds."""
 
     model: Array  # [D]  the server's w
@@ -53,11 +52,11 @@ class QFedAvg(ReleasesModel, Averaging):
       curvature: :math:`L>0`, an upper bound on the curvature of :math:`f_k`; :math:`1/\mu` by
         default, as in the paper.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Averaging`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Raises:
       ValueError: an optimizer as the step size, and as for
-        :class:`~fljax.algorithms.server.base.Averaging`.
+        :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
     Example:
       >>> import jax, fljax as fl
@@ -79,32 +78,34 @@ class QFedAvg(ReleasesModel, Averaging):
     def validate(self) -> None:
         super().validate()
         check_no_optimizer(self)
-        _check.nonnegative("fairness", self.fairness)
+        checks.nonnegative("fairness", self.fairness)
         if self.curvature is not None:
-            _check.positive("curvature", self.curvature)
+            checks.positive("curvature", self.curvature)
 
-    def init(self, problem: Problem, network: Any) -> State:
-        return State(server_start(problem))
+    def init(self, problem: Problem, network: Network) -> QFedAvgState:
+        return QFedAvgState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, power = self.invite(now, state.model), self.fairness
-        server = now.link.publish(state.model, cohort.here)
-        start = jnp.broadcast_to(server, (len(cohort.here), len(server)))
-        loss = cohort.who.of(self.own(now.problem)).objective(start)[:, None]
+    def step(self, state: QFedAvgState, now: Round) -> QFedAvgState:
+        cohort = self.invite(now, state.model)
+        power = self.fairness
+        server = now.link.publish(state.model, cohort.active)
+        start = jnp.broadcast_to(server, (len(cohort.active), len(server)))
+        loss = cohort.participants.of(self.local_problem(now.problem)).objective(start)[:, None]
         curvature = self.curvature
         if curvature is None:
             curvature = 1 / self.size(now.number)
 
-        slope = curvature * (start - self.learn(now, cohort, start).model)
-        # Where a client has no loss left its gradient is zero, too, and it has no say for q > 0.
+        gradient = curvature * (start - self.learn(now, cohort, start).model)
+        # A client of zero loss has a zero gradient, too, and no influence for q > 0.
         loss = jnp.maximum(loss, jnp.finfo(loss.dtype).tiny)
-        bound = power * loss ** (power - 1) * jnp.sum(slope**2, axis=1, keepdims=True)
-        message = [loss**power * slope, bound + curvature * loss**power]
+        bound = power * loss ** (power - 1) * jnp.sum(gradient**2, axis=1, keepdims=True)
+        message = [loss**power * gradient, bound + curvature * loss**power]
 
-        around = jnp.zeros(len(server) + 1, server.dtype)
-        arrived = self.collect(now, cohort, jnp.concatenate(message, axis=1), around)
-        total, bound = arrived.total[:-1], arrived.total[-1]
-        return State(server - total / jnp.where(bound > 0, bound, 1))
+        reference = jnp.zeros(len(server) + 1, server.dtype)
+        arrived = self.collect(now, cohort, jnp.concatenate(message, axis=1), reference)
+        total = arrived.total[:-1]
+        bound = arrived.total[-1]
+        return QFedAvgState(server - total / jnp.where(bound > 0, bound, 1))
 
     def message_size(self, dim: int) -> int:
         return dim + 1

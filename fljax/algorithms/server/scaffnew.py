@@ -1,23 +1,22 @@
 """Scaffnew: local gradient steps with random communication rounds (Mishchenko et al. 2022)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax._module import module
-from fljax.algorithms.base import Needs, algorithm, server_start
+from fljax._core.module import module
+from fljax.algorithms.algorithm import Needs, algorithm, server_start
 from fljax.algorithms.descending import Skipping
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["Scaffnew", "ServerState"]
 
 
 class ServerState(NamedTuple):
     """State of Scaffnew between rounds."""
 
-    model: Array  # [D]  what the server last made of all
+    model: Array  # [D]  the server's last mean
     local: Array  # [K, D]  w_k
     control: Array  # [K, D]  h_k
 
@@ -66,20 +65,21 @@ class Scaffnew(Skipping):
       Mishchenko et al. 2022, Algorithm 2.
     """
 
-    def init(self, problem: Problem, network: Any) -> ServerState:
+    def init(self, problem: Problem, network: Network) -> ServerState:
         server = server_start(problem)
         local = jnp.broadcast_to(server, (problem.clients, problem.dim))
         return ServerState(server, local, jnp.zeros_like(local))
 
     def step(self, state: ServerState, now: Round) -> ServerState:
-        link, speaks = now.link, self._speaks(now)
-        moved = self._moved(state.local, state.control, now)
-        everyone = jnp.broadcast_to(speaks, now.available.shape)
-        said = link.send(moved, state.model, sending=everyone)
-        server = link.publish(link.mean(said, state.model), receivers=everyone)
-        control = self._corrected(state.control, server[None] - moved, now)
+        link = now.link
+        communicates = self._communicates(now)
+        moved = self._corrected_step(state.local, state.control, now)
+        everyone = jnp.broadcast_to(communicates, now.available.shape)
+        sent = link.send(moved, state.model, sending=everyone)
+        server = link.publish(link.mean(sent, state.model), receivers=everyone)
+        control = self._updated_control(state.control, server[None] - moved, now)
         return ServerState(
-            jnp.where(speaks, server, state.model),
-            jnp.where(speaks, server[None], moved),
-            jnp.where(speaks, control, state.control),
+            jnp.where(communicates, server, state.model),
+            jnp.where(communicates, server[None], moved),
+            jnp.where(communicates, control, state.control),
         )

@@ -1,25 +1,24 @@
 r"""SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, static
-from fljax.algorithms.base import ReleasesModel, algorithm, server_start
-from fljax.algorithms.server.base import SUMMED, Corrected, check_no_optimizer
+from fljax._core import checks
+from fljax._core.module import module, static
+from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.algorithms.server.server_algorithm import SUMMED, Corrected, check_no_optimizer
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
-from fljax.rounds import Round
-
-__all__ = ["SCAFFOLD", "State"]
 
 #: The options for a client's control variate.
 VARIATES = ("steps", "gradient")
 
 
-class State(NamedTuple):
+class SCAFFOLDState(NamedTuple):
     """State of SCAFFOLD between rounds."""
 
     model: Array  # [D]  the server's x
@@ -51,7 +50,7 @@ class SCAFFOLD(ReleasesModel, Corrected):
         c\leftarrow c+\frac1K\sum_{k\in S}(c_k^+-c_k)
 
     With full batches it converges to the minimizer of :math:`\sum_kf_k` at constant step sizes,
-    however heterogeneous the clients and whatever their numbers of steps. All control variates are
+    for any heterogeneity of the clients and any numbers of steps. All control variates are
     initially zero. Messages have :math:`2D` numbers in both directions. Clients that do not
     participate keep :math:`c_k`; a lost message leaves a permanent error between :math:`c` and the
     clients' mean.
@@ -72,11 +71,11 @@ class SCAFFOLD(ReleasesModel, Corrected):
       variate: ``"steps"``, option II, or ``"gradient"``, option I, which costs one more pass over
         all of a participant's samples.
 
-    Other arguments are those of :class:`~fljax.algorithms.server.base.Corrected`.
+    For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Raises:
       ValueError: an optimizer as the step size, and as for
-        :class:`~fljax.algorithms.server.base.Corrected`.
+        :class:`~fljax.algorithms.server.server_algorithm.Corrected`.
 
     Example:
       >>> import jax, fljax as fl
@@ -99,40 +98,41 @@ class SCAFFOLD(ReleasesModel, Corrected):
     def validate(self) -> None:
         super().validate()
         check_no_optimizer(self)
-        _check.positive("server_step_size", self.server_step_size)
-        _check.choice("variate", self.variate, VARIATES)
+        checks.positive("server_step_size", self.server_step_size)
+        checks.choice("variate", self.variate, VARIATES)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> SCAFFOLDState:
         start = server_start(problem)
         controls = jnp.zeros((problem.clients, problem.dim), problem.dtype)
-        return State(start, jnp.zeros_like(start), controls)
+        return SCAFFOLDState(start, jnp.zeros_like(start), controls)
 
-    def step(self, state: State, now: Round) -> State:
-        cohort, problem = self.invite(now, state.model), now.problem
-        both = jnp.concatenate([state.model, state.control])
-        server, control = jnp.split(now.link.publish(both, cohort.here), 2)
-        old = cohort.who.take(state.controls)
+    def step(self, state: SCAFFOLDState, now: Round) -> SCAFFOLDState:
+        cohort = self.invite(now, state.model)
+        problem = now.problem
+        broadcast = jnp.concatenate([state.model, state.control])
+        server, control = jnp.split(now.link.publish(broadcast, cohort.active), 2)
+        old = cohort.participants.take(state.controls)
 
         def corrected(part: Problem, model: Array, correction: Array) -> Array:
             return part.gradient(model) + correction
 
-        learned = self.learn(now, cohort, server, direction=corrected, given=control[None] - old)
+        learned = self.learn(now, cohort, server, direction=corrected, context=control[None] - old)
         change = learned.model - server[None]
         if self.variate == "gradient":
             start = jnp.broadcast_to(server, learned.model.shape)
-            new = cohort.who.of(problem).gradient(start)
+            new = cohort.participants.of(problem).gradient(start)
         else:
             distance = self.size(now.number) * learned.steps[:, None].astype(problem.dtype)
             gradient = old - control[None] - change / jnp.where(distance > 0, distance, 1)
             new = jnp.where(distance > 0, gradient, old)
 
         message = jnp.concatenate([change, new - old], axis=1)
-        arrived = self.collect(now, cohort, message, jnp.zeros_like(both))
+        arrived = self.collect(now, cohort, message, jnp.zeros_like(broadcast))
         mean_change, mean_renewal = jnp.split(arrived.total, 2)
-        return State(
+        return SCAFFOLDState(
             server + self.server_step_size * mean_change,
             control + arrived.weight / problem.clients * mean_renewal,
-            cohort.who.put(state.controls, new),
+            cohort.participants.put(state.controls, new),
         )
 
     def message_size(self, dim: int) -> int:

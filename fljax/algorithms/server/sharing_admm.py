@@ -1,35 +1,34 @@
 r"""Sharing ADMM: vertical federated learning; clients hold columns and send predictions."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module, replace
-from fljax._numerics import HIGHEST
-from fljax.algorithms.base import Algorithm, Needs, algorithm, start_models
+from fljax._core import checks
+from fljax._core.module import module, replace
+from fljax._core.numerics import HIGHEST
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
 from fljax.problems import Problem
 from fljax.problems.solvers import response
 from fljax.problems.vertical import columns_of
-from fljax.rounds import Round
-
-__all__ = ["SharingADMM", "State"]
 
 
-class State(NamedTuple):
+class SharingADMMState(NamedTuple):
     """State of sharing ADMM between rounds."""
 
     model: Array  # [K, D]  w_k, of each client's own columns
     predicted: Array  # [K, N]  p_k
-    said: Array  # [K, N]  what the server last heard of it
+    said: Array  # [K, N]  its last message at the server
     dual: Array  # [N]  u, scaled
     asked: Array  # [N]  by how much the server asks each client to move its predictions
     response: Array  # [K, D, N]  of the clients' own regressions, constant
 
 
-def _alike(weights: Any) -> None:
+def _check_same_weights(weights: object) -> None:
     weights = np.asarray(weights)
     if np.any(np.abs(weights - weights[:1]) > 1e-6 * weights.max()):
         raise ValueError(
@@ -83,9 +82,9 @@ class SharingADMM(Algorithm):
     penalty: Float[Array, ""] | float
 
     def validate(self) -> None:
-        _check.positive("penalty", self.penalty)
+        checks.positive("penalty", self.penalty)
 
-    def check(self, problem: Problem, network: Any) -> None:
+    def check(self, problem: Problem, network: Network) -> None:
         if problem.loss.outputs > 1:
             raise ValueError(f"{self.label} is for models with one prediction a sample.")
         if np.ndim(problem.strength):
@@ -93,37 +92,41 @@ class SharingADMM(Algorithm):
                 "the parameters of all clients are those of one model, with one penalty; give the "
                 f"problem one strength, got one for each of {problem.clients} clients."
             )
-        _check.known(_alike, problem.weights)
+        checks.check_when_concrete(_check_same_weights, problem.weights)
 
-    def init(self, problem: Problem, network: Any) -> State:
+    def init(self, problem: Problem, network: Network) -> SharingADMMState:
         scale = 2 / jnp.asarray(self.penalty)
         scaled = replace(problem, strength=jnp.asarray(problem.strength) * scale)
-        nothing = jnp.zeros((problem.clients, problem.samples), problem.dtype)
-        dual, asked = self._server(nothing, nothing[0], problem)
+        zero = jnp.zeros((problem.clients, problem.samples), problem.dtype)
+        dual, requested = self._server(zero, zero[0], problem)
         model = start_models(problem)
         predicted = problem.predictions(model)
-        return State(model, predicted, nothing, dual, asked, response(scaled))
+        return SharingADMMState(model, predicted, zero, dual, requested, response(scaled))
 
-    def _server(self, said: Array, dual: Array, problem: Problem) -> tuple[Array, Array]:
-        mean, labels = jnp.mean(said, axis=0), jnp.sum(problem.targets, axis=0)
+    def _server(self, predictions: Array, dual: Array, problem: Problem) -> tuple[Array, Array]:
+        mean = jnp.mean(predictions, axis=0)
+        labels = jnp.sum(problem.targets, axis=0)
         penalty = jnp.asarray(self.penalty)
         wanted = (2 * labels + penalty * (mean + dual)) / (2 * problem.clients + penalty)
         dual = dual + mean - wanted
         return dual, wanted - mean - dual
 
-    def step(self, state: State, now: Round) -> State:
-        problem, here = now.problem, now.available[:, None]
-        asked = now.link.publish(state.asked)
-        goal = state.predicted + asked[None]
+    def step(self, state: SharingADMMState, now: Round) -> SharingADMMState:
+        problem = now.problem
+        active = now.available[:, None]
+        requested = now.link.publish(state.asked)
+        goal = state.predicted + requested[None]
         model = jnp.einsum("kpn,kn->kp", state.response, goal, precision=HIGHEST)
-        model = jnp.where(here, model, state.model)
+        model = jnp.where(active, model, state.model)
         predicted = problem.predictions(model)
-        said = now.link.known(now.link.send(predicted, sending=now.available), state.said)
-        dual, asked = self._server(said, state.dual, problem)
-        return State(model, predicted, said, dual, asked, state.response)
+        predictions = now.link.known(now.link.send(predicted, sending=now.available), state.said)
+        dual, requested = self._server(predictions, state.dual, problem)
+        return SharingADMMState(model, predicted, predictions, dual, requested, state.response)
 
-    def optimum(self, problem: Problem, network: Any) -> Float[Array, "clients dim"]:
+    def optimum(self, problem: Problem, network: Network) -> Float[Array, "clients dim"]:
         """Return each client's part of the pooled solution."""
-        whole = columns_of(problem)
-        pooled = jnp.einsum("kpn,kn->kp", response(whole), whole.targets, precision=HIGHEST)
+        pooled_problem = columns_of(problem)
+        pooled = jnp.einsum(
+            "kpn,kn->kp", response(pooled_problem), pooled_problem.targets, precision=HIGHEST
+        )
         return pooled.reshape(problem.clients, -1)

@@ -1,23 +1,22 @@
 r"""Descent along the signs of gradients, one bit per parameter on the uplink (Jin et al. 2020)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax._module import field, module, static
-from fljax.algorithms.base import Algorithm, Needs, algorithm, server_start
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
 from fljax.link import Compressor, Sign
-from fljax.participation import Everyone, Selector
+from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Everyone, Selector
 from fljax.problems import Problem
-from fljax.rounds import Round
-from fljax.schedules import Schedule, as_schedule
-from fljax.streams import Stream
-
-__all__ = ["SignSGD", "State"]
+from fljax.problems.streams import Stream
 
 
-class State(NamedTuple):
+class SignSGDState(NamedTuple):
     """State of SignSGD between rounds."""
 
     model: Array  # [D]  the server's w
@@ -45,7 +44,7 @@ class SignSGD(Algorithm):
         w^{(n+1)}=w^{(n)}+\mu\,\mathrm{sign}\Big(\sum_{k}\mathrm{sign}(g_k)\Big),\qquad
         g_k=-\tfrac12f_k'(w^{(n)})\ (=z_ke_k\text{ for one sample})
 
-    The sum is over the messages that arrive in the round, whatever their delay; a tied vote leaves
+    The sum is over the messages that arrive in the round, for any delay; a tied vote leaves
     its parameter unchanged. The source names the method (section 4.4.5) without a rule: the
     majority vote is that of its reference, and ``vote=False`` is the mean of the signs. The server
     sends full models.
@@ -71,31 +70,33 @@ class SignSGD(Algorithm):
         """The selector of the participants."""
         return self.selector
 
-    def init(self, problem: Problem | Stream, network: Any) -> State:
+    def init(self, problem: Problem | Stream, network: Network) -> SignSGDState:
         self.selector.check(problem.clients)
-        return State(server_start(problem))
+        return SignSGDState(server_start(problem))
 
-    def step(self, state: State, now: Round) -> State:
-        who = now.choose(self.selector, state.model)
-        server = now.link.publish(state.model, who.here)
-        clients = who.numbers
+    def step(self, state: SignSGDState, now: Round) -> SignSGDState:
+        participants = now.choose(self.selector, state.model)
+        server = now.link.publish(state.model, participants.here)
+        clients = participants.numbers
 
         def messages(rows: Array) -> Float[Array, "group dim"]:
             part = now.problem.take(clients[rows]).mapped()
             shared = jnp.broadcast_to(server, (len(rows), part.dim))
             return -part.gradient(shared) / 2
 
-        nowhere = jnp.zeros_like(server)
+        zero = jnp.zeros_like(server)
         direction = now.link.collect(
             messages,
-            who.here,
-            nowhere,
-            weights=who.unbiased(now.available, jnp.ones(now.problem.clients, server.dtype)),
-            normalized=who.weights is None,
+            participants.here,
+            zero,
+            weights=participants.unbiased(
+                now.available, jnp.ones(now.problem.clients, server.dtype)
+            ),
+            normalized=participants.weights is None,
             compression=self.signs,
-            clients=who.clients,
+            clients=participants.clients,
             step_size=1,
         ).total
         if self.vote:
             direction = jnp.sign(direction)
-        return State(server + self.step_size(now.number) * direction)
+        return SignSGDState(server + self.step_size(now.number) * direction)

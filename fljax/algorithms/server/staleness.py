@@ -3,16 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fljax import _check
-from fljax._module import module
-
-__all__ = ["HingeStaleness", "PolynomialStaleness", "Staleness"]
+from fljax._core import checks
+from fljax._core.module import module
 
 
 class Staleness:
     """Base class of weights of stale messages; subclass it for one of your own."""
 
-    @_check.required
+    @checks.required
     def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
         """Return the factors of messages that are ``late`` rounds old."""
         raise NotImplementedError
@@ -35,7 +33,7 @@ class PolynomialStaleness(Staleness):
     power: Float[Array, ""] | float = 0.5
 
     def validate(self) -> None:
-        _check.nonnegative("power", self.power)
+        checks.nonnegative("power", self.power)
 
     def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
         return (1 + late) ** -jnp.asarray(self.power, late.dtype)
@@ -60,9 +58,9 @@ class HingeStaleness(Staleness):
     patience: Float[Array, ""] | float
 
     def validate(self) -> None:
-        _check.nonnegative("slope", self.slope)
-        _check.nonnegative("patience", self.patience)
+        checks.nonnegative("slope", self.slope)
+        checks.nonnegative("patience", self.patience)
 
     def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
-        beyond = jnp.maximum(late - jnp.asarray(self.patience, late.dtype), 0)
-        return 1 / (jnp.asarray(self.slope, late.dtype) * beyond + 1)
+        excess = jnp.maximum(late - jnp.asarray(self.patience, late.dtype), 0)
+        return 1 / (jnp.asarray(self.slope, late.dtype) * excess + 1)

@@ -3,7 +3,7 @@ r"""Privacy accounting: the privacy loss of a sequence of noisy releases, and no
 A sensitivity passed to these functions is the maximum over all pairs of neighboring data sets; the
 relation of neighbors is the caller's choice (:mod:`fljax.privacy.notions` has three). Everything
 here (composition, conversion) holds for any relation, as long as it is the same throughout.
-Post-processing is free: what a server or a neighbor computes from a release has no further cost.
+Post-processing is free: functions that a server or a neighbor computes of a release cost nothing.
 
 Closed forms take Python numbers, NumPy arrays (both: float64 results) and JAX arrays, traced or
 not (the dtype of the JAX arguments), so that a budget can be swept inside a compiled simulation.
@@ -37,7 +37,6 @@ References, by the names used below:
 * *Gauthier 2024*: PhD thesis, NTNU, chapter 3.
 """
 
-from fljax.privacy.accounting._inputs import Result
 from fljax.privacy.accounting.balls_in_bins import (
     balls_in_bins_delta,
     balls_in_bins_epsilon,
@@ -72,6 +71,7 @@ from fljax.privacy.accounting.dynamic import (
     dynamic_zcdp_total,
 )
 from fljax.privacy.accounting.events import gaussian_event, zcdp_event
+from fljax.privacy.accounting.inputs import Result
 from fljax.privacy.accounting.mechanisms import (
     analytic_gaussian_sigma,
     classical_gaussian_sigma,

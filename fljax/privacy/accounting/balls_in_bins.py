@@ -45,14 +45,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 import scipy
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting._inputs import probability
+from fljax._core import checks
 from fljax.privacy.accounting.conversions import zcdp_delta, zcdp_epsilon, zcdp_rho
+from fljax.privacy.accounting.inputs import checked, probability
 from fljax.privacy.accounting.monte_carlo import betting_excess, smallest
 from fljax.privacy.matrices import Strategy
 
-__all__ = ["balls_in_bins_delta", "balls_in_bins_epsilon", "balls_in_bins_multiplier"]
+#: Noise and squared means beyond which results no longer change in double precision.
+_MOST_NOISE = 1e140
+_NO_NOISE = 1e100
 
 #: Draws are made in blocks of about this many numbers.
 _BLOCK = 2**22
@@ -88,18 +89,22 @@ class _Draws(NamedTuple):
     log_weights: np.ndarray  # [samples]
 
 
-def _pair(strategy: Strategy, noise_multiplier: float, rounds: int, bins: int) -> _Pair:
-    _check.kind("strategy", strategy, Strategy)
-    _check.positive("noise_multiplier", noise_multiplier)
-    _check.count("bins", bins, at_most=2**14)
+def _pair(strategy: Strategy, noise_multiplier: float, rounds: int, bins: int) -> _Pair | None:
+    """The pair; ``None`` where there is so little noise that a record is not hidden at all."""
+    checks.kind("strategy", strategy, Strategy)
+    checks.positive("noise_multiplier", noise_multiplier)
+    checks.count("bins", bins, at_most=2**14)
     table = strategy.responses(rounds, bins)
     if not strategy.is_nonnegative(rounds):
         raise ValueError(
             "balls in bins are accounted for under strategies with nonnegative entries, and this "
             f"{type(strategy).__name__} has a negative one; take another strategy."
         )
-    # Rounded up: longer means are as less noise.
-    gram = table @ table.T * ((1 + 1e-12) / noise_multiplier**2)
+    # Rounded up: longer means are as less noise. The square of more noise could not be held.
+    noise = min(float(noise_multiplier), _MOST_NOISE)
+    gram = (table / noise) @ (table / noise).T * (1 + 1e-12)
+    if np.max(gram) > _NO_NOISE:
+        return None
     values, vectors = np.linalg.eigh(gram)
     return _Pair(gram, vectors * np.sqrt(np.maximum(values, 0.0)))
 
@@ -116,7 +121,8 @@ def _draw(
     bins = len(pair.gram)
     squares = np.diag(pair.gram)
     mean = pair.gram.mean(axis=1)
-    losses, log_weights = np.empty(samples), np.empty(samples)
+    losses = np.empty(samples)
+    log_weights = np.empty(samples)
     size = max(1, _BLOCK // bins)
     for start in range(0, samples, size):
         part = slice(start, min(start + size, samples))
@@ -146,10 +152,15 @@ def _log_bound(pair: _Pair, direction: Direction, tilt: float, epsilon: float) -
     return float(shape + exponent)
 
 
+def _bound(pair: _Pair, direction: Direction, tilt: float, epsilon: float) -> float:
+    """That bound, no smaller than what can be divided by."""
+    return math.exp(min(max(_log_bound(pair, direction, tilt, epsilon), -700.0), 700.0))
+
+
 def _terms(draws: _Draws, epsilon: float) -> np.ndarray:
     """The positive weighted terms; all others are zero."""
-    kept = draws.losses > epsilon
-    return np.exp(draws.log_weights[kept]) * -np.expm1(epsilon - draws.losses[kept])
+    positive = draws.losses > epsilon
+    return np.exp(draws.log_weights[positive]) * -np.expm1(epsilon - draws.losses[positive])
 
 
 class _Test(NamedTuple):
@@ -181,7 +192,8 @@ def _choose(
     """
     cost = math.log(1 / failure)
     pilot = max(100, int(_PILOT * samples))
-    best, least = _Test(_TILTS[direction][0], 0.5), math.inf
+    best = _Test(_TILTS[direction][0], 0.5)
+    least = math.inf
     for tilt in _TILTS[direction]:
         draws = _draw(pair, direction, tilt, pilot, rng)
         point = epsilon
@@ -191,13 +203,14 @@ def _choose(
             point = smallest(lambda e, d=draws: _spread(d, e)[0] <= delta, 0.0, most)
         mean, square = _spread(draws, point)
         aim = mean if delta is None else delta
-        bound = math.exp(min(_log_bound(pair, direction, tilt, point), 700.0))
+        bound = _bound(pair, direction, tilt, point)
         deviation = math.sqrt(2 * square * cost / samples) + bound * cost / samples
         # A pilot without hits knows nothing of the mean: only the bound counts.
         score = deviation / aim if aim > 0 else deviation
         if score < least:
             wanted = math.sqrt(2 * cost / (samples * square)) if square > 0 else math.inf
-            best, least = _Test(tilt, min(wanted, 0.8 / bound)), score
+            best = _Test(tilt, min(wanted, 0.8 / bound))
+            least = score
     return best
 
 
@@ -211,7 +224,7 @@ def _passes(
     failure: float,
 ) -> bool:
     """Whether the draws show, with this confidence, that delta at epsilon is below ``mean``."""
-    bound = math.exp(min(_log_bound(pair, direction, test.tilt, epsilon), 700.0))
+    bound = _bound(pair, direction, test.tilt, epsilon)
     if test.stake * (bound - mean) >= 1:  # a factor could be negative
         return False
     terms = _terms(draws, epsilon)
@@ -220,7 +233,7 @@ def _passes(
 
 
 def _check_samples(samples: int) -> None:
-    _check.count("samples", samples, at_least=1000)
+    checks.count("samples", samples, at_least=1000)
 
 
 @checked
@@ -262,10 +275,12 @@ def balls_in_bins_delta(
       0.035
     """
     pair = _pair(strategy, noise_multiplier, rounds, bins)
-    _check.nonnegative("epsilon", epsilon)
+    checks.nonnegative("epsilon", epsilon)
     _check_samples(samples)
     probability("failure", failure)
-    _check.seed("seed", seed)
+    checks.seed("seed", seed)
+    if pair is None:
+        return 1.0
     rng = np.random.default_rng(seed % 2**32)
     largest = 0.0
     for direction in ("add", "remove"):
@@ -276,8 +291,8 @@ def balls_in_bins_delta(
             largest = 1.0
             break
         low = math.log(1e-3 / samples) - 50
-        found = smallest(lambda m, passes=passes: passes(mean=math.exp(m)), low, 0.0)
-        largest = max(largest, math.exp(found))
+        log_mean = smallest(lambda m, passes=passes: passes(mean=math.exp(m)), low, 0.0)
+        largest = max(largest, math.exp(log_mean))
     return min(largest + failure, float(zcdp_delta(pair.rho, epsilon, "gaussian")))
 
 
@@ -298,10 +313,10 @@ def balls_in_bins_epsilon(
       strategy: :math:`C`, of :mod:`fljax.privacy.matrices`, with nonnegative entries and any number
         of bands.
       noise_multiplier: :math:`\sigma`, standard deviation of the independent noise that is added to
-        :math:`Cx`, relative to what adding a record changes in a row of :math:`x`.
+        :math:`Cx`, relative to the change of a row of :math:`x` by an added record.
       delta: in (0, 1).
       rounds: number of rounds, >= 1.
-      bins: number of bins :math:`b`, the rounds of an epoch. One bin is no sampling at all.
+      bins: number of bins :math:`b`, the rounds of an epoch. One bin means no sampling.
       samples: number of draws. About :math:`100/\delta` are enough wherever amplification is
         strong, fewer where it is weak; with too few the result is larger, up to epsilon without
         amplification.
@@ -340,8 +355,10 @@ def balls_in_bins_epsilon(
     probability("delta", delta)
     _check_samples(samples)
     failure = delta / 100 if failure is None else failure
-    _check.interval("failure", failure, above=0, below=delta, hint="It is a part of delta.")
-    _check.seed("seed", seed)
+    checks.interval("failure", failure, above=0, below=delta, hint="It is a part of delta.")
+    checks.seed("seed", seed)
+    if pair is None:
+        return math.inf
     rng = np.random.default_rng(seed % 2**32)
     return _epsilon(pair, delta, samples, failure, rng)
 
@@ -350,7 +367,8 @@ def _epsilon(
     pair: _Pair, delta: float, samples: int, failure: float, rng: np.random.Generator
 ) -> float:
     most = float(zcdp_epsilon(pair.rho, delta, "gaussian"))
-    mean, largest = delta - failure, 0.0
+    mean = delta - failure
+    largest = 0.0
     for direction in ("add", "remove"):
         test = _choose(pair, direction, samples, failure, rng, epsilon=None, delta=mean)
         draws = _draw(pair, direction, test.tilt, samples, rng)
@@ -378,7 +396,7 @@ def balls_in_bins_multiplier(
     r"""Return the noise multiplier for a budget under balls-in-bins sampling.
 
     The multiplier is found with a part of the draws and verified with new ones; if they do not
-    confirm it, it is raised by half a percent and verified anew, each time with half the
+    confirm it, it is raised by half a percent and verified again, each time with half the
     probability of failure.
 
     Args:
@@ -408,13 +426,15 @@ def balls_in_bins_multiplier(
       >>> round(multiplier, 1)
       1.1
     """
-    _check.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
+    checks.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
     probability("delta", delta)
     unit = _pair(strategy, 1.0, rounds, bins)
+    if unit is None:
+        raise ValueError("strategy has entries beyond 1e40; divide them by the largest.")
     _check_samples(samples)
     failure = delta / 100 if failure is None else failure
-    _check.interval("failure", failure, above=0, below=delta, hint="It is a part of delta.")
-    _check.seed("seed", seed)
+    checks.interval("failure", failure, above=0, below=delta, hint="It is a part of delta.")
+    checks.seed("seed", seed)
     rng = np.random.default_rng(seed % 2**32)
 
     def scaled(multiplier: float) -> _Pair:
@@ -422,13 +442,14 @@ def balls_in_bins_multiplier(
 
     most = math.sqrt(unit.rho / float(zcdp_rho(epsilon, delta, "gaussian"))) * (1 + 1e-9)
     pilot = max(1000, samples // 10)
-    low, high = math.log(most) - 7, math.log(most)
+    low = math.log(most) - 7
+    high = math.log(most)
     while high - low > 2e-3:
         middle = (low + high) / 2
         # The same draws for all, whose confidence is that of the whole number of samples.
         draws = np.random.default_rng(seed % 2**32)
-        found = _epsilon(scaled(math.exp(middle)), delta, pilot, failure, draws)
-        low, high = (low, middle) if found <= epsilon else (middle, high)
+        epsilon_of_middle = _epsilon(scaled(math.exp(middle)), delta, pilot, failure, draws)
+        low, high = (low, middle) if epsilon_of_middle <= epsilon else (middle, high)
     multiplier = math.exp(high)
     mean = delta - failure
     while multiplier < most:

@@ -5,21 +5,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Numbers, Result
-
-__all__ = [
-    "RULES",
-    "Rule",
-    "advanced_composition",
-    "advanced_epsilon",
-    "allocate",
-    "basic_composition",
-    "kairouz_composition",
-    "pure_composition",
-]
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
+from fljax.privacy.accounting.inputs import Numbers, Result, checked
 
 Rule: TypeAlias = Literal["uniform", "geometric", "advanced"]
 
@@ -37,8 +25,8 @@ def pure_composition(epsilon: Numbers) -> Result:
     References:
         Dwork & Roth 2014, Theorem 3.14 and Corollary 3.15; Gauthier 2024, Theorem 2.1.
     """
-    _check.nonnegative("epsilon", epsilon)
-    xp, epsilon = _inputs.arrays(epsilon)
+    checks.nonnegative("epsilon", epsilon)
+    xp, epsilon = inputs.arrays(epsilon)
     return xp.sum(epsilon, axis=-1)
 
 
@@ -53,9 +41,9 @@ def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]
     References:
         Dwork & Roth 2014, Theorem 3.16; Gauthier 2024, Theorem 2.2.
     """
-    _check.nonnegative("epsilon", epsilon)
-    _check.interval("delta", delta, at_least=0, below=1)
-    xp, epsilon, delta = _inputs.per_round(epsilon, delta)
+    checks.nonnegative("epsilon", epsilon)
+    checks.interval("delta", delta, at_least=0, below=1)
+    xp, epsilon, delta = inputs.per_round(epsilon, delta)
     return xp.sum(epsilon, axis=-1), xp.sum(delta, axis=-1)
 
 
@@ -69,31 +57,31 @@ def advanced_composition(
         \epsilon \sqrt{2 T \ln(1/\delta')} + T \epsilon (e^\epsilon - 1), \qquad T \delta + \delta'
 
     Args:
-        epsilon: Of one release.
-        delta: Of one release, in [0, 1).
+        epsilon: that of one release.
+        delta: that of one release, in [0, 1).
         rounds: T, static.
         slack: :math:`\delta'` in (0, 1), paid once.
 
     References:
         Dwork & Roth 2014, Theorem 3.20.
     """
-    _check.nonnegative("epsilon", epsilon)
-    _check.interval("delta", delta, at_least=0, below=1)
-    _check.count("rounds", rounds)
-    _inputs.probability("slack", slack)
-    xp, *arrays = _inputs.arrays(epsilon, delta, slack)
-    each, each_delta, slack = xp.broadcast_arrays(*arrays)
-    total = each * (xp.sqrt(-2 * rounds * xp.log(slack)) + rounds * xp.expm1(each))
-    return total, rounds * each_delta + slack
+    checks.nonnegative("epsilon", epsilon)
+    checks.interval("delta", delta, at_least=0, below=1)
+    checks.count("rounds", rounds)
+    inputs.probability("slack", slack)
+    xp, *arrays = inputs.arrays(epsilon, delta, slack)
+    per_release, delta_per_release, slack = xp.broadcast_arrays(*arrays)
+    total = per_release * (xp.sqrt(-2 * rounds * xp.log(slack)) + rounds * xp.expm1(per_release))
+    return total, rounds * delta_per_release + slack
 
 
 @checked
 def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
     """Per-release epsilon whose `advanced_composition` is ``total``, never more."""
-    _inputs.budget("total", total)
-    _check.count("rounds", rounds)
-    _inputs.probability("slack", slack)
-    xp, *arrays = _inputs.arrays(total, slack)
+    inputs.budget("total", total)
+    checks.count("rounds", rounds)
+    inputs.probability("slack", slack)
+    xp, *arrays = inputs.arrays(total, slack)
     total, slack = xp.broadcast_arrays(*arrays)
     linear = xp.sqrt(-2 * rounds * xp.log(slack))
     low = xp.zeros_like(total)
@@ -101,8 +89,9 @@ def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
     high = xp.minimum(total / linear, xp.maximum(1, xp.log1p(total / rounds)))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        over = middle * (linear + rounds * xp.expm1(middle)) > total
-        low, high = xp.where(over, low, middle), xp.where(over, middle, high)
+        exceeds = middle * (linear + rounds * xp.expm1(middle)) > total
+        low = xp.where(exceeds, low, middle)
+        high = xp.where(exceeds, middle, high)
     return low[()]
 
 
@@ -123,16 +112,16 @@ def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tup
     References:
         Kairouz, Oh & Viswanath 2015, Theorem 3.5.
     """
-    _check.nonnegative("epsilon", epsilon)
-    _check.interval("delta", delta, at_least=0, below=1)
-    _inputs.probability("slack", slack)
-    xp, each, each_delta, paid = _inputs.arrays(epsilon, delta, slack)
-    _, each, each_delta = _inputs.per_round(each, each_delta)
-    basic = xp.sum(each, axis=-1)
-    mean = xp.sum(each * xp.tanh(each / 2), axis=-1)
-    squares = xp.sum(each**2, axis=-1)
+    checks.nonnegative("epsilon", epsilon)
+    checks.interval("delta", delta, at_least=0, below=1)
+    inputs.probability("slack", slack)
+    xp, per_release, delta_per_release, paid = inputs.arrays(epsilon, delta, slack)
+    _, per_release, delta_per_release = inputs.per_round(per_release, delta_per_release)
+    basic = xp.sum(per_release, axis=-1)
+    mean = xp.sum(per_release * xp.tanh(per_release / 2), axis=-1)
+    squares = xp.sum(per_release**2, axis=-1)
     log = xp.minimum(-xp.log(paid), xp.log(np.e + xp.sqrt(squares) / paid))
-    total_delta = -xp.expm1(xp.log1p(-paid) + xp.sum(xp.log1p(-each_delta), axis=-1))
+    total_delta = -xp.expm1(xp.log1p(-paid) + xp.sum(xp.log1p(-delta_per_release), axis=-1))
     return xp.minimum(basic, mean + xp.sqrt(2 * squares * log)), total_delta
 
 
@@ -175,12 +164,12 @@ def allocate(
         >>> epsilons.round(9).tolist()
         [0.2, 0.4, 0.8]
     """
-    _check.choice("rule", rule, RULES)
-    _inputs.budget("epsilon", epsilon)
-    _inputs.probability("delta", delta)
-    _check.count("rounds", rounds)
+    checks.choice("rule", rule, RULES)
+    inputs.budget("epsilon", epsilon)
+    inputs.probability("delta", delta)
+    checks.count("rounds", rounds)
     if rule == "advanced":
-        xp, *arrays = _inputs.arrays(epsilon, delta)
+        xp, *arrays = inputs.arrays(epsilon, delta)
         total, total_delta = xp.broadcast_arrays(*arrays)
         first = advanced_epsilon(total, rounds, total_delta / 2)[..., None]
         weights = xp.ones(rounds, total.dtype).reshape((1,) * total.ndim + (rounds,))
@@ -191,11 +180,11 @@ def allocate(
             "pass a number in (0, 1], by which the variance falls every round."
         )
     decay = 1.0 if rule == "uniform" or decay is None else decay
-    _check.interval("decay", decay, above=0, at_most=1, hint="1 is the uniform rule.")
-    xp, *arrays = _inputs.arrays(epsilon, delta, decay)
+    checks.interval("decay", decay, above=0, at_most=1, hint="1 is the uniform rule.")
+    xp, *arrays = inputs.arrays(epsilon, delta, decay)
     total, total_delta, zeta = xp.broadcast_arrays(*arrays)
     # Counted from the last round: the weights may underflow, never overflow.
-    ahead = xp.arange(rounds - 1, -1, -1, dtype=zeta.dtype)
-    weights = xp.exp(xp.multiply.outer(xp.log(zeta) / 2, ahead))
+    remaining = xp.arange(rounds - 1, -1, -1, dtype=zeta.dtype)
+    weights = xp.exp(xp.multiply.outer(xp.log(zeta) / 2, remaining))
     first = total[..., None] / xp.sum(weights, axis=-1, keepdims=True)
     return first * weights, total_delta[..., None] / rounds * xp.ones_like(weights)

@@ -4,25 +4,16 @@ The thesis's proposition in closed form, two tighter conversions by root finding
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Result
-
-__all__ = [
-    "CONVERSIONS",
-    "Conversion",
-    "pure_to_zcdp",
-    "zcdp_delta",
-    "zcdp_epsilon",
-    "zcdp_rho",
-]
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
+from fljax.privacy.accounting.inputs import Result, checked
 
 Conversion: TypeAlias = Literal["proposition", "canonne-kamath-steinke", "gaussian"]
 
@@ -37,8 +28,8 @@ def pure_to_zcdp(epsilon: ArrayLike) -> Result:
     References:
         Bun & Steinke 2016, Proposition 1.4.
     """
-    _check.nonnegative("epsilon", epsilon)
-    _, epsilon = _inputs.arrays(epsilon)
+    checks.nonnegative("epsilon", epsilon)
+    _, epsilon = inputs.arrays(epsilon)
     return epsilon**2 / 2
 
 
@@ -51,7 +42,8 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
 def _log_delta_gaussian(rho: float, epsilon: float) -> float:
     """Log delta of a Gaussian mechanism (Balle & Wang 2018, Theorem 8; mu = sensitivity/sigma)."""
     mu = np.sqrt(2 * rho)
-    upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    upper = mu / 2 - epsilon / mu
+    lower = -mu / 2 - epsilon / mu
     if mu < 1:
         # Both terms are nearly equal, and are the density at the upper point times Mills ratios.
         rise = _mills_rise(upper, lower, mu)
@@ -88,10 +80,10 @@ def _log_delta_cks(rho: float, epsilon: float) -> float:
     convex in t; its derivative is written in u = log t, where the root is never near a boundary.
     """
 
-    def slope(u: float) -> float:
+    def derivative(u: float) -> float:
         return (2 * np.exp(u) + 1) * rho - epsilon - np.logaddexp(0, -u)
 
-    u = _root(slope, min(0.0, epsilon - 3 * rho - 1), np.log((epsilon + 1) / (2 * rho) + 1))
+    u = _root(derivative, min(0.0, epsilon - 3 * rho - 1), np.log((epsilon + 1) / (2 * rho) + 1))
     t = np.exp(u)
     return t * ((t + 1) * rho - epsilon) - t * np.logaddexp(0, -u) - np.log1p(t)
 
@@ -131,19 +123,18 @@ def _tight_rho(log_delta: Callable, epsilon: float, delta: float) -> float:
     return np.exp(_root(lambda r: log_delta(np.exp(r), epsilon) - np.log(delta), low, high))
 
 
-def _proposition_rho(xp: Any, epsilon: Any, delta: Any) -> Any:
+def _proposition_rho(xp: ModuleType, epsilon: Any, delta: Any) -> Result:
     # (sqrt(L + epsilon) - sqrt(L))^2 without its cancellation for small epsilon.
     log = -xp.log(delta)
     return (epsilon / (xp.sqrt(log + epsilon) + xp.sqrt(log))) ** 2
 
 
 def _tight(function: str, solve: Callable, conversion: str, **values: ArrayLike) -> Result:
-    arrays = _inputs.on_host(
+    arrays = inputs.on_host(
         f"{function}(conversion={conversion!r})", ", or use conversion='proposition'", **values
     )
     solve_all = np.vectorize(lambda *a: solve(_LOG_DELTA[conversion], *a), otypes=[float])
-    with np.errstate(over="ignore"):  # where a bound is infinite, another one holds
-        return solve_all(*arrays)[()]
+    return solve_all(*arrays)[()]
 
 
 @checked
@@ -167,7 +158,7 @@ def zcdp_epsilon(
         Epsilon, >= 0; ordered gaussian <= canonne-kamath-steinke <= proposition.
 
     Guarantees:
-        The mechanism is (epsilon, delta)-DP, for each delta of (0, 1) at once.
+        The mechanism is (epsilon, delta)-DP, simultaneously for each delta of (0, 1).
 
     References:
         Bun & Steinke 2016, Proposition 1.3; Gauthier 2024, Corollary (L610). Canonne, Kamath &
@@ -178,11 +169,11 @@ def zcdp_epsilon(
         >>> [round(float(zcdp_epsilon(0.1, 1e-5, c)), 3) for c in CONVERSIONS]
         [2.246, 1.914, 1.76]
     """
-    _check.choice("conversion", conversion, CONVERSIONS)
-    _check.nonnegative("rho", rho)
-    _inputs.probability("delta", delta)
+    checks.choice("conversion", conversion, CONVERSIONS)
+    checks.nonnegative("rho", rho)
+    inputs.probability("delta", delta)
     if conversion == "proposition":
-        xp, rho, delta = _inputs.arrays(rho, delta)
+        xp, rho, delta = inputs.arrays(rho, delta)
         return rho + 2 * xp.sqrt(rho * -xp.log(delta))
     return _tight("zcdp_epsilon", _tight_epsilon, conversion, rho=rho, delta=delta)
 
@@ -196,15 +187,14 @@ def zcdp_delta(
     ``"proposition"`` gives :math:`\exp(-(\epsilon - \rho)^2 / (4 \rho))`, and 1 where
     :math:`\epsilon \le \rho`.
     """
-    _check.choice("conversion", conversion, CONVERSIONS)
-    _check.nonnegative("rho", rho)
-    _check.nonnegative("epsilon", epsilon)
+    checks.choice("conversion", conversion, CONVERSIONS)
+    checks.nonnegative("rho", rho)
+    checks.nonnegative("epsilon", epsilon)
     if conversion == "proposition":
-        xp, spent, allowed = _inputs.arrays(rho, epsilon)
+        xp, spent, allowed = inputs.arrays(rho, epsilon)
         excess = xp.maximum(allowed - spent, 0)
         safe = xp.where(spent > 0, spent, 1)  # nothing spent: delta 0, without dividing by 0
-        with np.errstate(over="ignore"):  # its exponential is zero
-            return xp.where(spent > 0, xp.exp(-(excess**2) / (4 * safe)), 0.0)[()]
+        return xp.where(spent > 0, xp.exp(-(excess**2) / (4 * safe)), 0.0)[()]
     return _tight("zcdp_delta", _tight_delta, conversion, rho=rho, epsilon=epsilon)
 
 
@@ -221,9 +211,9 @@ def zcdp_rho(
         >>> round(float(zcdp_rho(epsilon=1.0, delta=1e-3)), 5)
         0.03379
     """
-    _check.choice("conversion", conversion, CONVERSIONS)
-    _inputs.budget("epsilon", epsilon)
-    _inputs.probability("delta", delta)
+    checks.choice("conversion", conversion, CONVERSIONS)
+    inputs.budget("epsilon", epsilon)
+    inputs.probability("delta", delta)
     if conversion == "proposition":
-        return _proposition_rho(*_inputs.arrays(epsilon, delta))
+        return _proposition_rho(*inputs.arrays(epsilon, delta))
     return _tight("zcdp_rho", _tight_rho, conversion, epsilon=epsilon, delta=delta)

@@ -3,16 +3,16 @@ r"""Cyclic Poisson sampling under a banded strategy: amplification of correlated
 Records are divided once, independently of the data, into ``cycle`` groups. In round :math:`t` each
 record of group :math:`t\bmod\text{cycle}` takes part with the same probability, independently, and
 no other record does. If the strategy has no more bands than the cycle has rounds, the columns of
-one record's rounds are orthogonal, and what is released about it is what
-:math:`\lceil n/\text{cycle}\rceil` independent Poisson-sampled Gaussian releases reveal, with the
+one record's rounds are orthogonal, and the releases reveal about it as much as
+:math:`\lceil n/\text{cycle}\rceil` independent Poisson-sampled Gaussian releases, with the
 largest norm of a column as their sensitivity (Choquette-Choo et al. 2023, Theorem 4).
 """
 
 import math
 from typing import Any
 
-from fljax import _check
-from fljax._arguments import checked
+from fljax._core import checks
+from fljax.privacy.accounting.inputs import checked
 from fljax.privacy.accounting.sampling import (
     sampled_gaussian_epsilon,
     sampled_gaussian_event,
@@ -20,15 +20,13 @@ from fljax.privacy.accounting.sampling import (
 )
 from fljax.privacy.matrices import Strategy
 
-__all__ = ["cyclic_poisson_epsilon", "cyclic_poisson_event", "cyclic_poisson_multiplier"]
-
 
 def _releases(strategy: Strategy, rounds: int, rate: float, cycle: int) -> tuple[int, float]:
     """Number of sampled releases, and their sensitivity."""
-    _check.kind("strategy", strategy, Strategy)
-    _check.count("rounds", rounds)
-    _check.count("cycle", cycle)
-    _check.interval("rate", rate, above=0, at_most=1, hint="It is a share of a group.")
+    checks.kind("strategy", strategy, Strategy)
+    checks.count("rounds", rounds)
+    checks.count("cycle", cycle)
+    checks.interval("rate", rate, above=0, at_most=1, hint="It is a share of a group.")
     if strategy.bands is None or strategy.bands > cycle:
         bands = "all" if strategy.bands is None else f"{strategy.bands}"
         raise ValueError(
@@ -48,7 +46,7 @@ def cyclic_poisson_event(
     Args:
       strategy: :math:`C`, of :mod:`fljax.privacy.matrices`, with at most ``cycle`` bands.
       noise_multiplier: standard deviation of the independent noise that is added to :math:`Cx`,
-        relative to what adding a record changes in a row of :math:`x`.
+        relative to the change of a row of :math:`x` by an added record.
       rounds: number of rounds, >= 1.
       rate: probability with which a record of the group whose turn it is takes part, in (0, 1]. A
         batch of :math:`B` of :math:`N` records on average needs ``rate = cycle * B / N``.
@@ -68,7 +66,7 @@ def cyclic_poisson_event(
       25
     """
     releases, sensitivity = _releases(strategy, rounds, rate, cycle)
-    _check.positive("noise_multiplier", noise_multiplier)
+    checks.positive("noise_multiplier", noise_multiplier)
     return sampled_gaussian_event(noise_multiplier / sensitivity, releases, rate)
 
 
@@ -109,7 +107,7 @@ def cyclic_poisson_epsilon(
       [0.91, 3.59]
     """
     releases, sensitivity = _releases(strategy, rounds, rate, cycle)
-    _check.positive("noise_multiplier", noise_multiplier)
+    checks.positive("noise_multiplier", noise_multiplier)
     return sampled_gaussian_epsilon(noise_multiplier / sensitivity, delta, releases, rate)
 
 

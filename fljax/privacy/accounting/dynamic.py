@@ -1,33 +1,27 @@
 """Dynamic zCDP: budgets that grow from round to round as the noise shrinks."""
 
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Result
-
-__all__ = [
-    "dynamic_zcdp_curve",
-    "dynamic_zcdp_initial",
-    "dynamic_zcdp_total",
-]
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
+from fljax.privacy.accounting.inputs import Result, checked
 
 
 def _decay(decay: ArrayLike, rounds: int) -> None:
-    _check.count("rounds", rounds)
-    _check.interval(
+    checks.count("rounds", rounds)
+    checks.interval(
         "decay", decay, above=0, at_most=1, hint="1 spends the same budget in every round."
     )
 
 
-def _growth(xp: Any, decay: Any, rounds: int) -> Any:
+def _growth(xp: ModuleType, decay: Any, rounds: int) -> Result:
     """``decay ** -(n - 1)`` for rounds n = 1 .. rounds, [..., rounds]."""
-    _check.interval(
+    checks.interval(
         "decay",
         decay,
         at_least=float(np.exp(-0.98 * np.log(float(jnp.finfo(decay.dtype).max)) / rounds)),
@@ -63,9 +57,9 @@ def dynamic_zcdp_curve(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
         >>> dynamic_zcdp_curve(1.0, 0.5, 4).round(9).tolist()
         [1.0, 3.0, 7.0, 15.0]
     """
-    _inputs.budget("initial", initial)
+    inputs.budget("initial", initial)
     _decay(decay, rounds)
-    xp, *arrays = _inputs.arrays(initial, decay)
+    xp, *arrays = inputs.arrays(initial, decay)
     first, zeta = xp.broadcast_arrays(*arrays)
     return first[..., None] * xp.cumsum(_growth(xp, zeta, rounds), axis=-1)
 
@@ -86,9 +80,9 @@ def dynamic_zcdp_total(initial: ArrayLike, decay: ArrayLike, rounds: int) -> Res
         >>> round(float(dynamic_zcdp_total(1e-3, 0.99, 300)), 4)
         1.9197
     """
-    _inputs.budget("initial", initial)
+    inputs.budget("initial", initial)
     _decay(decay, rounds)
-    xp, initial, decay = _inputs.arrays(initial, decay)
+    xp, initial, decay = inputs.arrays(initial, decay)
     return initial * xp.sum(_growth(xp, decay, rounds), axis=-1)
 
 
@@ -104,7 +98,7 @@ def dynamic_zcdp_initial(total: ArrayLike, decay: ArrayLike, rounds: int) -> Res
         >>> round(float(gaussian_sigma(1.0, initial)), 1)
         54.4
     """
-    _inputs.budget("total", total)
+    inputs.budget("total", total)
     _decay(decay, rounds)
-    xp, total, decay = _inputs.arrays(total, decay)
+    xp, total, decay = inputs.arrays(total, decay)
     return total / xp.sum(_growth(xp, decay, rounds), axis=-1)

@@ -4,11 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fljax import _check
-from fljax._arguments import checked
-
-__all__ = ["accountants", "gaussian_event", "zcdp_event"]
-
+from fljax._core import checks
+from fljax.privacy.accounting.inputs import checked
 
 #: Distance between releases of neighbors, in units of the effect of adding or removing a record.
 _MOVES = {"replace": 2, "add-or-remove": 1, "client": 2}
@@ -35,7 +32,7 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     Any number of Gaussian releases, adaptive or not, of vectors of bounded l2 sensitivity compose
     to a single one of :math:`\mu=\sqrt{2\rho}` (Dong, Roth & Su 2022, Corollary 3.3): a Gaussian
     release whose noise is :math:`1/\mu` times its sensitivity. The ledger of a run under ZCDP, and
-    ``client_rho``, count exactly these; other noise is no such event (:func:`zcdp_event`).
+    ``client_rho``, count exactly these; other noise is not such an event (:func:`zcdp_event`).
     ``dp_accounting`` states noise in units of the change due to adding or removing a record, and
     the relation of neighbors is an argument of its ``PLDAccountant``:
 
@@ -45,7 +42,7 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
     * ``"client"``: ``REPLACE_ONE`` of records that are whole clients, :math:`2/\mu`. It composes
       with events of whole clients only.
 
-    Its ``RdpAccountant`` counts Gaussian events the same whatever the relation: under
+    Its ``RdpAccountant`` counts Gaussian events the same for every relation: under
     ``REPLACE_ONE`` it counts a quarter of their cost.
 
     Args:
@@ -65,8 +62,8 @@ def gaussian_event(rho: float, neighbors: str = "replace") -> Any:
       >>> gaussian_event(0.5, "add-or-remove")
       GaussianDpEvent(noise_multiplier=1.0)
     """
-    _check.positive("rho", rho)
-    _check.choice("neighbors", neighbors, _MOVES)
+    checks.positive("rho", rho)
+    checks.choice("neighbors", neighbors, _MOVES)
     return accountants().GaussianDpEvent(float(_MOVES[neighbors] / np.sqrt(2 * rho)))
 
 
@@ -92,5 +89,5 @@ def zcdp_event(rho: float) -> Any:
       >>> zcdp_event(0.5).rho
       0.5
     """
-    _check.positive("rho", rho)
+    checks.positive("rho", rho)
     return accountants().ZCDpEvent(float(rho))

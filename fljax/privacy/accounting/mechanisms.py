@@ -3,20 +3,10 @@
 import numpy as np
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Result
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
 from fljax.privacy.accounting.conversions import zcdp_rho
-
-__all__ = [
-    "analytic_gaussian_sigma",
-    "classical_gaussian_sigma",
-    "gaussian_sigma",
-    "gaussian_zcdp",
-    "laplace_epsilon",
-    "laplace_scale",
-]
+from fljax.privacy.accounting.inputs import Result, checked
 
 
 @checked
@@ -38,9 +28,9 @@ def gaussian_zcdp(sensitivity: ArrayLike, sigma: ArrayLike) -> Result:
         >>> float(gaussian_zcdp(sensitivity=2.0, sigma=4.0))
         0.125
     """
-    _check.nonnegative("sensitivity", sensitivity)
-    _check.positive("sigma", sigma, "A release without noise has no finite privacy cost.")
-    _, sensitivity, sigma = _inputs.arrays(sensitivity, sigma)
+    checks.nonnegative("sensitivity", sensitivity)
+    checks.positive("sigma", sigma, "A release without noise has no finite privacy cost.")
+    _, sensitivity, sigma = inputs.arrays(sensitivity, sigma)
     return (sensitivity / sigma) ** 2 / 2
 
 
@@ -50,9 +40,9 @@ def gaussian_sigma(sensitivity: ArrayLike, rho: ArrayLike) -> Result:
 
     The inverse of `gaussian_zcdp`; ``rho`` is :math:`\varphi_k^{(n)}` in Gauthier 2024, (3.13).
     """
-    _check.nonnegative("sensitivity", sensitivity)
-    _inputs.budget("rho", rho)
-    xp, sensitivity, rho = _inputs.arrays(sensitivity, rho)
+    checks.nonnegative("sensitivity", sensitivity)
+    inputs.budget("rho", rho)
+    xp, sensitivity, rho = inputs.arrays(sensitivity, rho)
     return sensitivity / xp.sqrt(2 * rho)
 
 
@@ -67,18 +57,18 @@ def laplace_epsilon(sensitivity: ArrayLike, scale: ArrayLike) -> Result:
     References:
         Dwork & Roth 2014, Theorem 3.6.
     """
-    _check.nonnegative("sensitivity", sensitivity)
-    _check.positive("scale", scale, "A release without noise has no finite privacy cost.")
-    _, sensitivity, scale = _inputs.arrays(sensitivity, scale)
+    checks.nonnegative("sensitivity", sensitivity)
+    checks.positive("scale", scale, "A release without noise has no finite privacy cost.")
+    _, sensitivity, scale = inputs.arrays(sensitivity, scale)
     return sensitivity / scale
 
 
 @checked
 def laplace_scale(sensitivity: ArrayLike, epsilon: ArrayLike) -> Result:
     r"""Scale of the Laplace noise that spends epsilon: the inverse of `laplace_epsilon`."""
-    _check.nonnegative("sensitivity", sensitivity)
-    _inputs.budget("epsilon", epsilon)
-    _, sensitivity, epsilon = _inputs.arrays(sensitivity, epsilon)
+    checks.nonnegative("sensitivity", sensitivity)
+    inputs.budget("epsilon", epsilon)
+    _, sensitivity, epsilon = inputs.arrays(sensitivity, epsilon)
     return sensitivity / epsilon
 
 
@@ -97,8 +87,8 @@ def classical_gaussian_sigma(
     References:
         Dwork & Roth 2014, Theorem 3.22 (proof in appendix A).
     """
-    _check.nonnegative("sensitivity", sensitivity)
-    _check.interval(
+    checks.nonnegative("sensitivity", sensitivity)
+    checks.interval(
         "epsilon",
         epsilon,
         above=0,
@@ -106,8 +96,8 @@ def classical_gaussian_sigma(
         hint="The classical Gaussian mechanism is proven only there; "
         "use analytic_gaussian_sigma, which is exact for every epsilon.",
     )
-    _inputs.probability("delta", delta)
-    xp, sensitivity, epsilon, delta = _inputs.arrays(sensitivity, epsilon, delta)
+    inputs.probability("delta", delta)
+    xp, sensitivity, epsilon, delta = inputs.arrays(sensitivity, epsilon, delta)
     return xp.sqrt(2 * xp.log(1.25 / delta)) * sensitivity / epsilon
 
 
@@ -131,6 +121,6 @@ def analytic_gaussian_sigma(sensitivity: ArrayLike, epsilon: ArrayLike, delta: A
         >>> round(float(analytic_gaussian_sigma(1.0, epsilon=1.0, delta=1e-5)), 4)
         3.7306
     """
-    _check.nonnegative("sensitivity", sensitivity)
-    (sensitivity,) = _inputs.on_host("analytic_gaussian_sigma", "", sensitivity=sensitivity)
+    checks.nonnegative("sensitivity", sensitivity)
+    (sensitivity,) = inputs.on_host("analytic_gaussian_sigma", "", sensitivity=sensitivity)
     return sensitivity / np.sqrt(2 * zcdp_rho(epsilon, delta, "gaussian"))

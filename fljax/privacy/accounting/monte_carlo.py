@@ -7,11 +7,11 @@ Where a pair of distributions :math:`P,Q` dominates a mechanism but has no close
 
 is the mean of a bounded random variable, and is bounded from above with confidence
 :math:`1-\beta`. The numbers returned here contain that confidence: where the bound is
-:math:`\bar\delta`, what is returned is :math:`\bar\delta+\beta`. So the statement holds for the
+:math:`\bar\delta`, the result is :math:`\bar\delta+\beta`. So the statement holds for the
 mechanism that draws these losses first and then runs: with probability :math:`\beta` the bound
 fails, and then delta is at most one.
 
-Of epsilon at a given delta the smallest is returned whose bound is within it. As each draw's term
+The epsilon at a given delta is the smallest whose bound is within it. As each draw's term
 falls with epsilon, so does the bound on every sample path, and the smallest epsilon that passes is
 below the true one only if the bound fails *at* the true one: one confidence covers all of them, and
 no union over the epsilons tried is needed.
@@ -23,17 +23,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting._inputs import probability
-
-__all__ = [
-    "betting_excess",
-    "hockey_stick_terms",
-    "monte_carlo_delta",
-    "monte_carlo_epsilon",
-    "smallest",
-]
+from fljax._core import checks
+from fljax.privacy.accounting.inputs import checked, probability
 
 
 def hockey_stick_terms(losses: np.ndarray, epsilon: float) -> np.ndarray:
@@ -50,7 +41,7 @@ def betting_excess(terms: np.ndarray, unseen: int, mean: float, stake: float) ->
     the draws.
 
     Args:
-      terms: :math:`X_i`, those that may be positive.
+      terms: :math:`X_i`, the terms that may be positive.
       unseen: number of further draws, whose terms are zero.
       mean: :math:`m`.
       stake: :math:`\lambda`.
@@ -62,7 +53,7 @@ def betting_excess(terms: np.ndarray, unseen: int, mean: float, stake: float) ->
 def smallest(passes: Callable[[float], bool], low: float, high: float) -> float:
     """The smallest number of an interval that passes, to a relative 1e-9 from above.
 
-    ``high`` passes, and what is above a number that passes does, too.
+    ``high`` passes, and so does every number above one that passes.
     """
     if passes(low):
         return low
@@ -91,7 +82,7 @@ def _kl_bound(mean: float, count: int, failure: float) -> float:
 
 
 def _losses(losses: Float[np.ndarray, " samples"] | Sequence[float]) -> np.ndarray:
-    array = np.asarray(_check.filled("losses", losses, 1), np.float64)
+    array = np.asarray(checks.filled("losses", losses, 1), np.float64)
     if np.isnan(array).any():
         raise ValueError("losses must be numbers, and some are nan; mend what computes them.")
     return array
@@ -132,7 +123,7 @@ def monte_carlo_delta(
       (np.float64(0.00683), 0.00866)
     """
     array = _losses(losses)
-    _check.nonnegative("epsilon", epsilon)
+    checks.nonnegative("epsilon", epsilon)
     probability("failure", failure)
     return min(1.0, _bound(array, epsilon, failure) + failure)
 
@@ -178,7 +169,7 @@ def monte_carlo_epsilon(
     array = _losses(losses)
     probability("delta", delta)
     failure = delta / 100 if failure is None else failure
-    _check.interval("failure", failure, above=0, below=delta, hint="It is a part of delta.")
+    checks.interval("failure", failure, above=0, below=delta, hint="It is a part of delta.")
 
     def passes(epsilon: float) -> bool:
         return _bound(array, epsilon, failure) + failure <= delta

@@ -2,12 +2,9 @@
 
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Result
-
-__all__ = ["randomized_response_epsilon", "randomized_response_probability", "subsampled"]
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
+from fljax.privacy.accounting.inputs import Result, checked
 
 #: Rounding units that the exponential functions and the arithmetic of a probability lose at most.
 ROUNDINGS = 16
@@ -39,9 +36,9 @@ def randomized_response_epsilon(probability: ArrayLike, classes: int) -> Result:
         >>> round(float(randomized_response_epsilon(0.5, classes=2)), 4)  # ln 3
         1.0986
     """
-    _check.interval("probability", probability, above=0, at_most=1, hint="At zero nothing is said.")
-    _check.count("classes", classes, at_least=2)
-    xp, probability = _inputs.arrays(probability)
+    checks.interval("probability", probability, above=0, at_most=1, hint="At zero nothing is said.")
+    checks.count("classes", classes, at_least=2)
+    xp, probability = inputs.arrays(probability)
     return xp.log1p(classes * (1 - probability) / probability)
 
 
@@ -56,17 +53,19 @@ def randomized_response_probability(epsilon: ArrayLike, classes: int) -> Result:
         >>> round(float(randomized_response_probability(1.0986, classes=2)), 4)
         0.5
     """
-    _inputs.budget("epsilon", epsilon)
-    _check.count("classes", classes, at_least=2)
-    xp, value = _inputs.arrays(epsilon)
+    inputs.budget("epsilon", epsilon)
+    checks.count("classes", classes, at_least=2)
+    xp, value = inputs.arrays(epsilon)
     limits = xp.finfo(value.dtype)
     redrawn = classes * xp.exp(-value)
-    kept = -xp.expm1(-value)
+    retained = -xp.expm1(-value)
     # Either is computed with an error of a few last places. The smaller one has all of its digits.
     rounding = ROUNDINGS * float(limits.eps)
-    rare = xp.maximum(redrawn / (redrawn + kept) * (1 + rounding), limits.tiny)
-    spared = kept / (redrawn + kept) * (1 - rounding)
-    return xp.where(spared < 0.5, xp.nextafter(1 - spared, xp.ones_like(spared)), rare)
+    rare = xp.maximum(redrawn / (redrawn + retained) * (1 + rounding), limits.tiny)
+    retained_share = retained / (redrawn + retained) * (1 - rounding)
+    return xp.where(
+        retained_share < 0.5, xp.nextafter(1 - retained_share, xp.ones_like(retained_share)), rare
+    )
 
 
 @checked
@@ -89,7 +88,7 @@ def subsampled(epsilon: ArrayLike, delta: ArrayLike, fraction: ArrayLike) -> tup
         Epsilon and delta of sampling and mechanism together, for the same neighbors.
 
     Guarantees:
-        Only if nobody learns which samples were drawn. A subsample *without* a private mechanism
+        Only if the drawn samples stay secret. A subsample *without* a private mechanism
         has no guarantee at all: the samples in it are revealed.
 
     References:
@@ -100,11 +99,11 @@ def subsampled(epsilon: ArrayLike, delta: ArrayLike, fraction: ArrayLike) -> tup
         >>> round(float(epsilon), 4), round(float(delta), 8)
         (0.1586, 1e-06)
     """
-    _check.nonnegative("epsilon", epsilon)
-    _check.interval("delta", delta, at_least=0, below=1)
-    _check.interval("fraction", fraction, above=0, at_most=1)
-    xp, spent, delta, share = _inputs.arrays(epsilon, delta, fraction)
-    # Of a large epsilon the exponential is taken out, so that it cannot overflow.
+    checks.nonnegative("epsilon", epsilon)
+    checks.interval("delta", delta, at_least=0, below=1)
+    checks.interval("fraction", fraction, above=0, at_most=1)
+    xp, spent, delta, share = inputs.arrays(epsilon, delta, fraction)
+    # For a large epsilon the exponential is factored out, so that it cannot overflow.
     small = xp.log1p(share * xp.expm1(xp.minimum(spent, 30)))
     large = spent + xp.log(share + (1 - share) * xp.exp(-spent))
     return xp.where(spent < 30, small, large)[()], share * delta

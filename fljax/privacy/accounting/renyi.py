@@ -1,25 +1,14 @@
 """Rényi differential privacy: curves of releases, and their epsilon at a delta."""
 
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Numbers, Result
-
-__all__ = [
-    "RENYI_CONVERSIONS",
-    "RENYI_ORDERS",
-    "RenyiConversion",
-    "renyi_delta",
-    "renyi_epsilon",
-    "renyi_gaussian",
-    "renyi_laplace",
-    "renyi_pure",
-]
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
+from fljax.privacy.accounting.inputs import Numbers, Result, checked
 
 RenyiConversion: TypeAlias = Literal["mironov", "canonne-kamath-steinke"]
 
@@ -32,7 +21,7 @@ RENYI_ORDERS = np.concatenate([np.arange(1.02, 2, 0.02), np.geomspace(2, 1024, 2
 
 
 def _orders(orders: Numbers) -> None:
-    _check.interval("orders", orders, above=1, hint="RENYI_ORDERS is a good default.")
+    checks.interval("orders", orders, above=1, hint="RENYI_ORDERS is a good default.")
 
 
 @checked
@@ -45,9 +34,9 @@ def renyi_gaussian(orders: ArrayLike, sensitivity: ArrayLike, sigma: ArrayLike) 
         Mironov 2017, Corollary 3.
     """
     _orders(orders)
-    _check.nonnegative("sensitivity", sensitivity)
-    _check.positive("sigma", sigma, "A release without noise has no finite privacy cost.")
-    _, orders, sensitivity, sigma = _inputs.arrays(orders, sensitivity, sigma)
+    checks.nonnegative("sensitivity", sensitivity)
+    checks.positive("sigma", sigma, "A release without noise has no finite privacy cost.")
+    _, orders, sensitivity, sigma = inputs.arrays(orders, sensitivity, sigma)
     return orders * ((sensitivity / sigma) ** 2 / 2)
 
 
@@ -63,22 +52,23 @@ def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -
         Mironov 2017, Proposition 6.
     """
     _orders(orders)
-    _check.nonnegative("sensitivity", sensitivity)
-    _check.positive("scale", scale, "A release without noise has no finite privacy cost.")
-    xp, alpha, sensitivity, scale = _inputs.arrays(orders, sensitivity, scale)
-    ratio, both = sensitivity / scale, 2 * alpha - 1
+    checks.nonnegative("sensitivity", sensitivity)
+    checks.positive("scale", scale, "A release without noise has no finite privacy cost.")
+    xp, alpha, sensitivity, scale = inputs.arrays(orders, sensitivity, scale)
+    ratio = sensitivity / scale
+    orders_sum = 2 * alpha - 1
     # The larger exponential is taken out, so that large orders cannot overflow.
-    large = ratio + xp.log1p((alpha - 1) / both * xp.expm1(-both * ratio)) / (alpha - 1)
-    # Of small ratios that is the difference of nearly equal numbers. The mean of the exponentials
-    # is one and these remainders, of which none is negative.
-    near = xp.minimum(ratio, 1 / (2 * alpha))
-    rest = alpha * _remainder(xp, (alpha - 1) * near)
-    rest = rest + (alpha - 1) * _remainder(xp, -alpha * near)
-    small = xp.log1p(rest / both) / (alpha - 1)
+    large = ratio + xp.log1p((alpha - 1) / orders_sum * xp.expm1(-orders_sum * ratio)) / (alpha - 1)
+    # For small ratios that is the difference of nearly equal numbers. The mean of the
+    # exponentials is one plus these remainders, which are not negative.
+    small_ratio = xp.minimum(ratio, 1 / (2 * alpha))
+    rest = alpha * _remainder(xp, (alpha - 1) * small_ratio)
+    rest = rest + (alpha - 1) * _remainder(xp, -alpha * small_ratio)
+    small = xp.log1p(rest / orders_sum) / (alpha - 1)
     return xp.where(alpha * ratio < 0.5, small, large)[()]
 
 
-def _remainder(xp: Any, x: Any) -> Any:
+def _remainder(xp: ModuleType, x: Any) -> Result:
     """``exp(x) - 1 - x`` for ``|x| <= 1/2``, by its series: to the last place after 14 terms."""
     total = xp.ones_like(x)
     for term in range(15, 2, -1):
@@ -98,21 +88,21 @@ def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
         Bun & Steinke 2016, Proposition 3.3 and its proof; attained, hence tight.
     """
     _orders(orders)
-    _check.nonnegative("epsilon", epsilon)
-    xp, alpha, pure = _inputs.arrays(orders, epsilon)
+    checks.nonnegative("epsilon", epsilon)
+    xp, alpha, pure = inputs.arrays(orders, epsilon)
     rest = xp.log1p(xp.exp(-(2 * alpha - 1) * pure)) - xp.log1p(xp.exp(-pure))
     large = pure + rest / (alpha - 1)
-    # Of small ones that is the difference of nearly equal numbers, and the same fraction is
+    # For small ones that is the difference of nearly equal numbers, and the same fraction is
     # cosh((alpha - 1/2) epsilon) / cosh(epsilon / 2).
-    near = xp.minimum(pure, 40 / alpha)
-    half = xp.sinh(alpha * near / 2) * xp.sinh((alpha - 1) * near / 2)
-    small = xp.log1p(2 * half / xp.cosh(near / 2)) / (alpha - 1)
+    limited = xp.minimum(pure, 40 / alpha)
+    half = xp.sinh(alpha * limited / 2) * xp.sinh((alpha - 1) * limited / 2)
+    small = xp.log1p(2 * half / xp.cosh(limited / 2)) / (alpha - 1)
     return xp.where(alpha * pure < 40, small, large)[()]
 
 
-def _along_orders(xp: Any, orders: Any, rdp: Any, value: Any) -> tuple[Any, Any]:
+def _along_orders(xp: ModuleType, orders: Any, rdp: Any, value: Any) -> tuple[Result, Result]:
     """Orders ``[A]`` and a value ``[...]`` in the shape of the curves ``[..., A]``."""
-    _inputs.same_length(orders=orders, rdp=rdp)
+    inputs.same_length(orders=orders, rdp=rdp)
     if orders.ndim > rdp.ndim:
         raise ValueError(f"rdp must be a curve over the orders, got one number for {orders.size}.")
     if value.ndim and value.shape != rdp.shape[:-1]:
@@ -143,7 +133,7 @@ def renyi_epsilon(
         conversion: The second is never larger.
 
     Guarantees:
-        (epsilon, delta)-DP whatever the orders; with more of them epsilon can only fall.
+        (epsilon, delta)-DP for any orders; with more of them epsilon can only fall.
 
     References:
         Mironov 2017, Proposition 3; Canonne, Kamath & Steinke 2020, Proposition 12.
@@ -153,11 +143,11 @@ def renyi_epsilon(
         >>> round(float(renyi_epsilon(RENYI_ORDERS, curve, delta=1e-5)), 3)
         0.794
     """
-    _check.choice("conversion", conversion, RENYI_CONVERSIONS)
+    checks.choice("conversion", conversion, RENYI_CONVERSIONS)
     _orders(orders)
-    _check.nonnegative("rdp", rdp)
-    _inputs.probability("delta", delta)
-    xp, alpha, rdp, delta = _inputs.arrays(orders, rdp, delta)
+    checks.nonnegative("rdp", rdp)
+    inputs.probability("delta", delta)
+    xp, alpha, rdp, delta = inputs.arrays(orders, rdp, delta)
     alpha, log = _along_orders(xp, alpha, rdp, -xp.log(delta))
     if conversion == "mironov":
         return xp.min(rdp + log / (alpha - 1), axis=-1)
@@ -173,11 +163,11 @@ def renyi_delta(
     conversion: RenyiConversion = "canonne-kamath-steinke",
 ) -> Result:
     """Delta at ``epsilon`` of a mechanism with a given Rényi-DP curve; see `renyi_epsilon`."""
-    _check.choice("conversion", conversion, RENYI_CONVERSIONS)
+    checks.choice("conversion", conversion, RENYI_CONVERSIONS)
     _orders(orders)
-    _check.nonnegative("rdp", rdp)
-    _check.nonnegative("epsilon", epsilon)
-    xp, orders, curve, epsilon = _inputs.arrays(orders, rdp, epsilon)
+    checks.nonnegative("rdp", rdp)
+    checks.nonnegative("epsilon", epsilon)
+    xp, orders, curve, epsilon = inputs.arrays(orders, rdp, epsilon)
     alpha, allowed = _along_orders(xp, orders, curve, epsilon)
     log_delta = (alpha - 1) * (curve - allowed)
     if conversion == "canonne-kamath-steinke":

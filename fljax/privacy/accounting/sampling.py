@@ -11,7 +11,7 @@ Numbers come from ``dp_accounting`` (the extra ``accounting``): for ``"poisson"`
 privacy loss distributions, which is tight up to their grid and never below the true epsilon; for
 ``"drawn"`` by Rényi-DP, the only composition that it offers for this scheme. Deltas below 1e-15 a
 release are lost in the rounding of that composition; there, too, Rényi-DP is the bound, which is
-less tight, and no bound is above what the same releases without sampling cost, which is exact.
+less tight, and no bound exceeds the exact cost of the same releases without sampling.
 """
 
 import functools
@@ -20,18 +20,10 @@ from typing import Any, Literal, TypeAlias
 
 import scipy
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting._inputs import probability
+from fljax._core import checks
 from fljax.privacy.accounting.conversions import zcdp_epsilon
 from fljax.privacy.accounting.events import accountants
-
-__all__ = [
-    "Sampling",
-    "sampled_gaussian_epsilon",
-    "sampled_gaussian_event",
-    "sampled_gaussian_multiplier",
-]
+from fljax.privacy.accounting.inputs import checked, probability
 
 Sampling: TypeAlias = Literal["poisson", "drawn"]
 
@@ -59,7 +51,7 @@ def sampled_gaussian_event(
 
     Args:
       noise_multiplier: standard deviation of the noise relative to the largest change due to
-        *adding* a record, :math:`z>0`, whatever the relation of neighbors.
+        *adding* a record, :math:`z>0`, for either relation of neighbors.
       releases: number of releases, >= 1.
       rate: inclusion probability of a record in a release, in (0, 1].
       sampling: the sampling scheme. ``"poisson"`` has its guarantee for a record added or removed
@@ -78,12 +70,12 @@ def sampled_gaussian_event(
       >>> sampled_gaussian_event(1.1, releases=100, rate=0.1).count
       100
     """
-    _check.positive("noise_multiplier", noise_multiplier)
-    _check.count("releases", releases)
-    _check.interval("rate", rate, above=0, at_most=1, hint="It is a share of the records.")
-    _check.choice("sampling", sampling, _PROVEN)
+    checks.positive("noise_multiplier", noise_multiplier)
+    checks.count("releases", releases)
+    checks.interval("rate", rate, above=0, at_most=1, hint="It is a share of the records.")
+    checks.choice("sampling", sampling, _PROVEN)
     if records is not None:
-        _check.count("records", records)
+        checks.count("records", records)
     dp = accountants()
     event = dp.GaussianDpEvent(float(noise_multiplier))
     if sampling == "drawn":
@@ -94,7 +86,7 @@ def sampled_gaussian_event(
             raise ValueError(
                 f"a rate of {rate:g} is no whole number of {records} records; pass m / records."
             )
-        # Its theorem counts in what *replacing* a record moves, twice of what adding one does.
+        # Its unit is the change by *replacing* a record, twice the change by adding one.
         event = dp.GaussianDpEvent(float(noise_multiplier / 2))
         event = dp.SampledWithoutReplacementDpEvent(records, drawn, event)
     elif rate < 1:
@@ -146,7 +138,7 @@ def sampled_gaussian_epsilon(
     )
 
 
-@functools.lru_cache(maxsize=1024)  # clients of one run ask alike
+@functools.lru_cache(maxsize=1024)  # clients of one run have the same arguments
 def _epsilon(
     noise_multiplier: float,
     delta: float,
@@ -209,7 +201,7 @@ _WHOLE_ORDERS = (*range(2, 65), 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
 
 
 def _grid(noise_multiplier: float, releases: int, rate: float) -> float:
-    """The distance of losses on the grid: 1e-4, and more where so many would fill the memory.
+    """The distance of losses on the grid: 1e-4, and more where the grid would fill the memory.
 
     A coarser grid gives no smaller an epsilon.
     """
@@ -217,7 +209,7 @@ def _grid(noise_multiplier: float, releases: int, rate: float) -> float:
     spread = min(
         span * math.sqrt(rate), rate * math.sqrt(math.expm1(min(noise_multiplier**-2, 100.0)))
     )
-    # Of one release there are then at most 2e5 losses, and of all of them together some 2e7.
+    # One release then has at most 2e5 losses, and all of them together some 2e7.
     return max(1e-4, span / 2e5, 16 * math.sqrt(releases) * spread / 2e7)
 
 
@@ -260,14 +252,15 @@ def sampled_gaussian_multiplier(
       >>> round(sampled_gaussian_multiplier(2.0, delta=1e-5, releases=1000, rate=0.01), 2)
       0.96
     """
-    _check.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
+    checks.positive("epsilon", epsilon, "A zero budget would need infinite noise.")
 
     def spent(multiplier: float) -> float:
         return sampled_gaussian_epsilon(multiplier, delta, releases, rate, sampling, records)
 
     low = high = 1.0
     while spent(high) > epsilon:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while spent(low) <= epsilon:
         low, high = low / 2, low
 

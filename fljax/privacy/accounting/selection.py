@@ -2,12 +2,12 @@ r"""Private selection: the privacy of the best of a random number of trials.
 
 A trial is a private mechanism whose output has a score, such as a training run with hyperparameters
 drawn at random. Publishing the best of a *fixed* number of trials costs as much as publishing all
-of them, up to small factors, whatever the number that is shown. If the number of trials is random
+of them, up to small factors, even if only one number is shown. If the number of trials is random
 and stays secret, the cost is a small multiple of that of a single trial (Liu & Talwar 2019;
 Papernot & Steinke 2022). The theorems require that
 
 * all trials are independent and identically distributed (fresh noise, the same way of drawing the
-  hyperparameters, whatever the results of other trials), on the same data;
+  hyperparameters, independent of the results of other trials), on the same data;
 * the number of trials is drawn from one of the distributions below, independently of the data;
 * nothing but the output of the best trial is published: neither the number of trials nor anything
   of the others;
@@ -28,23 +28,11 @@ import numpy as np
 import scipy
 from jax.typing import ArrayLike
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.accounting import _inputs
-from fljax.privacy.accounting._inputs import Numbers, Result
+from fljax._core import checks
+from fljax.privacy.accounting import inputs
 from fljax.privacy.accounting.conversions import zcdp_delta
+from fljax.privacy.accounting.inputs import Numbers, Result, checked
 from fljax.privacy.accounting.renyi import renyi_delta
-
-__all__ = [
-    "draw_trials",
-    "poisson_selection_epsilon",
-    "poisson_selection_renyi",
-    "selection_epsilon",
-    "selection_mean",
-    "selection_probabilities",
-    "selection_renyi",
-    "selection_stop",
-]
 
 #: Shapes closer to zero than this are the logarithmic distribution, their limit.
 _LOGARITHMIC = 1e-9
@@ -54,8 +42,8 @@ _ORDERS = np.geomspace(1e-4, 1e7, 400)
 
 
 def _check_trials(shape: float, stop: float) -> None:
-    _check.interval("shape", shape, above=-1, hint="1 is the geometric distribution.")
-    _check.interval("stop", stop, above=0, below=1, hint="1 / stop trials are made on average.")
+    checks.interval("shape", shape, above=-1, hint="1 is the geometric distribution.")
+    checks.interval("stop", stop, above=0, below=1, hint="1 / stop trials are made on average.")
 
 
 @checked
@@ -81,9 +69,10 @@ def selection_mean(shape: float, stop: float) -> float:
         (10.0, 3.909)
     """
     _check_trials(shape, stop)
-    shape, stop = float(shape), float(stop)
+    shape = float(shape)
+    stop = float(stop)
     if abs(shape) < _LOGARITHMIC:
-        return (1 / stop - 1) / -math.log(stop)
+        return (1 - stop) / (stop * -math.log(stop))
     return shape * (1 - stop) / (stop * -math.expm1(shape * math.log(stop)))
 
 
@@ -99,18 +88,23 @@ def selection_stop(mean: float, shape: float = 1.0) -> float:
         >>> round(selection_stop(20.0), 4), round(selection_stop(20.0, shape=0.0), 4)
         (0.05, 0.011)
     """
-    _check.interval("mean", mean, above=1, hint="A single trial selects nothing.")
-    _check.interval("shape", shape, above=-1)
+    checks.interval("mean", mean, above=1, hint="A single trial selects nothing.")
+    checks.interval("shape", shape, above=-1)
 
     def excess(log: float) -> float:
         return math.log(selection_mean(shape, math.exp(log))) - math.log(mean)
 
     low = -1.0
+    high = -1e-12
+    if excess(high) > 0:
+        raise ValueError(
+            f"mean must be larger, got {mean!r}: with shape {shape:g} more trials are made."
+        )
     while excess(low) < 0:  # the mean grows without bound as the parameter falls
         low *= 2
         if low < -700:
             raise ValueError(f"no distribution of shape {shape:g} has the mean {mean:g}.")
-    root: Any = scipy.optimize.brentq(excess, low, -1e-12, xtol=1e-14)
+    root: Any = scipy.optimize.brentq(excess, low, high, xtol=1e-14)
     return math.exp(root)
 
 
@@ -123,7 +117,7 @@ def selection_probabilities(most: int, shape: float, stop: float) -> np.ndarray:
         [0.5, 0.25, 0.125]
     """
     _check_trials(shape, stop)
-    _check.count("most", most)
+    checks.count("most", most)
     shape, first = _first(float(shape), float(stop))
     before = np.arange(1, most)
     return first * np.cumprod(np.append(1.0, (1 - stop) * (before + shape) / (before + 1)))
@@ -135,7 +129,14 @@ def _first(shape: float, stop: float) -> tuple[float, float]:
     """
     if abs(shape) < _LOGARITHMIC:
         return 0.0, (1 - stop) / -math.log(stop)
-    return shape, (1 - stop) * shape / math.expm1(-shape * math.log(stop))
+    exponent = -shape * math.log(stop)
+    if exponent > 700:
+        raise ValueError(
+            f"with shape {shape:g} and stop {stop:g} a single trial is less probable than the "
+            f"smallest number can say; {selection_mean(shape, stop):.3g} are made on average. Take "
+            "a larger stop or a smaller shape."
+        )
+    return shape, (1 - stop) * shape / math.expm1(exponent)
 
 
 @checked
@@ -154,7 +155,8 @@ def draw_trials(uniform: Callable[[], float], shape: float, stop: float) -> int:
     """
     _check_trials(shape, stop)
     shape, probability = _first(float(shape), float(stop))
-    left, number = uniform(), 1
+    left = uniform()
+    number = 1
     while left >= probability and probability > 0:
         left -= probability
         probability *= (1 - stop) * (number + shape) / (number + 1)
@@ -228,14 +230,15 @@ def selection_epsilon(rho: float, delta: float, shape: float, stop: float) -> fl
         (1.91, 3.86)
     """
     _check_trials(shape, stop)
-    _check.nonnegative("rho", rho)
-    _inputs.probability("delta", delta)
+    checks.nonnegative("rho", rho)
+    inputs.probability("delta", delta)
     rho = float(rho)
     if rho == 0:
         return 0.0
     log = -math.log(stop)
     other = 2 * math.sqrt(rho * log) - rho if rho <= log else log
-    extra, mean = (1 + shape) * other, math.log(selection_mean(shape, stop))
+    extra = (1 + shape) * other
+    mean = math.log(selection_mean(shape, stop))
     return _converted(lambda t: rho * (t + 1) + extra + mean / t, delta)
 
 
@@ -261,7 +264,7 @@ def poisson_selection_renyi(
         mean: :math:`\mu` > 0, the mean number of trials.
         delta: :math:`\hat\delta` of one trial at
             :math:`\hat\varepsilon=\ln(1+\frac1{\lambda-1})` of each order, ``[A]``; by default
-            what follows from its curve at the given orders.
+            the bound that follows from its curve at the given orders.
 
     References:
         Papernot & Steinke 2022, Theorem 6.
@@ -273,13 +276,13 @@ def poisson_selection_renyi(
         >>> [round(float(renyi_epsilon(RENYI_ORDERS, curve, 1e-5)), 2) for curve in (trial, best)]
         [1.01, 2.35]
     """
-    _check.positive("mean", mean)
+    checks.positive("mean", mean)
     alpha, curve = _curve(orders, rdp)
     allowed = -np.log1p(-1 / alpha)  # = ln(1 + 1 / (alpha - 1))
     if delta is None:
-        missed = np.array([float(renyi_delta(alpha, curve, one)) for one in allowed])
+        missed = np.array([float(renyi_delta(alpha, curve, epsilon)) for epsilon in allowed])
     else:
-        _check.interval("delta", delta, at_least=0, at_most=1)
+        checks.interval("delta", delta, at_least=0, at_most=1)
         missed = np.asarray(delta, np.float64)
         if missed.shape not in ((), alpha.shape):
             raise ValueError(
@@ -306,9 +309,9 @@ def poisson_selection_epsilon(rho: float, delta: float, mean: float) -> float:
         >>> round(poisson_selection_epsilon(0.1, 1e-5, mean=10.0), 2)
         4.36
     """
-    _check.positive("mean", mean)
-    _check.nonnegative("rho", rho)
-    _inputs.probability("delta", delta)
+    checks.positive("mean", mean)
+    checks.nonnegative("rho", rho)
+    inputs.probability("delta", delta)
     rho = float(rho)
     if rho == 0:
         return 0.0
@@ -323,10 +326,10 @@ def poisson_selection_epsilon(rho: float, delta: float, mean: float) -> float:
 
 def _curve(orders: Numbers, rdp: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Orders and the curve of one trial as float64 arrays ``[A]``."""
-    _check.interval("orders", orders, above=1, hint="RENYI_ORDERS is a good default.")
-    _check.nonnegative("rdp", rdp)
-    _inputs.same_length(orders=orders, rdp=rdp)
-    alpha, curve = _inputs.on_host("selection_renyi", "", orders=orders, rdp=rdp)
+    checks.interval("orders", orders, above=1, hint="RENYI_ORDERS is a good default.")
+    checks.nonnegative("rdp", rdp)
+    inputs.same_length(orders=orders, rdp=rdp)
+    alpha, curve = inputs.on_host("selection_renyi", "", orders=orders, rdp=rdp)
     if alpha.ndim != 1 or curve.shape != alpha.shape:
         raise ValueError(
             f"rdp must be the curve of one trial, one number for each order, got shapes "
@@ -347,8 +350,8 @@ def _converted(curve: Callable[[float], float], delta: ArrayLike) -> Result:
 
     values = [epsilon(math.log(t)) for t in _ORDERS]
     best = int(np.argmin(values))
-    around = _ORDERS[max(best - 1, 0)], _ORDERS[min(best + 1, len(_ORDERS) - 1)]
-    found = scipy.optimize.minimize_scalar(
-        epsilon, bounds=tuple(map(math.log, around)), method="bounded", options={"xatol": 1e-10}
+    bracket = _ORDERS[max(best - 1, 0)], _ORDERS[min(best + 1, len(_ORDERS) - 1)]
+    optimum = scipy.optimize.minimize_scalar(
+        epsilon, bounds=tuple(map(math.log, bracket)), method="bounded", options={"xatol": 1e-10}
     )
-    return max(0.0, min(float(found.fun), values[best]))
+    return max(0.0, min(float(optimum.fun), values[best]))

@@ -26,7 +26,6 @@ Example:
   BLT 15.5
 """
 
-from fljax.privacy.matrices._toeplitz import Reduction
 from fljax.privacy.matrices.optimize import (
     optimize_banded,
     optimize_banded_toeplitz,
@@ -48,6 +47,7 @@ from fljax.privacy.matrices.strategies import (
     inverse_square_root,
     square_root,
 )
+from fljax.privacy.matrices.toeplitz import Reduction
 
 __all__ = [
     "Banded",

@@ -3,22 +3,20 @@ r"""Strategies of least error for a number of rounds and a pattern of participat
 All minimize the *loss*, the squared sensitivity times the squared error of prefix sums
 (:meth:`~fljax.privacy.matrices.Strategy.loss`), to which the variance of the noise is proportional
 at a given budget. The gradients are written out, in double precision on the host; the minimizer is
-L-BFGS. No guarantee rests on its convergence: what is promised follows from the sensitivity of the
+L-BFGS. No guarantee rests on its convergence: all promises follow from the sensitivity of the
 strategy that is returned.
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax.privacy.matrices import _toeplitz
-from fljax.privacy.matrices._toeplitz import Column, Reduction
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.privacy.matrices import toeplitz
 from fljax.privacy.matrices.strategies import (
     Banded,
     BufferedToeplitz,
@@ -26,13 +24,7 @@ from fljax.privacy.matrices.strategies import (
     Toeplitz,
     _workload,
 )
-
-__all__ = [
-    "optimize_banded",
-    "optimize_banded_toeplitz",
-    "optimize_buffered_toeplitz",
-    "optimize_inverse_toeplitz",
-]
+from fljax.privacy.matrices.toeplitz import Column, Reduction
 
 #: Norm of the rows by which the largest error is replaced where it is not that of the last row.
 _SOFTMAX_POWER = 32.0
@@ -41,7 +33,7 @@ _SOFTMAX_POWER = 32.0
 def _minimize(
     loss: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
-    bounds: Any = None,
+    bounds: Sequence[tuple[float, float | None]] | None = None,
     steps: int = 2000,
 ) -> np.ndarray:
     """Minimize the logarithm of a loss; infinite values are stepped back from."""
@@ -75,24 +67,24 @@ class _Loss:
         reduction: Reduction,
         workload: Float[np.ndarray, " rounds"] | Sequence[float] | None,
     ) -> None:
-        _check.count("rounds", rounds)
-        _check.count("separation", separation)
+        checks.count("rounds", rounds)
+        checks.count("separation", separation)
         if participations is not None:
-            _check.count("participations", participations)
-        _check.choice("reduction", reduction, ("mean", "max"))
+            checks.count("participations", participations)
+        checks.choice("reduction", reduction, ("mean", "max"))
         self.rounds = rounds
         self.separation = separation
-        self.count = _toeplitz.most_participations(rounds, separation, participations)
+        self.count = toeplitz.most_participations(rounds, separation, participations)
         self.reduction: Reduction = reduction
         self.workload = _workload(workload, rounds)
 
     def of_column(self, column: Column, inverse: Column) -> tuple[float, np.ndarray]:
         """The loss, and its gradient with respect to the first column of C."""
-        squared, by_column = _toeplitz.sensitivity_and_gradient(column, self.separation, self.count)
-        error, by_inverse = _toeplitz.error_and_gradient(inverse, self.workload, self.reduction)
+        squared, by_column = toeplitz.sensitivity_and_gradient(column, self.separation, self.count)
+        error, by_inverse = toeplitz.error_and_gradient(inverse, self.workload, self.reduction)
         # A change of C by D changes its inverse by -C^-1 D C^-1.
-        twice = _toeplitz.multiplied(inverse, inverse)
-        gradient = by_column * error - squared * _toeplitz.transpose_multiplied(twice, by_inverse)
+        twice = toeplitz.multiplied(inverse, inverse)
+        gradient = by_column * error - squared * toeplitz.transpose_multiplied(twice, by_inverse)
         return squared * error, gradient
 
     def of_inverse(
@@ -104,20 +96,21 @@ class _Loss:
         increases and negative entries of the column are penalized, as it is exact without them.
         """
         if penalty is None or self.count == 1:
-            squared, by_column = _toeplitz.sensitivity_and_gradient(
+            squared, by_column = toeplitz.sensitivity_and_gradient(
                 column, self.separation, self.count
             )
         else:
-            squared, by_column = _toeplitz.regular_and_gradient(column, self.separation, self.count)
+            squared, by_column = toeplitz.regular_and_gradient(column, self.separation, self.count)
             increases = np.maximum(np.diff(column), 0.0)
             below = np.minimum(column, 0.0)
             excess = 1 + penalty * float(increases @ increases + below @ below)
             by_entry = below - np.diff(increases, prepend=0.0, append=0.0)
             by_penalty = 2 * penalty * squared * by_entry
-            squared, by_column = squared * excess, by_column * excess + by_penalty
-        error, by_inverse = _toeplitz.error_and_gradient(inverse, self.workload, self.reduction)
-        twice = _toeplitz.multiplied(column, column)
-        gradient = squared * by_inverse - error * _toeplitz.transpose_multiplied(twice, by_column)
+            squared = squared * excess
+            by_column = by_column * excess + by_penalty
+        error, by_inverse = toeplitz.error_and_gradient(inverse, self.workload, self.reduction)
+        twice = toeplitz.multiplied(column, column)
+        gradient = squared * by_inverse - error * toeplitz.transpose_multiplied(twice, by_column)
         return squared * error, gradient
 
 
@@ -161,17 +154,17 @@ def optimize_banded_toeplitz(
       (16.8, 19.2)
     """
     loss = _Loss(rounds, separation, participations, reduction, workload)
-    _check.count("bands", bands, at_most=rounds)
-    start = _toeplitz.square_root_column(bands)
+    checks.count("bands", bands, at_most=rounds)
+    start = toeplitz.square_root_column(bands)
 
     def of_coefficients(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
-        column = _toeplitz.padded(coefficients, rounds)
-        value, gradient = loss.of_column(column, _toeplitz.inverted(coefficients, rounds))
+        column = toeplitz.padded(coefficients, rounds)
+        value, gradient = loss.of_column(column, toeplitz.inverted(coefficients, rounds))
         return value, gradient[:bands]
 
     if bands <= separation or loss.count == 1:
-        free = _minimize(of_coefficients, start)
-        return _normalized(free if free[0] > 0 else -free)
+        unconstrained = _minimize(of_coefficients, start)
+        return _normalized(unconstrained if unconstrained[0] > 0 else -unconstrained)
 
     def of_steps(steps: np.ndarray) -> tuple[float, np.ndarray]:
         # Coefficients are sums of the nonnegative steps from the last one on.
@@ -196,7 +189,7 @@ def optimize_inverse_toeplitz(
     reduction: Reduction = "mean",
     workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None,
 ) -> InverseToeplitz:
-    r"""Return the Toeplitz strategy of least loss among those whose inverse has so many bands.
+    r"""Return the Toeplitz strategy of least loss among those whose inverse has ``bands`` bands.
 
     Args:
       rounds: as in :func:`optimize_banded_toeplitz`.
@@ -219,7 +212,7 @@ def optimize_inverse_toeplitz(
       [112.5, 178.4]
     """
     loss = _Loss(rounds, separation, participations, reduction, workload)
-    _check.count("bands", bands, at_most=rounds)
+    checks.count("bands", bands, at_most=rounds)
     if bands == 1:
         return InverseToeplitz(np.ones(1))
 
@@ -228,18 +221,18 @@ def optimize_inverse_toeplitz(
     ) -> tuple[float, np.ndarray]:
         # The first one is 1: a common factor does not change the loss.
         inverse = np.concatenate([[1.0], coefficients])
-        column = _toeplitz.inverted(inverse, rounds)
-        value, gradient = loss.of_inverse(column, _toeplitz.padded(inverse, rounds), penalty)
+        column = toeplitz.inverted(inverse, rounds)
+        value, gradient = loss.of_inverse(column, toeplitz.padded(inverse, rounds), penalty)
         return value, gradient[1:bands]
 
     # The bound of the sensitivity has kinks where a column stops decreasing, and the best
     # strategies lie near them, where descent stalls; a growing penalty leads there smoothly.
-    point = np.diff(_toeplitz.square_root_column(bands))
-    found = [point]
+    point = np.diff(toeplitz.square_root_column(bands))
+    candidates = [point]
     for penalty in (0.0, 1.0, 10.0, 1e2, 1e3, 1e4, 1e6):
         point = _minimize(functools.partial(of_coefficients, penalty=penalty), point)
-        found += [point, _minimize(of_coefficients, point)]
-    best = min(found, key=lambda one: _finite(of_coefficients(one)[0]))
+        candidates += [point, _minimize(of_coefficients, point)]
+    best = min(candidates, key=lambda candidate: _finite(of_coefficients(candidate)[0]))
     return InverseToeplitz(np.concatenate([[1.0], best]))
 
 
@@ -288,7 +281,7 @@ def optimize_buffered_toeplitz(
       1.009
     """
     loss = _Loss(rounds, separation, participations, reduction, workload)
-    _check.count("buffers", buffers, at_most=64)
+    checks.count("buffers", buffers, at_most=64)
     time = np.arange(rounds - 1)[:, None]
 
     def of_parameters(parameters: np.ndarray) -> tuple[float, np.ndarray]:
@@ -307,12 +300,13 @@ def optimize_buffered_toeplitz(
         # The derivative of the decay by its parameter is -complement (1 - complement).
         return value, np.concatenate([by_scale * scale, -by_decay * complement * decay])
 
-    found = [
+    candidates = [
         _minimize(of_parameters, start)
         for start in (_quadrature(buffers, reach * rounds) for reach in (1.0, 0.1, 10.0))
     ]
-    best = min(found, key=lambda point: _finite(of_parameters(point)[0]))
-    scale, complement = np.exp(best[:buffers]), np.exp(-np.logaddexp(0, -best[buffers:]))
+    best = min(candidates, key=lambda point: _finite(of_parameters(point)[0]))
+    scale = np.exp(best[:buffers])
+    complement = np.exp(-np.logaddexp(0, -best[buffers:]))
     order = np.argsort(complement)
     return BufferedToeplitz(scale=scale[order], decay=(1 - complement)[order])
 
@@ -349,7 +343,7 @@ def optimize_banded(
 
     Entries of a diagonal may differ, which is worth a few percent at the end of a run. For a
     separation of at least the number of bands the squared sensitivity is the number of
-    participations, for each of which the strategy is then the best. Each of some hundred steps
+    participations, and the strategy is then the best for each number. Each of some hundred steps
     takes time ``rounds ** 3``: for more than a thousand rounds take
     :func:`optimize_banded_toeplitz` and
     :func:`~fljax.privacy.matrices.column_normalized`.
@@ -372,14 +366,15 @@ def optimize_banded(
       5.8
     """
     loss = _Loss(rounds, 1, 1, reduction, workload)
-    _check.count("rounds", rounds, at_most=4096)
-    _check.count("bands", bands, at_most=rounds)
+    checks.count("rounds", rounds, at_most=4096)
+    checks.count("bands", bands, at_most=rounds)
     matrix = scipy.linalg.toeplitz(
         np.ones(rounds) if loss.workload is None else loss.workload, np.zeros(rounds)
     )
-    place = np.arange(rounds)[:, None] + np.arange(bands)
-    inside = place < rounds
-    row, column = place[inside], np.broadcast_to(np.arange(rounds)[:, None], place.shape)[inside]
+    index = np.arange(rounds)[:, None] + np.arange(bands)
+    inside = index < rounds
+    row = index[inside]
+    column = np.broadcast_to(np.arange(rounds)[:, None], index.shape)[inside]
 
     def unit_columns(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         strategy = np.zeros((rounds, rounds))
@@ -393,7 +388,8 @@ def optimize_banded(
         decoder = solve(strategy, matrix.T, lower=True, trans=1, check_finite=False).T
         errors = np.sum(decoder**2, axis=1)
         if reduction == "mean":
-            value, weights = np.mean(errors), np.full(rounds, 1 / rounds)
+            value = np.mean(errors)
+            weights = np.full(rounds, 1 / rounds)
         else:  # a norm of a high power, which is smooth, in place of the largest
             peak = np.max(errors)
             powers = (errors / peak) ** _SOFTMAX_POWER
@@ -406,8 +402,8 @@ def optimize_banded(
         gradient -= strategy * np.sum(gradient * strategy, axis=0)
         return float(value), (gradient / norms)[row, column]
 
-    start = np.broadcast_to(_toeplitz.square_root_column(bands), place.shape)[inside]
+    start = np.broadcast_to(toeplitz.square_root_column(bands), index.shape)[inside]
     strategy, _ = unit_columns(_minimize(of_entries, start, steps=500))
-    columns = np.zeros(place.shape)
+    columns = np.zeros(index.shape)
     columns[inside] = strategy[row, column]
     return Banded(columns)

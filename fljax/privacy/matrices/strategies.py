@@ -6,8 +6,8 @@ lower-triangular matrix of rounds; the mechanism releases
 .. math:: \theta=Cx+\sigma z,\qquad z_{ti}\sim\mathcal N(0,1)\text{ independent},
 
 round after round, and publishes :math:`\hat x=C^{-1}\theta=x+\sigma C^{-1}z`, whose noise is
-correlated over rounds such that a part of it cancels in prefix sums, which are what a model is
-made of. Only :math:`\theta` touches the data: its noise is independent, and the privacy of all
+correlated over rounds such that a part of it cancels in prefix sums, which make up a
+model. Only :math:`\theta` touches the data: its noise is independent, and the privacy of all
 rounds is that of one Gaussian release whose sensitivity is that of :math:`Cx`. What is computed
 from :math:`\theta` is post-processing.
 
@@ -36,34 +36,19 @@ References, by the names used below:
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import Array, Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import _check
-from fljax._arguments import checked
-from fljax._module import field, float_array, module
-from fljax.privacy.matrices import _toeplitz
-from fljax.privacy.matrices._toeplitz import Column, Reduction
-
-__all__ = [
-    "Banded",
-    "BandedState",
-    "BufferState",
-    "BufferedToeplitz",
-    "InverseToeplitz",
-    "PastState",
-    "Strategy",
-    "Toeplitz",
-    "ToeplitzStrategy",
-    "column_normalized",
-    "identity",
-    "inverse_square_root",
-    "square_root",
-]
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.module import field, float_array, module
+from fljax.privacy.matrices import toeplitz
+from fljax.privacy.matrices.toeplitz import Column, Reduction
 
 #: Up to this many rounds a bound by the Gram matrix, of memory ``rounds ** 2``, is computed.
 _DENSE = 4096
@@ -91,9 +76,9 @@ class BandedState(NamedTuple):
     round: Array  # []
 
 
-def _on_host(name: str, value: Any) -> np.ndarray:
+def _on_host(name: str, value: object) -> np.ndarray:
     """The numbers in double precision; ``TypeError`` if they are traced."""
-    if not _check.is_concrete(value):
+    if not checks.is_concrete(value):
         raise TypeError(
             f"the {name} of a strategy are traced here, and its sensitivity, error and matrices "
             "are computed on the host in double precision; compute them outside of jax.jit and "
@@ -115,7 +100,7 @@ class Strategy:
     """A lower-triangular matrix of rounds, with positive entries on its diagonal.
 
     Subclasses are modules whose numbers are leaves: a jitted program takes another strategy of the
-    same size without compiling anew.
+    same size without compiling again.
     """
 
     @property
@@ -128,12 +113,12 @@ class Strategy:
         """Number of rounds that the strategy is made for; ``None`` if any."""
         return None
 
-    @_check.required
+    @checks.required
     def matrix(self, rounds: int) -> Float[np.ndarray, "rounds rounds"]:
-        """Return :math:`C` for so many rounds, dense."""
+        """Return :math:`C` for this number of rounds, dense."""
         raise NotImplementedError
 
-    @_check.required
+    @checks.required
     def sensitivity(
         self, rounds: int, separation: int = 1, participations: int | None = None
     ) -> float:
@@ -144,8 +129,8 @@ class Strategy:
         ``separation`` rounds apart. By Denisov et al. 2022 it bounds what one client can change
         even if the rows depend on earlier releases.
 
-        The number is computed in double precision and rounded up. It is that of the numbers of the
-        strategy in the precision in use, not of those that they were rounded from.
+        The number is computed in double precision and rounded up. It refers to the numbers of the
+        strategy in the precision in use, not to exact numbers that they were rounded from.
 
         Args:
           rounds: number of rounds, at most the horizon.
@@ -160,7 +145,7 @@ class Strategy:
         """
         raise NotImplementedError
 
-    @_check.required
+    @checks.required
     def errors(
         self, rounds: int, workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None
     ) -> Float[np.ndarray, " rounds"]:
@@ -179,8 +164,8 @@ class Strategy:
         """
         raise NotImplementedError
 
-    @_check.required
-    def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> Any:
+    @checks.required
+    def begin(self, shape: int | tuple[int, ...], dtype: DTypeLike | None = None) -> PyTree:
         """Return the state of encoding, and of decoding, before the first round.
 
         Args:
@@ -189,8 +174,8 @@ class Strategy:
         """
         raise NotImplementedError
 
-    @_check.required
-    def encode(self, state: Any, row: Float[Array, "..."]) -> tuple[Any, Float[Array, "..."]]:
+    @checks.required
+    def encode(self, state: PyTree, row: Float[Array, "..."]) -> tuple[PyTree, Float[Array, "..."]]:
         """Return the next state, and the row of :math:`Cx` of this round.
 
         Args:
@@ -199,8 +184,8 @@ class Strategy:
         """
         raise NotImplementedError
 
-    @_check.required
-    def decode(self, state: Any, row: Float[Array, "..."]) -> tuple[Any, Float[Array, "..."]]:
+    @checks.required
+    def decode(self, state: PyTree, row: Float[Array, "..."]) -> tuple[PyTree, Float[Array, "..."]]:
         r"""Return the next state, and the row of :math:`C^{-1}\theta` of this round.
 
         Args:
@@ -209,7 +194,7 @@ class Strategy:
         """
         raise NotImplementedError
 
-    @_check.required
+    @checks.required
     def absolute(self) -> "Strategy":
         """Return the strategy of the same computation in which no two terms cancel.
 
@@ -218,13 +203,13 @@ class Strategy:
         """
         raise NotImplementedError
 
-    @_check.required
+    @checks.required
     def roundings(self, rounds: int) -> int:
-        """Return how often, at most, a term of an encoded row is rounded in so many rounds."""
+        """Return how often, at most, a term of an encoded row is rounded in all rounds."""
         raise NotImplementedError
 
     def inverse(self, rounds: int) -> Float[np.ndarray, "rounds rounds"]:
-        """Return :math:`C^{-1}` for so many rounds, dense."""
+        """Return :math:`C^{-1}` for this number of rounds, dense."""
         matrix = self.matrix(rounds)
         return scipy.linalg.solve_triangular(matrix, np.eye(rounds), lower=True)
 
@@ -233,7 +218,7 @@ class Strategy:
     ) -> bool:
         """Whether a client attains :meth:`sensitivity`, but for rounding."""
         _check_pattern(self, rounds, separation, participations)
-        count = _toeplitz.most_participations(rounds, separation, participations)
+        count = toeplitz.most_participations(rounds, separation, participations)
         return count == 1 or (self.bands is not None and self.bands <= separation)
 
     def is_nonnegative(self, rounds: int) -> bool:
@@ -271,7 +256,7 @@ class Strategy:
           TypeError: numbers of the strategy that are traced.
           ValueError: as in :meth:`errors`; an unknown reduction.
         """
-        _check.choice("reduction", reduction, ("mean", "max"))
+        checks.choice("reduction", reduction, ("mean", "max"))
         errors = self.errors(rounds, workload)
         return float(np.mean(errors) if reduction == "mean" else np.max(errors))
 
@@ -298,7 +283,7 @@ class Strategy:
     def participation_costs(
         self, rounds: int, separation: int = 1, participations: int | None = None
     ) -> Float[np.ndarray, " participations"]:
-        r"""Return what each further participation adds to the squared sensitivity.
+        r"""Return each further participation's addition to the squared sensitivity.
 
         The first :math:`k` entries add up to at least the squared sensitivity of a client that
         takes part :math:`k` times in all of the rounds, so that a ledger that adds
@@ -312,7 +297,7 @@ class Strategy:
           participations: as in :meth:`sensitivity`.
         """
         _check_pattern(self, rounds, separation, participations)
-        count = _toeplitz.most_participations(rounds, separation, participations)
+        count = toeplitz.most_participations(rounds, separation, participations)
         totals = [self.sensitivity(rounds, separation, k + 1) ** 2 for k in range(count)]
         return np.diff(np.maximum.accumulate(totals), prepend=0.0)
 
@@ -320,10 +305,10 @@ class Strategy:
 def _check_pattern(
     strategy: Strategy, rounds: int, separation: int, participations: int | None
 ) -> None:
-    _check.count("rounds", rounds)
-    _check.count("separation", separation)
+    checks.count("rounds", rounds)
+    checks.count("separation", separation)
     if participations is not None:
-        _check.count("participations", participations)
+        checks.count("participations", participations)
     if strategy.horizon is not None and rounds > strategy.horizon:
         raise ValueError(
             f"rounds must be <= {strategy.horizon}, the number that the strategy is made for, got "
@@ -337,13 +322,13 @@ def _workload(
     """The workload's first column on the host, ``None`` for prefix sums."""
     if workload is None:
         return None
-    column = np.asarray(_check.array("workload", workload, 1), np.float64)
+    column = np.asarray(checks.array("workload", workload, 1), np.float64)
     if len(column) != rounds:
         raise ValueError(
             f"workload must be the first column of a matrix of {rounds} rounds, got "
             f"{len(column)} entries; for prefix sums leave it out."
         )
-    _check.finite("workload", column)
+    checks.finite("workload", column)
     return column
 
 
@@ -356,16 +341,16 @@ class ToeplitzStrategy(Strategy):
     separation is at least the number of bands, the columns are orthogonal, and their squared norms
     add up (Choquette-Choo et al. 2023, section 3). If the first column is nonnegative and
     nonincreasing, the rounds :math:`0,b,2b,\dots` attain it (Kalinin & Lampert 2024, Theorem 2).
-    Any other column is bounded entrywise by its least nonincreasing majorant, of which the second
-    theorem speaks, and whose sensitivity cannot be smaller.
+    Any other column is bounded entrywise by its least nonincreasing majorant, which the second
+    theorem covers, and whose sensitivity cannot be smaller.
     """
 
-    @_check.required
+    @checks.required
     def column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
         """Return the first column of :math:`C`."""
         raise NotImplementedError
 
-    @_check.required
+    @checks.required
     def inverse_column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
         """Return the first column of :math:`C^{-1}`."""
         raise NotImplementedError
@@ -389,18 +374,19 @@ class ToeplitzStrategy(Strategy):
         self, rounds: int, separation: int = 1, participations: int | None = None
     ) -> float:
         _check_pattern(self, rounds, separation, participations)
-        count = _toeplitz.most_participations(rounds, separation, participations)
-        column, error = self.column(rounds), self._column_error(rounds)
+        count = toeplitz.most_participations(rounds, separation, participations)
+        column = self.column(rounds)
+        error = self._column_error(rounds)
         bound = np.abs(column) + error
-        squared, _ = _toeplitz.sensitivity_and_gradient(bound, separation, count)
+        squared, _ = toeplitz.sensitivity_and_gradient(bound, separation, count)
         result = np.sqrt(squared)
         exact = self.has_exact_sensitivity(rounds, separation, participations)
         if not exact and rounds <= _TIGHTENED:
             matrix = scipy.linalg.toeplitz(column, np.zeros(rounds))
-            squared = _toeplitz.gram_bound(matrix.T @ matrix, separation, count)
+            squared = toeplitz.gram_bound(matrix.T @ matrix, separation, count)
             error *= count * np.sqrt(rounds)  # at most that of a matrix with this entry everywhere
             result = min(result, np.sqrt(squared) + error)
-        return _toeplitz.rounded_up(float(result), rounds + count)
+        return toeplitz.rounded_up(float(result), rounds + count)
 
     def has_exact_sensitivity(
         self, rounds: int, separation: int = 1, participations: int | None = None
@@ -417,8 +403,8 @@ class ToeplitzStrategy(Strategy):
 
     def responses(self, rounds: int, separation: int) -> Float[np.ndarray, "separation rounds"]:
         _check_pattern(self, rounds, separation, None)
-        count = _toeplitz.most_participations(rounds, separation, None)
-        first = _toeplitz.response(self.column(rounds), separation, count)
+        count = toeplitz.most_participations(rounds, separation, None)
+        first = toeplitz.response(self.column(rounds), separation, count)
         table = np.zeros((separation, rounds))
         for start in range(min(separation, rounds)):
             table[start, start:] = first[: rounds - start]
@@ -428,7 +414,7 @@ class ToeplitzStrategy(Strategy):
         self, rounds: int, workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None
     ) -> Float[np.ndarray, " rounds"]:
         _check_pattern(self, rounds, 1, None)
-        return _toeplitz.row_errors(self.inverse_column(rounds), _workload(workload, rounds))
+        return toeplitz.row_errors(self.inverse_column(rounds), _workload(workload, rounds))
 
 
 @module
@@ -469,10 +455,10 @@ class Toeplitz(ToeplitzStrategy):
         return len(self.coefficients)
 
     def column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
-        return _toeplitz.padded(_on_host("coefficients", self.coefficients), rounds)
+        return toeplitz.padded(_on_host("coefficients", self.coefficients), rounds)
 
     def inverse_column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
-        return _toeplitz.inverted(_on_host("coefficients", self.coefficients), rounds)
+        return toeplitz.inverted(_on_host("coefficients", self.coefficients), rounds)
 
     def absolute(self) -> "Toeplitz":
         return Toeplitz(jnp.abs(jnp.asarray(self.coefficients)))
@@ -480,7 +466,7 @@ class Toeplitz(ToeplitzStrategy):
     def roundings(self, rounds: int) -> int:
         return len(self.coefficients) + 1
 
-    def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> PastState:
+    def begin(self, shape: int | tuple[int, ...], dtype: DTypeLike | None = None) -> PastState:
         return PastState(jnp.zeros(_with_axis(self.bands - 1, shape), dtype))
 
     def encode(
@@ -504,7 +490,7 @@ class InverseToeplitz(ToeplitzStrategy):
 
     Decoding is a finite convolution of the last :math:`b` rows of :math:`\theta`; encoding, a
     recursion, needs the last :math:`b-1` rows of :math:`Cx`. The matrix :math:`C` itself is full,
-    so that participations meet whatever their separation.
+    so that participations meet at any separation.
 
     Args:
       coefficients: :math:`\hat c_0,\dots,\hat c_{b-1}`, the first column of :math:`C^{-1}`,
@@ -532,10 +518,10 @@ class InverseToeplitz(ToeplitzStrategy):
         _check_column("coefficients", self.coefficients)
 
     def column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
-        return _toeplitz.inverted(_on_host("coefficients", self.coefficients), rounds)
+        return toeplitz.inverted(_on_host("coefficients", self.coefficients), rounds)
 
     def inverse_column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
-        return _toeplitz.padded(_on_host("coefficients", self.coefficients), rounds)
+        return toeplitz.padded(_on_host("coefficients", self.coefficients), rounds)
 
     def _column_error(self, rounds: int) -> float:
         r"""A certified bound, from the residual of the recursion.
@@ -544,7 +530,8 @@ class InverseToeplitz(ToeplitzStrategy):
         error is :math:`\tilde c*r` plus itself times the residual, so that it is at most
         :math:`\max|\tilde c|\,\|r\|_1/(1-\|r\|_1)`.
         """
-        column, inverse = self.column(rounds), self.inverse_column(rounds)
+        column = self.column(rounds)
+        inverse = self.inverse_column(rounds)
         inverse = inverse[: len(self.coefficients)]
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.abs(column)
@@ -570,7 +557,7 @@ class InverseToeplitz(ToeplitzStrategy):
     def roundings(self, rounds: int) -> int:
         return rounds * (len(self.coefficients) + 2)  # encoded rows are computed from encoded rows
 
-    def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> PastState:
+    def begin(self, shape: int | tuple[int, ...], dtype: DTypeLike | None = None) -> PastState:
         return PastState(jnp.zeros(_with_axis(len(self.coefficients) - 1, shape), dtype))
 
     def encode(
@@ -624,11 +611,12 @@ class BufferedToeplitz(ToeplitzStrategy):
                 "scale and decay must have one number for each buffer, got lengths "
                 f"{len(self.scale)} and {len(self.decay)}."
             )
-        _check.interval("scale", self.scale, at_least=0)
-        _check.interval("decay", self.decay, at_least=0, at_most=1)
+        checks.interval("scale", self.scale, at_least=0)
+        checks.interval("decay", self.decay, at_least=0, at_most=1)
 
     def column(self, rounds: int) -> Float[np.ndarray, " rounds"]:
-        scale, decay = _on_host("scales", self.scale), _on_host("decays", self.decay)
+        scale = _on_host("scales", self.scale)
+        decay = _on_host("decays", self.decay)
         powers = decay ** np.arange(rounds - 1)[:, None]
         return np.concatenate([[1.0], powers @ scale])
 
@@ -641,7 +629,8 @@ class BufferedToeplitz(ToeplitzStrategy):
         self,
     ) -> tuple[Float[np.ndarray, " buffers"], Float[np.ndarray, " buffers"]]:
         """Return the output scales, which are negative, and the decays of the inverse."""
-        scale, decay = _on_host("scales", self.scale), _on_host("decays", self.decay)
+        scale = _on_host("scales", self.scale)
+        decay = _on_host("decays", self.decay)
         root = np.sqrt(scale)
         decays, vectors = np.linalg.eigh(np.diag(decay) - np.outer(root, root))
         return -((root @ vectors) ** 2), decays
@@ -652,7 +641,7 @@ class BufferedToeplitz(ToeplitzStrategy):
     def roundings(self, rounds: int) -> int:
         return 2 * rounds + len(self.scale) + 1  # a buffer is multiplied and added to in each
 
-    def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> BufferState:
+    def begin(self, shape: int | tuple[int, ...], dtype: DTypeLike | None = None) -> BufferState:
         return BufferState(jnp.zeros(_with_axis(len(self.scale), shape), dtype))
 
     def encode(
@@ -703,8 +692,8 @@ class Banded(Strategy):
     )
 
     def validate(self) -> None:
-        _check.finite("columns", self.columns)
-        _check.positive("the first entry of each column", self.columns[:, 0])
+        checks.finite("columns", self.columns)
+        checks.positive("the first entry of each column", self.columns[:, 0])
 
     @property
     def bands(self) -> int:
@@ -719,30 +708,30 @@ class Banded(Strategy):
         columns = _on_host("columns", self.columns)
         matrix = np.zeros((rounds, rounds))
         for band in range(min(self.bands, rounds)):
-            place = np.arange(rounds - band)
-            matrix[place + band, place] = columns[: rounds - band, band]
+            column = np.arange(rounds - band)
+            matrix[column + band, column] = columns[: rounds - band, band]
         return matrix
 
     def sensitivity(
         self, rounds: int, separation: int = 1, participations: int | None = None
     ) -> float:
         _check_pattern(self, rounds, separation, participations)
-        count = _toeplitz.most_participations(rounds, separation, participations)
+        count = toeplitz.most_participations(rounds, separation, participations)
         columns = _on_host("columns", self.columns)[:rounds]
         if self.has_exact_sensitivity(rounds, separation, participations):
             row = np.arange(rounds)[:, None] + np.arange(self.bands)
             norms = np.sum(np.where(row < rounds, columns, 0) ** 2, axis=1)
-            squared = float(_toeplitz.best_pattern(norms, separation, count))
+            squared = float(toeplitz.best_pattern(norms, separation, count))
         elif rounds <= _DENSE:
             matrix = self.matrix(rounds)
-            squared = _toeplitz.gram_bound(matrix.T @ matrix, separation, count)
+            squared = toeplitz.gram_bound(matrix.T @ matrix, separation, count)
         else:
             raise ValueError(
                 f"the sensitivity of {self.bands} bands under a separation of {separation} is "
                 f"bounded by a matrix of {rounds} x {rounds} entries, more than {_DENSE}; take a "
                 "separation of at least the number of bands, or a Toeplitz strategy."
             )
-        return _toeplitz.rounded_up(float(np.sqrt(squared)), rounds + count)
+        return toeplitz.rounded_up(float(np.sqrt(squared)), rounds + count)
 
     def errors(
         self, rounds: int, workload: Float[np.ndarray, " rounds"] | Sequence[float] | None = None
@@ -763,7 +752,7 @@ class Banded(Strategy):
     def roundings(self, rounds: int) -> int:
         return self.bands + 1
 
-    def begin(self, shape: int | tuple[int, ...], dtype: Any = None) -> BandedState:
+    def begin(self, shape: int | tuple[int, ...], dtype: DTypeLike | None = None) -> BandedState:
         past = jnp.zeros(_with_axis(self.bands - 1, shape), dtype)
         return BandedState(past, jnp.zeros((), jnp.int32))
 
@@ -781,7 +770,7 @@ class Banded(Strategy):
         decoded = (row - _weighted(weights[1:], state.past)) / weights[0]
         return BandedState(_shifted(state.past, decoded), state.round + 1), decoded
 
-    def _row(self, round: Int[Array, ""], dtype: Any) -> Float[Array, " bands"]:
+    def _row(self, round: Int[Array, ""], dtype: DTypeLike) -> Float[Array, " bands"]:
         """The entries of a row of :math:`C`, from its diagonal to the left."""
         bands = jnp.arange(self.bands, dtype=jnp.int32)
         column = jnp.clip(round - bands, 0, self.horizon - 1)  # left of the first, rows are zero
@@ -792,10 +781,10 @@ def _with_axis(length: int, shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return (length, *((shape,) if isinstance(shape, int) else shape))
 
 
-def _check_column(name: str, column: Any) -> None:
-    _check.finite(name, column)
-    if _check.is_concrete(column):
-        _check.positive(f"the first of {name}", column[0], "It is on the diagonal of the matrix.")
+def _check_column(name: str, column: Array) -> None:
+    checks.finite(name, column)
+    if checks.is_concrete(column):
+        checks.positive(f"the first of {name}", column[0], "It is on the diagonal of the matrix.")
 
 
 @checked
@@ -827,8 +816,8 @@ def square_root(bands: int) -> Toeplitz:
       >>> (coefficients / coefficients[0]).round(5).tolist()
       [1.0, 0.5, 0.375]
     """
-    _check.count("bands", bands)
-    column = _toeplitz.square_root_column(bands)
+    checks.count("bands", bands)
+    column = toeplitz.square_root_column(bands)
     return Toeplitz(column / np.linalg.norm(column))
 
 
@@ -848,14 +837,14 @@ def inverse_square_root(bands: int) -> InverseToeplitz:
       >>> inverse_square_root(3).coefficients.tolist()
       [1.0, -0.5, -0.125]
     """
-    _check.count("bands", bands)
-    column = _toeplitz.square_root_column(bands)
+    checks.count("bands", bands)
+    column = toeplitz.square_root_column(bands)
     return InverseToeplitz(np.diff(column, prepend=0.0))
 
 
 @checked
 def column_normalized(strategy: Toeplitz, rounds: int) -> Banded:
-    """Return a banded Toeplitz strategy for so many rounds, with every column scaled to norm 1.
+    """Return a banded Toeplitz strategy for this number of rounds, its columns scaled to norm 1.
 
     The last columns are cut off by the end of the run, so that their rounds cost less privacy than
     the others; scaled, they cost the same and have less noise.
@@ -875,8 +864,8 @@ def column_normalized(strategy: Toeplitz, rounds: int) -> Banded:
       >>> round(strategy.sensitivity(rounds=8, participations=1), 6)
       1.0
     """
-    _check.kind("strategy", strategy, Toeplitz)
-    _check.count("rounds", rounds)
+    checks.kind("strategy", strategy, Toeplitz)
+    checks.count("rounds", rounds)
     if strategy.bands > rounds:
         raise ValueError(
             f"rounds must be at least the number of bands, {strategy.bands}, got {rounds}; take "

@@ -29,30 +29,34 @@ def errors(percent, gap):
     rounds = np.array([100, 200])
     ends = percent + np.array([-0.02, 0.0, 0.02])[:, None] + np.array([-1.0, 0.0])
     coords = {"seed": range(3), "round": rounds}
-    both = {ERROR: 1 - ends / 100, TRAIN_ERROR: 1 - (ends + gap) / 100}
-    return xr.Dataset({name: (("seed", "round"), value) for name, value in both.items()}, coords)
+    values = {ERROR: 1 - ends / 100, TRAIN_ERROR: 1 - (ends + gap) / 100}
+    return xr.Dataset({name: (("seed", "round"), value) for name, value in values.items()}, coords)
 
 
-def made(plain=(PUBLISHED_PLAIN, 1.5), gap=0.2, ending="", **ends):
-    """Studies that end a little above the published accuracies, but for those that are told."""
+def expected_studies(plain=(PUBLISHED_PLAIN, 1.5), gap=0.2, ending="", **ends):
+    """Studies that end a little above the published accuracies, except for the given ends."""
 
-    def private(told):
+    def private(ends):
         parts = [
-            errors(told.get(f"e{epsilon:g}".replace(".", "_"), percent + 0.5), gap)
+            errors(ends.get(f"e{epsilon:g}".replace(".", "_"), percent + 0.5), gap)
             for epsilon, percent in PUBLISHED.items()
         ]
-        whole = xr.concat(parts, "budget").assign_coords(budget=[*BUDGETS.value])
-        known = {"noise": ("budget", [3.0, 2.0, 1.0]), "spent": ("budget", [*BUDGETS.value])}
-        return whole.assign(known)
+        result = xr.concat(parts, "budget").assign_coords(budget=[*BUDGETS.value])
+        noise_and_spent = {
+            "noise": ("budget", [3.0, 2.0, 1.0]),
+            "spent": ("budget", [*BUDGETS.value]),
+        }
+        return result.assign(noise_and_spent)
 
-    return {f"private{own}": private(ends if own == ending else {}) for own in dpsgd.STEPPED} | {
-        f"plain{own}": errors(*plain) for own in dpsgd.STEPPED
-    }
+    return {
+        f"private{step_rule}": private(ends if step_rule == ending else {})
+        for step_rule in dpsgd.STEPPED
+    } | {f"plain{step_rule}": errors(*plain) for step_rule in dpsgd.STEPPED}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 @pytest.mark.parametrize(
@@ -71,8 +75,8 @@ def test_claims_hold_of_what_they_say(name):
         ("no-gap-larger", {"gap": 2.0}),
     ],
 )
-def test_claims_fail_of_anything_else(name, other):
-    verdict = CLAIMS[name].judge(made(**other))
+def test_claims_fail_on_other_data(name, other):
+    verdict = CLAIMS[name].judge(expected_studies(**other))
     assert not verdict.holds
     assert verdict.decided
     assert "Noise of 3, 2, 1 clips" in verdict.note

@@ -16,7 +16,7 @@ CLAIMS = {claim.name: claim for claim in cnn.FIGURE.claims}
 
 
 def cell(name, needed):
-    """Three seeds that are at 99 % after about so many rounds."""
+    """Three seeds that reach 99 % after about the given number of rounds."""
     tries = TABLE.tries(name)
     rounds = np.arange(1, 10 * CELLS[name].published, max(1, CELLS[name].published // 50))
     after = needed * np.array([0.99, 1.0, 1.01])[:, None]
@@ -27,14 +27,14 @@ def cell(name, needed):
     return data.assign_attrs(target=0.01)
 
 
-def made():
+def expected_studies():
     """Studies in which cells need the published rounds."""
     return {name: cell(name, c.published) for name, c in CELLS.items()}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_hold_of_the_published_rounds(name):
-    assert CLAIMS[name].judge(made()).holds
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_claims_hold_of_the_published_rounds(name):
         ("two-digits-cost", SHARDED, 50),
     ],
 )
-def test_claims_fail_of_anything_else(name, where, rounds):
-    verdict = CLAIMS[name].judge(made() | {where: cell(where, rounds)})
+def test_claims_fail_on_other_data(name, where, rounds):
+    verdict = CLAIMS[name].judge(expected_studies() | {where: cell(where, rounds)})
     assert not verdict.holds
     assert verdict.decided
     assert "Here it takes" in verdict.note
 
 
 def test_falls_of_accuracy_are_counted():
-    studies = made()
+    studies = expected_studies()
     studies[SGD][ERROR][..., 5] += 0.5
     assert "falls by more than five points 3 times in 3 runs" in cnn.why(studies)
     assert cnn.why(studies).endswith("sooner or later: none.")

@@ -10,7 +10,7 @@ import fljax as fl
 from experiments import picture
 from experiments.field import figure_fedprox as fedprox
 from experiments.figure import Effort
-from fljax.metrics import Snapshot
+from fljax.metrics.definitions import Snapshot
 
 CLAIMS = {claim.name: claim for claim in fedprox.FIGURE.claims}
 ROUNDS = np.arange(2, 101, 2)
@@ -33,24 +33,24 @@ def study_of(levels, axis, labels, methods, unrest):
     return xr.Dataset(data, coords)
 
 
-def made():
-    """Studies of which every claim holds."""
-    both = [fedprox.FEDAVG, fedprox.PROX]
+def expected_studies():
+    """Studies in which every claim holds."""
+    algorithms = [fedprox.FEDAVG, fedprox.PROX]
     data = study_of(
         [[0.3, 0.4], [0.6, 0.5], [0.9, 0.7], [1.2, 0.8]],
-        *("data", [*fedprox.DATA], both, (0.03, 0.01)),
+        *("data", [*fedprox.DATA], algorithms, (0.03, 0.01)),
     )
     late = study_of(
         [[1.2, 1.2, 0.8], [1.6, 1.3, 0.9], [3.0, 1.4, 1.0]],
         *("late", [*fedprox.LATE.value], [*fedprox.METHODS], (0.03, 0.03, 0.01)),
     )
-    short = study_of([[0.5, 0.6]], "data", ["-"], both, (0.03, 0.01)).isel(data=0, drop=True)
+    short = study_of([[0.5, 0.6]], "data", ["-"], algorithms, (0.03, 0.01)).isel(data=0, drop=True)
     return {"data": data, "late": late, "short": short}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 @pytest.mark.parametrize(
@@ -72,32 +72,32 @@ def test_claims_hold_of_what_they_say(name):
         ("proximal-term-is-for-large-clients", "short", "loss", (None, "FedProx, μ = 1"), 0.5),
     ],
 )
-def test_claims_fail_of_anything_else(name, study, metric, where, factor):
-    studies = made()
+def test_claims_fail_on_other_data(name, study, metric, where, factor):
+    studies = expected_studies()
     first, method = where
-    place = {"algorithm": method} | ({} if first is None else {study: first})
-    studies[study][metric].loc[place] *= factor
+    selection = {"algorithm": method} | ({} if first is None else {study: first})
+    studies[study][metric].loc[selection] *= factor
     verdict = CLAIMS[name].judge(studies)
     assert not verdict.holds
     assert verdict.decided
 
 
 @pytest.mark.slow
-def test_who_is_late_does_the_first_epochs_only(key):
+def test_late_clients_do_the_first_epochs_only(key):
     real = np.arange(7)[None] < np.array([7, 3, 7, 7])[:, None]
-    law = fedprox.Unfinished(2, late=2, epochs=5)
-    found = set()
-    for one in jax.random.split(key, 40):
-        rows = np.asarray(law.draw(one, real, np.arange(4), 5 * 4).rows).reshape(4, 5, 8)
+    batches = fedprox.Unfinished(2, late=2, epochs=5)
+    epochs_done = set()
+    for seed in jax.random.split(key, 40):
+        rows = np.asarray(batches.draw(seed, real, np.arange(4), 5 * 4).rows).reshape(4, 5, 8)
         assert np.all(np.sort(rows[0], axis=1) == [0, 1, 2, 3, 4, 5, 6, 7])  # 7 is none
-        few = np.where(rows[1] < 3, rows[1], 7)  # padding is no sample either
+        few = np.where(rows[1] < 3, rows[1], 7)  # padding does not count as a sample either
         assert np.all(np.sort(few, axis=1) == [0, 1, 2, 7, 7, 7, 7, 7])
         for of_late in rows[2:]:
             passes = int(np.sum(of_late[:, 0] < 7))
             assert np.all(of_late[passes:] == 7)
             assert np.all(np.sort(of_late[:passes], axis=1) == np.arange(8))
-            found.add(passes)
-    assert found == {1, 2, 3, 4, 5}
+            epochs_done.add(passes)
+    assert epochs_done == {1, 2, 3, 4, 5}
 
 
 @pytest.mark.slow
@@ -108,7 +108,9 @@ def test_metrics_are_of_all_samples(key):
     model = np.asarray(jax.random.normal(key, (12,)))
     now = Snapshot(problem, None, np.tile(model, (4, 1)), None, shared=model)
     sizes = (np.asarray(problem.weights) > 0).sum(axis=1)
-    losses, gradients, right = [], [], []
+    losses = []
+    gradients = []
+    right = []
     matrix = model.reshape(3, 4)
     for k, size in enumerate(sizes):
         x, y = (np.asarray(a[k, :size]) for a in (problem.features, problem.targets))
@@ -118,10 +120,12 @@ def test_metrics_are_of_all_samples(key):
         gradients.append(((share - np.eye(3)[y]).T @ x).ravel() / size)
         x, y = (np.asarray(a[k]) for a in (problem.test.features, problem.test.targets))
         right.append(np.mean(np.argmax(x @ matrix.T, axis=1) == y))
-    whole = np.average(gradients, axis=0, weights=sizes)
+    mean_gradient = np.average(gradients, axis=0, weights=sizes)
     np.testing.assert_allclose(fedprox.loss(now), np.mean(losses), rtol=1e-10)
     np.testing.assert_allclose(
-        fedprox.dissimilarity(now), np.mean(np.sum((gradients - whole) ** 2, axis=1)), rtol=1e-10
+        fedprox.dissimilarity(now),
+        np.mean(np.sum((gradients - mean_gradient) ** 2, axis=1)),
+        rtol=1e-10,
     )
     np.testing.assert_allclose(
         fedprox.weighted_accuracy(now), np.average(right, weights=sizes), rtol=1e-10

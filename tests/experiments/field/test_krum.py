@@ -19,8 +19,8 @@ def curves(levels):
     return np.asarray(levels)[..., None, None] + seeds
 
 
-def made():
-    """Studies of which every claim holds."""
+def expected_studies():
+    """Studies in which every claim holds."""
     rest = {"seed": range(3), "round": 20 * np.arange(1, 21)}
     levels = [[0.07, 0.15, 0.072], [0.9, 0.152, 0.075], [0.9, 0.148, 0.071]]
     dims = ("attack", "algorithm", "seed", "round")
@@ -36,8 +36,8 @@ def made():
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_claims_hold_of_what_they_say(name):
         ("multi-krum-withstands", {"algorithm": MULTI, "attack": "Gaussian"}, 0.2),
     ],
 )
-def test_claims_fail_of_anything_else(name, where, level):
-    studies = made()
+def test_claims_fail_on_other_data(name, where, level):
+    studies = expected_studies()
     studies["batches" if "batch" in where else "attacks"][ERROR].loc[where] = curves(level)
     verdict = CLAIMS[name].judge(studies)
     assert not verdict.holds
@@ -63,12 +63,13 @@ def test_claims_fail_of_anything_else(name, where, level):
 
 
 def test_images_are_halved_and_dealt_in_random_order():
-    known, problem = krum.TINY.images(), krum.dealt(krum.TINY)
-    assert problem.features.shape == (20, len(known.train_labels) // 20, 14, 14)
-    square = known.test_images[0, 4:6, 10:12]
+    images = krum.TINY.images()
+    problem = krum.dealt(krum.TINY)
+    assert problem.features.shape == (20, len(images.train_labels) // 20, 14, 14)
+    square = images.test_images[0, 4:6, 10:12]
     np.testing.assert_allclose(problem.test.features[0, 0, 2, 5], square.mean() / 255, rtol=1e-6)
     counts = np.bincount(np.asarray(problem.targets, int).ravel(), minlength=10)
-    np.testing.assert_array_equal(counts, np.bincount(known.train_labels, minlength=10))
+    np.testing.assert_array_equal(counts, np.bincount(images.train_labels, minlength=10))
     assert min(len(np.unique(row)) for row in np.asarray(problem.targets)) > 5
 
 

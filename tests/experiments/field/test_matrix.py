@@ -29,7 +29,7 @@ LEVEL = {DPSGD: 84.0, FTRL: 87.0, BANDMF: 87.2, BLT: 86.9, SAMPLED: 87.8}
 LEVEL |= {banded(2): 88.0, banded(5): 87.5}
 
 
-def made(**levels):
+def study_ending_at(**levels):
     """Three seeds that end at these accuracies, at every budget."""
     rng = np.random.default_rng(0)
 
@@ -50,8 +50,8 @@ def made(**levels):
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(study_ending_at()).holds
 
 
 @pytest.mark.parametrize(
@@ -66,42 +66,44 @@ def test_claims_hold_of_what_they_say(name):
     ],
 )
 def test_claims_fail_at_other_accuracies(name, levels):
-    verdict = CLAIMS[name].judge(made(**levels))
+    verdict = CLAIMS[name].judge(study_ending_at(**levels))
     assert not verdict.holds
     assert verdict.decided
     assert "clips" in verdict.note
 
 
-def test_every_method_has_the_least_noise_for_its_budget():
-    """By the theorem of its sampling, and by that of Gaussian releases where nothing is secret."""
+def test_every_method_has_the_least_noise_of_its_budget():
+    """Each method's noise follows from its sampling theorem, or from Gaussian releases if nothing
+    is secret.
+    """
     pytest.importorskip("dp_accounting")
     rounds = 20
     for methods in matrix.SAMPLINGS.values():
         for name, method in methods(rounds).items():
             noise = float(matrix.mechanism(method, 2.0, rounds).noise_multiplier)
-            law = method.selector.law(CLIENTS.value)
+            sampling = method.selector.law(CLIENTS.value)
             strategy = method.strategy or fl.privacy.matrices.identity()
-            if law.sampling is None:
-                costs = strategy.participation_costs(rounds, law.separation)
+            if sampling.sampling is None:
+                costs = strategy.participation_costs(rounds, sampling.separation)
                 epsilon = accounting.zcdp_epsilon(
                     costs.sum() / (2 * noise**2), DELTA.value, "gaussian"
                 )
             else:
                 epsilon = accounting.cyclic_poisson_epsilon(
                     *(strategy, noise, DELTA.value, rounds),
-                    rate=float(law.rate_of_turn),
-                    cycle=law.separation,
+                    rate=float(sampling.rate_of_turn),
+                    cycle=sampling.separation,
                 )
             assert 0.995 * 2.0 < float(epsilon) <= 2.0, name
 
 
 def test_the_picture_shows_every_method():
     with picture.print_style():
-        drawing = matrix.plot(made())
+        drawing = matrix.plot(study_ending_at())
     assert picture.faults(drawing) == []
     legends = (*drawing.legends, *(ax.get_legend() for ax in drawing.axes))
-    shown = {text.get_text() for legend in legends if legend for text in legend.get_texts()}
-    assert shown >= {name for names in NAMES.values() for name in names}
+    legend_texts = {text.get_text() for legend in legends if legend for text in legend.get_texts()}
+    assert legend_texts >= {name for names in NAMES.values() for name in names}
     plt.close(drawing)
 
 

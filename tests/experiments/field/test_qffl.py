@@ -1,4 +1,4 @@
-"""q-FFL's table: what is read of clients, and claims that notice other results."""
+"""q-FFL's table: statistics of clients' accuracies, and claims that notice other results."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ def clients(level, spread, low, seed=0):
     rng = np.random.default_rng(seed)
     shape = 3, 10, 1
     rest = (10 * level - low) / 9 + spread * np.linspace(-1, 1, 90)
-    each = np.concatenate([np.full(10, low), rest]) + 0.001 * rng.normal(size=shape)
-    return each / 100
+    accuracy = np.concatenate([np.full(10, low), rest]) + 0.001 * rng.normal(size=shape)
+    return accuracy / 100
 
 
-def made():
-    """A study of which every claim holds."""
+def expected_studies():
+    """A study in which every claim holds."""
     rows = [(80.6, 27, 20), (80.5, 24, 22), (80.0, 16, 30), (78, 12, 31), (77, 8, 32), (80, 25, 30)]
     values = np.array([clients(*row) for row in rows])
     dims = ("algorithm", "seed", "round", "client")
@@ -31,8 +31,8 @@ def made():
 
 
 @pytest.mark.parametrize("name", [name for name in CLAIMS if "-at-q-" not in name])
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 @pytest.mark.parametrize(
@@ -45,28 +45,29 @@ def test_claims_hold_of_what_they_say(name):
     ],
 )
 def test_claims_fail_where_two_methods_are_exchanged(name, method, other):
-    studies = made()
+    studies = expected_studies()
     data = studies["clients"][qffl.ACCURACY]
-    one, two = (data.sel(algorithm=n).values.copy() for n in (method, other))
-    data.loc[{"algorithm": method}], data.loc[{"algorithm": other}] = two, one
+    first, second = (data.sel(algorithm=n).values.copy() for n in (method, other))
+    data.loc[{"algorithm": method}] = second
+    data.loc[{"algorithm": other}] = first
     verdict = CLAIMS[name].judge(studies)
     assert not verdict.holds
     assert verdict.decided
 
 
 def test_a_mean_that_falls_is_not_similar():
-    studies = made()
+    studies = expected_studies()
     studies["clients"][qffl.ACCURACY].loc[{"algorithm": "q = 1"}] *= 0.95
     assert not CLAIMS["mean-is-similar"].judge(studies).holds
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
-@pytest.mark.parametrize(("kind", "place"), [("mean", 0), ("worst", 1), ("variance", 2)])
-def test_numbers_are_those_of_the_table(power, kind, place):
+@pytest.mark.parametrize(("kind", "column"), [("mean", 0), ("worst", 1), ("variance", 2)])
+def test_numbers_equal_the_table(power, kind, column):
     claim = CLAIMS[f"{kind}-at-q-{power:g}"]
     low, high = claim.accept
-    np.testing.assert_allclose((low + high) / 2, qffl.REPORTED.value[power][place])
-    studies = made()
+    np.testing.assert_allclose((low + high) / 2, qffl.REPORTED.value[power][column])
+    studies = expected_studies()
     data = studies["clients"][qffl.ACCURACY]
     name = qffl.named(power)
     published = qffl.REPORTED.value[power]
@@ -83,11 +84,11 @@ def test_numbers_are_those_of_the_table(power, kind, place):
 
 
 def test_readings_are_of_each_record():
-    each = np.arange(40.0).reshape(2, 20)
-    np.testing.assert_allclose(qffl.mean(each), [9.5, 29.5])
-    np.testing.assert_allclose(qffl.tenth(each[:, ::-1]), [0.5, 20.5])
-    np.testing.assert_allclose(qffl.best_tenth(each), [18.5, 38.5])
-    np.testing.assert_allclose(qffl.variance(each), each.var(axis=1))
+    records = np.arange(40.0).reshape(2, 20)
+    np.testing.assert_allclose(qffl.mean(records), [9.5, 29.5])
+    np.testing.assert_allclose(qffl.tenth(records[:, ::-1]), [0.5, 20.5])
+    np.testing.assert_allclose(qffl.best_tenth(records), [18.5, 38.5])
+    np.testing.assert_allclose(qffl.variance(records), records.var(axis=1))
 
 
 @pytest.mark.slow

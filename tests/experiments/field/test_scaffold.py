@@ -1,4 +1,4 @@
-"""SCAFFOLD's table: who has which images, how rounds are counted, claims that notice others."""
+"""SCAFFOLD's table: how images are dealt, how rounds are counted, claims that notice others."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from experiments.figure import Effort
 
 CLAIMS = {claim.name: claim for claim in scaffold.FIGURE.claims}
 ROUNDS = np.arange(1, 1001)
-#: Of the source, by passes, where every claim holds.
+#: Passes in the source where every claim holds.
 PUBLISHED = {
     (SGD, 0): [317],
     (SGD, 10): [365],
@@ -38,11 +38,14 @@ def counts():
 
 
 def studies_of(needed):
-    """Errors that are small enough after so many rounds, in the study of the harder target too."""
-    found = table_of(needed)
+    """Errors small enough after the needed rounds, also in the study of the harder target."""
+    tables = table_of(needed)
     unlike = [str(cell) for cell in CELLS if cell.similarity == scaffold.UNLIKE]
-    nearer = {name: data.sel(cell=unlike) for name, data in found.items()}
-    return found | {scaffold.NEARER: nearer["cells"], f"tuning-{scaffold.NEARER}": nearer["tuning"]}
+    nearer = {name: data.sel(cell=unlike) for name, data in tables.items()}
+    return tables | {
+        scaffold.NEARER: nearer["cells"],
+        f"tuning-{scaffold.NEARER}": nearer["tuning"],
+    }
 
 
 def table_of(needed):
@@ -64,7 +67,7 @@ def test_every_cell_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
+def test_claims_hold_on_the_expected_data(name):
     assert CLAIMS[name].judge(studies_of(counts())).holds
 
 
@@ -83,7 +86,7 @@ def test_claims_hold_of_what_they_say(name):
         ("alike-clients-need-no-control", Cell(CONTROLLED, 100, 1), 2),
     ],
 )
-def test_claims_fail_of_anything_else(name, cell, factor):
+def test_claims_fail_on_other_data(name, cell, factor):
     needed = counts()
     needed[str(cell)] *= factor
     verdict = CLAIMS[name].judge(studies_of(needed))
@@ -92,13 +95,13 @@ def test_claims_fail_of_anything_else(name, cell, factor):
     assert str(cell) in verdict.note
 
 
-def test_who_never_is_there_counts_as_all_rounds():
+def test_unreached_targets_count_as_all_rounds():
     errors = xr.DataArray(
         [[0.5, 0.1, 0.3], [0.5, 0.5, 0.5], [np.nan, np.nan, np.nan]],
         dims=("seed", "round"),
         coords={"round": [1, 2, 3]},
     )
-    assert scaffold.reached(errors, 0.15).values.tolist() == [2, 3, 3]
+    assert scaffold.rounds_to(errors, 0.15).values.tolist() == [2, 3, 3]
 
 
 @pytest.mark.parametrize("similarity", scaffold.SIMILARITY.value)

@@ -1,6 +1,4 @@
-"""D-PSGD's and Choco's figure: what is compressed and learned, and claims that notice other
-results.
-"""
+"""D-PSGD's and Choco's figure: compression, learning, and claims that notice other results."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +12,11 @@ import fljax as fl
 from experiments import picture
 from experiments.field import figure_topology as topology
 from experiments.field.figure_topology import (
-    APART,
     CHOSEN,
     COARSE,
     COMPLETE,
     COMPRESSED,
+    DISAGREEMENT,
     ERROR,
     EXACT,
     GAP,
@@ -48,20 +46,20 @@ ROUNDS = np.arange(1, 101)
 
 
 def curves(decibels):
-    """Of three seeds, ``[seed, round]``."""
+    """Curves of three seeds, ``[seed, round]``."""
     return SEEDS[:, None] * 10 ** (np.asarray(decibels) / 10)
 
 
-def linear(slope):
-    return curves(np.maximum(slope * ROUNDS, -60))
+def linear(decibels_per_round):
+    return curves(np.maximum(decibels_per_round * ROUNDS, -60))
 
 
-def dataset(metric, names, found, message, **more):
+def dataset(metric, names, values, message, **more):
     """Curves by name, with bits of ``message`` a round."""
     bits = np.array([np.outer(np.ones(3), size * ROUNDS) for size in message])
     dims = ("algorithm", "seed", "round")
     return xr.Dataset(
-        {metric: (dims, np.stack(found), {"decibel": 1}), "bits": (dims, bits), **more},
+        {metric: (dims, np.stack(values), {"decibel": 1}), "bits": (dims, bits), **more},
         {
             "algorithm": names,
             "seed": range(3),
@@ -86,15 +84,15 @@ def parallel():
     return result.assign(
         {
             NORM: (dims, norms.T[..., None] * SEEDS),
-            APART: (dims, (1 / taken).T[..., None] * SEEDS),
+            DISAGREEMENT: (dims, (1 / taken).T[..., None] * SEEDS),
             "taken": (("passes", "algorithm"), taken.T),
             "busiest": ("algorithm", busiest),
         },
     ).assign_coords(passes=[*PASSES.value])
 
 
-def made():
-    """Studies of which every claim holds."""
+def expected_studies():
+    """Studies in which every claim holds."""
     quantized = dataset(
         *(ERROR, [EXACT, COARSE, Q1, Q2]),
         [linear(-1), linear(-0.95), curves(-20 + 0 * ROUNDS), curves(-15 + 0 * ROUNDS)],
@@ -119,23 +117,23 @@ def made():
         [curves(level - 0.1 * ROUNDS) for level in (0, 0.3, 0.4, 0.1)],
         (32, 0.2, 0.2, 5),
     )
-    both = xr.concat([messages, messages], "order").assign_coords(order=[*ORDERS])
+    orders = xr.concat([messages, messages], "order").assign_coords(order=[*ORDERS])
     return {
         "parallel": parallel(),
         "quantized": quantized,
         "sparse": sparse,
         "networks": networks,
-        "messages": both,
+        "messages": orders,
     }
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 def at(study, metric, factor, **where):
-    """Multiplies what is there, so that a claim is wrong."""
+    """Multiplies an entry, so that a claim is wrong."""
 
     def harm(studies):
         studies[study][metric].loc[where] *= factor
@@ -151,7 +149,7 @@ HARMED = [
     ("linear-speed-up", at("parallel", NORM, 2, algorithm=named(RING, 25), passes=LAST)),
     ("speed-up-needs-rounds", at("parallel", NORM, 3, algorithm=named(RING, 64), passes=LAST)),
     ("network-vanishes", at("parallel", NORM, 2, algorithm=named(TORUS, 64), passes=LAST)),
-    ("models-agree", at("parallel", APART, 9, algorithm=named(RING, 9), passes=LAST)),
+    ("models-agree", at("parallel", DISAGREEMENT, 9, algorithm=named(RING, 9), passes=LAST)),
     ("busiest-node", at("parallel", "busiest", 2, algorithm=named(RING, 9))),
     ("choco-gossip-is-linear", at("sparse", ERROR, 20, algorithm=TOP, round=slice(41, None))),
     ("quantized-is-as-fast", at("quantized", ERROR, 100, algorithm=COARSE)),
@@ -167,8 +165,8 @@ HARMED = [
 
 
 @pytest.mark.parametrize(("name", "harm"), HARMED)
-def test_claims_fail_of_anything_else(name, harm):
-    studies = made()
+def test_claims_fail_on_other_data(name, harm):
+    studies = expected_studies()
     harm(studies)
     verdict = CLAIMS[name].judge(studies)
     assert not verdict.holds
@@ -185,14 +183,14 @@ def test_compression_is_a_contraction_where_choco_needs_it(key):
     keys = jax.random.split(jax.random.key(1), 2000)
 
     def sent(compressor):
-        one = jax.vmap(lambda k: compressor.compress(k[None], message)[0])
-        return np.asarray(one(keys))
+        compress = jax.vmap(lambda k: compressor.compress(k[None], message)[0])
+        return np.asarray(compress(keys))
 
     length = float(np.sum(np.asarray(message) ** 2))
-    some = sent(topology.Some(5))
-    assert np.all((some == 0) | np.isclose(some, message))
-    np.testing.assert_array_equal((some != 0).sum(axis=1), 5)
-    left = np.sum((some - message) ** 2, axis=1).mean()
+    entries = sent(topology.RandomSparsifier(5))
+    assert np.all((entries == 0) | np.isclose(entries, message))
+    np.testing.assert_array_equal((entries != 0).sum(axis=1), 5)
+    left = np.sum((entries - message) ** 2, axis=1).mean()
     np.testing.assert_allclose(left, 0.9 * length, rtol=0.02)
 
     exact = sent(topology.QSGD(4, shrunk=False))
@@ -209,13 +207,13 @@ def test_compression_is_a_contraction_where_choco_needs_it(key):
 
 @pytest.mark.slow
 def test_naive_gossip_in_a_loop(key):
-    """A round of each scheme, whatever is said."""
+    """One round of each scheme against a loop."""
     compression = topology.TopK(2)
     start = jax.random.normal(key, (5, 6))
     problem = topology.Problem(
         np.zeros((5, 1, 6)), np.zeros((5, 1)), topology.LeastSquares()
     ).starting_at(start)
-    said = np.asarray(compression.compress(jax.random.split(key, 5), start))
+    sent = np.asarray(compression.compress(jax.random.split(key, 5), start))
     for balanced in (True, False):
         method = topology.Naive(
             1.0, compression=compression, consensus_step_size=1.0, balanced=balanced
@@ -224,30 +222,31 @@ def test_naive_gossip_in_a_loop(key):
         now = fl.view(simulation, key=0, round=1)
         state = method.step(method.init(now.problem, now.network), now)
         for k in range(5):
-            own = said[k] if balanced else start[k]
-            heard = sum(said[j] - own for j in ((k - 1) % 5, (k + 1) % 5)) / 3
-            np.testing.assert_allclose(state.model[k], start[k] + heard, atol=1e-9)
+            copy = sent[k] if balanced else start[k]
+            received = sum(sent[j] - copy for j in ((k - 1) % 5, (k + 1) % 5)) / 3
+            np.testing.assert_allclose(state.model[k], start[k] + received, atol=1e-9)
 
 
 @pytest.mark.slow
-def test_the_least_loss_and_who_has_what():
+def test_the_least_loss_and_the_dealt_labels():
     size = topology.TINY
     for order in ORDERS:
-        known = topology.dealt(size, 9, order)
-        problem = known.problem
-        labels, real = np.asarray(problem.targets), np.asarray(problem.weights) > 0
+        dealt = topology.dealt(size, 9, order)
+        problem = dealt.problem
+        labels = np.asarray(problem.targets)
+        real = np.asarray(problem.weights) > 0
         mixed = [len(np.unique(row[keep])) for row, keep in zip(labels, real, strict=True)]
         # Sorted, one client at most has both labels.
         assert sum(n > 1 for n in mixed) == (9 if order == SHUFFLED else 1)
 
         def mean(model, problem=problem):
             everywhere = jnp.broadcast_to(jnp.asarray(model)[None], (9, problem.dim))
-            slope = np.asarray(problem.gradient(everywhere)).mean(axis=0)
-            return float(np.mean(problem.objective(everywhere))), slope
+            gradient = np.asarray(problem.gradient(everywhere)).mean(axis=0)
+            return float(np.mean(problem.objective(everywhere))), gradient
 
         assert mean(np.zeros(problem.dim))[0] == pytest.approx(np.log(2))
-        found = scipy.optimize.minimize(mean, np.zeros(problem.dim), jac=True, tol=1e-9)
-        assert known.least == pytest.approx(found.fun, rel=1e-6)
+        minimum = scipy.optimize.minimize(mean, np.zeros(problem.dim), jac=True, tol=1e-9)
+        assert dealt.least == pytest.approx(minimum.fun, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -12,13 +12,15 @@ from experiments.gauthier import chapter3 as ch3
 from experiments.gauthier import figure_3_theory as rates
 from fljax.theory import zcdp_nfl as theory
 
-SEEDS, ROUNDS = 6, np.arange(1, 1001)
+SEEDS = 6
+ROUNDS = np.arange(1, 1001)
 
 
 def test_tuning_chooses_by_its_rule():
     rounds = np.arange(1, 41)
     target = 50 * 0.8**rounds
-    near, low = target * 1.1, np.where(rounds > 20, 1e-6, 50.0)
+    near = target * 1.1
+    low = np.where(rounds > 20, 1e-6, 50.0)
     tuning = xr.Dataset(
         {"target": ("round", target), "curve": (("candidate", "round"), [near, low, near, low])},
         coords={
@@ -45,9 +47,10 @@ def built(objective, bound):
 
 
 def test_an_enforced_bound_clips_and_is_that_of_the_sensitivity():
-    held, nominal = built("ridge", 7.0), built("ridge", None)
-    assert float(held.problem.promised_bound()) == 7.0
-    assert float(held.privacy.gradient_bound) == 7.0
+    enforced = built("ridge", 7.0)
+    nominal = built("ridge", None)
+    assert float(enforced.problem.promised_bound()) == 7.0
+    assert float(enforced.privacy.gradient_bound) == 7.0
     assert np.isinf(nominal.problem.promised_bound())
     assert float(nominal.privacy.gradient_bound) == ch3.BOUND.value
 
@@ -92,9 +95,9 @@ def contest(**levels):
 
 def test_an_enforced_claim_is_judged_where_the_bound_holds():
     claim = Claim("c", "t", "l", ch3.beats("a", ch3.GRADIENT), (5, INFINITE))
-    ahead = contest(**{ch3.OURS: (1.0, 1.0), ch3.GRADIENT: (100.0, 1.0)})
+    better = contest(**{ch3.OURS: (1.0, 1.0), ch3.GRADIENT: (100.0, 1.0)})
     behind = contest(**{ch3.OURS: (4.0, 1.0), ch3.GRADIENT: (1.0, 1.0)})
-    studies = {"a": ahead, "enforced-a": behind}
+    studies = {"a": better, "enforced-a": behind}
     assert claim.judge(studies).holds
     enforced = ch3.enforced(claim)
     assert (enforced.name, enforced.kind) == ("enforced-c", "conditional")
@@ -102,10 +105,10 @@ def test_an_enforced_claim_is_judged_where_the_bound_holds():
     assert not verdict.holds
     assert "zCDP-NFL 6.0 dB (0.0 dB nominal)" in verdict.note
     assert "20 dB more noise" in verdict.note
-    assert enforced.judge({"a": behind, "enforced-a": ahead}).holds
+    assert enforced.judge({"a": behind, "enforced-a": better}).holds
 
 
-def test_protection_is_what_the_noise_is_worth():
+def test_protection_equals_the_privacy_of_the_noise():
     same = contest(**{ch3.OURS: (1.0, 2.0), ch3.UNIFORM: (9.0, 2.0), ch3.DYNAMIC: (9.0, 0.02)})
     result = ch3.protection(ch3.UNIFORM, ch3.DYNAMIC)({"a": same})
     equal, less = result.values()
@@ -194,12 +197,13 @@ def test_schedules_have_the_variance_they_name():
 @pytest.mark.parametrize("objective", rates.STEPS)
 def test_the_bound_of_a_run_is_that_of_theorem_two(objective):
     k_scenario, k_noise = jax.random.split(jax.random.key(4))
-    simulation, schedule = rates.without_budget(objective, k_scenario), rates.SCHEDULES
-    given = jnp.asarray(schedule[rates.CONSTANT])
-    result = rates.convergence(simulation, given, k_noise, 30)
-    record = theory.transcript(simulation, k_noise, 31, rates.noise(k_noise, given, 31))
-    whole = theory.theorem_two_bound(simulation, record, fl.problems.optimum(simulation.problem))
+    simulation = rates.without_budget(objective, k_scenario)
+    schedule = rates.SCHEDULES
+    step_sizes = jnp.asarray(schedule[rates.CONSTANT])
+    result = rates.convergence(simulation, step_sizes, k_noise, 30)
+    record = theory.transcript(simulation, k_noise, 31, rates.noise(k_noise, step_sizes, 31))
+    theorem = theory.theorem_two_bound(simulation, record, fl.problems.optimum(simulation.problem))
     assert all(numbers.shape == (30,) for numbers in result.values())
-    assert result["bound"][-1] == pytest.approx(float(whole.bound), rel=1e-6)
-    assert result["gap"][-1] == pytest.approx(float(whole.gap), rel=1e-6)
+    assert result["bound"][-1] == pytest.approx(float(theorem.bound), rel=1e-6)
+    assert result["gap"][-1] == pytest.approx(float(theorem.gap), rel=1e-6)
     assert np.all(result["gap"] <= result["bound"])

@@ -22,7 +22,8 @@ from fljax import statistics
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "calcofi" / "cc_bottle.npz"
 STORED = Path(__file__).parents[3] / "figures"
-SEEDS, ROUNDS = 6, np.arange(10, 401, 10)
+SEEDS = 6
+ROUNDS = np.arange(10, 401, 10)
 
 
 @pytest.mark.long
@@ -38,13 +39,14 @@ def test_real_data_end_to_end(tmp_path, capsys, monkeypatch):
     studies = records.read_studies(figure, tmp_path)
     for panel in "ab":
         final = studies[panel]["test_error"].isel(round=-1).mean("seed")
-        # Of the salinity's variance; the few candidates leave Online-Fed a step that is too large.
+        # In units of the salinity's variance; with few candidates Online-Fed gets a step that is
+        # too large.
         assert (final.drop_sel(algorithm=figure_4_4.ONLINE_FED) < 0.6).all()
         bits = studies[panel]["bits"].isel(round=-1).sel(algorithm=[ch4.U1, ch4.FEDSGD])
         assert (bits.isel(algorithm=0) * 50 == bits.isel(algorithm=1)).all()
 
 
-def made(**levels):
+def study_falling_to(**levels):
     """A study in which each method's error falls from 1 to its level within 200 rounds."""
     rng = np.random.default_rng(0)
     fall = np.minimum(ROUNDS / 200, 1)
@@ -63,7 +65,7 @@ def made(**levels):
 
 
 def test_gaps_are_those_of_the_last_tenth():
-    data = made(a=0.1, b=0.01)
+    data = study_falling_to(a=0.1, b=0.01)
     result = ch4.gap(data, "a", "b")
     assert abs(result.value - 10) < 1e-9  # paired: the common noise cancels
     assert result.low <= result.value <= result.high
@@ -72,11 +74,14 @@ def test_gaps_are_those_of_the_last_tenth():
     assert abs(ch4.gap(later, "a", "b").value - 10) < 1e-9
     later["test_error"].loc[{"algorithm": "a", "round": 370}] *= 100
     assert ch4.gap(later, "a", "b").value > 11
-    assert abs(ch4.difference_of_gaps(data, made(a=0.1, b=0.1), "a", "b").value - 10) < 1e-9
+    assert (
+        abs(ch4.difference_of_gaps(data, study_falling_to(a=0.1, b=0.1), "a", "b").value - 10)
+        < 1e-9
+    )
 
 
 def test_early_gaps_are_those_of_the_first_tenth():
-    data = made(a=0.1, b=0.01)
+    data = study_falling_to(a=0.1, b=0.01)
     changed = data.copy(deep=True)
     changed["test_error"].loc[{"round": slice(50, None)}] = 7.0
     first, second = (ch4.early_gap(d, "a", "b").value for d in (data, changed))
@@ -84,7 +89,7 @@ def test_early_gaps_are_those_of_the_first_tenth():
 
 
 def test_a_saving_is_relative_to_the_reference():
-    result = ch4.saving("a", "a", "b", {"bits_up": "up"})({"a": made(a=1, b=1)})
+    result = ch4.saving("a", "a", "b", {"bits_up": "up"})({"a": study_falling_to(a=1, b=1)})
     assert abs(result["up"].value - 50) < 1e-9
     assert result["up"].unit == "%"
 
@@ -92,7 +97,8 @@ def test_a_saving_is_relative_to_the_reference():
 def test_tuning_matches_the_early_curve():
     rounds = np.arange(10, 401, 10)
     target = 0.99**rounds
-    near, far = target * 1.1, np.where(rounds > 40, target, 5.0)
+    near = target * 1.1
+    far = np.where(rounds > 40, target, 5.0)
     tuning = xr.Dataset(
         {"target": ("round", target), "curve": (("candidate", "round"), [far, near])},
         coords={
@@ -145,16 +151,16 @@ def test_the_largest_eigenvalue_is_that_of_the_source():
     assert largest == pytest.approx(1.02, abs=0.1)  # over draws of the features
 
 
-def test_distances_are_those_from_the_reference():
-    data = measures.above(made(a=0.1, b=0.01), "test_error", "b")
+def test_distances_are_relative_to_the_reference():
+    data = measures.above(study_falling_to(a=0.1, b=0.01), "test_error", "b")
     assert (data[measures.ABOVE].sel(algorithm="b") == 1).all()
-    apart = data[measures.ABOVE].sel(algorithm="a", round=400).mean()
-    assert float(statistics.decibels(apart)) == pytest.approx(10, abs=0.1)
+    distance = data[measures.ABOVE].sel(algorithm="a", round=400).mean()
+    assert float(statistics.decibels(distance)) == pytest.approx(10, abs=0.1)
     assert statistics.label_of(data, measures.ABOVE) == "above b [dB]"
 
 
 def test_distances_are_averaged_before_they_are_in_decibels():
-    data = made(a=1.0, b=1.0).isel(seed=slice(0, 2))
+    data = study_falling_to(a=1.0, b=1.0).isel(seed=slice(0, 2))
     data["test_error"].values[0] = [[10.0], [0.1]] * data["test_error"].values[1]
     ax = plt.subplots()[1]
     fl.plotting.learning_curves(measures.above(data, "test_error", "b"), measures.ABOVE, ax=ax)
@@ -173,11 +179,15 @@ def test_a_load_is_compared_with_the_next_and_with_the_learning_curves():
     studies = {"b": measures.joined(*rows)}
     (step,) = figure_4_3.improves_with_load(figure_4_3.COMMON_STEP)(studies).values()
     assert step.value == pytest.approx(10 * np.log10(50))
-    studies["a"] = made(**{ch4.U1: 0.025, figure_4_3.ONLINE_FED: 0.025, ch4.FEDSGD: 0.0005})
-    result = figure_4_3.met(studies)
-    assert all(abs(e.value) < 0.2 for e in result.values())  # the noise of `made`
-    studies["a"] = made(**{ch4.U1: 0.05, figure_4_3.ONLINE_FED: 0.025, ch4.FEDSGD: 0.0005})
-    assert figure_4_3.met(studies)[f"{ch4.U1}, 128 bit"].value == pytest.approx(-3, abs=0.2)
+    studies["a"] = study_falling_to(
+        **{ch4.U1: 0.025, figure_4_3.ONLINE_FED: 0.025, ch4.FEDSGD: 0.0005}
+    )
+    result = figure_4_3.gap_at_load(studies)
+    assert all(abs(e.value) < 0.2 for e in result.values())  # the noise of `study_falling_to`
+    studies["a"] = study_falling_to(
+        **{ch4.U1: 0.05, figure_4_3.ONLINE_FED: 0.025, ch4.FEDSGD: 0.0005}
+    )
+    assert figure_4_3.gap_at_load(studies)[f"{ch4.U1}, 128 bit"].value == pytest.approx(-3, abs=0.2)
 
 
 def test_every_step_of_the_comparator_is_a_case():
@@ -188,18 +198,19 @@ def test_every_step_of_the_comparator_is_a_case():
         .expand_dims(step=[step], stragglers=[figure_4_3.REAL])
         for step, level in ((0.1, 0.2), (0.4, 0.05))
     ]
-    studies = {"c": made(**{ours: 0.1}), "d": xr.concat(steps, "step")}
-    one, other = figure_4_3.over_steps(figure_4_3.REAL, ch4.U1)(studies).values()
-    assert one.value == pytest.approx(-3, abs=0.2)
-    assert other.value == pytest.approx(3, abs=0.2)
+    studies = {"c": study_falling_to(**{ours: 0.1}), "d": xr.concat(steps, "step")}
+    first, second = figure_4_3.over_steps(figure_4_3.REAL, ch4.U1)(studies).values()
+    assert first.value == pytest.approx(-3, abs=0.2)
+    assert second.value == pytest.approx(3, abs=0.2)
 
 
-def test_a_share_of_the_rows_changes_places():
+def test_a_share_of_the_rows_is_permuted():
     rng = np.random.default_rng(0)
     weights = np.ones((4, 50))
     weights[0, 40:] = 0
     weights /= weights.sum(axis=1, keepdims=True)
-    features, targets = rng.normal(size=(4, 50, 2)), rng.normal(size=(4, 50))
+    features = rng.normal(size=(4, 50, 2))
+    targets = rng.normal(size=(4, 50))
     problem = fl.problems.Problem(
         features, targets, fl.problems.LeastSquares(), strength=0.0, weights=weights
     )
@@ -216,24 +227,30 @@ def test_a_share_of_the_rows_changes_places():
 
 
 def test_heterogeneity_is_judged_share_by_share():
-    ends = [measures.last(made(a=0.1, b=level)).drop_vars("round") for level in (0.1, 0.01)]
+    ends = [
+        measures.last(study_falling_to(a=0.1, b=level)).drop_vars("round") for level in (0.1, 0.01)
+    ]
     studies = {"c": xr.concat([e.expand_dims(share=[s]) for s, e in enumerate(ends)], "share")}
-    one, other = figure_4_4.along(("a", "b"))(studies).values()
-    assert one.value == pytest.approx(0, abs=0.1)
-    assert other.value == pytest.approx(10, abs=0.1)
+    first, second = figure_4_4.gaps_along_share(("a", "b"))(studies).values()
+    assert first.value == pytest.approx(0, abs=0.1)
+    assert second.value == pytest.approx(10, abs=0.1)
 
 
 def test_late_messages_weigh_by_iterations_or_by_class():
-    plain, by_class = figure_4_6.weighted("C2", 0.2), figure_4_6.weighted("C2", 0.2**0.1)
+    plain = figure_4_6.weighted("C2", 0.2)
+    by_class = figure_4_6.weighted("C2", 0.2**0.1)
     assert plain.discount[0] == by_class.discount[0] == 1
     assert plain.discount[1] == pytest.approx(0.2**10)
     assert by_class.discount[:3] == pytest.approx([1, 0.2, 0.04])
     assert len(plain.discount) == len(figure_4_6.SCARCE.delays().lags)
 
 
-def test_the_gap_grows_by_what_it_is_larger():
+def test_the_gap_grows_by_the_difference():
     levels = {ch4.U1: 0.1, ch4.C2: 0.1, figure_4_6.C2_BY_CLASS: 0.01}
-    studies = {"c": made(**levels), "a": made(**{ch4.U1: 0.1, ch4.C2: 0.05})}
+    studies = {
+        "c": study_falling_to(**levels),
+        "a": study_falling_to(**{ch4.U1: 0.1, ch4.C2: 0.05}),
+    }
     (plain,) = figure_4_6.gap_grows(ch4.C2)(studies).values()
     (other,) = figure_4_6.gap_grows(figure_4_6.C2_BY_CLASS)(studies).values()
     assert plain.value == pytest.approx(-3, abs=0.3)
@@ -241,7 +258,7 @@ def test_the_gap_grows_by_what_it_is_larger():
 
 
 def test_a_run_that_grows_is_not_stable():
-    data = made(a=0.1, b=0.1, c=0.1)
+    data = study_falling_to(a=0.1, b=0.1, c=0.1)
     data["test_error"].loc[{"algorithm": "b", "round": slice(300, None)}] = 9.0
     data["diverged"].loc[{"algorithm": "c", "seed": 0}] = 7
     studies = {
@@ -256,7 +273,7 @@ def test_a_run_that_grows_is_not_stable():
 
 
 @pytest.mark.slow
-def test_the_small_instance_has_the_figures_law():
+def test_the_small_instance_has_the_figures_distribution():
     case = theory.instance(0.1, gaussian=False)
     stream, truth = theory.small()
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(truth.dtype)
@@ -269,7 +286,8 @@ def test_the_small_instance_has_the_figures_law():
 
 
 def test_predictions_are_held_against_the_mean_of_the_runs():
-    rounds, steps = np.arange(20, 801, 20), [0.1, 0.2]
+    rounds = np.arange(20, 801, 20)
+    steps = [0.1, 0.2]
     shape = (len(theory.LAWS), 2, len(rounds))
     studies = {
         "predictions": xr.Dataset(
@@ -300,11 +318,11 @@ def test_predictions_are_held_against_the_mean_of_the_runs():
 )
 @pytest.mark.thin(2)
 def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
-    """And those of order turn round when the two methods' errors change places."""
+    """Claims about an order are reversed when the two methods' errors change places."""
     figure = module.FIGURE
     studies = stored(figure)
-    known = {claim["name"] for claim in records.read_record(figure, STORED)["claims"]}
-    if known != {claim.name for claim in figure.claims}:
+    recorded = {claim["name"] for claim in records.read_record(figure, STORED)["claims"]}
+    if recorded != {claim.name for claim in figure.claims}:
         pytest.skip("the stored results are those of an earlier declaration")
     mirrored = {
         key: study.assign(test_error=1 / study["test_error"]) if "test_error" in study else study

@@ -20,7 +20,8 @@ from experiments.measures import first_rounds, last
 from fljax.algorithms import PGFL, GraphFedAvg
 from fljax.theory import pgfl as theory
 
-SEEDS, ROUNDS = 5, np.arange(2, 301, 2)
+SEEDS = 5
+ROUNDS = np.arange(2, 301, 2)
 
 
 @pytest.mark.slow
@@ -39,7 +40,7 @@ def test_a_figure_end_to_end(tmp_path, capsys):
     assert (study["connected"]).all()
 
 
-def made(**levels):
+def study_falling_to(**levels):
     """A study in which each method's NMSD falls from 1 to its level within 100 rounds."""
     fall = np.minimum(ROUNDS / 100, 1)
     noise = np.exp(0.02 * np.random.default_rng(0).normal(size=(SEEDS, len(ROUNDS))))
@@ -57,7 +58,7 @@ def made(**levels):
 
 
 def test_gaps_are_paired_and_of_the_last_iteration():
-    studies = {"a": made(x=0.1, y=0.01), "b": made(x=0.2, y=0.01)}
+    studies = {"a": study_falling_to(x=0.1, y=0.01), "b": study_falling_to(x=0.2, y=0.01)}
     result = ch5.gaps((("a", "x"), ("a", "y")), (("b", "x"), ("a", "x")))(studies)
     assert list(result) == ["x (a) above y (a)", "x (b) above x (a)"]
     assert [round(e.value, 6) for e in result.values()] == [10, round(10 * np.log10(2), 6)]
@@ -73,8 +74,9 @@ def test_gaps_are_paired_and_of_the_last_iteration():
 )
 def test_early_gaps_look_at_the_early_iterations_only(when, last):
     pair = (("a", "x"), ("a", "y"))
-    data = made(x=0.1, y=0.01)
-    later, inside = data.copy(deep=True), data.copy(deep=True)
+    data = study_falling_to(x=0.1, y=0.01)
+    later = data.copy(deep=True)
+    inside = data.copy(deep=True)
     later[ch5.METRIC].loc[{"round": slice(last + 1, None)}] = 7.0
     inside[ch5.METRIC].loc[{"algorithm": "x", "round": last}] *= 2
     first, second, third = (
@@ -99,9 +101,11 @@ def test_neighbors_go_along_the_grid():
 def test_load_and_budget_are_measured():
     names = list(figure_5_1.ALL)
     studies = {
-        "a": made(other=1.0, **dict.fromkeys(names, 1.0)),  # which has sent before all others
-        "b": made(**dict.fromkeys(names, 1.0)),
-        "c": made(**dict.fromkeys(names, 1.0)),
+        "a": study_falling_to(
+            other=1.0, **dict.fromkeys(names, 1.0)
+        ),  # which has sent before all others
+        "b": study_falling_to(**dict.fromkeys(names, 1.0)),
+        "c": study_falling_to(**dict.fromkeys(names, 1.0)),
     }
     saved = [estimate.value for estimate in figure_5_1.load(studies).values()]
     np.testing.assert_allclose(saved, [50, 100 / 3, 25, 20, 100 / 6])
@@ -114,7 +118,8 @@ def test_load_and_budget_are_measured():
 
 def test_tuning_matches_the_early_curve():
     target = 0.99**ROUNDS
-    near, far = target * 1.1, np.where(ROUNDS > 40, target, 5.0)
+    near = target * 1.1
+    far = np.where(ROUNDS > 40, target, 5.0)
     tuning = xr.Dataset(
         {"target": ("round", target), "curve": (("candidate", "round"), [far, near])},
         coords={"round": ROUNDS, "value": ("candidate", [1.0, 2.0])},
@@ -129,7 +134,9 @@ def snapshot(server):
     """Four clients of two servers and two clusters, of whom two took part."""
     truth = np.array([[1.0, 0.0], [0.0, 2.0]])
     return SimpleNamespace(
-        state=ch5.Seen(jnp.zeros((4, 2)), SimpleNamespace(server=server), jnp.arange(4) % 3 == 0),
+        state=ch5.WithParticipants(
+            jnp.zeros((4, 2)), SimpleNamespace(server=server), jnp.arange(4) % 3 == 0
+        ),
         network=SimpleNamespace(server=(0, 0, 1, 1)),
         problem=SimpleNamespace(
             tasks=SimpleNamespace(cluster=jnp.array([0, 1, 0, 1]), truth=truth)
@@ -138,23 +145,23 @@ def snapshot(server):
     )
 
 
-def test_whose_models_are_judged():
+def test_server_metrics_judge_their_own_models():
     server = jnp.arange(8.0).reshape(2, 2, 2)  # [servers, clusters, parameters]
     now = snapshot(server)
     # Clients 0 and 3 took part: |(1, 1) - (1, 0)|^2 / 1 and |(0, 4) - (0, 2)|^2 / 4.
     assert ch5.PARTICIPANTS.measure(now) == 1
-    # Their servers have (0, 1) and (6, 7) for them, those of the others (2, 3) and (4, 5).
+    # Their servers hold (0, 1) and (6, 7) for their clusters; the other entries are (2, 3), (4, 5).
     ratios = [1 + 1, (4 + 1) / 4, 9 + 25, (36 + 25) / 4]
     assert ch5.OF_SERVERS.measure(now) == pytest.approx(np.mean(ratios))
     assert ch5.THEIR_SERVERS.measure(now) == pytest.approx((ratios[0] + ratios[3]) / 2)
     for universal in (server[:, :1], server[:, 0]):  # GFL by ADMM, and by gradient steps
-        one = ch5.THEIR_SERVERS.measure(snapshot(universal))
-        assert one == pytest.approx(((1 + 1) + (16 + 9) / 4) / 2)
+        error = ch5.THEIR_SERVERS.measure(snapshot(universal))
+        assert error == pytest.approx(((1 + 1) + (16 + 9) / 4) / 2)
 
 
 @pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("kind", [PGFL(1.0, 0.4, 2), GraphFedAvg(0.1, 1, 2)])
-def test_a_watched_algorithm_is_the_same_and_knows_who_took_part(kind):
+def test_a_watched_algorithm_is_unchanged_and_records_participants(kind):
     network = fl.federation.balanced(4, fl.graphs.path(2))
     cluster = np.arange(8) % 2
     key = jax.random.key(0)
@@ -163,19 +170,19 @@ def test_a_watched_algorithm_is_the_same_and_knows_who_took_part(kind):
     def after_a_round(watched):
         simulation = fl.Simulation(problem=problem, network=network, algorithm=watched)
         now = fl.view(simulation)
-        seen = watched.step(watched.init(problem, network), now)
+        watched_state = watched.step(watched.init(problem, network), now)
         plain = watched.inner.step(watched.inner.init(problem, network), now)
-        return seen, plain, watched.released(seen, problem, network)
+        return watched_state, plain, watched.released(watched_state, problem, network)
 
-    seen, plain, released = after_a_round(ch5.Watched(kind))
-    np.testing.assert_array_equal(seen.model, plain.model)
+    watched_state, plain, released = after_a_round(ch5.RecordingParticipants(kind))
+    np.testing.assert_array_equal(watched_state.model, plain.model)
     np.testing.assert_array_equal(released, kind.released(plain, problem, network))
-    assert np.reshape(seen.here, (2, 4)).sum(axis=1).tolist() == [2, 2]
+    assert np.reshape(watched_state.here, (2, 4)).sum(axis=1).tolist() == [2, 2]
     if isinstance(kind, PGFL):  # whose clients have models of their own, from a start at zero
-        np.testing.assert_array_equal(np.asarray(plain.model != 0).any(axis=1), seen.here)
+        np.testing.assert_array_equal(np.asarray(plain.model != 0).any(axis=1), watched_state.here)
 
 
-def swept(*levels):
+def noise_sweep(*levels):
     """Two methods along two noise variances, of the given levels."""
     cut = np.reshape(levels, (2, 2))
     data = np.einsum("an,s->ans", cut, np.ones(3))[..., None] * np.ones(len(ROUNDS))
@@ -187,21 +194,24 @@ def swept(*levels):
 
 def test_least_is_where_a_claim_is_worst_off():
     pair = ({"algorithm": "x"}, {"algorithm": "y"})
-    result = ch5.least("n", pair)({"n": swept(2.0, 1.0, 1.0, 4.0)})
+    result = ch5.least("n", pair)({"n": noise_sweep(2.0, 1.0, 1.0, 4.0)})
     assert list(result) == ["x, noise = 3 (n) above y, noise = 3 (n)"]
     assert next(iter(result.values())).value == pytest.approx(-10 * np.log10(4))
-    other = ch5.least("n", pair)({"n": swept(1.0, 8.0, 4.0, 2.0)})
+    other = ch5.least("n", pair)({"n": noise_sweep(1.0, 8.0, 4.0, 2.0)})
     assert list(other) == ["x, noise = 0.1 (n) above y, noise = 0.1 (n)"]
 
 
-def test_extent_tells_both_ends():
+def test_the_extent_covers_both_ends():
     result = ch5.gaps((("a", "x"), ("a", "y")), (("a", "y"), ("a", "x")))
-    assert ch5.extent(result({"a": made(x=0.1, y=0.01)})) == "-10.00 to 10.00 dB"
-    assert ch5.extent(ch5.gaps((("a", "x"), ("a", "y")))({"a": made(x=0.1, y=0.01)})) == "10.00 dB"
+    assert ch5.extent(result({"a": study_falling_to(x=0.1, y=0.01)})) == "-10.00 to 10.00 dB"
+    assert (
+        ch5.extent(ch5.gaps((("a", "x"), ("a", "y")))({"a": study_falling_to(x=0.1, y=0.01)}))
+        == "10.00 dB"
+    )
 
 
-def test_what_is_kept_of_a_study():
-    data = made(x=0.1)
+def test_stored_variables_of_a_study():
+    data = study_falling_to(x=0.1)
     data = data.assign(dict.fromkeys(list(ch5.MODELS)[1:], 2 * data[ch5.METRIC]))
     ends = figure_5_1.ends(data)
     assert ends["round"].values.tolist() == [*range(2, 31, 2), 300]
@@ -213,7 +223,7 @@ def test_what_is_kept_of_a_study():
         np.testing.assert_array_equal(thin[metric.name], last(data)[metric.name])
 
 
-def test_gains_of_mixing_are_told_one_by_one():
+def test_gains_of_mixing_are_reported_one_by_one():
     values = [0.0, *figure_5_2.WITHIN]
     levels = np.multiply.outer([8.0, 4.0, 2.0, 1.0], np.ones(3))
     studies = {"a": xr.Dataset({ch5.METRIC: (("tau", "seed"), levels)}, {"tau": values})}
@@ -223,7 +233,8 @@ def test_gains_of_mixing_are_told_one_by_one():
 def test_the_picture_of_a_difference():
     rng = np.random.default_rng(0)
     common = rng.uniform(1, 2, size=(20, 1))
-    over, under = common * [[2.0, 4.0]], common * [[1.0, 1.0]]
+    over = common * [[2.0, 4.0]]
+    under = common * [[1.0, 1.0]]
     _, ax = plt.subplots()
     picture.difference(ax, np.arange(2), over, under)
     picture.difference(ax, np.arange(2), rng.uniform(1, 2, size=(20, 2)), under)
@@ -234,7 +245,7 @@ def test_the_picture_of_a_difference():
     plt.close()
 
 
-# The theory beside the runs ---------------------------------------------------------------------
+# Theory against runs ------------------------------------------------------------------------------
 
 
 def test_distances_are_relative_and_means_over_cells():
@@ -261,8 +272,8 @@ def decaying(factor, late=1.0):
 def test_the_rate_is_read_off_the_distance():
     data = decaying(0.95)
     np.testing.assert_allclose(figure_theory.decay(data, ch5.PGFL_0, 2), 0.95)
-    met = figure_theory.rate_met({"curves": data})
-    np.testing.assert_allclose([e.value for e in met.values()], 1)
+    rates = figure_theory.rate_met({"curves": data})
+    np.testing.assert_allclose([e.value for e in rates.values()], 1)
     assert figure_theory.straight({"curves": data})[ch5.PGFL_0].value == pytest.approx(1)
     bent = {"curves": decaying(0.95, late=0.95)}
     assert figure_theory.straight(bent)[ch5.PGFL_0].value == pytest.approx(2)
@@ -296,7 +307,7 @@ def test_both_sides_of_theorem_two_are_those_of_the_theory():
 )
 @pytest.mark.slow
 def test_every_claim_can_be_judged_on_the_stored_results(name, stored):
-    """And those of order turn round when errors are turned upside down."""
+    """Claims about an order are reversed when errors are turned upside down."""
     figure = REGISTRY[name]
     studies = stored(figure)
     mirrored = {

@@ -18,10 +18,11 @@ from experiments.gauthier import figure_5_6 as organs
 from experiments.measures import joined
 from experiments.picture import faults, print_style
 from fljax.data import SINGLE_DIGITS, mnist_sample
-from fljax.records import warn
+from fljax.results.warnings import warn
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "organamnist" / "organamnist.npz"
-SEEDS, ROUNDS = 6, np.arange(10, 301, 10)
+SEEDS = 6
+ROUNDS = np.arange(10, 301, 10)
 #: Figure 5.5(a) with fewer clients and the images of the package.
 SMALL = ch5.Setup(mnist_sample, SINGLE_DIGITS, 3, (1, 2), 2, every=10, test=40)
 
@@ -77,16 +78,17 @@ def test_weak_noise_lets_the_clients_learn(small):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fljax.AssumptionWarning")
-def test_every_method_runs_with_its_own_penalty_and_noise(small):
+def test_every_method_runs_with_its_penalty_and_noise(small):
     """Whatever else runs in the same sweep."""
-    method, bound = digits.MIXED, 0.03
+    method = digits.MIXED
+    bound = 0.03
     penalties = {bound: {method: PENALTIES[bound][method]}}
     alone = ch5.study("alone", SMALL, penalties, {method: METHODS[method]}, EFFORT, 40)
-    both = small.sel(bound=[bound], algorithm=[method])
-    assert alone["accuracy"].dims == both["accuracy"].dims
-    np.testing.assert_allclose(alone["accuracy"], both["accuracy"], atol=1e-12)
+    one_cell = small.sel(bound=[bound], algorithm=[method])
+    assert alone["accuracy"].dims == one_cell["accuracy"].dims
+    np.testing.assert_allclose(alone["accuracy"], one_cell["accuracy"], atol=1e-12)
     np.testing.assert_allclose(alone["gradient_bound"], bound)
-    np.testing.assert_allclose(alone["privacy_rho"], both["privacy_rho"], rtol=1e-6)
+    np.testing.assert_allclose(alone["privacy_rho"], one_cell["privacy_rho"], rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -100,14 +102,14 @@ def test_tuning_measures_every_penalty_on_its_own_seeds(monkeypatch):
     assert result["seed"].values.tolist() == [10_000, 10_001]
     assert result["penalty"].values.tolist() == [0.1, 10.0]
     assert (result["accuracy"].sel(bound=0.03) > result["accuracy"].sel(bound=1.0)).mean() > 0.5
-    one = {0.03: dict.fromkeys(METHODS, 10.0)}
+    penalties = {0.03: dict.fromkeys(METHODS, 10.0)}
     monkeypatch.setattr(ch5, "seeds", range)
-    plotted = ch5.study("p", SMALL, one, METHODS, EFFORT, 20)["accuracy"].sel(round=[20])
+    plotted = ch5.study("p", SMALL, penalties, METHODS, EFFORT, 20)["accuracy"].sel(round=[20])
     ours = ch5.tune("t", SMALL, METHODS, EFFORT)["accuracy"].sel(bound=[0.03], penalty=10.0)
     np.testing.assert_allclose(ours.transpose(*plotted.dims), plotted, atol=1e-12)
 
 
-def test_cases_are_told_apart_by_their_place():
+def test_cases_are_identified_by_position():
     numbers = xr.Dataset({"x": ("case", np.arange(12))}, coords={"case": list(map(str, range(12)))})
     result = ch5._regrouped(numbers, bound=[1.0, 0.03], penalty=[1, 2, 3], algorithm=["a", "b"])[
         "x"
@@ -117,15 +119,17 @@ def test_cases_are_told_apart_by_their_place():
     assert result.sel(bound=0.03, penalty=2, algorithm="b") == 9
 
 
-def made(early=False, /, **levels):
+def study_rising_to(early=False, /, **levels):
     """A study in which each method's accuracy rises from 1/2 to its level within 200 rounds.
 
-    ``early``: what it has over learning alone, it has from the first round on.
+    ``early``: its advantage over learning alone is there from the first round on.
     """
     rng = np.random.default_rng(0)
     rise = np.minimum(ROUNDS / 200, 1)
-    ahead = {m: level - levels[ch5.ALONE] if early else 0.0 for m, level in levels.items()}
-    curves = [0.5 + ahead[m] + (level - ahead[m] - 0.5) * rise for m, level in levels.items()]
+    early_gain = {m: level - levels[ch5.ALONE] if early else 0.0 for m, level in levels.items()}
+    curves = [
+        0.5 + early_gain[m] + (level - early_gain[m] - 0.5) * rise for m, level in levels.items()
+    ]
     data = np.stack(curves)[:, None] + 0.02 * rng.normal(size=(SEEDS, 1))
     data = np.stack([data, data - 0.1])  # the second noise costs all ten points
     axes = ("bound", "algorithm", "seed")
@@ -144,16 +148,16 @@ def made(early=False, /, **levels):
     )
 
 
-def tuned(early=False, /, **levels):
+def tuning_study(early=False, /, **levels):
     """A tuning in which each method is a point less accurate with each further penalty."""
     penalties = [0.1, 1.0, 10.0]
-    data = made(early, **levels).sel(round=[ch5.READ])[["accuracy", "diverged"]]
+    data = study_rising_to(early, **levels).sel(round=[ch5.READ])[["accuracy", "diverged"]]
     parts = [data.assign(accuracy=data["accuracy"] - 0.01 * i) for i in range(len(penalties))]
     return joined(*parts, axis="penalty").assign_coords(penalty=penalties)
 
 
 def test_gains_are_points_of_pairs():
-    data = made(a=0.9, b=0.8)
+    data = study_rising_to(a=0.9, b=0.8)
     result = ch5.gain(data, "a", "b", 1.0, 300)
     assert result.value == pytest.approx(10)
     assert result.low == pytest.approx(result.high)  # paired: the common noise cancels
@@ -169,7 +173,7 @@ def test_gains_are_points_of_pairs():
 
 
 def test_gains_are_those_of_their_noise_and_of_runs_that_did_not_diverge():
-    data = made(a=0.9, b=0.8)
+    data = study_rising_to(a=0.9, b=0.8)
     data["accuracy"].loc[{"bound": 0.03, "algorithm": "a"}] += 0.1
     assert ch5.gain(data, "a", "b", 1.0, 300).value == pytest.approx(10)
     assert ch5.gain(data, "a", "b", 0.03, 300).value == pytest.approx(20)
@@ -179,13 +183,13 @@ def test_gains_are_those_of_their_noise_and_of_runs_that_did_not_diverge():
 
 
 def test_every_method_has_the_penalty_of_its_least_error_under_each_noise():
-    tuning = tuned(a=0.9, b=0.8)
+    tuning = tuning_study(a=0.9, b=0.8)
     better = {"bound": 0.03, "algorithm": "b", "penalty": 10.0}
     tuning["accuracy"].loc[better] += 0.1
     assert ch5.chosen(tuning) == {1.0: {"a": 0.1, "b": 0.1}, 0.03: {"a": 0.1, "b": 10.0}}
     tuning["diverged"].loc[better | {"seed": 0}] = 5
     assert ch5.chosen(tuning)[0.03]["b"] == 0.1
-    rows = ch5.tuning_table({"tuning-x": tuning, "x": made(a=1)})
+    rows = ch5.tuning_table({"tuning-x": tuning, "x": study_rising_to(a=1)})
     assert len(rows) == 2 * 2 * 3
     assert [row["value"] for row in rows if row["chosen"]] == [0.1] * 4
     assert {row["method"] for row in rows if row["chosen"]} == {
@@ -198,7 +202,7 @@ def test_every_method_has_the_penalty_of_its_least_error_under_each_noise():
 
 
 def test_gains_at_common_penalties_are_those_of_each():
-    tuning = tuned(a=0.9, b=0.8)
+    tuning = tuning_study(a=0.9, b=0.8)
     tuning["accuracy"].loc[{"bound": 1.0, "algorithm": "a", "penalty": 1.0}] -= 0.2
     result = ch5.common_gains("x", ("a", "b"), 1.0)({"tuning-x": tuning})
     assert list(result) == ["rho = 0.1", "rho = 1", "rho = 10"]
@@ -208,24 +212,24 @@ def test_gains_at_common_penalties_are_those_of_each():
     assert f"{SEEDS} seeds" in note
 
 
-def test_notes_tell_what_the_results_say():
-    studies = {"x": made(a=0.9, b=0.8), "tuning-x": tuned(a=0.9, b=0.8)}
+def test_notes_state_the_results():
+    studies = {"x": study_rising_to(a=0.9, b=0.8), "tuning-x": tuning_study(a=0.9, b=0.8)}
     studies["x"]["accuracy"].loc[{"algorithm": "a", "bound": 1.0}] = 0.75
     levels = ch5.levels("x", ("a",), 1.0, None)(studies)
     assert levels == "Right (at the end): 75.0 % of a."
-    whole = ch5.notes("Why.", ch5.penalties_of("x", ("a", "b"), 0.03))(studies)
-    assert whole == "Why. Best penalties: 0.1 of a, 0.1 of b."
+    text = ch5.notes("Why.", ch5.penalties_of("x", ("a", "b"), 0.03))(studies)
+    assert text == "Why. Best penalties: 0.1 of a, 0.1 of b."
 
 
 def test_a_data_sample_costs_the_square_of_its_images():
     table = ch5.sample_privacy({"a": 6})
-    one, six = table({"a": made(a=0.9)})
-    assert (one["images replaced"], six["images replaced"]) == (1, 6)
-    assert one["rho"] == pytest.approx(0.3)
+    penalties, six = table({"a": study_rising_to(a=0.9)})
+    assert (penalties["images replaced"], six["images replaced"]) == (1, 6)
+    assert penalties["rho"] == pytest.approx(0.3)
     assert six["rho"] == pytest.approx(36 * 0.3)
-    assert six["epsilon"] > one["epsilon"]
-    assert one["bound held"]
-    loud = made(a=0.9)
+    assert six["epsilon"] > penalties["epsilon"]
+    assert penalties["bound held"]
+    loud = study_rising_to(a=0.9)
     loud["gradient_norm"][:] = 1.1
     assert not table({"a": loud})[0]["bound held"]
 
@@ -235,8 +239,8 @@ def studies_of(name, levels, early=False):
     panels = {"gauthier-5.5": ("a", "b", "flipped"), "gauthier-5.6": ("a", "b", "untuned")}[name]
     result = {}
     for panel in panels:
-        result[panel] = made(early, **levels)
-        result[f"tuning-{panel}"] = tuned(early, **levels)
+        result[panel] = study_rising_to(early, **levels)
+        result[f"tuning-{panel}"] = tuning_study(early, **levels)
     return result
 
 

@@ -16,12 +16,13 @@ from experiments.gauthier import figure_6_2 as learned
 from experiments.gauthier import figure_6_3 as evolution
 from fljax import statistics
 from fljax.algorithms import NetworkedADMM
-from fljax.metrics import Snapshot
+from fljax.metrics.definitions import Snapshot
 
-SEEDS, ROUNDS = 6, np.arange(3, 301, 3)
+SEEDS = 6
+ROUNDS = np.arange(3, 301, 3)
 
 
-def made(metric=ch6.NMSD, **curves):
+def study_of_curves(metric=ch6.NMSD, **curves):
     """A study of these curves, with noise in common."""
     rng = np.random.default_rng(0)
     noise = np.exp(0.02 * rng.normal(size=(SEEDS, len(ROUNDS))))
@@ -41,9 +42,12 @@ def test_the_scenario_is_the_setting():
     _, algorithm = ch6.fixed(0.1)
     world = ch6.WORLDS[ch6.DRAWN]
     draws = [build(jax.random.key(seed), algorithm, world) for seed in range(30)]
-    sizes, variances, ratios = [], [], []
+    sizes = []
+    variances = []
+    ratios = []
     for simulation in draws:
-        problem, tasks = simulation.problem, simulation.problem.tasks
+        problem = simulation.problem
+        tasks = simulation.problem.tasks
         validation = tasks.validation
         assert problem.features.shape == (30, 35, 60)
         assert int(simulation.network.edge_count()) == 90
@@ -53,8 +57,8 @@ def test_the_scenario_is_the_setting():
         np.testing.assert_allclose(problem.share, 0.001)
         np.testing.assert_array_equal(problem.weights, validation.weights)
         assert float(jnp.abs(problem.features - validation.features).max()) > 1
-        own = np.asarray(tasks.truth)[np.asarray(tasks.cluster)]
-        residual = problem.targets - problem.predictions(jnp.asarray(own))
+        true_models = np.asarray(tasks.truth)[np.asarray(tasks.cluster)]
+        residual = problem.targets - problem.predictions(jnp.asarray(true_models))
         variances.append(np.sum(np.asarray(residual) ** 2, axis=1) / size)
         truth = np.asarray(tasks.truth)
         ratios.append(truth[:, 0] / truth[0, 0])
@@ -69,7 +73,7 @@ def test_the_scenario_is_the_setting():
 
 
 @pytest.mark.slow
-def test_the_variant_has_shorter_models_the_same_noise_and_nobody_alone():
+def test_the_variant_has_shorter_models_the_same_noise_and_no_singletons():
     build = jax.jit(ch6.scenario)
     _, algorithm = ch6.fixed(0.1)
     noises = []
@@ -86,17 +90,18 @@ def test_the_variant_has_shorter_models_the_same_noise_and_nobody_alone():
         np.testing.assert_allclose(variant.problem.tasks.truth, truth / 3**0.5)
         assert not ch6.alone(variant.network, variant.problem.tasks.cluster).any()
         for simulation in (drawn, longer, variant):
-            problem, tasks = simulation.problem, simulation.problem.tasks
-            own = jnp.asarray(tasks.truth)[tasks.cluster]
+            problem = simulation.problem
+            tasks = simulation.problem.tasks
+            true_models = jnp.asarray(tasks.truth)[tasks.cluster]
             for data in (problem, tasks.validation):
-                noises.append(np.asarray(data.targets - data.predictions(own)))
+                noises.append(np.asarray(data.targets - data.predictions(true_models)))
     by_world = np.reshape(noises, (10, 3, 2, 30, 35))
     np.testing.assert_allclose(by_world[:, 0], by_world[:, 1], atol=1e-9)
     np.testing.assert_allclose(by_world[:, 0], by_world[:, 2], atol=1e-9)
 
 
 @pytest.mark.slow
-def test_clusters_are_drawn_until_nobody_is_alone():
+def test_clusters_are_redrawn_until_no_client_is_alone():
     @jax.jit
     @jax.vmap
     def lonely(key):
@@ -117,37 +122,40 @@ def test_clusters_are_drawn_until_nobody_is_alone():
 def test_metrics_look_at_the_clients_they_name():
     world = ch6.WORLDS[ch6.DRAWN]
     simulation = ch6.scenario(jax.random.key(3), ch6.probe(), world)
-    problem, network = simulation.problem, simulation.network
+    problem = simulation.problem
+    network = simulation.network
     cluster = np.asarray(problem.tasks.cluster)
-    held = np.sum(np.asarray(problem.weights) > 0, axis=1)
+    sample_counts = np.sum(np.asarray(problem.weights) > 0, axis=1)
     state = simulation.algorithm.init(problem, network)
-    state = state._replace(inter_cluster=jnp.asarray(held, float))
+    state = state._replace(inter_cluster=jnp.asarray(sample_counts, float))
     model = jnp.asarray(np.random.default_rng(0).normal(size=(30, 60)))
     now = Snapshot(problem, network, model, None, None, state)
     result = [float(metric.measure(now)) for metric in ch6.PARAMETERS]
-    assert result == [held.max(), np.sort(held)[15], held.min()]
+    assert result == [sample_counts.max(), np.sort(sample_counts)[15], sample_counts.min()]
 
     size = np.sum(np.asarray(problem.tasks.truth) ** 2, 1)
     middle = cluster == np.argsort(size)[1]
     places = [float(metric.measure(now)) for metric in ch6.PLACES]
-    np.testing.assert_allclose(places, [held[middle].mean(), held[~middle].mean()])
+    np.testing.assert_allclose(
+        places, [sample_counts[middle].mean(), sample_counts[~middle].mean()]
+    )
 
-    alike = np.asarray(network.dense()) * (cluster[:, None] == cluster)
-    joined = alike.sum(1) > 0
+    same_cluster = np.asarray(network.dense()) * (cluster[:, None] == cluster)
+    joined = same_cluster.sum(1) > 0
     assert 0 < joined.sum() < 30
     truth = np.asarray(problem.tasks.truth)[cluster]
     deviation = np.sum((np.asarray(model) - truth) ** 2, 1) / np.sum(truth**2, 1)
     assert float(ch6.AMONG_JOINED.measure(now)) == pytest.approx(deviation[joined].mean())
     assert float(ch6.ALONE.measure(now)) == pytest.approx(1 - joined.mean())
-    parts = deviation[~joined].sum() / 30, held[~joined].sum() / 30
+    parts = deviation[~joined].sum() / 30, sample_counts[~joined].sum() / 30
     assert float(ch6.ALONE_DEVIATION.measure(now)) == pytest.approx(parts[0])
     assert float(ch6.ALONE_PARAMETER.measure(now)) == pytest.approx(parts[1])
 
-    kept = np.random.default_rng(1).integers(0, 9, size=30)  # with ties, as the samples have
-    for values in (kept, held, -held):
+    scores = np.random.default_rng(1).integers(0, 9, size=30)  # with ties, as the samples have
+    for values in (scores, sample_counts, -sample_counts):
         state = state._replace(inter_cluster=jnp.asarray(values, float))
         rank = float(ch6.BY_DATA.measure(now._replace(state=state)))
-        assert rank == pytest.approx(stats.spearmanr(held, values).statistic)
+        assert rank == pytest.approx(stats.spearmanr(sample_counts, values).statistic)
     state = state._replace(inter_cluster=jnp.zeros(30))
     assert float(ch6.BY_DATA.measure(now._replace(state=state))) == 0
     fixed_state = ch6.fixed(0.1)[1].init(problem, network)
@@ -155,7 +163,7 @@ def test_metrics_look_at_the_clients_they_name():
 
 
 def test_gaps_are_those_of_the_last_iterations():
-    data = made(a=0.1, b=0.01)
+    data = study_of_curves(a=0.1, b=0.01)
     result = ch6.gap(data, "a", "b")
     assert abs(result.value - 10) < 1e-9  # paired: the common noise cancels
     assert result.low <= result.value <= result.high
@@ -169,7 +177,7 @@ def test_gaps_are_those_of_the_last_iterations():
 
 
 def test_early_measures_are_those_of_the_first_iterations():
-    data = made(a=0.1, b=0.01)
+    data = study_of_curves(a=0.1, b=0.01)
     changed = data.copy(deep=True)
     changed[ch6.NMSD].loc[{"algorithm": "a", "round": slice(31, None)}] = 7.0
     for measure in (ch6.early_gap, ch6.early_distance):
@@ -178,7 +186,7 @@ def test_early_measures_are_those_of_the_first_iterations():
     assert abs(ch6.early_distance(data, "b", "a").value - 10) < 1e-9
 
 
-def test_roughness_is_of_bends_not_of_slopes():
+def test_roughness_measures_bends_not_trends():
     time = np.arange(50.0)[None]
     assert ch6.roughness(3 * time + 1)[0] < 1e-20
     np.testing.assert_allclose(ch6.roughness(time**2), 4)
@@ -191,7 +199,7 @@ def test_roughness_is_of_bends_not_of_slopes():
 def test_randomness_is_of_curves_in_decibels():
     """A common factor, a level, is none; the first half of the run does not count."""
     rng = np.random.default_rng(2)
-    data = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+    data = study_of_curves(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
     values = data[ch6.NMSD].transpose("algorithm", "seed", "round")
     values[0] = np.exp(0.1 * rng.normal(size=values[0].shape))
     values[1] = 100 * values[0] ** 0.1
@@ -224,10 +232,10 @@ def test_trajectories_are_read_where_they_should_be():
     assert number(evolution.straightness, "bend") < 0.7
 
 
-def test_trajectories_of_clients_are_told_apart():
-    data = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+def test_trajectories_of_clients_are_compared_separately():
+    data = study_of_curves(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
     for metric, name in ((ch6.LITTLE, "rise"), (ch6.MODERATE, "bump"), (ch6.MUCH, "fall")):
-        data[metric] = made(metric, **{ch6.SAC: TAU[name], ch6.DPG: 0.05})[metric]
+        data[metric] = study_of_curves(metric, **{ch6.SAC: TAU[name], ch6.DPG: 0.05})[metric]
     result = evolution.differences(evolution.BY_NEED, ch6.SAC)({"a": data})
     first, second = (estimate.value for estimate in result.values())
     assert first > 0.15
@@ -236,14 +244,14 @@ def test_trajectories_of_clients_are_told_apart():
     assert [e.value > 0.02 for e in quicker.values()] == [True] * 3
     backwards = evolution.quicker(ch6.DPG, ch6.SAC)({"a": data})
     assert [e.value < -0.02 for e in backwards.values()] == [True] * 3
-    for one, other, share in ((ch6.SAC, ch6.DPG, 100), (ch6.DPG, ch6.SAC, 0)):
-        mostly = evolution.mostly_quicker(one, other)({"a": data})
+    for faster, slower, share in ((ch6.SAC, ch6.DPG, 100), (ch6.DPG, ch6.SAC, 0)):
+        mostly = evolution.mostly_quicker(faster, slower)({"a": data})
         assert [e.value for e in mostly.values()] == [share] * 3
 
 
 def test_most_runs_is_a_share_of_runs():
-    """Of six, two rise and stay, three fall after a bump, one falls at once."""
-    data = made(ch6.LITTLE, **{ch6.SAC: 1.0})
+    """Of six runs two rise and stay, three fall after a bump, and one falls immediately."""
+    data = study_of_curves(ch6.LITTLE, **{ch6.SAC: 1.0})
     kinds = ("rise", "rise", "bump", "bump", "bump", "fall")
     data[ch6.LITTLE].values[0] = np.stack([TAU[kind] for kind in kinds])
     for what, share in (
@@ -258,7 +266,7 @@ def test_most_runs_is_a_share_of_runs():
 
 def test_rougher_runs_are_counted():
     rng = np.random.default_rng(3)
-    data = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+    data = study_of_curves(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
     for metric in evolution.NAMES:
         data[metric] = data[ch6.NMSD].copy(data=rng.normal(size=data[ch6.NMSD].shape))
         data[metric][0, :4] *= 100  # SAC's first four runs
@@ -275,11 +283,11 @@ def test_products_are_counted_as_often_as_a_loop_runs():
         return jax.lax.fori_loop(0, times, lambda _, z: z @ jnp.ones((5, 5)), y)
 
     for times in (1, 6):
-        made = jax.make_jaxpr(lambda x, times=times: program(x, times))(jnp.ones((3, 4)))
-        assert learned._in_products(made.jaxpr) == 60 + 75 * times
+        traced = jax.make_jaxpr(lambda x, times=times: program(x, times))(jnp.ones((3, 4)))
+        assert learned._in_products(traced.jaxpr) == 60 + 75 * times
 
 
-def test_the_cost_of_epochs_is_beside_that_of_the_rest():
+def test_the_cost_of_epochs_is_compared_with_the_rest():
     def judged(*counts):
         cost = xr.Dataset(
             {"multiplications": (("policy", "epochs"), np.array([counts]))},
@@ -323,7 +331,7 @@ def test_the_map_is_of_gains_over_the_fixed_parameter():
 
 
 def test_the_sawtooth_is_between_even_and_odd_iterations():
-    data = made(flat=0.1, saw=0.1 * 10 ** (0.05 * (-1.0) ** np.arange(len(ROUNDS))))
+    data = study_of_curves(flat=0.1, saw=0.1 * 10 ** (0.05 * (-1.0) ** np.arange(len(ROUNDS))))
     assert learned.sawtooth(data, "flat", ch6.NMSD) < 0.1
     assert abs(learned.sawtooth(data, "saw", ch6.NMSD) - 1) < 0.1
 
@@ -331,7 +339,9 @@ def test_the_sawtooth_is_between_even_and_odd_iterations():
 def test_notes_are_of_the_clients_alone_in_their_cluster():
     names = [learned.FIXED, *learned.LEARNED]
     data, capped = (
-        made(**dict.fromkeys(names, 0.1)).assign({m: made(m, **dict.fromkeys(names, v))[m]})
+        study_of_curves(**dict.fromkeys(names, 0.1)).assign(
+            {m: study_of_curves(m, **dict.fromkeys(names, v))[m]}
+        )
         for m, v in ((ch6.ALONE.name, 0.25), (ch6.ALONE.name, 0.25))
     )
     for metric, value in (
@@ -339,7 +349,7 @@ def test_notes_are_of_the_clients_alone_in_their_cluster():
         (ch6.ALONE_PARAMETER.name, 0.1),
         (ch6.AMONG_JOINED.name, 0.1),
     ):
-        data[metric] = made(metric, **dict.fromkeys(names, value))[metric]
+        data[metric] = study_of_curves(metric, **dict.fromkeys(names, value))[metric]
     capped = data.isel(algorithm=[0, 1]).assign_coords(algorithm=learned.CAPPED)
     text = learned.lonely({"a": data, "c": capped})
     assert text.startswith("The 25 % of clients")
@@ -350,15 +360,15 @@ def test_notes_are_of_the_clients_alone_in_their_cluster():
 def test_the_median_run_is_not_moved_by_a_few():
     data = np.full((9, 100), 0.1)
     data[:4] = 50.0
-    result = measures.of_median(lambda each: each[:, -1], data, unit="")
+    result = measures.of_median(lambda curves: curves[:, -1], data, unit="")
     assert result.value == 0.1
     assert result.low == 0.1
     data[:, -1] = np.arange(9)
-    wide = measures.of_median(lambda each: each[:, -1], data, unit="")
+    wide = measures.of_median(lambda curves: curves[:, -1], data, unit="")
     assert wide.low < wide.value == 4 < wide.high
     data[8] = np.nan  # diverged: the median of the others
-    assert measures.of_median(lambda each: each[:, -1], data).value == 3.5
-    assert np.isnan(measures.of_median(lambda each: each[:, -1], data[:1]).low)
+    assert measures.of_median(lambda curves: curves[:, -1], data).value == 3.5
+    assert np.isnan(measures.of_median(lambda curves: curves[:, -1], data[:1]).low)
 
 
 def test_the_band_of_a_gap_is_that_of_the_comparison_of_one_round():
@@ -369,17 +379,17 @@ def test_the_band_of_a_gap_is_that_of_the_comparison_of_one_round():
         {"error": (("algorithm", "seed"), np.stack([over, under])[:, :, 2], {"decibel": 1})},
         coords={"algorithm": ["over", "under"]},
     )
-    result = statistics.compare(data, "error", baseline="under").sel(algorithm="over")
+    result = statistics.paired_differences(data, "error", baseline="under").sel(algorithm="over")
     expected = [float(result[name]) for name in ("difference", "low", "high")]
     np.testing.assert_allclose([middle[2], low[2], high[2]], expected)
 
 
-def test_claims_of_single_clients_are_apart_for_policies_and_worlds():
-    drawn = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+def test_claims_of_single_clients_are_separate_for_policies_and_worlds():
+    drawn = study_of_curves(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
     variant = drawn.copy()
     for data, kinds in ((drawn, ("bump", "rise")), (variant, ("fall", "bump"))):
         curves = {name: TAU[kind] for name, kind in zip((ch6.SAC, ch6.DPG), kinds, strict=True)}
-        data[ch6.LITTLE] = made(ch6.LITTLE, **curves)[ch6.LITTLE]
+        data[ch6.LITTLE] = study_of_curves(ch6.LITTLE, **curves)[ch6.LITTLE]
     claims = evolution.of_each(
         *("falls", "it falls", ch6.LITTLE, evolution.decline, (0.25, INFINITE), ""),
         single=evolution.falls,
@@ -398,8 +408,8 @@ def test_claims_of_single_clients_are_apart_for_policies_and_worlds():
 
 
 def test_ranks_and_jumps_are_of_the_runs():
-    data = made(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
-    data[ch6.BY_DATA.name] = made(**{ch6.SAC: -0.2, ch6.DPG: 0.1})[ch6.NMSD]
+    data = study_of_curves(**{ch6.SAC: 1.0, ch6.DPG: 1.0})
+    data[ch6.BY_DATA.name] = study_of_curves(**{ch6.SAC: -0.2, ch6.DPG: 0.1})[ch6.NMSD]
     ranks = evolution.by_rank("a")({"a": data})
     assert ranks[ch6.SAC].high < 0 < ranks[ch6.DPG].low
     for metric in evolution.NAMES:
@@ -414,7 +424,7 @@ def test_ranks_and_jumps_are_of_the_runs():
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("module", [fixed, learned, evolution])
 def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
-    """And those of order turn round when all curves are turned upside down."""
+    """Claims about an order are reversed when all curves are turned upside down."""
     figure = module.FIGURE
     studies = stored(figure)
     metrics = (ch6.NMSD, ch6.PRINTED, ch6.AMONG_JOINED.name)
@@ -432,7 +442,7 @@ def test_every_claim_can_be_judged_on_the_stored_results(module, stored):
 
 
 @pytest.mark.slow
-def test_admm_ends_at_the_minimizers_that_are_predicted():
+def test_admm_ends_at_the_predicted_minimizers():
     methods = {fixed.NFL: NetworkedADMM(ch6.PENALTY.value)} | dict([ch6.fixed(0.0)])
     worlds = {ch6.JOINED: ch6.WORLDS[ch6.JOINED]}
     data = ch6.study("levels", methods, Effort(progress=False), worlds, 2)
@@ -443,10 +453,10 @@ def test_admm_ends_at_the_minimizers_that_are_predicted():
     np.testing.assert_allclose(parts, ends[:, 1], rtol=0.1)  # which few samples still approach
 
 
-def test_the_median_run_is_judged_beside_the_mean():
+def test_the_median_run_is_reported_next_to_the_mean():
     claims = {claim.name: claim for claim in fixed.FIGURE.claims}
     name = "inter-cluster-learning-helps"
-    studies = {"a": made(**{fixed.ALONE: 0.1, fixed.LEAST: 0.05})}
+    studies = {"a": study_of_curves(**{fixed.ALONE: 0.1, fixed.LEAST: 0.05})}
     studies["a"][ch6.PRINTED] = studies["a"][ch6.NMSD]
     for metric in (ch6.NMSD, ch6.PRINTED):  # one run carries the mean
         studies["a"][metric].loc[{"algorithm": fixed.ALONE}] = 0.01
@@ -458,7 +468,7 @@ def test_the_median_run_is_judged_beside_the_mean():
 
 
 def test_quantiles_of_the_ends_are_in_decibels():
-    data = made(**{fixed.ALONE: 0.1})
+    data = study_of_curves(**{fixed.ALONE: 0.1})
     (row,) = ch6.quantiles({"a": data})
     assert row["median, dB"] == pytest.approx(-10, abs=0.2)
     assert row["lower quartile, dB"] <= row["median, dB"] <= row["upper quartile, dB"]

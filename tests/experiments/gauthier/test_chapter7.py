@@ -38,7 +38,7 @@ def test_servers_have_clients_of_all_groups():
 
 
 def made_servers(**gaps):
-    """Errors of 0.1 and what is above it by so many decibels, with common noise of the seeds."""
+    """Errors of 0.1 plus the given decibels, with noise that all methods of a seed share."""
     names = [*servers.runs(quick=False)]
     noise = np.exp(0.01 * np.random.default_rng(0).normal(size=SEEDS))
     above = np.array([gaps.get(name, 0.0) for name in names])
@@ -71,21 +71,23 @@ def verdicts(figure, studies):
     return {claim.name: claim.judge(studies).holds for claim in figure.claims}
 
 
-def test_claims_of_servers_tell_what_they_cost():
+def test_claims_of_servers_describe_costs():
     silent = {f"{p} servers, no links": gap for p, gap in ((4, 1.0), (16, 4.0), (64, 13.0))}
-    held = verdicts(servers.FIGURE, made_servers(**silent, **{"64 servers, ring": 5.0}))
-    assert {name for name, holds in held.items() if not holds} <= {"strain-alleviated-if-all-talk"}
+    outcomes = verdicts(servers.FIGURE, made_servers(**silent, **{"64 servers, ring": 5.0}))
+    assert {name for name, holds in outcomes.items() if not holds} <= {
+        "strain-alleviated-if-all-talk"
+    }
     bad = {f"16 servers, {graph}": 2.0 for graph in ("ring", "random")}
-    held = verdicts(servers.FIGURE, made_servers(**bad))
+    outcomes = verdicts(servers.FIGURE, made_servers(**bad))
     lost = {"costs-little", "talking-helps", "servers-must-talk", "graph-hardly-matters"}
     lost |= {"graph-of-many-matters"}
-    assert {name for name, holds in held.items() if not holds} == {
+    assert {name for name, holds in outcomes.items() if not holds} == {
         *lost,
         "portions-between-servers-suffice",
     }
 
 
-def test_the_load_of_a_server_is_what_it_sends_and_hears():
+def test_the_load_of_a_server_counts_both_directions():
     data = made_servers()["all"]
     # 2000 bits to clients and from them; of 16 servers each 100 to others, and from them.
     np.testing.assert_allclose(servers.load(data, "1 server"), 4000)
@@ -93,7 +95,7 @@ def test_the_load_of_a_server_is_what_it_sends_and_hears():
     np.testing.assert_allclose(servers.between_servers(data, "16 servers, ring"), 1600)
 
 
-def test_attackers_of_a_share_are_among_those_of_a_larger_one():
+def test_a_larger_share_of_attackers_contains_the_smaller():
     among = jnp.arange(30) < 20
     masks = [
         np.asarray(poisoning.chosen(jax.random.key(3), among, jnp.asarray(share)))
@@ -105,15 +107,15 @@ def test_attackers_of_a_share_are_among_those_of_a_larger_one():
 
 
 @pytest.mark.slow
-def test_without_mixing_other_clusters_are_as_without_attackers():
+def test_without_mixing_other_clusters_are_unaffected_by_attackers():
     method = poisoning.ch5.pgfl(0.0, False)
     runs = [
         fl.run(poisoning.pgfl_scenario(jax.random.key(0), method, 0, jnp.asarray(share), None), 5)
         for share in (0.0, 0.4)
     ]
-    others, own = ([run[name].values for run in runs] for name in ("others", "own"))
-    np.testing.assert_allclose(*others, rtol=1e-9)
-    assert own[1][-1] > 1.1 * own[0][-1]
+    other_errors, own_errors = ([run[name].values for run in runs] for name in ("others", "own"))
+    np.testing.assert_allclose(*other_errors, rtol=1e-9)
+    assert own_errors[1][-1] > 1.1 * own_errors[0][-1]
 
 
 def made_poisoned():
@@ -139,7 +141,8 @@ def made_poisoned():
 
     portions = (poisoning.C2, poisoning.U2)
     mixed = poisoning.ch5.PGFL_MIXED
-    error, within = [ch4.METRIC], ("own", "others")
+    error = [ch4.METRIC]
+    within = ("own", "others")
     return {
         "portions": study((*portions, poisoning.WHOLE), ["mean"], error, 5, 6, 4),
         "robust": study(portions, poisoning.ROBUST, error, 0.1),
@@ -148,9 +151,9 @@ def made_poisoned():
     }
 
 
-def test_claims_of_poisoning_tell_what_is_harmed():
-    held = verdicts(poisoning.FIGURE, made_poisoned())
-    assert {name for name, holds in held.items() if holds} == {
+def test_claims_of_poisoning_describe_the_harm():
+    outcomes = verdicts(poisoning.FIGURE, made_poisoned())
+    assert {name for name, holds in outcomes.items() if holds} == {
         *("portions-are-no-protection", "coordination-lets-aggregators-work"),
         *("medians-cost-little-with-coordination", "mixing-carries-the-harm"),
         *("robust-cells-contain-few", "robust-cells-contain-many", "robust-cells-cost-little"),
@@ -160,6 +163,6 @@ def test_claims_of_poisoning_tell_what_is_harmed():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["servers", "poisoning"])
 def test_pictures_have_no_faults(name):
-    made = {"servers": made_servers, "poisoning": made_poisoned}[name]()
+    build = {"servers": made_servers, "poisoning": made_poisoned}[name]()
     with picture.print_style():
-        assert picture.faults(REGISTRY[f"gauthier-7.{name}"].plot(made)) == []
+        assert picture.faults(REGISTRY[f"gauthier-7.{name}"].plot(build)) == []

@@ -10,7 +10,7 @@ import fljax as fl
 from experiments.jung import figure_alpha as figure
 from experiments.jung import solutions
 from experiments.jung.figure_alpha import NORM, SQUARED
-from fljax._devices import configured
+from fljax._core.devices import configured
 from fljax.problems import GTVMin, Norm, Problem
 
 SEEDS = 6
@@ -18,7 +18,7 @@ AT = [1e-4, 1e-2, 1.0, 100.0, 1000.0]
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What the claims expect."""
     noise = 1 + 0.01 * np.random.default_rng(0).standard_normal((SEEDS, 1, 1))
     error = np.array([[1.0, 0.6, 0.1, 1.9, 2.0]] * 2)
@@ -57,14 +57,14 @@ def made():
     return {"all": data, "tuned": data, "average": average}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
 def with_(study, name, values, **where):
     """The studies with other values."""
-    studies = made()
+    studies = expected_studies()
     data = studies[study].copy(deep=True)
     data[name].loc[where] = values
     return studies | {study: data} | ({"tuned": data} if study == "all" else {})
@@ -95,7 +95,7 @@ def with_(study, name, values, **where):
         ("average-bound", ("average", "off", 0.4, {"coupling": 1.0, "seed": 0})),
     ],
 )
-def test_claims_notice_what_is_wrong(claim, broken):
+def test_claims_detect_wrong_data(claim, broken):
     study, name, values, where = broken
     studies = with_(study, name, values, **where)
     if claim == "constant-on-larger-sets":  # it falls before it rises
@@ -113,8 +113,8 @@ def test_spreads_add_up_to_that_of_all():
     cluster = jnp.repeat(jnp.arange(3), 6)
     models = jax.random.normal(jax.random.key(0), (18, 2))
     inside, between = figure.spreads(models, cluster)
-    whole = jnp.mean(jnp.sum((models - models.mean(0, keepdims=True)) ** 2, axis=1))
-    assert float(inside + between) == pytest.approx(float(whole), rel=1e-5)
+    total = jnp.mean(jnp.sum((models - models.mean(0, keepdims=True)) ** 2, axis=1))
+    assert float(inside + between) == pytest.approx(float(total), rel=1e-5)
     same = figure.spreads(jnp.repeat(models[:3], 6, axis=0), cluster)
     assert float(same[0]) == pytest.approx(0, abs=1e-10)
 

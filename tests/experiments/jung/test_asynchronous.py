@@ -18,26 +18,28 @@ from experiments.jung.figure_asynchronous import (
     WORST,
 )
 
-SEEDS, EVENTS = 4, 60
+SEEDS = 4
+EVENTS = 60
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 LABEL = {"units": "1", "decibel": 1, "long_name": "error"}
 
 
-def made():
+def expected_studies():
     """What the claims expect, the bound as printed included."""
-    start, factor = 1.0 + np.arange(SEEDS) / 10, np.full(SEEDS, 0.01)
+    start = 1.0 + np.arange(SEEDS) / 10
+    factor = np.full(SEEDS, 0.01)
     events = np.arange(1, EVENTS + 1)
     axes = ("seed", "bound", "round")
     studies = {}
-    for law in (RANDOM, WORST):
+    for activation in (RANDOM, WORST):
         data = xr.Dataset(
             {ERROR: (axes, np.ones((SEEDS, len(BOUNDS.value), EVENTS)), LABEL)},
             {"bound": list(BOUNDS.value), "round": events, "seed": range(SEEDS)},
         )
         data = figure.with_bounds(data, factor, start)
         under = np.minimum(data["repaired"], data["printed"]) / 2
-        studies[law] = data.assign({ERROR: under.transpose(*axes).assign_attrs(LABEL)})
-        studies[law]["diverged"] = data[ERROR].isel(round=0, drop=True).astype(int) * 0
+        studies[activation] = data.assign({ERROR: under.transpose(*axes).assign_attrs(LABEL)})
+        studies[activation]["diverged"] = data[ERROR].isel(round=0, drop=True).astype(int) * 0
     fall = start[:, None] * 0.5**events
     studies[NEVER] = xr.Dataset(
         {
@@ -69,8 +71,8 @@ def made():
     return studies
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -88,14 +90,14 @@ def test_claims_hold_of_what_they_say():
         ("some-diverge-with-delays", "descent", 2.0, {"part": PARTS.value[-1], "bound": 5}),
     ],
 )
-def test_claims_fail_of_anything_else(name, study, value, where):
-    studies = made()
+def test_claims_fail_on_other_data(name, study, value, where):
+    studies = expected_studies()
     studies[study][ERROR].loc[where] = value
     assert not CLAIMS[name].judge(studies).holds
 
 
 def test_the_note_counts_violations():
-    studies = made()
+    studies = expected_studies()
     studies[WORST][ERROR].loc[{"round": [1, 2, 3], "bound": 10}] = 2.0
     assert "worst with B = 10: 5.0 %" in figure.violations(studies)
 
@@ -103,4 +105,4 @@ def test_the_note_counts_violations():
 @pytest.mark.slow
 def test_picture():
     with picture.print_style():
-        assert picture.faults(figure.plot(made())) == []
+        assert picture.faults(figure.plot(expected_studies())) == []

@@ -21,9 +21,10 @@ def expected():
     most = np.array([[figure.allowed(m, e) for e in figure.EPSILONS.value] for m in MECHANISMS])
     rules = [f"alpha = {a:g}, own model kept" for a in figure.COUPLINGS.value]
     rules.append("shared model kept")
-    exchanges, told = len(figure.EXCHANGES.value), np.asarray(figure.SUBSETS.value)
+    exchanges = len(figure.EXCHANGES.value)
+    subset_sizes = np.asarray(figure.SUBSETS.value)
     off = np.tile([1.0, 0, -1, -15, -15, -15, -15, -15, -15], (3, 1))
-    known = np.array([[0.0, 0, 0, 1, 1, 1, 1, 1, 1], *([[0.0] * exchanges] * 2)])
+    identified = np.array([[0.0, 0, 0, 1, 1, 1, 1, 1, 1], *([[0.0] * exchanges] * 2)])
     rounds = np.log10(figure.ROUNDS.value)
     noise = np.array([rounds - a for a in range(len(rules))])
     blurs = np.asarray(figure.BLURS.value)[:, None]
@@ -34,9 +35,9 @@ def expected():
             np.stack([0 * most + 0.01, 0 * most + 1], -1),
         ),
         "off": (("deviation", "exchanges"), off),
-        "identified": (("deviation", "exchanges"), known),
+        "identified": (("deviation", "exchanges"), identified),
         "noise": (("rule", "rounds"), noise),
-        "distance": (("blur", "told"), 240 + 5 * blurs - 5 * np.log10(told)),
+        "distance": (("blur", "told"), 240 + 5 * blurs - 5 * np.log10(subset_sizes)),
         "blind": ((), np.asarray(345.0)),
     }
     return {
@@ -55,13 +56,13 @@ def expected():
                 "rule": rules,
                 "rounds": list(figure.ROUNDS.value),
                 "blur": list(figure.BLURS.value),
-                "told": list(told),
+                "told": list(subset_sizes),
             },
         )
     }
 
 
-def test_claims_hold_of_what_they_say(expected):
+def test_claims_hold_on_the_expected_data(expected):
     assert [name for name, claim in CLAIMS.items() if not claim.judge(expected).holds] == []
 
 
@@ -87,7 +88,7 @@ def test_claims_hold_of_what_they_say(expected):
         ("noisy-records-tell-less", "distance", 200.0, {"blur": 10.0, "told": 1000}),
     ],
 )
-def test_claims_notice_what_is_wrong(expected, claim, name, value, where):
+def test_claims_detect_wrong_data(expected, claim, name, value, where):
     data = expected["found"].copy(deep=True)
     data[name].loc[where] = value
     assert not CLAIMS[claim].judge({"found": data}).holds
@@ -122,6 +123,6 @@ def test_exercises_9_3_and_9_4_on_the_records():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve(expected):
+def test_curves_are_not_covered(expected):
     with picture.print_style():
         assert picture.faults(figure.plot(expected)) == []

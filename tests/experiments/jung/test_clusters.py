@@ -18,7 +18,7 @@ from experiments.jung.figure_clusters import (
     LEARNED,
     PARAMETERS,
 )
-from fljax._devices import configured
+from fljax._core.devices import configured
 
 SEEDS = 5
 AT = np.array([0.1, 1.0, 10.0, 100.0, 1000.0])
@@ -41,7 +41,8 @@ def of_axis(name, values, off, bound):
 def expected():
     """What the claims say, but that models become one on a connected network."""
     alone = 0.1 / AT**2
-    weights, probabilities = figure.WEIGHTS.value, figure.WITHIN.value
+    weights = figure.WEIGHTS.value
+    probabilities = figure.WITHIN.value
     off = np.stack([alone, *[0.2 * w / (1 + 1 / AT) + 0.5 for w in weights[1:]]])
     bound = np.stack([1 / AT, *[5 * w + 5 + 0 * AT for w in weights[1:]]])
     within = np.stack([(0.3 - 0.2 * probability) / (10 * AT) for probability in probabilities])
@@ -74,7 +75,7 @@ def expected():
     }
 
 
-def test_claims_hold_of_what_they_say(expected):
+def test_claims_hold_on_the_expected_data(expected):
     assert [name for name, claim in CLAIMS.items() if not claim.judge(expected).holds] == []
 
 
@@ -93,7 +94,7 @@ def test_claims_hold_of_what_they_say(expected):
         ("gradients-mislead", "routes", "rand", 0.95, {"by": GRADIENTS, "samples": 4}),
     ],
 )
-def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where):
+def test_claims_detect_wrong_data(expected, claim, study, name, value, where):
     data = expected[study].copy(deep=True)
     data[name] = data[name].copy(data=np.array(data[name].values))
     data[name].loc[where] = value
@@ -101,7 +102,7 @@ def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where)
 
 
 @pytest.mark.slow
-def test_first_samples_are_those_that_count():
+def test_first_samples_have_positive_weight():
     problem, graph = figure.network(jax.random.key(0), 0.75, 0.1)
     part = figure.first_of(problem, 3)
     models = solutions.pooled(part, jnp.arange(graph.nodes))

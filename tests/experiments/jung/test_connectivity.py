@@ -15,12 +15,12 @@ SEEDS = 4
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What every claim expects."""
     degree = np.asarray(figure.DEGREES.value, float)
     of = np.array([0.9, 0.95, 0.87, 0.85])[:, None]  # of the families
     shape = (SEEDS, len(FAMILIES), len(degree))
-    each = {
+    values_of = {
         "second": of * degree,
         "degree": degree + 0 * of,
         "edges": 25 * degree + 0 * of,
@@ -29,32 +29,33 @@ def made():
     }
     rounds = np.log10(100 / of / np.sqrt(degree))
     axes = ("seed", "family", "level")
-    kept = {name: (axes, np.broadcast_to(values, shape)) for name, values in each.items()}
-    for name, values in (("rounds", rounds), ("cost", rounds + np.log10(each["edges"]))):
+    variables = {name: (axes, np.broadcast_to(values, shape)) for name, values in values_of.items()}
+    for name, values in (("rounds", rounds), ("cost", rounds + np.log10(values_of["edges"]))):
         values = np.broadcast_to(values[..., None], (*shape, len(figure.COUPLINGS.value)))
-        kept[name] = ((*axes, "coupling"), values)
+        variables[name] = ((*axes, "coupling"), values)
     coords = {
         "seed": range(SEEDS),
         "family": list(FAMILIES),
         "level": list(figure.LEVELS),
         "coupling": list(figure.COUPLINGS.value),
     }
-    sizes, probabilities = figure.SIZES.value, figure.PROBABILITIES.value
+    sizes = figure.SIZES.value
+    probabilities = figure.PROBABILITIES.value
     off = np.broadcast_to(2 / np.asarray(sizes), (SEEDS, len(probabilities), len(sizes)))
     axes = ("seed", "probability", "nodes")
     random = xr.Dataset(
         {"second": (axes, 1 - off), "most": (axes, 1 + off)},
         {"seed": range(SEEDS), "probability": list(probabilities), "nodes": list(sizes)},
     )
-    return {"networks": xr.Dataset(kept, coords), "random": random}
+    return {"networks": xr.Dataset(variables, coords), "random": random}
 
 
 @pytest.fixture(scope="module")
 def expected():
-    return made()
+    return expected_studies()
 
 
-def test_claims_hold_of_what_they_say(expected):
+def test_claims_hold_on_the_expected_data(expected):
     assert [name for name, claim in CLAIMS.items() if not claim.judge(expected).holds] == []
 
 
@@ -75,7 +76,7 @@ def test_claims_hold_of_what_they_say(expected):
         ("placed-for-speed", "networks", "rounds", 0.5, {"family": WORLD, "coupling": 0.1}),
     ],
 )
-def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where):
+def test_claims_detect_wrong_data(expected, claim, study, name, value, where):
     data = expected[study].copy(deep=True)
     data[name] = data[name].copy()
     data[name].loc[where] = value
@@ -93,16 +94,16 @@ def test_notes_are_of_the_results(expected):
     data = expected["networks"].copy(deep=True)
     data["second"].loc[{"family": RANDOM, "level": 0, "seed": 1}] = 0
     data["cost"].loc[{"family": NEAR, "level": 3}] = 1.0
-    said = figure.cheaper(expected | {"networks": data})
-    assert f"{NEAR}, alpha = 0.1" in said
-    assert "25 % fall apart" in said
+    text = figure.cheaper(expected | {"networks": data})
+    assert f"{NEAR}, alpha = 0.1" in text
+    assert "25 % fall apart" in text
 
 
 def test_spectra_of_known_networks():
     ring = 2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0)
     complete = 6 * np.eye(6) - 1
-    apart = np.kron(np.eye(2), 3 * np.eye(3) - 1)
-    result = figure.connectivity(np.stack([ring, complete, apart]))
+    disconnected = np.kron(np.eye(2), 3 * np.eye(3) - 1)
+    result = figure.connectivity(np.stack([ring, complete, disconnected]))
     np.testing.assert_allclose(result["second"], [1, 6, 0], atol=1e-12)
     np.testing.assert_allclose(result["over_bound"], [1 / 2.4, 1, 0], atol=1e-12)
     np.testing.assert_allclose(result["largest"], [1, 0.6, 0.75])
@@ -110,7 +111,7 @@ def test_spectra_of_known_networks():
     np.testing.assert_allclose(result["most"], [2, 5, 2])
 
 
-def test_rounds_are_those_of_the_spectrum():
+def test_rounds_follow_from_the_spectrum():
     complete = 3 * np.eye(3) - 1
     # Q = I + L of eigenvalues 1 and 4: a factor of 3/5.
     result = figure.rounds(complete[None], np.ones((1, 3, 1, 1)), 1.0)
@@ -118,7 +119,7 @@ def test_rounds_are_those_of_the_spectrum():
 
 
 @pytest.mark.slow
-def test_rounds_are_those_of_the_library():
+def test_rounds_equal_the_library():
     key = jax.random.split(jax.random.key(3), 1)
     laplacian = figure.laplacians(figure.NEAR, 1, key)
     blocks = figure.moments(key)
@@ -131,6 +132,6 @@ def test_rounds_are_those_of_the_library():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve(expected):
+def test_curves_are_not_covered(expected):
     with picture.print_style():
         assert picture.faults(figure.plot(expected)) == []

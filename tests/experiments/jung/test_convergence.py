@@ -29,37 +29,37 @@ def runs(every, rounds):
     )
 
 
-def made():
+def expected_studies():
     """What the claims expect, but for the bound that is too loose."""
     parts = list(figure.PARTS.value)
-    ones = np.ones((SEEDS, len(parts)))
+    unit = np.ones((SEEDS, len(parts)))
     bounds = xr.Dataset(
         {
-            name: (("seed", "coupling"), level * ones)
+            name: (("seed", "coupling"), level * unit)
             for name, level in (("spectral", 0.9), ("degree", 0.8), ("smallest", 0.6))
         },
         {"seed": range(SEEDS), "coupling": parts},
     )
     factor = np.stack([figure.two_nodes(i, np.asarray(figure.TWO.value)) for i in range(2)])
-    one = xr.Dataset(
+    first = xr.Dataset(
         {"factor": (("seed", "collection", "coupling"), np.repeat(factor[None], SEEDS, 0))},
         {"collection": [FIRST, SECOND], "coupling": list(figure.TWO.value)},
     )
     rounds = np.array([[6.0, 16, 44, 51, 57], [5, 13, 99, 917, 8809]])
-    two = xr.Dataset(
+    second = xr.Dataset(
         {"rounds": (("seed", "step", "coupling"), np.repeat(rounds[None], SEEDS, 0))},
         {"seed": range(SEEDS), "step": [SAFE, BEST], "coupling": list(figure.CHOSEN.value)},
     )
     studies = {"descent": runs(10, 1000), "relaxation": runs(1, 200), "bounds": bounds}
-    return studies | {"one": one, "two": two}
+    return studies | {"one": first, "two": second}
 
 
 @pytest.fixture(scope="module")
 def expected():
-    return made()
+    return expected_studies()
 
 
-def test_claims_hold_of_what_they_say(expected):
+def test_claims_hold_on_the_expected_data(expected):
     assert [name for name, claim in CLAIMS.items() if not claim.judge(expected).holds] == []
 
 
@@ -82,19 +82,19 @@ def test_claims_hold_of_what_they_say(expected):
         ("saturation", "two", "rounds", 570.0, {"step": SAFE, "coupling": 100.0}),
     ],
 )
-def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where):
+def test_claims_detect_wrong_data(expected, claim, study, name, value, where):
     data = expected[study].assign_coords(seed=range(SEEDS)).copy(deep=True)
     data[name].loc[where] = value
     assert not CLAIMS[claim].judge(expected | {study: data}).holds
 
 
-def test_the_note_says_how_loose_the_bound_is(expected):
+def test_the_note_states_how_loose_the_bound_is(expected):
     data = expected["bounds"].copy(deep=True)
     data["smallest"].loc[{"seed": 1}] = 0.01
     assert "0.01 to 0.6 of the eigenvalue" in figure.loose(expected | {"bounds": data})
 
 
-def test_ratios_are_of_what_is_not_rounding():
+def test_ratios_ignore_rounding_errors():
     at = np.arange(100.0)
     errors = np.stack([0.5 ** (2 * at) + 1e-29, 0.9 ** (2 * at), 1.1 ** (2 * at), 0 * at])
     np.testing.assert_allclose(figure.ratios(errors), [0.5, 0.9, 1.1, 0], rtol=1e-6)
@@ -109,7 +109,7 @@ def test_the_dense_matrix_is_that_of_the_theory():
 
 
 @pytest.mark.slow
-def test_keys_are_those_of_a_sweep():
+def test_keys_equal_those_of_a_sweep():
     def scenario(key):
         problem = fl.problems.ridge(key, clients=3, samples=4, dim=2)
         metric = fl.metrics.Metric("first", lambda now: now.problem.features[0, 0, 0], "first")
@@ -124,7 +124,7 @@ def test_keys_are_those_of_a_sweep():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve(expected):
+def test_curves_are_not_covered(expected):
     studies = {n: d.assign_coords(seed=range(SEEDS)) for n, d in expected.items()}
     with picture.print_style():
         assert picture.faults(figure.plot(studies)) == []

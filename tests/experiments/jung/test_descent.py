@@ -30,15 +30,16 @@ from experiments.jung.figure_descent import (
     STEPS,
     SWEPT,
 )
-from fljax._devices import configured
+from fljax._core.devices import configured
 
 SEEDS = 4
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What the claims say, but that (88) holds as printed."""
-    steps, over = np.arange(1, STEPS.value + 1), np.asarray(OVER.value)
+    steps = np.arange(1, STEPS.value + 1)
+    over = np.asarray(OVER.value)
     height = np.stack([0.99 + 0 * steps, 0.5**steps, 2.0**steps])
     late = 0.5 + np.abs(np.asarray(SWEPT.value) - 0.75)
     quantized = np.array([1e-4, 1e-3, 1e-2]) * np.ones((2, len(BITS.value), 1))
@@ -56,10 +57,10 @@ def made():
         "quantized": (("rounding", "mean_bits", "plan"), quantized),
     }
     spread = 1 + 1e-3 * np.arange(SEEDS)
-    kept = {}
+    variables = {}
     for name, (axes, values) in parts.items():
         many = spread.reshape(-1, *np.ones(values.ndim, int)) * values
-        kept[name] = (("seed", *axes), many, {"units": "1", "decibel": 0, "long_name": name})
+        variables[name] = (("seed", *axes), many, {"units": "1", "decibel": 0, "long_name": name})
     coords = {
         "seed": range(SEEDS),
         "rate": [SMALL, GOOD, LARGE],
@@ -71,7 +72,7 @@ def made():
         "plan": [LATE, EVEN, EARLY],
         "step": steps,
     }
-    descents = xr.Dataset(kept, coords)
+    descents = xr.Dataset(variables, coords)
     label = {"units": "1", "decibel": 1, "long_name": "risk"}
     t = np.arange(1, SEEN.value + 1)
     exact = np.stack([1 / (t + 5), 1 / np.sqrt(t + 5)])
@@ -97,8 +98,8 @@ def made():
     return {"descents": descents, "averages": averages, "online": online}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -121,8 +122,8 @@ def test_claims_hold_of_what_they_say():
         ("averaging-factor", "averages", "factor", 0.2, {"seed": 1, "rate": OVER.value[0]}),
     ],
 )
-def test_claims_see_what_is_wrong(claim, study, name, value, where):
-    studies = made()
+def test_claims_detect_wrong_studies(claim, study, name, value, where):
+    studies = expected_studies()
     studies[study][name].loc[where] = value
     assert not CLAIMS[claim].judge(studies).holds
 
@@ -135,19 +136,22 @@ def test_budgets_are_as_large_as_each_other():
     assert bits.min() >= 1
 
 
-def test_steps_are_those_of_a_loop():
+def test_steps_equal_a_loop():
     q, best, _, ends = figure.quadratic(jax.random.key(0))
-    q, best = np.asarray(q, float), np.asarray(best, float)
+    q = np.asarray(q, float)
+    best = np.asarray(best, float)
     rate = float(ends.best_step)
     shaken = np.random.default_rng(0).normal(size=(5, len(best)))
     off = figure.descended(q, best, rate, jnp.zeros(len(best)), jnp.asarray(shaken))
-    w, target = np.zeros(len(best)), -2 * q @ best
+    w = np.zeros(len(best))
+    target = -2 * q @ best
     for added, row in zip(shaken, np.asarray(off), strict=True):
         w = w - rate * (2 * q @ w + target) + added
         np.testing.assert_allclose(row, w - best, atol=1e-10)
     bits = np.array([3.0, 4.0])
     error = float(figure.quantized(q, best, ends, bits, jnp.full((2, len(best)), 0.5)))
-    w, widest = np.zeros(len(best)), np.abs(2 * q @ best).max()
+    w = np.zeros(len(best))
+    widest = np.abs(2 * q @ best).max()
     for bit in bits:
         level = 2 * widest / 2**bit
         w = w - rate * level * np.floor(2 * q @ (w - best) / level + 0.5)

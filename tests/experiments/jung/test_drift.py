@@ -1,4 +1,4 @@
-"""Client drift: measures that see broken data, and limits that are those of the runs."""
+"""Client drift: measures that detect broken data, and limits that match the runs."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import fljax as fl
 from experiments import picture
 from experiments.jung import figure_drift as figure
 from experiments.jung.figure_drift import ALL, ERROR, PROX, STEPS, SUBSET, SUBSETS
-from fljax._devices import configured
+from fljax._core.devices import configured
 
 SEEDS = 6
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
@@ -16,7 +16,7 @@ ROUNDS = np.arange(1, 9)
 LABEL = {"units": "1", "decibel": 1, "long_name": "error"}
 
 
-def made():
+def expected_studies():
     """What the claims expect."""
     noise = 1 + 0.01 * np.random.default_rng(0).standard_normal((SEEDS, 1))
     ends = noise * np.array([1e-30, 1e-4, 3e-4, 6e-4, 1e-3, 2e-3])
@@ -59,8 +59,8 @@ def made():
     return {"drift": drift, "prox": prox, "subsets": subsets}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -77,8 +77,8 @@ def test_claims_hold_of_what_they_say():
         ("subsets-do-not-settle", "subsets", ERROR, 1e-20, {"clients": SUBSET}),
     ],
 )
-def test_claims_fail_of_anything_else(name, study, variable, value, where):
-    studies = made()
+def test_claims_fail_on_other_data(name, study, variable, value, where):
+    studies = expected_studies()
     studies[study][variable].loc[where] = value
     assert not CLAIMS[name].judge(studies).holds
 
@@ -103,4 +103,4 @@ def test_runs_end_at_the_limits():
 @pytest.mark.slow
 def test_picture():
     with picture.print_style():
-        assert picture.faults(figure.plot(made())) == []
+        assert picture.faults(figure.plot(expected_studies())) == []

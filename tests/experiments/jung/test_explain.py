@@ -10,22 +10,23 @@ from experiments import picture
 from experiments.jung import figure_explain as figure
 from experiments.jung.figure_explain import INSTANCE, PRINTED, SHIFTS
 
-SEEDS, STRENGTHS = 40, [0.01, 1.0, 1000.0]
+SEEDS = 40
+STRENGTHS = [0.01, 1.0, 1000.0]
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What every claim expects."""
     noise = 1 + 0.05 * np.random.default_rng(0).standard_normal((SEEDS, 1, 1))
     end = np.array([1e-4, 0.04, 0.25, 4.0])[:, None]
     error = np.concatenate([0.7 + 0 * end, np.sqrt(0.7 * end), end], axis=1)
     instance = np.stack([PRINTED[0.0], PRINTED[0.0], (0.67, 0.6, 0.4, 0.3, 0.25), PRINTED[1.0]])
-    apart = np.broadcast_to([1.0, 0.1, 1e-4], error.shape)
+    distances = np.broadcast_to([1.0, 0.1, 1e-4], error.shape)
     full = ("seed", "shift", "strength")
     data = xr.Dataset(
         {
             "error": (full, error * (1 + 0.01 * (noise - 1))),
-            "apart": (full, apart * noise),
+            "apart": (full, distances * noise),
             "instance": (("seed", "shift", "at"), instance * noise),
         },
         {"shift": [*SHIFTS.value], "strength": STRENGTHS, "at": [*INSTANCE]},
@@ -33,8 +34,8 @@ def made():
     return {"all": data}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -50,8 +51,8 @@ def test_claims_hold_of_what_they_say():
         ("instance-wrong", "instance", 0.3, {"at": 1.0, "shift": 1.0}),
     ],
 )
-def test_claims_notice_what_is_wrong(claim, name, value, where):
-    data = made()["all"]
+def test_claims_detect_wrong_data(claim, name, value, where):
+    data = expected_studies()["all"]
     data[name].loc[where] = value
     verdict = CLAIMS[claim].judge({"all": data})
     assert not verdict.holds
@@ -60,7 +61,7 @@ def test_claims_notice_what_is_wrong(claim, name, value, where):
 
 
 @pytest.mark.slow
-def test_one_ring_is_as_the_exercise_has_it():
+def test_a_ring_matches_the_exercise():
     result = jax.jit(figure.measured)(jax.random.key(0), jnp.asarray([1e-6, 1e6]))
     assert np.shape(result["instance"]) == (len(SHIFTS.value), len(INSTANCE))
     without = np.asarray(result["error"][:, 0])
@@ -71,6 +72,6 @@ def test_one_ring_is_as_the_exercise_has_it():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve():
+def test_curves_are_not_covered():
     with picture.print_style():
-        assert picture.faults(figure.plot(made())) == []
+        assert picture.faults(figure.plot(expected_studies())) == []

@@ -1,4 +1,4 @@
-"""Fairness: what the stored results say, measures that see broken data, scenarios by hand."""
+"""Fairness: stored results, measures that detect broken data, scenarios by hand."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 FAILS = {"worst-is-best-served-by-afl"}
 
 
-def test_what_the_stored_results_say(stored):
+def test_claims_hold_on_the_stored_results(stored):
     studies = stored(figure.FIGURE)
     assert {name for name, claim in CLAIMS.items() if not claim.judge(studies).holds} == FAILS
 
@@ -35,7 +35,7 @@ def test_what_the_stored_results_say(stored):
         ("mean-pays", "clients", "accuracy", 0.99, {"algorithm": SOFT}),
     ],
 )
-def test_claims_notice_what_is_wrong(stored, claim, study, name, value, where):
+def test_claims_detect_wrong_data(stored, claim, study, name, value, where):
     studies = dict(stored(figure.FIGURE))
     data = studies[study].copy(deep=True)
     data[name] = data[name].copy(data=np.array(data[name].values))
@@ -43,10 +43,11 @@ def test_claims_notice_what_is_wrong(stored, claim, study, name, value, where):
     assert not CLAIMS[claim].judge(studies | {study: data}).holds
 
 
-def test_past_decisions_have_the_bias_and_those_that_judge_have_not():
+def test_past_decisions_are_biased_and_judging_ones_are_not():
     for fair, expected in ((False, 0.4), (True, 0.0)):
         x, y = figure.decided(jax.random.key(0), 1.0, 0.0, fair)
-        x, y = np.asarray(x).reshape(-1, 4), np.asarray(y).reshape(-1)
+        x = np.asarray(x).reshape(-1, 4)
+        y = np.asarray(y).reshape(-1)
         assert set(x[:, figure.SENSITIVE].tolist()) == {-1.0, 1.0}
         gap = (y[x[:, 3] > 0] > 0).mean() - (y[x[:, 3] < 0] > 0).mean()
         assert abs(gap - expected) < 0.1
@@ -58,10 +59,10 @@ def test_a_minority_has_another_truth():
     data = problem.features, problem.targets, problem.loss
     models = fl.problems.train(fl.problems.Problem(*data, fl.problems.SquaredL2(), 0.1))
     models = np.asarray(models) / np.linalg.norm(models, axis=1, keepdims=True)
-    alike = models @ models[-1]
+    similarity = models @ models[-1]
     few = figure.FEW.value
-    assert alike[few:].min() > 0.8
-    assert np.abs(alike[:few]).max() < 0.5
+    assert similarity[few:].min() > 0.8
+    assert np.abs(similarity[:few]).max() < 0.5
 
 
 @pytest.mark.slow

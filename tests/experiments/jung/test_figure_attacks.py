@@ -1,4 +1,4 @@
-"""Attacks against defenses: measures that see broken data, and scenarios that are what they say."""
+"""Attacks against defenses: measures that detect broken data, and scenarios as described."""
 
 import jax
 import numpy as np
@@ -53,7 +53,7 @@ def place_of(name):
     return data
 
 
-def made():
+def expected_studies():
     noise = 1 + 0.01 * np.random.default_rng(1).standard_normal((SEEDS, 1))
     rise = np.ones((SEEDS, len(COUPLINGS.value), 4))
     rise[:, 1:, 2:] = 1.5
@@ -76,8 +76,8 @@ def made():
 
 
 @pytest.mark.slow
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -91,10 +91,10 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("claim", "place", "attack", "defense", "value"), BROKEN)
-def test_claims_see_broken_data(claim, place, attack, defense, value):
-    studies = made()
-    studies[place][HARM].loc[{"attack": attack, "defense": defense}] = value
+@pytest.mark.parametrize(("claim", "setting", "attack", "defense", "value"), BROKEN)
+def test_claims_see_broken_data(claim, setting, attack, defense, value):
+    studies = expected_studies()
+    studies[setting][HARM].loc[{"attack": attack, "defense": defense}] = value
     assert not CLAIMS[claim].judge(studies).holds
 
 
@@ -107,23 +107,23 @@ def test_claims_on_exercises_see_broken_data():
         ("absolute-error-stays", "points", "excess", 0.1),
         ("squared-error-moves", "points", "line", 1.0),
     ):
-        studies = made()
+        studies = expected_studies()
         studies[name][variable][:] = value
         assert not CLAIMS[claim].judge(studies).holds, claim
-    studies = made()
+    studies = expected_studies()
     studies[SERVER]["wrong"].loc[{"attack": BACKDOOR}] = 0.3
     assert not CLAIMS["backdoor-is-not-seen"].judge(studies).holds
-    studies = made()
+    studies = expected_studies()
     studies["hour"]["beside"].loc[{"poisoned": 3}] = 1.0
     assert not CLAIMS["other-hours-stay"].judge(studies).holds
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-def test_a_scenario_has_so_many_attackers_and_data_attacks_leave_messages(place):
+@pytest.mark.parametrize("setting", PLACES)
+def test_a_scenario_has_the_given_attackers_and_data_attacks_keep_messages(setting):
     key = jax.random.key(0)
     by = {
-        attack: figure.build(key, ATTACKS.index(attack), MEAN, place)
+        attack: figure.build(key, ATTACKS.index(attack), MEAN, setting)
         for attack in (NONE, LOUD[0], figure.LABELS, BACKDOOR)
     }
     assert all(int(s.attack.attackers.sum()) == figure.ATTACKERS.value for s in by.values())
@@ -142,11 +142,11 @@ def test_a_scenario_has_so_many_attackers_and_data_attacks_leave_messages(place)
 
 
 @pytest.mark.slow
-def test_exercises_compute_what_they_say():
+def test_exercises_compute_their_answers():
     key = jax.random.key(0)
     rise = np.asarray(figure.denied(key, 3))
     assert rise.shape == (len(COUPLINGS.value), 3)
     np.testing.assert_allclose(rise[:, 0], 1)
-    bias, beside = map(np.asarray, figure.one_hour(key))
+    bias, neighbors_bias = map(np.asarray, figure.one_hour(key))
     assert (np.diff(bias) > 0).all()
-    np.testing.assert_allclose(beside, beside[0], rtol=1e-5)
+    np.testing.assert_allclose(neighbors_bias, neighbors_bias[0], rtol=1e-5)

@@ -1,4 +1,4 @@
-"""A digit from one gradient: measures that see broken data, and what is sent."""
+"""A digit from one gradient: measures that detect broken data, and the message sent."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ SEEDS = 6
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What the claims expect."""
     ratio = np.full((SEEDS, len(DEFENSES), len(METHODS)), 25.0)
     ratio = ratio + 0.1 * np.random.default_rng(0).standard_normal((SEEDS, 1, 1))
@@ -24,8 +24,8 @@ def made():
     return {"digits": data}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -38,13 +38,13 @@ def test_claims_hold_of_what_they_say():
     ],
 )
 def test_claims_see_broken_data(claim, defense, value):
-    studies = made()
+    studies = expected_studies()
     studies["digits"]["ratio"].loc[{"defense": defense}] = value
     assert not CLAIMS[claim].judge(studies).holds
 
 
 @pytest.mark.slow
-def test_noise_is_as_long_as_it_says_and_clipping_keeps_the_direction():
+def test_noise_has_its_stated_length_and_clipping_keeps_the_direction():
     gradient = jax.random.normal(jax.random.key(0), (50,))
     for level, name in zip(figure.NOISES.value, (figure.QUIET, LOUD), strict=True):
         off = np.asarray(figure.sent(name, gradient, jax.random.key(1)) - gradient)

@@ -12,7 +12,7 @@ SEEDS = 4
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What the claims say."""
     at = np.asarray(STRENGTHS.value)
     spread = 1 + 1e-3 * np.arange(SEEDS)
@@ -27,22 +27,26 @@ def made():
         {"seed": range(SEEDS), "weighting": [BY_SAMPLE, BY_NODE], "strength": at},
     )
     limit = np.array([1 / figure.within(t) for t in ROUNDS.value])
-    heard = [figure.within(t - 1) for t in ROUNDS.value]
+    reachable = [figure.within(t - 1) for t in ROUNDS.value]
     limits = xr.Dataset(
-        {"variance": ("rounds", 2 * limit), "limit": ("rounds", limit), "heard": ("rounds", heard)},
+        {
+            "variance": ("rounds", 2 * limit),
+            "limit": ("rounds", limit),
+            "heard": ("rounds", reachable),
+        },
         {"rounds": list(ROUNDS.value)},
     )
     return {"split": split, "limits": limits}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
 @pytest.mark.slow
 def test_picture():
-    studies = made()
+    studies = expected_studies()
     with picture.print_style():
         assert picture.faults(figure.plot(studies)) == []
 
@@ -59,13 +63,13 @@ def test_picture():
         ("columns-rate", "split", "columns", 1e-7, {"strength": 1e4}),
     ],
 )
-def test_claims_see_what_is_wrong(claim, study, name, value, where):
-    studies = made()
+def test_claims_detect_wrong_studies(claim, study, name, value, where):
+    studies = expected_studies()
     studies[study][name].loc[where] = value
     assert not CLAIMS[claim].judge(studies).holds
 
 
-def test_the_tree_has_three_neighbors_everywhere_but_at_its_leaves():
+def test_inner_nodes_of_the_tree_have_three_neighbors():
     degree = np.bincount(np.ravel(figure.EDGES), minlength=figure.NODES)
     assert set(degree) == {1, 3}
     assert figure.within(figure.DEPTH.value) == figure.NODES
@@ -82,8 +86,8 @@ def test_rows_and_columns_come_to_the_pooled_regression():
 
 
 @pytest.mark.slow
-def test_rounds_hear_what_is_near():
+def test_rounds_reach_nearby_nodes():
     share = np.asarray(figure.shares(0.5, 0.05))
-    heard = (np.abs(share) > 1e-12).sum(axis=1)
-    assert heard.tolist() == [figure.within(t - 1) for t in ROUNDS.value]
+    reachable = (np.abs(share) > 1e-12).sum(axis=1)
+    assert reachable.tolist() == [figure.within(t - 1) for t in ROUNDS.value]
     assert share[1, 1] == pytest.approx(2 * 0.05 * 2 * 0.05 * 0.5)

@@ -1,4 +1,4 @@
-"""Features that tell little of what is private: measures that see broken data; exercise 9.5."""
+"""Features with little private information: measures that detect broken data; exercise 9.5."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ def expected():
     rng = np.random.default_rng(0)
     funnel = figure.exact()
     angles = list(figure.ANGLES.value)
-    told = np.array([funnel.informations(figure.direction(angle)) for angle in angles])
+    information = np.array([funnel.informations(figure.direction(angle)) for angle in angles])
     noise = 1e-4 * rng.normal(size=(SEEDS, 1))
     sizes = len(figure.SIZES.value)
     data = xr.Dataset(
         {
-            "private": (("seed", "angle"), told[:, 0] + noise),
-            "useful": (("seed", "angle"), told[:, 1] + noise),
+            "private": (("seed", "angle"), information[:, 0] + noise),
+            "useful": (("seed", "angle"), information[:, 1] + noise),
             "chosen": ("seed", 90 + noise[:, 0]),
             "hour": (("seed", "case"), np.array([1.0, 0.0, 0.8]) + 0 * noise),
             "temperature": (("seed", "case"), np.array([1.0, 0.8, 0.1]) + 0 * noise),
@@ -56,7 +56,7 @@ def expected():
     return {"samples": data, "curves": lines}
 
 
-def test_claims_hold_of_what_they_say(expected):
+def test_claims_hold_on_the_expected_data(expected):
     assert [name for name, claim in CLAIMS.items() if not claim.judge(expected).holds] == []
 
 
@@ -74,7 +74,7 @@ def test_claims_hold_of_what_they_say(expected):
         ("squares-tell", "samples", "fresh", 0.0, {"attacker": "with squares"}),
     ],
 )
-def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where):
+def test_claims_detect_wrong_data(expected, claim, study, name, value, where):
     data = expected[study].copy(deep=True)
     data[name] = data[name].copy()
     data[name].loc[where] = value
@@ -82,9 +82,9 @@ def test_claims_notice_what_is_wrong(expected, claim, study, name, value, where)
 
 
 def test_a_closed_form_that_is_not_the_best_is_noticed(expected, monkeypatch):
-    at = fl.privacy.GaussianFunnel.at
+    at = fl.contrib.GaussianFunnel.at
     monkeypatch.setattr(
-        fl.privacy.GaussianFunnel,
+        fl.contrib.GaussianFunnel,
         "at",
         lambda self, level: at(self, min(1.05 * level, self.most)),
     )
@@ -99,7 +99,7 @@ def test_exercise_9_5_by_scikit_learn(seed):
     assert table.shape == (720, 11)
     x = (table - table.mean(0)) / table.std(0)
     hour = x[:, figure.HOUR]
-    z = x @ np.asarray(fl.privacy.private_map(x, hour))
+    z = x @ np.asarray(fl.contrib.private_map(x, hour))
 
     def explained(features, target):
         return sklearn.linear_model.LinearRegression().fit(features, target).score(features, target)
@@ -113,7 +113,7 @@ def test_exercise_9_5_by_scikit_learn(seed):
     assert result["temperature"][1] == pytest.approx(explained(z, temperature))
 
 
-def test_all_maps_are_looked_at():
+def test_all_maps_are_searched():
     assert sum(1 for _ in figure.partitions(4)) == 15  # Bell's numbers
     assert len({tuple(labels) for labels in figure.partitions(5)}) == 52
     assert figure.table().shape == (2, 6, 2)
@@ -121,6 +121,6 @@ def test_all_maps_are_looked_at():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve(expected):
+def test_curves_are_not_covered(expected):
     with picture.print_style():
         assert picture.faults(figure.plot(expected)) == []

@@ -30,17 +30,21 @@ from experiments.jung.figure_graph_learning import (
 )
 
 FIGURE = REGISTRY["jung-graph-learning"]
-SEEDS, COUNTS, ROUNDS = 6, [2, 40], 5
+SEEDS = 6
+COUNTS = [2, 40]
+ROUNDS = 5
 
 
 def test_the_exact_probability_is_that_of_a_simulation():
-    """Of one node at a time, with NumPy alone."""
-    rng, entries, repeats = np.random.default_rng(0), 2, 20_000
+    """Simulated for one node at a time, with NumPy alone."""
+    rng = np.random.default_rng(0)
+    entries = 2
+    repeats = 20_000
     kind = np.concatenate([np.ones((repeats, 49)), -np.ones((repeats, 50))], axis=1)
     drawn = rng.permuted(kind, axis=1)[:, :10]  # the other nodes of one with c = 1
     mean = drawn + rng.normal(size=drawn.shape) / np.sqrt(entries)
-    own = 1 + rng.normal(size=(repeats, 1)) / np.sqrt(entries)
-    near = np.argsort(np.abs(mean - own), axis=1)[:, :3]
+    mean_of_first = 1 + rng.normal(size=(repeats, 1)) / np.sqrt(entries)
+    near = np.argsort(np.abs(mean - mean_of_first), axis=1)[:, :3]
     wrong = np.any(np.take_along_axis(drawn, near, axis=1) < 0, axis=1)
     assert module.predicted_wrong(entries) == pytest.approx(wrong.mean(), abs=0.015)
     floor = np.mean((drawn > 0).sum(axis=1) < 3)
@@ -50,14 +54,15 @@ def test_the_exact_probability_is_that_of_a_simulation():
 
 def test_edges_within_clusters_are_weighed():
     matrix = np.zeros((module.CLIENTS, module.CLIENTS))
-    matrix[0, 1], matrix[0, 8] = 3.0, 1.0
+    matrix[0, 1] = 3.0
+    matrix[0, 8] = 1.0
     assert float(module.inside(jnp.asarray(matrix + matrix.T))) == pytest.approx(0.75)
     assert float(module.inside(jnp.zeros_like(matrix))) == 0
     everybody = jnp.asarray(1 - np.eye(module.CLIENTS))
     assert float(module.inside(everybody)) == pytest.approx(PROBABILITY)
 
 
-def made():
+def expected_studies():
     """Studies in which all claims hold."""
     rng = np.random.default_rng(0)
 
@@ -72,7 +77,8 @@ def made():
     final = {RELEARNED: 0.1, TRUE: 0.05, FIXED: 1.0, ALONE: 1.0}
     curve = noisy(1.0, ROUNDS, 4) * np.array([final[name] for name in TRAINED])
     share = 0.5 + 0.05 * np.arange(ROUNDS)[:, None] + 0.01 * noisy(1.0, ROUNDS, 4)
-    kinds, share_of = {"graph": list(TRAINED)}, {"decibel": 0}
+    kinds = {"graph": list(TRAINED)}
+    share_of = {"decibel": 0}
     dims = ("seed", "round", "graph")
     return {
         "ranking": xr.Dataset(
@@ -103,7 +109,7 @@ def made():
 
 @pytest.fixture(scope="module")
 def sound():
-    return made()
+    return expected_studies()
 
 
 def test_all_claims_hold_where_they_should(sound):
@@ -121,8 +127,8 @@ def test_the_picture_can_be_read(sound):
 
 def changed(studies, study, name, change, **where):
     result = studies[study].copy(deep=True)
-    place = {axis: result.get_index(axis).get_loc(label) for axis, label in where.items()}
-    result[name][place] = change(result[name][place])
+    index = {axis: result.get_index(axis).get_loc(label) for axis, label in where.items()}
+    result[name][index] = change(result[name][index])
     return {**studies, study: result}
 
 
@@ -157,7 +163,7 @@ def changed(studies, study, name, change, **where):
         ),
     ],
 )
-def test_a_claim_sees_what_breaks_it(sound, claim, study, name, change, where):
+def test_claims_detect_broken_data(sound, claim, study, name, change, where):
     by_name = {c.name: c for c in FIGURE.claims}
     broken = changed(sound, study, name, change, **where)
     verdict = by_name[claim].judge(broken)
@@ -165,7 +171,7 @@ def test_a_claim_sees_what_breaks_it(sound, claim, study, name, change, where):
     assert not verdict.holds
 
 
-def test_the_note_says_from_how_many_samples_edges_to_everybody_hurt(sound):
+def test_the_note_states_from_how_many_samples_edges_to_everybody_hurt(sound):
     few = changed(sound, "learned", "error", lambda a: a / 4, count=2, graph=ALL)
     assert "worse than none from 40 samples" in module.crossing(few)
 
@@ -177,8 +183,8 @@ def test_networks_have_as_many_samples_as_asked_for():
     assert (np.asarray(problem.sample_counts()) == 5).all()
     result = module.measured(fl.random_key(0), 40)
     assert (np.asarray(result["inside"]) > 0.9).all()
-    known = dict(zip(KNOWN, np.asarray(result["error"]), strict=True))
-    assert known[TRUE] < known[ALONE] < known[ALL]
+    errors = dict(zip(KNOWN, np.asarray(result["error"]), strict=True))
+    assert errors[TRUE] < errors[ALONE] < errors[ALL]
     costs = module.least_costs(np.asarray(result["points"]))
     assert (costs <= np.asarray(result["cost"]) * (1 + 1e-5)).all()
 

@@ -1,4 +1,4 @@
-"""Monitoring: what the stored results say, measures that see broken data, delays by hand."""
+"""Monitoring: stored results, measures that detect broken data, delays by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from experiments.figure import Effort
 from experiments.jung import figure_monitor as figure
 
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
-#: A test that has just begun anew is slow, too; the other is undecided by so many seeds.
+#: A test that has just restarted is slow, too; with this few seeds the other claim is undecided.
 FAILS = {"fewer-false-alarms-cost-delay", "nodes-are-named"}
 
 
-def test_what_the_stored_results_say(stored):
+def test_claims_hold_on_the_stored_results(stored):
     studies = stored(figure.FIGURE)
     assert {name for name, claim in CLAIMS.items() if not claim.judge(studies).holds} == FAILS
 
@@ -32,14 +32,14 @@ def test_what_the_stored_results_say(stored):
         ("small-drifts-later", "delay", 0.0, {"kind": "features", "size": 0.25}),
     ],
 )
-def test_claims_notice_what_is_wrong(stored, claim, name, value, where):
+def test_claims_detect_wrong_data(stored, claim, name, value, where):
     data = stored(figure.FIGURE)["detection"].copy(deep=True)
     data[name] = data[name].copy(data=np.array(data[name].values))
     data[name].loc[where] = value
     assert not CLAIMS[claim].judge({"detection": data}).holds
 
 
-def test_what_is_followed_of_runs():
+def test_runs_are_followed_at_two_nodes():
     """A run in which one node that drifts is noticed three rounds late and the other never."""
     rounds = np.arange(figure.WATCHED.value, figure.ROUNDS.value + 1)
     errors = np.ones((1, 1, 1, len(rounds), figure.CLIENTS.value))

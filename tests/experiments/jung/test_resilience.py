@@ -23,7 +23,7 @@ SEEDS = 40
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What every claim expects."""
     noise = 1 + 0.05 * np.random.default_rng(0).standard_normal((SEEDS, 1))
     places = ("seed", "drop_edge")
@@ -56,8 +56,8 @@ def made():
     return {"failures": failures, "runs": runs, "links": links}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -76,14 +76,14 @@ def test_claims_hold_of_what_they_say():
         ("links-fail", "links", ERROR, 9.0, {"algorithm": PEERS, "probability": 0.4}),
     ],
 )
-def test_claims_notice_what_is_wrong(claim, study, name, value, where):
-    studies = made()
+def test_claims_detect_wrong_data(claim, study, name, value, where):
+    studies = expected_studies()
     studies[study][name].loc[where] = value
     assert not CLAIMS[claim].judge(studies).holds
 
 
 @pytest.mark.slow
-def test_the_most_critical_peer_fails_and_others_go_on():
+def test_the_most_critical_peer_fails_and_the_rest_go_on():
     key = jax.random.key(1)
     graph = figure.world(key)[1]
     left = np.asarray(figure.left_by_each(graph))
@@ -104,6 +104,6 @@ def test_learning_ends_with_the_server():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve():
+def test_curves_are_not_covered():
     with picture.print_style():
-        assert picture.faults(figure.plot(made())) == []
+        assert picture.faults(figure.plot(expected_studies())) == []

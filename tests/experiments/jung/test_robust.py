@@ -25,11 +25,12 @@ SEEDS = 40
 CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 
 
-def made():
+def expected_studies():
     """What every claim expects."""
     noise = 1 + 0.01 * np.random.default_rng(0).standard_normal((SEEDS, 1))
     at = ("seed", "coupling")
-    random, bound = np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.7, 0.95])
+    random = np.array([0.1, 0.5, 0.9])
+    bound = np.array([0.2, 0.7, 0.95])
     ratios = xr.Dataset(
         {
             "random": (at, random * noise),
@@ -65,8 +66,8 @@ def made():
     return {"ratios": ratios, "shifts": shifts, "stars": stars}
 
 
-def test_claims_hold_of_what_they_say():
-    studies = made()
+def test_claims_hold_on_the_expected_data():
+    studies = expected_studies()
     assert [name for name, claim in CLAIMS.items() if not claim.judge(studies).holds] == []
 
 
@@ -89,14 +90,14 @@ def test_claims_hold_of_what_they_say():
         ("edges-further", "shifts", "moved", 1e-4, {"level": 0.2, "kind": "edges"}),
     ],
 )
-def test_claims_notice_what_is_wrong(claim, study, name, value, where):
-    studies = made()
+def test_claims_detect_wrong_data(claim, study, name, value, where):
+    studies = expected_studies()
     studies[study][name].loc[where] = value
     assert not CLAIMS[claim].judge(studies).holds
 
 
 @pytest.mark.slow
-def test_one_network_is_as_the_theory_has_it():
+def test_a_network_matches_the_theory():
     key = jax.random.key(2)
     result = jax.jit(figure.ratios)(key, jnp.asarray([0.1, 10.0]))
     assert float(jnp.max(result["over_bound"])) <= 1 + 1e-9
@@ -123,6 +124,6 @@ def test_the_median_s_center_is_the_median_of_its_neighbors():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve():
+def test_curves_are_not_covered():
     with picture.print_style():
-        assert picture.faults(figure.plot(made())) == []
+        assert picture.faults(figure.plot(expected_studies())) == []

@@ -32,17 +32,18 @@ from experiments.jung.figure_weather import (
 
 DATA = Path(os.environ.get("FLJAX_DATA", "")) / "fmi" / "fmi_daily_records.csv"
 FIGURE = REGISTRY["jung-weather"]
-FORECASTS, COUPLINGS = DAYS - WINDOW.value, [1e-3, 1.0, 1e3]
+FORECASTS = DAYS - WINDOW.value
+COUPLINGS = [1e-3, 1.0, 1e3]
 LEVELS = {ALONE: 16.0, RIDGE: 12.0, ONE: 10.0, PERSISTENCE: 14.0}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_file(), reason="FLJAX_DATA holds no fmi/fmi_daily_records.csv")
-def test_windows_are_the_days_before_and_the_forecast_is_of_the_next():
+def test_windows_precede_the_forecast_day():
     features, targets, inputs, answers, unit, off = module.windows("tmin")
     assert features.shape == (FORECASTS, 193, WINDOW.value, 5)
     # What is forecast one day is learnt from the next, in units of its own.
-    data = [module.data("tmin", ahead) for ahead in (2, 1)]
+    data = [module.data("tmin", horizon) for horizon in (2, 1)]
     kelvin = [
         w.mean[-1] + w.deviation[-1] * y
         for w, y in zip(data, (answers[-2], targets[-1, :, -1]), strict=True)
@@ -57,7 +58,7 @@ def test_windows_are_the_days_before_and_the_forecast_is_of_the_next():
     assert sorted(graph[FIVE].degree.tolist()) == sorted(graph[SHUFFLED].degree.tolist())
 
 
-def test_a_run_without_the_data_says_how_to_get_them(monkeypatch, tmp_path):
+def test_a_run_without_the_data_names_their_source(monkeypatch, tmp_path):
     monkeypatch.delenv("FLJAX_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     module.data.cache_clear()
@@ -78,44 +79,47 @@ def parts(stations=8, days=2):
 
 
 def test_learning_alone_and_one_model_are_least_squares():
-    given = features, targets, inputs, answers, unit, _ = parts()
-    plain, ridged = module.alone(given, [0.0, 0.5])
-    own, _, _, _ = np.linalg.lstsq(features[1, 3], targets[1, 3], rcond=None)
-    assert plain[1, 3] == pytest.approx(unit[1] * (inputs[1, 3] @ own - answers[1, 3]))
+    windows = features, targets, inputs, answers, unit, _ = parts()
+    plain, ridged = module.alone(windows, [0.0, 0.5])
+    local, _, _, _ = np.linalg.lstsq(features[1, 3], targets[1, 3], rcond=None)
+    assert plain[1, 3] == pytest.approx(unit[1] * (inputs[1, 3] @ local - answers[1, 3]))
     moment = features[1, 3].T @ features[1, 3] / WINDOW.value + 0.5 * np.eye(5)
-    own = np.linalg.solve(moment, features[1, 3].T @ targets[1, 3] / WINDOW.value)
-    assert ridged[1, 3] == pytest.approx(unit[1] * (inputs[1, 3] @ own - answers[1, 3]))
-    one, _, _, _ = np.linalg.lstsq(features[0].reshape(-1, 5), targets[0].ravel(), rcond=None)
-    assert module.one_model(given)[0, 5] == pytest.approx(2 * (inputs[0, 5] @ one - answers[0, 5]))
+    local = np.linalg.solve(moment, features[1, 3].T @ targets[1, 3] / WINDOW.value)
+    assert ridged[1, 3] == pytest.approx(unit[1] * (inputs[1, 3] @ local - answers[1, 3]))
+    common, _, _, _ = np.linalg.lstsq(features[0].reshape(-1, 5), targets[0].ravel(), rcond=None)
+    assert module.one_model(windows)[0, 5] == pytest.approx(
+        2 * (inputs[0, 5] @ common - answers[0, 5])
+    )
 
 
 @pytest.mark.slow
 def test_coupled_forecasts_go_from_alone_to_one_model():
-    given = parts()
+    windows = parts()
     places = np.random.default_rng(1).uniform(60, 70, (8, 2))
-    result = module.coupled(places, [1e-6, 1e6], given)
+    result = module.coupled(places, [1e-6, 1e6], windows)
     assert set(result) == set(GRAPHS)
-    plain, one = module.alone(given, [0.0])[0], module.one_model(given)
+    plain = module.alone(windows, [0.0])[0]
+    common = module.one_model(windows)
     np.testing.assert_allclose(result[THREE][:, 0], plain, atol=1e-2)
-    np.testing.assert_allclose(result[FIVE][:, 1], one, atol=1e-2)
-    np.testing.assert_allclose(result[SHUFFLED][:, 1], one, atol=1e-2)
+    np.testing.assert_allclose(result[FIVE][:, 1], common, atol=1e-2)
+    np.testing.assert_allclose(result[SHUFFLED][:, 1], common, atol=1e-2)
 
 
 @pytest.mark.slow
-def test_coupled_by_predictions_is_what_model_agnostic_fedrelax_solves():
-    given = features, targets, inputs, answers, unit, _ = parts()
+def test_coupling_by_predictions_equals_model_agnostic_fedrelax():
+    windows = features, targets, inputs, answers, unit, _ = parts()
     places = np.random.default_rng(1).uniform(60, 70, (8, 2))
-    result = module.coupled(places, [0.7], given)[PREDICTED][1, 0]
+    result = module.coupled(places, [0.7], windows)[PREDICTED][1, 0]
     problem = fl.problems.Problem(features[1], targets[1], fl.problems.LeastSquares(), strength=0.0)
     graph = module.fixed_graphs(places)[THREE]
     algorithm = fl.algorithms.ModelAgnosticFedRelax(0.7, module.compared_on(features[1]))
     models = np.asarray(algorithm.optimum(problem, graph))
     forecast = unit[1] * ((inputs[1] * models).sum(-1) - answers[1])
     np.testing.assert_allclose(result, forecast, atol=1e-6)
-    assert np.abs(result - module.coupled(places, [0.7], given)[THREE][1, 0]).max() > 1e-2
+    assert np.abs(result - module.coupled(places, [0.7], windows)[THREE][1, 0]).max() > 1e-2
 
 
-def made(seed=0):
+def expected_studies(seed=0):
     """Studies in which all claims hold: the days to choose on want another coupling than ones that
     a peek at the test would choose.
     """
@@ -126,18 +130,18 @@ def made(seed=0):
     for g, graph in enumerate(GRAPHS):
         curve[g] = np.array([LEVELS[ALONE], 11.0 if graph == SHUFFLED else 8.0, LEVELS[ONE]])
     curve *= day[:, None] * np.exp(0.005 * rng.normal(size=curve.shape))
-    both = {"target": list(TARGETS.value), "day": np.arange(FORECASTS)}
+    coordinates = {"target": list(TARGETS.value), "day": np.arange(FORECASTS)}
     rounds = 10.0 ** -np.arange(6.0) * np.ones((2, 2, 1, 1))
     places = rng.uniform((60, 20), (70, 30), (12, 2))
     error = rng.uniform(3, 8, (2, len(GRAPHS) + len(METHODS), 12))
     return {
         "curves": xr.Dataset(
             {"error": (("target", "graph", "day", "coupling"), np.stack([curve, curve]))},
-            {**both, "graph": list(GRAPHS), "coupling": COUPLINGS},
+            {**coordinates, "graph": list(GRAPHS), "coupling": COUPLINGS},
         ),
         "levels": xr.Dataset(
             {"error": (("target", "learner", "day"), np.stack([levels, levels]))},
-            {**both, "learner": list(METHODS)},
+            {**coordinates, "learner": list(METHODS)},
         ),
         "stations": xr.Dataset(
             {
@@ -160,7 +164,7 @@ def made(seed=0):
 
 @pytest.fixture(scope="module")
 def sound():
-    return made()
+    return expected_studies()
 
 
 def test_all_claims_hold_where_they_should(sound):
@@ -206,7 +210,7 @@ def changed(studies, study, change, name="error", **where):
         ("trained-in-rounds", "rounds", lambda a: 1 + 0 * a, {"algorithm": "FedGD"}),
     ],
 )
-def test_a_claim_sees_what_breaks_it(sound, claim, study, change, where):
+def test_claims_detect_broken_data(sound, claim, study, change, where):
     name = "normalized_error" if study == "rounds" else "error"
     broken = changed(sound, study, change, name, **where)
     verdict = {c.name: c for c in FIGURE.claims}[claim].judge(broken)
@@ -214,7 +218,7 @@ def test_a_claim_sees_what_breaks_it(sound, claim, study, change, where):
     assert not verdict.holds
 
 
-def test_alpha_is_chosen_by_other_periods(sound):
+def test_alpha_is_chosen_on_other_periods(sound):
     first = {"graph": FIVE, "coupling": 1e3, "day": slice(None, PERIOD.value - 1)}
     peeking = changed(sound, "curves", lambda a: a / 100, **first)
     chosen = module.chosen(peeking, "tmin", FIVE)
@@ -232,16 +236,16 @@ def test_alpha_is_chosen_by_other_periods(sound):
     assert len(module.daily(sound, "tmin", ONE)) == FORECASTS
 
 
-def test_days_in_a_row_that_are_alike_widen_the_interval():
+def test_similar_consecutive_days_widen_the_interval():
     rng = np.random.default_rng(0)
-    alike = np.repeat(np.exp(rng.normal(size=30)), 3)
-    apart = rng.permutation(alike)
-    result = [module.block_bootstrap(1 + day, np.ones(90)) for day in (alike, apart)]
+    repeated = np.repeat(np.exp(rng.normal(size=30)), 3)
+    shuffled = rng.permutation(repeated)
+    result = [module.block_bootstrap(1 + day, np.ones(90)) for day in (repeated, shuffled)]
     assert result[0][0] == pytest.approx(result[1][0])
-    assert result[0][0] == pytest.approx(np.sqrt(1 + alike.mean()) - 1)
+    assert result[0][0] == pytest.approx(np.sqrt(1 + repeated.mean()) - 1)
     assert result[0][2] - result[0][1] > 1.3 * (result[1][2] - result[1][1])
-    same = module.block_bootstrap(4 * alike, alike)
-    assert same[0] == pytest.approx(np.sqrt(alike.mean()))
+    same = module.block_bootstrap(4 * repeated, repeated)
+    assert same[0] == pytest.approx(np.sqrt(repeated.mean()))
     assert same[1] < same[0] < same[2]
 
 

@@ -14,12 +14,12 @@ import fljax as fl
 from experiments import records
 from experiments.own import figure_audit as own
 from experiments.picture import faults, print_style
-from fljax._generator import as_key
-from fljax.audit import guessing
-from fljax.engine import prepare
+from fljax._core.prng import as_key
+from fljax.audit import tap
 from fljax.privacy import CentralGaussian
+from fljax.simulation.scan import prepare
 from tests.cases import PRIVATE, gap_of
-from tests.guides import programs, text
+from tests.support.guides import programs, text
 
 STORED = Path(__file__).parents[3] / "figures"
 GUIDE = "docs/guides/privacy"
@@ -38,19 +38,20 @@ def test_every_private_algorithm_has_a_row():
 @pytest.mark.thin(3, every=24)
 @pytest.mark.parametrize("name", own.cases())
 def test_messages_move_by_all_that_the_sensitivity_allows(name):
-    """So that a ratio below one is the attack's, or the claim's, and not the data's."""
+    """Then a ratio below one is due to the attack or the claim, not to the data."""
     case = own.cases()[name]
     simulation, other = own.simulations(case)
     pair = (simulation, dataclasses.replace(simulation, problem=other))
     ready = tuple(prepare(world, own.ROUNDS.value) for world in pair)
 
-    def keep(said, one, two):
-        return {"change": jnp.linalg.norm(one - two, axis=1)}
+    def keep(worlds, first, second):
+        return {"change": jnp.linalg.norm(first - second, axis=1)}
 
-    kept, *_ = guessing._listen(pair, ready, as_key(0), own.ROUNDS.value, keep)
+    recorded, *_ = tap.record_statistics(pair, ready, as_key(0), own.ROUNDS.value, keep)
     factor = 2 if name == "factor 2 left out" else 1
-    for number, change in enumerate(np.asarray(kept["change"]), 1):
-        problem, network = ready[0].problem, simulation.network
+    for number, change in enumerate(np.asarray(recorded["change"]), 1):
+        problem = ready[0].problem
+        network = simulation.network
         if isinstance(case.privacy, CentralGaussian):
             allowed = 2 * float(case.privacy.clip) / own.CLIENTS.value
         else:
@@ -61,12 +62,12 @@ def test_messages_move_by_all_that_the_sensitivity_allows(name):
 
 @pytest.mark.thin(0, every=2)
 @pytest.mark.parametrize("name", ["P-ADMM", "factor 2 left out"])
-def test_a_row_says_what_was_found(name):
+def test_a_row_reports_the_audit(name):
     result = own.row(name, 4000)
-    one = result.isel(case=0)
-    assert (float(one["bound"]) > float(one["claimed"])) == (one["kind"] == own.FAULTY)
-    assert one["gradient_met"] <= one["gradient_assumed"]
-    misses = one["misses"].values
+    row = result.isel(case=0)
+    assert (float(row["bound"]) > float(row["claimed"])) == (row["kind"] == own.FAULTY)
+    assert row["gradient_met"] <= row["gradient_assumed"]
+    misses = row["misses"].values
     assert np.all(np.diff(misses) <= 0)
     assert 0 <= misses[-1] < misses[0] <= 1
     with print_style():
@@ -76,13 +77,13 @@ def test_a_row_says_what_was_found(name):
     plt.close(figure)
 
 
-def with_curves(found):
+def with_curves(result):
     """The row under the names whose curves the picture shows."""
     names = ["FL", "zCDP-NFL", "P-ADMM", "half the noise"]
-    return found.isel(case=[0] * len(names)).assign_coords(case=names)
+    return result.isel(case=[0] * len(names)).assign_coords(case=names)
 
 
-def test_claims_notice_what_is_wrong(stored):
+def test_claims_detect_wrong_data(stored):
     studies = stored(own.FIGURE)
     data = studies["all"]
     assert judged(studies)["no-bound-above-its-claim"].holds
@@ -93,7 +94,7 @@ def test_claims_notice_what_is_wrong(stored):
         assert verdict.holds == (name in ("no-bound-above-its-claim", "one-run-finds-less")), name
 
 
-def test_the_note_says_the_least_that_was_found(stored):
+def test_the_note_states_the_smallest_value(stored):
     studies = stored(own.FIGURE)
     data = studies["all"]
     put = data.assign(bound=data["bound"].where(data["case"] != "PGFL", 0.5 * data["claimed"]))
@@ -104,10 +105,10 @@ def test_the_note_says_the_least_that_was_found(stored):
 
 
 def test_runs_are_spent_where_tenths_count():
-    asked = {name: case.runs for name, case in own.cases().items()}
+    runs_of = {name: case.runs for name, case in own.cases().items()}
     fewer = {"FL, Laplace", "FL, one run", "half the noise", "factor 2 left out"}
-    assert {n for n, runs in asked.items() if runs == own.FEWER_RUNS.value} == fewer
-    assert {r for n, r in asked.items() if n not in fewer} == {own.RUNS.value}
+    assert {n for n, runs in runs_of.items() if runs == own.FEWER_RUNS.value} == fewer
+    assert {r for n, r in runs_of.items() if n not in fewer} == {own.RUNS.value}
 
 
 def test_the_guide_s_table_is_that_of_the_stored_figure(stored):

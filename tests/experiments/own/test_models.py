@@ -1,4 +1,4 @@
-"""The figure of networks: its data by hand, what is read of runs, claims that notice others."""
+"""The figure of networks: its data by hand, numbers read from runs, claims that notice others."""
 
 import jax
 import numpy as np
@@ -32,38 +32,40 @@ def study_of(names, values):
     )
 
 
-def made():
-    """Studies of which every claim holds."""
+def expected_studies():
+    """Studies in which every claim holds."""
     names = [*METHODS]
     ends = {n: [0.85, 0.92, 0.95] for n in names}
     speed = {n: [0.1, 0.2, 0.2] for n in names}
     ends["FedAvgM"] = [0.88, 0.93, 0.95]
-    ends["SCAFFOLD"], speed["SCAFFOLD"] = [0.95, 0.95, 0.951], [0.3, 0.3, 0.2]
-    ends["FedDyn"], speed["FedDyn"] = [0.97, 0.97, 0.97], [0.5, 0.6, 0.6]
-    one = study_of(names, curves([*ends.values()], [*speed.values()]))
-    each = np.asarray([2.0 if n == "SCAFFOLD" else 1.0 for n in names])
-    bits = each[:, None, None, None] * 1000 * ROUNDS
-    one["bits"] = one[ACCURACY].dims, np.broadcast_to(bits, one[ACCURACY].shape).copy()
+    ends["SCAFFOLD"] = [0.95, 0.95, 0.951]
+    speed["SCAFFOLD"] = [0.3, 0.3, 0.2]
+    ends["FedDyn"] = [0.97, 0.97, 0.97]
+    speed["FedDyn"] = [0.5, 0.6, 0.6]
+    study = study_of(names, curves([*ends.values()], [*speed.values()]))
+    vectors = np.asarray([2.0 if n == "SCAFFOLD" else 1.0 for n in names])
+    bits = vectors[:, None, None, None] * 1000 * ROUNDS
+    study["bits"] = study[ACCURACY].dims, np.broadcast_to(bits, study[ACCURACY].shape).copy()
     two = [[0.8, 0.9, 0.95], [0.84, 0.91, 0.951]]
     steps = study_of(["FedAvg", "FedNova"], curves(two, np.full((2, 3), 0.2)))
     present = study_of([models.SCAFFOLDS, models.OPTION_I], curves(two, np.full((2, 3), 0.2)))
-    tuning = xr.concat([tuned(np.full((2, 3, 1), 0.5), n) for n in names], "candidate")
-    return {"a": one, "steps": steps, "present": present, "tuning": tuning}
+    tuning = xr.concat([tuning_study(np.full((2, 3, 1), 0.5), n) for n in names], "candidate")
+    return {"a": study, "steps": steps, "present": present, "tuning": tuning}
 
 
-def tuned(values, name="FedProx"):
+def tuning_study(values, name="FedProx"):
     """``values`` are ``[candidate, concentration, seed]``."""
     values = np.asarray(values, float)
     count = len(values)
-    own = ("candidate", np.linspace(0.1, 1, count))
+    parameter = ("candidate", np.linspace(0.1, 1, count))
     step = ("candidate", np.linspace(0.03, 0.3, count))
-    coords = {"tuned": ("candidate", [name] * count), "step": step, "own": own, ALPHA: [*ALL]}
+    coords = {"tuned": ("candidate", [name] * count), "step": step, "own": parameter, ALPHA: [*ALL]}
     return xr.Dataset({ACCURACY: (("candidate", ALPHA, "seed"), values)}, coords)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_hold_of_what_they_say(name):
-    assert CLAIMS[name].judge(made()).holds
+def test_claims_hold_on_the_expected_data(name):
+    assert CLAIMS[name].judge(expected_studies()).holds
 
 
 @pytest.mark.parametrize(
@@ -82,16 +84,16 @@ def test_claims_hold_of_what_they_say(name):
         ("fednova-is-fedavg-where-clients-are-alike", "steps", "FedNova", 0.9, ALIKE),
     ],
 )
-def test_claims_fail_of_anything_else(name, study, algorithm, factor, where):
-    studies = made()
+def test_claims_fail_on_other_data(name, study, algorithm, factor, where):
+    studies = expected_studies()
     studies[study][ACCURACY].loc[{"algorithm": algorithm, ALPHA: where}] *= factor
     assert not CLAIMS[name].judge(studies).holds
 
 
-def test_notes_say_what_was_measured():
-    studies = made()
+def test_notes_state_the_measurements():
+    studies = expected_studies()
     pairs = {"FedAvg": [[0.2], [0.9]], "SCAFFOLD": [[0.8], [0.125]]}
-    rows = [tuned(np.broadcast_to(v, (3, 2, 1)).swapaxes(0, 1), n) for n, v in pairs.items()]
+    rows = [tuning_study(np.broadcast_to(v, (3, 2, 1)).swapaxes(0, 1), n) for n, v in pairs.items()]
     studies["tuning"] = xr.concat(rows, "candidate")
     studies["a"][ACCURACY].loc[{"algorithm": "SCAFFOLD", ALPHA: UNLIKE}] *= 0.5
     note = CLAIMS["scaffold-saves-rounds-where-clients-differ"].judge(studies).note
@@ -105,13 +107,13 @@ def test_notes_say_what_was_measured():
 
 
 def test_bits_are_counted():
-    studies = made()
+    studies = expected_studies()
     studies["a"]["bits"].loc[{"algorithm": "SCAFFOLD"}] *= 2
     assert not CLAIMS["scaffold-sends-twice-the-bits"].judge(studies).holds
     assert not CLAIMS["scaffold-saves-bits-where-clients-differ"].judge(studies).holds
 
 
-def test_rounds_needed_are_those_to_where_fedavg_is_halfway():
+def test_needed_rounds_count_to_the_halfway_point_of_fedavg():
     values = np.zeros((2, 3, 2, 20))
     values[0, ..., 7:12] = 0.8  # of its own, five records
     values[0, ..., 12:] = 0.9
@@ -124,17 +126,17 @@ def test_rounds_needed_are_those_to_where_fedavg_is_halfway():
 
 def test_intervals_are_those_of_paired_differences():
     rng = np.random.default_rng(0)
-    one, other = rng.normal(size=(2, 5))
-    result = models.estimate(lambda a, b: a - b, one, other, unit="")
-    low, high = stats.ttest_rel(one, other).confidence_interval(0.95)
+    first, second = rng.normal(size=(2, 5))
+    result = models.estimate(lambda a, b: a - b, first, second, unit="")
+    low, high = stats.ttest_rel(first, second).confidence_interval(0.95)
     np.testing.assert_allclose([result.low, result.high], [low, high])
-    alone = models.estimate(lambda a: a, one[:1], unit="")
+    alone = models.estimate(lambda a: a, first[:1], unit="")
     assert np.isnan(alone.low)
 
 
 def test_each_concentration_has_its_best_candidate():
     values = [[[0.5, 0.7], [0.9, 0.9], [0.1, 0.2]], [[0.8, 0.3], [0.1, 0.2], [0.6, 0.6]]]
-    points = models.chosen(tuned(values), "FedProx")
+    points = models.chosen(tuning_study(values), "FedProx")
     assert [p.concentration for p in points] == [*ALL]
     np.testing.assert_allclose([p.step for p in points], [0.03, 0.03, 0.3])
     np.testing.assert_allclose([p.own for p in points], [0.1, 0.1, 1.0])
@@ -143,7 +145,7 @@ def test_each_concentration_has_its_best_candidate():
 def test_the_record_has_every_candidate():
     tuning = xr.concat(
         [
-            tuned(np.full((len(models.tried(m, Effort())), 3, 2), 0.5), n)
+            tuning_study(np.full((len(models.tried(m, Effort())), 3, 2), 0.5), n)
             for n, m in METHODS.items()
         ],
         "candidate",
@@ -153,7 +155,7 @@ def test_the_record_has_every_candidate():
     assert sum(row["chosen"] for row in rows) == 3 * len(METHODS)
 
 
-def test_a_run_beyond_all_numbers_guesses():
+def test_a_run_with_overflow_makes_guesses():
     data = {
         ACCURACY: ("seed", [0.9, np.nan]),
         "diverged": ("seed", [0, 3]),
@@ -196,7 +198,8 @@ def test_clients_have_images_of_the_digits_that_they_drew():
         np.testing.assert_array_equal(digits, np.asarray(problem.targets).ravel())
         counts = [np.bincount(t, minlength=10) for t in np.asarray(problem.targets, int)]
         shares[alpha] = np.sort(np.asarray(counts), axis=1)[:, -1] / size.samples
-    # The largest share: about 0.65 of Dir(0.1), near a tenth of Dir(100) of which forty are drawn.
+    # The largest share: about 0.65 for Dir(0.1), near a tenth for Dir(100), estimated from forty
+    # draws.
     assert 0.5 < shares[UNLIKE].mean() < 0.8
     assert 0.1 < shares[ALIKE].mean() < 0.3
 

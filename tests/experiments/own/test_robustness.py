@@ -14,27 +14,29 @@ import fljax as fl
 from experiments.figure import INFINITE, Effort
 from experiments.own import figure_robustness as rob
 from experiments.picture import faults, print_style
-from fljax.aggregation import Krum
+from fljax.link.aggregation import Krum
 
-SEEDS, ROUNDS, SHARES = 2, 20, (0.0, 0.2)
-PLACES = rob.places()
+SEEDS = 2
+ROUNDS = 20
+SHARES = (0.0, 0.2)
+PLACES = rob.topologies()
 
 
-def built(seed, attack, share, place="a", aggregator=None):
+def built(seed, attack, share, setting="a", aggregator=None):
     """What a sweep builds at one point."""
     key = jax.random.split(jax.random.fold_in(fl.random_key(0), seed))[0]
-    return rob.build(key, attack, share, aggregator, PLACES[place].algorithm)
+    return rob.build(key, attack, share, aggregator, PLACES[setting].algorithm)
 
 
-@functools.partial(jax.jit, static_argnames="place")
-def parts(seed, attack, share, place):
-    made = built(seed, attack, share, place)
-    return made.problem, made.attack.attackers
+@functools.partial(jax.jit, static_argnames="setting")
+def parts(seed, attack, share, setting):
+    simulation = built(seed, attack, share, setting)
+    return simulation.problem, simulation.attack.attackers
 
 
-def point(seed, attack=rob.FLIPPED, share=0.2, place="a"):
-    """Features, targets, what each client is judged by, and who sends lies."""
-    problem, liars = parts(seed, rob.ATTACKS.index(attack), share, place)
+def point(seed, attack=rob.FLIPPED, share=0.2, setting="a"):
+    """Features, targets, the reference model of each client, and the mask of attackers."""
+    problem, liars = parts(seed, rob.ATTACKS.index(attack), share, setting)
     result = problem.features, problem.targets, problem.tasks.truth, liars
     return [np.asarray(part) for part in result]
 
@@ -101,72 +103,77 @@ def test_larger_shares_keep_the_attackers():
 
 
 def test_a_number_chooses_the_attack():
-    who = fl.attacks.first(2, 5)
+    attackers = fl.attacks.first(2, 5)
     messages = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
-    given = jax.random.key(1), messages, jnp.asarray(who), jnp.ones(5, bool), messages[:1]
+    arguments = jax.random.key(1), messages, jnp.asarray(attackers), jnp.ones(5, bool), messages[:1]
     makes = enumerate(rob.ON_MESSAGES.values())
-    both = jax.jit(
-        lambda: [(rob.on_messages(who, n).say(*given), m(who).say(*given)) for n, m in makes]
+    pairs = jax.jit(
+        lambda: [
+            (rob.on_messages(attackers, n).say(*arguments), m(attackers).say(*arguments))
+            for n, m in makes
+        ]
     )
-    for said, meant in both():
-        np.testing.assert_array_equal(said, meant)
+    for sent, meant in pairs():
+        np.testing.assert_array_equal(sent, meant)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", rob.ATTACKS)
 def test_an_attack_is_on_messages_or_on_labels(attack):
-    _, said, _, lying = point(0, attack)
-    wrong = np.any(said != point(0, attack, share=0.0)[1], axis=1)
+    _, targets, _, lying = point(0, attack)
+    wrong = np.any(targets != point(0, attack, share=0.0)[1], axis=1)
     by_label = attack == rob.POISONED
     assert (wrong.sum(), lying.sum()) == ((6, 0) if by_label else (0, 6))
 
 
 @pytest.mark.slow
-def test_honest_clients_are_judged_by_what_they_find_alone():
+def test_honest_clients_are_judged_by_their_local_models():
     X, y, common, liars = point(0)
     best = alone(X[~liars], y[~liars])
     assert np.isnan(common[liars]).all()
     for result in common[~liars]:
         np.testing.assert_allclose(result, best, rtol=1e-9)
-    own = np.asarray(jax.jit(rob.personal_models)(parts(0, 0, 0.2, "d")[0], common))
-    pull = rob.ATTRACTION.value
-    fit = np.einsum("knp,kn->kp", X, np.einsum("knp,kp->kn", X, own) - y) / X.shape[1]
-    np.testing.assert_allclose((2 * fit + pull * (own - best))[~liars], 0, atol=1e-9)
+    personal = np.asarray(jax.jit(rob.personal_models)(parts(0, 0, 0.2, "d")[0], common))
+    attraction = rob.ATTRACTION.value
+    fit = np.einsum("knp,kn->kp", X, np.einsum("knp,kp->kn", X, personal) - y) / X.shape[1]
+    np.testing.assert_allclose((2 * fit + attraction * (personal - best))[~liars], 0, atol=1e-9)
 
 
 @pytest.mark.slow
 def test_ditto_s_common_model_is_that_of_fedavg(quick):
     effort = Effort(seeds=SEEDS, progress=False)
-    both = rob.row("d", effort, (rob.MEDIAN,), SHARES, ROUNDS)
+    errors = rob.row("d", effort, (rob.MEDIAN,), SHARES, ROUNDS)
     alone = quick.sel(aggregator=[rob.MEDIAN])
-    np.testing.assert_allclose(both[rob.METRIC], alone, rtol=1e-9)
-    assert (both[rob.PERSONAL.name] < both[rob.METRIC]).sel(share=0.2, attack=rob.POISONED).all()
+    np.testing.assert_allclose(errors[rob.METRIC], alone, rtol=1e-9)
+    assert (
+        (errors[rob.PERSONAL.name] < errors[rob.METRIC]).sel(share=0.2, attack=rob.POISONED).all()
+    )
 
 
-def test_no_more_seeds_are_run_than_decide():
+def test_only_as_many_seeds_run_as_the_verdict_needs():
     class Asked(Effort):
-        def sweep(self, name, scenario, **given):
-            raise LookupError(given["seeds"], len(given["grid"]["point"]))
+        def sweep(self, name, scenario, **options):
+            raise LookupError(options["seeds"], len(options["grid"]["point"]))
 
     for seeds, wanted in ((8, 8), (100, rob.SEEDS.value)):
-        with pytest.raises(LookupError) as asked:
+        with pytest.raises(LookupError) as requested:
             rob.row("a", Asked(seeds=seeds))
-        # Five attacks at five shares, and nobody.
-        assert asked.value.args == (wanted, 26)
+        # Five attacks at five shares, and one run without attackers.
+        assert requested.value.args == (wanted, 26)
 
 
-def test_peers_hear_as_many_as_their_aggregators_reckon_with():
+def test_peers_receive_as_many_messages_as_their_aggregators_need():
     parts = jax.eval_shape(lambda: built(0, 0, 0.2, "c").network.entries.parts)
     assert sum(part.weights.shape[1] for part in parts) + 1 == PLACES["c"].messages
 
 
 def test_more_attackers_than_a_cell_cuts_off():
-    """By drawing them."""
+    """The probability by simulation."""
     rng = np.random.default_rng(0)
     ranks = rng.permuted(np.tile(np.arange(rob.CLIENTS.value), (20_000, 1)), axis=1)
     cells = (ranks[:, :6] // 10)[:, :, None] == np.arange(rob.SERVERS.value)
-    met = np.any(cells.sum(axis=1) > 3, axis=1).mean()
-    assert abs(met - rob.overrun()) < 0.01
+    overrun = np.any(cells.sum(axis=1) > 3, axis=1).mean()
+    assert abs(overrun - rob.overrun()) < 0.01
 
 
 def test_too_few_messages_are_refused():
@@ -178,13 +185,13 @@ def test_too_few_messages_are_refused():
         rob.aggregators(10, 0.4)
 
 
-def test_lost_runs_count_as_the_largest_error():
+def test_lost_runs_count_with_the_largest_error():
     data = xr.Dataset({rob.METRIC: ("seed", np.float32([1e-3, 1.0, 1e30, np.inf]))})
     result = rob.capped(data)[rob.METRIC].values
     np.testing.assert_allclose(result, [1e-3, 1.0, 1e4, 1e4], rtol=1e-6)
 
 
-def test_a_run_beyond_all_numbers_is_lost_and_not_left_out():
+def test_an_overflowed_run_counts_as_lost():
     errors = {n: ("seed", [0.1, 0.2, np.nan]) for n in (rob.METRIC, rob.PERSONAL.name)}
     result = rob.lost(xr.Dataset(errors | {"diverged": ("seed", [0, 0, 7])}))
     assert set(result) == {rob.METRIC, rob.PERSONAL.name}
@@ -192,8 +199,8 @@ def test_a_run_beyond_all_numbers_is_lost_and_not_left_out():
         np.testing.assert_array_equal(result[name], [0.1, 0.2, np.inf])
 
 
-def test_notes_say_what_was_measured():
-    """On errors that are the same for all seeds, in dB."""
+def test_notes_state_the_measurements():
+    """With equal errors for all seeds, in dB."""
     coords = {
         "aggregator": [*rob.AGGREGATORS],
         "attack": [*rob.ATTACKS],
@@ -220,7 +227,7 @@ def test_notes_say_what_was_measured():
 
 @pytest.mark.slow
 def test_every_claim_can_be_judged_on_the_stored_results(stored):
-    """And those of order turn round when all errors are turned upside down."""
+    """Claims about an order are reversed when all errors are turned upside down."""
     studies = stored(rob.FIGURE)
     mirrored = {k: s.assign({rob.METRIC: 1 / s[rob.METRIC]}) for k, s in studies.items()}
     for claim in rob.FIGURE.claims:
@@ -228,13 +235,13 @@ def test_every_claim_can_be_judged_on_the_stored_results(stored):
         assert verdict.cases
         if verdict.holds and claim.accept[1] == INFINITE and claim.accept[0] >= 0:
             assert not claim.judge(mirrored).holds
-    for study in studies.values():  # nobody attacks: all columns begin at one point
+    for study in studies.values():  # without attackers all columns begin at one point
         first = study[rob.METRIC].sel(share=0.0)
         np.testing.assert_allclose(first.max("attack"), first.min("attack"), rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_nothing_is_on_top_of_a_curve(stored):
+def test_curves_are_not_covered(stored):
     with print_style():
         drawn = rob.plot(stored(rob.FIGURE))
     assert faults(drawn) == []

@@ -24,13 +24,14 @@ from experiments.rizk import (
     figure_2_7,
     figure_2_theory,
 )
-from fljax.metrics import Snapshot
+from fljax.metrics.definitions import Snapshot
 from fljax.problems import Logistic, Problem
 
-SEEDS, ROUNDS = 6, np.arange(10, 1501, 10)
+SEEDS = 6
+ROUNDS = np.arange(10, 1501, 10)
 
 
-def made(curves, metric=ch2.METRIC, **axes):
+def study_of_curves(curves, metric=ch2.METRIC, **axes):
     """A study of curves ``[rounds]`` (or levels), by algorithm, with a little noise a seed."""
     noise = np.exp(0.01 * np.random.default_rng(0).normal(size=(SEEDS, 1)))
     rows = np.stack([np.broadcast_to(c, ROUNDS.shape) for c in curves.values()])
@@ -61,7 +62,7 @@ def falling(rate, rest):
 
 def four(**changes):
     levels = {ch2.FEDAVG: 1e-3, ch2.TRUE: 5e-5, ch2.FULL: 5e-5, ch2.SAMPLED: 8e-5} | changes
-    return {"a": made({name: falling(0.1, level) for name, level in levels.items()})}
+    return {"a": study_of_curves({name: falling(0.1, level) for name, level in levels.items()})}
 
 
 def test_gains_are_of_steady_states():
@@ -78,29 +79,29 @@ def test_gains_are_of_steady_states():
 
 
 def test_an_exponential_fall_is_as_steep_in_both_halves():
-    both = ch2.exponential(ch2.FEDAVG, ch2.TRUE)
-    for result in both(four()).values():
+    steepness = ch2.exponential(ch2.FEDAVG, ch2.TRUE)
+    for result in steepness(four()).values():
         assert 0.9 < result.value <= 1.01
-    bent = {"a": made(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 10 / ROUNDS**2 + 1e-06))}
-    assert all(e.value < 0.8 for e in both(bent).values())
+    bent = {"a": study_of_curves(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 10 / ROUNDS**2 + 1e-06))}
+    assert all(e.value < 0.8 for e in steepness(bent).values())
 
 
 def test_a_plateau_is_flat():
     assert all(abs(e.value) < 0.1 for e in figure_2_1.plateau(four()).values())
-    rising = {"a": made(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 0.001 * ROUNDS))}
+    rising = {"a": study_of_curves(dict.fromkeys((ch2.FEDAVG, ch2.TRUE), 0.001 * ROUNDS))}
     assert all(e.value < -1 for e in figure_2_1.plateau(rising).values())
 
 
 def test_powers_are_of_distances():
-    squared = made({ch2.SAMPLED: ROUNDS**-4.0}, figure_2_1.AGENTS)
-    squared[figure_2_1.OWN] = made({ch2.SAMPLED: ROUNDS**-1.0}, "x")["x"]
+    squared = study_of_curves({ch2.SAMPLED: ROUNDS**-4.0}, figure_2_1.AGENTS)
+    squared[figure_2_1.OWN] = study_of_curves({ch2.SAMPLED: ROUNDS**-1.0}, "x")["x"]
     result = figure_2_1.powers({"c": squared})
     assert [round(e.value, 2) for e in result.values()] == [2.0, 0.5]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "expected"), [("optimal", 0), ("sampled", 1)])
-def test_distances_are_nothing_at_the_true_chances_and_one_at_equal_ones(rule, expected):
+def test_distances_are_zero_at_the_true_probabilities_and_one_at_equal_ones(rule, expected):
     def start(key):
         simulation = ch2.scenario(key, ch2.isfedavg(rule=rule))
         problem = simulation.problem
@@ -122,9 +123,9 @@ def test_click_agents_share_all_rows():
 
 
 def test_errors_are_of_all_and_of_each_class():
-    held = np.array([[1.0], [1.0], [1.0], [-1.0], [1.0]])
+    features = np.array([[1.0], [1.0], [1.0], [-1.0], [1.0]])
     labels = np.array([-1.0, -1.0, 1.0, -1.0, 1.0])
-    problem = Problem(np.ones((1, 1, 1)), np.ones((1, 1)), Logistic()).with_test(held, labels)
+    problem = Problem(np.ones((1, 1, 1)), np.ones((1, 1)), Logistic()).with_test(features, labels)
     model = jnp.ones((1, 1))
     now = Snapshot(problem, None, model, None, shared=model[0])
     error, balanced = (metric.measure(now) for metric in figure_2_2.METRICS)
@@ -133,14 +134,14 @@ def test_errors_are_of_all_and_of_each_class():
 
 @pytest.mark.slow
 def test_an_error_is_lower_in_points():
-    studies = {"a": made({ch2.FEDAVG: 22.0, ch2.IS: 18.0}, figure_2_2.ERROR)}
+    studies = {"a": study_of_curves({ch2.FEDAVG: 22.0, ch2.IS: 18.0}, figure_2_2.ERROR)}
     assert only(figure_2_2.lower("a", figure_2_2.ERROR)(studies)) == pytest.approx(4, abs=0.1)
-    apart = figure_2_2.from_the_sources("a", figure_2_2.ERROR)(studies)
-    assert [e.value for e in apart.values()] == pytest.approx([-0.45, -0.46], abs=0.1)
+    differences = figure_2_2.from_the_sources("a", figure_2_2.ERROR)(studies)
+    assert [e.value for e in differences.values()] == pytest.approx([-0.45, -0.46], abs=0.1)
     assert "FedAvg 22." in figure_2_2.no_gain("a", figure_2_2.ERROR)(studies)
     (better, *_) = figure_2_2.FIGURE.claims
     assert better.judge(studies).holds
-    none = {"a": made({ch2.FEDAVG: 9.5, ch2.IS: 9.51}, figure_2_2.ERROR)}
+    none = {"a": study_of_curves({ch2.FEDAVG: 9.5, ch2.IS: 9.51}, figure_2_2.ERROR)}
     minimizers = xr.Dataset({figure_2_2.ERROR: ("training", [8.8, 17.0])}, {"training": ["a", "b"]})
     verdict = better.judge(none | {"minimizers": minimizers})
     assert not verdict.holds
@@ -151,37 +152,35 @@ def test_an_error_is_lower_in_points():
 def on_the_way(fedavg, ours):
     minimizers = xr.Dataset({figure_2_2.ERROR: ("training", [8.8, 17.3])}, {"training": ["a", "b"]})
     curves = {ch2.FEDAVG: fedavg + 300 / ROUNDS, ch2.IS: ours + 300 / ROUNDS}
-    return {"b": made(curves, figure_2_2.ERROR), "minimizers": minimizers}
+    return {"b": study_of_curves(curves, figure_2_2.ERROR), "minimizers": minimizers}
 
 
 def test_errors_are_read_where_fedavg_is_at_the_sources():
     (claim,) = (
         c for c in figure_2_2.FIGURE.claims if c.name == "from-22-to-18-per-cent-on-the-way"
     )
-    apart = on_the_way(20.0, 16.0)
-    assert figure_2_2.nearest(apart["b"], ch2.FEDAVG, figure_2_2.ERROR) == 120
-    assert claim.judge(apart).holds
-    alike = claim.judge(on_the_way(18.0, 18.0))
-    assert alike.decided
-    assert not alike.holds
-    assert [*alike.good.values()] == [True, False]
-    assert "FedAvg is nearest to 22.45 % at iteration 70" in alike.note
-    along = figure_2_2.all_along("b", figure_2_2.ERROR)
-    assert only(along(apart)) == pytest.approx(4, abs=0.1)
+    different = on_the_way(20.0, 16.0)
+    assert figure_2_2.nearest(different["b"], ch2.FEDAVG, figure_2_2.ERROR) == 120
+    assert claim.judge(different).holds
+    equal = claim.judge(on_the_way(18.0, 18.0))
+    assert equal.decided
+    assert not equal.holds
+    assert [*equal.good.values()] == [True, False]
+    assert "FedAvg is nearest to 22.45 % at iteration 70" in equal.note
+    all_rounds = figure_2_2.all_along("b", figure_2_2.ERROR)
+    assert only(all_rounds(different)) == pytest.approx(4, abs=0.1)
 
 
 def test_training_samples_of_both_classes_are_drawn_from_the_whole_file(monkeypatch):
     rows = np.arange(4000.0)[:, None]
     labels = np.where(np.arange(4000) % 10, -1.0, 1.0)
-    table = fl.data.Table(rows, labels, rows[:2], labels[:2])
+    table = fl.data.SampleTable(rows, labels, rows[:2], labels[:2])
     monkeypatch.setattr(fl.data, "ijcnn1", lambda: table)
     monkeypatch.setattr(figure_2_2, "RANGE", figure_2_2.RANGE._replace(value=(10, 100)))
     problem = figure_2_2.ignitions.__wrapped__(balanced=True)
     real = np.asarray(problem.weights) > 0
-    drawn, positive = (
-        np.asarray(problem.features)[real][:, 0],
-        np.asarray(problem.targets)[real] > 0,
-    )
+    drawn = np.asarray(problem.features)[real][:, 0]
+    positive = np.asarray(problem.targets)[real] > 0
     assert positive.mean() == 0.5
     for which, different in ((positive, 400), (~positive, 2000)):
         assert len(np.unique(drawn[which])) == different
@@ -197,7 +196,7 @@ def test_differences_shrink_where_ratios_do_not():
         for m, rest in ((ch2.FEDAVG, 1e-3), (ch2.IS, 1e-4))
         for c in (6, 60)
     }
-    studies = {"a": made(levels)}
+    studies = {"a": study_of_curves(levels)}
     assert figure_2_3.counts(studies) == [6, 60]
     assert [round(e.value, 1) for e in figure_2_3.improve(studies).values()] == [10, 10]
     assert only(figure_2_3.saved(studies)) == pytest.approx(10, rel=0.02)  # times, not dB
@@ -208,7 +207,7 @@ def test_differences_shrink_where_ratios_do_not():
 
 
 def test_longer_rounds_are_compared_with_shorter_ones():
-    studies = {"c": made({"E from 1 to 5": 1e-3, "E from 1 to 10": 2e-3})}
+    studies = {"c": study_of_curves({"E from 1 to 5": 1e-3, "E from 1 to 10": 2e-3})}
     assert only(figure_2_4.longer_above_shorter("c")(studies)) == pytest.approx(3.01, abs=0.1)
     exact = studies["c"].rename({ch2.METRIC: ch2.PREDICTED}).isel(round=-1, drop=True)
     cases = figure_2_4.original_exactly({"c-predicted": exact})
@@ -227,7 +226,7 @@ def test_sizes_are_drawn_once_within_their_range(agents):
 
 
 def by_xi(xis=(0.3, 1.5, 200.0)):
-    result = made({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4}, xi=list(xis))
+    result = study_of_curves({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4}, xi=list(xis))
     size = xr.DataArray(np.asarray(xis) ** 2, dims="xi", coords={"xi": list(xis)})
     start = xr.where(result["round"] == ROUNDS[0], 1.0, 0.0)
     return {"a": result.assign({ch2.METRIC: result[ch2.METRIC] * size + start})}
@@ -247,7 +246,9 @@ def test_levels_by_xi():
 
 def test_runs_that_overflow_diverge():
     studies = {
-        "d": made(dict.fromkeys((ch2.FEDAVG, figure_2_5.IS_FULL, figure_2_5.IS_SAMPLED), 1.0))
+        "d": study_of_curves(
+            dict.fromkeys((ch2.FEDAVG, figure_2_5.IS_FULL, figure_2_5.IS_SAMPLED), 1.0)
+        )
     }
     assert [e.value for e in figure_2_5.by_features(studies).values()] == [0, 100, 100]
     studies["d"][ch2.METRIC][0, :, -1] = np.nan
@@ -258,7 +259,7 @@ def test_runs_that_overflow_diverge():
 # Figures 2.6 and 2.7 ------------------------------------------------------------------------------
 
 
-def test_floors_are_what_noise_adds():
+def test_floors_equal_the_added_noise():
     draws = np.random.default_rng(0).normal(size=(SEEDS, len(ROUNDS), 2))
     moved = {ch2.STANDARD: 0.0, ch2.MODELS: 1.0, ch2.UPDATES: ch2.PRIVATE_STEP.value}
     models = np.stack([3.0 + size * draws for size in moved.values()])
@@ -269,8 +270,8 @@ def test_floors_are_what_noise_adds():
     assert result == pytest.approx(figure_2_6.RATIO, abs=1e-9)
 
 
-def test_of_runs_there_are_quantiles_beside_the_mean():
-    data = made({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4})
+def test_quantiles_over_runs_accompany_the_mean():
+    data = study_of_curves({ch2.FEDAVG: 1e-3, ch2.IS: 1e-4})
     data[ch2.METRIC][0, 0] = 1.0  # one run carries the mean
     data[ch2.METRIC][1, 1:] = np.nan
     fedavg, ours = ch2.quantiles("a")({"a": data})
@@ -283,17 +284,18 @@ def test_of_runs_there_are_quantiles_beside_the_mean():
 
 
 def test_a_method_looks_the_same_in_all_panels():
-    _, (one, other) = plt.subplots(1, 2)
-    ch2.draw(one, made({ch2.FEDAVG: 1e-3, ch2.SAMPLED: 1e-4}))
-    ch2.draw(other, made({ch2.SAMPLED: 1e-4}))
-    first, second = one.lines[1], other.lines[0]
+    _, (left, right) = plt.subplots(1, 2)
+    ch2.draw(left, study_of_curves({ch2.FEDAVG: 1e-3, ch2.SAMPLED: 1e-4}))
+    ch2.draw(right, study_of_curves({ch2.SAMPLED: 1e-4}))
+    first = left.lines[1]
+    second = right.lines[0]
     assert first.get_color() == second.get_color() == ch2.LOOKS[ch2.SAMPLED]["color"]
     assert first.get_linestyle() == second.get_linestyle()
-    plt.close(one.figure)
+    plt.close(left.figure)
 
 
 def over(axis, values, level):
-    result = made({ch2.UPDATES: 1e-3, ch2.MODELS: 1e-3}, **{axis: values})
+    result = study_of_curves({ch2.UPDATES: 1e-3, ch2.MODELS: 1e-3}, **{axis: values})
     size = xr.DataArray(
         [[level[m](v) for v in values] for m in (ch2.UPDATES, ch2.MODELS)],
         coords={"algorithm": [ch2.UPDATES, ch2.MODELS], axis: values},
@@ -322,7 +324,7 @@ def test_powers_of_the_step_size():
         assert claims[name].judge(studies).holds
 
 
-def test_models_are_hurt_more():
+def test_models_are_harmed_more():
     laws = {ch2.UPDATES: lambda v: 1 + v, ch2.MODELS: lambda v: 1 + 25 * v}
     studies = {"variance": over("variance", [0.01, 0.5], laws)}
     expected = 10 * np.log10(13.5 / 1.25 * 1.01 / 1.5)
@@ -331,7 +333,7 @@ def test_models_are_hurt_more():
     assert "models shared -18.7 dB" in figure_2_7.no_divergence(studies)
 
 
-def test_uploads_are_noisy_as_they_are_named():
+def test_uploads_have_the_named_noise():
     def noise(name):
         build = partial(ch2.private_scenario, shared=name)
         return jax.eval_shape(lambda key: build(key).upload_noise, jax.random.key(0))
@@ -348,11 +350,11 @@ def test_uploads_are_noisy_as_they_are_named():
 
 
 def twins(deviation=0.1, lost=1.0, update=5.0):
-    """Of three data sets four runs each, of ten iterations."""
+    """Three data sets with four runs each, of ten iterations."""
     shape = (3, 4, 10)
-    each = {"deviation": deviation, "error": 0.1, "other_error": 0.1, "epsilon_printed": 0.1}
-    each |= {figure_2_theory.LOST: lost, figure_2_theory.UPDATE: update}
-    variables = {k: (("seed", "run", "round"), np.full(shape, v)) for k, v in each.items()}
+    levels = {"deviation": deviation, "error": 0.1, "other_error": 0.1, "epsilon_printed": 0.1}
+    levels |= {figure_2_theory.LOST: lost, figure_2_theory.UPDATE: update}
+    variables = {k: (("seed", "run", "round"), np.full(shape, v)) for k, v in levels.items()}
     data = xr.Dataset(variables, {"round": np.arange(1, 11)})
     return {"twins": data.assign(optima=("seed", np.full(3, 0.05)))}
 
@@ -380,7 +382,7 @@ WITHIN, MOVED, PRIVATE = (claim.name for claim in figure_2_theory.FIGURE.claims)
         ({"lost": 1e4}, {MOVED, PRIVATE}),
     ],
 )
-def test_claims_of_privacy_notice_what_is_beyond(broken, fails):
+def test_claims_of_privacy_detect_violations(broken, fails):
     verdicts = [c.judge(twins(**broken)) for c in figure_2_theory.FIGURE.claims]
     assert {v.claim for v in verdicts if not v.holds} == fails
     assert all(v.decided for v in verdicts)
@@ -400,12 +402,13 @@ def test_a_neighbor_has_as_many_samples_of_another_agent():
 @pytest.mark.slow
 @pytest.mark.long
 def test_theory_is_of_the_same_data(tmp_path, monkeypatch):
-    """Figure 2.6 end to end, of fewer agents, and its prediction beside what it ran."""
+    """Figure 2.6 end to end with fewer agents, and its prediction next to its runs."""
     monkeypatch.setattr(ch2, "PRIVATE_AGENTS", ch2.PRIVATE_AGENTS._replace(value=200))
     assert main(["run", "rizk-2.6", "--quick", "--seeds", "4", "--out", str(tmp_path)]) == 0
     assert main(["check", "rizk-2.6", "--out", str(tmp_path)]) == 0
     studies = records.read_studies(figure_2_6.FIGURE, tmp_path)
-    runs, predicted = studies["a"], studies["a-predicted"]
+    runs = studies["a"]
+    predicted = studies["a-predicted"]
     for name in runs["algorithm"].values.tolist():
         assert abs(ch2.level(runs, name) - ch2.predicted_level(predicted, name)) < 2.5
     assert REGISTRY["rizk-2.6"] is figure_2_6.FIGURE

@@ -15,9 +15,9 @@ from experiments.rizk import chapter4 as ch4
 from experiments.rizk import clicks, figure_3_3, figure_3_4, figure_3_5, figure_4_4, figure_4_theory
 from experiments.rizk import network as net
 from experiments.rizk.network import HOMOMORPHIC, LOCAL, NONE, OWN, RANDOM
-from fljax._module import replace
+from fljax._core.module import replace
 from fljax.algorithms import ATC
-from fljax.metrics import Snapshot
+from fljax.metrics.definitions import Snapshot
 from fljax.theory import multiagent
 
 SEEDS = 5
@@ -61,8 +61,8 @@ def test_a_study_has_no_noise_as_a_scheme(tiny):
 def test_the_noise_alone_is_the_distance_from_the_run_without(tiny):
     parts = net.noise_parts(tiny)
     late = tiny[net.MODELS].isel(round=slice(20, None))
-    apart = late.sel(scheme=RANDOM) - late.sel(scheme=NONE)
-    centroid = (apart.mean("node") ** 2).sum("parameter").mean("round")
+    difference = late.sel(scheme=RANDOM) - late.sel(scheme=NONE)
+    centroid = (difference.mean("node") ** 2).sum("parameter").mean("round")
     np.testing.assert_allclose(parts[net.CENTROID_NOISE].sel(scheme=RANDOM), centroid)
     quiet = parts[net.CENTROID_NOISE].sel(scheme=HOMOMORPHIC)
     # It cancels there, but for the gradients' answer; that of five seeds together.
@@ -96,7 +96,7 @@ def test_theory_is_that_of_each_scheme_and_number():
     assert (result[net.INDIVIDUAL].sel(scheme=RANDOM) > silent).all()
 
 
-def made(values, metric=net.CENTROID, rounds=4, **axes):
+def flat_study(values, metric=net.CENTROID, rounds=4, **axes):
     """A study whose curves are flat, with noise that all have in common."""
     noise = np.exp(0.02 * np.random.default_rng(0).normal(size=(SEEDS, rounds)))
     data = np.asarray(values, float)[..., None, None] * noise
@@ -110,12 +110,12 @@ def made(values, metric=net.CENTROID, rounds=4, **axes):
     )
 
 
-def test_gaps_slopes_and_what_rises():
+def test_gaps_slopes_and_increases():
     steps = [0.1, 0.2, 0.4]
-    data = made([[3.0, 6.0, 12.0], [4.0, 1.0, 0.25]], scheme=["up", "down"], step_size=steps)
+    data = flat_study([[3.0, 6.0, 12.0], [4.0, 1.0, 0.25]], scheme=["up", "down"], step_size=steps)
     late = net.late(data)
-    assert net.slope(late, net.CENTROID, "step_size", scheme="up").value == pytest.approx(1)
-    assert net.slope(late, net.CENTROID, "step_size", scheme="down").value == pytest.approx(-2)
+    assert net.power_of(late, net.CENTROID, "step_size", scheme="up").value == pytest.approx(1)
+    assert net.power_of(late, net.CENTROID, "step_size", scheme="down").value == pytest.approx(-2)
     cases = net.rising("step_size", steps, scheme="up")
     result = net.gaps("a", net.CENTROID, cases)({"a": data})
     assert [e.value for e in result.values()] == pytest.approx([10 * np.log10(2)] * 2)
@@ -125,13 +125,13 @@ def test_gaps_slopes_and_what_rises():
 
 
 def test_the_steady_state_is_the_last_half():
-    data = made([1.0], scheme=["x"])
+    data = flat_study([1.0], scheme=["x"])
     data[net.CENTROID].loc[{"round": slice(1, 2)}] = 100.0
     assert (net.late(data)[net.CENTROID] < 2).all()
 
 
-def test_agreement_notices_what_is_not_as_predicted():
-    data = made([1.0, 2.0], scheme=[NONE, RANDOM])
+def test_agreement_with_theory_detects_deviations():
+    data = flat_study([1.0, 2.0], scheme=[NONE, RANDOM])
     claim = net.agreement("a", {"c": net.CENTROID}, {s: {"scheme": s} for s in (NONE, RANDOM)})
     for level, holds in ((2.0, True), (3.0, False)):
         theory = xr.Dataset({net.CENTROID: ("scheme", [1.0, level])}, {"scheme": [NONE, RANDOM]})
@@ -141,13 +141,13 @@ def test_agreement_notices_what_is_not_as_predicted():
 def test_the_ends_are_compared_with_the_best_of_the_steps_between():
     steps = list(figure_3_4.STEPS.value)
     for values, signs in (([9, 2, 1, 3], [1, 1]), ([9, 2, 1, 0.5], [1, -1])):
-        data = made([values], scheme=[RANDOM], step_size=steps)
+        data = flat_study([values], scheme=[RANDOM], step_size=steps)
         result = figure_3_4.extremes({"a": data})
         assert list(result) == ["step 0.1 above 1", "step 5 above 1"]
         assert [np.sign(e.value) for e in result.values()] == signs
 
 
-def test_both_ends_are_judged_by_the_one_that_is_less_so():
+def test_both_ends_are_judged_by_the_worse_one():
     names = ["λ 0.01 to 0.08, noise 0.1", "λ 0.01 to 0.08, noise 5"]
     level = xr.Dataset(
         {net.CENTROID: (("scheme", "step_size", "data"), [[[9, 9], [2, 2], [1, 1], [0.5, 3]]])},
@@ -161,15 +161,15 @@ def test_both_ends_are_judged_by_the_one_that_is_less_so():
     assert note == f"It holds in 1 of 2 settings ({names[1]}: step 5). So it is."
 
 
-def test_a_rate_is_when_two_runs_are_half_as_far_apart():
+def test_a_rate_is_the_time_in_which_a_distance_halves():
     distance = 0.5 ** (np.arange(9) / np.array([2, 4])[:, None])  # halved after 2 and 4 rounds
-    both = np.stack([distance, distance], axis=-1)
-    assert figure_3_4.arrived(both).tolist() == [3, 5]
-    assert figure_3_4.arrived(both[::-1]).tolist() == [5, 3]
+    distances = np.stack([distance, distance], axis=-1)
+    assert figure_3_4.arrived(distances).tolist() == [3, 5]
+    assert figure_3_4.arrived(distances[::-1]).tolist() == [5, 3]
 
 
-def test_what_breaks_down_ends_above_its_start():
-    data = made([[0.1, 2.0], [0.1, 0.5]], scheme=[RANDOM, HOMOMORPHIC], variance=[0.1, 10.0])
+def test_breakdowns_end_above_their_start():
+    data = flat_study([[0.1, 2.0], [0.1, 0.5]], scheme=[RANDOM, HOMOMORPHIC], variance=[0.1, 10.0])
     studies = {"a": data.assign_attrs(start=1.0)}
     (random,), (quiet,) = (
         figure_3_3.from_start(scheme)(studies).values() for scheme in (RANDOM, HOMOMORPHIC)
@@ -188,7 +188,7 @@ def test_the_crossover_is_where_the_noise_alone_is_as_large():
     assert "ring 0.032" in figure_4_4.crossover({"orders": orders})
 
 
-def test_two_sentences_have_to_spare_what_the_tighter_one_has():
+def test_claims_report_the_slack_of_the_tighter_sentence():
     for none, random, homomorphic in ((1, 10, 1), (1, 4, 1), (1, 10, 2)):
         significant = 10 * np.log10(random / homomorphic) - 3
         close = 1 - 10 * np.log10(homomorphic / none)
@@ -203,7 +203,7 @@ def test_two_sentences_have_to_spare_what_the_tighter_one_has():
         assert list(figure_4_4.both_of_batches(studies)) == [f"B = 10, {names[0]}"]
 
 
-def test_single_models_are_compared_whoever_draws_and_whatever_is_kept():
+def test_single_models_are_compared_for_any_draws_and_storage():
     levels = xr.Dataset(
         {net.INDIVIDUAL: (("scheme", "edge"), [[1.0, 1.0], [4.0, 4.0], [2.0, 2.0]])},
         {"scheme": [RANDOM, OWN, HOMOMORPHIC], "edge": [1.0, 0.1]},
@@ -211,13 +211,13 @@ def test_single_models_are_compared_whoever_draws_and_whatever_is_kept():
     result = net.open_parts("parts", "edge", {"little": 1.0, "much": 0.1})({"parts": levels})
     assert [round(e.value, 1) for e in result.values()] == [-3.0, 3.0, -3.0, 3.0]
     assert list(result) == [
-        f"{kept}, {who}"
-        for kept in ("little", "much")
-        for who in ("messages alone", "own part too")
+        f"{share}, {source}"
+        for share in ("little", "much")
+        for source in ("messages alone", "own part too")
     ]
 
 
-def test_what_has_converged_has_learned_and_moves_no_more():
+def test_converged_curves_have_learned_and_stand_still():
     error = np.full((2, 60), 30.0) + np.arange(2)[:, None]
     rounds = np.arange(5, 301, 5)
     study = xr.Dataset(
@@ -237,29 +237,34 @@ def test_what_has_converged_has_learned_and_moves_no_more():
 # Settings that the source leaves open, by loops -------------------------------------------------
 
 
-def loop_of_peers(problem, weights, variance, own, batch, rounds, runs=12):
+def loop_of_peers(problem, weights, variance, scheme, batch, rounds, runs=12):
     """ATC in NumPy: the centroid's and the models' deviations under four schemes of noise."""
     rng = np.random.default_rng(0)
-    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    x = np.asarray(problem.features)
+    y = np.asarray(problem.targets)
     clients, count, dim = x.shape
-    far, rho = weights * ~np.eye(clients, dtype=bool), ch4.RHO.value
+    far = weights * ~np.eye(clients, dtype=bool)
+    rho = ch4.RHO.value
     optimum = np.linalg.solve(
         np.einsum("knd,kne->de", x, x) / (clients * count) + rho * np.eye(dim),
         np.einsum("knd,kn->d", x, y) / (clients * count),
     )
-    w, everyone, total = np.zeros((runs, clients, dim)), np.arange(clients)[:, None], []
+    w = np.zeros((runs, clients, dim))
+    everyone = np.arange(clients)[:, None]
+    total = []
     for n in range(rounds):
         rows = rng.integers(count, size=(runs, clients, batch))
-        u, d = x[everyone, rows], y[everyone, rows]
+        u = x[everyone, rows]
+        d = y[everyone, rows]
         off = np.einsum("rkbd,rkd->rkb", u, w) - d
         psi = w - ch4.STEP.value * (2 * np.einsum("rkb,rkbd->rkd", off, u) / batch + 2 * rho * w)
         drawn = rng.laplace(scale=(variance / 2) ** 0.5, size=(runs, clients, clients, dim))
         w = np.einsum("kl,rld->rkd", weights, psi)
-        if own == HOMOMORPHIC:
-            one = drawn[:, 0]
-            w += np.einsum("kl,rld->rkd", weights, one) - one
+        if scheme == HOMOMORPHIC:
+            shared_noise = drawn[:, 0]
+            w += np.einsum("kl,rld->rkd", weights, shared_noise) - shared_noise
         else:
-            w += np.einsum("kl,rkld->rkd", weights if own == OWN else far, drawn)
+            w += np.einsum("kl,rkld->rkd", weights if scheme == OWN else far, drawn)
         if n >= rounds // 2:
             centroid = ((w.mean(axis=1) - optimum) ** 2).sum(axis=-1).mean()
             total.append([centroid, ((w - optimum) ** 2).sum(axis=-1).mean()])
@@ -268,9 +273,10 @@ def loop_of_peers(problem, weights, variance, own, batch, rounds, runs=12):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "edge"), [(RANDOM, 1.0), (OWN, 0.1), (HOMOMORPHIC, 0.1)])
-def test_open_settings_of_chapter_4_are_those_of_a_loop(scheme, edge):
+def test_open_settings_of_chapter_4_equal_a_loop(scheme, edge):
     """Ten samples a step, louder responses, lighter edges, draws for the own part."""
-    data, (_, graph) = ch4.problem((0.1, 0.5), 0.01), ch4.world()
+    data = ch4.problem((0.1, 0.5), 0.01)
+    (_, graph) = ch4.world()
     graph = net.weighted(graph, edge)
     degree = np.asarray(graph.degree)
     joined = np.asarray(graph.dense())
@@ -293,9 +299,11 @@ def test_open_settings_of_chapter_4_are_those_of_a_loop(scheme, edge):
 def loop_of_servers(problem, servers, step, variance, rounds, runs=6):
     """Graph federated averaging in NumPy, with a draw on every edge: the centroid's deviation."""
     rng = np.random.default_rng(0)
-    x, y = np.asarray(problem.features), np.asarray(problem.targets)
+    x = np.asarray(problem.features)
+    y = np.asarray(problem.targets)
     x, y = (a.reshape(ch3.SERVERS.value, ch3.CLIENTS.value, *a.shape[1:]) for a in (x, y))
-    rho, dim = ch3.RHO.value, x.shape[-1]
+    rho = ch3.RHO.value
+    dim = x.shape[-1]
     count = x[..., 0].size
     optimum = np.linalg.solve(
         np.einsum("pknd,pkne->de", x, x) / count + rho * np.eye(dim),
@@ -303,23 +311,26 @@ def loop_of_servers(problem, servers, step, variance, rounds, runs=6):
     )
     many, sizes = (np.reshape(a, x.shape[:2]) for a in (ch3.STEPS_OF, ch3.BATCHES_OF))
     weights = np.asarray(servers.graph.mixing("metropolis").matrix())
-    far, place = weights * ~np.eye(len(weights), dtype=bool), np.arange(len(weights))[:, None]
-    w, total = np.zeros((runs, len(weights), dim)), []
+    far = weights * ~np.eye(len(weights), dtype=bool)
+    servers_axis = np.arange(len(weights))[:, None]
+    w = np.zeros((runs, len(weights), dim))
+    total = []
     for n in range(rounds):
         chosen = rng.permuted(np.tile(np.arange(x.shape[1]), (runs, len(weights), 1)), axis=-1)
         chosen = chosen[..., : ch3.CHOSEN.value]
-        steps, batch = many[place, chosen], sizes[place, chosen]
+        steps = many[servers_axis, chosen]
+        batch = sizes[servers_axis, chosen]
         models = np.repeat(w[:, :, None], chosen.shape[-1], axis=2)
         for e in range(max(ch3.EPOCHS.value)):
             rows = rng.integers(x.shape[2], size=(*chosen.shape, max(ch3.BATCHES.value)))
             real = np.arange(rows.shape[-1]) < batch[..., None]
-            u, d = (
-                x[place[..., None], chosen[..., None], rows],
-                y[place[..., None], chosen[..., None], rows],
-            )
+            u = x[servers_axis[..., None], chosen[..., None], rows]
+            d = y[servers_axis[..., None], chosen[..., None], rows]
             off = real * (np.einsum("rplbd,rpld->rplb", u, models) - d)
-            slope = 2 * np.einsum("rplb,rplbd->rpld", off, u) / batch[..., None] + 2 * rho * models
-            models -= (step / steps * (e < steps))[..., None] * slope
+            gradient = (
+                2 * np.einsum("rplb,rplbd->rpld", off, u) / batch[..., None] + 2 * rho * models
+            )
+            models -= (step / steps * (e < steps))[..., None] * gradient
         drawn = rng.laplace(scale=(variance / 2) ** 0.5, size=(runs, *weights.shape, dim))
         w = np.einsum("kl,rld->rkd", weights, models.mean(axis=2))
         w += np.einsum("kl,rkld->rkd", far, drawn)
@@ -329,9 +340,10 @@ def loop_of_servers(problem, servers, step, variance, rounds, runs=6):
 
 
 @pytest.mark.slow
-def test_open_settings_of_chapter_3_are_those_of_a_loop():
+def test_open_settings_of_chapter_3_equal_a_loop():
     """Loud responses and larger features at the largest step: beyond the best one."""
-    data, (_, servers) = ch3.problem((0.05, 0.12), 5.0), ch3.world()
+    data = ch3.problem((0.05, 0.12), 5.0)
+    (_, servers) = ch3.world()
     noise = replace(net.SCHEMES[RANDOM], variance=0.1)
     simulation = fl.Simulation(data, ch3.algorithm(5.0), servers, noise=noise)
     expected = float(multiagent.steady_state(simulation).centroid)
@@ -340,31 +352,31 @@ def test_open_settings_of_chapter_3_are_those_of_a_loop():
 
 
 @pytest.mark.slow
-def test_what_local_noise_hides_is_seen():
-    studies = {"law": figure_4_theory.law(4), "agreed": figure_4_theory.agreed()}
+def test_hidden_local_noise_is_detected():
+    studies = {"law": figure_4_theory.number_distribution(4), "agreed": figure_4_theory.agreed()}
     wrong, right = studies["law"]["variance"].mean("seed").values
     assert wrong == pytest.approx(4 / 0.01**2, rel=0.1)
     assert right == pytest.approx(1, rel=0.1)
     assert all(e.value <= 1 for e in figure_4_theory.cost(studies).values())
     assert studies["agreed"]["most"].sel(network="ring").values.tolist() == [6.0] * 30
-    told = np.full((3, 2, 2, 2), 0.5)
-    told[2, 1] = np.inf
+    errors = np.full((3, 2, 2, 2), 0.5)
+    errors[2, 1] = np.inf
     axes = ("scheme", "peer", "attacker", "knows")
     names = {"scheme": [RANDOM, HOMOMORPHIC, LOCAL], "attacker": ["eavesdropper", "one neighbor"]}
-    share = xr.Dataset({"share": (axes, told)}, {**names, "knows": ["the rest", "itself alone"]})
+    share = xr.Dataset({"share": (axes, errors)}, {**names, "knows": ["the rest", "itself alone"]})
     for scheme, per_cent in ((RANDOM, 100), (LOCAL, 50)):
         result = figure_4_theory.finite(scheme)({"told": share})
         assert [e.value for e in result.values()] == [per_cent] * 2
 
 
 @pytest.mark.slow
-def test_local_noise_off_its_silent_run_is_seen(tiny):
+def test_local_noise_is_measured_against_the_noiseless_run(tiny):
     silent = tiny.sel(scheme=[NONE])
     data = measures.joined(silent, silent.assign_coords(scheme=[LOCAL]), axis="scheme")
-    assert float(figure_4_4._apart(data)[figure_4_4.APART].max()) == 0
+    assert float(figure_4_4._mask_error(data)[figure_4_4.APART].max()) == 0
     moved = data.copy(deep=True)
     moved[net.MODELS].loc[{"scheme": LOCAL, "round": 7}] += 0.1
-    assert float(figure_4_4._apart(moved)[figure_4_4.APART].max()) > 0.01
+    assert float(figure_4_4._mask_error(moved)[figure_4_4.APART].max()) > 0.01
 
 
 @pytest.mark.slow
@@ -389,11 +401,11 @@ def test_the_centroid_is_judged_on_held_out_rows():
         np.array([[[1.0], [1.0], [-1.0], [2.0]]]), np.array([[1.0, -1.0, -1.0, 1.0]]),
         fl.problems.Logistic(),
     )  # fmt: skip
-    own = fl.problems.Problem(
+    problem = fl.problems.Problem(
         np.ones((2, 3, 1)), np.ones((2, 3)), fl.problems.Logistic(), test=test
     )
     for models, error in (([[3.0], [-1.0]], 25.0), ([[1.0], [-3.0]], 75.0)):
-        now = Snapshot(own, None, jnp.array(models), None)
+        now = Snapshot(problem, None, jnp.array(models), None)
         assert float(clicks.ERROR.measure(now)) == error
 
 

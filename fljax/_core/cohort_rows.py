@@ -1,0 +1,104 @@
+"""Arrays with a client axis that hold only the rows of a round's participants."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array
+
+
+class Rows:
+    """An array ``[K, ...]`` that has only the participants' rows in memory.
+
+    The data and states of a population on disk (``Model.from_population``) have this form. It is
+    read and written by ``take`` and ``put`` of :class:`~fljax.participation.Participants`; reading
+    the whole array raises an error. It exists within the trace of one round.
+
+    Args:
+      what: its name, for error messages.
+      numbers: ``[M]``, the clients of the rows; ``None`` if no rows are in memory.
+      rows: ``[M, ...]``, or only their shape and type.
+      clients: ``K``.
+    """
+
+    def __init__(self, what: str, numbers: Any, rows: Any, clients: int) -> None:
+        self.what = what
+        self.numbers = numbers
+        self.rows = rows
+        self.clients = clients
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.clients, *self.rows.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        return self.rows.ndim
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.rows.dtype
+
+    def __len__(self) -> int:
+        return self.clients
+
+    def of(self, clients: Array) -> Array:
+        """Return the rows of some of the participants."""
+        if self.numbers is None:
+            self._refuse()
+        if clients is self.numbers:
+            return self.rows
+        return self.rows[jnp.argmax(self.numbers[None] == clients[:, None], axis=1)]
+
+    def changed(self, function: Callable[[Array], Array]) -> "Rows":
+        """Return the array with a function applied to its rows."""
+        return Rows(self.what, self.numbers, function(self.rows), self.clients)
+
+    def astype(self, dtype: DTypeLike) -> "Rows":
+        return self.changed(lambda rows: rows.astype(dtype))
+
+    def __gt__(self, other: float) -> "Rows":
+        return self.changed(lambda rows: rows > other)
+
+    def __mul__(self, other: Array) -> "Rows":
+        factor = other[self.numbers] if len(other) == self.clients else other
+        return self.changed(lambda rows: rows * factor)
+
+    def __getitem__(self, clients: object) -> NoReturn:
+        return self._refuse()
+
+    @property
+    def at(self) -> NoReturn:
+        return self._refuse()
+
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        return self._refuse()
+
+    @property
+    def __jax_array__(self) -> NoReturn:  # JAX reads it of any object it gets as an array
+        return self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(np.ndarray, name) and not name.startswith("_"):  # methods of arrays
+            return self._refuse()
+        raise AttributeError(f"rows of clients have no attribute {name!r}.")
+
+    def _refuse(self) -> NoReturn:
+        wanted = f"{self.size * np.dtype(self.dtype).itemsize / 1e9:.3g} GB"
+        raise TypeError(
+            f"all clients' {self.what} are asked for, {self.dtype}{list(self.shape)} or {wanted}, "
+            "and of a population a round has its participants' rows alone; take an algorithm that "
+            "reads and writes no others (its step uses who.take, who.put and who.of), or clients "
+            "in memory (fljax.problems.Model.from_clients)."
+        )
+
+
+def rows_of(array: object, clients: Any) -> Array:
+    """Return some clients' rows of ``[K, ...]``."""
+    return array.of(clients) if isinstance(array, Rows) else jnp.asarray(array)[clients]

@@ -1,0 +1,378 @@
+"""The base class of algorithms, their requirements, and the registry of all of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax.algorithms.round import Round
+from fljax.graphs import Graph
+from fljax.graphs.federation import Network
+from fljax.participation.selectors import Law, declares
+from fljax.privacy import Gap
+from fljax.privacy.mechanism import Scope
+from fljax.problems import Problem
+from fljax.problems import optimum as centralized
+from fljax.problems.streams import Stream
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an algorithm requires and supports, as data that a simulation is checked against.
+
+    Attributes:
+      network: the network it runs on: :class:`~fljax.graphs.Graph` of clients,
+        :class:`~fljax.federation.Federation` of servers, or ``None`` for one server of all clients.
+      data: ``"fixed"``, all data from the start; ``"stream"``, data that arrive round by round;
+        ``"any"``, both.
+      privacy: the places of noise under which it has a private form: ``"message"``, ``"server"``
+        and ``"gradient"``, the scopes of mechanisms (:class:`fljax.privacy.Mechanism`).
+      budget: quantities that a mechanism must account for, such as ``("epsilon", "delta")``.
+      absent: whether it supports unavailable clients.
+      late: whether it supports delayed messages and stale copies.
+      averages: whether it combines messages by a mean, which a robust aggregator may replace.
+      changing: whether the graph may change from round to round.
+      directed: whether links may be directed, with weights that are not symmetric.
+      compressed: whether its messages may be compressed (not if it compresses them by its own
+        rule).
+      smooth: whether it requires a smooth loss and a smooth regularizer.
+      minimizer: whether it minimizes a client's objective exactly, without gradients
+        to clip.
+      quadratic: whether it requires a quadratic objective.
+      validation: whether it requires validation data at each client.
+      classes: whether it reads the logits of classes, so that the loss must be
+        :class:`~fljax.problems.Softmax`.
+      representation: whether it reads the representation of a sample before the last layer, which a
+        network must then define (:func:`fljax.models.headed`).
+      uploads: to which part of clients' messages to a server noise may be added: ``"models"``, the
+        message itself; ``"updates"``, an update within it, if the step states the step size that
+        multiplies it there.
+      masked: whether the server, and everything else in the step, uses clients' messages only
+        through one sum over all participants, so that pairwise masks may hide them.
+    """
+
+    network: type | None = Graph
+    data: str = "fixed"
+    privacy: tuple[Scope, ...] = ()
+    budget: tuple[str, ...] = ()
+    absent: bool = False
+    late: bool = False
+    averages: bool = False
+    changing: bool = False
+    directed: bool = False
+    compressed: bool = True
+    smooth: bool = False
+    minimizer: bool = False
+    quadratic: bool = False
+    validation: bool = False
+    classes: bool = False
+    representation: bool = False
+    uploads: tuple[str, ...] = ("models",)
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        for scope in self.privacy:
+            if not isinstance(scope, str):
+                raise TypeError(
+                    "privacy names the places of noise under which an algorithm runs, as "
+                    f'privacy=("message",); got {checks.shown(scope)}.'
+                )
+            checks.choice("privacy", scope, get_args(Scope))
+
+
+#: Methods and properties of an algorithm that do not decide which samples are in a batch.
+_NOT_DRAWING = frozenset(
+    {
+        *("check", "validate", "init", "sampling", "selection", "step_size", "combinations"),
+        *("uploads", "has_start", "one_by_one", "optimum", "weights", "step_bound", "released"),
+        *("message_size", "message_size_of", "sensitivity"),
+    }
+)
+
+
+class Algorithm:
+    """Base class of all algorithms: a pure init/step pair over an explicit state.
+
+    A state is a named tuple whose field ``model`` holds the models that metrics evaluate:
+    ``[K, D]``, or ``[D]`` for one model shared by all clients. Rounds are numbered from 1.
+
+    To write your own algorithm, subclass it with the decorator :func:`fljax.module`, whose fields
+    are the parameters; all features of a simulation that its ``needs`` allow (privacy, losses,
+    aggregation, ...) apply to it without further code.
+
+    Attributes:
+      label: its name in the literature; by default the name of the class.
+      reference: key into ``references.bib``.
+      needs: its requirements and supported features.
+      waiting: fields of the state that hold a peer's received data. Messages sent to it while it is
+        unavailable are kept there; all other fields of an unavailable peer keep their values.
+      hears_itself: whether a peer's own message is among the messages that it combines.
+      one_by_one: whether peers process individual messages (``inbox.messages``) rather than their
+        mean, which an aggregator would replace.
+      step_size: the step size, a schedule, a number or an optimizer; ``None`` for an algorithm
+        without one. Its value in the first round is compared with :meth:`step_bound`.
+      selection: the selector of the participants; ``None`` if the algorithm has none, and
+        therefore no privacy accounting for a trusted server.
+      combinations: the combination weights of peers' messages, rules or matrices, as far as they
+        are known before the run; an entry ``None`` stands for no exchange.
+      uploads: to which part of clients' messages to a server noise may be added, overriding its
+        ``needs``.
+      has_start: whether it defines the initial models itself.
+      stability: a short description of the bound :meth:`step_bound` and its source.
+
+    Example:
+      Diffusion learning in a sweep, under privacy, over links that fail, with a median:
+
+      >>> import jax, fljax as fl
+      >>> from typing import NamedTuple
+      >>> class State(NamedTuple):
+      ...     model: jax.Array  # [K, D]  the message of client k
+      ...     mixed: jax.Array  # [K, D]  the combination of the messages received
+      >>> @fl.module
+      ... class Diffusion(fl.algorithms.Algorithm):
+      ...     # a number or a schedule
+      ...     step_size: fl.schedules.Schedule = fl.field(converter=fl.schedules.as_schedule)
+      ...     needs = fl.algorithms.Needs(privacy=("message",), averages=True)
+      ...
+      ...     def init(self, problem, network):
+      ...         start = fl.algorithms.start_models(problem)
+      ...         return State(start, start)
+      ...
+      ...     def step(self, state, now):
+      ...         gradient = now.problem.gradient(state.mixed)
+      ...         now.witness_at(state.mixed)
+      ...         step = self.step_size(now.number)
+      ...         sent, inbox = now.link.exchange(state.mixed - step * gradient)
+      ...         return State(sent, inbox.mean(over=now.network.mixing()))
+      ...
+      ...     def sensitivity(self, problem, network, round, gap):
+      ...         return gap.gradient * self.step_size(round)
+      >>> def scenario(key, budget):
+      ...     problem = fl.problems.ridge(key, clients=6, samples=20, dim=2)
+      ...     return fl.Simulation(
+      ...         problem=problem.clipped(1.0),
+      ...         network=fl.graphs.complete(6),
+      ...         algorithm=Diffusion(step_size=0.1),
+      ...         privacy=fl.privacy.ZCDP(total_rho=budget, gradient_bound=1.0),
+      ...         losses=fl.link.Independent(0.1),
+      ...         aggregation=fl.aggregation.Median(),
+      ...         metrics=["consensus_error"],
+      ...     )
+      >>> results = fl.sweep(scenario, grid={"budget": [1.0, 10.0]}, seeds=2, rounds=20)
+      >>> dict(results.consensus_error.sizes)
+      {'budget': 2, 'seed': 2, 'round': 20}
+    """
+
+    label: ClassVar[str] = "an algorithm"
+    reference: ClassVar[str | None] = None
+    needs: ClassVar[Needs]
+    waiting: ClassVar[tuple[str, ...]] = ()
+    hears_itself: ClassVar[bool] = True
+    stability: ClassVar[str] = ""
+
+    # Defaults of fields or properties that a subclass may define.
+    step_size: Any = None  # Schedule, Optimizer or number
+    selection: Any = None  # Selector
+    combinations: Any = ()  # of Mixing, Combination and None
+    uploads: Any = None  # tuple[str, ...]
+    has_start: Any = False
+    one_by_one: Any = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.label = cls.__name__
+        inherits = cls.sampling is not Algorithm.sampling
+        if inherits and not declares(cls, "sampling", _NOT_DRAWING):
+            cls.sampling = Algorithm.sampling
+
+    def check(self, problem: Any, network: Any) -> None:
+        """Raise ``ValueError`` if the parameters do not fit the clients or their network."""
+
+    @checks.required
+    def init(self, problem: Any, network: Any) -> Any:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    @checks.required
+    def step(self, state: PyTree, now: Round) -> Any:
+        """One round of every client."""
+        raise NotImplementedError
+
+    def optimum(self, problem: Problem, network: Any) -> Float[Array, "*clients dim"]:
+        """Return the reference solution of error metrics: the centralized solution, ``[D]``, or
+        ``[K, D]`` for algorithms whose clients learn models of their own.
+        """
+        return centralized(problem)
+
+    def weights(self, problem: Problem | Stream) -> Float[Array, " clients"] | None:
+        """Return the weight of each client's mean loss in the objective that is minimized, up to a
+        common factor; ``None`` for equal weights. It is the problem's weight unless the algorithm
+        was given another.
+        """
+        return problem.importance
+
+    def sampling(self, problem: Any) -> Law | None:
+        """Return how the batch of a step is sampled, at the client with the fewest samples;
+        ``None`` if unspecified, in which case :class:`~fljax.privacy.NoisyGradients` has no privacy
+        accounting.
+
+        A law with a separation guarantees that many of a client's own steps between two batches
+        with the same sample: :meth:`fljax.link.Link.descend` passes the number of the step to
+        ``draw``. What that costs, or a strategy of the noise, depends on how many steps a client
+        takes in a round; the number is the field or property ``local_steps``.
+
+        The law is that of the class that declares it: a subclass that overrides ``step``, or
+        another method by which batches are drawn, has none unless it declares its own
+        (``return super().sampling(problem)`` where it is the same).
+        """
+        return None
+
+    def step_bound(
+        self, problem: Problem | Stream, network: Any, curvature: Array | None
+    ) -> Array | None:
+        r"""Return the largest step size that theory allows (:attr:`stability`), or ``None`` without
+        one.
+
+        Args:
+          problem: the simulation's problem.
+          network: the simulation's network, if it is the same in all rounds.
+          curvature: for a stream, the largest eigenvalue of the second-moment matrix of its
+            features.
+        """
+        return None
+
+    def message_size(self, dim: int) -> int:
+        """Return how many numbers a message between peers contains, by default as many as a model;
+        zero if nothing is ever sent.
+        """
+        return dim
+
+    def message_size_of(self, problem: Any) -> int:
+        """Return :meth:`message_size` for this problem; override it if the number of entries sent
+        depends on the problem.
+        """
+        return self.message_size(problem.dim)
+
+    def released(self, state: PyTree, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
+        """Return the models that the network may observe: the perturbed messages, or what follows
+        from them.
+        """
+        raise NotImplementedError(
+            checks.missing_method_message(type(self), "released", "the models that may be seen")
+        )
+
+    def sensitivity(
+        self, problem: Problem, network: Any, round: Array, gap: Gap
+    ) -> Float[Array, " clients"]:
+        r"""Return the sensitivity of each client's message to neighboring data, in Euclidean norm.
+
+        It is conditional on all earlier messages: private variables of a client (momentum, a
+        tracker, a warm start) depend on its data of all rounds so far and count toward it,
+        whichever rounds the client was available in. A mean loss gradient changes by at most
+        ``gap.gradient`` if it is evaluated at a model that is a function of earlier messages, and
+        by at most ``gap.anywhere`` otherwise; the privacy notion defines which data sets are
+        neighbors.
+
+        Args:
+          problem: the clients' data; the result may depend on their sizes only.
+          network: the simulation's network.
+          round: 1, 2, ..., possibly traced.
+          gap: sensitivity of the clients' mean gradients, from
+            :meth:`Gap.of(privacy, problem) <fljax.privacy.Gap.of>`.
+
+        Returns:
+          ``[K]``.
+        """
+        raise NotImplementedError(
+            checks.missing_method_message(
+                type(self), "sensitivity", "what neighboring data can move"
+            )
+        )
+
+
+class ReleasesModel:
+    """Mixin of algorithms whose released model is the server's model in the state."""
+
+    def released(
+        self, state: PyTree, problem: Problem | Stream, network: Network
+    ) -> Float[Array, "*clients dim"]:
+        """The server's model."""
+        return state.model
+
+
+class Synonym(NamedTuple):
+    """What another name of a registered algorithm, or of a special case of it, stands for."""
+
+    label: str
+    how: str  # how its arguments are to be chosen; empty if they are free
+
+
+#: The registered algorithms by their names in the literature.
+REGISTRY: dict[str, type[Algorithm]] = {}
+
+#: Other names of these, and of their special cases.
+SYNONYMS: dict[str, Synonym] = {}
+
+T = TypeVar("T", bound=type[Algorithm])
+
+
+@checked
+def algorithm(
+    label: str, reference: str, needs: Needs, also: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[T], T]:
+    """Register a class as the algorithm that the literature calls ``label``.
+
+    Args:
+      label: its name.
+      reference: key into ``references.bib``.
+      needs: its requirements and supported features.
+      also: other names of it, and of its special cases, each with how the arguments are to be
+        chosen, such as ``"with batches="``; empty if they are free.
+    """
+
+    def register(cls: T) -> T:
+        cls.label = label
+        cls.reference = reference
+        cls.needs = needs
+        REGISTRY[label] = cls
+        SYNONYMS.update({name: Synonym(label, how) for name, how in also.items()})
+        return cls
+
+    return register
+
+
+def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
+    """Return the initial models of the clients: zero, as in the literature, or
+    :meth:`~fljax.problems.Problem.starting_at`.
+
+    Every client knows the initial models of all others before the first round, and no message is
+    counted for them.
+    """
+    start = jnp.zeros((), problem.dtype) if problem.initial is None else problem.initial
+    start = jnp.asarray(start, problem.dtype)
+    return jnp.broadcast_to(start, (problem.clients, problem.dim))
+
+
+def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
+    """Return the initial model of a server of all clients: the clients' common one, or the mean of
+    theirs.
+    """
+    start = start_models(problem)
+    initial = problem.initial
+    return start[0] if initial is None or np.ndim(initial) == 1 else jnp.mean(start, axis=0)
+
+
+def representation_width(problem: Problem) -> int:
+    """Return how many numbers a model's head reads of a sample, for a problem or its shapes."""
+
+    def read(shape: Problem) -> Array:
+        return shape.representations(start_models(shape))
+
+    return jax.eval_shape(read, problem).shape[2]

@@ -1,0 +1,388 @@
+"""Base classes of federated averaging and its variants: local steps at participants of a server."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from fljax._core import checks
+from fljax._core.module import field, module, static
+from fljax.algorithms.algorithm import Algorithm, Needs
+from fljax.algorithms.local_steps import (
+    Direction,
+    Learned,
+    along_gradient,
+    counts_of,
+    draw_batches,
+    learn,
+)
+from fljax.algorithms.round import Round
+from fljax.graphs.federation import Network
+from fljax.link import Arrived
+from fljax.models import Layout
+from fljax.optimization.optimizers import Optimizer, as_step, check_optimizer
+from fljax.optimization.schedules import Schedule
+from fljax.participation.selectors import Drawn, Participants, Selector, everyone_or
+from fljax.problems import Problem
+from fljax.problems.batches import Batch, Batches, Counts, Shuffled, check_per_client, per_client
+from fljax.problems.streams import Stream
+
+#: Weights that clients may have instead of the problem's.
+WEIGHTINGS = ("samples", "equal")
+
+
+#: Needs of a server that uses its participants' messages only through one sum.
+SUMMED = Needs(None, absent=True, late=True, averages=True, masked=True)
+
+#: The same if the messages are models, or updates of the server's model: a step size times a
+#: gradient.
+AVERAGED = dataclasses.replace(SUMMED, uploads=("models", "updates"))
+
+#: The same if a trusted server may perturb the sum, and steps may be on streaming data.
+AVERAGED_PRIVATELY = dataclasses.replace(AVERAGED, data="any", privacy=("server",))
+
+#: The same of fixed data with classes, whose logits the steps read.
+OF_CLASSES = dataclasses.replace(AVERAGED_PRIVATELY, data="fixed", classes=True)
+
+
+class Cohort(NamedTuple):
+    """The participants of a round and the batches of their steps."""
+
+    participants: Participants
+    counts: Int[Array, " chosen"]  # local steps of each
+    weights: Float[Array, " chosen"] | None  # of each at the server; None: equal ones
+    batch: Batch | None  # None: all samples in every step; an axis of several draws comes first
+    longest: int  # steps of the client that takes most
+    #: [M]  the counts, if local_steps are given; None with epochs, whose empty batches do not count
+    limit: Int[Array, " chosen"] | None
+
+    @property
+    def active(self) -> Array:
+        """Which of the rows participate, ``[M]``."""
+        return self.participants.here
+
+
+@module
+class LocalLearning(Algorithm):
+    r"""Base class: a server invites participants, which take local steps and reply.
+
+    A round of a subclass is: :meth:`invite`, publish the participants' inputs, :meth:`learn`,
+    :meth:`collect`. Its own parameters are keyword arguments (``dataclasses.field(kw_only=True)``);
+    its ``validate`` and ``check`` first call the methods of this class.
+
+    Args:
+      step_size: :math:`\mu`, a schedule of the round or a number, > 0; or a local optimizer
+        (:func:`fljax.optimizers.from_optax`, or optax's own), which is initialized in every
+        round.
+      clients_per_round: number of participants, drawn uniformly without replacement; all clients by
+        default.
+      epochs: passes of a participant over its samples per round, >= 1.
+      batch: samples per step; all of a client's by default.
+      selector: another :class:`~fljax.participation.Selector` instead of ``clients_per_round``.
+      batches: another distribution of the batches (:mod:`fljax.batches`) instead of ``batch``.
+      local_steps: gradient steps of a participant, one number or one per client, instead of
+        ``epochs``.
+
+    Raises:
+      ValueError: more participants than clients, a batch larger than every client's data, a
+        selector in addition to ``clients_per_round``, ``batches`` in addition to ``batch``,
+        ``local_steps`` in addition to ``epochs``, ``batches`` without ``local_steps``.
+    """
+
+    step_size: Schedule | Optimizer = field(converter=as_step)
+    clients_per_round: int | None = static(default=None)
+    epochs: int = static(default=1)
+    batch: int | None = static(default=None)
+    selector: Selector | None = None
+    batches: Batches | None = None
+    local_steps: Counts | None = field(
+        converter=partial(per_client, "local_steps"), static=True, default=None
+    )
+
+    def validate(self) -> None:
+        for name in ("clients_per_round", "epochs", "batch"):
+            if name == "epochs" or getattr(self, name) is not None:
+                checks.count(name, getattr(self, name))
+        if self.local_steps is not None and self.epochs != 1:
+            raise ValueError(
+                "local_steps and epochs both set the length of local training; leave out one."
+            )
+        if self.batches is not None:
+            if self.batch is not None:
+                raise ValueError("batches and batch both set the samples of a step; leave out one.")
+            if self.local_steps is None:
+                raise ValueError(
+                    "batches= is a distribution of batches, which has no epochs; give local_steps."
+                )
+        if self.selector is not None and self.clients_per_round is not None:
+            raise ValueError(
+                f"clients_per_round={self.clients_per_round} and a selector both choose the "
+                "participants; leave out one."
+            )
+
+    def check(self, problem: Problem | Stream, network: Network) -> None:
+        self.selection.check(problem.clients)
+        check_per_client("local_steps", self.local_steps, problem.clients)
+        if (scheme := self._batch_scheme) is not None:
+            scheme.check(problem)
+        check_optimizer(self.step_size, problem.layout)
+
+    @property
+    def selection(self) -> Selector:
+        """The selector of the participants."""
+        return self.selector or everyone_or(Drawn, self.clients_per_round)
+
+    @property
+    def _batch_scheme(self) -> Batches | None:
+        return self.batches if self.batch is None else Shuffled(self.batch)
+
+    def local_problem(self, problem: Problem) -> Problem:
+        """Return the problem that each client minimizes in its steps."""
+        return problem
+
+    def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
+        """Return each client's weight in the server's aggregation; ``None`` for equal weights."""
+        return None
+
+    def invite(
+        self,
+        now: Round,
+        model: Array | None = None,
+        draws: int | None = None,
+    ) -> Cohort:
+        """Choose the participants of this round and draw the batches of all their steps.
+
+        Args:
+          now: the round.
+          model: the server's model, or the clients' models, for a selector that goes by losses.
+          draws: the number of sets of batches where a step uses several.
+        """
+        problem = now.problem
+        participants = now.choose(self.selection, model)
+        counts = self._steps(participants, participants.take(problem.weights) > 0)
+        longest = self._longest(problem.samples)
+        weights = self.server_weights(problem)
+        if participants.weights is not None:
+            equal = jnp.ones(problem.clients, problem.dtype)
+            weights = participants.unbiased(now.available, equal if weights is None else weights)
+        elif weights is not None:
+            weights = participants.take(weights)
+        batch = draw_batches(self._batch_scheme, now, participants, longest, draws)
+        # Epochs end with a client's last batch: steps on the empty batches after it do not count.
+        limit = None if self.local_steps is None else counts
+        return Cohort(participants, counts, weights, batch, longest, limit)
+
+    def learn(
+        self,
+        now: Round,
+        cohort: Cohort,
+        start: Float[Array, "*chosen numbers"],
+        *,
+        batch: PyTree = None,
+        step: Array | Optimizer | None = None,
+        direction: Direction = along_gradient,
+        context: PyTree = (),
+        per_step: PyTree = None,
+        memory: PyTree = None,
+        layouts: Sequence[Layout] | None = None,
+    ) -> Learned:
+        """Return the participants' models after their steps from a common model, or from one each.
+
+        Args:
+          now: the round.
+          cohort: the participants and their batches.
+          start: the initial model, ``[D]`` or ``[M, D]``, or other variables that ``direction``
+            updates.
+          batch: the batch of each step, or several, instead of the cohort's.
+          step: another step size, one number or ``[M]``, instead of this round's; or another
+            optimizer.
+          direction: the vector whose negative is the direction of a step, the gradient by default.
+          context: arrays ``[M, ...]`` of each participant that ``direction`` takes.
+          per_step: arrays ``[M, steps, ...]`` that ``direction`` takes in addition, one slice per
+            step; it then receives the pair of both.
+          memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
+          layouts: of the parameters in the variables, as in
+            :func:`~fljax.algorithms.local_steps.learn`.
+        """
+        common = start
+        start = jnp.broadcast_to(start, (len(cohort.active), start.shape[-1]))
+        if step is None:
+            step = (
+                self.step_size if isinstance(self.step_size, Optimizer) else self.size(now.number)
+            )
+        learned = learn(
+            self.local_problem(now.problem),
+            cohort.participants,
+            start,
+            step,
+            cohort.longest,
+            cohort.batch if batch is None else batch,
+            cohort.limit,
+            direction=direction,
+            context=context,
+            per_step=per_step,
+            memory=memory,
+            layouts=layouts,
+        )
+        if common.shape == (now.problem.dim,):
+            moved = jnp.sum((learned.model - common[None]) ** 2, axis=1)
+            at = jnp.where(cohort.active, cohort.participants.numbers, now.problem.clients)
+            missing = jnp.full(now.problem.clients, jnp.nan, moved.dtype)
+            now.link.drift = missing.at[at].set(moved, mode="drop")
+        return learned
+
+    def collect(
+        self,
+        now: Round,
+        cohort: Cohort,
+        messages: Float[Array, "chosen numbers"],
+        reference: Float[Array, " numbers"],
+        *,
+        weights: Float[Array, " chosen"] | None = None,
+        discount: Any = 1.0,
+        numbers: Int[Array, " chosen"] | None = None,
+    ) -> Arrived:
+        """Return what arrives at the server, weighted as in the cohort unless ``weights`` are
+        given.
+
+        Args:
+          now: the round.
+          cohort: the participants that send the messages.
+          messages: ``[M, numbers]``, such as models; several quantities form one message.
+          reference: a point that both ends know: the server's model, or zero for messages that are
+            not models.
+          weights: ``[M]``, other weights than the cohort's.
+          discount: the discount of late messages, as in :meth:`~fljax.link.Link.collect`.
+          numbers: ``[M]``, how many numbers each message has, as in that method.
+        """
+        # With unequal probabilities the weights are shares of the sum over all clients.
+        unequal = cohort.weights is not None and cohort.participants.weights is not None
+        return now.link.collect(
+            messages,
+            cohort.active,
+            reference,
+            weights=cohort.weights if weights is None else weights,
+            normalized=weights is not None or not unequal,
+            discount=discount,
+            clients=cohort.participants.numbers,
+            step_size=None if self._optimizes else self.size(now.number),
+            numbers=numbers,
+        )
+
+    def messages_arrived(self, now: Round, cohort: Cohort) -> Bool[Array, " chosen"]:
+        """Return whether each participant's message of this round (:meth:`~fljax.link.Link.send`)
+        arrived, for servers that use messages individually.
+        """
+        none = jnp.zeros((now.problem.clients, 1), now.problem.dtype)
+        sent = cohort.participants.put(none, jnp.ones((len(cohort.active), 1), none.dtype))
+        return (cohort.participants.take(now.link.known(sent, none))[:, 0] > 0) & cohort.active
+
+    @property
+    def _optimizes(self) -> bool:
+        return isinstance(self.step_size, Optimizer)
+
+    def size(self, round: Array) -> Array:
+        """Return the step size of a round, if steps have one and are not an optimizer's."""
+        assert not isinstance(self.step_size, Optimizer)
+        return self.step_size(round)
+
+    def _longest(self, samples: int) -> int:
+        """Return the number of steps of the client that takes the most."""
+        if self.local_steps is not None:
+            return int(np.max(self.local_steps))
+        return self.epochs * (1 if self.batch is None else Shuffled(self.batch).steps(samples))
+
+    def _steps(self, participants: Participants, real: Array) -> Int[Array, " chosen"]:
+        """Return the number of steps of each participant."""
+        if self.local_steps is not None:
+            return counts_of(self.local_steps, participants)
+        samples = jnp.sum(real, axis=1, dtype=jnp.int32)
+        batches = jnp.ones_like(samples) if self.batch is None else -(-samples // self.batch)
+        return self.epochs * batches
+
+
+@module
+class Averaging(LocalLearning):
+    r"""Local learning on clients' own mean losses with a weighted average at the server.
+
+    .. math:: w=\frac{\sum_{k\in S}q_kw_k}{\sum_{k\in S}q_k}
+
+    The weights are the problem's, whose objective is then minimized: one each by default, or
+    as set by :meth:`~fljax.problems.Problem.weighing`, with ``"samples"`` the
+    :math:`q_k\propto D_k` of McMahan et al. 2017. With other weights it minimizes another objective
+    than the one that error metrics refer to, and a study with such metrics warns.
+
+    Args:
+      weighting: ``"samples"`` or ``"equal"``, instead of the problem's weights.
+
+    For the other arguments see :class:`LocalLearning`.
+
+    Raises:
+      ValueError: as for :class:`LocalLearning`; another weighting.
+    """
+
+    weighting: str | None = static(default=None, kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.weighting is not None:
+            checks.choice("weighting", self.weighting, WEIGHTINGS)
+
+    def weights(self, problem: Any) -> Float[Array, " clients"] | None:
+        if self.weighting == "samples":
+            return problem.sample_counts().astype(problem.dtype)
+        return None if self.weighting == "equal" else super().weights(problem)
+
+    def local_problem(self, problem: Problem) -> Problem:
+        return problem.unweighted()
+
+    def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
+        return self.weights(problem)
+
+    def shares(
+        self, cohort: Cohort, arrived: Bool[Array, " chosen"], dtype: DTypeLike
+    ) -> Float[Array, " chosen"]:
+        """Return each participant's share in the server's mean: the server's model moves by the sum
+        of the differences of theirs from it, each times its share.
+        """
+        weights = arrived.astype(dtype)
+        weights = weights if cohort.weights is None else weights * cohort.weights
+        if cohort.participants.weights is not None:  # they are shares of all clients already
+            return weights
+        total = jnp.sum(weights)
+        return weights / jnp.where(total > 0, total, 1)
+
+
+@module
+class Corrected(LocalLearning):
+    """Local learning with a drift correction at each client.
+
+    All participants have equal weights at the server, however they are drawn, because it keeps the
+    mean of all clients' corrections, not only of the participants'. If the problem has weights
+    (:meth:`~fljax.problems.Problem.weighing`), each client descends along its mean loss multiplied
+    by its weight.
+
+    Args and Raises: as for :class:`LocalLearning`.
+    """
+
+    def invite(
+        self,
+        now: Round,
+        model: Array | None = None,
+        draws: int | None = None,
+    ) -> Cohort:
+        return super().invite(now, model, draws)._replace(weights=None)
+
+
+def check_no_optimizer(algorithm: LocalLearning) -> None:
+    """Raise ``ValueError`` if the step size is an optimizer: the algorithm divides by it."""
+    if isinstance(algorithm.step_size, Optimizer):
+        raise ValueError(
+            f"{type(algorithm).label} needs the size of its clients' steps, which an optimizer "
+            "does not have; give step_size a number or a schedule."
+        )

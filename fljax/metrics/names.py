@@ -1,0 +1,45 @@
+"""Names of the variables that a run records besides its metrics."""
+
+#: Attributes with the least and the greatest possible value of a metric.
+BOUNDS = ("least", "greatest")
+
+
+#: Counts since the last record, as ``[high, low]`` in compiled programs (`fljax.link.wide`).
+COUNTS = ("messages", "scalars", "bits_up", "bits_down")
+
+
+#: Variables with the communication so far: the counts, and the bits of both directions.
+TRAFFIC = (*COUNTS, "bits")
+
+
+#: Variables with the computation of clients so far, counted in the traced program of a round.
+COMPUTED = ("gradients", "proximal")
+
+
+#: Variables that can be the x axis of curves, besides rounds and seconds.
+EFFORTS = (*TRAFFIC, *COMPUTED)
+
+
+#: Variables that are recorded once a run instead of in every recorded round.
+PER_RUN = (
+    *("diverged", "gradient_norm", "gradient_bound", "promised_bound", "nominal", "exact_model"),
+    *("rounding", "release_rho", "unusable_samples", "gaussian_noise", "clipped"),
+    "connected",
+    "same_objective",
+    *("first_step", "step_bound"),
+    *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
+    *("label_distance", "effective_classes", "size_variation", "largest_share"),
+)
+
+
+#: Variables that are recorded once a run for every client: its privacy ledger, and its number of
+#: samples where a partition is drawn.
+PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases", "client_samples")
+
+
+#: Names that axes and metrics must not have: names of every result's axes and variables, and
+#: keywords of xarray's ``sel``, which a dimension of that name hides.
+RESERVED = (
+    *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
+    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *EFFORTS),
+)

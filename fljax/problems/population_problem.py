@@ -1,0 +1,307 @@
+"""Problems whose clients are on disk: a round holds the participants' samples alone."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fljax._core import checks
+from fljax._core.annotations import checked
+from fljax._core.cohort_rows import Rows, rows_of
+from fljax._core.module import float_dtype, module, replace, static
+from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
+from fljax.problems.population_files import CohortSamples, Population
+from fljax.problems.problem import HeldOutData, Problem, check_test, from_clients
+
+#: The data of a problem.
+DATA = ("features", "targets", "weights")
+
+
+class OnDisk(Problem):
+    """A base of problems of a population, next to their class in memory (``made``)."""
+
+    population: Population
+    evaluated: tuple[int, ...]
+    view: Any  # the problem of these clients, or None
+
+    on_disk: ClassVar[bool] = True
+    made: ClassVar[type[Problem]] = Problem
+
+    def validate(self) -> None:
+        checks.registered("loss", self.loss)
+        checks.registered("regularizer", self.regularizer)
+        for name, rows in self._empty_data().items():
+            object.__setattr__(self, name, rows)
+        checks.strength(self.strength, self.clients)
+        checks.start(self.initial, self.clients, self.dim)
+        check_test(self.test, self.clients, self.dim)
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+
+    def _empty_data(self) -> dict[str, Rows]:
+        """The data of a round without participants."""
+        return {n: Rows(n, None, rows, self.clients) for n, rows in self.shapes(0).items()}
+
+    def shapes(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and types of :meth:`arrays` for a number of clients."""
+        (x, x_type), (y, y_type) = self.population.features, self.population.targets
+        features = x, self._type("features", x_type)
+        kinds = features, (y, self._type("targets", y_type)), ((), float_dtype())
+        leading = count, self.population.largest
+        rows = [jax.ShapeDtypeStruct((*leading, *shape), dtype) for shape, dtype in kinds]
+        return dict(zip(DATA, rows, strict=True))
+
+    def _type(self, name: str, dtype: np.dtype) -> np.dtype:
+        """The type of data in a round: whole numbers stay whole where the network or the loss takes
+        them, as in memory.
+        """
+        floating = jnp.issubdtype(dtype, jnp.floating) or name not in self._integer_data()
+        return float_dtype() if floating else jax.dtypes.canonicalize_dtype(dtype)
+
+    @property
+    def clients(self) -> int:
+        return len(self.population)
+
+    @property
+    def samples(self) -> int:
+        return self.population.largest
+
+    @property
+    def dtype(self) -> np.dtype:
+        return float_dtype()
+
+    def arrays(self, cohort: CohortSamples) -> dict[str, np.ndarray]:
+        """The data of some clients as a round gets them: features, targets and weights.
+
+        Raises:
+          ValueError: numbers that the precision of the run cannot hold, targets that are not labels
+            of the loss.
+        """
+        real = np.arange(self.samples) < cohort.sizes[:, None]
+        weights = np.where(real, 1 / cohort.sizes[:, None], 0).astype(float_dtype())
+        data = {"features": cohort.features, "targets": cohort.targets}
+        with np.errstate(over="ignore"):  # infinite numbers are named below
+            arrays = {n: a.astype(self._type(n, a.dtype), copy=False) for n, a in data.items()}
+        for name, array in arrays.items():
+            if array.dtype.itemsize < data[name].dtype.itemsize:
+                checks.finite(f"{name} of the population", array)
+        if type(self.loss).check_targets is not Loss.check_targets:
+            self.loss.check_targets(arrays["targets"][real])
+        return arrays | {"weights": weights}
+
+    def bare(self) -> Any:
+        """The same problem without its data, as an argument of a compiled program."""
+        return replace(self, **dict.fromkeys(DATA))
+
+    def stored(self) -> Any:
+        """The same problem without participants."""
+        return replace(self, **self._empty_data())
+
+    @property
+    def judged(self) -> Problem:
+        return self if self.view is None else self.view
+
+    def holding(self, numbers: Int[Array, " chosen"], data: Mapping[str, Array]) -> Any:
+        """The same problem in a round whose participants' data are these."""
+        rows = {name: Rows(name, numbers, data[name], self.clients) for name in DATA}
+        return replace(self, **rows)
+
+    def prepare(self) -> Any:
+        """The problem itself."""
+        return self
+
+    def mapped(self) -> Any:
+        """The problem itself."""
+        return self
+
+    def usable(self) -> Any:
+        """The problem itself: a population's numbers are finite."""
+        return self
+
+    def unusable_samples(self) -> Int[Array, ""]:
+        return jnp.zeros((), jnp.int32)
+
+    def take(
+        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
+    ) -> Problem:
+        """As in :class:`Problem`, of participants of the round."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self.made)}  # pyright: ignore[reportArgumentType]
+        fields |= {name: rows_of(fields[name], clients) for name in DATA}
+        if jnp.ndim(self.strength):
+            fields["strength"] = rows_of(self.strength, clients)
+        else:
+            fields["strength"] = self.strength * (clients.shape[0] / self.clients)
+        if self.importance is not None:
+            fields["importance"] = rows_of(self.importance, clients)
+        part = object.__new__(self.made)  # without validation, which checked all of it
+        for name, value in (fields | {"test": None, "initial": None}).items():
+            object.__setattr__(part, name, value)
+        part = self._with_statistics(part)
+        if rows is None:
+            return part
+        return part.take(jnp.arange(len(clients), dtype=jnp.int32), rows)
+
+    def _with_statistics(self, part: Problem) -> Problem:
+        """Participants' problem with the statistics that a run from memory computes once."""
+        return part
+
+    @property
+    def influence(self) -> Float[Array, " clients"]:
+        share = (1 / self.population.sizes).astype(float_dtype())
+        return jnp.asarray(share if self.importance is None else share * self.importance)
+
+    def sample_counts(self) -> Int[Array, " clients"]:
+        return jnp.asarray(self.population.sizes, jnp.int32)
+
+    def class_counts(self) -> Any:
+        numbers = cast(Rows, self.targets).numbers
+        counts = self.take(numbers).class_counts()
+        return Rows("numbers of each class", numbers, counts, self.clients)
+
+
+@module
+class PopulationProblem(OnDisk, Problem):
+    """A :class:`Problem` of linear predictions that holds the samples of a round's participants
+    alone; made by :func:`from_population`.
+
+    Args:
+      population: the clients.
+      evaluated: ``[J]``, the clients whose samples metrics read.
+      view: the problem of these, in memory, with held-out data of each if there are some.
+    """
+
+    population: Population = static(kw_only=True)
+    evaluated: tuple[int, ...] = static(default=(), kw_only=True)
+    view: Problem | None = None
+
+    def validate(self) -> None:
+        (x, _), (y, _) = self.population.features, self.population.targets
+        if len(x) != 1 or y:
+            raise ValueError(
+                "linear predictions are of samples with one row of features and one target each, "
+                f"got features {list(x)} and targets {list(y)}; write them so, or take a network "
+                "(fljax.problems.Model.from_population)."
+            )
+        for name in ("feature_map", "feature_bound"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is for data in memory; of a population, write the mapped or scaled "
+                    "samples, and bound gradients by problem.clipped(bound)."
+                )
+        super().validate()
+
+    def _with_statistics(self, part: Problem) -> Problem:
+        return replace(part, statistics=part._statistics())
+
+
+def evaluation_of(
+    population: Population,
+    regularizer: Regularizer,
+    strength: Array | float,
+    test: object,
+    evaluated: Sequence[int] | None,
+    build: Callable[..., Problem],
+) -> dict[str, Any]:
+    """The data of a population that metrics read: its evaluated clients and their problem, or
+    held-out data of all.
+
+    Args:
+      population: the clients.
+      regularizer: as in :class:`Problem`.
+      strength: as in :class:`Problem`.
+      test: held-out data, one pair for all or one for each evaluated client.
+      evaluated: the numbers of these.
+      build: from pairs of features and targets, one for each client, a problem in memory.
+    """
+    if evaluated is not None:
+        numbers = _numbers(evaluated, len(population))
+        data = [population[k] for k in numbers]
+        shares = np.asarray(strength)  # a client's share of the regularizer stays its own
+        shares = (
+            shares[list(numbers)] if shares.ndim else np.full(len(data), shares / len(population))
+        )
+        view = build(data, regularizer=regularizer, strength=shares, test=test)
+        return {"evaluated": numbers, "view": view}
+    if test is None:
+        return {}
+    common = build([test] if isinstance(test, tuple) else test)
+    if common.clients > 1:
+        raise ValueError(
+            f"test= holds data of {common.clients} clients; say which clients they are of, "
+            "evaluated=[...], or give one pair for all."
+        )
+    return {"test": replace(common, initial=None)}
+
+
+def _numbers(evaluated: Sequence[int], clients: int) -> tuple[int, ...]:
+    numbers = np.asarray(evaluated)
+    if numbers.ndim != 1 or not numbers.size or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(
+            f"evaluated must be a list of clients' numbers, got {checks.shown(evaluated)}."
+        )
+    if numbers.min() < 0 or numbers.max() >= clients or len(np.unique(numbers)) < numbers.size:
+        raise ValueError(
+            f"evaluated must be different clients from 0 to {clients - 1}, got "
+            f"{checks.shown(evaluated)}."
+        )
+    return tuple(numbers.tolist())
+
+
+@checked
+def from_population(
+    population: Population,
+    loss: Loss,
+    regularizer: Regularizer = NoRegularizer(),  # noqa: B008 (immutable)
+    strength: Float[Array, "*clients"] | float = 1.0,
+    *,
+    test: HeldOutData | None = None,
+    evaluated: Sequence[int] | None = None,
+) -> Problem:
+    """Linear predictions whose clients are on disk and are read a cohort at a time.
+
+    As :meth:`Model.from_population`, which states the data that a run reads and keeps, and the
+    algorithms and selectors that it supports.
+
+    Args:
+      population: an :class:`fljax.data.Population` of samples with a row of features and one target
+        each.
+      loss: as in :class:`Problem`.
+      regularizer: as in :class:`Problem`.
+      strength: as in :class:`Problem`.
+      test: held-out data: one ``(features, targets)`` for all, or one for each evaluated client.
+      evaluated: numbers of the clients whose samples, and own models where an algorithm has them,
+        metrics read: they are kept in memory, and the metrics are means over these.
+
+    Raises:
+      TypeError, ValueError: as :class:`Problem`; samples of other shapes, evaluated clients that
+        are not different clients of the population, held-out data of clients that are not given.
+
+    Example:
+      >>> import pathlib, tempfile, numpy as np, fljax as fl
+      >>> rng = np.random.default_rng(0)
+      >>> clients = [(x, x @ [1.0, -2.0]) for x in rng.normal(size=(50, 20, 2)).astype("f4")]
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     problem = fl.problems.from_population(
+      ...         fl.data.write_population(pathlib.Path(folder) / "fifty", clients[1:]),
+      ...         fl.problems.LeastSquares(),
+      ...         test=clients[0],
+      ...     )
+      ...     algorithm = fl.algorithms.SCAFFOLD(0.1, clients_per_round=5, local_steps=5)
+      ...     model = fl.run(fl.Simulation(problem, algorithm), rounds=60).model
+      >>> model.values.round(2).tolist()
+      [1.0, -2.0]
+    """
+
+    def build(pairs: Any, **settings: Any) -> Problem:
+        if isinstance(settings.get("test"), tuple):
+            settings["test"] = [settings["test"]]
+        return from_clients(pairs, loss, **settings)
+
+    evaluation = evaluation_of(population, regularizer, strength, test, evaluated, build)
+    return PopulationProblem(
+        None, None, loss, regularizer, strength, population=population, **evaluation
+    )

@@ -1,0 +1,538 @@
+"""The rounds of one run as a scan: computations before them, in each of them, and at the end.
+
+:func:`trace` is the whole run. :func:`prepare` computes the constants of a run, :func:`begin` the
+state before it; :func:`advance` scans :func:`run_round` and :func:`evaluate_metrics`;
+:func:`outcome` computes the quantities that are reported once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fljax._core import checks
+from fljax._core.cohort_rows import Rows
+from fljax._core.linalg import accumulated, all_finite
+from fljax._core.memory import check_fits
+from fljax._core.prng import key_of, round_key
+from fljax.algorithms import Algorithm, start_models
+from fljax.algorithms.round import Round
+from fljax.graphs import Graph, Relearned, Varying
+from fljax.link import Link, LocalGraphHomomorphic, Traffic, receivers_of
+from fljax.link import begin as begin_link
+from fljax.metrics.definitions import Metric, Snapshot
+from fljax.metrics.quantities import QUANTITIES
+from fljax.optimization import schedules
+from fljax.participation.selectors import Participants, Selector
+from fljax.partitions.heterogeneity import heterogeneity
+from fljax.privacy import promises
+from fljax.privacy.notions import is_gaussian
+from fljax.problems import Softmax
+from fljax.problems.gradient_norms import initial_bound
+from fljax.problems.streams import Stream
+from fljax.simulation import compatibility
+from fljax.simulation.noise_scopes import message_sensitivity, scope_of
+from fljax.simulation.run_state import Carry, Prepared
+from fljax.simulation.scenario import Simulation
+
+
+def prepare(simulation: Simulation, rounds: int) -> Prepared:
+    """Compute the statistics of the data, the optimum if a metric needs it, and the noise plan."""
+    return prepare_without_noise(simulation)._replace(plan=noise_plan(simulation, rounds))
+
+
+def prepare_without_noise(simulation: Simulation) -> Prepared:
+    """As :func:`prepare`, without the noise plan: enough to evaluate metrics."""
+    problem = simulation.problem
+    network = simulation.network
+    if simulation.privacy is not None:
+        problem = problem.usable()
+    problem = problem.prepare()
+    needed = any("optimum" in metric.needs for metric in simulation.metrics)
+    if type(simulation.algorithm).needs.network is None:
+        network = None
+    elif simulation.among_peers and _needs_single_messages(simulation):
+        network = network.single_table()  # pyright: ignore[reportOptionalMemberAccess,reportAttributeAccessIssue]
+    optimum = None
+    if needed:
+        graph = compatibility.network_at_start(simulation.network)
+        if isinstance(problem, Stream):
+            optimum = problem.truth
+        else:
+            optimum = simulation.algorithm.optimum(problem, graph)
+        optimum = jnp.asarray(optimum)
+        if problem.online and optimum.shape not in ((problem.dim,), (problem.clients, problem.dim)):
+            raise ValueError(  # a user's stream; another shape would broadcast with the models
+                f"truth must be a model of {problem.dim} parameters, got shape {optimum.shape}."
+            )
+    changing = isinstance(network, Varying)
+    return Prepared(
+        problem,
+        network,
+        optimum,
+        None,
+        None if changing else receivers_of(network, problem.clients),
+        problem.curvature(),
+    )
+
+
+def _needs_single_messages(simulation: Simulation) -> bool:
+    """Whether a receiver reads single messages, so the graph must have one table of neighbors."""
+    noise = simulation.noise
+    per_edge = isinstance(noise, LocalGraphHomomorphic) and not (
+        noise.cancels and simulation.losses is None
+    )
+    relearned = isinstance(simulation.network, Relearned)
+    requested = simulation.aggregation is not None or simulation.algorithm.one_by_one
+    return per_edge or relearned or requested
+
+
+def check_length(simulation: Simulation, rounds: int) -> None:
+    """Raise ``ValueError`` where a part of the simulation does not fit a run of this length."""
+    clients = simulation.problem.clients
+    simulation.problem.check(rounds)
+    for part in (simulation.participation, simulation.delays):
+        if part is not None:
+            part.check(clients, rounds)
+    if isinstance(simulation.network, Varying):
+        simulation.network.check(rounds)
+    schedules.check_length(simulation.algorithm, rounds)
+    delays = simulation.delays
+    if delays is not None and delays.lags[0] >= rounds:
+        raise ValueError(
+            f"messages take at least {delays.lags[0]} rounds and the run has {rounds}: nothing "
+            "would ever arrive; make the run longer or the delays shorter."
+        )
+    if delays is not None:
+        dim = simulation.problem.dim
+        dtype = simulation.problem.dtype
+        # Peers store each other's messages, a server the sums of messages that arrive together.
+        stored = clients if isinstance(simulation.network, Graph | Varying) else 2
+        check_fits(
+            f"what is on its way for up to {delays.lags[-1]} rounds",
+            delays.lags[-1] + 1,
+            stored,
+            dim,
+            entry_bytes=dtype.itemsize,
+            mend="take a law of shorter delays",
+        )
+    if (scope := scope_of(simulation)) is not None:
+        scope.check(simulation, rounds)
+        scope.plan(simulation, rounds)
+
+
+def noise_plan(simulation: Simulation, rounds: int) -> Any:
+    """The constants of the privacy noise for the whole run; ``None`` without a mechanism."""
+    scope = scope_of(simulation)
+    return None if scope is None else scope.plan(simulation, rounds)
+
+
+def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
+    """State before the first round; ``key`` is that of the run, whose rounds count from 1."""
+    problem = prepared.problem
+    privacy = simulation.privacy
+    pattern = simulation.participation
+    zeroth = round_key(key, 0)
+    network = compatibility.network_at_start(prepared.network)
+    ledger = () if privacy is None else type(privacy).ledger
+    size = simulation.algorithm.message_size_of(problem)
+    messages = start_models(problem)
+    if size != problem.dim:  # messages are not models, and none was sent yet
+        messages = jnp.zeros((problem.clients, size), problem.dtype)
+    state = simulation.algorithm.init(problem, network)
+    if not hasattr(state, "model"):
+        raise TypeError(
+            f"{type(simulation.algorithm).__name__}.init must return a state with a field model, "
+            f"[clients, dim] or [dim], got {checks.shown(state)}."
+        )
+    missing = jnp.full(problem.clients, jnp.nan, problem.dtype)
+    return Carry(
+        state,
+        {name: jnp.zeros((2, problem.clients), problem.dtype) for name in ledger},
+        jnp.zeros((), problem.dtype),
+        initial_bound(problem) if _rests_on_gradients(simulation) else None,
+        jnp.zeros(()),
+        jnp.zeros(()),
+        jnp.zeros(()),
+        jnp.zeros((), jnp.int32),
+        Traffic.none(),
+        problem.begin(zeroth),
+        () if pattern is None else pattern.begin(key_of(zeroth, "availability"), problem.clients),
+        begin_link(
+            simulation.stages,
+            network,
+            zeroth,
+            messages,
+            asleep=pattern is not None,
+            counted=problem.dim if _counts_steps(simulation) else None,
+        ),
+        dict.fromkeys(_quantities_of_round(simulation), missing),
+    )
+
+
+def _rests_on_gradients(simulation: Simulation) -> bool:
+    """Whether a guarantee assumes a bound on gradients, so that these are watched."""
+    scope = scope_of(simulation)
+    return scope is not None and scope.rests_on_gradients
+
+
+def _counts_steps(simulation: Simulation) -> bool:
+    """Whether each client's local steps are counted: groups of samples take turns by this number,
+    and correlated noise depends on it.
+    """
+    scope = scope_of(simulation)
+    if scope is not None and scope.counts_steps(simulation):
+        return True
+    sampling = simulation.algorithm.sampling(simulation.problem)
+    return sampling is not None and sampling.separation > 1
+
+
+def make_round(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    round: Array,
+    rounds: int,
+    linked: Callable[..., Link] = Link,
+) -> tuple[Round, Any, Any]:
+    """The view of a round, and the next states of the data and of participation.
+
+    ``linked`` makes its link; a subclass of :class:`~fljax.link.Link` can record the messages.
+    """
+    now = round_key(key, round)
+    pattern = simulation.participation
+    stream, problem = prepared.problem.observe(carry.stream, now, round)
+    available = None
+    availability = carry.availability
+    if problem is not prepared.problem and not simulation.among_peers:
+        # Clients without new data do not upload; peers keep mixing the messages that they receive.
+        available = jnp.any(problem.weights > 0, axis=1)
+    if pattern is not None:
+        availability, on = pattern.draw(
+            availability, key_of(now, "availability"), round, problem.clients
+        )
+        available = on if available is None else on & available
+    network = prepared.network
+    changing = isinstance(prepared.network, Varying)
+    if changing:
+        network = network.at(key_of(now, "network"), round)
+    link = linked(
+        now,
+        round,
+        rounds,
+        problem.clients,
+        network,
+        simulation.stages,
+        carry.memory,
+        available,
+        prepared.plan,
+        lambda: message_sensitivity(simulation, problem, round),
+        key,
+        prepared.receivers,
+    )
+    return Round(round, problem, network, link, changing), stream, availability
+
+
+def run_round(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    round: Array,
+    rounds: int,
+    invited: tuple[Selector, Participants] | None = None,
+) -> Carry:
+    """The state after another round; ``invited`` as in :class:`~fljax.algorithms.round.Round`."""
+    algorithm = simulation.algorithm
+    now, stream, availability = make_round(simulation, prepared, key, carry, round, rounds)
+    now.invited = invited
+    now.last_norms = carry.seen
+    now.largest_norm = carry.gradient_norm
+    state = step_algorithm(simulation, carry.state, now)
+    now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
+    model = state.model.rows if isinstance(state.model, Rows) else state.model
+    finite = all_finite(model)
+    first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
+    return Carry(
+        state,
+        {name: _add_to_ledger(spent, now.link.spent[name]) for name, spent in carry.spent.items()},
+        # Evaluated only where a guarantee depends on it.
+        carry.gradient_norm
+        if not _rests_on_gradients(simulation)
+        else jnp.maximum(carry.gradient_norm, reported_gradient_norm(algorithm, now)),
+        now.last_norms,
+        jnp.maximum(carry.rounding, now.link.rounding),
+        jnp.maximum(carry.release_rho, now.link.release_rho),
+        jnp.maximum(carry.clipped, now.link.clipped),
+        first.astype(jnp.int32),
+        carry.traffic.plus(now.link.traffic),
+        stream,
+        availability,
+        now.link.memory,
+        {
+            name: of(type(algorithm).__name__, now.link)
+            for name, of in _quantities_of_round(simulation).items()
+        },
+    )
+
+
+def evaluate_metrics(
+    simulation: Simulation, prepared: Prepared, carry: Carry, round: Array
+) -> dict[str, Array]:
+    """The metrics after a round, and the largest privacy loss of a client in the ledger."""
+    problem = prepared.problem
+    model, _ = evaluated_models(simulation, prepared, carry.state)
+    shared = model if model.ndim == 1 else None
+    model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
+    honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
+    now = Snapshot(
+        problem.at(round) if problem.online else problem,
+        simulation.network,
+        model,
+        prepared.optimum,
+        shared,
+        carry.state,
+        honest,
+        carry.quantities,
+    )
+    record = {m.name: _evaluate_metric(m, now) for m in simulation.metrics}
+    return record | {f"privacy_{name}": jnp.max(s) for name, s in _totals(carry).items()}
+
+
+def advance(
+    simulation: Simulation,
+    prepared: Prepared,
+    key: Array,
+    carry: Carry,
+    done: Array | int,
+    records: int,
+    record_every: int,
+    rounds: int,
+) -> tuple[Carry, dict[str, Array]]:
+    """A segment of a run as a scan, after ``done`` of its ``rounds``.
+
+    Each record, ``[records]`` each, contains the metrics, the largest privacy loss of a client in
+    the ledger, and the traffic since the last record. Round ``n`` draws from ``fold_in(key, n)``,
+    so a run in several segments is the same run.
+    """
+
+    def one_round(round: Array, carry: Carry) -> Carry:
+        return run_round(simulation, prepared, key, carry, round, rounds)
+
+    def one_record(carry: Carry, first: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
+        if record_every == 1:  # XLA hoists loop invariants out of one loop, but not of two
+            carry = one_round(first, carry)
+        else:
+            carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
+        record = evaluate_metrics(simulation, prepared, carry, first + (record_every - 1))
+        return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
+
+    firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
+        1, records * record_every + 1, record_every, dtype=jnp.int32
+    )
+    carry, (recorded, traffic) = jax.lax.scan(one_record, carry, firsts)
+    return carry, recorded | {name: traffic[..., i] for i, name in enumerate(Traffic._fields)}
+
+
+def _evaluate_metric(metric: Metric, now: Snapshot) -> Array:
+    try:
+        value = metric.measure(now)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise TypeError(
+            f"the metric {metric.name!r} needs the values of arrays while it is compiled: take "
+            "jax.numpy instead of numpy and of float(), and jnp.where instead of if "
+            f"({str(error).partition(chr(10))[0]})"
+        ) from error
+    if not checks.is_real(value):
+        raise TypeError(
+            f"the metric {metric.name!r} must be one number, got {checks.shown(value)}."
+        )
+    value = jnp.asarray(value)
+    if value.dtype.isbuiltin != 2:
+        return value
+    # JAX's small types (bfloat16, int4, ...) become the smallest type that files can store.
+    if jnp.issubdtype(value.dtype, jnp.floating):
+        return value.astype(jnp.float32)
+    return value.astype(jnp.int8 if jnp.issubdtype(value.dtype, jnp.signedinteger) else jnp.uint8)
+
+
+def _add_to_ledger(spent: Array, more: Array) -> Array:
+    """The ledger with another entry, as a compensated sum in twice the digits."""
+    return jnp.stack(accumulated(spent[0], spent[1], more))
+
+
+def _totals(carry: Carry) -> dict[str, Array]:
+    """``[K]`` each: the ledger."""
+    return {name: jnp.sum(parts, axis=0) for name, parts in carry.spent.items()}
+
+
+def evaluated_models(
+    simulation: Simulation, prepared: Prepared, state: PyTree
+) -> tuple[Array, bool]:
+    """The models that metrics evaluate, ``[K, D]`` or one for all, ``[D]``, and whether they are
+    the released ones.
+    """
+    algorithm = simulation.algorithm
+    if type(algorithm).released is Algorithm.released:
+        return state.model, False
+    network = compatibility.network_at_start(prepared.network)
+    released = algorithm.released(state, prepared.problem, network)
+    if simulation.model == "released":
+        return released, True
+    return state.model, released is state.model
+
+
+def _quantities_of_round(simulation: Simulation) -> dict[str, Callable[[str, Link], Array]]:
+    """How the quantities of a round that some metric needs are read, by name."""
+    return {
+        name: quantity.of_round
+        for name, quantity in QUANTITIES.items()
+        if quantity.of_round is not None
+        and any(name in metric.needs for metric in simulation.metrics)
+    }
+
+
+def step_algorithm(simulation: Simulation, state: PyTree, now: Round) -> Any:
+    """The algorithm's next state; absent peers keep the old one."""
+    new = simulation.algorithm.step(state, now)
+    if simulation.among_peers and simulation.participation is not None:
+        rested = _without_absent(now.available, new, state)
+        waiting = {name: getattr(new, name) for name in simulation.algorithm.waiting}
+        return rested._replace(**waiting) if waiting else rested
+    return new
+
+
+def _without_absent(available: Array, new: object, old: object) -> Any:
+    """The state after a round in which absent peers neither computed nor received anything."""
+    clients = len(available)
+
+    def keep(new: Array, old: Array) -> Array:
+        if new.ndim == 0 or new.shape[0] != clients:
+            return new
+        return jnp.where(available.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(keep, new, old)
+
+
+def reported_gradient_norm(algorithm: Algorithm, now: Round) -> Array:
+    """The largest per-sample gradient in a step, on which its privacy guarantee is based."""
+    if now.witnessed is None:
+        raise TypeError(
+            f"{type(algorithm).__name__}.step does not report the gradients on which its privacy "
+            "rests; call now.witness_at(model)."
+        )
+    return now.witnessed
+
+
+def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
+    """Quantities reported once per run, at its end so far."""
+    outcomes = {"diverged": carry.diverged}
+    if simulation.masks is not None:
+        outcomes["clipped"] = carry.clipped
+    privacy = simulation.privacy
+    if privacy is not None:
+        _, covered = evaluated_models(simulation, prepared, carry.state)
+        outcomes["exact_model"] = jnp.asarray(not covered)
+        outcomes["gaussian_noise"] = jnp.asarray(is_gaussian(type(privacy)))
+        outcomes["rounding"] = carry.rounding
+        outcomes["release_rho"] = carry.release_rho
+        outcomes["nominal"] = carry.rounding > promises.SWALLOWED
+        if prepared.problem.linear and not prepared.problem.online:
+            outcomes["unusable_samples"] = simulation.fixed_problem.unusable_samples()
+    if prepared.problem.is_pooled:
+        outcomes |= _numbers_of_partition(prepared.problem)
+    if (scope := scope_of(simulation)) is not None:
+        reported = scope.outcome(simulation, prepared, carry)
+        outcomes["nominal"] |= reported.pop("nominal", jnp.asarray(False))
+        outcomes |= reported
+    network = None if isinstance(prepared.network, Varying) else prepared.network
+    bound = None
+    size = simulation.algorithm.step_size
+    if prepared.problem.linear and not prepared.problem.on_disk and size is not None:
+        bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
+    if bound is not None:
+        first = size(jnp.ones((), jnp.int32)) if callable(size) else size
+        outcomes["first_step"] = jnp.max(jnp.asarray(first))
+        outcomes["step_bound"] = bound
+    weights = simulation.algorithm.weights(prepared.problem)
+    if prepared.optimum is not None and weights is not prepared.problem.importance:
+        outcomes["same_objective"] = _are_proportional(weights, prepared.problem.importance)
+    if simulation.network is not None and not isinstance(simulation.network, Varying):
+        outcomes["connected"] = simulation.network.connected()
+    return outcomes
+
+
+def _numbers_of_partition(problem: Any) -> dict[str, Array]:
+    """How many samples each client has, and how different the clients are."""
+    sizes = problem.sample_counts()
+    has_classes = isinstance(problem.loss, Softmax) and problem.targets.ndim == 2
+    counts = problem.class_counts() if has_classes else sizes[:, None]
+    numbers = heterogeneity(counts)._asdict()
+    if not has_classes:
+        del numbers["label_distance"], numbers["effective_classes"]
+    return {"client_samples": sizes, **numbers}
+
+
+def _are_proportional(weights: Array | None, importance: Array | None) -> Array:
+    """Whether clients' weights are equal up to a factor; ``None`` means one each."""
+    a, b = (jnp.ones(()) if w is None else w / jnp.mean(w) for w in (weights, importance))
+    return jnp.all(jnp.abs(a - b) <= 1e-4)
+
+
+def final_model(simulation: Simulation, prepared: Prepared, carry: Carry) -> Array:
+    """``[K, D]``, whether each client has its own model or all share one; for learners without
+    parameters, their predictions.
+    """
+    model, _ = evaluated_models(simulation, prepared, carry.state)
+    return jnp.broadcast_to(model, (prepared.problem.clients, model.shape[-1]))
+
+
+def final_ledger(carry: Carry) -> dict[str, Array]:
+    """``[K]`` each: the privacy loss of every client."""
+    return {f"client_{name}": spent for name, spent in _totals(carry).items()}
+
+
+def trace(
+    simulation: Simulation, key: Array, rounds: int, record_every: int
+) -> tuple[dict[str, Array], Array]:
+    """The whole run: records and outcome by name (see :func:`advance`), and the models."""
+    prepared = prepare(simulation, rounds)
+    carry = begin(simulation, prepared, key)
+    records = rounds // record_every
+    carry, recorded = advance(simulation, prepared, key, carry, 0, records, record_every, rounds)
+    outcomes = outcome(simulation, prepared, carry) | final_ledger(carry)
+    return recorded | outcomes, final_model(simulation, prepared, carry)
+
+
+def check_metrics(simulation: Simulation, recorded: dict[str, Any], records: int) -> None:
+    """Raise ``TypeError`` unless every metric has the axes that it declares, in every record."""
+    problem = simulation.problem
+    sizes = {"client": problem.clients, "parameter": problem.dim}
+    for metric in simulation.metrics:
+        shape = np.shape(recorded[metric.name])[1:]
+        if len(shape) != len(metric.dims):
+            wanted = f"an array over {metric.dims}" if metric.dims else "one number"
+            raise TypeError(
+                f"the metric {metric.name!r} must be {wanted}, got an array of shape {shape}; "
+                "reduce it, for instance over the clients, or name its axes with dims=."
+            )
+        for dim, size in zip(metric.dims, shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise TypeError(
+                    f"the metric {metric.name!r} has {size} rows along {dim!r}, of which there "
+                    f"are {sizes[dim]}; give the axis a name of its own."
+                )
+
+
+def check_rounds(rounds: int, record_every: int) -> None:
+    """Raise unless ``record_every`` divides the number of rounds."""
+    checks.count("rounds", rounds, hint="It is the number of iterations of every run.")
+    checks.count("record_every", record_every)
+    if rounds % record_every:
+        raise ValueError(
+            f"rounds must be a multiple of record_every, got {rounds} and {record_every}."
+        )

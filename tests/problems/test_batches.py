@@ -1,0 +1,78 @@
+"""Random subsets and shuffled batches follow their distributions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fljax._core.prng import as_key
+from fljax._core.random_subsets import PACKED_SIZE, subset
+from fljax.problems import LeastSquares, from_clients
+from fljax.problems.batches import CyclicBatches, Shuffled, taken
+from tests.cases import CLIENTS
+from tests.support.learning_networks import DATA, POINTS
+
+close = np.testing.assert_allclose
+
+
+def test_participants_are_uniform_without_replacement():
+    draws = jax.vmap(lambda key: subset(key, 6, 3))(jax.random.split(as_key(14), 12_000))
+    draws = np.asarray(draws)
+    assert (np.diff(np.sort(draws, axis=1), axis=1) > 0).all()
+    for sets in (draws, np.sort(draws, axis=1)):  # ordered, and as subsets
+        counts = np.unique(sets, axis=0, return_counts=True)[1]
+        assert len(counts) == (120 if sets is draws else 20)
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_batches_are_random_orders_of_a_clients_own_samples():
+    real = np.arange(4) < np.array([[4], [3], [1]])
+    rows = Shuffled(3).draw(as_key(15), real, np.arange(3), 12_000).rows
+    rows = np.asarray(rows).reshape(3, 6000, 2, 3)
+    rows = rows.transpose(1, 2, 0, 3)  # [epochs, steps, clients, batch]
+    assert (rows[:, 1, :, 1:] == 4).all()  # past the last sample: there is none to fill up with
+    for k, size in enumerate((4, 3, 1)):
+        order = rows[:, :, k].reshape(6000, -1)[:, :4]
+        assert (np.sort(order[:, :size]) == np.arange(size)).all()
+        assert (np.sort(order) == np.arange(4)).all()
+        counts = np.unique(order[:, :size], axis=0, return_counts=True)[1]
+        assert len(counts) == {4: 24, 3: 6, 1: 1}[size]
+        assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
+    first = rows[:, 0, 0, 0] * 3 + rows[:, 0, 1, 0]  # clients and epochs are independent
+    assert stats.chisquare(np.bincount(first)).pvalue > 1e-4
+    assert abs(np.corrcoef(rows[1:, 0, 0, 0], rows[:-1, 0, 0, 0])[0, 1]) < 0.06
+
+
+@pytest.mark.slow
+def test_large_shuffles_follow_the_distribution_of_small_ones():
+    """Beyond `PACKED_SIZE` indices no longer share a word with their random numbers."""
+    many = 2 * PACKED_SIZE
+    order = np.asarray(subset(as_key(21), many, many))
+    np.testing.assert_array_equal(np.sort(order), np.arange(many))
+    # Uniform: the correlation of position and index has standard deviation 1 / sqrt(many).
+    assert abs(np.corrcoef(order, np.arange(many))[0, 1]) < 5 / many**0.5
+    real = jnp.arange(many)[None] < 100
+    rows = np.asarray(Shuffled(50).draw(as_key(22), real, np.arange(1), 2).rows)[0]
+    np.testing.assert_array_equal(np.sort(rows[:2].ravel()), np.arange(100))
+
+
+@pytest.mark.slow
+def test_a_round_of_cyclic_batches_covers_all_samples():
+    """Enumerated: over sizes that a batch divides, their gradients' mean is the gradient."""
+    even = from_clients([(X[:4], y[:4]) for X, y in DATA], LeastSquares())
+    everyone = jnp.arange(CLIENTS)
+    real = jnp.ones((CLIENTS, 4), bool)
+    cyclic = CyclicBatches(2)
+    at = jnp.asarray(POINTS)
+    batches = [cyclic.at(n, 1).draw(as_key(0), real, everyone, 1) for n in (1, 2, 3)]
+    slopes = [taken(even, everyone, batch, 0).gradient(at) for batch in batches]
+    close((slopes[0] + slopes[1]) / 2, even.gradient(at), rtol=1e-12)
+    close(slopes[2], slopes[0])
+    assert np.abs(slopes[1] - slopes[0]).max() > 0.1
+    ragged = cyclic.draw(as_key(0), real.at[0, 3].set(False).at[1, 1:].set(False), everyone, 3)
+    assert ragged.rows[0].tolist() == [[0, 1], [2, 0], [1, 2]]
+    assert ragged.rows[1].tolist() == [[0, 4], [0, 4], [0, 4]]  # all it has
+    short = CyclicBatches(2, whole=False).draw(as_key(0), real.at[0, 3].set(False), everyone, 3)
+    assert short.rows[0].tolist() == [[0, 1], [2, 4], [0, 1]]
+    assert short.rows[1].tolist() == [[0, 1], [2, 3], [0, 1]]
