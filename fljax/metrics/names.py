@@ -28,7 +28,7 @@ PER_RUN = (
     "same_objective",
     *("first_step", "step_bound"),
     *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
-    *("label_distance", "effective_classes", "size_variation", "largest_share"),
+    *("label_distance", "effective_classes", "size_variation", "largest_share", "holders"),
 )
 
 
@@ -37,9 +37,13 @@ PER_RUN = (
 PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases", "client_samples")
 
 
+#: Variables that are recorded once a run for every client and class.
+PER_CLASS = ("label_counts",)
+
+
 #: Names that axes and metrics must not have: names of every result's axes and variables, and
 #: keywords of xarray's ``sel``, which a dimension of that name hides.
 RESERVED = (
-    *("seed", "round", "client", "parameter", "method", "tolerance", "drop"),
-    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *EFFORTS),
+    *("seed", "round", "client", "class", "parameter", "method", "tolerance", "drop"),
+    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *PER_CLASS, *EFFORTS),
 )

@@ -2,8 +2,9 @@
 
 A rule such as :class:`Dirichlet` draws a :class:`Partition` inside a scenario, another one for each
 seed; its numbers may be axes of a grid. A partition is an order of the rows with offsets, without
-copies of the data; the problems that are made of it are in :mod:`fljax.problems`, and rules for
-data that are read from files in :mod:`fljax.data`. Read :mod:`~fljax.partitions.partitioner` first.
+copies of the data; a :class:`Shift` changes what each client sees of its rows. The problems that
+are made of them are in :mod:`fljax.problems`, and rules for data that are read from files in
+:mod:`fljax.data`. Read :mod:`~fljax.partitions.partitioner` first.
 
 Shapes: ``N`` rows, ``K`` clients, ``C`` classes.
 """
@@ -18,7 +19,18 @@ from fljax.partitions.labels import (
     SortedByLabel,
 )
 from fljax.partitions.mixtures import AtLeast, AtMost, Mixed, similar
+from fljax.partitions.overlap import Shared
 from fljax.partitions.partitioner import Partition, Partitioner, Pool
+from fljax.partitions.shifts import (
+    FeatureNoise,
+    LabelNoise,
+    PermutedFeatures,
+    PermutedLabels,
+    Rotation,
+    Samples,
+    Shift,
+    Style,
+)
 from fljax.partitions.sizes import IID, DirichletSizes, LogNormalSizes, PowerLawSizes
 
 __all__ = [
@@ -30,16 +42,25 @@ __all__ = [
     "Dirichlet",
     "DirichletSizes",
     "EqualDirichlet",
+    "FeatureNoise",
     "Heterogeneity",
+    "LabelNoise",
     "LabelsPerClient",
     "LogNormalSizes",
     "Mixed",
     "Partition",
     "Partitioner",
+    "PermutedFeatures",
+    "PermutedLabels",
     "Pool",
     "PowerLawSizes",
+    "Rotation",
+    "Samples",
     "Shards",
+    "Shared",
+    "Shift",
     "SortedByLabel",
+    "Style",
     "heterogeneity",
     "similar",
 ]

@@ -66,10 +66,12 @@ class ById(_OfColumn):
 
     def bounds(self, rows: int, clients: int) -> tuple[int, int]:
         if not checks.is_concrete(self.values):
-            return 1, rows
+            return int(rows == len(self.values)), rows
         sizes = np.sort(np.bincount(np.asarray(self.values), minlength=self.owners_count))
         several = -(-self.owners_count // clients)
-        return int(sizes[: self.owners_count // clients].sum()), int(sizes[-several:].sum())
+        missing = len(self.values) - rows  # a part of the rows is distributed
+        least = int(sizes[: self.owners_count // clients].sum()) - missing
+        return max(least, 0), int(sizes[-several:].sum())
 
     def owners(self, key: Array, pool: Pool, clients: int) -> Int[Array, " rows"]:
         client = jnp.arange(self.owners_count, dtype=jnp.int32)

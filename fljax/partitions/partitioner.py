@@ -24,7 +24,8 @@ class Partition(NamedTuple):
     """The rows of every client: ``order[offsets[k] : offsets[k + 1]]`` for client ``k``.
 
     Sizes depend on the key, shapes do not. Rows without a client are last in the order, beyond the
-    last offset.
+    last offset. No row is at two clients, unless the order is longer than the pool of rows
+    (:class:`Shared`).
     """
 
     order: Int[Array, " rows"]
@@ -41,7 +42,10 @@ class Partition(NamedTuple):
         return jnp.diff(self.offsets)
 
     def owners(self) -> Int[Array, " rows"]:
-        """The client of each row, ``[N]``; ``K`` for rows without one."""
+        """The client of each row, ``[N]``; ``K`` for rows without one.
+
+        Not of a partition whose clients share rows.
+        """
         return jnp.zeros_like(self.order).at[self.order].set(self._clients_in_order())
 
     def counts(self, labels: Int[Array, " rows"], classes: int) -> Int[Array, "clients classes"]:
@@ -184,7 +188,11 @@ class Partitioner:
                 "clients; take fewer clients."
             )
         self.check(pool, clients)
-        rule_key, order_key = jax.random.split(as_key(key))
+        return self._drawn(as_key(key), pool, clients)
+
+    def _drawn(self, key: Array, pool: Pool, clients: int) -> Partition:
+        """A partition of a pool that is checked."""
+        rule_key, order_key = jax.random.split(key)
         return of_owners(order_key, self.owners(rule_key, pool, clients), clients)
 
     def check(self, pool: Pool, clients: int) -> None:

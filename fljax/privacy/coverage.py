@@ -40,7 +40,7 @@ _REASONS = {
     "first_step": "may be computed from the data",
     **dict.fromkeys(
         (
-            *("unusable_samples", "client_samples"),
+            *("unusable_samples", "client_samples", "label_counts", "holders"),
             *("label_distance", "effective_classes", "size_variation", "largest_share"),
         ),
         "counted in the data",

@@ -123,6 +123,11 @@ def assumptions(dataset: "xarray.Dataset") -> dict[str, str]:
         bad = int(largest(dataset["unusable_samples"].values))
         stated["features"] = f"{bad} samples not finite, which count as zero" if bad else "finite"
     stated |= {name: attributes[name] for name in ("neighbors", "arrivals") if name in attributes}
+    if "holders" in dataset and (most := int(largest(dataset["holders"].values))) > 1:
+        stated["neighbors"] += (
+            f", of one client's copy of a sample that several have: {most} at most, whose budgets "
+            "add up for it"
+        )
     if "gaussian_noise" in dataset:
         gaussian = np.ravel(dataset["gaussian_noise"].values)
         gaussian = gaussian[~np.isnan(gaussian)]  # of the runs that are there

@@ -28,7 +28,8 @@ from fljax._core.memory import memory_at_hand
 from fljax._core.module import field, float_dtype, module, replace, static
 from fljax._core.numerics import default_promotion
 from fljax.models import Architecture, Layout, layout_of
-from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
+from fljax.partitions.shifts import Shift
+from fljax.problems.objectives import Loss, NoRegularizer, Regularizer, Softmax
 from fljax.problems.pool import (
     PoolData,
     PooledRows,
@@ -36,6 +37,7 @@ from fljax.problems.pool import (
     clients_of_pool,
     over_tiles,
     partition_of_pool,
+    shifted,
 )
 from fljax.problems.population_files import Population
 from fljax.problems.population_problem import OnDisk, evaluation_of
@@ -462,6 +464,7 @@ class Model(Problem):
         labels: Any = None,
         classes: int | None = None,
         held_out: float = 0.0,
+        shifts: Shift | Sequence[Shift] = (),
         compute: str | None = None,
         own: bool = False,
     ) -> "Model":
@@ -483,6 +486,7 @@ class Model(Problem):
           labels: ``[R]``, for rules that look at labels; the targets by default.
           classes: number of labels, for labels that are traced.
           held_out: the share of each client's samples that are its test set.
+          shifts: as in :func:`fljax.problems.from_pool`.
           compute: as in :class:`Model`.
           own: whether each client has its own initial parameters.
 
@@ -506,6 +510,11 @@ class Model(Problem):
         of_clients = partition_of_pool(partition, partition_key, labels, clients, classes)
         if jnp.issubdtype(features.dtype, jnp.floating):
             features = as_floats(features)
+        if classes is None and isinstance(loss, Softmax):
+            classes = loss.classes
+        features, targets = shifted(
+            shifts, partition_key, features, targets, of_clients[0], classes
+        )
 
         def build(data: PoolData, **settings: Any) -> Model:
             return cls(

@@ -1,6 +1,6 @@
 """Samples that are stored once, as a pool, of which every client has some rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -10,7 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from fljax._core import checks
 from fljax._core.module import float_dtype
+from fljax._core.prng import as_key
 from fljax.partitions.partitioner import Partition, Partitioner, positions_in_blocks
+from fljax.partitions.shifts import Samples, Shift
 
 #: Samples that are read from a pool at a time: more of them are copied in one piece, fewer fit a
 #: CPU's cache.
@@ -242,7 +244,7 @@ def data_of_pool(
     weight = 1 / jnp.maximum(sizes, 1).astype(float_dtype())
     tile = tile_size(len(sizes), largest, int(share * len(partition.order)))
     return PoolData(
-        PooledRows(features, rows, tile),
+        PooledRows(features, rows, tile, disjoint=not overlaps(partition, len(features))),
         jnp.asarray(targets)[rows],
         jnp.where(real, weight[:, None], 0),
         None if least else (sizes > 0).astype(float_dtype()),
@@ -264,6 +266,11 @@ def clients_of_pool(
     least, largest = bounds
     if not held_out:
         return data_of_pool(features, targets, partition, bounds), None
+    if overlaps(partition, len(features)):
+        raise ValueError(
+            "held_out= of clients that share rows would test a client on rows that others learn "
+            "from; keep test data out of the pool, problem.with_test(features, targets)."
+        )
     test, train = partition.split((held_out, 1 - held_out))
     fewest = int(held_out * least)
     most = int(held_out * largest) + 1
@@ -301,20 +308,78 @@ def partition_of_pool(
         raise ValueError(
             f"clients= says {clients}, and the partition is of {partition.clients}; leave it out."
         )
-    if np.shape(partition.order) != (rows,):
+    entries = len(partition.order)
+    if entries < rows or np.ndim(partition.order) != 1:
         raise ValueError(
             f"the partition must be of the pool's {rows} rows, got an order of shape "
             f"{np.shape(partition.order)}."
         )
-    if not checks.is_concrete(partition.offsets):
-        return partition, (0, rows)
-    sizes = np.diff(np.asarray(partition.offsets))
-    if min(sizes) < 0 or sum(sizes) > rows or partition.offsets[0] != 0:
+    if not (checks.is_concrete(partition.offsets) and checks.is_concrete(partition.order)):
+        return partition, (0, entries)
+    order = np.asarray(partition.order)
+    if order.min() < 0 or order.max() >= rows:
         raise ValueError(
-            f"offsets of a partition must rise from 0 to at most the {rows} rows, got "
-            f"{checks.shown(partition.offsets)}."
+            f"the order of a partition must have rows from 0 to {rows - 1}, got "
+            f"{checks.shown(order)}."
+        )
+    sizes = np.diff(np.asarray(partition.offsets))
+    if min(sizes) < 0 or sum(sizes) > entries or partition.offsets[0] != 0:
+        raise ValueError(
+            f"offsets of a partition must rise from 0 to at most the {entries} entries of its "
+            f"order, got {checks.shown(partition.offsets)}."
+        )
+    if entries == rows and np.bincount(order[: sum(sizes)]).max(initial=0) > 1:
+        raise ValueError(
+            "a row of the partition is at several clients; an order that is longer than the "
+            "pool says that rows may be (fljax.partitions.Shared)."
         )
     return partition, (int(min(sizes)), max(1, int(max(sizes))))
+
+
+def shifted(
+    shifts: Any, key: Any, features: Any, targets: Any, partition: Partition, classes: int | None
+) -> tuple[Any, Any]:
+    """The pool as its clients see it.
+
+    Args:
+      shifts: one or several.
+      key: of the partition; theirs is another one.
+      features: ``[R, ...]``.
+      targets: ``[R, ...]``.
+      partition: of the rows.
+      classes: number of labels, where targets are labels.
+    """
+    shifts = (shifts,) if isinstance(shifts, Shift) else shifts
+    checks.kind("shifts", shifts, Sequence)
+    if not shifts:
+        return features, targets
+    for shift in shifts:
+        checks.kind("shifts", shift, Shift)
+    if overlaps(partition, len(features)):
+        raise ValueError(
+            "shifts= changes a row as its client sees it, and here a row may be at several clients;"
+            " take a partition without overlap."
+        )
+    samples = Samples(features, targets, partition.owners(), partition.clients, classes)
+    for number, shift in enumerate(shifts):
+        shift.check(samples)
+        samples = shift.apply(jax.random.fold_in(as_key(key), number + 1), samples)
+    return samples.features, samples.targets
+
+
+def overlaps(partition: Partition, rows: int) -> bool:
+    """Whether rows of a pool may be at several clients: the order then is longer than the pool."""
+    return partition.order.shape[0] > rows
+
+
+def most_holders(problem: Any) -> Int[Array, ""]:
+    """The largest number of clients that have one row of a pool."""
+    features = problem.pooled_features
+    if features.disjoint:
+        return jnp.ones((), jnp.int32)
+    is_real = (jnp.asarray(problem.weights) > 0).astype(jnp.int32)
+    counts = jnp.zeros(features.pool.shape[0], jnp.int32)
+    return jnp.max(counts.at[jnp.asarray(features.rows)].add(is_real))
 
 
 def checked_pool(features: Any, targets: Any) -> tuple[Any, Any]:

@@ -1,5 +1,6 @@
 """Problems whose clients have rows of one pool of samples, by a partition drawn from a key."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,15 @@ from jaxtyping import Array, Float, Key
 
 from fljax._core import checks
 from fljax._core.annotations import checked
-from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
-from fljax.problems.pool import PoolData, checked_pool, clients_of_pool, partition_of_pool
+from fljax.partitions.shifts import Shift
+from fljax.problems.objectives import Loss, NoRegularizer, Regularizer, Softmax
+from fljax.problems.pool import (
+    PoolData,
+    checked_pool,
+    clients_of_pool,
+    partition_of_pool,
+    shifted,
+)
 from fljax.problems.problem import Problem, as_floats
 
 
@@ -27,6 +35,7 @@ def from_pool(
     feature_map: object = None,
     feature_bound: Float[Array, ""] | float | None = None,
     held_out: float = 0.0,
+    shifts: Shift | Sequence[Shift] = (),
 ) -> Problem:
     """Clients that have rows of one data set, which is stored once.
 
@@ -53,10 +62,14 @@ def from_pool(
       feature_map: as in :class:`Problem`.
       feature_bound: as in :class:`Problem`.
       held_out: the share of each client's samples that are its test set.
+      shifts: changes of samples that depend on their client, such as
+        :class:`fljax.partitions.FeatureNoise`, one after the other; the pool is then copied, once
+        for each seed.
 
     Raises:
-      TypeError, ValueError: as :class:`Problem` and the rule; samples and targets of different
-        numbers, a rule without ``clients``, a partition of another number of rows.
+      TypeError, ValueError: as :class:`Problem`, the rule and the shifts; samples and targets of
+        different numbers, a rule without ``clients``, a partition of another number of rows;
+        ``held_out`` or ``shifts`` of clients that share rows.
 
     Example:
       >>> import jax, fljax as fl
@@ -87,12 +100,15 @@ def from_pool(
         )
     labels = loss.labels(targets) if targets.dtype == np.bool_ else targets
     of_clients = partition_of_pool(partition, key, labels, clients, classes)
+    if classes is None and isinstance(loss, Softmax):
+        classes = loss.classes
+    features, labels = shifted(shifts, key, features, as_floats(labels), of_clients[0], classes)
 
     def build(data: PoolData, **settings: Any) -> Problem:
         settings |= {"weights": data.weights, "importance": data.importance}
         return Problem(*data[:2], loss, **settings)
 
-    train, test = clients_of_pool(features, as_floats(labels), *of_clients, held_out)
+    train, test = clients_of_pool(features, labels, *of_clients, held_out)
     return build(
         train,
         regularizer=regularizer,

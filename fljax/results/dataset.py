@@ -17,6 +17,7 @@ import numpy as np
 from fljax._core.version import PACKAGE, __version__
 from fljax.metrics.names import (
     BOUNDS,
+    PER_CLASS,
     PER_CLIENT,
     PER_RUN,
 )
@@ -63,6 +64,8 @@ _DESCRIPTIONS = {
     "label_distance": ("half the difference of clients' shares of labels from all clients'", "1"),
     "effective_classes": ("exponential of the entropy of a client's labels", "classes"),
     "size_variation": ("standard deviation of clients' sizes divided by their mean", "1"),
+    "label_counts": ("samples of the client with the label", "samples"),
+    "holders": ("largest number of clients that have a sample", "clients"),
     "largest_share": ("share of all samples that the largest client has", "1"),
 }
 
@@ -95,6 +98,7 @@ def assemble(
         attrs = dict(metrics.get(name, labeled(name)))
         axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
         axes = (*dims, all_clients) if name in PER_CLIENT else axes
+        axes = (*dims, all_clients, "class") if name in PER_CLASS else axes
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})

@@ -32,11 +32,15 @@ from fljax.privacy import promises
 from fljax.privacy.notions import is_gaussian
 from fljax.problems import Softmax
 from fljax.problems.gradient_norms import initial_bound
+from fljax.problems.pool import most_holders
 from fljax.problems.streams import Stream
 from fljax.simulation import compatibility
 from fljax.simulation.noise_scopes import message_sensitivity, scope_of
 from fljax.simulation.run_state import Carry, Prepared
 from fljax.simulation.scenario import Simulation
+
+#: Results hold the numbers of samples of all clients and classes up to this many of them a run.
+MOST_COUNTS = 4096
 
 
 def prepare(simulation: Simulation, rounds: int) -> Prepared:
@@ -445,6 +449,8 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
             outcomes["unusable_samples"] = simulation.fixed_problem.unusable_samples()
     if prepared.problem.is_pooled:
         outcomes |= _numbers_of_partition(prepared.problem)
+        if privacy is not None and privacy.scope != "server":  # a budget of a sample's privacy
+            outcomes["holders"] = most_holders(prepared.problem)
     if (scope := scope_of(simulation)) is not None:
         reported = scope.outcome(simulation, prepared, carry)
         outcomes["nominal"] |= reported.pop("nominal", jnp.asarray(False))
@@ -474,6 +480,8 @@ def _numbers_of_partition(problem: Any) -> dict[str, Array]:
     numbers = heterogeneity(counts)._asdict()
     if not has_classes:
         del numbers["label_distance"], numbers["effective_classes"]
+    elif counts.size <= MOST_COUNTS:
+        numbers["label_counts"] = counts
     return {"client_samples": sizes, **numbers}
 
 
