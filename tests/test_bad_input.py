@@ -90,6 +90,7 @@ INSIDE = {
     "partitions.Heterogeneity",
     "partitions.Partition",
     "partitions.Pool",
+    "partitions.Samples",
     "contrib.TrainedAttack",
     "audit.Overheard",
     "audit.Protection",
@@ -216,6 +217,7 @@ BAD = {
     "true": True,
     "empty": np.zeros(0),
     "masked": np.ma.array([0.1, 0.2], mask=[False, True]),
+    "duration": np.timedelta64(5, "s"),
 }
 
 K = 4
@@ -908,7 +910,14 @@ VALID = {
         "rules": (fl.partitions.IID(), fl.partitions.SortedByLabel()),
     },
     "partitions.PowerLawSizes": {"exponent": 1.0},
+    "partitions.FeatureNoise": {"deviation": 0.5},
+    "partitions.LabelNoise": {"rate": 0.2},
+    "partitions.PermutedFeatures": {"groups": 2},
+    "partitions.PermutedLabels": {"groups": 2},
+    "partitions.Rotation": {"quarters": [0, 1, 2, 3]},
     "partitions.Shards": {"per_client": 2},
+    "partitions.Shared": {"rule": fl.partitions.IID(), "rows": 2, "each": 1},
+    "partitions.Style": {"contrast": 0.1, "brightness": 0.1},
     "partitions.heterogeneity": {"counts": np.array([[3, 1], [0, 4]])},
     "partitions.similar": {"similarity": 0.3},
     "plotting.by_client": {

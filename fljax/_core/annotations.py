@@ -5,6 +5,7 @@ ranges. Traced values have a shape and a type, too, so they are checked by the s
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -187,7 +188,10 @@ _RULE_OF_TYPE: dict[type, Rule] = {
 }
 
 
-#: Rules whose values become Python ints.
+#: Larger Python ints cannot become arrays; where any number fits, they become floats.
+LARGEST_INTEGER = 2**31 - 1
+
+#: Beginnings of the rules whose values become Python ints.
 _INTEGER_DESCRIPTIONS = (_RULE_OF_TYPE[int].description,)
 
 
@@ -232,10 +236,18 @@ def coerce(value: Any, expected: Rule | None) -> Any:
         value = checks.plain(value)
     if (
         not isinstance(value, int)
-        and expected.description in _INTEGER_DESCRIPTIONS
+        and expected.description.startswith(_INTEGER_DESCRIPTIONS)
         and checks.is_whole(value)
     ):
         return int(value)
+    if (
+        type(value) is int
+        and abs(value) > LARGEST_INTEGER
+        and "integer" not in expected.description
+        and expected.fits(value)
+    ):
+        with contextlib.suppress(OverflowError):
+            return float(value)
     if expected.fits(value) and not checks.is_frame(value):
         return value
     is_sequence = expected.description.startswith("a sequence")

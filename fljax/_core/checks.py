@@ -177,14 +177,23 @@ def is_frame(value: object) -> TypeGuard[Frame]:
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether it is a single concrete integer of Python, NumPy or JAX."""
     if isinstance(value, numbers.Integral):
-        return not isinstance(value, bool)
+        return not isinstance(value, bool | np.timedelta64)  # which NumPy counts among integers
     if not isinstance(value, np.ndarray | jax.Array) or isinstance(value, jax.core.Tracer):
         return False
     return not value.ndim and jnp.issubdtype(value.dtype, np.integer)
 
 
 def dtype_of(value: object) -> np.dtype:
-    """The dtype of a number, an array or nested lists; ``object`` for anything else."""
+    """The dtype of a number, an array or nested lists; ``object`` for anything else.
+
+    Durations and dates are no numbers, though NumPy counts durations among the integers.
+    """
+    dtype = _stored_dtype(value)
+    is_time = isinstance(dtype, np.dtype) and dtype.kind in "mM"  # dtypes of keys have no kind
+    return np.dtype(object) if is_time else dtype
+
+
+def _stored_dtype(value: object) -> np.dtype:
     if isinstance(value, np.ma.MaskedArray):  # np.asarray would drop the mask
         return np.dtype(object)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
@@ -533,7 +542,10 @@ def column(name: str, values: object) -> np.ndarray:
         mixed = np.empty(len(values), object)
         mixed[:] = values
         return mixed
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except TypeError:
+        raise TypeError(f"{name} must be text or numbers, got {shown(values)}.") from None
     if array.dtype.kind == "U" and np.any(array == "nan"):
         position = np.argwhere(array == "nan")[0].tolist()
         raise ValueError(

@@ -168,6 +168,8 @@ class Metric:
     def __post_init__(self) -> None:
         check_fields(self)
         needs = (self.needs,) if isinstance(self.needs, str) else self.needs
+        if isinstance(needs, jax.Array):
+            raise TypeError(f"needs must be names, got {checks.shown(needs)}.")
         for need in needs:
             checks.choice("needs", need, QUANTITIES)
         # Sorted, since the order of a set differs between processes, and stores compare metrics.

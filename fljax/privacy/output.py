@@ -6,7 +6,7 @@ last bits of the released numbers reveal nothing (:mod:`fljax.privacy.discrete`)
 the sensitivity that rounding adds.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from fljax._core import checks
 from fljax._core.annotations import checked
-from fljax._core.module import float_dtype
+from fljax._core.module import float_array, float_dtype
 from fljax._core.numerics import representable_sensitivity
 from fljax._core.prng import as_key, private_normal
 from fljax.privacy import accounting
@@ -78,6 +78,10 @@ def gaussian_release(
         if scale == "analytic"
         else accounting.classical_gaussian_sigma
     )
+    checks.positive("epsilon", epsilon)
+    checks.interval("delta", delta, above=0, below=1)
+    epsilon = float(epsilon)
+    delta = float(delta)
     models = jnp.asarray(models, float_dtype())
     ratio = float(sigma(1.0, epsilon, delta))
     rho = 1 / (2 * ratio**2)
@@ -88,15 +92,18 @@ def gaussian_release(
             "and no epsilon holds; take a larger delta, a smaller epsilon or double precision "
             "(`jax_enable_x64`)."
         )
-    moved = representable_sensitivity(
-        jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0
-    )
+    moved = _representable(sensitivity)
     rows = models.shape[-1] if models.ndim else 1
     # All models together are one release.
     models_together = models.size // max(rows, 1)
     deviation, unhidden = widened(ratio * moved, moved, rows, models.dtype, models_together)
     checks.check_when_concrete(_refuse_unhidden, unhidden)
     return perturbed(models, private_normal(as_key(key), models.shape, models.dtype), deviation)
+
+
+def _representable(sensitivity: Any) -> Array:
+    sensitivity = jnp.asarray(float_array("sensitivity", sensitivity), float_dtype())
+    return representable_sensitivity(sensitivity, sensitivity > 0)
 
 
 def _refuse_unhidden(share: Array) -> None:
@@ -151,6 +158,8 @@ def laplace_release(
     """
     checks.finite("models", models)
     checks.positive("sensitivity", sensitivity, "Of zero the models would be released as they are.")
+    checks.positive("epsilon", epsilon)
+    epsilon = float(epsilon)
     models = jnp.asarray(models, float_dtype())
     spare = STEPS / float(accounting.laplace_scale(1.0, epsilon)) - models.size
     if spare <= 0:
@@ -158,9 +167,7 @@ def laplace_release(
             f"epsilon={epsilon:g} is too small for {models.size} numbers: rounding them to a grid "
             f"would spend it alone. Take more than {models.size / STEPS:.2g}, or release fewer."
         )
-    moved = representable_sensitivity(
-        jnp.asarray(sensitivity, models.dtype), jnp.asarray(sensitivity) > 0
-    )
+    moved = _representable(sensitivity)
     rows = models.reshape(1, -1)
     drawn = discrete_laplace(as_key(key), rows.shape, STEPS)
     return on_grid(rows, drawn, jnp.reshape(moved / spare, (1, 1))).reshape(models.shape)

@@ -505,6 +505,7 @@ def clustered_network(
     """
     for index, size in enumerate(sizes):
         checks.count(f"sizes[{index}]", size)
+    sizes = [int(size) for size in sizes]
     clients = sum(sizes)
     clusters = len(sizes)
     dtype = float_dtype()

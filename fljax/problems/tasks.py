@@ -81,7 +81,9 @@ def random_clusters(key: Key[Array, ""], clients: int, clusters: int) -> Int[Arr
 
 
 @checked
-def group_share(strength: Any, index: object, groups: int) -> Float[Array, " clients"]:
+def group_share(
+    strength: Float[Array, "*groups"] | float, index: object, groups: int
+) -> Float[Array, " clients"]:
     r""":math:`\lambda/|\mathcal C_g|` for each client of group :math:`g`: a regularizer's share.
 
     The PGFL update divides by the clients of the server (Gauthier 2024, (5.4)), NPFL by the clients

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from fljax._core import checks
 from fljax._core.annotations import checked
+from fljax._core.memory import check_fits
 from fljax._core.module import float_dtype
 from fljax.graphs import Graph
 from fljax.problems import Problem
@@ -384,6 +385,7 @@ def erdos_renyi_estimates(nodes: int, edge_probability: Float[Array, ""] | float
 
     Raises:
       ValueError: a number of nodes that is not positive, or a value that is not a probability.
+      MemoryError: a matrix of so many nodes does not fit.
 
     Example:
       >>> bounds = erdos_renyi_estimates(200, 0.5)
@@ -392,6 +394,13 @@ def erdos_renyi_estimates(nodes: int, edge_probability: Float[Array, ""] | float
     """
     checks.count("nodes", nodes)
     checks.interval("edge_probability", edge_probability, at_least=0, at_most=1)
+    check_fits(
+        f"a matrix of {nodes} nodes",
+        nodes,
+        nodes,
+        entry_bytes=float_dtype().itemsize,
+        mend="take fewer nodes",
+    )
     probability = jnp.asarray(edge_probability, float_dtype())
     spread = jnp.sqrt(2 * nodes * probability * (1 - probability) * np.log(nodes))
     degree = probability * (nodes - 1)

@@ -637,13 +637,17 @@ def noise_gain(
         result is infinite.
       leading: whether to return the approximation on the right-hand side.
 
+    Raises:
+      ValueError: a Hessian that is not symmetric and positive definite, a step size of zero.
+
     Example:
       >>> import jax.numpy as jnp
       >>> float(noise_gain(jnp.eye(2), 0.5)), float(noise_gain(jnp.eye(2), 0.5, leading=True))
       (2.6666666..., 2.0)
     """
     checks.positive("step_size", step_size)
-    return _noise_gain(_square("hessian", hessian), jnp.asarray(step_size), leading=leading)
+    hessian = _definite("hessian", hessian, strictly=True)
+    return _noise_gain(hessian, jnp.asarray(step_size), leading=leading)
 
 
 @functools.partial(jax.jit, static_argnames="leading")
@@ -684,8 +688,12 @@ def stationary(
       [[1.0]]
     """
     checks.positive("step_size", step_size)
-    arrays = _square("hessian", hessian), jnp.asarray(step_size), _square("noise", noise)
-    return _stationary(*arrays, leading=leading)
+    return _stationary(
+        _definite("hessian", hessian, strictly=True),
+        jnp.asarray(step_size),
+        _definite("noise", noise, strictly=False),
+        leading=leading,
+    )
 
 
 @functools.partial(jax.jit, static_argnames="leading")
@@ -705,12 +713,24 @@ def _infinite_if_unstable(decay: Array, step_size: Array | float, values: Array)
     return jnp.where(jnp.max(values) * step_size < 2, decay, jnp.inf)
 
 
-def _square(name: str, matrix: object) -> Array:
+def _definite(name: str, matrix: object, *, strictly: bool) -> Array:
+    """The matrix as an array; raise unless it is symmetric and positive (semi)definite."""
     matrix = jnp.asarray(checks.array(name, matrix, axes=2))
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} must be square, got shape {matrix.shape}.")
     checks.finite(name, matrix)
-    return matrix
+    if checks.is_concrete(matrix):
+        values = np.asarray(matrix, np.float64)
+        size = np.max(np.abs(values), initial=0.0)
+        tolerance = 1e-4 * size
+        if np.max(np.abs(values - values.T), initial=0.0) > tolerance:
+            raise ValueError(f"{name} must be symmetric, got {checks.shown(matrix)}.")
+        least = np.linalg.eigvalsh(values / max(size, np.finfo(np.float64).tiny))[0] * size
+        if least < -tolerance or (strictly and least <= 0):
+            kind = "definite" if strictly else "semidefinite"
+            raise ValueError(f"{name} must be positive {kind}, got an eigenvalue of {least:.3g}.")
+    # Decompositions exist for single and double precision only.
+    return matrix.astype(np.float32) if matrix.dtype.itemsize < 4 else matrix
 
 
 @checked
@@ -789,8 +809,8 @@ def best_step(
       (0.05, 0.4)
     """
     checks.nonnegative("variance", variance)
-    inverse = jnp.linalg.inv(_square("hessian", hessian))
-    noise_term = jnp.sum(inverse * _square("noise", noise)) / 2
+    inverse = jnp.linalg.inv(_definite("hessian", hessian, strictly=True))
+    noise_term = jnp.sum(inverse * _definite("noise", noise, strictly=False)) / 2
     bias_term = variance * jnp.trace(inverse) / 2
     return BestStep(jnp.sqrt(bias_term / noise_term), 2 * jnp.sqrt(noise_term * bias_term))
 

@@ -299,9 +299,10 @@ def extended_matrices(
       as_printed: whether to include the zero block column of (4.21).
 
     Raises:
-      ValueError: shapes that do not match each other.
+      ValueError: shapes that do not match each other, indicators other than zero and one, weights
+        outside of 0 to 1.
     """
-    checks.finite("weights", weights)
+    checks.interval("weights", weights, at_least=0, at_most=1)
     delays, clients, dim = _shaped("sent", sent, 3)
     for name, value, shape in (
         ("available", available, (clients,)),
@@ -311,6 +312,17 @@ def extended_matrices(
     ):
         if np.shape(value) != shape:
             raise ValueError(f"{name} must have shape {shape}, got {np.shape(value)}.")
+    for name, value in (
+        ("available", available),
+        ("received", received),
+        ("sent", sent),
+        ("arrives", arrives),
+    ):
+        checks.interval(name, value, at_least=0, at_most=1)
+        if not np.isin(np.asarray(value), (0, 1)).all():
+            raise ValueError(
+                f"{name} must be booleans, or zeros and ones, got {checks.shown(value)}."
+            )
     groups = delays + as_printed
     models = 1 + clients * groups
     diagonal = np.arange(1, clients + 1)

@@ -711,3 +711,29 @@ def test_a_client_s_importance_is_a_factor_of_its_loss_alone():
         return theory.gradient_noise(problem.weighing([importance] * 4), algorithm, at=np.ones(2))
 
     np.testing.assert_allclose(noise(1.0, 0.5), noise(2.0, 1.0) / 4, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: theory.noise_gain(-np.eye(2), 0.1), "hessian must be positive definite"),
+        (lambda: theory.noise_gain(np.zeros((2, 2)), 0.1), "hessian must be positive definite"),
+        (
+            lambda: theory.noise_gain(np.array([[1.0, 0.5], [0.0, 1.0]]), 0.1),
+            "hessian must be symmetric",
+        ),
+        (
+            lambda: theory.stationary(np.eye(2), 0.1, -np.eye(2)),
+            "noise must be positive semidefinite",
+        ),
+        (lambda: theory.best_step(-np.eye(2), np.eye(2), 0.1), "hessian must be positive"),
+    ],
+)
+def test_hessians_and_noise_are_definite(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+def test_half_precision_is_decomposed_in_single():
+    half = theory.noise_gain(np.eye(2, dtype=np.float16), 0.5)
+    assert float(half) == pytest.approx(float(theory.noise_gain(np.eye(2), 0.5)), rel=1e-6)

@@ -551,3 +551,17 @@ def test_the_steady_state_is_near_the_algorithm_s(variant, ratio):
     error = relative.std(ddof=1) / np.sqrt(len(relative))
     assert error < 0.006
     assert abs(relative.mean() - ratio) < 0.04
+
+
+@pytest.mark.parametrize("name", ["available", "received", "sent", "arrives"])
+@pytest.mark.parametrize("value", [0.5, -1.0, np.nan, 1j])
+def test_indicators_are_zeros_and_ones(name, value):
+    arguments = {
+        "available": np.ones(2),
+        "received": np.ones((2, 3)),
+        "sent": np.ones((1, 2, 3)),
+        "arrives": np.ones((1, 2)),
+    }
+    arguments[name] = np.full(arguments[name].shape, value)
+    with pytest.raises((ValueError, TypeError), match=f"{name} must be"):
+        theory.extended_matrices(**arguments, weights=np.ones(1))

@@ -27,7 +27,7 @@ def pure_composition(epsilon: Numbers) -> Result:
     """
     checks.nonnegative("epsilon", epsilon)
     xp, epsilon = inputs.arrays(epsilon)
-    return xp.sum(epsilon, axis=-1)
+    return xp.sum(xp.atleast_1d(epsilon), axis=-1)
 
 
 @checked

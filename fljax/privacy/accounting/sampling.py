@@ -33,6 +33,9 @@ _PROVEN = {"poisson": "add-or-remove", "drawn": "replace"}
 #: Orders of Rényi-DP without replacement: only integers have bounds, each a sum over all below.
 _ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 256)
 
+#: Rates count as this at least, for which accounting in double precision works.
+LEAST_RATE = 1e-300
+
 
 def amplifies(sampling: Sampling | None, neighbors: str) -> bool:
     """Whether amplification by secret sampling is known for this relation of neighbors."""
@@ -133,9 +136,9 @@ def sampled_gaussian_epsilon(
     """
     probability("delta", delta)
     sampled_gaussian_event(noise_multiplier, releases, rate, sampling, records)  # checks them
-    return _epsilon(
-        float(noise_multiplier), float(delta), int(releases), float(rate), sampling, records
-    )
+    # Of smaller rates the distributions of losses have infinite ends; epsilon rises with the rate.
+    rate = max(float(rate), LEAST_RATE)
+    return _epsilon(float(noise_multiplier), float(delta), int(releases), rate, sampling, records)
 
 
 @functools.lru_cache(maxsize=1024)  # clients of one run have the same arguments

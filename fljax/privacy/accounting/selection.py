@@ -233,6 +233,7 @@ def selection_epsilon(rho: float, delta: float, shape: float, stop: float) -> fl
     checks.nonnegative("rho", rho)
     inputs.probability("delta", delta)
     rho = float(rho)
+    shape = float(shape)
     if rho == 0:
         return 0.0
     log = -math.log(stop)
