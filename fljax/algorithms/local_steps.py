@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax._core.cohort_rows import rows_of
-from fljax._core.devices import sharded_over_clients, shares
+from fljax._core.devices import on_cpu, sharded_over_clients, shares
 from fljax._core.linalg import rounding_distance
 from fljax._core.module import replace
 from fljax._core.split_rows import cut, in_pieces, joined
@@ -196,12 +196,32 @@ def _over_devices(
 
 
 def _over_groups(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
-    """Train groups of equal size one after the other."""
+    """Train groups of as many clients each, one group after the other."""
     assert rows.clients is not None
     size = _group_size(problem, rows.batch, len(rows.clients))
+    order = None
+    if problem.is_uneven and on_cpu():
+        # A group takes as many steps as its client with the most. Clients of very different sizes
+        # train one by one, the largest first, so that those of all seeds are about as large.
+        size = 1
+        order = jnp.argsort(-jnp.sum(_has_samples(problem, rows), axis=1, dtype=jnp.int32))
+        rows = jax.tree.map(lambda a: a[order], rows)
     groups = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), rows)
     learned = jax.lax.map(functools.partial(_on_batches, rule, problem), groups)
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
+    learned = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), learned)
+    return learned if order is None else jax.tree.map(lambda a: a[jnp.argsort(order)], learned)
+
+
+def _has_samples(problem: Problem, rows: _Rows) -> Bool[Array, "chosen steps"]:
+    """Whether a client has samples in a step."""
+    clients = rows.clients
+    first = rows.batch if isinstance(rows.batch, Batch) else rows.batch[0]
+    weights = first.weights
+    if weights is None:
+        at = jnp.arange(len(clients), dtype=jnp.int32)[:, None, None], first.rows
+        weights = rows_of(problem.weights, clients)
+        weights = weights.at[at].get(mode="fill", fill_value=0)
+    return jnp.any(weights > 0, axis=2)
 
 
 def _on_batches(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
@@ -210,15 +230,13 @@ def _on_batches(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
     batch = rows.batch
     assert clients is not None
     visited = None
-    # A network's step on empty batches costs as much as any other, so that such steps are skipped.
-    if not problem.linear:
-        first = batch if isinstance(batch, Batch) else batch[0]
-        weights = first.weights
-        if weights is None:
-            at = jnp.arange(len(clients), dtype=jnp.int32)[:, None, None], first.rows
-            weights = rows_of(problem.weights, clients)
-            weights = weights.at[at].get(mode="fill", fill_value=0)
-        visited = jnp.any(weights > 0, axis=(0, 2))
+    # A step on empty batches costs as much as any other, so that such steps are skipped: of
+    # networks, and of clients of very different sizes. Where sizes are equal there are none, and
+    # looking for them takes four hundredths of the time of a linear prediction.
+    if not problem.linear or problem.is_uneven:
+        visited = jnp.any(_has_samples(problem, rows), axis=0)
+        if problem.importance is not None:  # clients without samples follow their regularizer
+            visited |= jnp.any(rows_of(problem.importance, clients) == 0)
         visited &= jnp.arange(rule.longest, dtype=jnp.int32) < jnp.max(rows.counts)
 
     def part_at(step: Array) -> Any:

@@ -213,6 +213,16 @@ def over_tiles(
     return jax.lax.fori_loop(0, needed, add, nothing)
 
 
+def pool_of_clients(features: Array, tile: int) -> PooledRows:
+    """The samples of clients with padding, ``[K, N, ...]``, as a pool, so that computations leave
+    most of the padding out: the number of tiles follows from the samples' weights.
+    """
+    clients, samples = features.shape[:2]
+    rows = jnp.arange(clients * samples, dtype=jnp.int32).reshape(clients, samples)
+    pool = features.reshape(clients * samples, *features.shape[2:])
+    return PooledRows(pool, rows, tile, disjoint=False)
+
+
 class PoolData(NamedTuple):
     """The data of the clients of a pool, as arguments of a problem."""
 

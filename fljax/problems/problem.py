@@ -372,6 +372,11 @@ class Problem:
         return isinstance(self.features, PooledRows)
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether clients on a pool may have very different numbers of samples."""
+        return self.is_pooled and self.pooled_features.tile < self.samples
+
+    @property
     def pooled_features(self) -> PooledRows:
         """The features of a problem on a pool."""
         return cast(PooledRows, self.features)

@@ -7,6 +7,7 @@ step sizes of the extract comparable between problems, and a noise variance of 0
 optimum well defined but not interpolating.
 """
 
+import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from fljax.problems.objectives import (
     Softmax,
     SquaredL2,
 )
+from fljax.problems.pool import pool_of_clients, tile_size
 from fljax.problems.problem import Problem, sizes_to_weights
 from fljax.problems.tasks import Tasks
 
@@ -256,6 +258,7 @@ def heterogeneous_softmax(
     *,
     identical: bool = False,
     test_samples: int = 0,
+    pooled: bool = False,
 ) -> Problem:
     r"""Synthetic(:math:`\alpha,\beta`): clients that differ in their models and in their features.
 
@@ -299,6 +302,8 @@ def heterogeneous_softmax(
       identical: whether all clients have one model and one law of features; the spreads are then
         zero.
       test_samples: held-out samples of each client, drawn in addition.
+      pooled: whether samples are kept as a pool (:func:`fljax.problems.from_pool`): rounds then
+        take as long as the clients have samples, and not all as long as the largest could.
 
     Returns:
       The problem, ``[K, most, dim + 1]``, with each client's own held-out samples if there are any.
@@ -369,6 +374,11 @@ def heterogeneous_softmax(
         if test_samples:
             everyone = jnp.ones((clients, test_samples), dtype)
             test = Problem(*observed(k_parts[1], test_samples, everyone), loss)
+        if pooled:
+            law = statistics.NormalDist(log_mean, log_deviation)
+            quantiles = np.exp([law.inv_cdf((number + 0.5) / 100) for number in range(100)])
+            mean = fewest + np.mean(np.minimum(quantiles, most - fewest))
+            features = pool_of_clients(features, tile_size(clients, most, int(clients * mean)))
         return Problem(features, labels, loss, strength=0.0, weights=weights, test=test)
 
 

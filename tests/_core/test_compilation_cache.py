@@ -193,7 +193,7 @@ def scenario(metric):
 @pytest.mark.slow
 @pytest.mark.thin(1)
 def test_programs_of_different_arguments_are_distinguished(folder):
-    grid = {"one": [1.0, 2.0], "other": [10.0, 20.0]}
+    grid = {"first": [1.0, 2.0], "second": [10.0, 20.0]}
     results = [
         fl.sweep(scenario(metric), grid=grid, seeds=2, rounds=2).number.isel(seed=0, round=0)
         for metric in (lambda a, b: lambda _: a, lambda a, b: lambda _: b)

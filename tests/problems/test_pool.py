@@ -1,5 +1,7 @@
 """Problems on a pool of samples, against the same clients with arrays of their own."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import fljax as fl
 from fljax._core.module import replace
+from fljax.algorithms import local_steps
 from fljax.problems import pool
 from fljax.problems.pool import PooledRows, tiles_of
 from fljax.problems.problem import value_of
@@ -228,6 +231,45 @@ def test_equal_clients_are_a_tile_each():
     assert problem.features.tile == 24
 
 
+@pytest.mark.parametrize("method", ["FedAvg", "FedProx", "SCAFFOLD"])
+def test_local_epochs_of_clients_of_any_sizes_are_those_with_padding(method):
+    """Clients on a pool train one by one, the largest first, and end where their samples end."""
+
+    def build(key, pooled):
+        problem = fl.problems.heterogeneous_softmax(
+            key, 7, (3, 90), 1.0, 1.0, dim=3, classes=3, test_samples=4, pooled=pooled
+        )
+        assert problem.is_uneven == pooled
+        settings = {"attraction": 0.5} if method == "FedProx" else {}
+        algorithm = getattr(fl.algorithms, method)(
+            0.1, epochs=2, batch=4, clients_per_round=5, **settings
+        )
+        return fl.Simulation(problem.weighing("samples"), algorithm, metrics=["objective"])
+
+    pooled, padded = (
+        fl.sweep(functools.partial(build, pooled=pooled), rounds=3, seeds=3, keep_models=True)
+        for pooled in (True, False)
+    )
+    np.testing.assert_allclose(pooled.model, padded.model, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(pooled.objective, padded.objective, rtol=1e-10)
+
+
+def test_steps_end_with_the_largest_participant(monkeypatch):
+    """Each group's loop is as long as its client's epochs, not as those of the largest possible."""
+    lengths = []
+    plain = local_steps._over_steps
+
+    def over_steps(rule, rows, part_at, visited=None):
+        jax.debug.callback(lambda count: lengths.append(int(count)), jnp.sum(visited))
+        return plain(rule, rows, part_at, visited)
+
+    monkeypatch.setattr(local_steps, "_over_steps", over_steps)
+    pooled, _ = both(LABELS, fl.problems.Softmax(3))
+    fl.run(fl.Simulation(pooled, fl.algorithms.FedAvg(0.1, epochs=2, batch=8)), rounds=1)
+    jax.effects_barrier()
+    assert sorted(lengths) == sorted(2 * -(-size // 8) for size in SIZES)
+
+
 # ----------------------------------------------------------------------------------- in a study
 
 
@@ -360,6 +402,8 @@ def test_results_say_how_different_the_clients_are():
     study = fl.sweep(scenario, rounds=1, seeds=2, grid={"concentration": [0.1, 100.0]})
     assert study.client_samples.dims == ("concentration", "seed", "client")
     assert study.client_samples.max() <= 40
+    assert study.label_counts.dims == ("concentration", "seed", "client", "class")
+    np.testing.assert_array_equal(study.label_counts.sum("class"), study.client_samples)
     skewed, even = study.label_distance.mean("seed").values
     assert skewed > 2 * even
     assert study.effective_classes.mean("seed").values[1] > 2.5

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import fljax as fl
+from fljax._core import random_subsets
 from fljax._core.prng import as_key, key_of
 from fljax._core.random_subsets import subset, systematic
 from fljax.algorithms import ATC, CTA, Consensus, Diffusion, FedAvg, QGDSGDm
@@ -185,7 +186,7 @@ def test_samples_are_drawn_with_their_probabilities():
 def test_searching_and_comparing_give_the_same_draws(monkeypatch):
     probabilities = jnp.asarray(np.random.default_rng(4).dirichlet(np.ones(700)))
     result = np.asarray(systematic(ONE, probabilities, 20, 20))
-    monkeypatch.setattr(fl.participation, "SEARCHED_BEYOND", 700)
+    monkeypatch.setattr(random_subsets, "SEARCHED_BEYOND", 700)
     np.testing.assert_array_equal(result, systematic(ONE, probabilities, 20, 20))
     order, start = jax.random.split(ONE)
     order = np.asarray(subset(order, 700, 700))
