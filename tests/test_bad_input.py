@@ -1134,6 +1134,10 @@ VALID = {
     "statistics.ranks": MEASURED,
     "statistics.remarks": STUDY,
     "statistics.until": {**MEASURED, "target": 1.0},
+    "statistics.variance_shares": {
+        "values": RESULTS.error.isel(round=-1, drop=True),
+        "sources": ["seed"],
+    },
     "statistics.decibels": {"value": 1.0},
     "statistics.is_decibel": MEASURED,
     "statistics.keep_finite": MEASURED,
