@@ -90,7 +90,7 @@ INSIDE = {
     "partitions.Heterogeneity",
     "partitions.Partition",
     "partitions.Pool",
-    "partitions.Samples",
+    "partitions.OwnedSamples",
     "contrib.TrainedAttack",
     "audit.Overheard",
     "audit.Protection",

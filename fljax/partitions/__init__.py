@@ -24,10 +24,10 @@ from fljax.partitions.partitioner import Partition, Partitioner, Pool
 from fljax.partitions.shifts import (
     FeatureNoise,
     LabelNoise,
+    OwnedSamples,
     PermutedFeatures,
     PermutedLabels,
     Rotation,
-    Samples,
     Shift,
     Style,
 )
@@ -48,6 +48,7 @@ __all__ = [
     "LabelsPerClient",
     "LogNormalSizes",
     "Mixed",
+    "OwnedSamples",
     "Partition",
     "Partitioner",
     "PermutedFeatures",
@@ -55,7 +56,6 @@ __all__ = [
     "Pool",
     "PowerLawSizes",
     "Rotation",
-    "Samples",
     "Shards",
     "Shared",
     "Shift",

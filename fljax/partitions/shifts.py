@@ -16,7 +16,7 @@ from fljax._core import checks
 from fljax._core.module import float_array, float_dtype, module, static
 
 
-class Samples(NamedTuple):
+class OwnedSamples(NamedTuple):
     """The samples of a pool with their clients, as a shift gets and returns them.
 
     Attributes:
@@ -51,11 +51,11 @@ class Shift:
     A subclass has a method :meth:`apply`, and :meth:`check` where it can refuse samples.
     """
 
-    def check(self, samples: Samples) -> None:
+    def check(self, samples: OwnedSamples) -> None:
         """Raise ``ValueError`` for samples that cannot be changed so."""
 
     @checks.required
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         """Return the changed samples, of the same shapes.
 
         Args:
@@ -88,7 +88,7 @@ class Rotation(Shift):
 
     Example:
       >>> import numpy as np, fljax as fl
-      >>> samples = fl.partitions.Samples(
+      >>> samples = fl.partitions.OwnedSamples(
       ...     np.array([[[1, 2], [3, 4]]] * 2), np.zeros(2), np.array([0, 1]), 2, None
       ... )
       >>> fl.partitions.Rotation().apply(fl.random_key(0), samples).features.tolist()
@@ -107,7 +107,7 @@ class Rotation(Shift):
             )
         object.__setattr__(self, "quarters", quarters)
 
-    def check(self, samples: Samples) -> None:
+    def check(self, samples: OwnedSamples) -> None:
         if self.quarters is not None:
             checks.per_client("quarters", self.quarters, samples.clients)
         shape = np.shape(samples.features)
@@ -117,7 +117,7 @@ class Rotation(Shift):
                 f"be turned, got shape {shape}; reshape or crop them."
             )
 
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         quarters = _groups(samples.clients, 4)[0] if self.quarters is None else self.quarters
         of_client = jnp.broadcast_to(jnp.asarray(quarters, jnp.int32), (samples.clients,))
         turn = samples.over_features(samples.of_owners(of_client) % 4)
@@ -150,11 +150,11 @@ class FeatureNoise(Shift):
         object.__setattr__(self, "deviation", float_array("deviation", self.deviation))
         checks.nonnegative("deviation", self.deviation)
 
-    def check(self, samples: Samples) -> None:
+    def check(self, samples: OwnedSamples) -> None:
         checks.per_client("deviation", self.deviation, samples.clients)
         _check_floats(samples)
 
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         features = jnp.asarray(samples.features)
         deviation = jnp.broadcast_to(jnp.asarray(self.deviation), (samples.clients,))
         scale = samples.over_features(samples.of_owners(deviation).astype(features.dtype))
@@ -162,7 +162,7 @@ class FeatureNoise(Shift):
         return samples._replace(features=features + scale * noise)
 
 
-def _check_floats(samples: Samples) -> None:
+def _check_floats(samples: OwnedSamples) -> None:
     if not jnp.issubdtype(samples.features.dtype, np.floating):
         raise ValueError(
             f"features must be floats to be changed, got {samples.features.dtype}; "
@@ -193,10 +193,10 @@ class Style(Shift):
                 raise ValueError(f"{name} must be one number, got shape {np.shape(value)}.")
             object.__setattr__(self, name, value)
 
-    def check(self, samples: Samples) -> None:
+    def check(self, samples: OwnedSamples) -> None:
         _check_floats(samples)
 
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         features = jnp.asarray(samples.features)
         draws = jax.random.normal(key, (2, samples.clients), features.dtype)
         contrast = jnp.asarray(self.contrast, features.dtype)
@@ -229,7 +229,7 @@ class PermutedFeatures(Shift):
         if self.groups is not None:
             checks.count("groups", self.groups)
 
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         features = jnp.asarray(samples.features)
         group, count = _groups(samples.clients, self.groups)
         rows = features.reshape(len(features), -1)
@@ -244,7 +244,7 @@ class PermutedFeatures(Shift):
 class _OfLabels(Shift):
     """A change of labels."""
 
-    def check(self, samples: Samples) -> None:
+    def check(self, samples: OwnedSamples) -> None:
         if samples.classes is None or np.ndim(samples.targets) != 1:
             raise ValueError(
                 f"{type(self).__name__} changes labels, one for each sample from 0 to classes - 1; "
@@ -276,11 +276,11 @@ class LabelNoise(_OfLabels):
         object.__setattr__(self, "rate", float_array("rate", self.rate))
         checks.interval("rate", self.rate, at_least=0, at_most=1)
 
-    def check(self, samples: Samples) -> None:
+    def check(self, samples: OwnedSamples) -> None:
         _OfLabels.check(self, samples)
         checks.per_client("rate", self.rate, samples.clients)
 
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         assert samples.classes is not None  # checked
         flip_key, class_key = jax.random.split(key)
         targets = jnp.asarray(samples.targets)
@@ -317,7 +317,7 @@ class PermutedLabels(_OfLabels):
         if self.groups is not None:
             checks.count("groups", self.groups)
 
-    def apply(self, key: Array, samples: Samples) -> Samples:
+    def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         assert samples.classes is not None  # checked
         group, count = _groups(samples.clients, self.groups)
         keys = jax.random.split(key, count)

@@ -104,11 +104,12 @@ def trade_off(
     col: str | None = None,
     row: str | None = None,
     round: int | None = None,
+    against: str | None = None,
     labels: Mapping[Any, str] | None = None,
     level: float = statistics.LEVEL,
     legend: bool = True,
 ) -> Axes | Any:
-    """Plot a metric at one round against a swept number.
+    """Plot a metric at one round against a swept number, or against what it brings about.
 
     The axis is logarithmic if the numbers are positive and span more than a factor of three.
 
@@ -122,6 +123,9 @@ def trade_off(
       col: the axis with one column of panels per value, see :func:`learning_curves`.
       row: the axis with one row of panels per value.
       round: the round at which the metric is read; by default the last recorded round.
+      against: a number of each run whose mean over seeds is drawn in the place of the values of
+        ``x``: ``trade_off(study, "concentration", "accuracy", against="label_distance")`` is the
+        accuracy by how different the clients are.
       labels: names for the legend and titles, by value of an axis.
       level: confidence level.
       legend: whether to draw a legend.
@@ -131,7 +135,7 @@ def trade_off(
 
     Raises:
       ValueError: as for :func:`learning_curves`; a round that was not recorded, an axis without
-        numbers.
+        numbers, ``against`` something that is not one number of each run.
     """
     if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
         values = ", ".join(map(str, dataset[x].values))
@@ -139,7 +143,16 @@ def trade_off(
             f"axis {x!r} must hold numbers, got {values}; draw it as hue, and swept numbers as x."
         )
     dataset = statistics.at_round(dataset, round)
-    return _curves(dataset, metric, x, (hue, col, row), ax, labels, level, legend, x)
+    if against is not None:
+        checks.choice("against", against, map(str, dataset.data_vars))
+        if more := set(dataset[against].dims) - set(
+            dataset[statistics.named(dataset, metric)].dims
+        ):
+            raise ValueError(
+                f"against must be one number of each run, and {against!r} has the axes "
+                f"{', '.join(sorted(map(str, more)))}; reduce them, or take another."
+            )
+    return _curves(dataset, metric, x, (hue, col, row), ax, labels, level, legend, against or x)
 
 
 def _with_seconds(dataset: xr.Dataset, seconds: float | xr.DataArray | None) -> xr.Dataset:
@@ -315,7 +328,11 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
     ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
     if x in EFFORTS:
         ax.set_xscale("log")
-    elif x not in ("round", "seconds") and 0 < 3 * dataset[x].min() < dataset[x].max():
+    elif (
+        x in dataset.coords
+        and x not in ("round", "seconds")
+        and 0 < 3 * dataset[x].min() < dataset[x].max()
+    ):
         ax.set_xscale("log")
         ax.set_xticks(dataset[x].values, [f"{v:g}" for v in dataset[x].values])
         ax.minorticks_off()

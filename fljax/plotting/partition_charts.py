@@ -6,6 +6,7 @@ from typing import cast
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.ticker import MaxNLocator
@@ -29,7 +30,7 @@ BARS_HEIGHT = 0.14
 
 @checked
 def draw_partition(
-    labels: np.ndarray | Sequence[np.ndarray] | Problem,
+    labels: np.ndarray | Sequence[np.ndarray] | Problem | xr.Dataset,
     parts: Sequence[np.ndarray] | Partition | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -41,7 +42,8 @@ def draw_partition(
     Args:
       labels: ``[n]``, the class of each row of a data set, of any type; without ``parts`` a list of
         the labels of each client, ``[y for _, y in clients]``; or a problem with the loss
-        :class:`~fljax.problems.Softmax`.
+        :class:`~fljax.problems.Softmax`; or the results of one run on a pool of labeled samples,
+        ``study.sel(concentration=0.1, seed=0)``.
       parts: the rows of each client, as a rule of :mod:`fljax.partitions` draws them, or
         :func:`fljax.data.dirichlet` and similar functions.
       ax: where to draw; by default a new figure.
@@ -50,7 +52,8 @@ def draw_partition(
       The axes.
 
     Raises:
-      ValueError: labels that are not one per row, no parts, rows that do not exist.
+      ValueError: labels that are not one per row, no parts, rows that do not exist; results
+        without counts of labels, or of several runs.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -60,7 +63,10 @@ def draw_partition(
       ('client', 'class')
       >>> plt.close(ax.figure)
     """
-    if isinstance(labels, Problem):
+    if isinstance(labels, xr.Dataset):
+        counts = _of_run(labels)
+        classes = np.arange(counts.shape[1])
+    elif isinstance(labels, Problem):
         counts = np.asarray(labels.class_counts())
         classes = np.arange(counts.shape[1])
     else:
@@ -85,6 +91,22 @@ def draw_partition(
         few = clients <= MOST_CLIENTS and kinds <= MOST_CLASSES
         (_dots if few else _cells)(ax, counts)
     return ax
+
+
+def _of_run(results: xr.Dataset) -> np.ndarray:
+    """``[K, C]``, the counts of one run."""
+    if "label_counts" not in results:
+        raise ValueError(
+            "results must have the variable 'label_counts', as those of problems on a pool "
+            "(fljax.problems.from_pool) with Softmax have, up to 4096 numbers a run."
+        )
+    counts = results["label_counts"].squeeze()
+    if more := [str(name) for name in counts.dims if name not in ("client", "population", "class")]:
+        raise ValueError(
+            f"results must be of one run, got several over {', '.join(more)}; choose one, "
+            f"results.isel({more[0]}=0)."
+        )
+    return counts.transpose(..., "class").values
 
 
 def _totals(ax: Axes, sizes: np.ndarray) -> None:

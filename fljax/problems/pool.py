@@ -12,7 +12,7 @@ from fljax._core import checks
 from fljax._core.module import float_dtype
 from fljax._core.prng import as_key
 from fljax.partitions.partitioner import Partition, Partitioner, positions_in_blocks
-from fljax.partitions.shifts import Samples, Shift
+from fljax.partitions.shifts import OwnedSamples, Shift
 
 #: Samples that are read from a pool at a time: more of them are copied in one piece, fewer fit a
 #: CPU's cache.
@@ -370,7 +370,7 @@ def shifted(
             "shifts= changes a row as its client sees it, and here a row may be at several clients;"
             " take a partition without overlap."
         )
-    samples = Samples(features, targets, partition.owners(), partition.clients, classes)
+    samples = OwnedSamples(features, targets, partition.owners(), partition.clients, classes)
     for number, shift in enumerate(shifts):
         shift.check(samples)
         samples = shift.apply(jax.random.fold_in(as_key(key), number + 1), samples)

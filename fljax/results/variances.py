@@ -44,7 +44,8 @@ def variance_shares(values: xr.DataArray, sources: Sequence[str]) -> xr.Dataset:
     Returns:
       ``share`` with ``low`` and ``high``, its 95 % interval, over a new axis ``source``, and the
       ``variance`` of all. Intervals are Student's t of the jackknife: its variances over the draws
-      of each axis are added, and the axis with the fewest draws has the degrees of freedom.
+      of each axis are added, with the degrees of freedom of such a sum (Satterthwaite 1946). With
+      two draws of an axis there is no interval.
 
     Raises:
       ValueError: an axis that is not there, with a single draw, or named twice; missing values.
@@ -82,17 +83,20 @@ def variance_shares(values: xr.DataArray, sources: Sequence[str]) -> xr.Dataset:
     count = len(sources)
     variance, share = _shares(array, count)
     squares = np.zeros_like(share)
+    fourths = np.zeros_like(share)
     for axis in range(array.ndim - count, array.ndim):
         draws = array.shape[axis]
         if draws > 2:  # of one draw there would be no variance
             less_one = np.stack(
                 [_shares(np.delete(array, draw, axis), count)[1] for draw in range(draws)]
             )
-            squares += (draws - 1) * less_one.var(axis=0)
+            square = (draws - 1) * less_one.var(axis=0)
+            squares += square
+            fourths += square**2 / (draws - 1)
         else:
             squares += np.nan
-    least = min(array.shape[array.ndim - count :])
-    reach = stats.t.ppf((1 + LEVEL) / 2, least - 1) * np.sqrt(squares)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        reach = stats.t.ppf((1 + LEVEL) / 2, squares**2 / fourths) * np.sqrt(squares)
     dims = (*rest, "source")
     return xr.Dataset(
         {

@@ -8,14 +8,14 @@ from scipy import stats
 
 import fljax as fl
 from fljax import partitions
-from fljax.partitions import Samples
+from fljax.partitions import OwnedSamples
 
 CLIENTS = 5
 ROWS = 60
 OWNERS = np.random.default_rng(0).integers(0, CLIENTS + 1, ROWS)  # some rows have no client
 IMAGES = np.random.default_rng(1).normal(size=(ROWS, 4, 4, 2))
 LABELS = np.random.default_rng(2).integers(0, 3, ROWS)
-SAMPLES = Samples(jnp.asarray(IMAGES), jnp.asarray(LABELS), jnp.asarray(OWNERS), CLIENTS, 3)
+SAMPLES = OwnedSamples(jnp.asarray(IMAGES), jnp.asarray(LABELS), jnp.asarray(OWNERS), CLIENTS, 3)
 
 
 def changed(shift, seed=0, samples=SAMPLES):

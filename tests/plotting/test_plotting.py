@@ -298,6 +298,17 @@ def test_a_partition_s_dots_have_the_areas_of_its_counts():
     assert ax.get_title() == "10 samples of 2 classes at 3 clients"
 
 
+def test_a_partition_is_drawn_from_the_results_of_a_run():
+    counts = np.array([[[3, 0, 1], [2, 2, 2]], [[0, 5, 1], [1, 1, 4]]])
+    study = xr.Dataset({"label_counts": (("seed", "client", "class"), counts)})
+    ax = plotting.draw_partition(study.isel(seed=1))
+    assert ax.get_title() == "12 samples of 3 classes at 2 clients"
+    with pytest.raises(ValueError, match=r"several over seed; choose one, results.isel.seed=0."):
+        plotting.draw_partition(study)
+    with pytest.raises(ValueError, match="must have the variable 'label_counts'"):
+        plotting.draw_partition(study.drop_vars("label_counts"))
+
+
 def test_bars_above_a_partition_are_its_clients_sizes():
     ax = plotting.draw_partition([np.array([0, 0, 1]), np.array([], int), np.array([5])])
     (bars,) = ax.child_axes
@@ -597,6 +608,34 @@ def test_a_panel_without_finite_values_is_marked(grid):
     assert texts == [[], ["no finite value"], []]
     with pytest.raises(ValueError, match="every run diverged"):
         plotting.learning_curves(grid.isel(budget=[1]), col="budget")
+
+
+def test_a_metric_is_drawn_against_a_number_of_each_run():
+    rng = np.random.default_rng(0)
+    accuracy = rng.uniform(0.5, 0.9, (2, 3, 4, 2))
+    distance = rng.uniform(0, 1, (2, 3, 4))
+    study = xr.Dataset(
+        {
+            "accuracy": (("algorithm", "concentration", "seed", "round"), accuracy),
+            "label_distance": (
+                ("algorithm", "concentration", "seed"),
+                distance,
+                {"long_name": "label distance"},
+            ),
+            "sizes": (("algorithm", "client"), np.ones((2, 5))),
+        },
+        {"algorithm": ["one", "two"], "concentration": [0.1, 1.0, 10.0], "round": [1, 2]},
+    )
+    ax = plotting.trade_off(study, "concentration", "accuracy", against="label_distance")
+    assert ax.get_xlabel() == "label distance"
+    assert ax.get_xscale() == "linear"
+    for line, position in zip(ax.lines, range(2), strict=True):
+        np.testing.assert_allclose(line.get_xdata(), distance[position].mean(-1))
+        np.testing.assert_allclose(line.get_ydata(), accuracy[position, ..., -1].mean(-1))
+    with pytest.raises(ValueError, match=r"against must be one number of each run.*client"):
+        plotting.trade_off(study, "concentration", "accuracy", against="sizes")
+    with pytest.raises(ValueError, match=r"against 'label_distanc'.*label_distance"):
+        plotting.trade_off(study, "concentration", "accuracy", against="label_distanc")
 
 
 def test_a_trade_off_has_panels_too_and_one_value_is_one_panel(grid):
