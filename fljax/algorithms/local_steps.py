@@ -215,6 +215,7 @@ def _over_groups(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
 def _has_samples(problem: Problem, rows: _Rows) -> Bool[Array, "chosen steps"]:
     """Whether a client has samples in a step."""
     clients = rows.clients
+    assert clients is not None
     first = rows.batch if isinstance(rows.batch, Batch) else rows.batch[0]
     weights = first.weights
     if weights is None:

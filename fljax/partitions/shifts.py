@@ -321,7 +321,8 @@ class PermutedLabels(_OfLabels):
         assert samples.classes is not None  # checked
         group, count = _groups(samples.clients, self.groups)
         keys = jax.random.split(key, count)
-        names = jax.vmap(lambda one: jax.random.permutation(one, samples.classes))(keys)
+        classes = samples.classes
+        names = jax.vmap(lambda one: jax.random.permutation(one, classes))(keys)
         unchanged = jnp.arange(samples.classes, dtype=names.dtype)[None]
         table = jnp.concatenate([names[group], unchanged])
         targets = jnp.asarray(samples.targets)

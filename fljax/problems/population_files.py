@@ -29,6 +29,7 @@ import numpy as np
 
 from fljax._core import checks, storage
 from fljax._core.annotations import checked
+from fljax.partitions.partitioner import Partition
 
 FORMAT = 1
 MANIFEST = "population.json"
@@ -493,25 +494,33 @@ def _checked_names(names: list[str | None]) -> list[str] | None:
 
 @checked
 def clients_of_dataset(
-    dataset: Any, client: str, features: str, target: str
+    dataset: Any, client: str | Partition, features: str, target: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """The clients of a table with a column that says whose a sample is, one after the other.
+    """The clients of a table, one after the other: by a column that says whose a sample is, or by
+    a partition of its rows.
+
+    The samples of one client are read at a time, so that columns may be larger than memory
+    (``numpy.load(path, mmap_mode="r")``).
 
     Args:
       dataset: one of Hugging Face's ``datasets``, a ``DataFrame`` of any index, or a mapping from
         names to columns: what ``dataset[name]`` gives, and for rows at a time ``dataset.select``.
-      client: the column of the clients' names, text or numbers.
+      client: the column of the clients' names, text or numbers; or a partition, such as
+        ``fl.partitions.Dirichlet(0.5).draw(0, labels, clients=1000)``, whose clients are named by
+        their numbers.
       features: the column of the features.
       target: the column of the targets.
 
     Returns:
-      For :func:`write_population`: clients in the order of their names' first appearance.
+      For :func:`write_population`: clients in the order of their names' first appearance, or of a
+      partition.
 
     Raises:
       TypeError: no data set.
       ValueError: no such column; the existing ones are named. A row without a client, features or a
         target; columns of different lengths; clients named partly by text and partly by numbers,
-        since ``"1"`` and ``1`` would be one client or two.
+        since ``"1"`` and ``1`` would be one client or two; a partition of other rows, or with a
+        client without any.
 
     Example:
       >>> table = {"who": ["b", "a", "b"], "x": [[1.0], [2.0], [3.0]], "y": [0, 1, 1]}
@@ -525,18 +534,27 @@ def clients_of_dataset(
             "dataset must have named columns: a data set of Hugging Face's datasets, a DataFrame "
             f"or a mapping from names to columns, got {checks.shown(dataset)}."
         )
-    for name in (client, features, target):
+    by_column = [client] if isinstance(client, str) else []
+    for name in (*by_column, features, target):
         if name not in names:
             raise ValueError(f"no column {name!r}; there are {', '.join(map(repr, names))}.")
-    owner = checks.names(f"column {client!r}", dataset[client])
+    owners = {name: checks.names(f"column {name!r}", dataset[name]) for name in by_column}
     # A table on disk selects rows by number; other tables are read by columns.
     if hasattr(dataset, "select") and not checks.is_frame(dataset):
-        return _rows_by_client(owner, features, target, dataset.select)
-    columns = {name: _by_position(name, dataset[name]) for name in (features, target)}
-    checks.common_length({client: owner, **columns})
-    return _rows_by_client(
-        owner, features, target, lambda rows: {n: [a[i] for i in rows] for n, a in columns.items()}
-    )
+        select = dataset.select
+        count = len(dataset) if isinstance(client, Partition) else 0
+    else:
+        columns = {name: _by_position(name, dataset[name]) for name in (features, target)}
+        count = checks.common_length({**owners, **columns})
+
+        def select(rows: np.ndarray) -> dict[str, Any]:
+            return {name: [column[row] for row in rows] for name, column in columns.items()}
+
+    if isinstance(client, Partition):
+        groups = _rows_of_partition(client, count)
+    else:
+        groups = _rows_by_name(owners[client])
+    return _samples_of(groups, features, target, select)
 
 
 def _by_position(name: str, column: Any) -> Any:
@@ -557,14 +575,40 @@ def _by_position(name: str, column: Any) -> Any:
     return column
 
 
-def _rows_by_client(
-    owner: np.ndarray, features: str, target: str, select: Callable[[np.ndarray], Any]
-) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+def _rows_by_name(owner: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Each client's name and rows, in the order of their first appearance."""
     _, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
     first_row = first[inverse.reshape(-1)]  # where its client appeared first
     order = np.argsort(first_row, kind="stable")
     bounds = np.flatnonzero(np.diff(first_row[order])) + 1
     for rows in np.split(order, bounds):
+        yield str(owner[rows[0]]), rows
+
+
+def _rows_of_partition(partition: Partition, count: int) -> list[tuple[str, np.ndarray]]:
+    """Each client's number and rows."""
+    groups = partition.rows()
+    order = np.asarray(partition.order)
+    if len(order) < count or order.max() >= count:
+        raise ValueError(
+            f"the partition must be of the {count} rows of the table, got one of {len(order)}."
+        )
+    empty = [number for number, rows in enumerate(groups) if not len(rows)]
+    if empty:
+        raise ValueError(
+            f"client {empty[0]} of the partition has no rows; use fljax.partitions.AtLeast."
+        )
+    return [(str(number), rows) for number, rows in enumerate(groups)]
+
+
+def _samples_of(
+    groups: Iterable[tuple[str, np.ndarray]],
+    features: str,
+    target: str,
+    select: Callable[[np.ndarray], Any],
+) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """Read one client after the other."""
+    for name, rows in groups:
         part = select(rows)
-        x, y = (np.asarray([np.asarray(v) for v in part[name]]) for name in (features, target))
-        yield x, y, str(owner[rows[0]])
+        x, y = (np.asarray([np.asarray(v) for v in part[key]]) for key in (features, target))
+        yield x, y, name

@@ -1,6 +1,7 @@
 """Populations on disk: round trips, and refusal of half-written or changed files."""
 
 import errno
+import itertools
 import json
 import os
 import pickle
@@ -383,3 +384,51 @@ def test_whole_numbers_do_not_become_others(tmp_path, clients, message):
     with pytest.raises(ValueError, match=message):
         write_population(tmp_path / "p", clients)
     assert write_population(tmp_path / "q", [([[1]], [BIG])])[0][1].tolist() == [BIG]
+
+
+def test_a_partition_of_a_tables_rows_is_a_population(tmp_path):
+    """Columns may be files larger than memory: the samples of one client are read at a time."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.integers(0, 255, (40, 3), np.uint8))
+    labels = np.arange(40) % 4
+    read = []
+
+    class Column:
+        """A memory map that counts what is read of it."""
+
+        array = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+        def __len__(self):
+            return len(self.array)
+
+        def __getitem__(self, row):
+            read.append(row)
+            return self.array[row]
+
+    partition = fl.partitions.AtLeast(fl.partitions.Dirichlet(0.3), 2).draw(1, labels, clients=5)
+    table = {"x": Column(), "y": labels}
+    clients = clients_of_dataset(table, partition, features="x", target="y")
+    read.clear()
+    first = next(clients)
+    assert sorted(read) == sorted(partition.rows()[0].tolist())
+    population = write_population(tmp_path / "p", itertools.chain([first], clients))
+    assert population.names == [str(number) for number in range(5)]
+    for number, rows in enumerate(partition.rows()):
+        features, targets = population[number]
+        np.testing.assert_array_equal(features, Column.array[rows])
+        np.testing.assert_array_equal(targets, labels[rows])
+
+
+def test_partitions_that_are_not_of_the_table_are_named():
+    table = {"x": np.zeros((6, 2)), "y": np.zeros(6)}
+
+    def clients(partition):
+        return clients_of_dataset(table, partition, features="x", target="y")
+
+    with pytest.raises(ValueError, match="of the 6 rows of the table, got one of 4"):
+        clients(fl.partitions.IID().draw(0, 4, clients=2))
+    with pytest.raises(ValueError, match="of the 6 rows of the table, got one of 9"):
+        clients(fl.partitions.IID().draw(0, 9, clients=2))
+    partition = fl.partitions.Partition(np.arange(6), np.array([0, 6, 6]))
+    with pytest.raises(ValueError, match=r"client 1 of the partition has no rows.*AtLeast"):
+        clients(partition)

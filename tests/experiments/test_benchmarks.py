@@ -18,6 +18,7 @@ from experiments.benchmarks import (
     montecarlo,
     multiagent,
     networks,
+    partitions,
     personalized,
     platforms,
     population,
@@ -302,3 +303,18 @@ def test_a_plan_announces_the_peak(name):
     """Within a half, since the plan cannot know how much memory the allocator retains."""
     result = memory.child(name)
     assert 2 / 3 < result["announced"] / result["measured"] < 3 / 2
+
+
+@pytest.mark.slow
+def test_studies_on_a_pool_and_with_own_arrays_are_of_the_same_clients():
+    for own in partitions.STUDIES:
+        if not own.endswith("own arrays"):
+            continue
+        pooled, copied = (
+            partitions.scenario(name, 1000)(jax.random.key(0), 1.0).problem
+            for name in (own.replace("own arrays", "pool"), own)
+        )
+        np.testing.assert_array_equal(pooled.sample_counts(), copied.sample_counts())
+        first = np.asarray(pooled.features)[:, 0]
+        np.testing.assert_allclose(first, np.asarray(copied.features)[:, 0], rtol=1e-6)
+        np.testing.assert_array_equal(pooled.targets[:, 0], copied.targets[:, 0])

@@ -15,9 +15,9 @@ def made_up(partition, seed, by_method=(0.0, 0.0, 0.05, 0.1), fall=0.1):
     """Results whose deviations over partitions and over runs are given."""
     rng = np.random.default_rng(0)
     methods = list(figure.ATTRACTIONS)
-    shape = (len(methods), len(LEVELS), 10, 8, 8, 1)
+    shape = (len(methods), len(LEVELS), 16, 8, 8, 1)
     noise = rng.normal(0, 1, shape) * seed
-    noise = noise + rng.normal(0, 1, (1, 1, 10, 1, 1, 1)) * partition
+    noise = noise + rng.normal(0, 1, (1, 1, 16, 1, 1, 1)) * partition
     mean = 0.7 + fall * np.arange(len(LEVELS)) / len(LEVELS)
     accuracy = mean[None, :, None, None, None, None] + noise
     accuracy = accuracy + np.reshape(by_method, (-1, 1, 1, 1, 1, 1))
