@@ -197,6 +197,18 @@ def test_runs_on_a_pool_are_those_of_clients_own_samples(name, kind):
         )
 
 
+@pytest.mark.parametrize("method", ["OnlineFed", "PAOFed", "FedAvg"])
+def test_a_stream_replays_the_samples_of_a_pool(method):
+    settings = {"epochs": 1} if method == "FedAvg" else {}
+    algorithm = getattr(fl.algorithms, method)(0.05, **settings)
+    runs = [
+        fl.run(fl.Simulation(fl.streams.Replay(problem), algorithm, metrics=[]), rounds=6)
+        for problem in both(TARGETS, fl.problems.LeastSquares())
+    ]
+    assert np.abs(runs[0].model).max() > 0
+    np.testing.assert_allclose(runs[0].model, runs[1].model, rtol=1e-10)
+
+
 # ----------------------------------------------------------------------------------------- tiles
 
 
