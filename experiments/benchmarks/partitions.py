@@ -127,7 +127,7 @@ def measure(name: str, rows: int, rounds: int, seeds: int) -> dict[str, float]:
     fl.sweep(small, rounds=2, seeds=2, progress=False)  # first-use memory of JAX and modules
     seconds = []
     for length in (1, rounds + 1):  # the rounds alone: partitions and evaluation are in both
-        study = arguments | {"rounds": length, "record_every": length}
+        study: dict[str, Any] = arguments | {"rounds": length, "record_every": length}
         if length > 1:
             gc.collect()
             ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,6 +1,6 @@
 r"""Noise on the gradients of clients, which turns stochastic gradient descent into DP-SGD."""
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -150,10 +150,10 @@ class NoisyGradients:
             checks.kind("strategy", self.strategy, Strategy)
         checks.choice("neighbors", self.neighbors, _MOVED)
 
-    def _check_per_part(self, name: str, value: object) -> None:
+    def _check_per_part(self, name: str, value: Any) -> None:
         """Raise ``ValueError`` unless these are numbers of the parts."""
         count = 0 if self.parts is None else len(self.parts)
-        if np.asarray(value).shape != (count,):
+        if np.shape(value) != (count,):
             wanted = f"or one of each of the {count} parts" if count else "(there are no parts=)"
             raise ValueError(f"{name} must be one number {wanted}, got {checks.shown(value)}.")
 
