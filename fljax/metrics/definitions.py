@@ -39,6 +39,7 @@ __all__ = [
     "error_rate",
     "explanation",
     "f1_score",
+    "gradient_dissimilarity",
     "gtv_objective",
     "joint_error",
     "mean_square_deviation",
@@ -88,6 +89,8 @@ class Metric:
     ``consensus_error``                   :math:`\frac1K\sum_k\|w_k-\bar w\|^2`
     ``objective``, ``suboptimality``      :math:`\sum_kf_k(\bar w)`, and its excess over the minimum
     ``squared_gradient_norm``             :math:`\|\nabla\sum_kf_k(\bar w)\|^2`
+    ``gradient_dissimilarity``            :math:`\sum_kp_k\|\nabla f_k(\bar w)\|^2/
+                                          \|\sum_kp_k\nabla f_k(\bar w)\|^2`
     ``test_error``                        mean loss on held-out data
     ``validation_error``                  the same for each client's model, ``[K]``
     ``train_error``                       the same on its training data
@@ -234,11 +237,23 @@ def _objective(now: Snapshot) -> Array:
     return jnp.sum(now.problem.objective(mean))
 
 
-def _squared_gradient_norm(now: Snapshot) -> Array:
-    def total(mean: Array) -> Array:
-        return jnp.sum(now.problem.objective(jnp.broadcast_to(mean[None], now.model.shape)))
+def _gradients_at_mean(now: Snapshot, problem: Any) -> Float[Array, "clients dim"]:
+    """Each client's gradient at the mean of the models, without clipping."""
+    mean = jnp.broadcast_to(_mean(now, now.model)[None], now.model.shape)
+    return replace(problem, clip=None).gradient(mean)
 
-    return jnp.sum(jax.grad(total)(_mean(now, now.model)) ** 2)
+
+def _squared_gradient_norm(now: Snapshot) -> Array:
+    return jnp.sum(jnp.sum(_gradients_at_mean(now, now.problem), axis=0) ** 2)
+
+
+def _gradient_dissimilarity(now: Snapshot) -> Array:
+    gradients = _gradients_at_mean(now, now.problem.unweighted())
+    importance = now.problem.importance
+    weights = jnp.ones(len(gradients), gradients.dtype) if importance is None else importance
+    weights = weights / jnp.sum(weights)
+    mean = jnp.sum(weights[:, None] * gradients, axis=0)
+    return jnp.sum(weights * jnp.sum(gradients**2, axis=1)) / jnp.sum(mean**2)
 
 
 def _suboptimality(now: Snapshot) -> Array:
@@ -424,6 +439,16 @@ squared_gradient_norm = Metric(
     decibel=True,
     needs={"data"},
 )
+#: ``sum_k p_k ||grad f_k||^2 / ||sum_k p_k grad f_k||^2`` at the mean of the models, with the
+#: clients' shares ``p_k``: one for equal clients, and the square of B in Definition 3 of Li et al.
+#: 2020 (FedProx); the gradient diversity of Yin et al. 2018 times the number of clients.
+gradient_dissimilarity = Metric(
+    "gradient_dissimilarity",
+    _gradient_dissimilarity,
+    "dissimilarity of gradients at the mean model",
+    decibel=True,
+    needs={"data"},
+)
 #: Mean loss on held-out data (of the client, its cluster or all clients) of the server's model, or
 #: its mean over the clients' models: for least squares (4.36) of Gauthier 2024.
 test_error = Metric("test_error", _test_error, "test error", decibel=True, needs={"test"})
@@ -510,6 +535,7 @@ METRICS = {
         objective,
         suboptimality,
         squared_gradient_norm,
+        gradient_dissimilarity,
         test_error,
         joint_error,
         train_error,

@@ -209,6 +209,40 @@ def test_a_stream_replays_the_samples_of_a_pool(method):
     np.testing.assert_allclose(runs[0].model, runs[1].model, rtol=1e-10)
 
 
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_dissimilarity_is_that_of_clients_gradients(pooled, weighed):
+    def change(problem):
+        return problem.weighing([1.0, 2.0, 0.0, 0.5, 1.5, 3.0]) if weighed else problem
+
+    pool, own = both(TARGETS, fl.problems.LeastSquares(), change)
+    problem = pool if pooled else own
+    algorithm = fl.algorithms.FedAvg(0.02, local_steps=1)
+    metrics = ["gradient_dissimilarity", "squared_gradient_norm"]
+    run = fl.run(fl.Simulation(problem, algorithm, metrics=metrics), rounds=2)
+    model = run.model.values.mean(0)
+    shares = np.array([1.0, 2.0, 0.0, 0.5, 1.5, 3.0] if weighed else [1.0] * 6)
+    rows = pairs(TARGETS)
+    gradients = np.stack([2 * x.T @ (x @ model - y) / len(y) for x, y in rows])
+    total = (shares[:, None] * gradients).sum(0)
+    np.testing.assert_allclose(run.squared_gradient_norm[-1], (total**2).sum(), rtol=1e-9)
+    shares = shares / shares.sum()
+    mean = (shares[:, None] * gradients).sum(0)
+    expected = (shares * (gradients**2).sum(1)).sum() / (mean**2).sum()
+    np.testing.assert_allclose(run.gradient_dissimilarity[-1], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [fl.partitions.Dirichlet(0.3), None])
+def test_metrics_differentiate_no_loop_over_tiles(rule):
+    """The number of tiles of shared rows is known only when it is computed."""
+    rule = fl.partitions.Shared(fl.partitions.Dirichlet(0.3), 12) if rule is None else rule
+    problem = fl.problems.from_pool(FEATURES, LABELS, fl.problems.Softmax(3), rule, 5, key=1)
+    algorithm = fl.algorithms.FedAvg(0.1, epochs=1, batch=4)
+    metrics = ["squared_gradient_norm", "gradient_dissimilarity", "objective"]
+    run = fl.run(fl.Simulation(problem, algorithm, metrics=metrics), rounds=2)
+    assert float(run.gradient_dissimilarity[-1]) > 1
+
+
 # ----------------------------------------------------------------------------------------- tiles
 
 
