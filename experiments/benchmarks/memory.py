@@ -138,15 +138,20 @@ def resident(what: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
+def forget_peak() -> None:
+    """Let the peak of resident memory begin anew, from what is resident now."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def measure(name: str) -> dict[str, float]:
     """A study in this process."""
     scenario, arguments = STUDIES[name]
     fl.sweep(small, rounds=2, seeds=2, progress=False)  # first-use memory of JAX and modules
     plan = fl.plan(scenario, **arguments)
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    forget_peak()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
     results = fl.sweep(scenario, **arguments, progress=False)
     measured = resident("VmHWM") - before
     differing = any(results["messages"].values.strides[:-1])  # else all are views of one

@@ -9,14 +9,11 @@ client. Linux only.
 """
 
 import argparse
-import ctypes
-import gc
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +22,7 @@ import numpy as np
 
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header
-from experiments.benchmarks.memory import resident, small
+from experiments.benchmarks.memory import forget_peak, resident, small
 
 MB = 1e6
 ROWS = 60_000
@@ -128,11 +125,8 @@ def measure(name: str, rows: int, rounds: int, seeds: int) -> dict[str, float]:
     seconds = []
     for length in (1, rounds + 1):  # the rounds alone: partitions and evaluation are in both
         study: dict[str, Any] = arguments | {"rounds": length, "record_every": length}
-        if length > 1:
-            gc.collect()
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
         fl.sweep(build, **study)
-        Path("/proc/self/clear_refs").write_text("5")
+        forget_peak()
         start = time.perf_counter()
         fl.sweep(build, **study)
         seconds.append(time.perf_counter() - start)
