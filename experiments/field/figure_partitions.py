@@ -32,7 +32,7 @@ CHOSEN = Setting("clients a round", 5, "a fourth")
 NETWORK = Setting("hidden width", 32, "a small network, with a random start")
 PASSES = Setting("local passes", 2, "several, so that clients drift")
 BATCH = Setting("samples a step", 10, "the smallest of McMahan et al. 2017")
-ROUNDS = Setting("rounds", 30, "accuracies differ little between the last of them")
+ROUNDS = Setting("rounds", 30, "for the time that they take")
 CONCENTRATIONS = Setting(
     "concentrations",
     (0.1, 1.0, 100.0),
