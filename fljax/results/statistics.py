@@ -22,7 +22,7 @@ from fljax.metrics.definitions import METRICS, Metric
 from fljax.metrics.names import BOUNDS, PER_CLASS, PER_CLIENT, PER_RUN
 from fljax.privacy.coverage import ledger_of
 from fljax.privacy.promises import broken, not_counted
-from fljax.results.variances import LEVEL, variance_shares
+from fljax.results.variances import variance_shares
 
 __all__ = [
     "LEVEL",
@@ -44,6 +44,9 @@ __all__ = [
     "until",
     "variance_shares",
 ]
+
+#: Confidence level of intervals and bands.
+LEVEL = 0.95
 
 #: Variables of a dataset of results that are not metrics.
 _NOT_METRICS = (*PER_RUN, *PER_CLIENT, *PER_CLASS, "model", "done", "stopped")

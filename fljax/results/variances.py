@@ -13,14 +13,14 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from fljax._core import checks
 from fljax._core.annotations import checked
-
-#: Confidence level of intervals and bands.
-LEVEL = 0.95
 
 
 @checked
-def variance_shares(values: xr.DataArray, sources: Sequence[str]) -> xr.Dataset:
+def variance_shares(
+    values: xr.DataArray, sources: Sequence[str], level: float = 0.95
+) -> xr.Dataset:
     r"""Divide the variance of a result among the axes over which runs were repeated.
 
     For axes :math:`1,\dots,m` in their order, the share of axis :math:`k` is
@@ -40,9 +40,10 @@ def variance_shares(values: xr.DataArray, sources: Sequence[str]) -> xr.Dataset:
       values: one number for each combination of draws, for instance the accuracy in the last round.
         Axes other than ``sources`` are kept.
       sources: names of axes, each with two draws or more; the order decides who has interactions.
+      level: confidence level of the intervals, in (0, 1).
 
     Returns:
-      ``share`` with ``low`` and ``high``, its 95 % interval, over a new axis ``source``, and the
+      ``share`` with ``low`` and ``high``, its interval, over a new axis ``source``, and the
       ``variance`` of all. Intervals are Student's t of the jackknife: its variances over the draws
       of each axis are added, with the degrees of freedom of such a sum (Satterthwaite 1946). With
       two draws of an axis there is no interval.
@@ -63,6 +64,7 @@ def variance_shares(values: xr.DataArray, sources: Sequence[str]) -> xr.Dataset:
       Searle, Casella & McCulloch 1992, chapters 4 and 5; Owen 2007 on the variances of such
       estimates.
     """
+    checks.interval("level", level, above=0, below=1)
     sources = list(sources)
     if not sources or len(set(sources)) < len(sources):
         raise ValueError(f"sources must be one or more different axes, got {sources}.")
@@ -96,7 +98,7 @@ def variance_shares(values: xr.DataArray, sources: Sequence[str]) -> xr.Dataset:
         else:
             squares += np.nan
     with np.errstate(invalid="ignore", divide="ignore"):
-        reach = stats.t.ppf((1 + LEVEL) / 2, squares**2 / fourths) * np.sqrt(squares)
+        reach = stats.t.ppf((1 + level) / 2, squares**2 / fourths) * np.sqrt(squares)
     dims = (*rest, "source")
     return xr.Dataset(
         {

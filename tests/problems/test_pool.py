@@ -232,6 +232,18 @@ def test_dissimilarity_is_that_of_clients_gradients(pooled, weighed):
     np.testing.assert_allclose(run.gradient_dissimilarity[-1], expected, rtol=1e-9)
 
 
+def test_metrics_of_gradients_are_of_what_is_not_clipped():
+    plain, _ = both(TARGETS, fl.problems.LeastSquares())
+    metrics = ["gradient_dissimilarity", "squared_gradient_norm"]
+    algorithm = fl.algorithms.FedAvg(1e-6, local_steps=1)  # hardly a step: the same models
+    runs = [
+        fl.run(fl.Simulation(problem, algorithm, metrics=metrics), rounds=1)
+        for problem in (plain, plain.clipped(0.01))
+    ]
+    for name in metrics:
+        np.testing.assert_allclose(runs[0][name], runs[1][name], rtol=1e-3)
+
+
 @pytest.mark.parametrize("rule", [fl.partitions.Dirichlet(0.3), None])
 def test_metrics_differentiate_no_loop_over_tiles(rule):
     """The number of tiles of shared rows is known only when it is computed."""

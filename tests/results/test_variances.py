@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
 import fljax as fl
 from fljax.results.variances import variance_shares
@@ -83,6 +84,28 @@ def test_intervals_cover_the_true_shares():
         truth = np.array([1, 1, 2]) / 4
         covered.append((found.low.values <= truth) & (truth <= found.high.values))
     assert np.mean(covered, axis=0).min() > 0.85
+
+
+def test_intervals_add_the_jackknife_of_every_axis():
+    """With Satterthwaite's degrees of freedom, axis by axis and draw by draw."""
+    values = drawn(np.random.default_rng(4), 4, (1.0, 0.7, 0.5, 0.3))
+    found = variance_shares(xr.DataArray(values, dims=SOURCES), SOURCES, level=0.9)
+    parts = []
+    for axis in range(3):
+        less_one = [looped(np.delete(values, draw, axis))[0] for draw in range(4)]
+        parts.append(3 / 4 * np.sum((less_one - np.mean(less_one, axis=0)) ** 2, axis=0))
+    total = np.sum(parts, axis=0)
+    freedom = total**2 / np.sum(np.square(parts) / 3, axis=0)
+    reach = stats.t.ppf(0.95, freedom) * np.sqrt(total)
+    np.testing.assert_allclose(found.high - found.share, reach, rtol=1e-9)
+    np.testing.assert_allclose(found.share - found.low, reach, rtol=1e-9)
+
+
+def test_two_draws_of_an_axis_give_no_interval():
+    values = xr.DataArray(np.random.default_rng(5).normal(size=(2, 5)), dims=("start", "seed"))
+    found = variance_shares(values, ("start", "seed"))
+    assert np.isfinite(found.share).all()
+    assert np.isnan(found.low).all()
 
 
 @pytest.mark.parametrize(
