@@ -184,7 +184,7 @@ class _WithGivenNoise(Link):
 
     def _perturb_messages(
         self,
-        notion: Notion,
+        notion: Notion | None,
         message: Array,
         clients: Array,
         sending: Array | None,

@@ -174,7 +174,7 @@ def test_compiled_programs_do_not_depend_on_the_study_that_made_them():
     first = fl.sweep(a, rounds=T, seeds=2, grid={"x": [2.0]})
     second = fl.sweep(b, rounds=T, seeds=2, grid={"x": [1.0]})
     np.testing.assert_allclose(first.normalized_error, second.normalized_error, rtol=1e-9)
-    arguments = T, 1, False, "seeds", GENERATOR, Options.now()
+    arguments = T, 1, False, "seeds", GENERATOR, Options.of_this_thread()
     assert program(ScenarioKey(a), *arguments) is program(ScenarioKey(a), *arguments)
     assert program(ScenarioKey(a), *arguments) is not program(ScenarioKey(b), *arguments)
 
