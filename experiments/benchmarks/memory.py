@@ -162,17 +162,10 @@ def measure(name: str) -> dict[str, float]:
     }
 
 
-def child(name: str) -> dict[str, float]:
-    """The numbers of a study, from a process of its own."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "experiments.benchmarks.memory",
-        "--child",
-        name,
-    ]
+def child(*arguments: str, module: str = "memory") -> dict[str, float]:
+    """The numbers of a study, named by these arguments, from a separate process."""
+    program = [sys.executable, "-W", "ignore", "-m", f"experiments.benchmarks.{module}"]
+    command = [*program, "--child", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)

@@ -10,8 +10,6 @@ client. Linux only.
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +20,7 @@ import numpy as np
 
 import fljax as fl
 from experiments.benchmarks.machine import best_of, header
-from experiments.benchmarks.memory import forget_peak, resident, small
+from experiments.benchmarks.memory import child, forget_peak, resident, small
 
 MB = 1e6
 ROWS = 60_000
@@ -138,18 +136,6 @@ def measure(name: str, rows: int, rounds: int, seeds: int) -> dict[str, float]:
     }
 
 
-def child(name: str, rows: int, rounds: int, seeds: int) -> dict[str, float]:
-    """The numbers of a study, from a process of its own."""
-    numbers = [str(number) for number in (rows, rounds, seeds)]
-    command = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.partitions"]
-    done = subprocess.run(
-        [*command, "--child", name, *numbers], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def draws(rows: int, count: int) -> None:
     """Time partitions of all rules, many in one program."""
     labels = np.random.default_rng(0).integers(0, CLASSES, rows)
@@ -183,7 +169,8 @@ def main() -> None:
     print(f"\n{title}\n{'':46}{'round [ms]':>12}{'first [ms]':>12}{'peak [MB]':>12}")
     for name, (_, _, seeds, _, _) in STUDIES.items():
         rounds = 2 if options.quick else ROUNDS
-        found = child(name, rows, rounds, 1 if options.quick else seeds)
+        numbers = (rows, rounds, 1 if options.quick else seeds)
+        found = child(name, *map(str, numbers), module="partitions")
         print(
             f"{name:46}{1e3 * found['round']:12.1f}{1e3 * found['first']:12.1f}"
             f"{found['memory']:12.0f}",

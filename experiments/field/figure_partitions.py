@@ -162,10 +162,10 @@ def study(effort: Effort) -> Studies:
     parts = []
     tuned = {}
     for name, attractions in ATTRACTIONS.items():
-        others = range(FIRST_SEED, FIRST_SEED + tuning_seeds)
+        tuning_numbers = range(FIRST_SEED, FIRST_SEED + tuning_seeds)
         trial = run(
             *(name, "tune", CONCENTRATIONS.value),
-            (others[:2], [FIRST_SEED], others),
+            (tuning_numbers[:2], [FIRST_SEED], tuning_numbers),
             (STEPS if not effort.quick else STEPS[:1], attractions[: 1 if effort.quick else None]),
         )
         score = trial[ACCURACY].isel(round=-1)
@@ -189,29 +189,29 @@ def accuracy(studies: Studies) -> xr.DataArray:
 
 def shares(studies: Studies) -> xr.Dataset:
     """The shares of the variance of the final accuracy, in per cent."""
-    found = statistics.variance_shares(accuracy(studies), SOURCES)
-    return (100 * found[["share", "low", "high"]]).assign(deviation=found["variance"] ** 0.5)
+    parts = statistics.variance_shares(accuracy(studies), SOURCES)
+    return (100 * parts[["share", "low", "high"]]).assign(deviation=parts["variance"] ** 0.5)
 
 
 def tuning(studies: Studies) -> list[dict[str, Any]]:
     rows = []
-    for name, tried in ATTRACTIONS.items():
+    for name, candidates in ATTRACTIONS.items():
         step_size, attraction = studies["final"].attrs[f"tuned_{name}"]
         numbers = f"step size {step_size:g} of {len(STEPS)}"
-        if len(tried) > 1:
-            numbers += f", attraction {attraction:g} of {len(tried)}"
+        if len(candidates) > 1:
+            numbers += f", attraction {attraction:g} of {len(candidates)}"
         rows.append({"method": name, "numbers": numbers, "chosen": True})
     return rows
 
 
 def table(studies: Studies) -> list[dict[str, Any]]:
-    found = shares(studies)
+    by_source = shares(studies)
     means = accuracy(studies).mean(SOURCES)
     rows = []
     for name in ATTRACTIONS:
-        for level in found["concentration"].values.tolist():
+        for level in by_source["concentration"].values.tolist():
             of = {"algorithm": name, "concentration": level}
-            cell = found.sel(of)
+            cell = by_source.sel(of)
             rows.append(
                 {
                     "method": name,
@@ -236,27 +236,27 @@ def plot(studies: Studies) -> Picture:
     titles = ("accuracy", "its deviation", *(f"share of the {text}" for text in NAMES.values()))
     drawing, axes = plt.subplots(2, 3, figsize=(picture.PAGE, 4.4))
     axes = list(axes.flat)
-    found = shares(studies)
-    levels = found["concentration"].values
+    by_source = shares(studies)
+    levels = by_source["concentration"].values
     values = accuracy(studies)
     distance = studies["final"]["label_distance"]
     for index, name in enumerate(ATTRACTIONS):
-        mine = values.sel(algorithm=name)
+        accuracies = values.sel(algorithm=name)
         look = picture.look(index)
-        by_partition = mine.mean(["start", "seed"])
+        by_partition = accuracies.mean(["start", "seed"])
         estimates = [
             of_few(float, by_partition.sel(concentration=level).values, unit="%")
             for level in levels
         ]
         bars = [[e.value - e.low for e in estimates], [e.high - e.value for e in estimates]]
         axes[0].errorbar(levels, [e.value for e in estimates], bars, capsize=2, label=name, **look)
-        cell = found.sel(algorithm=name)
+        cell = by_source.sel(algorithm=name)
         axes[1].plot(levels, cell["deviation"], **look)
         for ax, source in zip(axes[2:5], NAMES, strict=True):
-            one = cell.sel(source=source)
-            beside = levels * 1.12 ** (index - 1.5)  # so that intervals do not hide each other
-            bars = [one["share"] - one["low"], one["high"] - one["share"]]
-            ax.errorbar(beside, one["share"], bars, capsize=2, **look)
+            part = cell.sel(source=source)
+            positions = levels * 1.12 ** (index - 1.5)  # so that intervals do not hide each other
+            bars = [part["share"] - part["low"], part["high"] - part["share"]]
+            ax.errorbar(positions, part["share"], bars, capsize=2, **look)
     first = next(iter(ATTRACTIONS))
     axes[5].scatter(
         distance.sel(algorithm=first).isel(start=0, seed=0),

@@ -29,7 +29,7 @@ from fljax._core.module import field, float_dtype, module, replace, static
 from fljax._core.numerics import default_promotion
 from fljax.models import Architecture, Layout, layout_of
 from fljax.partitions.shifts import Shift
-from fljax.problems.objectives import Loss, NoRegularizer, Regularizer, Softmax
+from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
 from fljax.problems.pool import (
     PoolData,
     PooledRows,
@@ -510,10 +510,8 @@ class Model(Problem):
         of_clients = partition_of_pool(partition, partition_key, labels, clients, classes)
         if jnp.issubdtype(features.dtype, jnp.floating):
             features = as_floats(features)
-        if classes is None and isinstance(loss, Softmax):
-            classes = loss.classes
         features, targets = shifted(
-            shifts, partition_key, features, targets, of_clients[0], classes
+            shifts, partition_key, features, targets, of_clients[0], classes, loss
         )
 
         def build(data: PoolData, **settings: Any) -> Model:

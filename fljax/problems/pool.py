@@ -13,6 +13,7 @@ from fljax._core.module import float_dtype
 from fljax._core.prng import as_key
 from fljax.partitions.partitioner import Partition, Partitioner, positions_in_blocks
 from fljax.partitions.shifts import OwnedSamples, Shift
+from fljax.problems.objectives import Softmax
 
 #: Samples that are read from a pool at a time: more of them are copied in one piece, fewer fit a
 #: CPU's cache.
@@ -347,7 +348,13 @@ def partition_of_pool(
 
 
 def shifted(
-    shifts: Any, key: Any, features: Any, targets: Any, partition: Partition, classes: int | None
+    shifts: Any,
+    key: Any,
+    features: Any,
+    targets: Any,
+    partition: Partition,
+    classes: int | None,
+    loss: object,
 ) -> tuple[Any, Any]:
     """The pool as its clients see it.
 
@@ -357,7 +364,8 @@ def shifted(
       features: ``[R, ...]``.
       targets: ``[R, ...]``.
       partition: of the rows.
-      classes: number of labels, where targets are labels.
+      classes: number of labels, where targets are labels; that of the loss by default.
+      loss: of the problem.
     """
     shifts = (shifts,) if isinstance(shifts, Shift) else shifts
     checks.kind("shifts", shifts, Sequence)
@@ -370,6 +378,8 @@ def shifted(
             "shifts= changes a row as its client sees it, and here a row may be at several clients;"
             " take a partition without overlap."
         )
+    if classes is None and isinstance(loss, Softmax):
+        classes = loss.classes
     samples = OwnedSamples(features, targets, partition.owners(), partition.clients, classes)
     for number, shift in enumerate(shifts):
         shift.check(samples)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax.partitions.shifts import Shift
-from fljax.problems.objectives import Loss, NoRegularizer, Regularizer, Softmax
+from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
 from fljax.problems.pool import (
     PoolData,
     checked_pool,
@@ -100,9 +100,9 @@ def from_pool(
         )
     labels = loss.labels(targets) if targets.dtype == np.bool_ else targets
     of_clients = partition_of_pool(partition, key, labels, clients, classes)
-    if classes is None and isinstance(loss, Softmax):
-        classes = loss.classes
-    features, labels = shifted(shifts, key, features, as_floats(labels), of_clients[0], classes)
+    features, labels = shifted(
+        shifts, key, features, as_floats(labels), of_clients[0], classes, loss
+    )
 
     def build(data: PoolData, **settings: Any) -> Problem:
         settings |= {"weights": data.weights, "importance": data.importance}
