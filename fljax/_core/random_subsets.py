@@ -1,9 +1,12 @@
 """Random subsets and orders of indices, for clients, samples and parameters."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from fljax._core.devices import on_cpu
 from fljax._core.prng import integers_below
 from fljax._core.sorting import in_order
 
@@ -175,6 +178,73 @@ def shuffled(
         of the default, in an eighth of the time for few of 300, since the others are not sorted.
     """
     return _shuffled_with_numbers(key, first, first.shape[-1] if most is None else most)[0]
+
+
+def shuffled_by_count(key: Array, first: Bool[Array, "*batch size"]) -> Int[Array, "*batch size"]:
+    """As :func:`shuffled`, in time that goes by the marked indices of a row and not by its length.
+
+    Indices after the last marked one need no order, and are ``n`` or any of them. On a CPU each row
+    is sorted by a program for the next power of two, of which there are a few: rows of a power law
+    in a fifth of the time.
+
+    Args:
+      key: consumed.
+      first: ``[..., n]``.
+    """
+    size = first.shape[-1]
+    if size <= PACKED_SIZE:
+        return shuffled(key, first)
+    index = jax.lax.broadcasted_iota(jnp.int32, first.shape, first.ndim - 1)
+    extent = jnp.max(jnp.where(first, index + 1, 0), axis=-1)
+    bits = jax.random.bits(key, first.shape, jnp.uint32) >> 1
+    # Where index and random number share an integer, the number has fewer bits on every device.
+    bits = jnp.where(extent[..., None] <= PACKED_SIZE, bits & ~jnp.uint32(PACKED_SIZE - 1), bits)
+    bits = jnp.where(first, jnp.uint32(0), jnp.uint32(2**31)) | bits
+    if on_cpu():
+        rows = _order_up_to(bits.reshape(-1, size), extent.reshape(-1))
+        return rows.reshape(first.shape)
+    return jax.lax.sort((bits, index), num_keys=1)[1]
+
+
+@jax.custom_batching.custom_vmap
+def _order_up_to(
+    numbers: UInt32[Array, "rows size"], extents: Int[Array, " rows"]
+) -> Int[Array, "rows size"]:
+    """The order of each row's numbers up to its extent; under ``vmap`` still row by row, so that
+    each row has a length of its own.
+    """
+    size = numbers.shape[1]
+    lengths = [2**power for power in range(6, (size - 1).bit_length())] + [size]
+
+    def order_of_first(length: int, row: Array) -> Array:
+        index = jnp.arange(length, dtype=jnp.uint32)
+        if length <= PACKED_SIZE:
+            packed = jax.lax.sort(row[:length] | index, is_stable=False)
+            order = packed & jnp.uint32(PACKED_SIZE - 1)
+        else:
+            order = jax.lax.sort((row[:length], index), num_keys=1)[1]
+        return jnp.pad(order.astype(jnp.int32), (0, size - length), constant_values=size)
+
+    def order_of(row: tuple[Array, Array]) -> Array:
+        numbers, extent = row
+        shortest = jnp.sum(jnp.asarray(lengths, jnp.int32) < extent, dtype=jnp.int32)
+        programs = [partial(order_of_first, length) for length in lengths]
+        return jax.lax.switch(shortest, programs, numbers)
+
+    return jax.lax.map(order_of, (numbers, extents))
+
+
+@_order_up_to.def_vmap
+def _order_up_to_over_seeds(
+    size: int, mapped: list[bool], numbers: Array, extents: Array
+) -> tuple[Array, bool]:
+    numbers, extents = (
+        array if is_mapped else jnp.broadcast_to(array, (size, *array.shape))
+        for array, is_mapped in zip((numbers, extents), mapped, strict=True)
+    )
+    length = numbers.shape[-1]
+    rows = _order_up_to(numbers.reshape(-1, length), extents.reshape(-1))
+    return rows.reshape(numbers.shape), True
 
 
 def _shuffled_with_numbers(

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fljax._core import checks
 from fljax._core.module import as_given, field, module, replace, static
-from fljax._core.random_subsets import distinct, on_line, shuffled
+from fljax._core.random_subsets import distinct, on_line, shuffled, shuffled_by_count
 from fljax.problems import Problem
 from fljax.problems.streams import Stream
 
@@ -118,7 +118,8 @@ class Shuffled(Batches):
     """Epochs: in each, all samples in a new random order are split into batches.
 
     A client's last batch of an epoch is smaller where ``size`` does not divide its number of
-    samples; a client with fewer batches than another has empty batches in the remaining steps.
+    samples. Its epochs follow one another without a pause: a client with fewer samples than another
+    has empty batches in its last steps.
 
     Args:
       size: samples in a batch, >= 1.
@@ -142,10 +143,19 @@ class Shuffled(Batches):
     def draw(self, key: Array, real: SampleMask, clients: Chosen, steps: int) -> Batch:
         chosen, samples = real.shape
         epochs = -(-steps // self.steps(samples))
-        order = shuffled(key, jnp.broadcast_to(real[:, None], (chosen, epochs, samples)))
+        of_epochs = jnp.broadcast_to(real[:, None], (chosen, epochs, samples))
+        order = shuffled_by_count(key, of_epochs)
         missing = -samples % self.size
         order = jnp.pad(order, ((0, 0), (0, 0), (0, missing)), constant_values=samples)
-        return Batch(order.reshape(chosen, -1, self.size)[:, :steps])
+        batches = order.reshape(chosen, epochs, -1, self.size)
+        if epochs == 1:
+            return Batch(batches[:, 0, :steps])
+        counts = jnp.sum(real, axis=1, dtype=jnp.int32)
+        in_epoch = jnp.maximum(-(-counts // self.size), 1)[:, None]
+        client = jnp.arange(chosen, dtype=jnp.int32)[:, None]
+        step = jnp.arange(steps, dtype=jnp.int32)[None]
+        at = client, step // in_epoch, step % in_epoch
+        return Batch(batches.at[at].get(mode="fill", fill_value=samples))
 
 
 @module

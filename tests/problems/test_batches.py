@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fljax._core.prng import as_key
-from fljax._core.random_subsets import PACKED_SIZE, subset
+from fljax._core.random_subsets import PACKED_SIZE, shuffled_by_count, subset
 from fljax.problems import LeastSquares, from_clients
 from fljax.problems.batches import CyclicBatches, Shuffled, taken
 from tests.cases import CLIENTS
@@ -29,19 +29,49 @@ def test_participants_are_uniform_without_replacement():
 def test_batches_are_random_orders_of_a_clients_own_samples():
     real = np.arange(4) < np.array([[4], [3], [1]])
     rows = Shuffled(3).draw(as_key(15), real, np.arange(3), 12_000).rows
-    rows = np.asarray(rows).reshape(3, 6000, 2, 3)
-    rows = rows.transpose(1, 2, 0, 3)  # [epochs, steps, clients, batch]
-    assert (rows[:, 1, :, 1:] == 4).all()  # past the last sample: there is none to fill up with
+    rows = np.asarray(rows)
     for k, size in enumerate((4, 3, 1)):
-        order = rows[:, :, k].reshape(6000, -1)[:, :4]
+        in_epoch = -(-size // 3)
+        assert (rows[k, 6000 * in_epoch :] == 4).all()  # epochs follow one another, then no sample
+        order = rows[k, : 6000 * in_epoch].reshape(6000, -1)
         assert (np.sort(order[:, :size]) == np.arange(size)).all()
-        assert (np.sort(order) == np.arange(4)).all()
+        assert (order[:, size:] >= size).all()  # past the last sample: there is none to fill up with
         counts = np.unique(order[:, :size], axis=0, return_counts=True)[1]
         assert len(counts) == {4: 24, 3: 6, 1: 1}[size]
         assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
-    first = rows[:, 0, 0, 0] * 3 + rows[:, 0, 1, 0]  # clients and epochs are independent
+    largest = rows[0, ::2, 0]
+    first = largest * 3 + rows[1, :6000, 0]  # clients and epochs are independent
     assert stats.chisquare(np.bincount(first)).pvalue > 1e-4
-    assert abs(np.corrcoef(rows[1:, 0, 0, 0], rows[:-1, 0, 0, 0])[0, 1]) < 0.06
+    assert abs(np.corrcoef(largest[1:], largest[:-1])[0, 1]) < 0.06
+
+
+def test_long_rows_are_shuffled_up_to_their_last_index(monkeypatch):
+    """Rows of different lengths, on a CPU by programs for lengths: no other order than by one."""
+    size = 4 * PACKED_SIZE
+    counts = np.array([0, 1, 3, 64, 65, PACKED_SIZE, PACKED_SIZE + 1, size])
+    first = jnp.asarray(np.arange(size) < counts[:, None])
+    key = as_key(31)
+    order = np.asarray(shuffled_by_count(key, first))
+    for row, count in zip(order, counts, strict=True):
+        np.testing.assert_array_equal(np.sort(row[:count]), np.arange(count))
+        if count > 60:
+            assert abs(np.corrcoef(row[:count], np.arange(count))[0, 1]) < 4 / count**0.5
+    keys = jax.random.split(key, 2)
+    together = jax.vmap(shuffled_by_count)(keys, jnp.stack([first, first[::-1]]))
+    for drawn, seed, marked in zip(together, keys, (first, first[::-1]), strict=True):
+        np.testing.assert_array_equal(drawn, shuffled_by_count(seed, marked))
+    monkeypatch.setattr("fljax._core.random_subsets.on_cpu", lambda: False)
+    at_once = np.asarray(shuffled_by_count(key, first))
+    for row, other, count in zip(order, at_once, counts, strict=True):
+        np.testing.assert_array_equal(row[:count], other[:count])
+
+
+def test_short_rows_with_room_for_many_are_uniform():
+    first = jnp.broadcast_to(jnp.arange(PACKED_SIZE + 1) < 4, (3, 2000, PACKED_SIZE + 1))
+    orders = np.asarray(shuffled_by_count(as_key(32), first))[..., :4].reshape(-1, 4)
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > 1e-4
 
 
 @pytest.mark.slow
