@@ -623,6 +623,7 @@ PURPOSES = (
     "uploads",
     "masks",
     "privacy",
+    "training",
 )
 
 

@@ -54,6 +54,8 @@ class Needs:
       uploads: to which part of clients' messages to a server noise may be added: ``"models"``, the
         message itself; ``"updates"``, an update within it, if the step states the step size that
         multiplies it there.
+      trains: whether clients take steps of training (``self.learn``), in which a network may draw
+        random numbers, as dropout does, or be normalized by the batch.
       masked: whether the server, and everything else in the step, uses clients' messages only
         through one sum over all participants, so that pairwise masks may hide them.
     """
@@ -76,6 +78,7 @@ class Needs:
     representation: bool = False
     uploads: tuple[str, ...] = ("models",)
     masked: bool = False
+    trains: bool = False
 
     def __post_init__(self) -> None:
         for scope in self.privacy:

@@ -15,6 +15,7 @@ from fljax._core.devices import on_cpu, sharded_over_clients, shares
 from fljax._core.linalg import rounding_distance
 from fljax._core.module import replace
 from fljax._core.split_rows import cut, in_pieces, joined
+from fljax.algorithms.network_states import Training
 from fljax.algorithms.round import Round
 from fljax.models import Layout
 from fljax.optimization.optimizers import Optimizer
@@ -59,12 +60,18 @@ def draw_batches(
     return jax.lax.map(draw_one, jnp.arange(draws, dtype=jnp.int32))
 
 
+def whole_model(variables: Float[Array, "chosen numbers"], context: PyTree) -> Array:
+    """The model, where it is what is trained."""
+    return variables
+
+
 class Learned(NamedTuple):
     """Models and statistics of participants after their local steps."""
 
     model: Array  # [M, D]
     memory: PyTree  # [M, ...] each: of the optimizer
     steps: Array  # [M]  that each took; a step on an empty batch is not taken
+    state: PyTree = ()  # [M, ...] each: what networks keep beside their parameters
 
 
 #: The direction of a step: ``(part, model, context) -> [M, D]``, where ``part`` is the problem that
@@ -96,6 +103,7 @@ class _StepRule(NamedTuple):
     layouts: Sequence[Layout]
     pieces: Sequence[int]  # lengths of the parameter arrays that a model's row is split into
     longest: int  # number of steps of the client that takes the most
+    whole: Callable[[Array, PyTree], Array]  # the model of the variables and the context
 
 
 class _Rows(NamedTuple):
@@ -107,6 +115,7 @@ class _Rows(NamedTuple):
     step_sizes: PyTree  # [M]; () with an optimizer
     counts: Array  # [M]  their numbers of steps
     context: tuple[PyTree, PyTree]  # [M, ...] for all steps, and [M, steps, ...] or None
+    keys: PyTree = ()  # [M]  of the round, where training is not the same as evaluation
 
 
 def learn(
@@ -123,6 +132,8 @@ def learn(
     per_step: PyTree = None,
     memory: PyTree = None,
     layouts: Sequence[Layout] | None = None,
+    training: Training | None = None,
+    whole: Callable[[Array, PyTree], Array] = whole_model,
 ) -> Learned:
     """Return the participants' models after their local steps.
 
@@ -147,6 +158,12 @@ def learn(
       layouts: of the parameters in the variables, for an optimizer that goes by them, one for each
         of the models that the variables are joined of; by default the problem's, or, if the
         variables are not as many as a model has, that of a row.
+      training: what a network needs whose training is not the same as its evaluation.
+      whole: the model ``[M, D]`` of the variables and the context, of which a network's state
+        follows; the variables by default.
+
+    Raises:
+      ValueError: variables that are not one model, of a network that is normalized by batches.
     """
     if layouts is None:
         dim = start.shape[-1]
@@ -159,9 +176,17 @@ def learn(
     else:
         sizes = ()
         memory = optimizer.init(start, layouts) if memory is None else memory
-    rule = _StepRule(direction, optimizer, layouts, problem.pieces, steps)
+    rule = _StepRule(direction, optimizer, layouts, problem.pieces, steps, whole)
     before = Learned(start, memory, jnp.zeros(len(start), jnp.int32))
     rows = _Rows(None, batch, before, sizes, counts, (context, per_step))
+    if training is not None:
+        if training.state and whole is whole_model and start.shape[-1] != problem.dim:
+            raise ValueError(
+                f"each client trains {start.shape[-1]} numbers that are not one model of "
+                f"{problem.dim}, and the statistics of batch normalization are of one; normalize "
+                "by groups or layers, or freeze them, state='frozen'."
+            )
+        rows = rows._replace(start=before._replace(state=training.state), keys=training.keys)
     if batch is None:
         all_samples = participants.of(problem)
         return _over_steps(rule, rows, lambda _: all_samples)
@@ -331,6 +356,8 @@ def _step(
     if per_step is not None:
         context = context, jax.tree.map(lambda a: jnp.take(a, step, axis=1), per_step)
     part = part_at(step)
+    if not isinstance(rows.keys, tuple):
+        part = _in_training(part, state.state, rows.keys, step)
     first = part[0] if isinstance(part, tuple) else part
     active = jnp.any(first.weights > 0, axis=1)
     if first.importance is not None:
@@ -343,8 +370,22 @@ def _step(
         memory = ()
     else:
         model, memory = rule.optimizer.move(state.model, gradient, state.memory, rule.layouts)
-    new = Learned(model, memory, state.steps + 1)
+    beside = state.state
+    if beside:
+        beside = first.next_state(rule.whole(state.model, context))
+    new = Learned(model, memory, state.steps + 1, beside)
     return select_rows(active, new, state) if masked else new
+
+
+def _in_training(part: Any, state: PyTree, keys: Array, step: Array) -> Any:
+    """The problem on the batches of a step, or several, in training."""
+    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+    if not isinstance(part, tuple):
+        return part.in_training(state, keys)
+    of_batches = jax.vmap(jax.random.split, (0, None), 1)(keys, len(part))
+    return tuple(
+        batch.in_training(state, of_batches[number]) for number, batch in enumerate(part)
+    )
 
 
 def select_rows(active: Bool[Array, "*rows"], new: object, old: object) -> Any:

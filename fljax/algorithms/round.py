@@ -4,8 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
+from fljax.algorithms.network_states import NetworkStates
 from fljax.link import Link
 from fljax.participation.selectors import ByLoss, Participants, Selector
 from fljax.problems import Problem
@@ -23,6 +24,7 @@ class Round:
       network: the graph or federation of this round; ``None`` where one server has all clients.
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
+      networks: what clients' networks keep beside their parameters, and their random numbers.
       witnessed: the largest norm of a per-sample gradient that the step has reported.
       last_norms: such norms at earlier models, by which passes over the samples are avoided.
       largest_norm: the largest of them so far in the run.
@@ -37,12 +39,14 @@ class Round:
         network: Any,
         link: Link,
         changing: bool = False,
+        states: PyTree = (),
     ) -> None:
         self.number = jnp.asarray(number, jnp.int32)
         self.problem = problem
         self.network = network
         self.link = link
         self.changing = changing
+        self.networks = NetworkStates(problem, link.key("training"), states)
         self.witnessed: Array | None = None
         self.last_norms: GradientNormBound | None = None
         self.largest_norm: Array | None = None

@@ -153,7 +153,8 @@ def record_rounds(
             if simulation.privacy.scope == "message":
                 norms.append(reported_gradient_norm(simulation.algorithm, now))
             taps.append(tap)
-            after.append(carry._replace(state=state, availability=availability, memory=tap.memory))
+            changes = {"state": state, "availability": availability, "memory": tap.memory}
+            after.append(carry._replace(networks=now.networks.after, **changes))
         norm = jnp.max(jnp.stack([norm.astype(jnp.result_type(float)) for norm in norms]))
         return tuple(after), (summarize([tap.joined for tap in taps]), taps[0].spent, norm)
 

@@ -229,10 +229,13 @@ def _run(
                 state = step_algorithm(worlds[which], carry.state, now)
                 assert isinstance(now.link, _RecordingLink)
                 links.append(now.link)
-                memory = now.link.memory
                 after.append(
                     carry._replace(
-                        state=state, stream=stream, availability=availability, memory=memory
+                        state=state,
+                        stream=stream,
+                        availability=availability,
+                        memory=now.link.memory,
+                        networks=now.networks.after,
                     )
                 )
             models = [_models(carry.state) for carry in after[:2]]

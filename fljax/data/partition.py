@@ -1,14 +1,16 @@
 r"""Distribution of samples over clients: binary tasks of clusters, partitions, and missing labels.
 
 :func:`binary_tasks` draws a :class:`~fljax.problems.Problem` from a key inside a scenario, a
-different one for every seed. :func:`iid`, :func:`by_label`, :func:`dirichlet` (skewed labels),
-:func:`dirichlet_sizes`, :func:`power_law` (skewed sizes) and :func:`by_user` (the natural
-partition) assign every row of a data set, samples of any shape, to exactly one client; the sizes
-are structure, so these functions are called outside the scenario, and
-:func:`~fljax.problems.from_clients` makes a problem of ``[(x[rows], y[rows]) for rows in parts]``:
-horizontal federated learning. In vertical federated learning clients have columns of all rows, and
-``iid(x.shape[1], clients, seed)`` distributes them. :func:`detectors` makes one client per class,
-:func:`few_shot` removes labels from some of a client's samples, or all.
+different one for every seed, and the rules of :mod:`fljax.partitions` draw a partition from it.
+Here are partitions that all seeds of a study share, as a source has them that fixes one:
+:func:`iid`, :func:`by_label`, :func:`dirichlet` (skewed labels), :func:`dirichlet_sizes`,
+:func:`power_law` (skewed sizes) and :func:`by_user` (the natural partition) assign every row of a
+data set, samples of any shape, to exactly one client; the sizes are structure, so these functions
+are called outside the scenario, and :func:`~fljax.problems.from_clients` makes a problem of
+``[(x[rows], y[rows]) for rows in parts]``: horizontal federated learning. In vertical federated
+learning clients have columns of all rows, and ``iid(x.shape[1], clients, seed)`` distributes them.
+:func:`detectors` makes one client per class, :func:`few_shot` removes labels from some of a
+client's samples, or all.
 """
 
 from collections.abc import Sequence

@@ -484,6 +484,19 @@ class OutgoingMessages:
             bits = numbers * self._stages.masks.width(dtype)
         self._count(messages.astype(jnp.int32), numbers, up=bits)
 
+    def count_beside(self, senders: Array, numbers: int, received: bool) -> None:
+        """Count numbers that clients send beside their messages, such as running means.
+
+        Args:
+          senders: how many clients.
+          numbers: of each.
+          received: whether each was sent as many.
+        """
+        bits = WORD * numbers
+        down = bits if received else 0
+        counts = (wide(senders, n) for n in (0, numbers * (1 + received), bits, down))
+        self.traffic = self.traffic.plus(Traffic(*counts))
+
     def _count_varying(
         self, sent: Array, numbers: Int[Array, " messages"], up: int = 0, down: int = 0
     ) -> None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from fljax._core import checks
@@ -15,25 +17,40 @@ from fljax.models.architecture import Architecture
 
 # Arguments are compared but not part of the hash, as lists have none.
 
-#: Common end of the error messages about state besides parameters.
-STATE = (
-    "A client's model is its parameters alone, and running statistics or a generator's state would "
-    "be lost or shared between clients without a word: normalize by groups or layers, and leave "
-    "out dropout."
-)
+#: Names of the argument by which networks of linen and haiku are told that they train, with its
+#: value in training.
+TRAINING_ARGUMENTS = {
+    "train": True,
+    "training": True,
+    "is_training": True,
+    "deterministic": False,
+    "use_running_average": False,
+    "inference": False,
+}
 
 
-def plain(init: Callable[..., Any], apply: Callable[[Any, Array], Array]) -> Architecture:
-    """A network given by two plain functions.
+def plain(
+    init: Callable[..., Any],
+    apply: Callable[..., Array],
+    *,
+    train: Callable[..., Any] | None = None,
+    state: Callable[[], Any] | None = None,
+) -> Architecture:
+    """A network given by plain functions.
 
     Args:
       init: ``key -> parameters``, a pytree of arrays of floats. Each of them is a parameter, which
         is learned and sent: constants belong into ``apply``, and a tied array is one
         parameter that ``apply`` uses twice.
-      apply: ``(parameters, features [N, ...]) -> predictions [N, ...]``, differentiable.
+      apply: ``(parameters, features [N, ...]) -> predictions [N, ...]``, differentiable; with a
+        state, ``(parameters, state, features)``.
+      train: the same in training, where it differs: ``(parameters, features, key) ->
+        predictions``; with a state, ``(parameters, state, features, key) -> (predictions, state)``.
+      state: ``() -> state``, a pytree of arrays that the network keeps beside its parameters.
 
     Raises:
       TypeError: not functions.
+      ValueError: a state without ``train``, which moves it.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -44,18 +61,29 @@ def plain(init: Callable[..., Any], apply: Callable[[Any, Array], Array]) -> Arc
       >>> fl.models.plain(init, apply).apply(init(jax.random.key(0)), jnp.ones((5, 3))).shape
       (5, 2)
     """
-    return _Plain(_function("init", init), _function("apply", apply))
+    if state is not None and train is None:
+        raise ValueError("state= is what training moves; give train=, or leave it out.")
+    functions = {"init": init, "apply": apply, "train": train, "state": state}
+    for name, value in functions.items():
+        if value is not None:
+            _function(name, value)
+    return _Plain(init, apply, train, state)
 
 
 def linen(module: object) -> Architecture:
     """A network of flax's linen.
+
+    One with dropout or batch normalization takes an argument that says whether it trains, as
+    flax's own examples do: ``train``, ``training`` or ``is_training``, or the reverse,
+    ``deterministic`` or ``use_running_average``. What it keeps beside ``params``, such as
+    ``batch_stats``, is its state (``Model(state=...)``).
 
     Args:
       module: a ``flax.linen.Module``.
 
     Raises:
       TypeError: not a module of linen.
-      ValueError: collections other than ``params``, such as running statistics.
+      ValueError: collections other than ``params`` or random numbers, without such an argument.
 
     Example:
       >>> import flax.linen as nn, fljax as fl
@@ -78,10 +106,12 @@ def nnx(make: Callable[..., Any], *arguments: object, **settings: Any) -> Archit
       arguments: further positional arguments of ``make``.
       settings: further keyword arguments of ``make``.
 
+    Dropout and batch normalization follow ``module.train()`` and ``module.eval()``. Variables other
+    than ``nnx.Param``, such as ``nnx.BatchStat``, are the network's state (``Model(state=...)``);
+    generators are set anew for every step.
+
     Raises:
       TypeError: nothing to call.
-      ValueError: variables other than ``nnx.Param``, such as running statistics or the state of
-        dropout.
 
     Example:
       >>> from flax import nnx
@@ -104,10 +134,14 @@ def equinox(make: Callable[..., Any], *arguments: object, **settings: Any) -> Ar
       arguments: further positional arguments of ``make``.
       settings: further keyword arguments of ``make``.
 
+    Dropout and batch normalization are off or on as ``equinox.nn.inference_mode`` has it. A module
+    with state (``equinox.nn.BatchNorm``) is called as ``module(sample, state)``, with ``key=`` where
+    it takes one, over samples of the axis ``"batch"``.
+
     Raises:
       TypeError: nothing to call.
-      ValueError: a module with state, such as running statistics; one array in two places, which
-        would be two parameters (``equinox.nn.Shared`` ties them).
+      ValueError: one array in two places, which would be two parameters (``equinox.nn.Shared`` ties
+        them).
 
     Example:
       >>> import equinox as eqx, fljax as fl
@@ -122,13 +156,16 @@ def equinox(make: Callable[..., Any], *arguments: object, **settings: Any) -> Ar
 def haiku(function: Callable[[Array], Array]) -> Architecture:
     """A network of haiku.
 
+    One with dropout or batch normalization has a second argument that says whether it trains,
+    ``is_training`` for instance, as haiku's own examples do (the names are those of :func:`linen`).
+
     Args:
       function: function of the features ``[N, ...]`` that uses haiku's modules, not yet
         transformed.
 
     Raises:
       TypeError: nothing to call.
-      ValueError: a function with state, such as running statistics.
+      ValueError: a function with state or random numbers, without such an argument.
 
     Example:
       >>> import haiku as hk, fljax as fl
@@ -153,8 +190,8 @@ def headed(body: Architecture, head: Architecture) -> Architecture:
 
     Raises:
       TypeError: not networks of :mod:`fljax.models`.
-      ValueError: samples that do not fit, or a representation that is not a row for each sample,
-        once the network meets a problem's samples.
+      ValueError: samples that do not fit, a representation that is not a row for each sample, or
+        parts that keep a state beside their parameters, once the network meets a problem's samples.
 
     Example:
       >>> import flax.linen as nn, fljax as fl
@@ -204,11 +241,13 @@ def _function(name: str, value: object) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Plain(Architecture):
-    start: Callable[..., Any]
-    function: Callable[[Any, Array], Array]
+    init_function: Callable[..., Any]
+    apply_function: Callable[..., Array]
+    train_function: Callable[..., Any] | None = None
+    state_function: Callable[[], Any] | None = None
 
     def init(self, key: Array, features: Array) -> Any:
-        parameters = self.start(key)
+        parameters = self.init_function(key)
         if tied := _shared_arrays(parameters):
             warnings.warn(
                 f"the parameters {' and '.join(tied)} are one array where init makes them, and are "
@@ -218,8 +257,25 @@ class _Plain(Architecture):
             )
         return parameters
 
+    def init_state(self, key: Array, features: Array) -> Any:
+        return () if self.state_function is None else self.state_function()
+
     def apply(self, parameters: PyTree, features: Array) -> Array:
-        return self.function(parameters, features)
+        return self.evaluate(parameters, self.init_state(jax.random.key(0), features), features)
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        if self.train_function is None:
+            return self.apply(parameters, features), state
+        if self.state_function is None:
+            return self.train_function(parameters, features, key), state
+        return self.train_function(parameters, state, features, key)
+
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        if self.state_function is None:
+            return self.apply_function(parameters, features)
+        return self.apply_function(parameters, state, features)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +287,22 @@ class _Headed(Architecture):
     def init(self, key: Array, features: Array) -> Any:
         k_body, k_head = jax.random.split(key)
         body = self.body.init(k_body, features)
-        return {"body": body, "head": self.last.init(k_head, self.body.apply(body, features))}
+        representation = self.body.apply(body, features)
+        parts = ((self.body, k_body, features), (self.last, k_head, representation))
+        if any(jax.tree.leaves(part.init_state(k_part, x)) for part, k_part, x in parts):
+            raise ValueError(
+                "the parts of a network with a head keep something beside their parameters, such "
+                "as running statistics, which representations do not know; normalize by groups or "
+                "layers."
+            )
+        return {"body": body, "head": self.last.init(k_head, representation)}
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        k_body, k_head = jax.random.split(key)
+        representation, _ = self.body.train(parameters["body"], (), features, k_body)
+        return self.last.train(parameters["head"], (), representation, k_head)[0], state
 
     def represent(self, parameters: PyTree, features: Array) -> Array:
         return self.body.apply(parameters["body"], features)
@@ -240,19 +311,69 @@ class _Headed(Architecture):
         return self.last.apply(parameters["head"], representation)
 
 
+def _modes(function: Callable[..., Any]) -> tuple[dict[str, bool], dict[str, bool]]:
+    """The arguments of a call in training and in evaluation; empty for a network without any."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return {}, {}
+    named = {n: value for n, value in TRAINING_ARGUMENTS.items() if n in parameters}
+    return named, {n: not value for n, value in named.items()}
+
+
+#: What an error message says of a network that cannot be told whether it trains.
+NO_MODE = (
+    "so that it computes otherwise in training, but takes no argument that says whether it trains;"
+    f" give its call one of {', '.join(TRAINING_ARGUMENTS)}, and its layers what follows from it"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Linen(Architecture):
     module: Any = dataclasses.field(hash=False)
 
     def init(self, key: Array, features: Array) -> Any:
-        variables = self.module.init(key, features)
-        collections = sorted(set(variables) - {"params"})
-        if collections:
-            raise ValueError(f"the module keeps {', '.join(collections)} beside params. {STATE}")
-        return variables["params"]
+        return self._variables(key, features)["params"]
+
+    def init_state(self, key: Array, features: Array) -> Any:
+        return {n: v for n, v in self._variables(key, features).items() if n != "params"}
 
     def apply(self, parameters: PyTree, features: Array) -> Array:
-        return self.module.apply({"params": parameters}, features)
+        return self.evaluate(parameters, {}, features)
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        variables = {"params": parameters, **state}
+        settings = self._modes[0]
+        if not settings:  # the same as in evaluation
+            return self.evaluate(parameters, state, features), state
+        # Streams of random numbers that the module asks for are derived from one key.
+        streams = {"dropout": key, "default": jax.random.fold_in(key, 1)}
+        return self.module.apply(
+            variables, features, rngs=streams, mutable=sorted(state), **settings
+        )
+
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        from flax import errors
+
+        variables = {"params": parameters, **state}
+        try:
+            return self.module.apply(variables, features, **self._modes[1])
+        except errors.InvalidRngError as error:
+            raise ValueError(f"the module draws random numbers, {NO_MODE}.") from error
+
+    @property
+    def _modes(self) -> tuple[dict[str, bool], dict[str, bool]]:
+        return _modes(type(self.module).__call__)
+
+    def _variables(self, key: Array, features: Array) -> Any:
+        streams = {"params": key, "dropout": key}
+        variables = self.module.init(streams, features, **self._modes[1])
+        state = sorted(set(variables) - {"params"})
+        if state and not self._modes[0]:
+            raise ValueError(f"the module keeps {', '.join(state)} beside params, {NO_MODE}.")
+        return variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,30 +392,68 @@ class _NNX(_Made):
 
         return nnx.to_pure_dict(self._split(key)[1])
 
-    def apply(self, parameters: PyTree, features: Array) -> Array:
+    def init_state(self, key: Array, features: Array) -> Any:
         from flax import nnx
 
-        graph, state = _abstract(self)
-        state = jax.tree.map(lambda leaf: leaf, state)  # a copy, which is filled in
-        nnx.replace_by_pure_dict(state, parameters)
-        return nnx.merge(graph, state)(features)
+        return nnx.to_pure_dict(self._split(key)[3])
 
-    def _split(self, key: Array) -> tuple[Any, Any]:
+    def apply(self, parameters: PyTree, features: Array) -> Array:
+        return self.evaluate(parameters, {}, features)
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        from flax import nnx
+
+        module = self._merged(parameters, state, key)
+        module.train()
+        predictions = module(features)
+        rest = nnx.split(module, nnx.Param, nnx.RngState, ...)[3]
+        return predictions, nnx.to_pure_dict(rest)
+
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        module = self._merged(parameters, state, jax.random.key(0))
+        module.eval()
+        return module(features)
+
+    def _merged(self, parameters: PyTree, state: PyTree, key: Array) -> Any:
+        """The module with these parameters and state, whose generators begin with this key."""
+        from flax import nnx
+
+        graph, parameter_state, generators, rest = _abstract(self)
+
+        def filled(template: Any, values: PyTree) -> Any:
+            template = jax.tree.map(lambda leaf: leaf, template)  # a copy, which is filled in
+            nnx.replace_by_pure_dict(template, values)
+            return template
+
+        leaves, structure = jax.tree.flatten(generators)
+        seeded = [
+            jax.random.fold_in(key, number)
+            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else jnp.zeros(leaf.shape, leaf.dtype)
+            for number, leaf in enumerate(leaves)
+        ]
+        return nnx.merge(
+            graph,
+            filled(parameter_state, parameters),
+            jax.tree.unflatten(structure, seeded),
+            filled(rest, state) if state else rest,
+        )
+
+    def _split(self, key: Array) -> tuple[Any, Any, Any, Any]:
         from flax import nnx
 
         module = self.make(*self.arguments, rngs=nnx.Rngs(key), **dict(self.settings))
-        graph, parameters, state = nnx.split(module, nnx.Param, ...)
-        if jax.tree.leaves(state):
-            names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(state)]
-            raise ValueError(f"the module keeps {', '.join(names)} beside nnx.Param. {STATE}")
-        return graph, parameters
+        return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
 @functools.lru_cache(maxsize=64)
-def _abstract(network: _NNX) -> tuple[Any, Any]:
+def _abstract(network: _NNX) -> tuple[Any, Any, Any, Any]:
     from flax import nnx
 
-    return nnx.split(nnx.eval_shape(lambda: nnx.merge(*network._split(jax.random.key(0)))))
+    module = nnx.eval_shape(lambda: nnx.merge(*network._split(jax.random.key(0))))
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,52 +461,108 @@ class _Equinox(_Made):
     def init(self, key: Array, features: Array) -> Any:
         import equinox as eqx
 
-        return eqx.partition(self._made(key), eqx.is_inexact_array)[0]
+        return eqx.partition(self._made(key)[0], eqx.is_inexact_array)[0]
+
+    def init_state(self, key: Array, features: Array) -> Any:
+        return jax.tree.leaves(self._made(key)[1])
 
     def apply(self, parameters: PyTree, features: Array) -> Array:
+        return self.evaluate(parameters, [], features)
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        return self._called(parameters, state, features, key)
+
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        return self._called(parameters, state, features, None)[0]
+
+    def _called(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array | None
+    ) -> tuple[Array, PyTree]:
+        """Predictions and the state after them; without a key in evaluation."""
         import equinox as eqx
 
-        return jax.vmap(eqx.combine(parameters, _static_part(self)))(features)
+        static, structure = _static_part(self)
+        module = eqx.nn.inference_mode(eqx.combine(parameters, static), value=key is None)
+        keys = None
+        if key is not None and "key" in inspect.signature(type(module).__call__).parameters:
+            keys = jax.random.split(key, len(features))
+        if not structure.num_leaves:
+            if keys is None:
+                return jax.vmap(module)(features), state
+            return jax.vmap(lambda x, k: module(x, key=k))(features, keys), state
+        state = jax.tree.unflatten(structure, state)
 
-    def _made(self, key: Array) -> Any:
+        def call(x: Array, key: Array | None) -> tuple[Array, Any]:
+            return module(x, state) if key is None else module(x, state, key=key)
+
+        predictions, new = jax.vmap(call, axis_name="batch", out_axes=(0, None))(features, keys)
+        return predictions, jax.tree.leaves(new)
+
+    def _made(self, key: Array) -> tuple[Any, Any]:
+        """The module and its state."""
         import equinox as eqx
 
-        module = self.make(*self.arguments, key=key, **dict(self.settings))
-
-        def is_state(leaf: object) -> bool:
-            return isinstance(leaf, eqx.nn.StateIndex)
-
-        if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
-            raise ValueError(f"the module keeps state in an equinox.nn.StateIndex. {STATE}")
+        make = eqx.nn.make_with_state(self.make)
+        module, state = make(*self.arguments, key=key, **dict(self.settings))
         if tied := _shared_arrays(eqx.filter(module, eqx.is_inexact_array)):
             raise ValueError(
                 f"{' and '.join(tied)} are one array, and would be two parameters that are learned "
                 "apart; tie them with equinox.nn.Shared, or make a copy (jax.numpy.array) for each."
             )
-        return module
+        return module, state
 
 
 @functools.lru_cache(maxsize=64)
-def _static_part(network: _Equinox) -> Any:
-    """The part of a module that is not a parameter."""
+def _static_part(network: _Equinox) -> tuple[Any, Any]:
+    """The part of a module that is not a parameter, and the structure of its state."""
     import equinox as eqx
 
     with jax.ensure_compile_time_eval():
-        return eqx.partition(network._made(jax.random.key(0)), eqx.is_inexact_array)[1]
+        module, state = network._made(jax.random.key(0))
+        return eqx.partition(module, eqx.is_inexact_array)[1], jax.tree.structure(state)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Haiku(Architecture):
-    function: Callable[[Array], Array]
+    function: Callable[..., Array]
 
     def init(self, key: Array, features: Array) -> Any:
-        parameters, state = self._transformed().init(key, features)
-        if jax.tree.leaves(state):
-            raise ValueError(f"the function keeps state in {', '.join(state)}. {STATE}")
-        return parameters
+        return self._initialized(key, features)[0]
+
+    def init_state(self, key: Array, features: Array) -> Any:
+        return self._initialized(key, features)[1]
 
     def apply(self, parameters: PyTree, features: Array) -> Array:
-        return self._transformed().apply(parameters, {}, None, features)[0]
+        return self.evaluate(parameters, {}, features)
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        settings = self._modes[0]
+        if not settings:  # the same as in evaluation
+            return self.evaluate(parameters, state, features), state
+        return self._transformed().apply(parameters, state, key, features, **settings)
+
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        transformed = self._transformed()
+        try:
+            return transformed.apply(parameters, state, None, features, **self._modes[1])[0]
+        except ValueError as error:
+            if "PRNG" in str(error) or "rng" in str(error):
+                raise ValueError(f"the function draws random numbers, {NO_MODE}.") from error
+            raise
+
+    @property
+    def _modes(self) -> tuple[dict[str, bool], dict[str, bool]]:
+        return _modes(self.function)
+
+    def _initialized(self, key: Array, features: Array) -> tuple[Any, Any]:
+        parameters, state = self._transformed().init(key, features, **self._modes[0])
+        if jax.tree.leaves(state) and not self._modes[0]:
+            raise ValueError(f"the function keeps state in {', '.join(state)}, {NO_MODE}.")
+        return parameters, state
 
     def _transformed(self) -> Any:
         import haiku as hk

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,10 @@ class Architecture:
     A subclass has :meth:`init` and :meth:`apply`; or, instead of :meth:`apply`, the two parts
     of a network that declares its representation of a sample, :meth:`represent` and :meth:`head`,
     and the parameters of the second. Some algorithms learn by representations.
+
+    A network that computes otherwise in training than in evaluation, as one with dropout or batch
+    normalization does, has :meth:`train` and :meth:`evaluate` as well; and :meth:`init_state` where
+    it keeps something beside its parameters, such as running means.
 
     Attributes:
       head_paths: a regular expression that matches the paths of the parameters that only
@@ -80,6 +84,33 @@ class Architecture:
                 )
             )
         return self.head(parameters, self.represent(parameters, features))
+
+    def init_state(self, key: Array, features: Array) -> Any:
+        """What the network keeps beside its parameters before training: a pytree of arrays, empty
+        by default.
+
+        Args:
+          key: the same as of :meth:`init`.
+          features: ``[1, ...]``, zeros of a sample's shape.
+        """
+        return ()
+
+    def train(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        """Predictions for a batch in training, and the state after it.
+
+        Args:
+          parameters: of one client.
+          state: what the client's network keeps beside them.
+          features: ``[N, ...]``, the batch.
+          key: consumed; it follows from the seed, the round, the client and the step.
+        """
+        return self.apply(parameters, features), state
+
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        """Predictions ``[N, ...]`` for samples apart from training."""
+        return self.apply(parameters, features)
 
     def represent(self, parameters: PyTree, features: Array) -> Float[Array, "samples width"]:
         """What the head reads of the features ``[N, ...]`` of some samples, ``[N, R]``."""
@@ -179,6 +210,13 @@ class Layout:
         return np.repeat(matches, self.sizes)
 
 
+class Behavior(NamedTuple):
+    """What a network does besides predicting from parameters."""
+
+    state: PyTree  # shapes and types of what it keeps beside its parameters
+    is_random: bool  # whether training draws random numbers
+
+
 @functools.lru_cache(maxsize=64)
 def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> Layout:
     """The layout of a network's parameters, for samples of this shape and type.
@@ -215,3 +253,50 @@ def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeL
     return Layout(
         structure, tuple(leaf.shape for _, leaf in named), tuple(path for path, _ in named)
     )
+
+
+@functools.lru_cache(maxsize=64)
+def behavior_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> Behavior:
+    """What a network keeps beside its parameters and whether it draws random numbers, for samples
+    of this shape and type.
+
+    Raises:
+      ValueError: a network that cannot be trained with such samples; one that returns another
+        state than it takes.
+    """
+    one = jax.ShapeDtypeStruct((1, *sample), dtype)
+    two = jax.ShapeDtypeStruct((2, *sample), dtype)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+
+    def train(key: Array, parameters: PyTree, state: PyTree, features: Array) -> Any:
+        return architecture.train(parameters, state, features, key)
+
+    with default_promotion():
+        parameters = jax.eval_shape(architecture.init, key, one)
+        state = jax.eval_shape(architecture.init_state, key, one)
+        try:
+            program, shapes = jax.make_jaxpr(train, return_shape=True)(key, parameters, state, two)
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ValueError(
+                f"the network cannot be trained with samples of shape {sample} and type "
+                f"{jnp.dtype(dtype)}: {str(error).partition(chr(10))[0]}"
+            ) from error
+
+    def described(tree: PyTree) -> Any:
+        return jax.tree.map(lambda leaf: (leaf.shape, jnp.dtype(leaf.dtype)), tree)
+
+    if described(shapes[1]) != described(state):
+        raise ValueError(
+            "the network's state after a batch must have the shapes and types of the one before, "
+            f"got {described(shapes[1])} after {described(state)}."
+        )
+    return Behavior(state, _uses_first_input(program.jaxpr))
+
+
+def _uses_first_input(program: Any) -> bool:
+    """Whether results of a program depend on its first argument."""
+    needed = {id(variable) for variable in program.outvars}
+    for equation in reversed(program.eqns):
+        if any(id(variable) in needed for variable in equation.outvars):
+            needed.update(id(variable) for variable in equation.invars)
+    return id(program.invars[0]) in needed

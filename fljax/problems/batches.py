@@ -56,6 +56,12 @@ class Batches:
     def check(self, problem: Problem | Stream) -> None:
         """Raise ``ValueError`` where a batch cannot be drawn of these clients' samples."""
 
+    def is_full(self, problem: Problem) -> bool:
+        """Return whether all batches, but for empty ones, are known to have the same size, as a
+        network needs that is normalized by the samples of a batch.
+        """
+        return False
+
     def at(self, round: Array | int, steps: int) -> "Batches":
         """Return the law of this round of ``steps`` steps: itself, where rounds do not differ."""
         return self
@@ -102,6 +108,19 @@ def check_per_client(name: str, value: object, clients: int) -> None:
         )
 
 
+def known_counts(problem: Problem) -> np.ndarray | None:
+    """Return each client's number of samples, of those that have some; ``None`` where it is not
+    known before the run.
+    """
+    if problem.on_disk:
+        counts = np.asarray(problem.population.sizes)  # pyright: ignore[reportAttributeAccessIssue]
+    elif checks.is_concrete(problem.weights):
+        counts = np.sum(np.asarray(problem.weights) > 0, axis=1)
+    else:
+        return None
+    return counts[counts > 0]
+
+
 def taken(problem: Problem, clients: Array, batch: Batch, step: object) -> Problem:
     """Return the problem on the batches of one step of these clients."""
     part = problem.take(clients, batch.rows[:, step])
@@ -123,12 +142,15 @@ class Shuffled(Batches):
 
     Args:
       size: samples in a batch, >= 1.
+      drop_last: whether the smaller last batch of an epoch is left out; a client with fewer samples
+        than a batch then takes no step.
 
     Raises:
       ValueError: a batch larger than every client.
     """
 
     size: int = static()
+    drop_last: bool = static(default=False)
 
     def validate(self) -> None:
         checks.count("size", self.size)
@@ -138,7 +160,11 @@ class Shuffled(Batches):
 
     def steps(self, samples: int) -> int:
         """Return the number of steps of an epoch over a number of samples."""
-        return -(-samples // self.size)
+        return max(samples // self.size, 1) if self.drop_last else -(-samples // self.size)
+
+    def is_full(self, problem: Problem) -> bool:
+        counts = known_counts(problem)
+        return self.drop_last or (counts is not None and not np.any(counts % self.size))
 
     def draw(self, key: Array, real: SampleMask, clients: Chosen, steps: int) -> Batch:
         chosen, samples = real.shape
@@ -148,9 +174,14 @@ class Shuffled(Batches):
         missing = -samples % self.size
         order = jnp.pad(order, ((0, 0), (0, 0), (0, missing)), constant_values=samples)
         batches = order.reshape(chosen, epochs, -1, self.size)
+        counts = jnp.sum(real, axis=1, dtype=jnp.int32)
+        if self.drop_last:
+            number = jnp.arange(batches.shape[2], dtype=jnp.int32)[None]
+            is_whole = number < (counts // self.size)[:, None]
+            batches = jnp.where(is_whole[:, None, :, None], batches, samples)
         if epochs == 1:
             return Batch(batches[:, 0, :steps])
-        counts = jnp.sum(real, axis=1, dtype=jnp.int32)
+        counts = counts // self.size * self.size if self.drop_last else counts
         in_epoch = jnp.maximum(-(-counts // self.size), 1)[:, None]
         client = jnp.arange(chosen, dtype=jnp.int32)[:, None]
         step = jnp.arange(steps, dtype=jnp.int32)[None]
@@ -195,6 +226,12 @@ class CyclicBatches(Batches):
 
     def at(self, round: Array | int, steps: int) -> "Batches":
         return _Cycle(self.size, self.whole, (jnp.asarray(round, jnp.int32) - 1) * steps)
+
+    def is_full(self, problem: Problem) -> bool:
+        counts = known_counts(problem)
+        if counts is None:
+            return False
+        return bool(np.all(counts >= self.size if self.whole else counts % self.size == 0))
 
     def draw(self, key: Array, real: SampleMask, clients: Chosen, steps: int) -> Batch:
         return self.at(1, steps).draw(key, real, clients, steps)
@@ -257,6 +294,12 @@ class Uniform(Batches):
         check_per_client("size", self.size, problem.clients)
         if not self.replacement:
             check_size(int(np.min(self.size)), problem)
+
+    def is_full(self, problem: Problem) -> bool:
+        if isinstance(self.size, tuple) and len(set(self.size)) > 1:
+            return False
+        counts = known_counts(problem)
+        return self.replacement or (counts is not None and bool(np.all(counts >= self.size)))
 
     def draw(self, key: Array, real: SampleMask, clients: Chosen, steps: int) -> Batch:
         chosen, samples = real.shape
@@ -337,6 +380,9 @@ class Weighted(Batches):
                 )
 
         checks.check_when_concrete(check_weights, self.probability, problem.weights)
+
+    def is_full(self, problem: Problem) -> bool:
+        return not isinstance(self.size, tuple) or len(set(self.size)) == 1
 
     def draw(self, key: Array, real: SampleMask, clients: Chosen, steps: int) -> Batch:
         return weighted(key, self.probability[clients], self.size, clients, real, steps)

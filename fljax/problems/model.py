@@ -10,14 +10,14 @@ same methods of access (``who.take``, ``who.of``, ``problem.take``).
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax._core import checks
 from fljax._core.annotations import checked
@@ -25,9 +25,10 @@ from fljax._core.clipped_sums import clipped_sum, finite, inner, norm_of, number
 from fljax._core.devices import on_cpu, sharded_over_clients, shares
 from fljax._core.linalg import directed, norm, norm_of_sum
 from fljax._core.memory import memory_at_hand
-from fljax._core.module import field, float_dtype, module, replace, static
+from fljax._core.module import as_given, field, float_dtype, module, replace, static
 from fljax._core.numerics import default_promotion
 from fljax.models import Architecture, Layout, layout_of
+from fljax.models.architecture import Behavior, behavior_of
 from fljax.partitions.shifts import Shift
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
 from fljax.problems.pool import (
@@ -74,8 +75,28 @@ NO_REPRESENTATION = (
 #: A loss of optax whose targets are classes' numbers.
 OF_LABELS = "softmax_cross_entropy_with_integer_labels"
 
+#: What happens to what a network keeps beside its parameters, such as running means.
+STATES = ("averaged", "kept", "reset", "frozen")
+
 #: Types in which networks may compute, besides the type of their parameters.
 COMPUTE = ("bfloat16", "float16", "float32")
+
+
+class Context(NamedTuple):
+    """What predictions of a network depend on besides parameters and samples."""
+
+    state: PyTree  # [K, ...] each, or [1, ...] of all clients together
+    key: Array | None = None  # [K]  of a step of training; None in evaluation
+
+    def rows(self, clients: int) -> "Context":
+        """The same with an entry for each client."""
+        state = jax.tree.map(lambda a: jnp.broadcast_to(a, (clients, *a.shape[1:])), self.state)
+        return Context(state, self.key)
+
+    def take(self, clients: Array) -> "Context":
+        """That of some of the clients."""
+        state = jax.tree.map(lambda a: a if len(a) == 1 else a[clients], self.state)
+        return Context(state, None if self.key is None else self.key[clients])
 
 
 @module
@@ -151,6 +172,16 @@ class Model(Problem):
       architecture: a network of :mod:`fljax.models`.
       compute: ``"bfloat16"``, for instance: parameters and features are cast to it before the
         network is evaluated. Models, gradients and messages keep their own type.
+      state: what happens to what the network keeps beside its parameters, such as the running
+        statistics of batch normalization: ``"averaged"`` at the server as its parameters are (the
+        default); ``"kept"`` by each client, which never sends it; ``"reset"`` at the start of each
+        round, and averaged for evaluation; ``"frozen"``, with the network in evaluation mode
+        throughout. Gradients, norms, clipping, noise and an algorithm's corrections are of
+        parameters alone.
+      augment: random changes of samples in training, ``(key, sample) -> sample``, such as
+        :func:`fljax.augmentations.flip`. Keys follow from the seed, the round, the client, the step
+        and the sample's place in the batch.
+      context: filled within a run.
       clip: bound on every per-sample gradient, as in :class:`Problem`. Where layers multiply, a
         step costs about twice one without: their gradients are not formed sample by sample.
       initial: initial parameters, as drawn by :meth:`initialized`; a network does not start at
@@ -180,6 +211,9 @@ class Model(Problem):
     loss: Loss = field(converter=_as_loss)
     architecture: Architecture = static(kw_only=True)
     compute: str | None = static(default=None, kw_only=True)
+    state: str | None = static(default=None, kw_only=True)
+    augment: Callable[..., Any] | None = static(default=None, kw_only=True)
+    context: PyTree = field(converter=as_given, default=None, kw_only=True)
 
     linear: ClassVar[bool] = False
 
@@ -194,6 +228,143 @@ class Model(Problem):
         super().validate()
         self._check_network()
         self._check_labels()
+        self._check_training()
+
+    def _check_training(self) -> None:
+        """Raise unless the network can be trained as the problem says."""
+        if self.state is not None:
+            checks.choice("state", self.state, STATES)
+            if not self.has_state:
+                raise ValueError(
+                    f"state={self.state!r} is what happens to what a network keeps beside its "
+                    "parameters, and this one keeps nothing; leave it out."
+                )
+        if self.mixes_samples and self.clip is not None:
+            raise ValueError(
+                "the gradient of a single sample, which is clipped, does not exist where a network "
+                "is normalized by the samples of a batch; normalize by groups or layers, or freeze "
+                "the statistics, state='frozen'."
+            )
+        if self.augment is None:
+            return
+        if not callable(self.augment):
+            raise TypeError(
+                "augment must be a function (key, sample) -> sample, got "
+                f"{checks.shown(self.augment)}."
+            )
+        sample = ShapeDtypeStruct(self.features.shape[2:], self.features.dtype)
+        try:
+            with default_promotion():
+                changed = jax.eval_shape(self.augment, jax.eval_shape(jax.random.key, 0), sample)
+        except Exception as error:  # a user's function may raise anything
+            why = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise ValueError(
+                f"augment has no value for a key and a sample of shape {sample.shape}: {why}"
+            ) from error
+        if getattr(changed, "shape", None) != sample.shape:
+            raise ValueError(
+                f"augment must keep the shape of a sample, {sample.shape}, got "
+                f"{checks.shown(changed)}."
+            )
+
+    @property
+    def _behavior(self) -> Behavior:
+        if type(self.architecture).train is Architecture.train:
+            return Behavior((), False)
+        dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
+        return behavior_of(self.architecture, tuple(self.features.shape[2:]), dtype)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the network keeps something beside its parameters."""
+        return bool(jax.tree.leaves(self._behavior.state))
+
+    @property
+    def state_policy(self) -> str | None:
+        """What happens to the network's state, one of :data:`STATES`; ``None`` without one."""
+        return (self.state or STATES[0]) if self.has_state else None
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether predictions in training depend on the other samples of a batch."""
+        return self.state_policy not in (None, "frozen")
+
+    @property
+    def trains_apart(self) -> bool:
+        """Whether a step of training is of other predictions than evaluation."""
+        return self.augment is not None or self.mixes_samples or self.is_random
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the network draws random numbers in training."""
+        return self._behavior.is_random and self.state_policy != "frozen"
+
+    def initial_state(self) -> PyTree:
+        """What the network keeps beside its parameters before training, ``[1, ...]`` each."""
+        stand_in = jnp.zeros((1, *self.features.shape[2:]), self.features.dtype)
+        with default_promotion():
+            state = self.architecture.init_state(jax.random.key(0), stand_in)
+        return jax.tree.map(lambda a: jnp.asarray(a)[None], state)
+
+    def with_state(self, state: PyTree) -> "Model":
+        """The same problem, evaluated with what clients' networks keep beside their parameters.
+
+        Args:
+          state: ``[K, ...]`` each, or ``[1, ...]`` of all clients together.
+        """
+        context = Context(state)
+        test = None if self.test is None else replace(self.test, context=context)
+        return replace(self, context=context, test=test)
+
+    def in_training(self, state: PyTree, keys: Array) -> "Model":
+        """The same problem in a step of training.
+
+        Args:
+          state: ``[K, ...]`` each.
+          keys: ``[K]``, of the step.
+        """
+        return replace(self, context=Context(state, keys))
+
+    def next_state(self, w: Float[Array, "clients dim"]) -> PyTree:
+        """What the networks keep after a step of training from these models, ``[K, ...]`` each."""
+
+        def moved(given: tuple[Array, Context], x: Array, y: Array, weights: Array) -> Any:
+            return self._trained(given[0], x, given[1])[1]
+
+        return self._map_clients(moved, (w, self._contexts))
+
+    @property
+    def _contexts(self) -> Context | None:
+        """What predictions depend on besides, an entry for each client."""
+        return None if self.context is None else self.context.rows(self.clients)
+
+    def take(
+        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
+    ) -> "Model":
+        """As in :class:`Problem`."""
+        part = super().take(clients, rows)
+        return part if self.context is None else replace(part, context=self.context.take(clients))
+
+    def entries(
+        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"]
+    ) -> "Model":
+        """As in :class:`Problem`."""
+        part = super().entries(clients, rows)
+        return part if self.context is None else replace(part, context=None)
+
+    def _context_and_extra(self, given: PyTree) -> tuple[PyTree, PyTree]:
+        extra, context = given
+        return context, extra
+
+    def _of_samples(
+        self, arguments: tuple[Array, PyTree], count: int
+    ) -> tuple[tuple[Array, PyTree], Any]:
+        row, (extra, context) = arguments
+        if context is None or context.key is None:
+            return arguments, None
+        samples = jnp.arange(count, dtype=jnp.int32)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(context.key, samples)
+        return (row, (extra, Context(context.state, keys))), (None, (None, Context(None, 0)))  # pyright: ignore[reportArgumentType]
 
     def _targets(self, targets: Array) -> Array | np.ndarray:
         # A column may be the network's output.
@@ -255,7 +426,8 @@ class Model(Problem):
                 )
         if self.represents:
             self._check_representation(traced, row, features, predictions)
-        value = traced("the loss has no value for", self._losses, row, (), features, targets)
+        given = ((), None)
+        value = traced("the loss has no value for", self._losses, row, given, features, targets)
         if value.shape != (2,):
             raise ValueError(
                 "the loss must return one number of each sample, [N] or [N, ...], got "
@@ -264,7 +436,7 @@ class Model(Problem):
         self._check_samples(traced, row, features, targets)
         weights = ShapeDtypeStruct((2,), self.dtype)
         gradient = self._client_gradient(self._losses)
-        arguments = ((row, ()), features, targets, weights)
+        arguments = ((row, given), features, targets, weights)
         traced("the network is not differentiable for", gradient, *arguments)
 
     def _check_labels(self) -> None:
@@ -397,6 +569,8 @@ class Model(Problem):
         *,
         test: HeldOutData | None = None,
         compute: str | None = None,
+        state: str | None = None,
+        augment: Callable[..., Any] | None = None,
         own: bool = False,
     ) -> "Model":
         """A network's problem from clients of different sizes.
@@ -412,6 +586,8 @@ class Model(Problem):
           test: held-out data, one ``(features, targets)`` per client, or a list with a
             single one for all.
           compute: as in :class:`Model`.
+          state: as in :class:`Model`.
+          augment: as in :class:`Model`.
           own: whether each client has its own initial parameters.
 
         Raises:
@@ -438,6 +614,8 @@ class Model(Problem):
                 weights=weights,
                 architecture=architecture,
                 compute=compute,
+                state=state,
+                augment=augment,
                 importance=present(weights),
                 **settings,
             )
@@ -466,6 +644,8 @@ class Model(Problem):
         held_out: float = 0.0,
         shifts: Shift | Sequence[Shift] = (),
         compute: str | None = None,
+        state: str | None = None,
+        augment: Callable[..., Any] | None = None,
         own: bool = False,
     ) -> "Model":
         """A network's problem whose clients have rows of one data set, which is stored once.
@@ -488,6 +668,8 @@ class Model(Problem):
           held_out: the share of each client's samples that are its test set.
           shifts: as in :func:`fljax.problems.from_pool`.
           compute: as in :class:`Model`.
+          state: as in :class:`Model`.
+          augment: as in :class:`Model`.
           own: whether each client has its own initial parameters.
 
         Raises:
@@ -522,6 +704,8 @@ class Model(Problem):
                 importance=data.importance,
                 architecture=architecture,
                 compute=compute,
+                state=state,
+                augment=augment,
                 **settings,
             )
 
@@ -548,6 +732,8 @@ class Model(Problem):
         test: HeldOutData | None = None,
         evaluated: Sequence[int] | None = None,
         compute: str | None = None,
+        state: str | None = None,
+        augment: Callable[..., Any] | None = None,
     ) -> "Model":
         """A network's problem whose clients are on disk and are read a cohort at a time.
 
@@ -572,6 +758,8 @@ class Model(Problem):
           evaluated: numbers of the clients whose samples, and own models where an algorithm has
             them, metrics read: they are kept in memory, and the metrics are means over these.
           compute: as in :class:`Model`.
+          state: as in :class:`Model`.
+          augment: as in :class:`Model`.
 
         Raises:
           TypeError, ValueError: as :class:`Model`; evaluated clients that are not different clients
@@ -597,7 +785,8 @@ class Model(Problem):
         """
 
         def build(pairs: Any, **settings: Any) -> Model:
-            return cls.from_clients(architecture, key, pairs, loss, compute=compute, **settings)
+            settings |= {"compute": compute, "state": state, "augment": augment}
+            return cls.from_clients(architecture, key, pairs, loss, **settings)
 
         evaluation = evaluation_of(population, regularizer, strength, test, evaluated, build)
         problem = PopulationModel(
@@ -608,6 +797,8 @@ class Model(Problem):
             strength,
             architecture=architecture,
             compute=compute,
+            state=state,
+            augment=augment,
             population=population,
             **evaluation,
         )
@@ -622,6 +813,8 @@ class Model(Problem):
         key: Key[Array, ""],
         *,
         compute: str | None = None,
+        state: str | None = None,
+        augment: Callable[..., Any] | None = None,
         own: bool = False,
     ) -> "Model":
         """A problem for a network from the data, loss, regularizer and held-out data of a linear
@@ -632,6 +825,8 @@ class Model(Problem):
           architecture: as in :class:`Model`, for samples ``[P]``.
           key: key of the initial parameters, consumed.
           compute: as in :class:`Model`.
+          state: as in :class:`Model`.
+          augment: as in :class:`Model`.
           own: whether each client has its own initial parameters.
 
         Raises:
@@ -646,6 +841,8 @@ class Model(Problem):
                 weights=source.weights,
                 architecture=architecture,
                 compute=compute,
+                state=state,
+                augment=augment,
                 importance=source.importance,
                 **settings,
             )
@@ -734,6 +931,8 @@ class Model(Problem):
             weights=weights,
             architecture=self.architecture,
             compute=self.compute,
+            state=self.state,
+            augment=self.augment,
         )
 
     def mapped(self) -> "Model":
@@ -750,9 +949,39 @@ class Model(Problem):
 
     # One client ----------------------------------------------------------------------------------
 
-    def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
+    def _outputs(
+        self, row: Float[Array, " dim"], features: Array, context: PyTree = None
+    ) -> Array:
         """Predictions of one model for some samples."""
-        return self._computed(self.architecture.apply, row, features)
+        if context is not None and context.key is not None:
+            return self._trained(row, features, context)[0]
+        if context is None and not self.has_state:
+            return self._computed(self.architecture.apply, row, features)
+        state = _first(self.initial_state()) if context is None else context.state
+
+        def evaluate(parameters: PyTree, inputs: Array) -> Array:
+            return self.architecture.evaluate(parameters, state, inputs)
+
+        return self._computed(evaluate, row, features)
+
+    def _trained(
+        self, row: Float[Array, " dim"], features: Array, context: Context
+    ) -> tuple[Array, PyTree]:
+        """Predictions of one model for a batch in training, and its state afterwards."""
+        assert context.key is not None
+        key, augment_key = jax.random.split(context.key)
+        if self.augment is not None:
+            with default_promotion():
+                keys = jax.random.split(augment_key, len(features))
+                features = jax.vmap(self.augment)(keys, features).astype(features.dtype)
+
+        def train(parameters: PyTree, inputs: Array) -> tuple[Array, PyTree]:
+            if self.state == "frozen":
+                return self.architecture.evaluate(parameters, context.state, inputs), context.state
+            return self.architecture.train(parameters, context.state, inputs, key)
+
+        predictions, state = self._computed(train, row, features)
+        return predictions, jax.tree.map(lambda a, b: a.astype(b.dtype), state, context.state)
 
     def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
         return self._computed(self.architecture.represent, row, features)
@@ -764,8 +993,8 @@ class Model(Problem):
         return self._computed(self.architecture.head, row, representation)
 
     def _computed(
-        self, function: Callable[[PyTree, Array], Array], row: Array, inputs: Array
-    ) -> Array:
+        self, function: Callable[[PyTree, Array], Any], row: Array, inputs: Array
+    ) -> Any:
         """Apply a function of the network in its compute type; convert its result back."""
         compute = self.dtype if self.compute is None else jnp.dtype(self.compute)
         if jnp.issubdtype(inputs.dtype, jnp.floating):
@@ -773,8 +1002,11 @@ class Model(Problem):
         precision = "highest" if self.compute is None else "default"
         with default_promotion(), jax.default_matmul_precision(precision):
             result = function(self.layout.parameters(row.astype(compute)), inputs)
-        reduced = self.compute is not None and jnp.issubdtype(result.dtype, jnp.floating)
-        return result.astype(self.dtype) if reduced else result
+        if self.compute is None:
+            return result
+        return jax.tree.map(
+            lambda a: a.astype(self.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, result
+        )
 
     def _values(self, score: Callable, predictions: Array, targets: Array) -> Array:
         """``[N]``, the mean over all axes but the first."""
@@ -782,12 +1014,11 @@ class Model(Problem):
             values = score(self.loss, predictions, targets)
         return jnp.mean(values, axis=tuple(range(1, jnp.ndim(values))), dtype=self.dtype)
 
-    def _score(self, score: Callable, row: Array, features: Array, targets: Array) -> Array:
-        """``[N]``, of one model for some samples."""
-        return self._values(score, self._outputs(row, features), targets)
-
-    def _losses(self, row: Array, extra: PyTree, features: Array, targets: Array) -> Array:
-        return self._score(value_of, row, features, targets)
+    def _losses(self, row: Array, given: PyTree, features: Array, targets: Array) -> Array:
+        """``[N]``, of one model for some samples; ``given`` is what an algorithm gives, and the
+        context.
+        """
+        return self._values(value_of, self._outputs(row, features, given[1]), targets)
 
     def _chunk(self, numbers_per_sample: int, single: bool = False) -> int:
         """Number of samples per chunk; ``single``: for gradients of single samples, read several
@@ -837,7 +1068,7 @@ class Model(Problem):
         capacity = CACHE_BYTES if on_cpu() else int(GROUP_SHARE * memory_at_hand())
         return max(1, capacity // (numbers * self.dtype.itemsize))
 
-    def _map_clients(self, function: Callable[..., Array], models: object) -> Array:
+    def _map_clients(self, function: Callable[..., Any], models: object) -> Any:
         """``function(row, features, targets, weights)`` of every client, in groups that fit."""
         features = self.features
         of_samples = function
@@ -851,7 +1082,7 @@ class Model(Problem):
             of_samples = of_rows
         data = (models, *map(jnp.asarray, (features, self.targets, self.weights)))
         if self.clients == 1:
-            return of_samples(*jax.tree.map(lambda a: a[0], data))[None]
+            return jax.tree.map(lambda a: a[None], of_samples(*_first(data)))
         size = self.together(self.samples)
         if size >= self.clients:
             return jax.vmap(of_samples)(*data)
@@ -870,29 +1101,46 @@ class Model(Problem):
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N, ...]``."""
-        return self._map_clients(lambda row, x, y, weights: self._outputs(row, x), w)
+        def predict(given: tuple[Array, Any], x: Array, y: Array, weights: Array) -> Array:
+            row, context = given
+            return self._outputs(row, x, context)
+
+        return self._map_clients(predict, (w, self._contexts))
 
     def scores(
         self, w: Float[Array, "clients dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, " clients"]:
         """As in :class:`Problem`."""
         if self.is_pooled:
-            return over_tiles(self, lambda part, w: part.scores(w, score), w)
-        return self._map_clients(self._scored(score), w)
+
+            def scores_of_part(part: Model, w: Any, context: Any) -> Array:
+                return replace(part, context=context).scores(w, score)
+
+            return over_tiles(self, scores_of_part, w, self._contexts)
+        return self._map_clients(self._scored(score), (w, self._contexts))
 
     def cross_scores(
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:
-        """As in :class:`Problem`, one model after the other."""
+        """As in :class:`Problem`, one model after the other; each with the state of its client."""
+        states = None if self.context is None else self.context.rows(len(models)).state
 
-        def score_model(row: Array) -> Array:
-            return self.scores(jnp.broadcast_to(row, (self.clients, self.dim)), score)
+        def score_model(model: tuple[Array, PyTree]) -> Array:
+            row, state = model
+            problem = self
+            if state is not None:
+                problem = replace(self, context=Context(jax.tree.map(lambda a: a[None], state)))
+            return problem.scores(jnp.broadcast_to(row, (self.clients, self.dim)), score)
 
-        return jax.lax.map(score_model, models).T
+        return jax.lax.map(score_model, (models, states)).T
 
     def _scored(self, score: Callable) -> Callable[..., Array]:
-        def weighted_sum(row: Array, features: Array, targets: Array, weights: Array) -> Array:
-            return jnp.sum(weights * self._score(score, row, features, targets))
+        def weighted_sum(
+            given: tuple[Array, Any], features: Array, targets: Array, weights: Array
+        ) -> Array:
+            row, context = given
+            predictions = self._outputs(row, features, context)
+            return jnp.sum(weights * self._values(score, predictions, targets))
 
         return self._summed(self._chunk(self._activations), weighted_sum)
 
@@ -918,26 +1166,30 @@ class Model(Problem):
         parts: tuple[tuple[int, ...], Array] | None = None,
     ) -> Array:
         """The gradient of the mean of losses, in chunks of samples and groups of clients."""
+        in_training = self.context is not None and self.context.key is not None
         if self.is_pooled:
+            if in_training and self.mixes_samples:
+                raise ValueError(
+                    "batch normalization needs batches, and a step here is of all samples of "
+                    "clients on a pool; give batch=."
+                )
 
-            def gradient_of_part(part: Model, w: Any, extra: PyTree) -> Array:
+            def gradient_of_part(part: Model, w: Any, extra: PyTree, context: Any) -> Array:
+                part = replace(part, context=context)
                 return part._gradient_of_losses(losses, w, extra, parts)
 
-            return over_tiles(self, gradient_of_part, w, extra)
+            return over_tiles(self, gradient_of_part, w, extra, self._contexts)
+        given = (w, (extra, self._contexts))
         size = self._chunk(self._activations)
         if self.clip is not None:
-            first_sample = (
-                jax.tree.map(lambda a: a[0], (w, extra)),
-                self.features[0, 0],
-                self.targets[0, 0],
-            )
+            first_sample = _first((given, self.features[:, 0], self.targets[:, 0]))
             numbers_per_sample = self._activations + numbers_of(
                 self._sample_gradient(losses), *first_sample
             )
             size = self._chunk(numbers_per_sample, single=True)
-        return self._map_clients(
-            self._summed(size, self._client_gradient(losses, parts)), (w, extra)
-        )
+        if in_training:  # a batch is one piece: it has one key, and may be normalized as a whole
+            size = self.samples
+        return self._map_clients(self._summed(size, self._client_gradient(losses, parts)), given)
 
     def representations(
         self, w: Float[Array, "clients dim"]
@@ -963,17 +1215,22 @@ class Model(Problem):
     def sample_gradient_norm(self, w: Float[Array, "clients dim"]) -> Float[Array, " clients"]:
         """The largest per-sample loss-gradient norm of each client, after clipping."""
         if self.is_pooled:
-            return over_tiles(self, lambda part, w: part.sample_gradient_norm(w), w, largest=True)
-        gradient = self._sample_gradient(self._losses)
 
-        def size(row: Array, *sample: Array) -> Array:
-            pieces = pieces_of(gradient)((row, ()), *sample)
+            def norm_of_part(part: Model, w: Any, context: Any) -> Array:
+                return replace(part, context=context).sample_gradient_norm(w)
+
+            return over_tiles(self, norm_of_part, w, self._contexts, largest=True)
+        gradient = self._sample_gradient(self._losses)
+        models = (w, ((), self._contexts))
+
+        def size(model: PyTree, *sample: Array) -> Array:
+            pieces = pieces_of(gradient)(model, *sample)
             if self.clip is None:
                 return norm_of(pieces)
             return jnp.minimum(norm_of(finite(pieces)), self.clip)
 
-        stored = numbers_of(gradient, (w[0], ()), self.features[0, 0], self.targets[0, 0])
-        norms = self._map_samples(size, w, self._activations + stored)
+        first = _first((models, self.features[:, 0], self.targets[:, 0]))
+        norms = self._map_samples(size, models, self._activations + numbers_of(gradient, *first))
         return jnp.max(jnp.where(self.weights > 0, norms, 0), axis=1)
 
     def sample_objective_norms(
@@ -982,9 +1239,11 @@ class Model(Problem):
         """As in :class:`Problem`."""
         gradient = self._sample_gradient(self._losses)
 
-        def size(client: tuple[Array, Array, Array], *sample: Array) -> Array:
-            row, length, direction = client
-            pieces = pieces_of(gradient)((row, ()), *sample)
+        models = (w, ((), self._contexts))
+
+        def size(client: tuple[PyTree, Array, Array], *sample: Array) -> Array:
+            model, length, direction = client
+            pieces = pieces_of(gradient)(model, *sample)
             if self.clip is None:
                 return norm_of_sum(norm_of(pieces), length, inner(pieces, direction))
             clip = jnp.asarray(self.clip, direction.dtype)
@@ -998,9 +1257,9 @@ class Model(Problem):
             factor = jnp.where(factor > 0, factor, 1)
             share = share / factor
         length, direction = directed(share[:, None] * self.regularizer.gradient(w))
-        stored = numbers_of(gradient, (w[0], ()), self.features[0, 0], self.targets[0, 0])
-        stored += self.dim if self.clip is not None else 0
-        norms = self._map_samples(size, (w, length, direction), self._activations + stored)
+        first = _first((models, self.features[:, 0], self.targets[:, 0]))
+        stored = numbers_of(gradient, *first) + (self.dim if self.clip is not None else 0)
+        norms = self._map_samples(size, (models, length, direction), self._activations + stored)
         norms = norms if factor is None else factor[:, None] * norms
         return jnp.where(self.weights > 0, norms, 0)
 
@@ -1042,6 +1301,19 @@ class PopulationModel(OnDisk, Model):
     def validate(self) -> None:
         super().validate()
         self._check_network()
+
+
+def _first(tree: PyTree) -> Any:
+    """The first entry of each array of a tree."""
+    return jax.tree.map(lambda a: a[0], tree)
+
+
+def _evaluated(architecture: Architecture, parameters: PyTree, features: Array) -> Array:
+    """Predictions with what the network keeps beside its parameters before training."""
+    if type(architecture).train is Architecture.train:
+        return architecture.apply(parameters, features)
+    state = architecture.init_state(jax.random.key(0), jnp.zeros_like(features[:1]))
+    return architecture.evaluate(parameters, state, features)
 
 
 def _is_padded(problem: Model) -> bool:
@@ -1092,7 +1364,7 @@ def _mixes(architecture: Architecture, layout: Layout, features: ShapeDtypeStruc
     row = jnp.asarray(rng.normal(scale=0.3, size=layout.dim), float_dtype())
 
     def outputs(features: Array) -> Array:
-        return architecture.apply(layout.parameters(row), features)
+        return _evaluated(architecture, layout.parameters(row), features)
 
     with jax.ensure_compile_time_eval(), default_promotion():
         try:
@@ -1116,7 +1388,9 @@ def _activations(architecture: Architecture, sample: tuple[int, ...], dtype: DTy
 
         def back(row: Array, features: Array) -> Any:
             with default_promotion():
-                return jax.vjp(lambda r: architecture.apply(layout.parameters(r), features), row)[1]
+                return jax.vjp(
+                    lambda r: _evaluated(architecture, layout.parameters(r), features), row
+                )[1]
 
         leaves = jax.tree.leaves(jax.eval_shape(back, row, features))
         return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

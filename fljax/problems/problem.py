@@ -77,15 +77,17 @@ class Reading(NamedTuple):
       problem: the problem of the samples.
       features: ``[N, ...]``, mapped.
       targets: ``[N, ...]``.
+      context: what predictions depend on besides, of a network.
     """
 
     problem: "Problem"
     features: Array
     targets: Array
+    context: PyTree = None
 
     def predictions(self, row: Float[Array, " dim"]) -> Array:
         """``[N, ...]``; logits, ``[N, classes]``, of a classifier."""
-        return self.problem._outputs(row, self.features)
+        return self.problem._outputs(row, self.features, self.context)
 
     def representation(self, row: Float[Array, " dim"]) -> Float[Array, "samples width"]:
         """``[N, R]``, the input of the model's head; the features of a linear prediction."""
@@ -489,6 +491,11 @@ class Problem:
 
     #: Whether a round holds its participants' data alone.
     on_disk: ClassVar[bool] = False
+    #: Whether predictions in training are others than in evaluation, see :class:`Model`.
+    trains_apart: ClassVar[bool] = False
+    mixes_samples: ClassVar[bool] = False
+    is_random: ClassVar[bool] = False
+    state_policy: ClassVar[str | None] = None
 
     def check(self, rounds: int) -> None:
         """A fixed data set fits a run of any length."""
@@ -1207,7 +1214,8 @@ class Problem:
         """
 
         def sample_losses(row: Array, extra: PyTree, features: Array, targets: Array) -> Array:
-            return losses(Reading(self, features, targets), row, extra)
+            context, extra = self._context_and_extra(extra)
+            return losses(Reading(self, features, targets, context), row, extra)
 
         gradient = evaluated(
             self._gradient_of_losses(sample_losses, w, given), self.weights.shape[1]
@@ -1247,7 +1255,15 @@ class Problem:
         real = jnp.asarray(self.weights) > 0
         return jnp.sum(one_hot & real[..., None], axis=1, dtype=jnp.int32)
 
-    def _outputs(self, row: Float[Array, " dim"], features: Array) -> Array:
+    def _context_and_extra(self, given: PyTree) -> tuple[PyTree, PyTree]:
+        """What predictions depend on besides models and samples, nothing here, and what the
+        algorithm gave.
+        """
+        return None, given
+
+    def _outputs(
+        self, row: Float[Array, " dim"], features: Array, context: PyTree = None
+    ) -> Array:
         """Predictions of one model for some samples, mapped already."""
         return self.head(row, features)
 
@@ -1294,7 +1310,8 @@ class Problem:
             return jax.grad(loss_sum)(*arguments, x, y, weights)
 
         def clipped(arguments: tuple[Array, PyTree], x: Array, y: Array, weights: Array) -> Array:
-            pieces = jax.vmap(pieces_of(self._sample_gradient(losses)), (None, 0, 0))(
+            arguments, axes = self._of_samples(arguments, len(x))
+            pieces = jax.vmap(pieces_of(self._sample_gradient(losses)), (axes, 0, 0))(
                 arguments, x, y
             )
             if parts is None:
@@ -1307,6 +1324,14 @@ class Problem:
             return jnp.concatenate(sums)
 
         return unclipped if self.clip is None else clipped
+
+    def _of_samples(
+        self, arguments: tuple[Array, PyTree], count: int
+    ) -> tuple[tuple[Array, PyTree], Any]:
+        """A client's arguments for each of so many samples, and their axes as ``vmap`` takes them:
+        the same for all of them.
+        """
+        return arguments, None
 
     def _sample_gradient(self, losses: Callable[..., Array]) -> Callable[..., Array]:
         """The gradient of one sample's loss, ``((row, given), features, target) -> [D]``."""

@@ -68,6 +68,9 @@ class Stream:
     linear: ClassVar[bool] = True
     on_disk: ClassVar[bool] = False
     is_pooled: ClassVar[bool] = False
+    trains_apart: ClassVar[bool] = False
+    mixes_samples: ClassVar[bool] = False
+    state_policy: ClassVar[str | None] = None
     importance: ClassVar[None] = None  # clients count alike
 
     @property

@@ -186,6 +186,7 @@ def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
                 "start with problem.initialized(key), or give problem.starting_at(models).",
                 False,
             )
+        yield from _unmet_training(needs, simulation)
     elif needs.smooth and (loss.curvature is None or not quadratic):
         text = f"needs a smooth objective, got {objective}; use ZCDPNFL for nonsmooth ones."
         yield Unmet(text, True)
@@ -213,6 +214,57 @@ def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
         yield Unmet(
             "needs validation data of each client; give the problem "
             "tasks=fljax.problems.Tasks(cluster, clusters, validation=...).",
+            False,
+        )
+
+
+def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
+    """What a network with dropout, augmentation or a state beside its parameters does not allow."""
+    problem = cast(Problem, simulation.problem)
+    if problem.trains_apart and not needs.trains:
+        yield Unmet(
+            "takes no steps of training, in which a network with dropout, augmentation or batch "
+            "normalization is another one than in evaluation; leave these out.",
+            True,
+        )
+        return
+    if needs.representation and problem.is_random:
+        yield Unmet(
+            "reads a network's representation of samples, which has no dropout; leave it out.", True
+        )
+    if not problem.mixes_samples:
+        return
+    policy = problem.state_policy
+    kept = "keep the statistics at the clients, state='kept', or freeze them, state='frozen'"
+    if policy == "kept":
+        if problem.on_disk:
+            yield Unmet(
+                "has no room for the statistics of every client of a population; average them, "
+                "state='averaged'.",
+                False,
+            )
+    else:
+        if needs.network is Graph:
+            yield Unmet(f"has no server that would average statistics; {kept}.", False)
+        for part in ("delays", "losses", "attack", "aggregation", "masks"):
+            if getattr(simulation, part) is not None:
+                yield Unmet(
+                    f"averages the networks' running statistics as they are, which {part}= does "
+                    f"not reach; {kept}, or leave out {part}=.",
+                    False,
+                )
+    if simulation.privacy is None:
+        return
+    if _scope(simulation) != "server":
+        yield Unmet(
+            "has no bound on what one sample changes where a network is normalized by the samples "
+            "of a batch; normalize by groups or layers, or freeze the statistics, state='frozen'.",
+            False,
+        )
+    elif policy != "kept":
+        yield Unmet(
+            f"would send running statistics of clients' data, which the noise does not cover; "
+            f"{kept}.",
             False,
         )
 

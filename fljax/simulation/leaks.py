@@ -88,7 +88,8 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
             if type(algorithm).released is not Algorithm.released:
                 models = algorithm.released(after.state, prepared.problem, network)
                 taint.open_to_all(models, "released models")
-            return after._replace(availability=availability, memory=now.link.memory), None
+            changes = {"availability": availability, "memory": now.link.memory}
+            return after._replace(networks=now.networks.after, **changes), None
 
         numbers = jnp.arange(1, rounds + 1, dtype=jnp.int32)
         return jax.lax.scan(run_marked_round, begin(marked, prepared, key), numbers)[0]

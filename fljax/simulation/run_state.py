@@ -24,6 +24,7 @@ class Carry(NamedTuple):
     availability: PyTree  # state of the participation pattern
     memory: Memory  # state of the link
     quantities: dict[str, Array]  # [K] each: of the last round, those that a metric needs
+    networks: PyTree  # what clients' networks keep beside their parameters
 
 
 class Prepared(NamedTuple):

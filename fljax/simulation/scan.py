@@ -19,6 +19,7 @@ from fljax._core.linalg import accumulated, all_finite
 from fljax._core.memory import check_fits
 from fljax._core.prng import key_of, round_key
 from fljax.algorithms import Algorithm, start_models
+from fljax.algorithms.network_states import states_at_start
 from fljax.algorithms.round import Round
 from fljax.graphs import Graph, Relearned, Varying
 from fljax.link import Link, LocalGraphHomomorphic, Traffic, receivers_of
@@ -174,6 +175,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
             counted=problem.dim if _counts_steps(simulation) else None,
         ),
         dict.fromkeys(_quantities_of_round(simulation), missing),
+        states_at_start(problem),
     )
 
 
@@ -207,9 +209,9 @@ def make_round(
 
     ``linked`` makes its link; a subclass of :class:`~fljax.link.Link` can record the messages.
     """
-    now = round_key(key, round)
+    key_now = round_key(key, round)
     pattern = simulation.participation
-    stream, problem = prepared.problem.observe(carry.stream, now, round)
+    stream, problem = prepared.problem.observe(carry.stream, key_now, round)
     available = None
     availability = carry.availability
     if problem is not prepared.problem and not simulation.among_peers:
@@ -217,15 +219,15 @@ def make_round(
         available = jnp.any(problem.weights > 0, axis=1)
     if pattern is not None:
         availability, on = pattern.draw(
-            availability, key_of(now, "availability"), round, problem.clients
+            availability, key_of(key_now, "availability"), round, problem.clients
         )
         available = on if available is None else on & available
     network = prepared.network
     changing = isinstance(prepared.network, Varying)
     if changing:
-        network = network.at(key_of(now, "network"), round)
+        network = network.at(key_of(key_now, "network"), round)
     link = linked(
-        now,
+        key_now,
         round,
         rounds,
         problem.clients,
@@ -238,7 +240,10 @@ def make_round(
         key,
         prepared.receivers,
     )
-    return Round(round, problem, network, link, changing), stream, availability
+    if problem.state_policy is not None:
+        problem = problem.with_state(carry.networks or problem.initial_state())
+    now = Round(round, problem, network, link, changing, carry.networks)
+    return now, stream, availability
 
 
 def run_round(
@@ -258,6 +263,14 @@ def run_round(
     now.largest_norm = carry.gradient_norm
     state = step_algorithm(simulation, carry.state, now)
     now.link.finish(type(algorithm).__name__, algorithm.one_by_one)
+    if now.problem.trains_apart and not now.networks.trainings:
+        raise TypeError(
+            f"{type(algorithm).__name__}.step trains a network with dropout, augmentation or batch "
+            "normalization by gradients of its own; take the steps by self.learn, or "
+            "train_locally among peers."
+        )
+    if now.networks.sent[0]:
+        now.link.count_beside(now.networks.senders, *now.networks.sent)
     model = state.model.rows if isinstance(state.model, Rows) else state.model
     finite = all_finite(model)
     first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
@@ -281,6 +294,7 @@ def run_round(
             name: of(type(algorithm).__name__, now.link)
             for name, of in _quantities_of_round(simulation).items()
         },
+        now.networks.after,
     )
 
 
@@ -289,6 +303,8 @@ def evaluate_metrics(
 ) -> dict[str, Array]:
     """The metrics after a round, and the largest privacy loss of a client in the ledger."""
     problem = prepared.problem
+    if carry.networks:
+        problem = problem.with_state(carry.networks)
     model, _ = evaluated_models(simulation, prepared, carry.state)
     shared = model if model.ndim == 1 else None
     model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))

@@ -113,10 +113,10 @@ def test_the_layers_that_multiply_one_row_are_outer_products(name, outer):
     pieces_and_gradient = jax.jit(
         lambda *arguments: (pieces_of(sample_gradient)(*arguments), sample_gradient(*arguments))
     )
-    pieces, single = pieces_and_gradient((row, ()), x, y)
+    pieces, single = pieces_and_gradient((row, ((), None)), x, y)
     outer_sizes = {tuple(sorted(map(len, piece))) for piece in pieces if len(piece) == 2}
     assert outer_sizes == {tuple(sorted(sizes)) for sizes in outer}
-    assert numbers_of(sample_gradient, (row, ()), x, y) < problem.dim
+    assert numbers_of(sample_gradient, (row, ((), None)), x, y) < problem.dim
     products = [np.outer(*piece).ravel() if len(piece) == 2 else piece[0] for piece in pieces]
     np.testing.assert_allclose(np.concatenate(products), single, rtol=1e-12, atol=0)
 
@@ -130,7 +130,7 @@ def test_a_product_over_several_rows_is_not_an_outer_product():
 
     def twice(model, x, y):
         other = jnp.stack([x, -2 * x])
-        return jax.grad(lambda row: jnp.sum(problem._losses(row, (), other, y[None])))(model[0])
+        return jax.grad(lambda row: jnp.sum(problem._losses(row, ((), None), other, y[None])))(model[0])
 
     assert all(len(piece) == 1 for piece in pieces_of(twice)((row, ()), x, y))
 

@@ -176,6 +176,15 @@ def train_locally(
     everyone = Participants(None, now.available)
     batch = draw_batches(batches, now, everyone, steps)
     learned = learn(
-        now.problem, everyone, start, step, steps, batch, direction=direction, context=context
+        now.problem,
+        everyone,
+        start,
+        step,
+        steps,
+        batch,
+        direction=direction,
+        context=context,
+        training=now.networks.of(everyone),
     )
+    now.networks.trained(everyone, None, learned.state)
     return learned.model

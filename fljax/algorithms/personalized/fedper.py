@@ -142,8 +142,11 @@ class FedPer(Averaging):
     ) -> Float[Array, "chosen dim"]:
         """Return the models after steps on the parameters at these indices only."""
 
+        def whole(variables: Array, model: Array) -> Array:
+            return model.at[:, indices].set(variables)
+
         def part_gradient(part: Problem, variables: Array, model: Array) -> Array:
-            return part.gradient(model.at[:, indices].set(variables))[:, indices]
+            return part.gradient(whole(variables, model))[:, indices]
 
         learned = self.learn(
             now,
@@ -153,6 +156,7 @@ class FedPer(Averaging):
             direction=part_gradient,
             context=model,
             layouts=[now.problem.layout.part(indices)],
+            whole=whole,
         )
         return model.at[:, indices].set(learned.model)
 

@@ -1,9 +1,9 @@
 """Base classes of federated averaging and its variants: local steps at participants of a server."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +20,7 @@ from fljax.algorithms.local_steps import (
     counts_of,
     draw_batches,
     learn,
+    whole_model,
 )
 from fljax.algorithms.round import Round
 from fljax.graphs.federation import Network
@@ -29,7 +30,15 @@ from fljax.optimization.optimizers import Optimizer, as_step, check_optimizer
 from fljax.optimization.schedules import Schedule
 from fljax.participation.selectors import Drawn, Participants, Selector, everyone_or
 from fljax.problems import Problem
-from fljax.problems.batches import Batch, Batches, Counts, Shuffled, check_per_client, per_client
+from fljax.problems.batches import (
+    Batch,
+    Batches,
+    Counts,
+    Shuffled,
+    check_per_client,
+    known_counts,
+    per_client,
+)
 from fljax.problems.streams import Stream
 
 #: Weights that clients may have instead of the problem's.
@@ -37,7 +46,7 @@ WEIGHTINGS = ("samples", "equal")
 
 
 #: Needs of a server that uses its participants' messages only through one sum.
-SUMMED = Needs(None, absent=True, late=True, averages=True, masked=True)
+SUMMED = Needs(None, absent=True, late=True, averages=True, masked=True, trains=True)
 
 #: The same if the messages are models, or updates of the server's model: a step size times a
 #: gradient.
@@ -83,6 +92,7 @@ class LocalLearning(Algorithm):
         default.
       epochs: passes of a participant over its samples per round, >= 1.
       batch: samples per step; all of a client's by default.
+      drop_last: whether the smaller last batch of an epoch is left out.
       selector: another :class:`~fljax.participation.Selector` instead of ``clients_per_round``.
       batches: another distribution of the batches (:mod:`fljax.batches`) instead of ``batch``.
       local_steps: gradient steps of a participant, one number or one per client, instead of
@@ -91,7 +101,8 @@ class LocalLearning(Algorithm):
     Raises:
       ValueError: more participants than clients, a batch larger than every client's data, a
         selector in addition to ``clients_per_round``, ``batches`` in addition to ``batch``,
-        ``local_steps`` in addition to ``epochs``, ``batches`` without ``local_steps``.
+        ``local_steps`` in addition to ``epochs``, ``batches`` without ``local_steps``, ``drop_last``
+        without ``batch``; a network that is normalized by batches, and batches of different sizes.
     """
 
     step_size: Schedule | Optimizer = field(converter=as_step)
@@ -103,6 +114,7 @@ class LocalLearning(Algorithm):
     local_steps: Counts | None = field(
         converter=partial(per_client, "local_steps"), static=True, default=None
     )
+    drop_last: bool = static(default=False, kw_only=True)
 
     def validate(self) -> None:
         for name in ("clients_per_round", "epochs", "batch"):
@@ -112,6 +124,8 @@ class LocalLearning(Algorithm):
             raise ValueError(
                 "local_steps and epochs both set the length of local training; leave out one."
             )
+        if self.drop_last and self.batch is None:
+            raise ValueError("drop_last=True is of batches of an epoch; give batch=, or leave it out.")
         if self.batches is not None:
             if self.batch is not None:
                 raise ValueError("batches and batch both set the samples of a step; leave out one.")
@@ -130,6 +144,8 @@ class LocalLearning(Algorithm):
         check_per_client("local_steps", self.local_steps, problem.clients)
         if (scheme := self._batch_scheme) is not None:
             scheme.check(problem)
+        if problem.mixes_samples:
+            check_full(scheme, cast(Problem, problem))
         check_optimizer(self.step_size, problem.layout)
 
     @property
@@ -139,7 +155,12 @@ class LocalLearning(Algorithm):
 
     @property
     def _batch_scheme(self) -> Batches | None:
-        return self.batches if self.batch is None else Shuffled(self.batch)
+        return self.batches if self.batch is None else self._epochs
+
+    @property
+    def _epochs(self) -> Shuffled:
+        assert self.batch is not None
+        return Shuffled(self.batch, self.drop_last)
 
     def local_problem(self, problem: Problem) -> Problem:
         """Return the problem that each client minimizes in its steps."""
@@ -190,6 +211,7 @@ class LocalLearning(Algorithm):
         per_step: PyTree = None,
         memory: PyTree = None,
         layouts: Sequence[Layout] | None = None,
+        whole: Callable[[Array, PyTree], Array] = whole_model,
     ) -> Learned:
         """Return the participants' models after their steps from a common model, or from one each.
 
@@ -208,6 +230,7 @@ class LocalLearning(Algorithm):
           memory: arrays ``[M, ...]``, the optimizer's state; by default a newly initialized one.
           layouts: of the parameters in the variables, as in
             :func:`~fljax.algorithms.local_steps.learn`.
+          whole: the model of the variables and the context, as there.
         """
         common = start
         start = jnp.broadcast_to(start, (len(cohort.active), start.shape[-1]))
@@ -228,7 +251,10 @@ class LocalLearning(Algorithm):
             per_step=per_step,
             memory=memory,
             layouts=layouts,
+            training=now.networks.of(cohort.participants),
+            whole=whole,
         )
+        now.networks.trained(cohort.participants, cohort.weights, learned.state)
         if common.shape == (now.problem.dim,):
             moved = jnp.sum((learned.model - common[None]) ** 2, axis=1)
             at = jnp.where(cohort.active, cohort.participants.numbers, now.problem.clients)
@@ -295,15 +321,17 @@ class LocalLearning(Algorithm):
         """Return the number of steps of the client that takes the most."""
         if self.local_steps is not None:
             return int(np.max(self.local_steps))
-        return self.epochs * (1 if self.batch is None else Shuffled(self.batch).steps(samples))
+        return self.epochs * (1 if self.batch is None else self._epochs.steps(samples))
 
     def _steps(self, participants: Participants, real: Array) -> Int[Array, " chosen"]:
         """Return the number of steps of each participant."""
         if self.local_steps is not None:
             return counts_of(self.local_steps, participants)
         samples = jnp.sum(real, axis=1, dtype=jnp.int32)
-        batches = jnp.ones_like(samples) if self.batch is None else -(-samples // self.batch)
-        return self.epochs * batches
+        if self.batch is None:
+            return jnp.full_like(samples, self.epochs)
+        counted = samples if self.drop_last else samples + self.batch - 1
+        return self.epochs * (counted // self.batch)
 
 
 @module
@@ -377,6 +405,27 @@ class Corrected(LocalLearning):
         draws: int | None = None,
     ) -> Cohort:
         return super().invite(now, model, draws)._replace(weights=None)
+
+
+def check_full(scheme: Batches | None, problem: Problem) -> None:
+    """Raise ``ValueError`` if a network would be normalized by batches that are not full."""
+    if scheme is None:
+        counts = known_counts(problem)
+        full = counts is not None and bool(np.all(counts == problem.samples))
+    else:
+        full = scheme.is_full(problem)
+    if not full:
+        raise ValueError(
+            "a network that is normalized by the samples of a batch needs batches of one size, and "
+            "smaller ones may occur here, which would be filled up with padding; give drop_last="
+            "True with batch=, another law, such as batches=fljax.batches.Uniform(size), or "
+            "normalize by groups or layers."
+        )
+    if scheme is not None and int(np.max(getattr(scheme, "size", 2))) == 1:
+        raise ValueError(
+            "a network that is normalized by the samples of a batch learns nothing from one sample;"
+            " take larger batches."
+        )
 
 
 def check_no_optimizer(algorithm: LocalLearning) -> None:

@@ -1,0 +1,118 @@
+"""What clients' networks keep beside their parameters, such as running means, from round to round.
+
+Algorithms see parameters alone: gradients, momenta, corrections, norms, clipping and noise are of
+these. The states pass the algorithm by, from the steps of one round to those of the next, as the
+problem says (``Model(state=...)``).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from fljax._core.module import float_dtype
+from fljax._core.numerics import with_trailing_axes
+from fljax.participation.selectors import Participants
+
+
+class Training(NamedTuple):
+    """What participants' networks need in training besides parameters and samples."""
+
+    state: PyTree  # [M, ...] each: what they keep beside their parameters; () without anything
+    keys: Array  # [M]  of the round
+
+
+class NetworkStates:
+    """The states of the clients' networks before a round and after it.
+
+    Args:
+      problem: of the round.
+      key: of the round, for dropout and augmentation.
+      before: ``[K, ...]`` each where clients keep them, ``[1, ...]`` where they are averaged, ``()``
+        where nothing moves.
+    """
+
+    def __init__(self, problem: Any, key: Array, before: PyTree) -> None:
+        self.before = before
+        self.after = before
+        self.trainings = 0  # sequences of local steps in this round so far
+        self.senders = jnp.zeros((), jnp.int32)
+        self._problem = problem
+        self._key = key
+        self._moved: PyTree = None  # of the participants, where they have taken steps already
+
+    def of(self, participants: Participants) -> Training | None:
+        """Return what participants need in their steps; ``None`` where training and evaluation are
+        the same.
+        """
+        problem = self._problem
+        if not problem.trains_apart:
+            return None
+        # Two sequences of steps in a round have different random numbers.
+        key = jax.random.fold_in(self._key, self.trainings)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, participants.numbers)
+        return Training(self._of_participants(participants), keys)
+
+    def _of_participants(self, participants: Participants) -> PyTree:
+        if self._moved is not None:  # later steps of the same round
+            return self._moved
+        policy = self._problem.state_policy
+        if policy == "kept":
+            return participants.take(self.before)
+        state = self.before if policy == "averaged" else self._problem.initial_state()
+        count = len(participants.here)
+        return jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), state)
+
+    def trained(
+        self, participants: Participants, weights: Float[Array, " chosen"] | None, state: PyTree
+    ) -> None:
+        """Record the states of the participants after their steps.
+
+        Args:
+          participants: the clients of the rows.
+          weights: of each in an average; equal ones by default.
+          state: ``[M, ...]`` each.
+        """
+        self.trainings += 1
+        if not self._problem.mixes_samples:
+            return
+        self._moved = state
+        self.senders = jnp.sum(participants.here, dtype=jnp.int32)
+        if self._problem.state_policy == "kept":
+            self.after = jax.tree.map(participants.put, self.before, state)
+            return
+        shares = participants.here.astype(float_dtype())
+        shares = shares if weights is None else shares * weights
+        total = jnp.sum(shares)
+        shares = shares / jnp.where(total > 0, total, 1)
+
+        def averaged(before: Array, new: Array) -> Array:
+            if not jnp.issubdtype(new.dtype, jnp.floating):  # counts, and flags that are set once
+                here = with_trailing_axes(participants.here, new)
+                return jnp.max(jnp.where(here, new, before), axis=0, keepdims=True)
+            mean = jnp.sum(with_trailing_axes(shares.astype(new.dtype), new) * new, axis=0)
+            return jnp.where(total > 0, mean[None], before)
+
+        self.after = jax.tree.map(averaged, self.before, state)
+
+    @property
+    def sent(self) -> tuple[int, bool]:
+        """How many numbers each participant sends beside its message, and whether it received as
+        many.
+        """
+        policy = self._problem.state_policy
+        if policy not in ("averaged", "reset"):
+            return 0, False
+        return sum(leaf[0].size for leaf in jax.tree.leaves(self.before)), policy == "averaged"
+
+
+def states_at_start(problem: Any) -> PyTree:
+    """The states of clients' networks before the first round, as :class:`NetworkStates` has it."""
+    policy = problem.state_policy
+    if policy in (None, "frozen"):
+        return ()
+    state = problem.initial_state()
+    if policy != "kept":
+        return state
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])), state)
