@@ -21,7 +21,7 @@ from fljax._core.version import __version__ as __version__
 from fljax.graphs import federation
 from fljax.link import aggregation, attacks
 from fljax.optimization import optimizers, schedules
-from fljax.problems import batches, clustering, streams
+from fljax.problems import augmentations, batches, clustering, streams
 from fljax.results.warnings import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.simulation.citation import citation
 from fljax.simulation.decisions import decisions
@@ -66,6 +66,7 @@ __all__ = [
     "algorithms",
     "attacks",
     "audit",
+    "augmentations",
     "batches",
     "best",
     "citation",

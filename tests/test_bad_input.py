@@ -40,6 +40,7 @@ PACKAGES = {
     "aggregation": fl.aggregation,
     "algorithms": fl.algorithms,
     "attacks": fl.attacks,
+    "augmentations": fl.augmentations,
     "audit": fl.audit,
     "batches": fl.batches,
     "clustering": fl.clustering,
@@ -593,6 +594,9 @@ VALID = {
     "aggregation.NormClipping": {"radius": 1.0},
     "aggregation.TrimmedMean": {"share": 0.2},
     "aggregation.WinsorizedMean": {"share": 0.2},
+    "augmentations.Crop": {"padding": 2},
+    "augmentations.Cutout": {"size": 3},
+    "augmentations.InOrder": {"steps": (fl.augmentations.Flip(),)},
     "batches.CyclicBatches": {"size": 2},
     "batches.Shuffled": {"size": 2},
     "batches.Uniform": {"size": 2},
@@ -1334,6 +1338,13 @@ ASKING = {("algorithms.FedAvg", "keeps_optimizer")}
 
 #: What a parameter takes although it looks bad, by callable (``*`` for all) and name.
 ACCEPTED = {
+    ("contrib.label_sensitivity", "coupling"): "list",
+    ("contrib.sharing_noise", "coupling"): "list",
+    ("metrics.Metric", "needs"): "empty",
+    # One number of each client, which meets the clients when a partition is drawn.
+    ("partitions.FeatureNoise", "deviation"): "list shape empty",
+    ("partitions.LabelNoise", "rate"): "list shape empty",
+    ("partitions.Rotation", "quarters"): "negative shape",
     ("theory.multiagent.gradient_noise", "at"): "list",
     ("theory.multiagent.learning_curve", "around"): "list",
     ("theory.multiagent.steady_state", "around"): "list",
@@ -1608,7 +1619,10 @@ def expected(label, name, kind):
     default = parameters(PUBLIC[label])[name].default
     switch = isinstance(default, bool) or parameters(PUBLIC[label])[name].annotation is bool
     if kind == "true" and switch:
-        return {"clear"} if (label, name) in ASKING else {"accepted"}
+        is_asking = (label, name) in ASKING or (
+            name == "drop_last" and "batch" in parameters(PUBLIC[label])
+        )
+        return {"clear"} if is_asking else {"accepted"}
     elementwise = label.startswith("privacy.accounting.") and kind in ACCOUNTED.get(name, "")
     either = elementwise or (kind == "none" and default is None)
     return {"accepted", "clear"} if either else {"clear"}

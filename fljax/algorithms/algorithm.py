@@ -94,7 +94,16 @@ class Needs:
 _NOT_DRAWING = frozenset(
     {
         *("check", "validate", "init", "sampling", "selection", "step_size", "combinations"),
-        *("uploads", "has_start", "one_by_one", "optimum", "weights", "step_bound", "released"),
+        *(
+            "uploads",
+            "has_start",
+            "one_by_one",
+            "has_personal_networks",
+            "optimum",
+            "weights",
+            "step_bound",
+            "released",
+        ),
         *("message_size", "message_size_of", "sensitivity"),
     }
 )
@@ -128,6 +137,9 @@ class Algorithm:
       uploads: to which part of clients' messages to a server noise may be added, overriding its
         ``needs``.
       has_start: whether it defines the initial models itself.
+      has_personal_networks: whether clients train personal models besides the common one, which
+        metrics evaluate, so that networks that keep something beside their parameters keep it for
+        both (``now.personal_networks``).
       stability: a short description of the bound :meth:`step_bound` and its source.
 
     Example:
@@ -187,6 +199,7 @@ class Algorithm:
     uploads: Any = None  # tuple[str, ...]
     has_start: Any = False
     one_by_one: Any = False
+    has_personal_networks: Any = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -383,9 +383,7 @@ def _in_training(part: Any, state: PyTree, keys: Array, step: Array) -> Any:
     if not isinstance(part, tuple):
         return part.in_training(state, keys)
     of_batches = jax.vmap(jax.random.split, (0, None), 1)(keys, len(part))
-    return tuple(
-        batch.in_training(state, of_batches[number]) for number, batch in enumerate(part)
-    )
+    return tuple(batch.in_training(state, of_batches[number]) for number, batch in enumerate(part))
 
 
 def select_rows(active: Bool[Array, "*rows"], new: object, old: object) -> Any:

@@ -23,22 +23,35 @@ class Training(NamedTuple):
     keys: Array  # [M]  of the round
 
 
+class States(NamedTuple):
+    """The states between rounds: of the models that clients train for the server, and of personal
+    ones that an algorithm has besides.
+
+    They are ``[K, ...]`` each where clients keep them, ``[1, ...]`` where they are averaged, ``()``
+    where nothing moves.
+    """
+
+    common: PyTree
+    personal: PyTree
+
+
 class NetworkStates:
     """The states of the clients' networks before a round and after it.
 
     Args:
       problem: of the round.
+      policy: what happens to the states, as in ``Model(state=...)``.
       key: of the round, for dropout and augmentation.
-      before: ``[K, ...]`` each where clients keep them, ``[1, ...]`` where they are averaged, ``()``
-        where nothing moves.
+      before: as in :class:`States`.
     """
 
-    def __init__(self, problem: Any, key: Array, before: PyTree) -> None:
+    def __init__(self, problem: Any, policy: str | None, key: Array, before: PyTree) -> None:
         self.before = before
         self.after = before
         self.trainings = 0  # sequences of local steps in this round so far
         self.senders = jnp.zeros((), jnp.int32)
         self._problem = problem
+        self._policy = policy
         self._key = key
         self._moved: PyTree = None  # of the participants, where they have taken steps already
 
@@ -57,10 +70,9 @@ class NetworkStates:
     def _of_participants(self, participants: Participants) -> PyTree:
         if self._moved is not None:  # later steps of the same round
             return self._moved
-        policy = self._problem.state_policy
-        if policy == "kept":
+        if self._policy == "kept":
             return participants.take(self.before)
-        state = self.before if policy == "averaged" else self._problem.initial_state()
+        state = self.before if self._policy == "averaged" else self._problem.initial_state()
         count = len(participants.here)
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), state)
 
@@ -79,7 +91,7 @@ class NetworkStates:
             return
         self._moved = state
         self.senders = jnp.sum(participants.here, dtype=jnp.int32)
-        if self._problem.state_policy == "kept":
+        if self._policy == "kept":
             self.after = jax.tree.map(participants.put, self.before, state)
             return
         shares = participants.here.astype(float_dtype())
@@ -101,18 +113,27 @@ class NetworkStates:
         """How many numbers each participant sends beside its message, and whether it received as
         many.
         """
-        policy = self._problem.state_policy
-        if policy not in ("averaged", "reset"):
+        if self._policy not in ("averaged", "reset"):
             return 0, False
-        return sum(leaf[0].size for leaf in jax.tree.leaves(self.before)), policy == "averaged"
+        numbers = sum(leaf[0].size for leaf in jax.tree.leaves(self.before))
+        return numbers, self._policy == "averaged"
 
 
-def states_at_start(problem: Any) -> PyTree:
-    """The states of clients' networks before the first round, as :class:`NetworkStates` has it."""
-    policy = problem.state_policy
-    if policy in (None, "frozen"):
-        return ()
+def states_at_start(problem: Any, has_personal: bool) -> States:
+    """The states of clients' networks before the first round.
+
+    Args:
+      problem: of the clients.
+      has_personal: whether clients have personal models besides, whose states they keep.
+    """
+    if not problem.mixes_samples:
+        return States((), ())
     state = problem.initial_state()
-    if policy != "kept":
-        return state
-    return jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])), state)
+    kept = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])), state)
+    common = kept if problem.state_policy == "kept" else state
+    return States(common, kept if has_personal else ())
+
+
+def states_after(now: Any) -> States:
+    """The states of clients' networks after a round."""
+    return States(now.networks.after, now.personal_networks.after)

@@ -4,13 +4,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
-from fljax.algorithms.network_states import NetworkStates
+from fljax.algorithms.network_states import NetworkStates, States
 from fljax.link import Link
 from fljax.participation.selectors import ByLoss, Participants, Selector
 from fljax.problems import Problem
 from fljax.problems.gradient_norms import GradientNormBound
+
+#: Folded into the key of training for personal models: larger than any number of trainings.
+PERSONAL = 2**31 - 1
 
 
 class Round:
@@ -25,6 +28,7 @@ class Round:
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
       networks: what clients' networks keep beside their parameters, and their random numbers.
+      personal_networks: the same of personal models that clients have besides.
       witnessed: the largest norm of a per-sample gradient that the step has reported.
       last_norms: such norms at earlier models, by which passes over the samples are avoided.
       largest_norm: the largest of them so far in the run.
@@ -39,14 +43,17 @@ class Round:
         network: Any,
         link: Link,
         changing: bool = False,
-        states: PyTree = (),
+        states: States = States((), ()),  # noqa: B008 (immutable)
     ) -> None:
         self.number = jnp.asarray(number, jnp.int32)
         self.problem = problem
         self.network = network
         self.link = link
         self.changing = changing
-        self.networks = NetworkStates(problem, link.key("training"), states)
+        key = link.key("training")
+        self.networks = NetworkStates(problem, problem.state_policy, key, states.common)
+        personal_key = jax.random.fold_in(key, PERSONAL)
+        self.personal_networks = NetworkStates(problem, "kept", personal_key, states.personal)
         self.witnessed: Array | None = None
         self.last_norms: GradientNormBound | None = None
         self.largest_norm: Array | None = None

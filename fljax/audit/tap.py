@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from fljax.algorithms.network_states import states_after
 from fljax.link import Link
 from fljax.privacy.discrete import PrivateNoise
 from fljax.simulation.run_state import Carry, Prepared
@@ -154,7 +155,7 @@ def record_rounds(
                 norms.append(reported_gradient_norm(simulation.algorithm, now))
             taps.append(tap)
             changes = {"state": state, "availability": availability, "memory": tap.memory}
-            after.append(carry._replace(networks=now.networks.after, **changes))
+            after.append(carry._replace(networks=states_after(now), **changes))
         norm = jnp.max(jnp.stack([norm.astype(jnp.result_type(float)) for norm in norms]))
         return tuple(after), (summarize([tap.joined for tap in taps]), taps[0].spent, norm)
 

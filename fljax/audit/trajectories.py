@@ -21,6 +21,7 @@ from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax._core.module import module, replace
 from fljax._core.prng import as_key, name_of
+from fljax.algorithms.network_states import states_after
 from fljax.audit.neighbors import differing_clients
 from fljax.audit.tap import BATCH_NUMBERS
 from fljax.graphs import Combination, Varying
@@ -235,7 +236,7 @@ def _run(
                         stream=stream,
                         availability=availability,
                         memory=now.link.memory,
-                        networks=now.networks.after,
+                        networks=states_after(now),
                     )
                 )
             models = [_models(carry.state) for carry in after[:2]]

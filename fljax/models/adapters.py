@@ -6,7 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ def plain(
         raise ValueError("state= is what training moves; give train=, or leave it out.")
     functions = {"init": init, "apply": apply, "train": train, "state": state}
     for name, value in functions.items():
-        if value is not None:
+        if value is not None or name in ("init", "apply"):
             _function(name, value)
     return _Plain(init, apply, train, state)
 
@@ -135,8 +135,8 @@ def equinox(make: Callable[..., Any], *arguments: object, **settings: Any) -> Ar
       settings: further keyword arguments of ``make``.
 
     Dropout and batch normalization are off or on as ``equinox.nn.inference_mode`` has it. A module
-    with state (``equinox.nn.BatchNorm``) is called as ``module(sample, state)``, with ``key=`` where
-    it takes one, over samples of the axis ``"batch"``.
+    with state (``equinox.nn.BatchNorm``) is called as ``module(sample, state)``, with ``key=``
+    where it takes one, over samples of the axis ``"batch"``.
 
     Raises:
       TypeError: nothing to call.
@@ -390,7 +390,7 @@ class _NNX(_Made):
     def init(self, key: Array, features: Array) -> Any:
         from flax import nnx
 
-        return nnx.to_pure_dict(self._split(key)[1])
+        return nnx.to_pure_dict(cast(Any, self._split(key)[1]))
 
     def init_state(self, key: Array, features: Array) -> Any:
         from flax import nnx
@@ -430,7 +430,7 @@ class _NNX(_Made):
         leaves, structure = jax.tree.flatten(generators)
         seeded = [
             jax.random.fold_in(key, number)
-            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             else jnp.zeros(leaf.shape, leaf.dtype)
             for number, leaf in enumerate(leaves)
         ]
@@ -441,7 +441,7 @@ class _NNX(_Made):
             filled(rest, state) if state else rest,
         )
 
-    def _split(self, key: Array) -> tuple[Any, Any, Any, Any]:
+    def _split(self, key: Array) -> Any:
         from flax import nnx
 
         module = self.make(*self.arguments, rngs=nnx.Rngs(key), **dict(self.settings))
@@ -449,7 +449,7 @@ class _NNX(_Made):
 
 
 @functools.lru_cache(maxsize=64)
-def _abstract(network: _NNX) -> tuple[Any, Any, Any, Any]:
+def _abstract(network: _NNX) -> Any:
     from flax import nnx
 
     module = nnx.eval_shape(lambda: nnx.merge(*network._split(jax.random.key(0))))

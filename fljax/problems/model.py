@@ -10,7 +10,7 @@ same methods of access (``who.take``, ``who.of``, ``problem.take``).
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -82,21 +82,21 @@ STATES = ("averaged", "kept", "reset", "frozen")
 COMPUTE = ("bfloat16", "float16", "float32")
 
 
-class Context(NamedTuple):
+class NetworkContext(NamedTuple):
     """What predictions of a network depend on besides parameters and samples."""
 
     state: PyTree  # [K, ...] each, or [1, ...] of all clients together
     key: Array | None = None  # [K]  of a step of training; None in evaluation
 
-    def rows(self, clients: int) -> "Context":
+    def rows(self, clients: int) -> "NetworkContext":
         """The same with an entry for each client."""
         state = jax.tree.map(lambda a: jnp.broadcast_to(a, (clients, *a.shape[1:])), self.state)
-        return Context(state, self.key)
+        return NetworkContext(state, self.key)
 
-    def take(self, clients: Array) -> "Context":
+    def take(self, clients: Array) -> "NetworkContext":
         """That of some of the clients."""
         state = jax.tree.map(lambda a: a if len(a) == 1 else a[clients], self.state)
-        return Context(state, None if self.key is None else self.key[clients])
+        return NetworkContext(state, None if self.key is None else self.key[clients])
 
 
 @module
@@ -179,8 +179,8 @@ class Model(Problem):
         throughout. Gradients, norms, clipping, noise and an algorithm's corrections are of
         parameters alone.
       augment: random changes of samples in training, ``(key, sample) -> sample``, such as
-        :func:`fljax.augmentations.flip`. Keys follow from the seed, the round, the client, the step
-        and the sample's place in the batch.
+        :class:`fljax.augmentations.Flip`. Keys follow from the seed, the round, the client, the
+        step and the sample's place in the batch.
       context: filled within a run.
       clip: bound on every per-sample gradient, as in :class:`Problem`. Where layers multiply, a
         step costs about twice one without: their gradients are not formed sample by sample.
@@ -232,6 +232,10 @@ class Model(Problem):
 
     def _check_training(self) -> None:
         """Raise unless the network can be trained as the problem says."""
+        if not isinstance(self.context, NetworkContext | None):
+            raise TypeError(
+                f"context is filled within a run; leave it out, got {checks.shown(self.context)}."
+            )
         if self.state is not None:
             checks.choice("state", self.state, STATES)
             if not self.has_state:
@@ -239,12 +243,8 @@ class Model(Problem):
                     f"state={self.state!r} is what happens to what a network keeps beside its "
                     "parameters, and this one keeps nothing; leave it out."
                 )
-        if self.mixes_samples and self.clip is not None:
-            raise ValueError(
-                "the gradient of a single sample, which is clipped, does not exist where a network "
-                "is normalized by the samples of a batch; normalize by groups or layers, or freeze "
-                "the statistics, state='frozen'."
-            )
+        if self.clip is not None:
+            self._check_samples_apart()
         if self.augment is None:
             return
         if not callable(self.augment):
@@ -267,6 +267,23 @@ class Model(Problem):
                 f"{checks.shown(changed)}."
             )
 
+    def clipped(self, bound: Float[Array, ""] | float) -> "Model":
+        """As in :class:`Problem`.
+
+        Raises:
+          ValueError: a network that is normalized by the samples of a batch.
+        """
+        self._check_samples_apart()
+        return cast(Model, super().clipped(bound))
+
+    def _check_samples_apart(self) -> None:
+        if self.mixes_samples:
+            raise ValueError(
+                "the gradient of a single sample, which is clipped, does not exist where a network "
+                "is normalized by the samples of a batch; normalize by groups or layers, or freeze "
+                "the statistics, state='frozen'."
+            )
+
     @property
     def _behavior(self) -> Behavior:
         if type(self.architecture).train is Architecture.train:
@@ -281,7 +298,7 @@ class Model(Problem):
 
     @property
     def state_policy(self) -> str | None:
-        """What happens to the network's state, one of :data:`STATES`; ``None`` without one."""
+        """As in :class:`Problem`; one of :data:`STATES`."""
         return (self.state or STATES[0]) if self.has_state else None
 
     @property
@@ -296,7 +313,7 @@ class Model(Problem):
 
     @property
     def is_random(self) -> bool:
-        """Whether the network draws random numbers in training."""
+        """As in :class:`Problem`."""
         return self._behavior.is_random and self.state_policy != "frozen"
 
     def initial_state(self) -> PyTree:
@@ -312,7 +329,7 @@ class Model(Problem):
         Args:
           state: ``[K, ...]`` each, or ``[1, ...]`` of all clients together.
         """
-        context = Context(state)
+        context = NetworkContext(state)
         test = None if self.test is None else replace(self.test, context=context)
         return replace(self, context=context, test=test)
 
@@ -323,31 +340,29 @@ class Model(Problem):
           state: ``[K, ...]`` each.
           keys: ``[K]``, of the step.
         """
-        return replace(self, context=Context(state, keys))
+        return replace(self, context=NetworkContext(state, keys))
 
     def next_state(self, w: Float[Array, "clients dim"]) -> PyTree:
         """What the networks keep after a step of training from these models, ``[K, ...]`` each."""
 
-        def moved(given: tuple[Array, Context], x: Array, y: Array, weights: Array) -> Any:
+        def moved(given: tuple[Array, NetworkContext], x: Array, y: Array, weights: Array) -> Any:
             return self._trained(given[0], x, given[1])[1]
 
         return self._map_clients(moved, (w, self._contexts))
 
     @property
-    def _contexts(self) -> Context | None:
+    def _contexts(self) -> NetworkContext | None:
         """What predictions depend on besides, an entry for each client."""
         return None if self.context is None else self.context.rows(self.clients)
 
     def take(
         self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
-    ) -> "Model":
+    ) -> Problem:
         """As in :class:`Problem`."""
         part = super().take(clients, rows)
         return part if self.context is None else replace(part, context=self.context.take(clients))
 
-    def entries(
-        self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"]
-    ) -> "Model":
+    def entries(self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"]) -> Problem:
         """As in :class:`Problem`."""
         part = super().entries(clients, rows)
         return part if self.context is None else replace(part, context=None)
@@ -364,7 +379,10 @@ class Model(Problem):
             return arguments, None
         samples = jnp.arange(count, dtype=jnp.int32)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(context.key, samples)
-        return (row, (extra, Context(context.state, keys))), (None, (None, Context(None, 0)))  # pyright: ignore[reportArgumentType]
+        return (row, (extra, NetworkContext(context.state, keys))), (
+            None,
+            (None, NetworkContext(None, 0)),
+        )  # pyright: ignore[reportArgumentType]
 
     def _targets(self, targets: Array) -> Array | np.ndarray:
         # A column may be the network's output.
@@ -949,9 +967,7 @@ class Model(Problem):
 
     # One client ----------------------------------------------------------------------------------
 
-    def _outputs(
-        self, row: Float[Array, " dim"], features: Array, context: PyTree = None
-    ) -> Array:
+    def _outputs(self, row: Float[Array, " dim"], features: Array, context: PyTree = None) -> Array:
         """Predictions of one model for some samples."""
         if context is not None and context.key is not None:
             return self._trained(row, features, context)[0]
@@ -965,7 +981,7 @@ class Model(Problem):
         return self._computed(evaluate, row, features)
 
     def _trained(
-        self, row: Float[Array, " dim"], features: Array, context: Context
+        self, row: Float[Array, " dim"], features: Array, context: NetworkContext
     ) -> tuple[Array, PyTree]:
         """Predictions of one model for a batch in training, and its state afterwards."""
         assert context.key is not None
@@ -992,9 +1008,7 @@ class Model(Problem):
         """Predictions of one model from representations of any samples."""
         return self._computed(self.architecture.head, row, representation)
 
-    def _computed(
-        self, function: Callable[[PyTree, Array], Any], row: Array, inputs: Array
-    ) -> Any:
+    def _computed(self, function: Callable[[PyTree, Array], Any], row: Array, inputs: Array) -> Any:
         """Apply a function of the network in its compute type; convert its result back."""
         compute = self.dtype if self.compute is None else jnp.dtype(self.compute)
         if jnp.issubdtype(inputs.dtype, jnp.floating):
@@ -1101,6 +1115,7 @@ class Model(Problem):
 
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N, ...]``."""
+
         def predict(given: tuple[Array, Any], x: Array, y: Array, weights: Array) -> Array:
             row, context = given
             return self._outputs(row, x, context)
@@ -1129,7 +1144,9 @@ class Model(Problem):
             row, state = model
             problem = self
             if state is not None:
-                problem = replace(self, context=Context(jax.tree.map(lambda a: a[None], state)))
+                problem = replace(
+                    self, context=NetworkContext(jax.tree.map(lambda a: a[None], state))
+                )
             return problem.scores(jnp.broadcast_to(row, (self.clients, self.dim)), score)
 
         return jax.lax.map(score_model, (models, states)).T

@@ -369,6 +369,28 @@ class Problem:
         return self
 
     @property
+    def state_policy(self) -> str | None:
+        """What happens to what a network keeps beside its parameters; ``None`` where it keeps
+        nothing.
+        """
+        return None
+
+    @property
+    def trains_apart(self) -> bool:
+        """Whether a step of training is of other predictions than evaluation."""
+        return False
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether predictions in training depend on the other samples of a batch."""
+        return False
+
+    @property
+    def is_random(self) -> bool:
+        """Whether predictions draw random numbers in training."""
+        return False
+
+    @property
     def is_pooled(self) -> bool:
         """Whether samples are rows of a pool that all clients share."""
         return isinstance(self.features, PooledRows)
@@ -491,11 +513,6 @@ class Problem:
 
     #: Whether a round holds its participants' data alone.
     on_disk: ClassVar[bool] = False
-    #: Whether predictions in training are others than in evaluation, see :class:`Model`.
-    trains_apart: ClassVar[bool] = False
-    mixes_samples: ClassVar[bool] = False
-    is_random: ClassVar[bool] = False
-    state_policy: ClassVar[str | None] = None
 
     def check(self, rounds: int) -> None:
         """A fixed data set fits a run of any length."""
@@ -1261,9 +1278,7 @@ class Problem:
         """
         return None, given
 
-    def _outputs(
-        self, row: Float[Array, " dim"], features: Array, context: PyTree = None
-    ) -> Array:
+    def _outputs(self, row: Float[Array, " dim"], features: Array, context: PyTree = None) -> Array:
         """Predictions of one model for some samples, mapped already."""
         return self.head(row, features)
 

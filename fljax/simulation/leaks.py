@@ -11,6 +11,7 @@ from fljax._core.annotations import checked
 from fljax._core.module import replace
 from fljax._core.prng import as_key
 from fljax.algorithms import Algorithm
+from fljax.algorithms.network_states import states_after
 from fljax.link.marked import Marked
 from fljax.problems import Problem
 from fljax.simulation import compatibility
@@ -89,7 +90,7 @@ def unperturbed(simulation: Simulation, rounds: int = 2) -> list[str]:
                 models = algorithm.released(after.state, prepared.problem, network)
                 taint.open_to_all(models, "released models")
             changes = {"availability": availability, "memory": now.link.memory}
-            return after._replace(networks=now.networks.after, **changes), None
+            return after._replace(networks=states_after(now), **changes), None
 
         numbers = jnp.arange(1, rounds + 1, dtype=jnp.int32)
         return jax.lax.scan(run_marked_round, begin(marked, prepared, key), numbers)[0]

@@ -19,7 +19,7 @@ from fljax._core.linalg import accumulated, all_finite
 from fljax._core.memory import check_fits
 from fljax._core.prng import key_of, round_key
 from fljax.algorithms import Algorithm, start_models
-from fljax.algorithms.network_states import states_at_start
+from fljax.algorithms.network_states import states_after, states_at_start
 from fljax.algorithms.round import Round
 from fljax.graphs import Graph, Relearned, Varying
 from fljax.link import Link, LocalGraphHomomorphic, Traffic, receivers_of
@@ -175,7 +175,7 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
             counted=problem.dim if _counts_steps(simulation) else None,
         ),
         dict.fromkeys(_quantities_of_round(simulation), missing),
-        states_at_start(problem),
+        states_at_start(problem, simulation.algorithm.has_personal_networks),
     )
 
 
@@ -241,7 +241,7 @@ def make_round(
         prepared.receivers,
     )
     if problem.state_policy is not None:
-        problem = problem.with_state(carry.networks or problem.initial_state())
+        problem = problem.with_state(carry.networks.common or problem.initial_state())
     now = Round(round, problem, network, link, changing, carry.networks)
     return now, stream, availability
 
@@ -294,7 +294,7 @@ def run_round(
             name: of(type(algorithm).__name__, now.link)
             for name, of in _quantities_of_round(simulation).items()
         },
-        now.networks.after,
+        states_after(now),
     )
 
 
@@ -303,8 +303,8 @@ def evaluate_metrics(
 ) -> dict[str, Array]:
     """The metrics after a round, and the largest privacy loss of a client in the ledger."""
     problem = prepared.problem
-    if carry.networks:
-        problem = problem.with_state(carry.networks)
+    if states := carry.networks.personal or carry.networks.common:
+        problem = problem.with_state(states)
     model, _ = evaluated_models(simulation, prepared, carry.state)
     shared = model if model.ndim == 1 else None
     model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))

@@ -130,7 +130,9 @@ def test_a_product_over_several_rows_is_not_an_outer_product():
 
     def twice(model, x, y):
         other = jnp.stack([x, -2 * x])
-        return jax.grad(lambda row: jnp.sum(problem._losses(row, ((), None), other, y[None])))(model[0])
+        return jax.grad(lambda row: jnp.sum(problem._losses(row, ((), None), other, y[None])))(
+            model[0]
+        )
 
     assert all(len(piece) == 1 for piece in pieces_of(twice)((row, ()), x, y))
 

@@ -47,9 +47,7 @@ class Dropped(linen.Module):
     @linen.compact
     def __call__(self, x, train):
         x = linen.relu(linen.Dense(6, param_dtype=float)(x))
-        return linen.Dense(3, param_dtype=float)(
-            linen.Dropout(0.4, deterministic=not train)(x)
-        )
+        return linen.Dense(3, param_dtype=float)(linen.Dropout(0.4, deterministic=not train)(x))
 
 
 def client_data():
@@ -117,6 +115,12 @@ def mean_of(trees):
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees)
 
 
+def directed(method, server, correction, gradient, row):
+    """The direction of a step."""
+    attraction = 0.5 * (row - server) if method == "FedProx" else 0.0
+    return gradient + correction + attraction
+
+
 def reference(method, policy):
     """The server's models and the mean losses on held-out data, round by round."""
     problem = problem_of(state=policy)
@@ -132,6 +136,7 @@ def reference(method, policy):
     second = jnp.full_like(server, 1e-3**2)
     personal = np.asarray(problem.coordinates("BatchNorm"))
     own = [server] * CLIENTS
+    own_stats = [zero] * CLIENTS
     models = []
     errors = []
     for number in range(ROUNDS):
@@ -141,14 +146,10 @@ def reference(method, policy):
             start = {"averaged": common, "kept": stats[k]}.get(policy, zero)
             begin = jnp.where(personal, own[k], server) if method == "FedBN" else server
 
-            def direction(gradient, row, k=k):
-                if method == "SCAFFOLD":
-                    return gradient - controls[k] + control
-                if method == "FedProx":
-                    return gradient + 0.5 * (row - server)
-                return gradient
-
-            row, new = loop.steps(begin, start, k, direction, number)
+            correction = control - controls[k] if method == "SCAFFOLD" else 0.0
+            row, new = loop.steps(
+                begin, start, k, functools.partial(directed, method, server, correction), number
+            )
             rows.append(row)
             new_stats.append(zero if policy == "frozen" else new)
         mean = mean_of(rows)
@@ -166,16 +167,25 @@ def reference(method, policy):
             mean = server + 0.02 * first / (jnp.sqrt(second) + 1e-3)
         if method == "FedBN":
             own = rows
+        if method == "Ditto":  # steps on all samples, from the personal model
+            for k in range(CLIENTS):
+                for _ in range(2):
+                    function = functools.partial(
+                        loop.loss, x=jnp.asarray(X[k]), y=jnp.asarray(Y[k]), train=not loop.frozen
+                    )
+                    gradient, own_stats[k] = jax.grad(function, has_aux=True)(own[k], own_stats[k])
+                    own[k] = own[k] - STEP * (gradient + 0.3 * (own[k] - server))
         server = mean
         stats = new_stats
         common = mean_of(new_stats)
-        evaluated = [
-            loop.errors(
-                jnp.where(personal, own[k], server) if method == "FedBN" else server,
-                stats[k] if policy == "kept" else common,
+        evaluated = []
+        for k in range(CLIENTS):
+            kept = stats[k] if policy == "kept" else common
+            personal_model = jnp.where(personal, own[k], server)
+            row, kept = {"FedBN": (personal_model, kept), "Ditto": (own[k], own_stats[k])}.get(
+                method, (server, kept)
             )
-            for k in range(CLIENTS)
-        ]
+            evaluated.append(loop.errors(row, kept))
         models.append(server)
         errors.append(np.mean(evaluated))
     return np.asarray(models), np.asarray(errors)
@@ -187,11 +197,21 @@ def algorithm_of(method):
         "FedProx": {"attraction": 0.5},
         "FedAdam": {"server_step_size": 0.02, "momentum": 0.9, "decay": 0.99, "adaptivity": 1e-3},
     }.get(method, {})
+    if method == "Ditto":
+        solver = fl.algorithms.FedAvg(STEP, **settings)
+        return fl.algorithms.Ditto(solver, STEP, 0.3, personal_steps=2)
     return getattr(fl.algorithms, method)(STEP, **settings, **more)
 
 
-@pytest.mark.parametrize("policy", STATES)
-@pytest.mark.parametrize("method", ["FedAvg", "SCAFFOLD", "FedProx", "FedAdam", "FedBN"])
+def cases():
+    """All policies with FedAvg, and a policy with each of the other methods, are quick."""
+    for place, method in enumerate(["FedAvg", "SCAFFOLD", "FedProx", "FedAdam", "FedBN", "Ditto"]):
+        for policy in STATES:
+            quick = method == "FedAvg" or policy == STATES[place % 2]
+            yield pytest.param(method, policy, marks=[] if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("method", "policy"), list(cases()))
 def test_batch_normalization_is_that_of_a_loop_of_flax(method, policy):
     simulation = fl.Simulation(
         problem_of(state=policy), algorithm_of(method), metrics=["test_error"]
@@ -199,7 +219,235 @@ def test_batch_normalization_is_that_of_a_loop_of_flax(method, policy):
     run = fl.run(simulation, rounds=ROUNDS, key=3)
     with default_promotion():
         models, errors = reference(method, policy)
-    np.testing.assert_allclose(run.test_error, errors, rtol=1e-6)  # flax keeps statistics in float32
-    if method != "FedBN":
+    # Flax keeps statistics in single precision.
+    np.testing.assert_allclose(run.test_error, errors, rtol=1e-6)
+    if method not in ("FedBN", "Ditto"):
         np.testing.assert_allclose(run.model.isel(client=0), models[-1], rtol=1e-9, atol=1e-12)
     assert len(set(np.round(errors, 9))) == ROUNDS
+
+
+def test_statistics_are_counted_where_they_are_sent():
+    """Ten numbers, from and to each participant."""
+    bits = {}
+    for policy in STATES:
+        algorithm = fl.algorithms.FedAvg(STEP, batch=BATCH, clients_per_round=2)
+        run = fl.run(fl.Simulation(problem_of(state=policy), algorithm), rounds=2)
+        bits[policy] = [int(run[name][-1]) for name in ("bits_up", "bits_down")]
+    beside = 2 * 2 * 10 * 32  # rounds, participants, numbers, bits
+    up, down = bits["frozen"]
+    assert bits["kept"] == [up, down]
+    assert bits["averaged"] == [up + beside, down + beside]
+    assert bits["reset"] == [up + beside, down]
+
+
+# --------------------------------------------------------------------------- dropout, augmentation
+
+
+def noisy(key, sample):
+    """Normal noise, as augmentation."""
+    return sample + 0.1 * jax.random.normal(key, sample.shape, sample.dtype)
+
+
+def reference_with_keys(problem, run_key, augment, clip):
+    """FedAvg's model, with the key that each client's step has."""
+    layout = problem.layout
+    module = Dropped()
+    server = problem.initial
+
+    def loss(row, x, y, key):
+        key, augment_key = jax.random.split(key)
+        if augment:
+            keys = jax.random.split(augment_key, len(x))
+            x = jnp.stack([noisy(*pair) for pair in zip(keys, x, strict=True)])
+        variables = {"params": layout.parameters(row)}
+        logits = module.apply(variables, x, train=True, rngs={"dropout": key})
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], axis=1))
+
+    def clipped(row, x, y, key):
+        """Each sample has a key of its own."""
+        total = 0.0
+        for n in range(BATCH):
+            of_sample = jax.random.fold_in(key, n)
+            gradient = jax.grad(loss)(row, x[n : n + 1], y[n : n + 1], of_sample)
+            total += gradient * jnp.minimum(1, clip / jnp.linalg.norm(gradient)) / BATCH
+        return total
+
+    for number in range(ROUNDS):
+        training = jax.random.fold_in(key_of(round_key(run_key, number + 1), "training"), 0)
+        rows = []
+        for k in range(CLIENTS):
+            row = server
+            for step in range(STEPS):
+                first = (number * STEPS + step) * BATCH % SAMPLES
+                x = jnp.asarray(X[k, first : first + BATCH])
+                y = jnp.asarray(Y[k, first : first + BATCH])
+                key = jax.random.fold_in(jax.random.fold_in(training, k), step)
+                gradient = (jax.grad(loss) if clip is None else clipped)(row, x, y, key)
+                row = row - STEP * gradient
+            rows.append(row)
+        server = mean_of(rows)
+    return np.asarray(server)
+
+
+@pytest.mark.parametrize("clip", [None, 0.4])
+@pytest.mark.parametrize("augment", [None, noisy])
+def test_dropout_and_augmentation_are_those_of_a_loop_of_flax(augment, clip):
+    problem = problem_of(Dropped(), augment=augment)
+    problem = problem if clip is None else problem.clipped(clip)
+    key = fl.random_key(5)
+    run = fl.run(fl.Simulation(problem, algorithm_of("FedAvg")), rounds=ROUNDS, key=key)
+    with default_promotion():
+        expected = reference_with_keys(problem, key, augment, clip)
+    np.testing.assert_allclose(run.model.isel(client=0), expected, rtol=1e-9, atol=1e-12)
+
+
+def scenario(key):
+    problem = problem_of(Normalized(0.3), augment=noisy, state="kept")
+    algorithm = fl.algorithms.FedAvg(STEP, epochs=2, batch=BATCH, clients_per_round=3)
+    return fl.Simulation(problem, algorithm, metrics=["test_error"])
+
+
+def test_seeds_differ_and_blocks_do_not_matter():
+    study = fl.sweep(scenario, rounds=3, seeds=4)
+    assert len(set(study.test_error.isel(round=-1).values.round(9).tolist())) == 4
+    alone = fl.sweep(scenario, rounds=3, seeds=4, block=1)
+    np.testing.assert_allclose(study.test_error, alone.test_error, rtol=1e-6)
+
+
+def test_a_longer_run_continues_a_shorter_one(tmp_path):
+    short = fl.sweep(scenario, rounds=2, seeds=2, store=tmp_path / "study")
+    long = fl.sweep(scenario, rounds=4, seeds=2, store=tmp_path / "study")
+    whole = fl.sweep(scenario, rounds=4, seeds=2)
+    np.testing.assert_array_equal(long.test_error[:, :2], short.test_error)
+    np.testing.assert_allclose(long.test_error, whole.test_error, rtol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["averaged", "reset", "frozen", None])
+def test_a_population_on_disk_trains_as_one_in_memory(policy, tmp_path):
+    pairs = list(zip(X, Y, strict=True))
+    architecture = fl.models.linen(Dropped() if policy is None else Normalized(0.3))
+    arguments = (architecture, jax.random.key(0))
+    settings = {"state": policy, "augment": noisy}
+    on_disk = fl.problems.Model.from_population(
+        fl.data.write_population(tmp_path / "four", pairs),
+        *arguments,
+        fl.problems.Softmax(3),
+        test=TEST,
+        **settings,
+    )
+    in_memory = fl.problems.Model.from_clients(
+        *arguments, pairs, fl.problems.Softmax(3), test=[TEST], **settings
+    )
+    algorithm = fl.algorithms.FedAvg(STEP, epochs=2, batch=BATCH, clients_per_round=3)
+    disk, memory = (
+        fl.run(fl.Simulation(problem, algorithm, metrics=["test_error"]), rounds=3, key=4)
+        for problem in (on_disk, in_memory)
+    )
+    np.testing.assert_allclose(disk.test_error, memory.test_error, rtol=1e-6)
+    assert int(disk.bits_up[-1]) == int(memory.bits_up[-1])
+
+
+# ------------------------------------------------------------------------------------------ bounds
+
+
+class Silent(linen.Module):
+    """Batch normalization that cannot be told whether it trains."""
+
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(3)(linen.BatchNorm(use_running_average=False)(x))
+
+
+def simulation_of(problem=None, algorithm=None, **parts):
+    problem = problem_of() if problem is None else problem
+    algorithm = fl.algorithms.FedAvg(STEP, batch=BATCH) if algorithm is None else algorithm
+    return fl.Simulation(problem, algorithm, **parts)
+
+
+def uneven_problem():
+    data = [(X[0], Y[0]), (X[1, :7], Y[1, :7])]
+    return fl.problems.Model.from_clients(
+        fl.models.linen(Normalized()), jax.random.key(0), data, fl.problems.Softmax(3)
+    )
+
+
+RING = fl.graphs.ring(CLIENTS)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: problem_of(Silent()), "takes no argument that says whether it trains"),
+        (lambda: problem_of(state="shared"), "unknown state 'shared'"),
+        (lambda: problem_of(Dropped(), state="kept"), "this one keeps nothing"),
+        (
+            lambda: simulation_of(problem_of(), fl.algorithms.FedBN(STEP, batch=BATCH)),
+            "state='kept'",
+        ),
+        (lambda: problem_of().clipped(1.0), "gradient of a single sample, which is clipped"),
+        (lambda: problem_of(augment=3), "augment must be a function"),
+        (lambda: problem_of(augment=lambda key: key), "augment has no value"),
+        (lambda: problem_of(augment=lambda key, x: x[:2]), "keep the shape of a sample"),
+        (lambda: simulation_of(uneven_problem()), "batches of one size"),
+        (lambda: simulation_of(algorithm=fl.algorithms.FedAvg(STEP, batch=5)), "batches of one"),
+        (lambda: simulation_of(algorithm=fl.algorithms.FedAvg(STEP, batch=1)), "from one sample"),
+        (lambda: fl.algorithms.FedAvg(STEP, drop_last=True), "give batch="),
+        (lambda: simulation_of(algorithm=fl.algorithms.LocalOnly(STEP)), "no steps of training"),
+        (
+            lambda: simulation_of(problem_of(Dropped()), fl.algorithms.EXTRA(STEP), network=RING),
+            "no steps of training",
+        ),
+        (lambda: simulation_of(losses=fl.link.Independent(0.1)), "which losses= does not reach"),
+        (
+            lambda: simulation_of(masks=fl.link.SecureAggregation(1.0)),
+            "which masks= does not reach",
+        ),
+        (
+            lambda: simulation_of(privacy=fl.privacy.CentralGaussian(1.0, clip=1.0)),
+            "running statistics of clients' data",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        make()
+
+
+def test_uneven_clients_leave_their_last_batch_out():
+    algorithm = fl.algorithms.FedAvg(STEP, batch=BATCH, drop_last=True)
+    run = fl.run(simulation_of(uneven_problem(), algorithm, metrics=["objective"]), rounds=2)
+    assert np.isfinite(run.objective).all()
+
+
+def test_a_trusted_server_may_perturb_models_whose_statistics_stay():
+    privacy = fl.privacy.CentralGaussian(1.0, clip=1.0)
+    run = fl.run(simulation_of(problem_of(state="kept"), privacy=privacy), rounds=2)
+    assert np.isfinite(run.model).all()
+
+
+@pytest.mark.parametrize(("rate", "capacity"), [(0.5, None), (0.001, 10)])
+def test_private_steps_have_dropout_and_augmentation(rate, capacity):
+    problem = problem_of(Dropped(), augment=noisy)
+    algorithm = fl.algorithms.FedDPSGD(
+        STEP, local_steps=2, sampling_rate=rate, capacity=capacity, clients_per_round=3
+    )
+    privacy = fl.privacy.NoisyGradients(1.0, clip=0.5)
+    simulation = fl.Simulation(problem, algorithm, privacy=privacy)
+    run = fl.run(simulation, rounds=2, key=1)
+    assert np.isfinite(run.model).all()
+    without = fl.Simulation(problem_of(Dropped()), algorithm, privacy=privacy)
+    if capacity is None:  # the others draw no sample
+        assert np.abs(fl.run(without, rounds=2, key=1).model - run.model).max() > 1e-6
+    with pytest.raises(ValueError, match="batches of random sizes"):
+        fl.Simulation(problem_of(), algorithm)
+
+
+@pytest.mark.parametrize("method", ["LED", "DiNNO", "KGT"])
+def test_peers_train_with_dropout_and_keep_statistics(method):
+    penalty = {"penalty": 0.1} if method == "DiNNO" else {}
+    algorithm = getattr(fl.algorithms, method)(step_size=STEP, local_steps=2, **penalty)
+    problem = problem_of(Normalized(0.3), state="kept")
+    run = fl.run(fl.Simulation(problem, algorithm, network=RING, metrics=["test_error"]), rounds=3)
+    assert np.isfinite(run.test_error).all()
+    with pytest.raises(ValueError, match="no server that would average"):
+        fl.Simulation(problem_of(), algorithm, network=RING)

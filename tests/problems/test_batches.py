@@ -35,7 +35,9 @@ def test_batches_are_random_orders_of_a_clients_own_samples():
         assert (rows[k, 6000 * in_epoch :] == 4).all()  # epochs follow one another, then no sample
         order = rows[k, : 6000 * in_epoch].reshape(6000, -1)
         assert (np.sort(order[:, :size]) == np.arange(size)).all()
-        assert (order[:, size:] >= size).all()  # past the last sample: there is none to fill up with
+        assert (
+            order[:, size:] >= size
+        ).all()  # past the last sample: there is none to fill up with
         counts = np.unique(order[:, :size], axis=0, return_counts=True)[1]
         assert len(counts) == {4: 24, 3: 6, 1: 1}[size]
         assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4

@@ -25,7 +25,7 @@ class DiNNOState(NamedTuple):
     dual: Array  # [K, D]  p_k
 
 
-@algorithm("DiNNO", "yu2022", Needs(data="any"))
+@algorithm("DiNNO", "yu2022", Needs(data="any", trains=True))
 @module
 class DiNNO(Algorithm):
     r"""Distributed neural network optimization: ADMM with approximate minimization by an optimizer.

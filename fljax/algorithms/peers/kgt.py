@@ -24,7 +24,7 @@ class KGTState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("K-GT", "liu2024", Needs(data="any", directed=True))
+@algorithm("K-GT", "liu2024", Needs(data="any", directed=True, trains=True))
 @module
 class KGT(LocalSteps):
     r"""Gradient tracking with local steps, which tracks the sum of a round's gradients.

@@ -2,16 +2,16 @@ r"""Ditto: personal models kept near a global one (Li, Hu, Beirami and Smith 202
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, algorithm, start_models
-from fljax.algorithms.local_steps import descend
+from fljax.algorithms.local_steps import learn
 from fljax.algorithms.round import Round
 from fljax.algorithms.server import fedavg
 from fljax.algorithms.server.fedavg import FedAvg
-from fljax.algorithms.server.server_algorithm import AVERAGED
+from fljax.algorithms.server.server_algorithm import AVERAGED, check_full
 from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.participation.selectors import Selector
@@ -74,8 +74,15 @@ class Ditto(Algorithm):
         """The selector of the participants."""
         return self.solver.selection
 
+    @property
+    def has_personal_networks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Yes."""
+        return True
+
     def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
+        if problem.mixes_samples:  # a personal step is on all samples
+            check_full(None, problem)
 
     def init(self, problem: Problem, network: Network) -> DittoState:
         return DittoState(start_models(problem), self.solver.init(problem, network))
@@ -85,12 +92,19 @@ class Ditto(Algorithm):
         shared = self.solver.step(state.shared, now)
 
         participants = now.choose(self.selection, state.model)
-        part = participants.of(self.solver.local_problem(now.problem))
 
-        def gradient(model: Array) -> Array:
+        def attracted(part: Problem, model: Array, context: PyTree) -> Array:
             return part.gradient(model) + self.attraction * (model - server[None])
 
-        old = participants.take(state.model)
-        step_size = self.step_size(now.number)
-        new = descend(gradient, old, step_size, self.personal_steps)
-        return DittoState(participants.put(state.model, new), shared)
+        networks = now.personal_networks
+        learned = learn(
+            self.solver.local_problem(now.problem),
+            participants,
+            participants.take(state.model),
+            self.step_size(now.number),
+            self.personal_steps,
+            direction=attracted,
+            training=networks.of(participants),
+        )
+        networks.trained(participants, None, learned.state)
+        return DittoState(participants.put(state.model, learned.model), shared)

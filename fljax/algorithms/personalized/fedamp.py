@@ -24,7 +24,7 @@ class FedAMPState(NamedTuple):
     known: Array  # [K, D]  the server's copy of each model
 
 
-@algorithm("FedAMP", "huang2021", Needs(None, absent=True))
+@algorithm("FedAMP", "huang2021", Needs(None, absent=True, trains=True))
 @module
 class FedAMP(LocalLearning):
     r"""Personalized models by attentive message passing: similar models attract each other more.

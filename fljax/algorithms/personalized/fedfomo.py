@@ -26,7 +26,7 @@ class FedFomoState(NamedTuple):
     affinity: Array  # [K, K]  P, the shares of all rounds together
 
 
-@algorithm("FedFomo", "zhang2021fomo", Needs(None, absent=True))
+@algorithm("FedFomo", "zhang2021fomo", Needs(None, absent=True, trains=True))
 @module
 class FedFomo(LocalLearning):
     r"""Personalized models that move toward others' as far as these lower the client's own loss.

@@ -185,7 +185,8 @@ class FedBN(FedPer):
     It is :class:`FedPer` with the scales and offsets of normalization layers as ``personal``: if
     clients' inputs have different scales, each client keeps the parameters that remove them. By
     default these are all parameters of a network whose path names a normalization; the parameters
-    of a linear prediction have no names, so that ``personal`` must specify them.
+    of a linear prediction have no names, so that ``personal`` must specify them. Running statistics
+    of batch normalization stay at the clients by the problem, ``Model(state="kept")``.
 
     Reference:
       Li et al. 2021, Algorithm 1.
@@ -197,3 +198,12 @@ class FedBN(FedPer):
         default="(?i)norm|(^|[/_.])bn",
         kw_only=True,
     )
+
+    def check(self, problem: Any, network: Network) -> None:
+        super().check(problem, network)
+        if problem.mixes_samples and problem.state is None:
+            raise ValueError(
+                "FedBN leaves the running statistics of batch normalization at the clients, as the "
+                "scales and offsets; make the problem with state='kept', or say which other policy "
+                "is meant."
+            )

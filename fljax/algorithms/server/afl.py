@@ -24,7 +24,7 @@ class AFLState(NamedTuple):
     average: Array  # [D]  the mean of the models so far
 
 
-@algorithm("AFL", "mohri2019", Needs(None, absent=True))
+@algorithm("AFL", "mohri2019", Needs(None, absent=True, trains=True))
 @module
 class AFL(ReleasesModel, LocalLearning):
     r"""Agnostic federated learning: minimization of the worst mixture of clients' losses,

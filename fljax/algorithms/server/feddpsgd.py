@@ -1,7 +1,8 @@
 r"""Federated averaging with DP-SGD at the clients: each step is on a newly drawn batch."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -15,7 +16,7 @@ from fljax.algorithms.round import Round
 from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.participation.selectors import Drawn, Law, Selector, everyone_or
-from fljax.problems import Problem
+from fljax.problems import Model, Problem
 from fljax.problems.batches import check_size
 
 #: The probability that a batch has more samples than there is room for, at most.
@@ -39,6 +40,7 @@ class FedDPSGDState(NamedTuple):
         averages=True,
         uploads=("models", "updates"),
         masked=True,
+        trains=True,
     ),
 )
 @module
@@ -180,6 +182,12 @@ class FedDPSGD(ReleasesModel, Algorithm):
 
     def check(self, problem: Problem, network: Network) -> None:
         super().check(problem, network)
+        if problem.mixes_samples:
+            raise ValueError(
+                "FedDPSGD draws batches of random sizes, by whose samples a network cannot be "
+                "normalized; normalize by groups or layers, or freeze the statistics, "
+                "state='frozen'."
+            )
         if (capacity := self.capacity) is None and self.turns == 1:
             return
         samples = jnp.shape(problem.weights)[1]
@@ -214,13 +222,26 @@ class FedDPSGD(ReleasesModel, Algorithm):
         participants = now.choose(self.selection, state.model)
         data = participants.of(now.problem)
         server = link.publish(state.model, participants.here)
+
+        def draw(key: Array, number: Array) -> tuple[Problem, Array]:
+            if not data.trains_apart:
+                return self._draw_batch(key, data, number)
+            key, training_key = jax.random.split(key)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(training_key, participants.numbers)
+            batch, share = self._draw_batch(key, data, number)
+            network_batch = cast(Model, batch)
+            training = now.networks.of(participants)
+            assert training is not None
+            return network_batch.in_training(training.state, keys), share
+
         model = link.descend(
             self.local_steps,
             participants,
             jnp.broadcast_to(server, (data.clients, data.dim)),
-            draw=lambda key, number: self._draw_batch(key, data, number),
+            draw=draw,
             move=lambda model, gradient: model - step_size * gradient,
         )
+        now.networks.trained(participants, None, ())
         arrived = link.collect(
             model, participants.here, server, clients=participants.numbers, step_size=step_size
         )

@@ -101,8 +101,9 @@ class LocalLearning(Algorithm):
     Raises:
       ValueError: more participants than clients, a batch larger than every client's data, a
         selector in addition to ``clients_per_round``, ``batches`` in addition to ``batch``,
-        ``local_steps`` in addition to ``epochs``, ``batches`` without ``local_steps``, ``drop_last``
-        without ``batch``; a network that is normalized by batches, and batches of different sizes.
+        ``local_steps`` in addition to ``epochs``, ``batches`` without ``local_steps``,
+        ``drop_last`` without ``batch``; a network that is normalized by batches, and batches of
+        different sizes.
     """
 
     step_size: Schedule | Optimizer = field(converter=as_step)
@@ -125,7 +126,9 @@ class LocalLearning(Algorithm):
                 "local_steps and epochs both set the length of local training; leave out one."
             )
         if self.drop_last and self.batch is None:
-            raise ValueError("drop_last=True is of batches of an epoch; give batch=, or leave it out.")
+            raise ValueError(
+                "drop_last=True is of batches of an epoch; give batch=, or leave it out."
+            )
         if self.batches is not None:
             if self.batch is not None:
                 raise ValueError("batches and batch both set the samples of a step; leave out one.")
