@@ -99,6 +99,18 @@ class NetworkContext(NamedTuple):
         return NetworkContext(state, None if self.key is None else self.key[clients])
 
 
+class _CollectedState:
+    """The context of one client in the gradient of a step, which collects the state after it, so
+    that the network is not computed twice.
+    """
+
+    def __init__(self, context: NetworkContext, row: Array) -> None:
+        self.state = context.state
+        self.key = context.key
+        self.row = row
+        self.moved: PyTree = None
+
+
 @module
 class FunctionLoss(Loss):
     """A loss given by a plain function, such as one of optax.
@@ -344,6 +356,10 @@ class Model(Problem):
 
     def next_state(self, w: Float[Array, "clients dim"]) -> PyTree:
         """What the networks keep after a step of training from these models, ``[K, ...]`` each."""
+
+        remembered = getattr(self, "_state_of_gradient", None)
+        if remembered is not None and remembered[0] is w and remembered[2] == checks.trace_state():
+            return remembered[1]
 
         def moved(given: tuple[Array, NetworkContext], x: Array, y: Array, weights: Array) -> Any:
             return self._trained(given[0], x, given[1])[1]
@@ -981,7 +997,10 @@ class Model(Problem):
         return self._computed(evaluate, row, features)
 
     def _trained(
-        self, row: Float[Array, " dim"], features: Array, context: NetworkContext
+        self,
+        row: Float[Array, " dim"],
+        features: Array,
+        context: NetworkContext | _CollectedState,
     ) -> tuple[Array, PyTree]:
         """Predictions of one model for a batch in training, and its state afterwards."""
         assert context.key is not None
@@ -997,7 +1016,10 @@ class Model(Problem):
             return self.architecture.train(parameters, context.state, inputs, key)
 
         predictions, state = self._computed(train, row, features)
-        return predictions, jax.tree.map(lambda a, b: a.astype(b.dtype), state, context.state)
+        state = jax.tree.map(lambda a, b: a.astype(b.dtype), state, context.state)
+        if isinstance(context, _CollectedState) and context.row is row:
+            context.moved = state
+        return predictions, state
 
     def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
         return self._computed(self.architecture.represent, row, features)
@@ -1204,9 +1226,30 @@ class Model(Problem):
                 self._sample_gradient(losses), *first_sample
             )
             size = self._chunk(numbers_per_sample, single=True)
+        if in_training and self.mixes_samples and self.clip is None:
+            gradient, state = self._map_clients(self._gradient_and_state(losses), given)
+            # The steps ask for the state after the gradient, at the same models in the same trace.
+            if state is not None:
+                object.__setattr__(self, "_state_of_gradient", (w, state, checks.trace_state()))
+            return gradient
         if in_training:  # a batch is one piece: it has one key, and may be normalized as a whole
             size = self.samples
         return self._map_clients(self._summed(size, self._client_gradient(losses, parts)), given)
+
+    def _gradient_and_state(self, losses: Callable[..., Array]) -> Callable[..., Any]:
+        """The gradient of a client's loss in training, and the network's state after it."""
+
+        def of_client(given: PyTree, x: Array, y: Array, weights: Array) -> tuple[Array, PyTree]:
+            row, (extra, context) = given
+
+            def loss_sum(row: Array) -> tuple[Array, PyTree]:
+                collected = _CollectedState(context, row)
+                total = jnp.sum(weights * losses(row, (extra, collected), x, y))
+                return total, collected.moved
+
+            return jax.grad(loss_sum, has_aux=True)(row)
+
+        return of_client
 
     def representations(
         self, w: Float[Array, "clients dim"]
