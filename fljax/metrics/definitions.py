@@ -310,6 +310,13 @@ def _by_samples(test: Problem) -> Problem:
     return replace(test, weights=weights * counts / jnp.where(total > 0, total, 1))
 
 
+def mean_of_all_samples(now: Snapshot, score: Score) -> Array:
+    """As :func:`mean_score` over all held-out samples together, up to a factor that all scores have
+    in common: the ratio of two is that of their sums.
+    """
+    return mean_score(now, score, _by_samples)
+
+
 def _client_scores(
     now: Snapshot, score: Score, changed: Callable[[Any], Any] = lambda test: test
 ) -> Array:
@@ -827,7 +834,7 @@ class _OneVersusRest:
                 )
 
             # Ratios of sums over all samples, not means of the clients' ratios.
-            return mean_score(now, score, _by_samples)
+            return mean_of_all_samples(now, score)
 
         hits = rate(lambda predicted, true: predicted & true)
         predicted = rate(lambda predicted, _: predicted)

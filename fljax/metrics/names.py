@@ -41,9 +41,14 @@ PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases",
 PER_CLASS = ("label_counts",)
 
 
+#: Variables with the numbers that networks keep beside their parameters at the end of a run, of
+#: every client or of all together.
+PER_STATISTIC = ("network_state",)
+
+
 #: Names that axes and metrics must not have: names of every result's axes and variables, and
 #: keywords of xarray's ``sel``, which a dimension of that name hides.
 RESERVED = (
     *("seed", "round", "client", "class", "parameter", "method", "tolerance", "drop"),
-    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *PER_CLASS, *EFFORTS),
+    *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *PER_CLASS, *PER_STATISTIC, *EFFORTS),
 )

@@ -2,13 +2,15 @@
 
 :mod:`~fljax.models.architecture` says what a network is to the rest of the package, and is the file
 to read first; :mod:`~fljax.models.adapters` adapts other libraries' networks, and
-:mod:`~fljax.models.builtin_networks` has some that need no library. Their data, losses and
+:mod:`~fljax.models.builtin_networks` has some that need no library, and
+:mod:`~fljax.models.published_networks` those of papers, by flax. Their data, losses and
 gradients are in :mod:`fljax.problems.model`.
 """
 
 from fljax.models.adapters import equinox, haiku, headed, linen, nnx, plain
 from fljax.models.architecture import Architecture, Layout, layout_of
 from fljax.models.builtin_networks import Autoencoder, autoencoder, cnn, mlp
+from fljax.models.published_networks import dropout_cnn, lenet, lstm, resnet, transformer, vgg
 
 __all__ = [
     "Architecture",
@@ -16,12 +18,18 @@ __all__ = [
     "Layout",
     "autoencoder",
     "cnn",
+    "dropout_cnn",
     "equinox",
     "haiku",
     "headed",
     "layout_of",
+    "lenet",
     "linen",
+    "lstm",
     "mlp",
     "nnx",
     "plain",
+    "resnet",
+    "transformer",
+    "vgg",
 ]

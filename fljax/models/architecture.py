@@ -262,7 +262,7 @@ def behavior_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTyp
 
     Raises:
       ValueError: a network that cannot be trained with such samples; one that returns another
-        state than it takes.
+        kind of state than it takes.
     """
     one = jax.ShapeDtypeStruct((1, *sample), dtype)
     two = jax.ShapeDtypeStruct((2, *sample), dtype)
@@ -283,11 +283,12 @@ def behavior_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTyp
             ) from error
 
     def described(tree: PyTree) -> Any:
-        return jax.tree.map(lambda leaf: (leaf.shape, jnp.dtype(leaf.dtype)), tree)
+        """Shapes and kinds: a state keeps its precision, whatever the batch is computed in."""
+        return jax.tree.map(lambda leaf: (leaf.shape, jnp.dtype(leaf.dtype).kind), tree)
 
     if described(shapes[1]) != described(state):
         raise ValueError(
-            "the network's state after a batch must have the shapes and types of the one before, "
+            "the network's state after a batch must have the shapes and kinds of the one before, "
             f"got {described(shapes[1])} after {described(state)}."
         )
     return Behavior(state, _uses_first_input(program.jaxpr))

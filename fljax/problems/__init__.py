@@ -33,6 +33,7 @@ from fljax.problems.objectives import (
 from fljax.problems.pooled_problem import from_pool
 from fljax.problems.population_problem import from_population
 from fljax.problems.problem import Problem, Reading, from_clients
+from fljax.problems.sequences import TokenCrossEntropy
 from fljax.problems.solvers import factorize, optimum, prox
 from fljax.problems.synthetic import (
     ClusteredNetwork,
@@ -100,6 +101,7 @@ __all__ = [
     "SquaredL2",
     "SquaredNorm",
     "Tasks",
+    "TokenCrossEntropy",
     "Validated",
     "clustered_network",
     "clustered_ridge",

@@ -53,7 +53,7 @@ class Crop:
         """Return the sample after the change."""
         _check_image(sample)
         edges = [(self.padding, self.padding)] * 2 + [(0, 0)] * (sample.ndim - 2)
-        corner = jax.random.randint(key, (2,), 0, 2 * self.padding + 1)
+        corner = jax.random.randint(key, (2,), 0, 2 * self.padding + 1, jnp.int32)
         first = [corner[0], corner[1], *[jnp.int32(0)] * (sample.ndim - 2)]
         return jax.lax.dynamic_slice(jnp.pad(sample, edges), first, sample.shape)
 

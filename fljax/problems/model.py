@@ -328,12 +328,42 @@ class Model(Problem):
         """As in :class:`Problem`."""
         return self._behavior.is_random and self.state_policy != "frozen"
 
+    def _stand_in(self) -> Array:
+        """Zeros of the shape and type of one sample."""
+        dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
+        return jnp.zeros((1, *self.features.shape[2:]), dtype)
+
     def initial_state(self) -> PyTree:
         """What the network keeps beside its parameters before training, ``[1, ...]`` each."""
-        stand_in = jnp.zeros((1, *self.features.shape[2:]), self.features.dtype)
+        stand_in = self._stand_in()
         with default_promotion():
             state = self.architecture.init_state(jax.random.key(0), stand_in)
         return jax.tree.map(lambda a: jnp.asarray(a)[None], state)
+
+    def network_state(self, numbers: Float[Array, "*batch statistics"]) -> PyTree:
+        """What the network keeps beside its parameters, as the library has it, from the numbers in
+        the results of a run (``results.network_state``).
+
+        Args:
+          numbers: ``[..., S]``, of one client or of a batch.
+
+        Raises:
+          ValueError: another number of numbers, or a network that keeps nothing.
+        """
+        shapes, structure = jax.tree.flatten(self._behavior.state)
+        sizes = [int(np.prod(leaf.shape)) for leaf in shapes]
+        numbers = jnp.asarray(checks.array("numbers", numbers))
+        if numbers.shape[-1:] != (sum(sizes),) or not sizes:
+            raise ValueError(
+                f"the network keeps {sum(sizes)} numbers beside its parameters, got shape "
+                f"{numbers.shape}."
+            )
+        parts = jnp.split(numbers, np.cumsum(sizes)[:-1].tolist(), axis=-1)
+        leaves = [
+            part.reshape(*numbers.shape[:-1], *leaf.shape).astype(leaf.dtype)
+            for part, leaf in zip(parts, shapes, strict=True)
+        ]
+        return jax.tree.unflatten(structure, leaves)
 
     def with_state(self, state: PyTree) -> "Model":
         """The same problem, evaluated with what clients' networks keep beside their parameters.
@@ -356,7 +386,6 @@ class Model(Problem):
 
     def next_state(self, w: Float[Array, "clients dim"]) -> PyTree:
         """What the networks keep after a step of training from these models, ``[K, ...]`` each."""
-
         remembered = getattr(self, "_state_of_gradient", None)
         if remembered is not None and remembered[0] is w and remembered[2] == checks.trace_state():
             return remembered[1]
@@ -901,7 +930,7 @@ class Model(Problem):
         """
 
         def row(key: Array) -> Array:
-            stand_in = jnp.zeros((1, *self.features.shape[2:]), self.features.dtype)
+            stand_in = self._stand_in()
             with default_promotion():
                 return self.layout.row(self.architecture.init(key, stand_in))
 

@@ -20,6 +20,7 @@ from fljax.metrics.names import (
     PER_CLASS,
     PER_CLIENT,
     PER_RUN,
+    PER_STATISTIC,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ _DESCRIPTIONS = {
     "effective_classes": ("exponential of the entropy of a client's labels", "classes"),
     "size_variation": ("standard deviation of clients' sizes divided by their mean", "1"),
     "label_counts": ("samples of the client with the label", "samples"),
+    "network_state": ("what networks keep beside parameters, at the end", "1"),
     "holders": ("largest number of clients that have a sample", "clients"),
     "largest_share": ("share of all samples that the largest client has", "1"),
 }
@@ -99,6 +101,9 @@ def assemble(
         axes = (*dims,) if name in PER_RUN else (*dims, "round", *attrs.pop("dims", ()))
         axes = (*dims, all_clients) if name in PER_CLIENT else axes
         axes = (*dims, all_clients, "class") if name in PER_CLASS else axes
+        if name in PER_STATISTIC:
+            kept = value.ndim > len(dims) + 1
+            axes = (*dims, *([all_clients] if kept else []), "statistic")
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})

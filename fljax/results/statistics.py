@@ -19,7 +19,7 @@ from scipy import stats
 from fljax._core import checks
 from fljax._core.annotations import check, checked, rule_of
 from fljax.metrics.definitions import METRICS, Metric
-from fljax.metrics.names import BOUNDS, PER_CLASS, PER_CLIENT, PER_RUN
+from fljax.metrics.names import BOUNDS, PER_CLASS, PER_CLIENT, PER_RUN, PER_STATISTIC
 from fljax.privacy.coverage import ledger_of
 from fljax.privacy.promises import broken, not_counted
 from fljax.results.variances import variance_shares
@@ -49,7 +49,7 @@ __all__ = [
 LEVEL = 0.95
 
 #: Variables of a dataset of results that are not metrics.
-_NOT_METRICS = (*PER_RUN, *PER_CLIENT, *PER_CLASS, "model", "done", "stopped")
+_NOT_METRICS = (*PER_RUN, *PER_CLIENT, *PER_CLASS, *PER_STATISTIC, "model", "done", "stopped")
 
 
 @checked

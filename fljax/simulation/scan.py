@@ -19,7 +19,7 @@ from fljax._core.linalg import accumulated, all_finite
 from fljax._core.memory import check_fits
 from fljax._core.prng import key_of, round_key
 from fljax.algorithms import Algorithm, start_models
-from fljax.algorithms.network_states import states_after, states_at_start
+from fljax.algorithms.network_states import numbers_of_states, states_after, states_at_start
 from fljax.algorithms.round import Round
 from fljax.graphs import Graph, Relearned, Varying
 from fljax.link import Link, LocalGraphHomomorphic, Traffic, receivers_of
@@ -42,6 +42,9 @@ from fljax.simulation.scenario import Simulation
 
 #: Results hold the numbers of samples of all clients and classes up to this many of them a run.
 MOST_COUNTS = 4096
+
+#: Results hold what networks keep beside their parameters up to this many numbers a run.
+MOST_STATES = 2**22
 
 
 def prepare(simulation: Simulation, rounds: int) -> Prepared:
@@ -467,6 +470,8 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         outcomes |= _numbers_of_partition(prepared.problem)
         if privacy is not None and privacy.scope != "server":  # a budget of a sample's privacy
             outcomes["holders"] = most_holders(prepared.problem)
+    if (numbers := numbers_of_states(carry.networks)) is not None and numbers.size <= MOST_STATES:
+        outcomes["network_state"] = numbers
     if (scope := scope_of(simulation)) is not None:
         reported = scope.outcome(simulation, prepared, carry)
         outcomes["nominal"] |= reported.pop("nominal", jnp.asarray(False))

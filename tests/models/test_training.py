@@ -451,3 +451,144 @@ def test_peers_train_with_dropout_and_keep_statistics(method):
     assert np.isfinite(run.test_error).all()
     with pytest.raises(ValueError, match="no server that would average"):
         fl.Simulation(problem_of(), algorithm, network=RING)
+
+
+@pytest.mark.parametrize(("policy", "dims"), [("averaged", 1), ("kept", 2), ("frozen", None)])
+def test_results_hold_the_statistics_for_use_elsewhere(policy, dims):
+    problem = problem_of(state=policy)
+    run = fl.run(simulation_of(problem, metrics=["test_error"]), rounds=3)
+    if dims is None:
+        assert "network_state" not in run
+        return
+    assert run.network_state.ndim == dims
+    numbers = jnp.asarray(run.network_state.values)
+    numbers = jnp.broadcast_to(numbers, (CLIENTS, 10))
+    parameters = problem.parameters(jnp.asarray(run.model.values))
+    variables = {"params": parameters, **problem.network_state(numbers)}
+
+    def error(variables):
+        x, y = map(jnp.asarray, TEST)
+        logits = Normalized().apply(variables, x, train=False)
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], axis=1))
+
+    with default_promotion():
+        errors = jax.vmap(error)(variables)
+    np.testing.assert_allclose(jnp.mean(errors), run.test_error[-1], rtol=1e-6)
+    with pytest.raises(ValueError, match="keeps 10 numbers"):
+        problem.network_state(numbers[:, :3])
+
+
+# ------------------------------------------------------------------------ networks of each library
+
+
+def linen_network():
+    return fl.models.linen(Normalized(0.5))
+
+
+def nnx_network():
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(4, 5, rngs=rngs)
+            self.norm = nnx.BatchNorm(5, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.last = nnx.Linear(5, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
+
+    return fl.models.nnx(Net)
+
+
+def equinox_network(mode):
+    import equinox as eqx
+
+    class Net(eqx.Module):
+        first: eqx.nn.Linear
+        norm: eqx.nn.BatchNorm
+        dropout: eqx.nn.Dropout
+        last: eqx.nn.Linear
+
+        def __init__(self, key):
+            k_first, k_last = jax.random.split(key)
+            self.first = eqx.nn.Linear(4, 5, key=k_first)
+            self.norm = eqx.nn.BatchNorm(5, "batch", mode=mode)
+            self.dropout = eqx.nn.Dropout(0.5)
+            self.last = eqx.nn.Linear(5, 3, key=k_last)
+
+        def __call__(self, x, state, *, key=None):
+            x, state = self.norm(self.first(x), state)
+            return self.last(self.dropout(jax.nn.relu(x), key=key)), state
+
+    return fl.models.equinox(Net)
+
+
+def haiku_network():
+    import haiku as hk
+
+    def function(x, is_training):
+        x = hk.BatchNorm(True, True, MOMENTUM)(hk.Linear(5)(x), is_training)
+        x = jax.nn.relu(x)
+        if is_training:
+            x = hk.dropout(hk.next_rng_key(), 0.5, x)
+        return hk.Linear(3)(x)
+
+    return fl.models.haiku(function)
+
+
+def plain_network():
+    def init(key):
+        return {"first": jax.random.normal(key, (4, 5)), "last": jnp.ones((5, 3))}
+
+    def hidden(parameters, mean, x):
+        return jax.nn.relu(x @ parameters["first"] - mean[None])
+
+    def apply(parameters, state, features):
+        return hidden(parameters, state["mean"], features) @ parameters["last"]
+
+    def train(parameters, state, features, key):
+        mean = jnp.mean(features @ parameters["first"], axis=0)
+        kept = jax.random.bernoulli(key, 0.5, (len(features), 5))
+        x = jnp.where(kept, 2 * hidden(parameters, mean, features), 0)
+        return x @ parameters["last"], {"mean": 0.7 * state["mean"] + 0.3 * mean}
+
+    return fl.models.plain(init, apply, train=train, state=lambda: {"mean": jnp.zeros(5)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        linen_network,
+        nnx_network,
+        functools.partial(equinox_network, "batch"),
+        functools.partial(equinox_network, "ema"),
+        haiku_network,
+        plain_network,
+    ],
+)
+@pytest.mark.parametrize("policy", ["averaged", pytest.param("kept", marks=pytest.mark.slow)])
+def test_every_library_trains_by_the_key_and_evaluates_by_the_state(make, policy):
+    network = make()
+    x = jnp.asarray(X[0])
+    with default_promotion():
+        parameters = network.init(fl.random_key(0), x[:1])
+        state = network.init_state(fl.random_key(0), x[:1])
+        trained, moved = network.train(parameters, state, x, fl.random_key(1))
+        again, _ = network.train(parameters, state, x, fl.random_key(1))
+        other, _ = network.train(parameters, state, x, fl.random_key(2))
+        by_start, by_moved = (network.evaluate(parameters, s, x) for s in (state, moved))
+    np.testing.assert_array_equal(trained, again)
+    assert np.abs(trained - other).max() > 1e-3  # another mask
+    assert np.abs(by_start - by_moved).max() > 1e-3  # other statistics
+    problem = fl.problems.Model.from_clients(
+        network,
+        jax.random.key(0),
+        list(zip(X, Y, strict=True)),
+        fl.problems.Softmax(3),
+        state=policy,
+    )
+    algorithm = fl.algorithms.FedAvg(STEP, epochs=2, batch=BATCH, clients_per_round=3)
+    run = fl.run(fl.Simulation(problem, algorithm, metrics=["train_error"]), rounds=3)
+    assert np.isfinite(run.train_error).all()
+    assert problem.network_state(run.network_state.values) is not None
