@@ -1,4 +1,4 @@
-"""Sequences of tokens: loss and metrics against NumPy, causality, exact clipping of such networks."""
+"""Sequences of tokens: loss and metrics against NumPy, causality, exact clipping."""
 
 import jax
 import jax.numpy as jnp
@@ -129,9 +129,8 @@ def test_clipped_gradients_are_those_of_each_sequence(name):
         count = int((problem.weights[k] > 0).sum())
         for n in range(count):
             with default_promotion():
-                x, y = (
-                    jnp.asarray(a[k, n], jnp.int32) for a in (problem.features, problem.targets)
-                )
+                x = jnp.asarray(problem.features[k, n], jnp.int32)
+                y = jnp.asarray(problem.targets[k, n], jnp.int32)
                 single = np.asarray(gradient(models[k], x, y))
             total += single * min(1, clip / np.linalg.norm(single)) / count
         close(clipped[k], total, rtol=1e-7, atol=1e-10)
