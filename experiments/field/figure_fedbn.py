@@ -234,19 +234,19 @@ def kept_share(studies: Studies) -> dict[str, Estimate]:
 
 
 SCALED = (
-    f"{len(SHIFTS.value)} forms of MNIST's images instead of five data sets, a narrower network and "
-    f"{ROUNDS.value} rounds instead of 300"
+    f"{len(SHIFTS.value)} forms of MNIST's images instead of five data sets, a narrower network "
+    f"and {ROUNDS.value} rounds instead of 300"
 )
 
 FIGURE = Figure(
     name="field-fedbn",
     title="FedBN: batch normalization that stays at the clients",
     source="Li et al. 2021, figures 4 and 5, with other data",
-    caption="(a) Mean training loss and (b) mean test accuracy of four clients whose images differ, "
-    "means of seeds; (c) the test accuracy of each client after the last round, with 95 % intervals "
-    "over seeds. FedAvg and FedProx average scales, offsets and running statistics of batch "
-    "normalization; FedBN leaves all of them at the clients, and in the variant between both only "
-    "the statistics stay.",
+    caption="(a) Mean training loss and (b) mean test accuracy of four clients whose images "
+    "differ, means of seeds; (c) the test accuracy of each client after the last round, with 95 % "
+    "intervals over seeds. FedAvg and FedProx average scales, offsets and running statistics of "
+    "batch normalization; FedBN leaves all of them at the clients, and in the variant between both "
+    "only the statistics stay.",
     study=study,
     plot=plot,
     claims=[

@@ -139,14 +139,13 @@ def states_after(now: Any) -> States:
     return States(now.networks.after, now.personal_networks.after)
 
 
-def numbers_of_states(states: States) -> Array | None:
+def numbers_of_states(states: States, policy: str | None) -> Array | None:
     """The states as numbers, ``[S]`` of all clients together or ``[K, S]``, those of personal
     models where there are some; ``None`` where nothing moves.
     """
     leaves = jax.tree.leaves(states.personal or states.common)
     if not leaves:
         return None
-    count = len(leaves[0])
-    numbers = [leaf.reshape(count, -1).astype(float_dtype()) for leaf in leaves]
+    numbers = [leaf.reshape(len(leaf), -1).astype(float_dtype()) for leaf in leaves]
     joined = jnp.concatenate(numbers, axis=1)
-    return joined[0] if count == 1 else joined
+    return joined if states.personal or policy == "kept" else joined[0]

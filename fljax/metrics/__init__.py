@@ -7,12 +7,12 @@
 people. Means over seeds and comparisons of finished runs are in :mod:`fljax.results`.
 """
 
-from fljax.metrics import definitions, quantities, sequences
+from fljax.metrics import definitions, quantities, tokens
 from fljax.metrics.definitions import *  # noqa: F403  (the lists are there)
 from fljax.metrics.quantities import *  # noqa: F403
-from fljax.metrics.sequences import *  # noqa: F403
+from fljax.metrics.tokens import *  # noqa: F403
 
 __all__ = []
 __all__ += definitions.__all__
 __all__ += quantities.__all__
-__all__ += sequences.__all__
+__all__ += tokens.__all__

@@ -42,8 +42,8 @@ PER_CLASS = ("label_counts",)
 
 
 #: Variables with the numbers that networks keep beside their parameters at the end of a run, of
-#: every client or of all together.
-PER_STATISTIC = ("network_state",)
+#: all clients together and of every client.
+PER_STATISTIC = ("network_state", "client_network_state")
 
 
 #: Names that axes and metrics must not have: names of every result's axes and variables, and

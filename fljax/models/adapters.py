@@ -390,7 +390,7 @@ class _NNX(_Made):
     def init(self, key: Array, features: Array) -> Any:
         from flax import nnx
 
-        return nnx.to_pure_dict(cast(Any, self._split(key)[1]))
+        return nnx.to_pure_dict(self._split(key)[1])
 
     def init_state(self, key: Array, features: Array) -> Any:
         from flax import nnx
@@ -408,7 +408,7 @@ class _NNX(_Made):
         module = self._merged(parameters, state, key)
         module.train()
         predictions = module(features)
-        rest = nnx.split(module, nnx.Param, nnx.RngState, ...)[3]
+        rest = _split_variables(module)[3]
         return predictions, nnx.to_pure_dict(rest)
 
     def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
@@ -445,14 +445,20 @@ class _NNX(_Made):
         from flax import nnx
 
         module = self.make(*self.arguments, rngs=nnx.Rngs(key), **dict(self.settings))
-        return nnx.split(module, nnx.Param, nnx.RngState, ...)
+        return _split_variables(module)
 
 
 @functools.lru_cache(maxsize=64)
 def _abstract(network: _NNX) -> Any:
     from flax import nnx
 
-    module = nnx.eval_shape(lambda: nnx.merge(*network._split(jax.random.key(0))))
+    return _split_variables(nnx.eval_shape(lambda: nnx.merge(*network._split(jax.random.key(0)))))
+
+
+def _split_variables(module: Any) -> Any:
+    """The graph of a module, its parameters, its generators, and all other variables."""
+    from flax import nnx
+
     return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 

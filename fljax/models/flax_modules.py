@@ -1,7 +1,7 @@
 """The flax modules of :mod:`~fljax.models.published_networks`; imported only when they are used."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -124,6 +124,7 @@ class LSTM(nn.Module):
     embedding: int
     hidden: tuple[int, ...]
     projection: int | None
+    last: bool
     param_dtype: DTypeLike
 
     @nn.compact
@@ -131,9 +132,10 @@ class LSTM(nn.Module):
         settings: dict[str, Any] = {"param_dtype": self.param_dtype}
         x = nn.Embed(self.vocabulary, self.embedding, **settings)(tokens)
         for width in self.hidden:
-            x = nn.RNN(nn.OptimizedLSTMCell(width, **settings))(x)
+            x = cast(Array, nn.RNN(nn.OptimizedLSTMCell(width, **settings))(x))
             if self.projection is not None:
                 x = nn.Dense(self.projection, **settings)(x)
+        x = x[:, -1] if self.last else x
         return nn.Dense(self.vocabulary, **settings)(x)
 
 
@@ -146,6 +148,7 @@ class Transformer(nn.Module):
     heads: int
     longest: int
     dropout: float
+    last: bool
 
     @nn.compact
     def __call__(self, tokens: Array, train: bool) -> Array:
@@ -163,4 +166,5 @@ class Transformer(nn.Module):
             x = x + dropped(y)
             y = nn.Dense(4 * self.width)(nn.LayerNorm()(x))
             x = x + dropped(nn.Dense(self.width)(nn.gelu(y)))
+        x = x[:, -1] if self.last else x
         return embed.attend(nn.LayerNorm()(x))

@@ -154,6 +154,7 @@ def lstm(
     embedding: int = 8,
     hidden: Sequence[int] = (256, 256),
     projection: int | None = None,
+    last: bool = False,
 ) -> Architecture:
     """A recurrent network that predicts the next token of every place in a sequence.
 
@@ -167,6 +168,8 @@ def lstm(
       embedding: width of a token's embedding.
       hidden: widths of the recurrent layers.
       projection: width of a dense layer after each of them, if there is one.
+      last: whether only the token after the sequence is predicted, ``[N, vocabulary]``, as for
+        LEAF's Shakespeare (:func:`fljax.data.shakespeare`), with ``Softmax(vocabulary)``.
 
     Raises:
       ImportError: without flax.
@@ -191,7 +194,7 @@ def lstm(
     if projection is not None:
         checks.count("projection", projection)
     layers = tuple(map(int, hidden))
-    return linen(LSTM(vocabulary, embedding, layers, projection, float_dtype()))
+    return linen(LSTM(vocabulary, embedding, layers, projection, last, float_dtype()))
 
 
 @checked
@@ -202,6 +205,7 @@ def transformer(
     heads: int = 4,
     longest: int = 128,
     dropout: float = 0.0,
+    last: bool = False,
 ) -> Architecture:
     """A small causal transformer that predicts the next token of every place in a sequence.
 
@@ -215,6 +219,7 @@ def transformer(
       heads: of attention; they divide the width.
       longest: largest number of tokens of a sequence.
       dropout: share of each part's outputs that is left out in training, in [0, 1).
+      last: whether only the token after the sequence is predicted, as in :func:`lstm`.
 
     Raises:
       ImportError: without flax.
@@ -238,4 +243,4 @@ def transformer(
     if width % heads:
         raise ValueError(f"heads must divide the width, got {heads} and {width}.")
     checks.interval("dropout", dropout, at_least=0, below=1)
-    return linen(Transformer(vocabulary, width, layers, heads, longest, float(dropout)))
+    return linen(Transformer(vocabulary, width, layers, heads, longest, float(dropout), last))

@@ -45,7 +45,7 @@ _REASONS = {
         ),
         "counted in the data",
     ),
-    "network_state": "computed from the data",
+    **dict.fromkeys(("network_state", "client_network_state"), "computed from the data"),
     "rounding": "measured on messages before noise",
     "clipped": "counted in messages before masks",
     "diverged": "read from exact models",

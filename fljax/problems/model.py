@@ -342,7 +342,7 @@ class Model(Problem):
 
     def network_state(self, numbers: Float[Array, "*batch statistics"]) -> PyTree:
         """What the network keeps beside its parameters, as the library has it, from the numbers in
-        the results of a run (``results.network_state``).
+        the results of a run (``results.network_state``, or ``results.client_network_state``).
 
         Args:
           numbers: ``[..., S]``, of one client or of a batch.
@@ -424,10 +424,8 @@ class Model(Problem):
             return arguments, None
         samples = jnp.arange(count, dtype=jnp.int32)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(context.key, samples)
-        return (row, (extra, NetworkContext(context.state, keys))), (
-            None,
-            (None, NetworkContext(None, 0)),
-        )  # pyright: ignore[reportArgumentType]
+        of_key = NetworkContext(None, cast(Any, 0))
+        return (row, (extra, NetworkContext(context.state, keys))), (None, (None, of_key))
 
     def _targets(self, targets: Array) -> Array | np.ndarray:
         # A column may be the network's output.

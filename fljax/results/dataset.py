@@ -67,6 +67,7 @@ _DESCRIPTIONS = {
     "size_variation": ("standard deviation of clients' sizes divided by their mean", "1"),
     "label_counts": ("samples of the client with the label", "samples"),
     "network_state": ("what networks keep beside parameters, at the end", "1"),
+    "client_network_state": ("what the client's network keeps beside parameters", "1"),
     "holders": ("largest number of clients that have a sample", "clients"),
     "largest_share": ("share of all samples that the largest client has", "1"),
 }
@@ -102,8 +103,8 @@ def assemble(
         axes = (*dims, all_clients) if name in PER_CLIENT else axes
         axes = (*dims, all_clients, "class") if name in PER_CLASS else axes
         if name in PER_STATISTIC:
-            kept = value.ndim > len(dims) + 1
-            axes = (*dims, *([all_clients] if kept else []), "statistic")
+            of_clients = [all_clients] if name.startswith("client_") else []
+            axes = (*dims, *of_clients, "statistic")
         variables[name] = (axes, value, attrs)
     every = np.arange(record_every, rounds + 1, record_every)
     return xr.Dataset(variables, coords={**coords, "round": every})

@@ -470,8 +470,9 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         outcomes |= _numbers_of_partition(prepared.problem)
         if privacy is not None and privacy.scope != "server":  # a budget of a sample's privacy
             outcomes["holders"] = most_holders(prepared.problem)
-    if (numbers := numbers_of_states(carry.networks)) is not None and numbers.size <= MOST_STATES:
-        outcomes["network_state"] = numbers
+    numbers = numbers_of_states(carry.networks, prepared.problem.state_policy)
+    if numbers is not None and numbers.size <= MOST_STATES:
+        outcomes["network_state" if numbers.ndim == 1 else "client_network_state"] = numbers
     if (scope := scope_of(simulation)) is not None:
         reported = scope.outcome(simulation, prepared, carry)
         outcomes["nominal"] |= reported.pop("nominal", jnp.asarray(False))

@@ -307,6 +307,18 @@ def scenario(key):
     return fl.Simulation(problem, algorithm, metrics=["test_error"])
 
 
+def test_policies_are_an_axis_of_a_grid():
+    def build(key, state):
+        return simulation_of(problem_of(state=state), metrics=["test_error"])
+
+    study = fl.sweep(build, grid={"state": [*STATES]}, rounds=2, seeds=2)
+    assert study.network_state.dims == ("state", "seed", "statistic")
+    given = ~np.isnan(study.network_state).any(["seed", "statistic"])
+    assert study.state[given].values.tolist() == ["averaged", "reset"]
+    given = ~np.isnan(study.client_network_state).any(["seed", "client", "statistic"])
+    assert study.state[given].values.tolist() == ["kept"]
+
+
 def test_seeds_differ_and_blocks_do_not_matter():
     study = fl.sweep(scenario, rounds=3, seeds=4)
     assert len(set(study.test_error.isel(round=-1).values.round(9).tolist())) == 4
@@ -460,8 +472,9 @@ def test_results_hold_the_statistics_for_use_elsewhere(policy, dims):
     if dims is None:
         assert "network_state" not in run
         return
-    assert run.network_state.ndim == dims
-    numbers = jnp.asarray(run.network_state.values)
+    name = "network_state" if dims == 1 else "client_network_state"
+    assert run[name].ndim == dims
+    numbers = jnp.asarray(run[name].values)
     numbers = jnp.broadcast_to(numbers, (CLIENTS, 10))
     parameters = problem.parameters(jnp.asarray(run.model.values))
     variables = {"params": parameters, **problem.network_state(numbers)}
@@ -591,4 +604,5 @@ def test_every_library_trains_by_the_key_and_evaluates_by_the_state(make, policy
     algorithm = fl.algorithms.FedAvg(STEP, epochs=2, batch=BATCH, clients_per_round=3)
     run = fl.run(fl.Simulation(problem, algorithm, metrics=["train_error"]), rounds=3)
     assert np.isfinite(run.train_error).all()
-    assert problem.network_state(run.network_state.values) is not None
+    name = "network_state" if policy == "averaged" else "client_network_state"
+    assert problem.network_state(run[name].values) is not None
