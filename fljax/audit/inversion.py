@@ -205,7 +205,7 @@ def invert(
 
     def loss(row: Array, features: Array, target: Array) -> Array:
         with default_promotion():
-            outputs = problem.architecture.apply(problem.layout.parameters(row), features)
+            outputs = problem.architecture.apply(problem.parameters(row), features)
         return -jnp.mean(jnp.sum(target * jax.nn.log_softmax(outputs, axis=-1), axis=-1))
 
     def mismatch(guess: tuple[Array, Array]) -> Array:

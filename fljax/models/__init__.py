@@ -3,13 +3,15 @@
 :mod:`~fljax.models.architecture` says what a network is to the rest of the package, and is the file
 to read first; :mod:`~fljax.models.adapters` adapts other libraries' networks, and
 :mod:`~fljax.models.builtin_networks` has some that need no library, and
-:mod:`~fljax.models.published_networks` those of papers, by flax. Their data, losses and
+:mod:`~fljax.models.published_networks` those of papers, by flax; :mod:`~fljax.models.low_rank` adds
+adapters to any of them. Their data, losses and
 gradients are in :mod:`fljax.problems.model`.
 """
 
 from fljax.models.adapters import equinox, haiku, headed, linen, nnx, plain
 from fljax.models.architecture import Architecture, Layout, layout_of
 from fljax.models.builtin_networks import Autoencoder, autoencoder, cnn, mlp
+from fljax.models.low_rank import lora
 from fljax.models.published_networks import dropout_cnn, lenet, lstm, resnet, transformer, vgg
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "layout_of",
     "lenet",
     "linen",
+    "lora",
     "lstm",
     "mlp",
     "nnx",

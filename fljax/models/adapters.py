@@ -6,7 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp

@@ -194,6 +194,8 @@ class Model(Problem):
         :class:`fljax.augmentations.Flip`. Keys follow from the seed, the round, the client, the
         step and the sample's place in the batch.
       context: filled within a run.
+      trained: filled by :meth:`training_only`.
+      rest: filled by :meth:`training_only`.
       clip: bound on every per-sample gradient, as in :class:`Problem`. Where layers multiply, a
         step costs about twice one without: their gradients are not formed sample by sample.
       initial: initial parameters, as drawn by :meth:`initialized`; a network does not start at
@@ -226,6 +228,8 @@ class Model(Problem):
     state: str | None = static(default=None, kw_only=True)
     augment: Callable[..., Any] | None = static(default=None, kw_only=True)
     context: PyTree = field(converter=as_given, default=None, kw_only=True)
+    trained: str | None = static(default=None, kw_only=True)
+    rest: Float[Array, " rest"] | None = field(default=None, kw_only=True)
 
     linear: ClassVar[bool] = False
 
@@ -237,10 +241,27 @@ class Model(Problem):
                 )
         if self.compute is not None:
             checks.choice("compute", self.compute, COMPUTE)
+        self._check_parts()
         super().validate()
         self._check_network()
         self._check_labels()
         self._check_training()
+
+    def _check_parts(self) -> None:
+        """Raise unless the parameters that nobody trains are as many as there are."""
+        if self.trained is None and self.rest is None:
+            return
+        if not isinstance(self.trained, str) or self.rest is None:
+            raise ValueError(
+                "trained and rest belong together; leave both out, and say which parameters are "
+                "trained by problem.training_only(pattern)."
+            )
+        expected = (self._layouts[1].dim,)
+        if np.shape(self.rest) != expected:
+            raise ValueError(
+                f"rest must be the {expected[0]} numbers that nobody trains, got shape "
+                f"{np.shape(self.rest)}; let problem.training_only(pattern) fill it."
+            )
 
     def _check_training(self) -> None:
         """Raise unless the network can be trained as the problem says."""
@@ -586,7 +607,7 @@ class Model(Problem):
         if (
             padded
             and not self.architecture.apart
-            and _mixes(self.architecture, self.layout, features)
+            and _mixes(self.architecture, self._whole_layout, features)
         ):
             raise ValueError(
                 "the network's prediction of a sample depends on other samples, and clients of "
@@ -930,10 +951,13 @@ class Model(Problem):
         def row(key: Array) -> Array:
             stand_in = self._stand_in()
             with default_promotion():
-                return self.layout.row(self.architecture.init(key, stand_in))
+                return self._whole_layout.row(self.architecture.init(key, stand_in))
 
         rows = jax.vmap(row)(jax.random.split(key, self.clients)) if own else row(key)
         checks.finite("the start that the network draws", rows)
+        if self.trained is not None:
+            whole = replace(self, trained=None, rest=None, initial=rows)
+            return whole.training_only(self.trained)
         return replace(self, initial=rows)
 
     def parameters(self, models: Float[Array, "*batch dim"]) -> PyTree:
@@ -944,16 +968,90 @@ class Model(Problem):
                 f"models must be rows of the network's {self.dim} parameters, [..., {self.dim}], "
                 f"got shape {np.shape(models)}."
             )
-        unstack = self.layout.parameters
+        unstack = self._tree
         for _ in range(jnp.ndim(models) - 1):
             unstack = jax.vmap(unstack)
         return unstack(jnp.asarray(models))
 
     @property
     def layout(self) -> Layout:
-        """The positions of the network's parameters in a model's row of numbers."""
+        """The positions of the network's parameters in a model's row of numbers: of those that are
+        trained.
+        """
+        return self._whole_layout if self.trained is None else self._layouts[0]
+
+    @property
+    def _whole_layout(self) -> Layout:
+        """The positions of all parameters."""
         dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
         return layout_of(self.architecture, tuple(self.features.shape[2:]), dtype)
+
+    @property
+    def _layouts(self) -> tuple[Layout, Layout]:
+        """The positions of the parameters that are trained, and of the others."""
+        assert self.trained is not None
+        whole = self._whole_layout
+        chosen = whole.coordinates(self.trained)
+        return whole.part(np.flatnonzero(chosen)), whole.part(np.flatnonzero(~chosen))
+
+    def _tree(self, row: Float[Array, " dim"], rest: Array | None = None) -> Any:
+        """The network's parameters of a model: the model's own, and those that no client trains."""
+        if self.trained is None:
+            return self.layout.parameters(row)
+        trained, others = self._layouts
+        rest = self.rest if rest is None else rest
+        return jax.tree.map(
+            lambda own, other: other if own is None else own,
+            trained.parameters(row),
+            others.parameters(jnp.asarray(rest)),
+            is_leaf=lambda leaf: leaf is None,
+        )
+
+    @checked
+    def training_only(self, pattern: str) -> "Model":
+        """The same problem where clients train and send some parameters alone; the others keep
+        their initial values, which are stored once for all clients.
+
+        Models have the numbers of these parameters only, and so have messages, noise, clipped
+        gradients and what algorithms keep. The others begin where the problem's initial model has
+        them: as the network draws them, or as given by ``problem.starting_at(row)``, for instance
+        ``problem.layout.row(parameters)`` of a trained network.
+
+        Args:
+          pattern: a regular expression of the paths of the parameters that are trained, such as
+            ``"^lora/"``, ``"bias$"`` or ``"head|norm"``.
+
+        Raises:
+          ValueError: a pattern that matches no parameter or all of them, a problem without an
+            initial model or with one of each client, a second pattern.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> data = fl.problems.softmax(jax.random.key(0), clients=4, samples=20, dim=6, classes=3)
+          >>> problem = fl.problems.Model.of(data, fl.models.mlp(3, hidden=[16]), jax.random.key(1))
+          >>> problem.training_only("^layer_1/").layout.paths
+          ('layer_1/bias', 'layer_1/kernel')
+        """
+        if self.trained is not None:
+            raise ValueError(
+                f"the problem trains {self.trained!r} alone already; give one pattern for all."
+            )
+        if self.initial is None or np.ndim(self.initial) != 1:
+            raise ValueError(
+                "parameters that nobody trains have the values of the problem's initial model, "
+                "which must be one for all clients; draw it by problem.initialized(key)."
+            )
+        chosen = self.layout.coordinates(pattern)
+        if chosen.all():
+            raise ValueError(f"all parameters' paths match {pattern!r}; leave it out.")
+        start = jnp.asarray(self.initial)
+        changes: dict[str, Any] = {"trained": pattern, "rest": start[np.flatnonzero(~chosen)]}
+        parts = {
+            name: replace(part, **changes, initial=None)
+            for name in ("test", "view")
+            if (part := getattr(self, name, None)) is not None
+        }
+        return replace(self, **changes, **parts, initial=start[np.flatnonzero(chosen)])
 
     @property
     def dim(self) -> int:
@@ -994,6 +1092,8 @@ class Model(Problem):
             compute=self.compute,
             state=self.state,
             augment=self.augment,
+            trained=self.trained,
+            rest=self.rest,
         )
 
     def mapped(self) -> "Model":
@@ -1064,7 +1164,8 @@ class Model(Problem):
             inputs = inputs.astype(compute)
         precision = "highest" if self.compute is None else "default"
         with default_promotion(), jax.default_matmul_precision(precision):
-            result = function(self.layout.parameters(row.astype(compute)), inputs)
+            rest = None if self.rest is None else jnp.asarray(self.rest).astype(compute)
+            result = function(self._tree(row.astype(compute), rest), inputs)
         if self.compute is None:
             return result
         return jax.tree.map(
