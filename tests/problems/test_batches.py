@@ -9,7 +9,7 @@ from scipy import stats
 from fljax._core.prng import as_key
 from fljax._core.random_subsets import PACKED_SIZE, shuffled_by_count, subset
 from fljax.problems import LeastSquares, from_clients
-from fljax.problems.batches import CyclicBatches, Shuffled, taken
+from fljax.problems.batches import CyclicBatches, Shuffled, Uniform, taken
 from tests.cases import CLIENTS
 from tests.support.learning_networks import DATA, POINTS
 
@@ -108,3 +108,37 @@ def test_a_round_of_cyclic_batches_covers_all_samples():
     short = CyclicBatches(2, whole=False).draw(as_key(0), real.at[0, 3].set(False), everyone, 3)
     assert short.rows[0].tolist() == [[0, 1], [2, 4], [0, 1]]
     assert short.rows[1].tolist() == [[0, 1], [2, 3], [0, 1]]
+
+
+def test_the_smaller_last_batch_may_be_left_out():
+    real = jnp.asarray(np.arange(10) < np.array([[10], [7], [2]]))
+    law = Shuffled(3, drop_last=True)
+    assert law.steps(10) == 3
+    rows = np.asarray(law.draw(as_key(5), real, jnp.arange(3), 6).rows)  # two epochs of ten samples
+    for k, (whole, samples) in enumerate(((3, 10), (2, 7), (0, 2))):
+        taken_rows = rows[k, : 2 * whole]
+        assert (taken_rows < samples).all()
+        assert (rows[k, 2 * whole :] == 10).all()
+        for epoch in taken_rows.reshape(2, -1):
+            assert len(set(epoch.tolist())) == 3 * whole
+
+
+@pytest.mark.parametrize(
+    ("law", "sizes", "full"),
+    [
+        (Shuffled(3), (6, 9), True),
+        (Shuffled(3), (6, 8), False),
+        (Shuffled(3, drop_last=True), (6, 8), True),
+        (CyclicBatches(3), (6, 8), True),
+        (CyclicBatches(7), (6, 8), False),
+        (CyclicBatches(3, whole=False), (6, 8), False),
+        (Uniform(6), (6, 8), True),
+        (Uniform(7), (6, 8), False),
+        (Uniform(7, replacement=True), (6, 8), True),
+        (Uniform((2, 3)), (6, 8), False),
+    ],
+)
+def test_laws_know_whether_their_batches_are_full(law, sizes, full):
+    rng = np.random.default_rng(0)
+    problem = from_clients([(rng.normal(size=(n, 2)), np.ones(n)) for n in sizes], LeastSquares())
+    assert law.is_full(problem) == full
