@@ -3,6 +3,9 @@ step, in float64.
 """
 
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -606,3 +609,42 @@ def test_every_library_trains_by_the_key_and_evaluates_by_the_state(make, policy
     assert np.isfinite(run.train_error).all()
     name = "network_state" if policy == "averaged" else "client_network_state"
     assert problem.network_state(run[name].values) is not None
+
+
+ON_TWO_DEVICES = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+import fljax as fl
+from tests.models.test_training import of_all_clients
+assert jax.local_device_count() == 2
+study = fl.sweep(of_all_clients, rounds=2, seeds=2, grid=GRID, shard_over="clients")
+fl.save(study, sys.argv[1])
+"""
+
+
+def of_all_clients(key, state):
+    problem = problem_of(Normalized(0.3), augment=noisy, state=state)
+    algorithm = fl.algorithms.FedAvg(STEP, epochs=1, batch=BATCH)
+    return fl.Simulation(problem, algorithm, metrics=["test_error"])
+
+
+#: Networks so large that a CPU takes one client after the other.
+LARGE = """
+from fljax.problems import model
+model.CACHE_BYTES = 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["", LARGE])
+def test_two_devices_draw_the_same_masks(first, tmp_path):
+    grid = {"state": ["averaged", "kept"]}
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    code = first + ON_TWO_DEVICES.replace("GRID", repr(grid))
+    environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, "-c", code, str(tmp_path / "two.nc")]
+    subprocess.run(arguments, check=True, env=environment, timeout=300)
+    shared = fl.load(tmp_path / "two.nc")
+    alone = fl.sweep(of_all_clients, rounds=2, seeds=2, grid=grid)
+    np.testing.assert_allclose(shared.test_error, alone.test_error, rtol=1e-6)
