@@ -16,6 +16,8 @@ from flax import linen
 import fljax as fl
 from fljax._core.numerics import default_promotion
 from fljax._core.prng import key_of, round_key
+from fljax.algorithms.network_states import NetworkStates, states_at_start
+from fljax.participation.selectors import Participants
 from fljax.problems.model import STATES
 
 CLIENTS = 4
@@ -648,3 +650,48 @@ def test_two_devices_draw_the_same_masks(first, tmp_path):
     shared = fl.load(tmp_path / "two.nc")
     alone = fl.sweep(of_all_clients, rounds=2, seeds=2, grid=grid)
     np.testing.assert_allclose(shared.test_error, alone.test_error, rtol=1e-6)
+
+
+def test_statistics_are_averaged_with_the_weights_of_the_models():
+    data = [(X[0], Y[0]), (X[1, :8], Y[1, :8])]
+    settings = {"local_steps": 2, "batches": fl.batches.CyclicBatches(BATCH)}
+
+    def state_of(clients, **more):
+        problem = fl.problems.Model.from_clients(
+            fl.models.linen(Normalized()), jax.random.key(0), clients, fl.problems.Softmax(3)
+        )
+        algorithm = fl.algorithms.FedAvg(STEP, **settings, **more)
+        return fl.run(fl.Simulation(problem, algorithm), rounds=1).network_state.values
+
+    first, second = (state_of([pair]) for pair in data)
+    np.testing.assert_allclose(state_of(data), (first + second) / 2, rtol=1e-6)
+    by_samples = state_of(data, weighting="samples")
+    np.testing.assert_allclose(by_samples, 0.6 * first + 0.4 * second, rtol=1e-6)
+
+
+def test_statistics_are_those_at_the_clients_model_wherever_its_gradient_is():
+    """The first step of FedSAM has its gradient elsewhere, and begins where FedAvg's does."""
+    settings = {"local_steps": 1, "batches": fl.batches.CyclicBatches(BATCH)}
+    states = [
+        fl.run(fl.Simulation(problem_of(), algorithm), rounds=1).network_state.values
+        for algorithm in (
+            fl.algorithms.FedAvg(STEP, **settings),
+            fl.algorithms.FedSAM(STEP, radius=0.5, **settings),
+        )
+    ]
+    np.testing.assert_allclose(*states, rtol=1e-6)
+
+
+def test_two_trainings_of_a_round_have_different_keys_and_one_state():
+    problem = problem_of(Normalized(0.3), state="kept").prepare()
+    everyone = Participants(None, jnp.ones(CLIENTS, bool))
+    before = states_at_start(problem, has_personal=False).common
+    states = NetworkStates(problem, "kept", fl.random_key(1), before)
+    first = states.of(everyone)
+    moved = jax.tree.map(lambda a: a + 1, first.state)
+    states.trained(everyone, None, moved)
+    second = states.of(everyone)
+    keys = np.stack([jax.random.key_data(t.keys) for t in (first, second)])
+    assert len(np.unique(keys.reshape(2 * CLIENTS, -1), axis=0)) == 2 * CLIENTS
+    for a, b in zip(jax.tree.leaves(second.state), jax.tree.leaves(moved), strict=True):
+        np.testing.assert_array_equal(a, b)
