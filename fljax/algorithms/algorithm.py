@@ -137,9 +137,9 @@ class Algorithm:
       uploads: to which part of clients' messages to a server noise may be added, overriding its
         ``needs``.
       has_start: whether it defines the initial models itself.
-      has_personal_networks: whether clients train personal models besides the common one, which
-        metrics evaluate, so that networks that keep something beside their parameters keep it for
-        both (``now.personal_networks``).
+      has_personal_networks: whether clients train personal models in addition to the common one,
+        and metrics evaluate these; networks then have a state for each of both models
+        (``now.personal_networks``).
       stability: a short description of the bound :meth:`step_bound` and its source.
 
     Example:

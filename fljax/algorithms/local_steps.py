@@ -71,7 +71,7 @@ class Learned(NamedTuple):
     model: Array  # [M, D]
     memory: PyTree  # [M, ...] each: of the optimizer
     steps: Array  # [M]  that each took; a step on an empty batch is not taken
-    state: PyTree = ()  # [M, ...] each: what networks keep beside their parameters
+    state: PyTree = ()  # [M, ...] each: of networks, such as running means
 
 
 #: The direction of a step: ``(part, model, context) -> [M, D]``, where ``part`` is the problem that
@@ -158,9 +158,9 @@ def learn(
       layouts: of the parameters in the variables, for an optimizer that goes by them, one for each
         of the models that the variables are joined of; by default the problem's, or, if the
         variables are not as many as a model has, that of a row.
-      training: what a network needs whose training is not the same as its evaluation.
-      whole: the model ``[M, D]`` of the variables and the context, of which a network's state
-        follows; the variables by default.
+      training: states and random keys, for a network whose training and evaluation differ.
+      whole: returns the model ``[M, D]`` of the variables and the context, from which a network's
+        state is updated; the variables by default.
 
     Raises:
       ValueError: variables that are not one model, of a network that is normalized by batches.

@@ -1,8 +1,8 @@
-"""What clients' networks keep beside their parameters, such as running means, from round to round.
+"""The states of clients' networks, such as running means of batch normalization, between rounds.
 
-Algorithms see parameters alone: gradients, momenta, corrections, norms, clipping and noise are of
-these. The states pass the algorithm by, from the steps of one round to those of the next, as the
-problem says (``Model(state=...)``).
+Algorithms see parameters only: gradients, momenta, corrections, norms, clipping and noise never
+include a state. The states pass from the local steps of one round to those of the next round
+according to the problem's policy (``Model(state=...)``).
 """
 
 from typing import Any, NamedTuple
@@ -17,18 +17,18 @@ from fljax.participation.selectors import Participants
 
 
 class Training(NamedTuple):
-    """What participants' networks need in training besides parameters and samples."""
+    """The inputs of participants' training besides parameters and samples."""
 
-    state: PyTree  # [M, ...] each: what they keep beside their parameters; () without anything
+    state: PyTree  # [M, ...] each, of the participants' networks; () for networks without a state
     keys: Array  # [M]  of the round
 
 
 class States(NamedTuple):
-    """The states between rounds: of the models that clients train for the server, and of personal
-    ones that an algorithm has besides.
+    """The networks' states between rounds: of the models trained for the server, and of personal
+    models.
 
-    They are ``[K, ...]`` each where clients keep them, ``[1, ...]`` where they are averaged, ``()``
-    where nothing moves.
+    Leaves are ``[K, ...]`` if each client has its own state, ``[1, ...]`` if all have the average;
+    ``()`` if nothing changes.
     """
 
     common: PyTree
@@ -36,11 +36,11 @@ class States(NamedTuple):
 
 
 class NetworkStates:
-    """The states of the clients' networks before a round and after it.
+    """The states of the clients' networks before and after a round.
 
     Args:
       problem: of the round.
-      policy: what happens to the states, as in ``Model(state=...)``.
+      policy: the policy of the states, as in ``Model(state=...)``.
       key: of the round, for dropout and augmentation.
       before: as in :class:`States`.
     """
@@ -53,11 +53,11 @@ class NetworkStates:
         self._problem = problem
         self._policy = policy
         self._key = key
-        self._moved: PyTree = None  # of the participants, where they have taken steps already
+        self._moved: PyTree = None  # of the participants, after their first sequence of steps
 
     def of(self, participants: Participants) -> Training | None:
-        """Return what participants need in their steps; ``None`` where training and evaluation are
-        the same.
+        """Return the inputs of the participants' steps; ``None`` if training and evaluation are the
+        same computation.
         """
         problem = self._problem
         if not problem.trains_apart:
@@ -79,7 +79,7 @@ class NetworkStates:
     def trained(
         self, participants: Participants, weights: Float[Array, " chosen"] | None, state: PyTree
     ) -> None:
-        """Record the states of the participants after their steps.
+        """Record the participants' states after their steps.
 
         Args:
           participants: the clients of the rows.
@@ -100,9 +100,9 @@ class NetworkStates:
         shares = shares / jnp.where(total > 0, total, 1)
 
         def averaged(before: Array, new: Array) -> Array:
-            if not jnp.issubdtype(new.dtype, jnp.floating):  # counts, and flags that are set once
-                here = with_trailing_axes(participants.here, new)
-                return jnp.max(jnp.where(here, new, before), axis=0, keepdims=True)
+            if not jnp.issubdtype(new.dtype, jnp.floating):  # counters, and flags of first use
+                participates = with_trailing_axes(participants.here, new)
+                return jnp.max(jnp.where(participates, new, before), axis=0, keepdims=True)
             mean = jnp.sum(with_trailing_axes(shares.astype(new.dtype), new) * new, axis=0)
             return jnp.where(total > 0, mean[None], before)
 
@@ -110,8 +110,8 @@ class NetworkStates:
 
     @property
     def sent(self) -> tuple[int, bool]:
-        """How many numbers each participant sends beside its message, and whether it received as
-        many.
+        """The number of a state's entries that each participant sends in addition to its message,
+        and whether it receives as many.
         """
         if self._policy not in ("averaged", "reset"):
             return 0, False
@@ -120,28 +120,28 @@ class NetworkStates:
 
 
 def states_at_start(problem: Any, has_personal: bool) -> States:
-    """The states of clients' networks before the first round.
+    """The networks' states before the first round.
 
     Args:
       problem: of the clients.
-      has_personal: whether clients have personal models besides, whose states they keep.
+      has_personal: whether clients also have personal models, each with a state of its own.
     """
     if not problem.mixes_samples:
         return States((), ())
     state = problem.initial_state()
-    kept = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])), state)
-    common = kept if problem.state_policy == "kept" else state
-    return States(common, kept if has_personal else ())
+    of_clients = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])), state)
+    common = of_clients if problem.state_policy == "kept" else state
+    return States(common, of_clients if has_personal else ())
 
 
 def states_after(now: Any) -> States:
-    """The states of clients' networks after a round."""
+    """The networks' states after a round."""
     return States(now.networks.after, now.personal_networks.after)
 
 
 def numbers_of_states(states: States, policy: str | None) -> Array | None:
-    """The states as numbers, ``[S]`` of all clients together or ``[K, S]``, those of personal
-    models where there are some; ``None`` where nothing moves.
+    """The states as numbers: ``[S]`` of the average, ``[K, S]`` of clients' own states or of
+    personal models; ``None`` if nothing changes.
     """
     leaves = jax.tree.leaves(states.personal or states.common)
     if not leaves:

@@ -27,8 +27,8 @@ class Round:
       network: the graph or federation of this round; ``None`` where one server has all clients.
       link: the link over which every message is sent.
       changing: whether the network changes from round to round.
-      networks: what clients' networks keep beside their parameters, and their random numbers.
-      personal_networks: the same of personal models that clients have besides.
+      networks: the states of clients' networks, and their random numbers in training.
+      personal_networks: the same for clients' personal models.
       witnessed: the largest norm of a per-sample gradient that the step has reported.
       last_norms: such norms at earlier models, by which passes over the samples are avoided.
       largest_norm: the largest of them so far in the run.

@@ -485,7 +485,7 @@ class OutgoingMessages:
         self._count(messages.astype(jnp.int32), numbers, up=bits)
 
     def count_beside(self, senders: Array, numbers: int, received: bool) -> None:
-        """Count numbers that clients send beside their messages, such as running means.
+        """Count numbers that clients send in addition to their messages, such as running means.
 
         Args:
           senders: how many clients.

@@ -41,8 +41,7 @@ PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases",
 PER_CLASS = ("label_counts",)
 
 
-#: Variables with the numbers that networks keep beside their parameters at the end of a run, of
-#: all clients together and of every client.
+#: Variables with the networks' states at the end of a run: their average, and of every client.
 PER_STATISTIC = ("network_state", "client_network_state")
 
 

@@ -67,8 +67,8 @@ def token_accuracy(
 ) -> Metric:
     """The share of held-out tokens that are predicted, over the sequences of all clients together.
 
-    FedJAX's accuracy without the end of sentences is ``left_out=[pad, end]``, and that in the
-    vocabulary has ``never=[pad, begin, end, unknown]`` besides.
+    FedJAX's accuracy without the end of sentences has ``left_out=[pad, end]``; its accuracy in the
+    vocabulary also has ``never=[pad, begin, end, unknown]``.
 
     Args:
       left_out: tokens that do not count where they are the target, such as padding.
@@ -76,7 +76,7 @@ def token_accuracy(
       name: of the variable in the results.
 
     Raises:
-      ValueError: what is no token.
+      ValueError: numbers that are not tokens.
 
     Reference:
       Reddi et al. 2021, appendix C.
@@ -105,7 +105,7 @@ def perplexity(pad: int = 0) -> Metric:
       pad: the token of padding, which does not count.
 
     Raises:
-      ValueError: what is no token.
+      ValueError: numbers that are not tokens.
 
     Example:
       >>> import fljax as fl

@@ -46,7 +46,7 @@ def plain(
         state, ``(parameters, state, features)``.
       train: the same in training, where it differs: ``(parameters, features, key) ->
         predictions``; with a state, ``(parameters, state, features, key) -> (predictions, state)``.
-      state: ``() -> state``, a pytree of arrays that the network keeps beside its parameters.
+      state: ``() -> state``, a pytree of arrays: the network's state before training.
 
     Raises:
       TypeError: not functions.
@@ -62,7 +62,7 @@ def plain(
       (5, 2)
     """
     if state is not None and train is None:
-        raise ValueError("state= is what training moves; give train=, or leave it out.")
+        raise ValueError("only training changes a state; give train=, or leave out state=.")
     functions = {"init": init, "apply": apply, "train": train, "state": state}
     for name, value in functions.items():
         if value is not None or name in ("init", "apply"):
@@ -75,8 +75,8 @@ def linen(module: object) -> Architecture:
 
     One with dropout or batch normalization takes an argument that says whether it trains, as
     flax's own examples do: ``train``, ``training`` or ``is_training``, or the reverse,
-    ``deterministic`` or ``use_running_average``. What it keeps beside ``params``, such as
-    ``batch_stats``, is its state (``Model(state=...)``).
+    ``deterministic`` or ``use_running_average``. Collections other than ``params``, such as
+    ``batch_stats``, are its state (``Model(state=...)``).
 
     Args:
       module: a ``flax.linen.Module``.

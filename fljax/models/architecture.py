@@ -32,9 +32,9 @@ class Architecture:
     of a network that declares its representation of a sample, :meth:`represent` and :meth:`head`,
     and the parameters of the second. Some algorithms learn by representations.
 
-    A network that computes otherwise in training than in evaluation, as one with dropout or batch
-    normalization does, has :meth:`train` and :meth:`evaluate` as well; and :meth:`init_state` where
-    it keeps something beside its parameters, such as running means.
+    A network whose training and evaluation differ, as with dropout or batch normalization, also has
+    :meth:`train` and :meth:`evaluate`; and :meth:`init_state` if it has a state in addition to its
+    parameters, such as running means.
 
     Attributes:
       head_paths: a regular expression that matches the paths of the parameters that only
@@ -86,8 +86,8 @@ class Architecture:
         return self.head(parameters, self.represent(parameters, features))
 
     def init_state(self, key: Array, features: Array) -> Any:
-        """What the network keeps beside its parameters before training: a pytree of arrays, empty
-        by default.
+        """The network's state before training, such as running means: a pytree of arrays, empty by
+        default.
 
         Args:
           key: the same as of :meth:`init`.
@@ -102,7 +102,7 @@ class Architecture:
 
         Args:
           parameters: of one client.
-          state: what the client's network keeps beside them.
+          state: of the client's network.
           features: ``[N, ...]``, the batch.
           key: consumed; it follows from the seed, the round, the client and the step.
         """
@@ -211,9 +211,9 @@ class Layout:
 
 
 class Behavior(NamedTuple):
-    """What a network does besides predicting from parameters."""
+    """The properties of a network's training."""
 
-    state: PyTree  # shapes and types of what it keeps beside its parameters
+    state: PyTree  # shapes and types of its state
     is_random: bool  # whether training draws random numbers
 
 
@@ -257,8 +257,7 @@ def layout_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeL
 
 @functools.lru_cache(maxsize=64)
 def behavior_of(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> Behavior:
-    """What a network keeps beside its parameters and whether it draws random numbers, for samples
-    of this shape and type.
+    """A network's state and whether it draws random numbers, for samples of this shape and type.
 
     Raises:
       ValueError: a network that cannot be trained with such samples; one that returns another

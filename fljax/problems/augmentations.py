@@ -1,8 +1,8 @@
 """Augmentation: random changes of images in training, ``Model(augment=...)``.
 
-An augmentation is a function of a key and one sample, ``(key, sample) -> sample``, of the same
-shape; write your own, or take one of any library. Those here have images ``[H, W, C]`` or
-``[H, W]``. Standardize data before the study: what is no random change belongs to them.
+An augmentation is a function of a key and one sample, ``(key, sample) -> sample``, with results of
+the same shape; write your own, or use one of any library. The classes here change images
+``[H, W, C]`` or ``[H, W]``. Standardize data before the study: that change is not random.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Crop:
       padding: width of the edge, >= 1.
 
     Raises:
-      ValueError: no width; samples that are no images.
+      ValueError: another width; samples that are not images.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
@@ -85,7 +85,7 @@ class Cutout:
       size: width of the square, >= 1.
 
     Raises:
-      ValueError: no width; samples that are no images.
+      ValueError: another width; samples that are not images.
 
     Reference:
       DeVries and Taylor 2017, section 3.
@@ -125,8 +125,8 @@ class InOrder:
       steps: functions ``(key, sample) -> sample``.
 
     Raises:
-      TypeError: what is no function.
-      ValueError: none at all.
+      TypeError: other values than functions.
+      ValueError: an empty sequence.
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl

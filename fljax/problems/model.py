@@ -75,7 +75,7 @@ NO_REPRESENTATION = (
 #: A loss of optax whose targets are classes' numbers.
 OF_LABELS = "softmax_cross_entropy_with_integer_labels"
 
-#: What happens to what a network keeps beside its parameters, such as running means.
+#: Policies of a network's state, such as running means.
 STATES = ("averaged", "kept", "reset", "frozen")
 
 #: Types in which networks may compute, besides the type of their parameters.
@@ -83,7 +83,7 @@ COMPUTE = ("bfloat16", "float16", "float32")
 
 
 class NetworkContext(NamedTuple):
-    """What predictions of a network depend on besides parameters and samples."""
+    """The inputs of a network besides parameters and samples."""
 
     state: PyTree  # [K, ...] each, or [1, ...] of all clients together
     key: Array | None = None  # [K]  of a step of training; None in evaluation
@@ -184,12 +184,11 @@ class Model(Problem):
       architecture: a network of :mod:`fljax.models`.
       compute: ``"bfloat16"``, for instance: parameters and features are cast to it before the
         network is evaluated. Models, gradients and messages keep their own type.
-      state: what happens to what the network keeps beside its parameters, such as the running
-        statistics of batch normalization: ``"averaged"`` at the server as its parameters are (the
-        default); ``"kept"`` by each client, which never sends it; ``"reset"`` at the start of each
-        round, and averaged for evaluation; ``"frozen"``, with the network in evaluation mode
-        throughout. Gradients, norms, clipping, noise and an algorithm's corrections are of
-        parameters alone.
+      state: the policy of the network's state, such as the running statistics of batch
+        normalization: ``"averaged"`` at the server like parameters (the default); ``"kept"`` by
+        each client and never sent; ``"reset"`` at the start of each round, and averaged for
+        evaluation; ``"frozen"``, with the network in evaluation mode throughout. Gradients, norms,
+        clipping, noise and an algorithm's corrections include parameters only.
       augment: random changes of samples in training, ``(key, sample) -> sample``, such as
         :class:`fljax.augmentations.Flip`. Keys follow from the seed, the round, the client, the
         step and the sample's place in the batch.
@@ -273,8 +272,8 @@ class Model(Problem):
             checks.choice("state", self.state, STATES)
             if not self.has_state:
                 raise ValueError(
-                    f"state={self.state!r} is what happens to what a network keeps beside its "
-                    "parameters, and this one keeps nothing; leave it out."
+                    f"state={self.state!r} is the policy of a network's state, and this network "
+                    "has none; leave it out."
                 )
         if self.clip is not None:
             self._check_samples_apart()
@@ -326,7 +325,7 @@ class Model(Problem):
 
     @property
     def has_state(self) -> bool:
-        """Whether the network keeps something beside its parameters."""
+        """Whether the network has a state in addition to its parameters."""
         return bool(jax.tree.leaves(self._behavior.state))
 
     @property
@@ -355,29 +354,28 @@ class Model(Problem):
         return jnp.zeros((1, *self.features.shape[2:]), dtype)
 
     def initial_state(self) -> PyTree:
-        """What the network keeps beside its parameters before training, ``[1, ...]`` each."""
+        """The network's state before training, ``[1, ...]`` each."""
         stand_in = self._stand_in()
         with default_promotion():
             state = self.architecture.init_state(jax.random.key(0), stand_in)
         return jax.tree.map(lambda a: jnp.asarray(a)[None], state)
 
     def network_state(self, numbers: Float[Array, "*batch statistics"]) -> PyTree:
-        """What the network keeps beside its parameters, as the library has it, from the numbers in
-        the results of a run (``results.network_state``, or ``results.client_network_state``).
+        """The network's state as its library represents it, from the numbers in a run's results
+        (``results.network_state``, or ``results.client_network_state``).
 
         Args:
           numbers: ``[..., S]``, of one client or of a batch.
 
         Raises:
-          ValueError: another number of numbers, or a network that keeps nothing.
+          ValueError: another number of entries, or a network without a state.
         """
         shapes, structure = jax.tree.flatten(self._behavior.state)
         sizes = [int(np.prod(leaf.shape)) for leaf in shapes]
         numbers = jnp.asarray(checks.array("numbers", numbers))
         if numbers.shape[-1:] != (sum(sizes),) or not sizes:
             raise ValueError(
-                f"the network keeps {sum(sizes)} numbers beside its parameters, got shape "
-                f"{numbers.shape}."
+                f"the network's state has {sum(sizes)} numbers, got shape {numbers.shape}."
             )
         parts = jnp.split(numbers, np.cumsum(sizes)[:-1].tolist(), axis=-1)
         leaves = [
@@ -387,7 +385,7 @@ class Model(Problem):
         return jax.tree.unflatten(structure, leaves)
 
     def with_state(self, state: PyTree) -> "Model":
-        """The same problem, evaluated with what clients' networks keep beside their parameters.
+        """The same problem, evaluated with these states of the clients' networks.
 
         Args:
           state: ``[K, ...]`` each, or ``[1, ...]`` of all clients together.
@@ -406,7 +404,7 @@ class Model(Problem):
         return replace(self, context=NetworkContext(state, keys))
 
     def next_state(self, w: Float[Array, "clients dim"]) -> PyTree:
-        """What the networks keep after a step of training from these models, ``[K, ...]`` each."""
+        """The networks' states after a step of training from these models, ``[K, ...]`` each."""
         remembered = getattr(self, "_state_of_gradient", None)
         if remembered is not None and remembered[0] is w and remembered[2] == checks.trace_state():
             return remembered[1]
@@ -418,7 +416,7 @@ class Model(Problem):
 
     @property
     def _contexts(self) -> NetworkContext | None:
-        """What predictions depend on besides, an entry for each client."""
+        """The context with an entry for each client."""
         return None if self.context is None else self.context.rows(self.clients)
 
     def take(
@@ -1497,7 +1495,7 @@ def _first(tree: PyTree) -> Any:
 
 
 def _evaluated(architecture: Architecture, parameters: PyTree, features: Array) -> Array:
-    """Predictions with what the network keeps beside its parameters before training."""
+    """Predictions with the network's state before training."""
     if type(architecture).train is Architecture.train:
         return architecture.apply(parameters, features)
     state = architecture.init_state(jax.random.key(0), jnp.zeros_like(features[:1]))

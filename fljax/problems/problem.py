@@ -77,7 +77,7 @@ class Reading(NamedTuple):
       problem: the problem of the samples.
       features: ``[N, ...]``, mapped.
       targets: ``[N, ...]``.
-      context: what predictions depend on besides, of a network.
+      context: the network's state and random key.
     """
 
     problem: "Problem"
@@ -370,9 +370,7 @@ class Problem:
 
     @property
     def state_policy(self) -> str | None:
-        """What happens to what a network keeps beside its parameters; ``None`` where it keeps
-        nothing.
-        """
+        """The policy of the network's state; ``None`` without a state."""
         return None
 
     @property
@@ -1273,9 +1271,7 @@ class Problem:
         return jnp.sum(one_hot & real[..., None], axis=1, dtype=jnp.int32)
 
     def _context_and_extra(self, given: PyTree) -> tuple[PyTree, PyTree]:
-        """What predictions depend on besides models and samples, nothing here, and what the
-        algorithm gave.
-        """
+        """The network's context, ``None`` for linear predictions, and the algorithm's arguments."""
         return None, given
 
     def _outputs(self, row: Float[Array, " dim"], features: Array, context: PyTree = None) -> Array:

@@ -30,8 +30,8 @@ class TokenCrossEntropy(Loss):
         (``"sum"``).
 
     Raises:
-      ValueError: fewer than two tokens, one that is no token, another reduction; tokens outside the
-        vocabulary, and sequences of padding alone, in the data.
+      ValueError: fewer than two tokens, a padding token outside the vocabulary, another reduction;
+        data with tokens outside the vocabulary, or with sequences of padding only.
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl

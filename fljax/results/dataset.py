@@ -66,8 +66,8 @@ _DESCRIPTIONS = {
     "effective_classes": ("exponential of the entropy of a client's labels", "classes"),
     "size_variation": ("standard deviation of clients' sizes divided by their mean", "1"),
     "label_counts": ("samples of the client with the label", "samples"),
-    "network_state": ("what networks keep beside parameters, at the end", "1"),
-    "client_network_state": ("what the client's network keeps beside parameters", "1"),
+    "network_state": ("state of the networks at the end, such as running means", "1"),
+    "client_network_state": ("state of the client's network at the end", "1"),
     "holders": ("largest number of clients that have a sample", "clients"),
     "largest_share": ("share of all samples that the largest client has", "1"),
 }

@@ -219,7 +219,7 @@ def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
 
 
 def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
-    """What a network with dropout, augmentation or a state beside its parameters does not allow."""
+    """The requirements of networks with dropout, augmentation or a state."""
     problem = cast(Problem, simulation.problem)
     if problem.trains_apart and not needs.trains:
         yield Unmet(

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, PyTree
 
+from fljax.algorithms.network_states import States
 from fljax.link import Memory, Traffic
 from fljax.problems.gradient_norms import GradientNormBound
 
@@ -24,7 +25,7 @@ class Carry(NamedTuple):
     availability: PyTree  # state of the participation pattern
     memory: Memory  # state of the link
     quantities: dict[str, Array]  # [K] each: of the last round, those that a metric needs
-    networks: PyTree  # what clients' networks keep beside their parameters
+    networks: States  # of the clients' networks, such as running means
 
 
 class Prepared(NamedTuple):

@@ -43,7 +43,7 @@ from fljax.simulation.scenario import Simulation
 #: Results hold the numbers of samples of all clients and classes up to this many of them a run.
 MOST_COUNTS = 4096
 
-#: Results hold what networks keep beside their parameters up to this many numbers a run.
+#: Results hold the states of networks up to this many numbers a run.
 MOST_STATES = 2**22
 
 

@@ -105,6 +105,18 @@ def test_adapters_begin_at_the_network_and_reach_every_layer():
     assert query == out == ((8, 2), (2, 8))  # [8, 2, 4] and [2, 4, 8] as matrices
 
 
+def test_an_adapter_is_added_to_its_weight():
+    network = fl.models.lora(fl.models.mlp(3, hidden=[]), 2, scale=0.5)
+    rng = np.random.default_rng(0)
+    x, weight, a, b = (rng.normal(size=shape) for shape in ((6, 4), (4, 3), (4, 2), (2, 3)))
+    parameters = {
+        "base": {"layer_0": {"kernel": jnp.asarray(weight), "bias": jnp.arange(3.0)}},
+        "lora": {"layer_0/kernel": {"a": jnp.asarray(a), "b": jnp.asarray(b)}},
+    }
+    expected = x @ (weight + 0.5 * a @ b) + np.arange(3.0)
+    close(network.apply(parameters, jnp.asarray(x)), expected, rtol=1e-12)
+
+
 def test_each_seed_has_its_own_network_whose_rest_stays():
     def scenario(key):
         problem = fl.problems.Model.from_clients(

@@ -396,7 +396,7 @@ RING = fl.graphs.ring(CLIENTS)
     [
         (lambda: problem_of(Silent()), "takes no argument that says whether it trains"),
         (lambda: problem_of(state="shared"), "unknown state 'shared'"),
-        (lambda: problem_of(Dropped(), state="kept"), "this one keeps nothing"),
+        (lambda: problem_of(Dropped(), state="kept"), "this network has"),
         (
             lambda: simulation_of(problem_of(), fl.algorithms.FedBN(STEP, batch=BATCH)),
             "state='kept'",
@@ -492,7 +492,7 @@ def test_results_hold_the_statistics_for_use_elsewhere(policy, dims):
     with default_promotion():
         errors = jax.vmap(error)(variables)
     np.testing.assert_allclose(jnp.mean(errors), run.test_error[-1], rtol=1e-6)
-    with pytest.raises(ValueError, match="keeps 10 numbers"):
+    with pytest.raises(ValueError, match="state has 10 numbers"):
         problem.network_state(numbers[:, :3])
 
 
