@@ -113,4 +113,5 @@ def perplexity(pad: int = 0) -> Metric:
       'perplexity'
     """
     checks.count("pad", pad, at_least=0)
-    return Metric("perplexity", _Perplexity(int(pad)), "perplexity", needs={"test"})
+    bounds = (1.0, float("inf"))
+    return Metric("perplexity", _Perplexity(int(pad)), "perplexity", needs={"test"}, bounds=bounds)
