@@ -695,3 +695,14 @@ def test_two_trainings_of_a_round_have_different_keys_and_one_state():
     assert len(np.unique(keys.reshape(2 * CLIENTS, -1), axis=0)) == 2 * CLIENTS
     for a, b in zip(jax.tree.leaves(second.state), jax.tree.leaves(moved), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_frozen_network_is_in_evaluation_mode_where_samples_are_augmented():
+    problem = problem_of(Normalized(0.3), state="frozen", augment=lambda key, x: x).prepare()
+    state = jax.tree.map(
+        lambda a: jnp.broadcast_to(a, (CLIENTS, *a.shape[1:])), problem.initial_state()
+    )
+    models = jnp.broadcast_to(problem.initial, (CLIENTS, problem.dim))
+    keys = jax.random.split(fl.random_key(0), CLIENTS)
+    in_training = problem.in_training(state, keys).gradient(models)
+    np.testing.assert_allclose(in_training, problem.gradient(models), rtol=1e-12, atol=1e-15)
