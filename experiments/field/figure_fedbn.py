@@ -178,7 +178,11 @@ def plot(studies: Studies) -> Picture:
         places = np.arange(len(estimates)) + 0.15 * (index - 1.5)
         bars = [[e.value - e.low for e in estimates], [e.high - e.value for e in estimates]]
         axes[2].errorbar(
-            places, [e.value for e in estimates], bars, **look | {"linestyle": "none"}, capsize=2
+            places,
+            [e.value for e in estimates],
+            bars,
+            **look | {"linestyle": "none", "marker": "o", "markersize": 3},
+            capsize=2,
         )
     axes[0].set(yscale="log", ylabel="training loss", title="(a) training loss")
     axes[1].set(ylabel="test accuracy [%]", title="(b) mean accuracy")
