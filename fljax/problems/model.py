@@ -973,9 +973,7 @@ class Model(Problem):
 
     @property
     def layout(self) -> Layout:
-        """The positions of the network's parameters in a model's row of numbers: of those that are
-        trained.
-        """
+        """The positions of the network's trained parameters in a model's row of numbers."""
         return self._whole_layout if self.trained is None else self._layouts[0]
 
     @property

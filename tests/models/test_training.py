@@ -38,7 +38,11 @@ class Normalized(linen.Module):
     def __call__(self, x, train):
         x = linen.Dense(5, param_dtype=float)(x)
         x = linen.BatchNorm(
-            use_running_average=not train, momentum=MOMENTUM, param_dtype=float, dtype=float
+            use_running_average=not train,
+            momentum=MOMENTUM,
+            dtype=float,
+            param_dtype=float,
+            force_float32_reductions=False,
         )(x)
         x = linen.relu(x)
         if self.rate:
