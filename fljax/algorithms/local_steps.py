@@ -180,7 +180,8 @@ def learn(
     before = Learned(start, memory, jnp.zeros(len(start), jnp.int32))
     rows = _Rows(None, batch, before, sizes, counts, (context, per_step))
     if training is not None:
-        if training.state and whole is whole_model and start.shape[-1] != problem.dim:
+        is_one_model = whole is not whole_model or start.shape[-1] == problem.dim
+        if problem.mixes_samples and not is_one_model:
             raise ValueError(
                 f"each client trains {start.shape[-1]} numbers that are not one model of "
                 f"{problem.dim}, and the statistics of batch normalization are of one; normalize "
@@ -370,10 +371,10 @@ def _step(
         memory = ()
     else:
         model, memory = rule.optimizer.move(state.model, gradient, state.memory, rule.layouts)
-    beside = state.state
-    if beside:
-        beside = first.next_state(rule.whole(state.model, context))
-    new = Learned(model, memory, state.steps + 1, beside)
+    network_state = state.state
+    if first.mixes_samples:
+        network_state = first.next_state(rule.whole(state.model, context))
+    new = Learned(model, memory, state.steps + 1, network_state)
     return select_rows(active, new, state) if masked else new
 
 
