@@ -164,7 +164,7 @@ def _check_functions(
         (regularizer, "gradient", (rows,), rows.shape),
     ):
         function = getattr(type(part), name, None)
-        if function is None or getattr(function, "__module__", "").startswith("fljax."):
+        if function is None or (getattr(function, "__module__", None) or "").startswith("fljax."):
             continue
         try:
             result = jax.eval_shape(getattr(part, name), *arguments)
