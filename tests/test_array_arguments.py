@@ -80,6 +80,7 @@ ACCEPTED = {
     ("privacy.accounting.monte_carlo_epsilon", "losses"): "infinity",
     # rows and columns of any number; a run compares them with its own when it begins
     ("algorithms.ModelAgnosticFedRelax", "test_set"): "transposed",
+    ("algorithms.FedMD", "public"): "transposed",
     ("contrib.replaced_features", "features"): "transposed",
     ("link.DelayTrace", "table"): "transposed",
     ("participation.Trace", "table"): "transposed",

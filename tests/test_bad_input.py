@@ -604,6 +604,15 @@ VALID = {
     "algorithms.ADMMTracking": STEP,
     "algorithms.APFL": STEP,
     "algorithms.AFL": {**STEP, "mixture_step_size": 0.1},
+    "algorithms.FedDF": {
+        **STEP,
+        "public": np.ones((8, 2)),
+        "public_batch": 4,
+        "distillation_step_size": 0.1,
+    },
+    "algorithms.FedMD": {**STEP, "public": np.ones((8, 2))},
+    "algorithms.FjORD": STEP,
+    "algorithms.HeteroFL": STEP,
     "algorithms.ATC": STEP,
     "algorithms.ATCTracking": STEP,
     "algorithms.AugDGM": STEP,
@@ -1126,6 +1135,8 @@ VALID = {
     "models.dropout_cnn": {"outputs": 3},
     "models.lenet": {"outputs": 3},
     "models.lora": {"network": fl.models.mlp(3), "rank": 1},
+    "models.nested": {"networks": [fl.models.mlp(3), fl.models.mlp(3, hidden=[2])]},
+    "models.several": {"networks": [fl.models.mlp(3), fl.models.mlp(3, hidden=[])]},
     "models.lstm": {"vocabulary": 9},
     "models.resnet": {"outputs": 3},
     "models.transformer": {"vocabulary": 9},
@@ -1351,6 +1362,8 @@ ACCEPTED = {
     ("contrib.label_sensitivity", "coupling"): "list",
     ("contrib.sharing_noise", "coupling"): "list",
     ("metrics.Metric", "needs"): "empty",
+    # Public samples, whose shape is compared with the clients' by a simulation.
+    ("algorithms.FedMD", "public"): "shape",
     # One number of each client, which meets the clients when a partition is drawn.
     ("partitions.FeatureNoise", "deviation"): "list shape empty",
     ("partitions.LabelNoise", "rate"): "list shape empty",

@@ -68,6 +68,7 @@ from fljax.algorithms.personalized.fedbabu import FedBABU
 from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedfomo import FedFomo
 from fljax.algorithms.personalized.fedkd import FedKD
+from fljax.algorithms.personalized.fedmd import FedMD
 from fljax.algorithms.personalized.fedpac import FedPAC
 from fljax.algorithms.personalized.fedper import FedBN, FedPer, LGFedAvg
 from fljax.algorithms.personalized.fedphp import FedPHP
@@ -88,6 +89,7 @@ from fljax.algorithms.server.dane import DANE
 from fljax.algorithms.server.fedasync import FedAsync
 from fljax.algorithms.server.fedavg import FedAvg
 from fljax.algorithms.server.fedbuff import FedBuff
+from fljax.algorithms.server.feddf import FedDF
 from fljax.algorithms.server.feddpsgd import FedDPSGD
 from fljax.algorithms.server.feddyn import FedDyn
 from fljax.algorithms.server.fedexp import FedExP
@@ -101,7 +103,9 @@ from fljax.algorithms.server.fedpd import FedPD
 from fljax.algorithms.server.fedprox import ExactFedProx, FedProx
 from fljax.algorithms.server.fedrs import FedRS
 from fljax.algorithms.server.fedsam import FedSAM
+from fljax.algorithms.server.fjord import FjORD
 from fljax.algorithms.server.generalized_gradient import GeneralizedGradient
+from fljax.algorithms.server.heterofl import HeteroFL
 from fljax.algorithms.server.isfedavg import ISFedAvg
 from fljax.algorithms.server.mime import MIME, MIMELite
 from fljax.algorithms.server.moon import MOON
@@ -176,6 +180,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedBuff",
+    "FedDF",
     "FedDPSGD",
     "FedDistill",
     "FedDyn",
@@ -186,6 +191,7 @@ __all__ = [
     "FedKD",
     "FedLC",
     "FedLT",
+    "FedMD",
     "FedNTD",
     "FedNova",
     "FedOpt",
@@ -202,9 +208,11 @@ __all__ = [
     "FedSAM",
     "FedYogi",
     "FineTunedFedAvg",
+    "FjORD",
     "GeneralizedGradient",
     "GossipSGD",
     "GraphFedAvg",
+    "HeteroFL",
     "HingeStaleness",
     "ISFedAvg",
     "LGFedAvg",

@@ -22,6 +22,9 @@ from fljax.problems import Problem
 from fljax.problems import optimum as centralized
 from fljax.problems.streams import Stream
 
+#: The networks that clients may have, if there are several.
+NETWORKS = ("one", "nested", "different", "any")
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -56,6 +59,9 @@ class Needs:
         multiplies it there.
       trains: whether clients take steps of training (``self.learn``), in which a network may draw
         random numbers, as dropout does, or be normalized by the batch.
+      networks: which networks clients may have, if there are several: ``"one"``, all the same;
+        ``"nested"``, parts of the widest one (:func:`fljax.models.nested`); ``"different"``
+        (:func:`fljax.models.several`); ``"any"`` of these.
       masked: whether the server, and everything else in the step, uses clients' messages only
         through one sum over all participants, so that pairwise masks may hide them.
     """
@@ -79,6 +85,7 @@ class Needs:
     uploads: tuple[str, ...] = ("models",)
     masked: bool = False
     trains: bool = False
+    networks: str = "one"
 
     def __post_init__(self) -> None:
         for scope in self.privacy:
@@ -88,6 +95,7 @@ class Needs:
                     f'privacy=("message",); got {checks.shown(scope)}.'
                 )
             checks.choice("privacy", scope, get_args(Scope))
+        checks.choice("networks", self.networks, NETWORKS)
 
 
 #: Methods and properties of an algorithm that do not decide which samples are in a batch.

@@ -130,6 +130,7 @@ class OutgoingMessages:
         receivers: Int[Array, " clients"] | None = None,
         compression: Compressor | None = None,
         rounding: Float[Array, " senders"] | None = None,
+        numbers: Int[Array, " senders"] | None = None,
     ) -> Any:
         """Perturb, compress and count one message of every client; return the sent messages.
 
@@ -153,6 +154,8 @@ class OutgoingMessages:
             step computes, added up), besides that of the message itself and of its place on the
             grid. By default that of two more operations on vectors as long as the message, which
             is enough for one gradient step.
+          numbers: ``[M]``, how many numbers each message to a server has, where fewer than in its
+            row suffice; the traffic counts them.
 
         Returns:
           ``[M, D]``; under ``masks=`` a :class:`~fljax.link.uploads.Masked`, whose sums
@@ -178,12 +181,16 @@ class OutgoingMessages:
             sending = sending & (receivers[clients] > 0)
         compression = compression or self._stages.compression
         sending = self._without_lone_senders(clients, sending, compression)
-        self._count_sent(
-            jnp.sum(jnp.where(sending, receivers[clients], 0)),
-            message.shape[1],
-            compression,
-            message.dtype,
-        )
+        if numbers is None:
+            self._count_sent(
+                jnp.sum(jnp.where(sending, receivers[clients], 0)),
+                message.shape[1],
+                compression,
+                message.dtype,
+            )
+        else:
+            numbers = self._send_unprotected(numbers, "how many numbers messages have")
+            self._count_varying(sending, numbers, up=WORD)
         if self._stages.scope == "server":
             raise ValueError(
                 "a trusted server perturbs the sum of what it collects, and not messages; let the "

@@ -326,8 +326,9 @@ def _client_scores(
         scores = score(test.loss, predictions, jnp.broadcast_to(test.targets, predictions.shape))
         return jnp.sum(test.weights * scores, axis=1)
     per_client = now.problem.test is not None and test.clients > 1
-    # Where clients keep running statistics of their own, a common model predicts as many things.
-    is_one = now.shared is not None and now.problem.state_policy != "kept"
+    # Where clients have running statistics or networks of their own, a common model has different
+    # predictions at each of them.
+    is_one = now.shared is not None and test.predicts_alike
     if per_client or is_one:
         shape = (test.clients, now.model.shape[1])
         models = now.model if per_client else jnp.broadcast_to(now.shared, shape)  # pyright: ignore[reportArgumentType]

@@ -4,8 +4,8 @@
 to read first; :mod:`~fljax.models.adapters` adapts other libraries' networks, and
 :mod:`~fljax.models.builtin_networks` has some that need no library, and
 :mod:`~fljax.models.published_networks` those of papers, by flax; :mod:`~fljax.models.low_rank` adds
-adapters to any of them. Their data, losses and
-gradients are in :mod:`fljax.problems.model`.
+adapters to any of them, and :mod:`~fljax.models.several_networks` gives clients networks of several
+sizes or kinds. Their data, losses and gradients are in :mod:`fljax.problems.model`.
 """
 
 from fljax.models.adapters import equinox, haiku, headed, linen, nnx, plain
@@ -13,6 +13,7 @@ from fljax.models.architecture import Architecture, Layout, layout_of
 from fljax.models.builtin_networks import Autoencoder, autoencoder, cnn, mlp
 from fljax.models.low_rank import lora
 from fljax.models.published_networks import dropout_cnn, lenet, lstm, resnet, transformer, vgg
+from fljax.models.several_networks import nested, several
 
 __all__ = [
     "Architecture",
@@ -30,9 +31,11 @@ __all__ = [
     "lora",
     "lstm",
     "mlp",
+    "nested",
     "nnx",
     "plain",
     "resnet",
+    "several",
     "transformer",
     "vgg",
 ]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from fljax._core import checks
 from fljax._core.module import float_dtype
@@ -156,8 +156,8 @@ class Layout:
         leaves = [jnp.asarray(leaf, float_dtype()) for leaf in jax.tree.leaves(parameters)]
         return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
-    def parameters(self, row: Float[Array, " dim"]) -> Any:
-        """The pytree of a row, the inverse of :meth:`row`."""
+    def parameters(self, row: Shaped[Array, " dim"]) -> Any:
+        """The pytree of a row, the inverse of :meth:`row`; its entries may also be positions."""
         if jnp.shape(row) != (self.dim,):
             raise ValueError(
                 f"a model of this network is one row of {self.dim} numbers, got shape "

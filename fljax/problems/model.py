@@ -29,6 +29,7 @@ from fljax._core.module import as_given, field, float_dtype, module, replace, st
 from fljax._core.numerics import default_promotion
 from fljax.models import Architecture, Layout, layout_of
 from fljax.models.architecture import Behavior, behavior_of
+from fljax.models.several_networks import SeveralNetworks
 from fljax.partitions.shifts import Shift
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
 from fljax.problems.pool import (
@@ -87,16 +88,21 @@ class NetworkContext(NamedTuple):
 
     state: PyTree  # [K, ...] each, or [1, ...] of all clients together
     key: Array | None = None  # [K]  of a step of training; None in evaluation
+    network: Array | None = None  # [K]  the number of each client's network, if there are several
 
     def rows(self, clients: int) -> "NetworkContext":
         """The same with an entry for each client."""
         state = jax.tree.map(lambda a: jnp.broadcast_to(a, (clients, *a.shape[1:])), self.state)
-        return NetworkContext(state, self.key)
+        return self._replace(state=state)
 
     def take(self, clients: Array) -> "NetworkContext":
         """That of some of the clients."""
         state = jax.tree.map(lambda a: a if len(a) == 1 else a[clients], self.state)
-        return NetworkContext(state, None if self.key is None else self.key[clients])
+        return NetworkContext(
+            state,
+            None if self.key is None else self.key[clients],
+            None if self.network is None else self.network[clients],
+        )
 
 
 class _CollectedState:
@@ -107,6 +113,7 @@ class _CollectedState:
     def __init__(self, context: NetworkContext, row: Array) -> None:
         self.state = context.state
         self.key = context.key
+        self.network = context.network
         self.row = row
         self.moved: PyTree = None
 
@@ -195,6 +202,8 @@ class Model(Problem):
       context: filled within a run.
       trained: filled by :meth:`training_only`.
       rest: filled by :meth:`training_only`.
+      assignment: filled by :meth:`assigning`.
+      evaluated_network: filled by :meth:`assigning`.
       clip: bound on every per-sample gradient, as in :class:`Problem`. Where layers multiply, a
         step costs about twice one without: their gradients are not formed sample by sample.
       initial: initial parameters, as drawn by :meth:`initialized`; a network does not start at
@@ -229,6 +238,8 @@ class Model(Problem):
     context: PyTree = field(converter=as_given, default=None, kw_only=True)
     trained: str | None = static(default=None, kw_only=True)
     rest: Float[Array, " rest"] | None = field(default=None, kw_only=True)
+    assignment: Int[Array, " clients"] | None = field(default=None, kw_only=True)
+    evaluated_network: int | None = static(default=None, kw_only=True)
 
     linear: ClassVar[bool] = False
 
@@ -245,6 +256,7 @@ class Model(Problem):
         self._check_network()
         self._check_labels()
         self._check_training()
+        self._check_assignment()
 
     def _check_parts(self) -> None:
         """Raise unless the parameters that nobody trains are as many as there are."""
@@ -317,11 +329,150 @@ class Model(Problem):
             )
 
     @property
+    def networks(self) -> tuple[Architecture, ...]:
+        """The networks of which each client has one; a single one for all by default."""
+        if isinstance(self.architecture, SeveralNetworks):
+            return self.architecture.networks
+        return (self.architecture,)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether clients' networks share parameters."""
+        return bool(np.any(self.network_masks.sum(axis=0) > 1))
+
+    @property
+    def network_masks(self) -> Bool[np.ndarray, "networks dim"]:
+        """As in :class:`Problem`."""
+        if not isinstance(self.architecture, SeveralNetworks):
+            return np.ones((1, self.dim), bool)
+        held = np.zeros((len(self.networks), self._whole_layout.dim), bool)
+        for of_network, places in zip(held, self.architecture.places(*self._sample), strict=True):
+            of_network[places] = True
+        return self._of_trained(held)
+
+    def _of_trained(self, mask: np.ndarray) -> np.ndarray:
+        """The entries ``[..., D]`` of all parameters that are of trained ones."""
+        if self.trained is None:
+            return mask
+        return mask[..., np.flatnonzero(self._whole_layout.coordinates(self.trained))]
+
+    @property
+    def network_numbers(self) -> Int[Array, " clients"]:
+        """As in :class:`Problem`."""
+        return super().network_numbers if self.assignment is None else jnp.asarray(self.assignment)
+
+    def held(self) -> Bool[Array, "clients dim"]:
+        """The parameters of each client's network, as a mask of its model's numbers."""
+        return jnp.asarray(self.network_masks)[self.network_numbers]
+
+    @checked
+    def assigning(
+        self, networks: Int[Array, "*clients"] | Sequence[int] | int, evaluated: int | None = None
+    ) -> "Model":
+        """The same problem where each client has one of several networks, by number.
+
+        Args:
+          networks: ``[K]``, of each client, or one number for all.
+          evaluated: the network with which metrics evaluate models, for networks that nest; each
+            client's own by default.
+
+        Raises:
+          TypeError, ValueError: a single network, another shape, a number of no network; an
+            evaluated network of models that have no parameters in common.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> networks = fl.models.nested([fl.models.mlp(3, hidden=[h]) for h in (16, 4)])
+          >>> data = fl.problems.softmax(jax.random.key(0), clients=4, samples=9, dim=6, classes=3)
+          >>> problem = fl.problems.Model.of(data, networks, jax.random.key(1))
+          >>> problem.assigning([0, 1, 1, 1], evaluated=0).assignment.tolist()
+          [0, 1, 1, 1]
+        """
+        numbers = checks.array("networks", networks)
+        if not jnp.issubdtype(numbers.dtype, jnp.integer) or np.shape(numbers) not in (
+            (),
+            (self.clients,),
+        ):
+            raise ValueError(
+                f"networks must be the number of each of the {self.clients} clients' networks, or "
+                f"one for all, got {checks.shown(networks)}."
+            )
+        assignment = jnp.broadcast_to(jnp.asarray(numbers, jnp.int32), (self.clients,))
+        test = None if self.test is None else replace(self.test, assignment=assignment)
+        assigned = replace(self, assignment=assignment, evaluated_network=evaluated, test=test)
+        assigned._check_assignment()
+        return assigned
+
+    def _check_assignment(self) -> None:
+        """Raise unless clients' networks are some of the problem's."""
+        numbers = self.assignment
+        last = len(self.networks) - 1
+        if numbers is None:
+            if self.evaluated_network is not None:
+                raise ValueError(
+                    "evaluated_network is filled by problem.assigning(networks, evaluated); leave "
+                    "it out."
+                )
+            return
+        if last == 0:
+            raise ValueError(
+                "all clients have the same network; make several of them by fljax.models.nested "
+                "or several, or leave out assigning()."
+            )
+
+        def check_range(numbers: object) -> None:
+            values = np.asarray(numbers)
+            if values.min() < 0 or values.max() > last:
+                raise ValueError(
+                    f"networks have the numbers 0 to {last}, got {values.min()} to {values.max()}."
+                )
+
+        checks.check_when_concrete(check_range, numbers)
+        if self.evaluated_network is not None:
+            checks.count("evaluated", self.evaluated_network, at_least=0)
+            checks.interval("evaluated", self.evaluated_network, at_least=0, at_most=last)
+            if not self.is_nested:
+                raise ValueError(
+                    "networks that have no parameters in common are evaluated each for its own "
+                    "clients; leave out evaluated."
+                )
+
+    @property
+    def judged(self) -> Problem:
+        """As in :class:`Problem`."""
+        if self.evaluated_network is None:
+            return super().judged
+        test = None if self.test is None else replace(self.test, assignment=None)
+        if test is not None:
+            test = replace(test, evaluated_network=self.evaluated_network)
+        return replace(self, assignment=None, test=test)
+
+    @property
+    def predicts_alike(self) -> bool:
+        """As in :class:`Problem`."""
+        return self.state_policy != "kept" and self.assignment is None
+
+    @property
+    def _sample(self) -> tuple[tuple[int, ...], Any]:
+        """The shape and type of a sample."""
+        return tuple(self.features.shape[2:]), jax.dtypes.canonicalize_dtype(self.features.dtype)
+
+    @property
     def _behavior(self) -> Behavior:
-        if type(self.architecture).train is Architecture.train:
-            return Behavior((), False)
-        dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
-        return behavior_of(self.architecture, tuple(self.features.shape[2:]), dtype)
+        behaviors = [
+            Behavior((), False)
+            if type(network).train is Architecture.train
+            else behavior_of(network, *self._sample)
+            for network in self.networks
+        ]
+        if len(behaviors) == 1:
+            return behaviors[0]
+        if any(jax.tree.leaves(one.state) for one in behaviors):
+            raise ValueError(
+                "networks of several sizes have no state, such as running means: those of one say "
+                "nothing of another's; normalize by groups or layers."
+            )
+        return Behavior((), any(one.is_random for one in behaviors))
 
     @property
     def has_state(self) -> bool:
@@ -417,19 +568,36 @@ class Model(Problem):
     @property
     def _contexts(self) -> NetworkContext | None:
         """The context with an entry for each client."""
-        return None if self.context is None else self.context.rows(self.clients)
+        context = self._context
+        return None if context is None else context.rows(self.clients)
+
+    @property
+    def _context(self) -> NetworkContext | None:
+        """The context with the clients' networks."""
+        context = self.context
+        if self.assignment is None or (context is not None and context.network is not None):
+            return context
+        return (context or NetworkContext(()))._replace(network=self.assignment)
 
     def take(
         self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"] | None = None
     ) -> Problem:
         """As in :class:`Problem`."""
         part = super().take(clients, rows)
-        return part if self.context is None else replace(part, context=self.context.take(clients))
+        if self.context is not None:
+            part = replace(part, context=self.context.take(clients))
+        if self.assignment is not None:
+            part = replace(part, assignment=jnp.asarray(self.assignment)[clients])
+        return part
 
     def entries(self, clients: Int[Array, " chosen"], rows: Int[Array, "chosen batch"]) -> Problem:
         """As in :class:`Problem`."""
         part = super().entries(clients, rows)
-        return part if self.context is None else replace(part, context=None)
+        if self.context is not None:
+            part = replace(part, context=None)
+        if self.assignment is not None:
+            part = replace(part, assignment=jnp.asarray(self.assignment)[clients])
+        return part
 
     def _context_and_extra(self, given: PyTree) -> tuple[PyTree, PyTree]:
         extra, context = given
@@ -444,7 +612,8 @@ class Model(Problem):
         samples = jnp.arange(count, dtype=jnp.int32)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(context.key, samples)
         of_key = NetworkContext(None, cast(Any, 0))
-        return (row, (extra, NetworkContext(context.state, keys))), (None, (None, of_key))
+        in_sample = context._replace(key=keys)
+        return (row, (extra, in_sample)), (None, (None, of_key))
 
     def _targets(self, targets: Array) -> Array | np.ndarray:
         # A column may be the network's output.
@@ -485,6 +654,7 @@ class Model(Problem):
                 why = f"{type(error).__name__}: {error}".partition("\n")[0]
                 raise ValueError(f"{what} {shapes}: {why}") from error
 
+        self._check_alike(features)
         predictions = traced("the network has no predictions for", self._outputs, row, features)
         if not hasattr(predictions, "shape") or predictions.shape[:1] != (2,):
             raise ValueError(
@@ -518,6 +688,31 @@ class Model(Problem):
         gradient = self._client_gradient(self._losses)
         arguments = ((row, given), features, targets, weights)
         traced("the network is not differentiable for", gradient, *arguments)
+
+    def _check_alike(self, features: ShapeDtypeStruct) -> None:
+        """Raise unless all networks have predictions of the same shape, and nest if they are to."""
+        if not isinstance(self.architecture, SeveralNetworks):
+            return
+        self.architecture.parts(*self._sample)
+        shapes = []
+        for network in self.networks:
+            layout = layout_of(network, *self._sample)
+            row = ShapeDtypeStruct((layout.dim,), self.dtype)
+
+            with default_promotion():
+                predicted = jax.eval_shape(
+                    lambda row, x, network=network, layout=layout: _evaluated(
+                        network, layout.parameters(row), x
+                    ),
+                    row,
+                    features,
+                )
+            shapes.append(predicted.shape)
+        if len(set(shapes)) > 1:
+            raise ValueError(
+                "all networks must have predictions of the same shape, got "
+                f"{', '.join(map(str, shapes))} for two samples."
+            )
 
     def _check_labels(self) -> None:
         """Raise ``ValueError`` for labels without a class, which optax would take for another one,
@@ -604,8 +799,8 @@ class Model(Problem):
                 )
         if (
             padded
-            and not self.architecture.apart
-            and _mixes(self.architecture, self._whole_layout, features)
+            and not all(network.apart for network in self.networks)
+            and any(_mixes(network, features) for network in self.networks)
         ):
             raise ValueError(
                 "the network's prediction of a sample depends on other samples, and clients of "
@@ -979,8 +1174,7 @@ class Model(Problem):
     @property
     def _whole_layout(self) -> Layout:
         """The positions of all parameters."""
-        dtype = jax.dtypes.canonicalize_dtype(self.features.dtype)
-        return layout_of(self.architecture, tuple(self.features.shape[2:]), dtype)
+        return layout_of(self.architecture, *self._sample)
 
     @property
     def _layouts(self) -> tuple[Layout, Layout]:
@@ -1079,7 +1273,7 @@ class Model(Problem):
         )
 
     def _of_data(self, features: object, targets: object, weights: object) -> "Model":
-        return Model(
+        model = Model(
             features,
             targets,
             self.loss,
@@ -1091,6 +1285,7 @@ class Model(Problem):
             trained=self.trained,
             rest=self.rest,
         )
+        return replace(model, assignment=self.assignment)
 
     def mapped(self) -> "Model":
         """The problem itself."""
@@ -1110,14 +1305,21 @@ class Model(Problem):
         """Predictions of one model for some samples."""
         if context is not None and context.key is not None:
             return self._trained(row, features, context)[0]
-        if context is None and not self.has_state:
-            return self._computed(self.architecture.apply, row, features)
-        state = _first(self.initial_state()) if context is None else context.state
+        if self.has_state:
+            state = _first(self.initial_state()) if context is None else context.state
 
-        def evaluate(parameters: PyTree, inputs: Array) -> Array:
-            return self.architecture.evaluate(parameters, state, inputs)
+        def evaluate(network: Architecture, parameters: PyTree, inputs: Array) -> Array:
+            if not self.has_state:
+                return network.evaluate(parameters, self._no_state_of(network), inputs)
+            return network.evaluate(parameters, state, inputs)
 
-        return self._computed(evaluate, row, features)
+        return self._computed(evaluate, row, features, context)
+
+    def _no_state_of(self, network: Architecture) -> PyTree:
+        """The state of a network that has none, in the form of its library."""
+        if type(network).train is Architecture.train:
+            return ()
+        return behavior_of(network, *self._sample).state
 
     def _trained(
         self,
@@ -1133,37 +1335,84 @@ class Model(Problem):
                 keys = jax.random.split(augment_key, len(features))
                 features = jax.vmap(self.augment)(keys, features).astype(features.dtype)
 
-        def train(parameters: PyTree, inputs: Array) -> tuple[Array, PyTree]:
+        def train(network: Architecture, parameters: PyTree, inputs: Array) -> tuple[Array, PyTree]:
             if self.state == "frozen":
-                return self.architecture.evaluate(parameters, context.state, inputs), context.state
-            return self.architecture.train(parameters, context.state, inputs, key)
+                return network.evaluate(parameters, context.state, inputs), context.state
+            if len(self.networks) > 1:
+                none = self._no_state_of(network)
+                return network.train(parameters, none, inputs, key)[0], context.state
+            return network.train(parameters, context.state, inputs, key)
 
-        predictions, state = self._computed(train, row, features)
+        predictions, state = self._computed(train, row, features, context)
         state = jax.tree.map(lambda a, b: a.astype(b.dtype), state, context.state)
         if isinstance(context, _CollectedState) and context.row is row:
             context.moved = state
         return predictions, state
 
-    def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
-        return self._computed(self.architecture.represent, row, features)
+    def _representation(
+        self, row: Float[Array, " dim"], features: Array, context: PyTree = None
+    ) -> Array:
+        def represent(network: Architecture, parameters: PyTree, inputs: Array) -> Array:
+            return network.represent(parameters, inputs)
+
+        return self._computed(represent, row, features, context)
 
     def head(
-        self, row: Float[Array, " dim"], representation: Float[Array, "samples width"]
+        self,
+        row: Float[Array, " dim"],
+        representation: Float[Array, "samples width"],
+        context: PyTree = None,
     ) -> Array:
         """Predictions of one model from representations of any samples."""
-        return self._computed(self.architecture.head, row, representation)
 
-    def _computed(self, function: Callable[[PyTree, Array], Any], row: Array, inputs: Array) -> Any:
-        """Apply a function of the network in its compute type; convert its result back."""
+        def read(network: Architecture, parameters: PyTree, inputs: Array) -> Array:
+            return network.head(parameters, inputs)
+
+        return self._computed(read, row, representation, context)
+
+    def _computed(
+        self,
+        function: Callable[[Architecture, PyTree, Array], Any],
+        row: Array,
+        inputs: Array,
+        context: PyTree = None,
+    ) -> Any:
+        """Apply a function of the network, the client's of several, in its compute type; convert
+        its result back.
+        """
         compute = self.dtype if self.compute is None else jnp.dtype(self.compute)
         if jnp.issubdtype(inputs.dtype, jnp.floating):
             inputs = inputs.astype(compute)
         precision = "highest" if self.compute is None else "default"
         with default_promotion(), jax.default_matmul_precision(precision):
             rest = None if self.rest is None else jnp.asarray(self.rest).astype(compute)
-            result = function(self._tree(row.astype(compute), rest), inputs)
-        if self.compute is None:
-            return result
+            parameters = self._tree(row.astype(compute), rest)
+            if isinstance(self.architecture, SeveralNetworks):
+                number = None if context is None else context.network
+                branches = [
+                    functools.partial(self._of_network, function, network, part)
+                    for network, part in zip(
+                        self.networks, self.architecture.parts(*self._sample), strict=True
+                    )
+                ]
+                if number is None:
+                    return branches[self.evaluated_network or 0](parameters, inputs)
+                return jax.lax.switch(number, branches, parameters, inputs)
+            result = function(self.architecture, parameters, inputs)
+        return result if self.compute is None else self._in_own_type(result)
+
+    def _of_network(
+        self,
+        function: Callable[[Architecture, PyTree, Array], Any],
+        network: Architecture,
+        part: Callable[[PyTree], PyTree],
+        parameters: PyTree,
+        inputs: Array,
+    ) -> Any:
+        """The function of one of several networks, in the type that all of them have."""
+        return self._in_own_type(function(network, part(parameters), inputs))
+
+    def _in_own_type(self, result: PyTree) -> Any:
         return jax.tree.map(
             lambda a: a.astype(self.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, result
         )
@@ -1215,9 +1464,7 @@ class Model(Problem):
     @property
     def _activations(self) -> int:
         """How many numbers of one sample are stored for a gradient."""
-        sample = tuple(self.features.shape[2:])
-        dtype = self.features.dtype
-        return _activations(self.architecture, sample, jax.dtypes.canonicalize_dtype(dtype))
+        return max(_activations(network, *self._sample) for network in self.networks)
 
     def together(self, samples: int) -> int:
         """Number of clients whose gradient steps are best computed side by side for this number of
@@ -1284,18 +1531,21 @@ class Model(Problem):
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:
         """As in :class:`Problem`, one model after the other; each with the state of its client."""
-        states = None if self.context is None else self.context.rows(len(models)).state
+        context = self._context
+        contexts = None if context is None else context.rows(len(models))
 
-        def score_model(model: tuple[Array, PyTree]) -> Array:
-            row, state = model
+        def score_model(model: tuple[Array, NetworkContext | None]) -> Array:
+            row, context = model
             problem = self
-            if state is not None:
-                problem = replace(
-                    self, context=NetworkContext(jax.tree.map(lambda a: a[None], state))
-                )
+            if context is not None:
+                context = jax.tree.map(lambda a: a[None], context)
+                if context.network is not None:
+                    network = jnp.broadcast_to(context.network, (self.clients,))
+                    context = context._replace(network=network)
+                problem = replace(self, context=context)
             return problem.scores(jnp.broadcast_to(row, (self.clients, self.dim)), score)
 
-        return jax.lax.map(score_model, (models, states)).T
+        return jax.lax.map(score_model, (models, contexts)).T
 
     def _scored(self, score: Callable) -> Callable[..., Array]:
         def weighted_sum(
@@ -1379,18 +1629,48 @@ class Model(Problem):
         self, w: Float[Array, "clients dim"]
     ) -> Float[Array, "clients samples width"]:
         """``[K, N, R]``, the input of the head at each client's samples."""
-        return self._map_clients(lambda row, x, y, weights: self._representation(row, x), w)
+
+        def represent(given: tuple[Array, Any], x: Array, y: Array, weights: Array) -> Array:
+            return self._representation(given[0], x, given[1])
+
+        return self._map_clients(represent, (w, self._contexts))
 
     @property
     def represents(self) -> bool:
         """Whether the network says its representation of samples."""
-        return self.architecture.head_paths is not None
+        if any(network.head_paths is None for network in self.networks):
+            return False
+        return len(self.networks) == 1 or len(set(map(self._represented, self.networks))) == 1
+
+    def _represented(self, network: Architecture) -> tuple[int, ...]:
+        """The shape of a network's representation of two samples."""
+        sample, dtype = self._sample
+        layout = layout_of(network, sample, dtype)
+
+        def represent(row: Array, features: Array) -> Array:
+            return network.represent(layout.parameters(row), features)
+
+        with default_promotion():
+            return jax.eval_shape(
+                represent,
+                ShapeDtypeStruct((layout.dim,), self.dtype),
+                ShapeDtypeStruct((2, *sample), dtype),
+            ).shape
 
     def head_coordinates(self) -> Bool[np.ndarray, " dim"]:
         """The mask of the parameters of the head, ``[D]`` booleans."""
-        if self.architecture.head_paths is None:
+        if not self.represents:
             raise ValueError(f"a head reads a representation, and {NO_REPRESENTATION}.")
-        return self.coordinates(self.architecture.head_paths)
+        if not isinstance(self.architecture, SeveralNetworks):
+            return self.coordinates(self.architecture.head_paths)
+        mask = np.zeros(self._whole_layout.dim, bool)
+        for network, places in zip(
+            self.networks, self.architecture.places(*self._sample), strict=True
+        ):
+            assert network.head_paths is not None
+            own = layout_of(network, *self._sample).coordinates(network.head_paths)
+            mask[places[own]] = True
+        return self._of_trained(mask)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
         r""":math:`\frac1K\sum_kf_k'(w)` at one common model."""
@@ -1486,6 +1766,16 @@ class PopulationModel(OnDisk, Model):
         super().validate()
         self._check_network()
 
+    def assigning(
+        self, networks: Int[Array, "*clients"] | Sequence[int] | int, evaluated: int | None = None
+    ) -> "Model":
+        """As in :class:`Model`."""
+        assigned = super().assigning(networks, evaluated)
+        if self.view is None:
+            return assigned
+        of_view = assigned.network_numbers[jnp.asarray(self.evaluated)]
+        return replace(assigned, view=self.view.assigning(of_view, evaluated))
+
 
 def _first(tree: PyTree) -> Any:
     """The first entry of each array of a tree."""
@@ -1542,8 +1832,9 @@ def _mixes_losses(
 
 
 @functools.lru_cache(maxsize=64)
-def _mixes(architecture: Architecture, layout: Layout, features: ShapeDtypeStruct) -> bool:
+def _mixes(architecture: Architecture, features: ShapeDtypeStruct) -> bool:
     """Whether a network's prediction of a sample visibly depends on other samples."""
+    layout = layout_of(architecture, features.shape[1:], features.dtype)
     rng = np.random.default_rng(1)
     row = jnp.asarray(rng.normal(scale=0.3, size=layout.dim), float_dtype())
 

@@ -103,7 +103,7 @@ class OnDisk(Problem):
 
     @property
     def judged(self) -> Problem:
-        return self if self.view is None else self.view
+        return super().judged if self.view is None else self.view
 
     def holding(self, numbers: Int[Array, " chosen"], data: Mapping[str, Array]) -> Any:
         """The same problem in a round whose participants' data are these."""
@@ -135,8 +135,9 @@ class OnDisk(Problem):
             fields["strength"] = rows_of(self.strength, clients)
         else:
             fields["strength"] = self.strength * (clients.shape[0] / self.clients)
-        if self.importance is not None:
-            fields["importance"] = rows_of(self.importance, clients)
+        for name in ("importance", "assignment"):
+            if getattr(self, name, None) is not None:
+                fields[name] = rows_of(fields[name], clients)
         part = object.__new__(self.made)  # without validation, which checked all of it
         for name, value in (fields | {"test": None, "initial": None}).items():
             object.__setattr__(part, name, value)

@@ -91,11 +91,15 @@ class Reading(NamedTuple):
 
     def representation(self, row: Float[Array, " dim"]) -> Float[Array, "samples width"]:
         """``[N, R]``, the input of the model's head; the features of a linear prediction."""
-        return self.problem._representation(row, self.features)
+        return self.problem._representation(row, self.features, self.context)
 
     def head(self, row: Float[Array, " dim"], representation: Array) -> Array:
         """Predictions from representations of these or any other samples."""
-        return self.problem.head(row, representation)
+        return self.problem.head(row, representation, self.context)
+
+    def of_network(self, number: Array) -> "Reading":
+        """The same samples, read by another of the problem's networks."""
+        return self._replace(context=self.context._replace(network=number))
 
     def losses(self, predictions: Array) -> Float[Array, " samples"]:
         """The problem's loss of each sample, of these predictions."""
@@ -369,6 +373,16 @@ class Problem:
         return self
 
     @property
+    def network_masks(self) -> Bool[np.ndarray, "networks dim"]:
+        """Which numbers of a model each of the clients' networks has; a single one by default."""
+        return np.ones((1, self.dim), bool)
+
+    @property
+    def network_numbers(self) -> Int[Array, " clients"]:
+        """The number of each client's network."""
+        return jnp.zeros(self.clients, jnp.int32)
+
+    @property
     def state_policy(self) -> str | None:
         """The policy of the network's state; ``None`` without a state."""
         return None
@@ -377,6 +391,11 @@ class Problem:
     def trains_apart(self) -> bool:
         """Whether a step of training is of other predictions than evaluation."""
         return False
+
+    @property
+    def predicts_alike(self) -> bool:
+        """Whether a model has the same predictions at every client."""
+        return True
 
     @property
     def mixes_samples(self) -> bool:
@@ -1278,11 +1297,16 @@ class Problem:
         """Predictions of one model for some samples, mapped already."""
         return self.head(row, features)
 
-    def _representation(self, row: Float[Array, " dim"], features: Array) -> Array:
+    def _representation(
+        self, row: Float[Array, " dim"], features: Array, context: PyTree = None
+    ) -> Array:
         return features
 
     def head(
-        self, row: Float[Array, " dim"], representation: Float[Array, "samples width"]
+        self,
+        row: Float[Array, " dim"],
+        representation: Float[Array, "samples width"],
+        context: PyTree = None,
     ) -> Array:
         """Predictions of one model from representations of any samples."""
         if self.loss.outputs == 1:

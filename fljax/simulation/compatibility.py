@@ -186,6 +186,7 @@ def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
                 "start with problem.initialized(key), or give problem.starting_at(models).",
                 False,
             )
+        yield from _unmet_networks(needs, problem)
         yield from _unmet_training(needs, simulation)
     elif needs.smooth and (loss.curvature is None or not quadratic):
         text = f"needs a smooth objective, got {objective}; use ZCDPNFL for nonsmooth ones."
@@ -216,6 +217,27 @@ def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
             "tasks=fljax.problems.Tasks(cluster, clusters, validation=...).",
             False,
         )
+
+
+def _unmet_networks(needs: Needs, problem: Any) -> Iterator[Unmet]:
+    """The requirements of clients with different networks."""
+    if len(problem.networks) == 1:
+        return
+    if problem.assignment is None:
+        if not problem.is_nested:
+            yield Unmet(
+                "needs to know which client has which network; say so by problem.assigning([...]).",
+                False,
+            )
+        return
+    kind = "nested" if problem.is_nested else "different"
+    if needs.networks not in (kind, "any"):
+        made = {"nested": "fljax.models.nested", "different": "fljax.models.several"}
+        if needs.networks == "one":
+            rests = "rests on one network of all clients"
+        else:
+            rests = f"is for {needs.networks} networks ({made[needs.networks]})"
+        yield Unmet(f"{rests}, and these clients have {kind} ones ({made[kind]}).", True)
 
 
 def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
@@ -473,7 +495,11 @@ def _unmet_messages(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
                 False,
             )
     if simulation.compression is not None and not needs.compressed:
-        yield Unmet("compresses its messages itself; leave out compression=.", True)
+        if needs.networks == "one":
+            why = "compresses its messages itself"
+        else:
+            why = "sends messages whose lengths follow from clients' networks"
+        yield Unmet(f"{why}; leave out compression=.", True)
     if simulation.aggregation is None:
         return
     if not _uses_means(needs, simulation):

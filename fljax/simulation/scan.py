@@ -313,7 +313,7 @@ def evaluate_metrics(
     model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
     honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
     now = Snapshot(
-        problem.at(round) if problem.online else problem,
+        problem.at(round) if problem.online else problem.judged,
         simulation.network,
         model,
         prepared.optimum,

@@ -63,6 +63,7 @@ GIVEN = {
     "period": "its sensible values depend on the number of samples",
     "personal": "it is a part of the scenario's model",
     "policy": "it is an object of its own",
+    "public": "it is data that the scenario has",
     "server": "it is an object of its own",
     "solver": "it is an algorithm of its own",
 }

@@ -11,21 +11,26 @@ from fljax.algorithms import (
     FML,
     MOON,
     FedAvg,
+    FedDF,
     FedDistill,
     FedGen,
     FedKD,
     FedLC,
+    FedMD,
     FedNTD,
     FedPAC,
     FedPHP,
     FedProto,
     FedROD,
     FedRS,
+    FjORD,
+    HeteroFL,
 )
+from fljax.algorithms.public_points import passes_over
 from fljax.privacy import CentralGaussian
 from tests.cases import costs
 from tests.cases.world import CLIENTS, ROUNDS, SIZES, Case, keys_of, step_of
-from tests.reference import readings
+from tests.reference import readings, several
 from tests.support import small_network as small
 
 SHIFT = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(small.SHIFT)])
@@ -232,6 +237,86 @@ def ccvr_models(algorithm, net=NET, visits=None, seed=1):
     return readings.ccvr(*arguments, visits, *calibration, draws)[:, None]
 
 
+#: Samples that all have in common.
+PUBLIC = np.random.default_rng(9).normal(size=(7, 3))
+
+
+def algorithm_keys(rounds=ROUNDS, seed=1):
+    return [key_of(key, "algorithm") for key in keys_of(seed, rounds)]
+
+
+def public_batches(key, count, size, steps):
+    """The rows of each step, without what fills up the last batch of a pass."""
+    return [rows[rows < count] for rows in np.asarray(passes_over(key, count, size, steps))]
+
+
+def same_width_models(algorithm, net=NET, visits=None):
+    """``[T, 1, D]``, of clients that all have the whole network."""
+    visits = everyone(algorithm) if visits is None else visits
+    step = step_of(algorithm.step_size)
+    weights = weights_of(algorithm, net)
+    hidden = [net.hidden] * net.clients
+    return several.heterofl(net, np.zeros_like(SHIFT), step, weights, visits, hidden)[:, None]
+
+
+def fedmd_draws(algorithm):
+    """The public samples of each round, and the batches of the steps on them."""
+    chosen = []
+    batches = []
+    count = algorithm._count
+    size = algorithm.digest_batch or count
+    for key in algorithm_keys():
+        draw, digest = jax.random.split(key)
+        everything = np.arange(len(PUBLIC))
+        order = np.asarray(jax.random.permutation(draw, len(PUBLIC)))[:count]
+        chosen.append(everything if algorithm.public_samples is None else order)
+        steps = algorithm.digest_epochs * -(-count // size)
+        batches.append(public_batches(digest, count, size, steps))
+    return chosen, batches
+
+
+def fedmd_models(algorithm, net=NET, visits=None):
+    """``[T, K, D]``."""
+    visits = everyone(algorithm) if visits is None else visits
+    rate = algorithm.digest_step_size or algorithm.step_size
+    history = several.fedmd(
+        [net] * net.clients,
+        [np.zeros_like(SHIFT)] * net.clients,
+        step_of(algorithm.step_size),
+        visits,
+        PUBLIC,
+        *fedmd_draws(algorithm),
+        step_of(rate),
+        algorithm.distance,
+    )
+    return np.array(history)
+
+
+def feddf_batches(algorithm):
+    steps = algorithm.distillation_steps
+    return [
+        public_batches(key, len(PUBLIC), algorithm.public_batch, steps) for key in algorithm_keys()
+    ]
+
+
+def feddf_models(algorithm, net=NET, visits=None):
+    """``[T, 1, D]``."""
+    visits = everyone(algorithm) if visits is None else visits
+    history = several.feddf(
+        [net],
+        [0] * net.clients,
+        [np.zeros_like(SHIFT)],
+        step_of(algorithm.step_size),
+        weights_of(algorithm, net),
+        visits,
+        PUBLIC,
+        feddf_batches(algorithm),
+        step_of(algorithm.distillation_step_size),
+        float(algorithm.temperature),
+    )
+    return np.array(history)
+
+
 BUDGET = CentralGaussian(0.7, 0.4)
 EQUAL = {"weighting": "equal", "local_steps": 2}
 CASES = {
@@ -294,6 +379,35 @@ CASES = {
         None,
         fedkd_mentors,
         partial(costs.distilled, 2),
+    ),
+    "HeteroFL": Case(HeteroFL(0.3, **EQUAL), None, same_width_models, partial(costs.read, 2, 1)),
+    "FjORD": Case(FjORD(0.3, **EQUAL), None, same_width_models, partial(costs.read, 2, 1)),
+    # The subgradient of an absolute distance that is zero but for rounding is arbitrary.
+    "FedMD": Case(
+        FedMD(
+            0.3,
+            local_steps=2,
+            public=PUBLIC,
+            public_samples=5,
+            digest_batch=2,
+            distance="squared",
+        ),
+        None,
+        fedmd_models,
+        partial(costs.read, 2, 1),
+    ),
+    "FedDF": Case(
+        FedDF(
+            0.3,
+            public=PUBLIC,
+            public_batch=3,
+            distillation_step_size=0.2,
+            distillation_steps=4,
+            **EQUAL,
+        ),
+        None,
+        feddf_models,
+        partial(costs.read, 2, 1),
     ),
     "FedPAC": Case(
         FedPAC(0.3, attraction=0.8, **EQUAL), None, fedpac_models, partial(costs.collaborating, 2)

@@ -273,8 +273,8 @@ def test_a_linear_range_is_respected():
 
 #: Algorithms that must be given more than numbers: a part of them is the scenario's.
 WITHOUT = {
-    *("CCVR", "Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedOpt"),
-    "FedPer",
+    *("CCVR", "Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedDF", "FedMD"),
+    *("FedOpt", "FedPer"),
     *("FedRep", "FedSGD, networked", "GT-SARAH", "GT-SVRG", "IFCA", "ISFedAvg", "LG-FedAvg"),
     *("DESTRESS", "Network-SARAH", "Network-SVRG"),
     *("NPFL, by gradient", "NPFL, by loss", "NPFL, by parameters", "NPFL-RL"),

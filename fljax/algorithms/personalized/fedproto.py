@@ -18,7 +18,7 @@ from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading, Softmax
 
 #: Needs of a server that divides one sum over its participants' messages by another.
-OF_MEANS = Needs(None, absent=True, late=True, masked=True, classes=True)
+OF_MEANS = Needs(None, absent=True, late=True, masked=True, classes=True, networks="any")
 
 
 class ClassMeansState(NamedTuple):

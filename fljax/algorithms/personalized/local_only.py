@@ -21,7 +21,11 @@ class LocalOnlyState(NamedTuple):
     model: Array  # [K, D]  w_k
 
 
-@algorithm("Local only", "li2021", Needs(None, absent=True, late=True, averages=True, uploads=()))
+@algorithm(
+    "Local only",
+    "li2021",
+    Needs(None, absent=True, late=True, averages=True, uploads=(), networks="any"),
+)
 @module
 class LocalOnly(Algorithm):
     r"""Gradient descent of each client on its own data; nothing is ever sent.
