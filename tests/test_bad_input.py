@@ -612,6 +612,7 @@ VALID = {
     },
     "algorithms.FedMD": {**STEP, "public": np.ones((8, 2))},
     "algorithms.FjORD": STEP,
+    "algorithms.FLoRA": STEP,
     "algorithms.HeteroFL": STEP,
     "algorithms.ATC": STEP,
     "algorithms.ATCTracking": STEP,

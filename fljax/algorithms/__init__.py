@@ -104,6 +104,7 @@ from fljax.algorithms.server.fedprox import ExactFedProx, FedProx
 from fljax.algorithms.server.fedrs import FedRS
 from fljax.algorithms.server.fedsam import FedSAM
 from fljax.algorithms.server.fjord import FjORD
+from fljax.algorithms.server.flora import FLoRA
 from fljax.algorithms.server.generalized_gradient import GeneralizedGradient
 from fljax.algorithms.server.heterofl import HeteroFL
 from fljax.algorithms.server.isfedavg import ISFedAvg
@@ -170,6 +171,7 @@ __all__ = [
     "EpsilonDeltaNFL",
     "ExactDiffusion",
     "ExactFedProx",
+    "FLoRA",
     "FedALA",
     "FedAMP",
     "FedAdagrad",

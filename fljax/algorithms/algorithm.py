@@ -62,6 +62,7 @@ class Needs:
       networks: which networks clients may have, if there are several: ``"one"``, all the same;
         ``"nested"``, parts of the widest one (:func:`fljax.models.nested`); ``"different"``
         (:func:`fljax.models.several`); ``"any"`` of these.
+      adapters: whether it trains adapters of low rank (:func:`fljax.models.lora`).
       masked: whether the server, and everything else in the step, uses clients' messages only
         through one sum over all participants, so that pairwise masks may hide them.
     """
@@ -86,6 +87,7 @@ class Needs:
     masked: bool = False
     trains: bool = False
     networks: str = "one"
+    adapters: bool = False
 
     def __post_init__(self) -> None:
         for scope in self.privacy:

@@ -288,8 +288,7 @@ class _Headed(Architecture):
         k_body, k_head = jax.random.split(key)
         body = self.body.init(k_body, features)
         representation = self.body.apply(body, features)
-        parts = ((self.body, k_body, features), (self.last, k_head, representation))
-        if any(jax.tree.leaves(part.init_state(k_part, x)) for part, k_part, x in parts):
+        if jax.tree.leaves(self.init_state(key, features)):
             raise ValueError(
                 "the parts of a network with a head keep something beside their parameters, such "
                 "as running statistics, which representations do not know; normalize by groups or "
@@ -297,12 +296,21 @@ class _Headed(Architecture):
             )
         return {"body": body, "head": self.last.init(k_head, representation)}
 
+    def init_state(self, key: Array, features: Array) -> Any:
+        k_body, k_head = jax.random.split(key)
+        representation = self.body.apply(self.body.init(k_body, features), features)
+        return {
+            "body": self.body.init_state(k_body, features),
+            "head": self.last.init_state(k_head, representation),
+        }
+
     def train(
         self, parameters: PyTree, state: PyTree, features: Array, key: Array
     ) -> tuple[Array, PyTree]:
         k_body, k_head = jax.random.split(key)
-        representation, _ = self.body.train(parameters["body"], (), features, k_body)
-        return self.last.train(parameters["head"], (), representation, k_head)[0], state
+        representation, _ = self.body.train(parameters["body"], state["body"], features, k_body)
+        predictions, _ = self.last.train(parameters["head"], state["head"], representation, k_head)
+        return predictions, state
 
     def represent(self, parameters: PyTree, features: Array) -> Array:
         return self.body.apply(parameters["body"], features)

@@ -45,16 +45,19 @@ class ResNet(nn.Module):
     width: int
     norm: str
     groups: int
+    remat: bool
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
+        made = nn.remat(ResidualBlock, static_argnums=(2,)) if self.remat else ResidualBlock
         x = nn.Conv(self.width, (3, 3), padding=1, use_bias=False)(x)
         x = nn.relu(normalization(self.norm, self.groups, train)(x))
         for stage, count in enumerate(self.blocks):
             for block in range(count):
                 stride = 2 if stage > 0 and block == 0 else 1
                 channels = self.width * 2**stage
-                x = ResidualBlock(channels, stride, self.norm, self.groups)(x, train)
+                name = f"ResidualBlock_{sum(self.blocks[:stage]) + block}"
+                x = made(channels, stride, self.norm, self.groups, name=name)(x, train)
         return nn.Dense(self.outputs)(jnp.mean(x, axis=(1, 2)))
 
 
@@ -149,6 +152,7 @@ class Transformer(nn.Module):
     longest: int
     dropout: float
     last: bool
+    remat: bool
 
     @nn.compact
     def __call__(self, tokens: Array, train: bool) -> Array:
@@ -161,10 +165,13 @@ class Transformer(nn.Module):
         def dropped(values: Array) -> Array:
             return nn.Dropout(self.dropout, deterministic=not train)(values)
 
-        for _ in range(self.layers):
+        def layer(_: nn.Module, x: Array) -> Array:
             y = nn.MultiHeadDotProductAttention(self.heads)(nn.LayerNorm()(x), mask=mask)
             x = x + dropped(y)
             y = nn.Dense(4 * self.width)(nn.LayerNorm()(x))
-            x = x + dropped(nn.Dense(self.width)(nn.gelu(y)))
+            return x + dropped(nn.Dense(self.width)(nn.gelu(y)))
+
+        for _ in range(self.layers):
+            x = nn.remat(layer)(self, x) if self.remat else layer(self, x)
         x = x[:, -1] if self.last else x
         return embed.attend(nn.LayerNorm()(x))

@@ -30,8 +30,10 @@ def lora(
     Which of them clients train and send is said by
     :meth:`problem.training_only <fljax.problems.Model.training_only>`: with ``"^lora/"`` federated
     averaging averages both factors (FedIT, Zhang et al. 2024), with ``"^lora/.*/b$"`` the
-    first stays as it is drawn (FFA-LoRA, Sun et al. 2024), so that the average is exact. Batches
-    compute with the sum of both matrices, of which a client holds one while it trains.
+    first stays as it is drawn (FFA-LoRA, Sun et al. 2024), so that the average is exact.
+    :class:`~fljax.algorithms.FLoRA` averages the products of both factors instead (Wang et al.
+    2024). Batches compute with the sum of both matrices, of which a client holds one while it
+    trains.
 
     Args:
       network: of :mod:`fljax.models`.
@@ -63,11 +65,13 @@ def lora(
         re.compile(targets)
     except re.error as error:
         raise ValueError(f"targets={targets!r} is no regular expression: {error}.") from error
-    return _LowRank(network, int(rank), targets, float(scale))
+    return LowRank(network, int(rank), targets, float(scale))
 
 
 @dataclasses.dataclass(frozen=True)
-class _LowRank(Architecture):
+class LowRank(Architecture):
+    """A network with adapters; made by :func:`lora`."""
+
     network: Architecture
     rank: int
     targets: str
@@ -87,16 +91,35 @@ class _LowRank(Architecture):
                 f"{', '.join(named)}."
             )
         factors = {}
-        for number, (name, leaf) in enumerate(chosen.items()):
+        for name, leaf in chosen.items():
             rows, columns = _matrix_shape(leaf.shape)
-            a = jax.random.normal(
-                jax.random.fold_in(k_factors, number), (rows, self.rank), leaf.dtype
-            )
             factors[name] = {
-                "a": a / math.sqrt(rows),
+                "a": jnp.zeros((rows, self.rank), leaf.dtype),
                 "b": jnp.zeros((self.rank, columns), leaf.dtype),
             }
-        return {"base": base, "lora": factors}
+        return self.begun(k_factors, {"base": base, "lora": factors})
+
+    def begun(self, key: Array, parameters: PyTree) -> PyTree:
+        """The same parameters with newly drawn adapters, whose product is zero.
+
+        Args:
+          key: consumed.
+          parameters: of the network with its adapters.
+        """
+        factors = {}
+        for number, (name, pair) in enumerate(parameters["lora"].items()):
+            a = pair["a"]
+            drawn = jax.random.normal(jax.random.fold_in(key, number), a.shape, a.dtype)
+            factors[name] = {"a": drawn / math.sqrt(len(a)), "b": jnp.zeros_like(pair["b"])}
+        return {"base": parameters["base"], "lora": factors}
+
+    def merged(self, parameters: PyTree) -> PyTree:
+        """The same network with its adapters added to its own weights, and zero products left."""
+        factors = {
+            name: {"a": pair["a"], "b": jnp.zeros_like(pair["b"])}
+            for name, pair in parameters["lora"].items()
+        }
+        return {"base": self._adapted(parameters), "lora": factors}
 
     def init_state(self, key: Array, features: Array) -> Any:
         return self.network.init_state(jax.random.split(key)[0], features)

@@ -19,6 +19,7 @@ def resnet(
     blocks: Sequence[int] = (2, 2, 2, 2),
     width: int = 64,
     groups: int = 32,
+    remat: bool = False,
 ) -> Architecture:
     """A residual network in its form for images of 32 x 32 pixels; ResNet-18 by default, with
     11,173,962 parameters for ten classes.
@@ -33,6 +34,8 @@ def resnet(
       blocks: residual blocks of two convolutions in each stage.
       width: channels of the first stage; each next has twice as many.
       groups: of group normalization; they divide the width.
+      remat: whether the activations within a block are computed again for its gradient, instead of
+        being stored.
 
     Raises:
       ImportError: without flax.
@@ -56,7 +59,7 @@ def resnet(
         raise ValueError(
             f"groups must divide the width of the first stage, got {groups} and {width}."
         )
-    return linen(ResNet(outputs, tuple(map(int, blocks)), width, norm, groups))
+    return linen(ResNet(outputs, tuple(map(int, blocks)), width, norm, groups, remat))
 
 
 @checked
@@ -206,6 +209,7 @@ def transformer(
     longest: int = 128,
     dropout: float = 0.0,
     last: bool = False,
+    remat: bool = False,
 ) -> Architecture:
     """A small causal transformer that predicts the next token of every place in a sequence.
 
@@ -220,6 +224,8 @@ def transformer(
       longest: largest number of tokens of a sequence.
       dropout: share of each part's outputs that is left out in training, in [0, 1).
       last: whether only the token after the sequence is predicted, as in :func:`lstm`.
+      remat: whether the activations within a layer are computed again for its gradient, instead of
+        being stored.
 
     Raises:
       ImportError: without flax.
@@ -243,4 +249,5 @@ def transformer(
     if width % heads:
         raise ValueError(f"heads must divide the width, got {heads} and {width}.")
     checks.interval("dropout", dropout, at_least=0, below=1)
-    return linen(Transformer(vocabulary, width, layers, heads, longest, float(dropout), last))
+    rate = float(dropout)
+    return linen(Transformer(vocabulary, width, layers, heads, longest, rate, last, remat))

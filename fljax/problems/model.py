@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax._core.clipped_sums import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
+from fljax._core.convolutions import has_convolutions, with_fast_gradients
 from fljax._core.devices import on_cpu, sharded_over_clients, shares
 from fljax._core.linalg import directed, norm, norm_of_sum
 from fljax._core.memory import memory_at_hand
@@ -54,8 +55,11 @@ from fljax.problems.problem import (
     value_of,
 )
 
-#: Limit in bytes of a client's activations or per-sample gradients in memory at a time.
-CHUNK_BYTES = 2**24
+#: Limit in bytes of a client's activations in memory at a time on a CPU.
+CHUNK_BYTES = 2**26
+
+#: The same for images: convolutions are faster if the activations stay in the cache.
+IMAGE_CHUNK_BYTES = 2**24
 
 #: The same on an accelerator, which is inefficient for small products. Each chunk's gradient is
 #: added to a sum: with smaller chunks, this would move more bytes of parameters than activations.
@@ -1398,7 +1402,7 @@ class Model(Problem):
                 if number is None:
                     return branches[self.evaluated_network or 0](parameters, inputs)
                 return jax.lax.switch(number, branches, parameters, inputs)
-            result = function(self.architecture, parameters, inputs)
+            result = self._on_device(function, self.architecture, parameters, inputs)
         return result if self.compute is None else self._in_own_type(result)
 
     def _of_network(
@@ -1410,7 +1414,20 @@ class Model(Problem):
         inputs: Array,
     ) -> Any:
         """The function of one of several networks, in the type that all of them have."""
-        return self._in_own_type(function(network, part(parameters), inputs))
+        return self._in_own_type(self._on_device(function, network, part(parameters), inputs))
+
+    def _on_device(
+        self,
+        function: Callable[[Architecture, PyTree, Array], Any],
+        network: Architecture,
+        parameters: PyTree,
+        inputs: Array,
+    ) -> Any:
+        """The function of a network, with convolutions that suit the device."""
+        of_network = functools.partial(function, network)
+        if on_cpu() and _convolves(network, *self._sample):
+            return with_fast_gradients(of_network, parameters, inputs)
+        return of_network(parameters, inputs)
 
     def _in_own_type(self, result: PyTree) -> Any:
         return jax.tree.map(
@@ -1433,8 +1450,23 @@ class Model(Problem):
         """Number of samples per chunk; ``single``: for gradients of single samples, read several
         times, so that on a CPU they should stay in the cache.
         """
-        capacity = (SINGLE_BYTES if single else CHUNK_BYTES) if on_cpu() else DEVICE_CHUNK_BYTES
-        return min(self.samples, max(1, capacity // (numbers_per_sample * self.dtype.itemsize)))
+        capacity = DEVICE_CHUNK_BYTES
+        if on_cpu():
+            capacity = SINGLE_BYTES if single else self._chunk_bytes
+        fitting = max(1, capacity // (numbers_per_sample * self.dtype.itemsize))
+        # Chunks overlap, so that the last one is full: of smaller ones less may be computed twice.
+        fewest = -(-self.samples // fitting)
+        sizes = [-(-self.samples // count) for count in range(fewest, 2 * fewest)]
+        return min(sizes, key=lambda size: (-(-self.samples // size) * size, -size))
+
+    @property
+    def _chunk_bytes(self) -> int:
+        """The limit of a client's activations on a CPU."""
+        if any(_has_loops(network, *self._sample) for network in self.networks):
+            return DEVICE_CHUNK_BYTES  # one place of the sequences is in the cache at a time
+        shape, dtype = self._sample
+        is_image = len(shape) > 1 and jnp.issubdtype(dtype, jnp.floating)
+        return IMAGE_CHUNK_BYTES if is_image else CHUNK_BYTES
 
     def _summed(self, size: int, function: Callable[..., Array]) -> Callable[..., Array]:
         """The sum over chunks of samples of ``function(row, features, targets, weights)``."""
@@ -1846,6 +1878,33 @@ def _mixes(architecture: Architecture, features: ShapeDtypeStruct) -> bool:
             return _depends(jax.jit(outputs), _example_batches(features))
         except Exception:
             return False
+
+
+@functools.lru_cache(maxsize=64)
+def _convolves(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> bool:
+    """Whether a network has convolutions whose gradients need care on a CPU."""
+    layout = layout_of(architecture, sample, dtype)
+
+    def outputs(row: Array, features: Array) -> Array:
+        return _evaluated(architecture, layout.parameters(row), features)
+
+    row = ShapeDtypeStruct((layout.dim,), float_dtype())
+    with default_promotion():
+        return has_convolutions(outputs, row, ShapeDtypeStruct((2, *sample), dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _has_loops(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> bool:
+    """Whether a network has a loop, as recurrent ones have over the places of a sequence."""
+    layout = layout_of(architecture, sample, dtype)
+
+    def outputs(row: Array, features: Array) -> Array:
+        return _evaluated(architecture, layout.parameters(row), features)
+
+    row = ShapeDtypeStruct((layout.dim,), float_dtype())
+    with default_promotion():
+        program = jax.make_jaxpr(outputs)(row, ShapeDtypeStruct((2, *sample), dtype))
+    return any(equation.primitive.name in ("scan", "while") for equation in program.eqns)
 
 
 @functools.lru_cache(maxsize=64)

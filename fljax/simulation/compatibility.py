@@ -21,6 +21,7 @@ from fljax.link import (
 )
 from fljax.link.aggregation import Aggregator
 from fljax.link.attacks import Attack
+from fljax.models.low_rank import LowRank
 from fljax.participation.patterns import Pattern
 from fljax.participation.selectors import ByLoss, Selector
 from fljax.privacy import GradientMechanism, Notion, ServerMechanism
@@ -191,6 +192,8 @@ def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     elif needs.smooth and (loss.curvature is None or not quadratic):
         text = f"needs a smooth objective, got {objective}; use ZCDPNFL for nonsmooth ones."
         yield Unmet(text, True)
+    if needs.adapters and not isinstance(getattr(problem, "architecture", None), LowRank):
+        yield Unmet("trains adapters of low rank, of a network made by fljax.models.lora.", True)
     if needs.quadratic and not is_quadratic(problem):
         yield Unmet(
             "has a closed form that needs the squared loss with no or a squared regularizer, got "

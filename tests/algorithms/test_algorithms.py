@@ -695,7 +695,7 @@ def test_a_step_keeps_the_state_s_types(label):
     shared = label in SERVED and not personalized and label not in PREDICTING
     dim = stepper.simulation.problem.dim
     assert state.model.shape == ((dim,) if shared else (CLIENTS, dim))
-    assert (float(jnp.abs(state.model).max()) == 0) == (label != "IFCA")
+    assert (float(jnp.abs(state.model).max()) == 0) == (label not in ("IFCA", "FLoRA"))
 
 
 @pytest.mark.thin(1, every=16)

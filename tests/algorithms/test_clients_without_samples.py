@@ -33,7 +33,7 @@ OTHERS = {"ISFedAvg", "Scaffnew", "Sharing ADMM", "Generalized gradient"}
 def problem_of(label, clients):
     """Five clients, the last one without samples; or the first four of them."""
     if label in READING:
-        problem = make_read(sizes=(4, 9, 6, 12, 7)[:clients])
+        problem = make_read(sizes=(4, 9, 6, 12, 7)[:clients], label=label)
         if clients < 5:
             return problem
         has_samples = np.arange(5) < 4

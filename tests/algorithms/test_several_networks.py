@@ -10,7 +10,17 @@ import pytest
 
 import fljax as fl
 from fljax._core.numerics import default_promotion
-from fljax.algorithms import FedAvg, FedDF, FedDistill, FedMD, FedProto, FjORD, HeteroFL, LocalOnly
+from fljax.algorithms import (
+    FedAvg,
+    FedDF,
+    FedDistill,
+    FedMD,
+    FedProto,
+    FjORD,
+    FLoRA,
+    HeteroFL,
+    LocalOnly,
+)
 from fljax.algorithms.server.fjord import drawn_widths
 from fljax.participation.patterns import Trace
 from tests.cases import ROUNDS, SIZES, reading
@@ -553,3 +563,63 @@ def test_networks_with_running_statistics_are_refused():
     networks = fl.models.nested([fl.models.linen(Normalized(width)) for width in (4, 2)])
     with pytest.raises(ValueError, match="networks of several sizes have no state"):
         of(networks)
+
+
+FLORAS = {
+    "batches": FLoRA(FALLING, 4, 2, 3),
+    "unlike": FLoRA(0.3, local_steps=UNLIKE, weighting="samples"),
+}
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("form", FLORAS)
+def test_flora_equals_the_loop(form):
+    algorithm = FLORAS[form]
+    visits = visits_of(algorithm, ACTIVE, SIZES)
+    expected = reading.flora_models(algorithm, visits)[:, 0]
+    problem = reading.make_read(label="FLoRA")
+    result = trajectory(algorithm, problem, participation=Trace(ACTIVE))
+    close(result, expected, rtol=0, atol=1e-10)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-2
+
+
+def test_flora_averages_products_and_not_factors():
+    """A rank of one: the average of two products has rank two, that of the factors has one."""
+    data = small.samples((9, 9))
+    network = fl.models.lora(fl.models.mlp(3, hidden=[]), rank=1)
+    loss = fl.problems.Softmax(3)
+    problem = fl.problems.Model.from_clients(network, jax.random.key(0), data, loss)
+
+    def kernel_after(problem, algorithm):
+        model = fl.run(fl.Simulation(problem, algorithm), rounds=1).model.values[0]
+        return network.merged(problem._tree(jnp.asarray(model)))["base"]["layer_0"]["kernel"]
+
+    start = network.merged(problem.parameters(problem.initial))["base"]["layer_0"]["kernel"]
+    exact = kernel_after(problem, FLoRA(0.5, local_steps=5)) - start
+    factors = kernel_after(problem.training_only("^lora/"), FedAvg(0.5, local_steps=5)) - start
+    assert np.linalg.matrix_rank(exact, tol=1e-6) == 2
+    assert np.linalg.matrix_rank(factors, tol=1e-6) == 1
+
+
+def test_flora_counts_adapters_up_and_their_stack_down():
+    problem = reading.make_read(label="FLoRA")
+    numbers = 2 * (3 + 3)
+    run = fl.run(fl.Simulation(problem, FLoRA(0.1, clients_per_round=2)), rounds=3)
+    assert int(run.bits_up[-1]) == 3 * 2 * 32 * numbers
+    assert int(run.bits_down[-1]) == 3 * 5 * 2 * 32 * numbers  # to every client those of two
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (lambda: of(fl.models.mlp(3)), "trains adapters of low rank, of a network made by"),
+        (lambda: DATA, "trains adapters of low rank, of a network made by"),
+        (
+            lambda: of(fl.models.lora(fl.models.mlp(3), rank=1)).training_only("^lora/"),
+            r"leave out training_only\(\)",
+        ),
+    ],
+)
+def test_flora_refuses_networks_without_adapters(problem, message):
+    with pytest.raises(ValueError, match=message):
+        fl.Simulation(problem(), FLoRA(0.1))

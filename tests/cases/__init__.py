@@ -152,7 +152,7 @@ def simulate(label, problem=None, network=None, private=True, metrics=()):
         tasks = fl.problems.Tasks(CLUSTER, 2, validation=make_problem(seed=7))
         problem = dataclasses.replace(problem, tasks=tasks)
     if label in READING:
-        problem = make_read()
+        problem = make_read(label=label)
     if label == "Sharing ADMM":
         regularized = SquaredL2(), STRENGTH
         problem = fl.problems.vertical(TABLE[:, :-1], TABLE[:, -1], COLUMNS, *regularized)

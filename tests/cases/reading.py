@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 
+import fljax as fl
 from fljax._core.prng import key_of
 from fljax.algorithms import (
     CCVR,
@@ -24,6 +25,7 @@ from fljax.algorithms import (
     FedROD,
     FedRS,
     FjORD,
+    FLoRA,
     HeteroFL,
 )
 from fljax.algorithms.public_points import passes_over
@@ -40,12 +42,21 @@ def net_of(sizes=SIZES, seed=0):
     return readings.Net(tuple(small.samples(sizes, seed)), small.HIDDEN, small.CLASSES, SHIFT)
 
 
-def make_read(seed=0, sizes=SIZES):
-    """The problem of that network, which says its representation and starts at zero."""
+def make_read(seed=0, sizes=SIZES, label=""):
+    """The problem of that network, which says its representation and starts at zero; for FLoRA one
+    of a single layer with adapters.
+    """
+    if label == "FLoRA":
+        data = small.samples(sizes, seed)
+        loss = fl.problems.Softmax(small.CLASSES)
+        return fl.problems.Model.from_clients(ADAPTED, jax.random.key(seed), data, loss)
     return small.from_zero(sizes, seed, small.HEADED_FROM_ZERO)
 
 
 NET = net_of()
+
+#: A layer with adapters of rank 2, times two.
+ADAPTED = fl.models.lora(fl.models.mlp(small.CLASSES, hidden=[]), rank=2, scale=2.0)
 
 #: The numeric fields that the reference loop of each algorithm takes.
 NUMBERS = {
@@ -292,6 +303,36 @@ def fedmd_models(algorithm, net=NET, visits=None):
     return np.array(history)
 
 
+def flora_models(algorithm, visits=None, sizes=SIZES):
+    """``[T, 1, D]``."""
+    visits = everyone(algorithm) if visits is None else visits
+    problem = make_read(sizes=sizes, label="FLoRA")
+    start = problem.parameters(problem.initial)
+    clients = np.arange(len(sizes))
+    draws = []
+    for key in algorithm_keys():
+        keys = [jax.random.fold_in(key, int(k)) for k in clients]
+        pairs = [ADAPTED.begun(key, start)["lora"]["layer_0/kernel"] for key in keys]
+        draws.append([np.asarray(pair["a"]) for pair in pairs])
+    counted = getattr(algorithm, "weighting", None) == "samples"
+    weights = np.array(sizes) if counted else np.ones(len(sizes))
+    kernels = several.flora(
+        small.samples(sizes),
+        np.asarray(start["base"]["layer_0"]["kernel"]),
+        np.asarray(start["base"]["layer_0"]["bias"]),
+        ADAPTED.scale,
+        step_of(algorithm.step_size),
+        weights,
+        visits,
+        draws,
+    )
+    history = []
+    for kernel in kernels:
+        after = {"layer_0": {"kernel": kernel, "bias": start["base"]["layer_0"]["bias"]}}
+        history.append(problem.layout.row({"base": after, "lora": start["lora"]}))
+    return np.array(history)[:, None]
+
+
 def feddf_batches(algorithm):
     steps = algorithm.distillation_steps
     return [
@@ -408,6 +449,9 @@ CASES = {
         None,
         feddf_models,
         partial(costs.read, 2, 1),
+    ),
+    "FLoRA": Case(
+        FLoRA(0.3, **EQUAL), None, flora_models, partial(costs.read, 2, 1), rests="never"
     ),
     "FedPAC": Case(
         FedPAC(0.3, attraction=0.8, **EQUAL), None, fedpac_models, partial(costs.collaborating, 2)

@@ -89,7 +89,7 @@ def test_algorithms_release_perturbed_values_only(algorithm, budget):
     bounded = needs.minimizer or isinstance(budget, NoisyGradients)
     problem = make_problem(clip=None if bounded else 1.0)
     if algorithm.label in READING:
-        problem = make_read().clipped(1.0)
+        problem = make_read(label=algorithm.label).clipped(1.0)
     assert unperturbed(fl.Simulation(problem, algorithm, network, budget)) == []
     if needs.absent:
         options = {"participation": fl.participation.Bernoulli(0.5)}

@@ -1,9 +1,10 @@
 """Clients with networks of several sizes or kinds, client by client: NumPy alone.
 
-HeteroFL (Diao et al. 2021), FjORD (Horvath et al. 2021), FedMD (Li and Wang 2019) and FedDF (Lin et
-al. 2020). Networks are those of two layers of :mod:`tests.reference.readings`; the number of hidden
-units of each client's is ``hidden[k]``. Participants, their rows, the widths that FjORD draws and
-the batches of public samples are injected. A result has the models of every round.
+HeteroFL (Diao et al. 2021), FjORD (Horvath et al. 2021), FedMD (Li and Wang 2019), FedDF (Lin et
+al. 2020), and FLoRA (Wang et al. 2024) on a single layer. Networks are those of two layers of
+:mod:`tests.reference.readings`; the number of hidden units of each client's is ``hidden[k]``.
+Participants, their rows, the widths that FjORD draws and the batches of public samples are
+injected. A result has the models of every round.
 """
 
 import dataclasses
@@ -147,4 +148,31 @@ def feddf(nets, kinds, start, step, weights, visits, public, batches, rate, temp
                     ]
                     server[g] = server[g] - rate(n) * net.back(server[g], points, np.stack(out))
         history.append([row.copy() for row in server])
+    return history
+
+
+def flora(data, kernel, bias, scale, step, weights, visits, draws):
+    """The layer's weights ``[P, C]`` of every round; ``draws[n][k]`` is the factor that client
+    ``k`` begins with, ``[P, r]``.
+    """
+    history = []
+    for n, participants in enumerate(visits, 1):
+        products = {}
+        for k, steps in participants.items():
+            first = draws[n - 1][k].copy()
+            second = np.zeros((first.shape[1], kernel.shape[1]))
+            for rows in steps:
+                x, y = data[k]
+                x, y = (x, y) if rows is None else (x[rows], y[rows])
+                z = x @ (kernel + scale * first @ second) + bias
+                by_kernel = x.T @ wrong_by(z, y.astype(int)) / len(x)
+                by_first = scale * by_kernel @ second.T
+                by_second = scale * first.T @ by_kernel
+                first = first - step(n) * by_first
+                second = second - step(n) * by_second
+            products[k] = first @ second
+        if products:
+            total = sum(weights[k] for k in products)
+            kernel = kernel + scale * sum(weights[k] / total * p for k, p in products.items())
+        history.append(kernel)
     return history

@@ -338,6 +338,9 @@ def test_compiled_runs_hold_no_lapack_calls(label):
         truth = np.ones((2, problem.dim))
         tasks = fl.problems.Tasks(even, 2, truth, validation=problem)
         problem = dataclasses.replace(problem, tasks=tasks)
+        if type(algorithm).needs.adapters:
+            network = fl.models.lora(fl.models.mlp(2), rank=1)
+            problem = fl.problems.Model.of(problem, network, jax.random.key(3))
         graph = fl.graphs.random_connected(jax.random.key(1), nodes=K, mean_degree=3)
         if type(algorithm).needs.network is fl.federation.Federation:
             graph = fl.federation.balanced(K // 2, fl.graphs.path(2))
