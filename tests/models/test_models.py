@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import fljax as fl
-from fljax._core.devices import traced_for
+from fljax._core.devices import on_cpu, traced_for
 from fljax._core.prng import as_key
 from fljax.algorithms import REGISTRY
 from fljax.algorithms.local_steps import learn
@@ -304,6 +304,41 @@ def test_an_accelerator_takes_as_many_clients_as_fit(monkeypatch):
     monkeypatch.setattr(models_room, "DEVICE_CHUNK_BYTES", 8 * 3 * problem._activations)
     assert problem._chunk(problem._activations) == 2  # two chunks of four samples, without overlap
     np.testing.assert_allclose(problem.gradient(w), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("samples", "fitting", "size"), [(10, 7, 5), (10, 4, 2), (12, 5, 4), (7, 100, 7), (7, 1, 1)]
+)
+def test_chunks_are_of_equal_size_and_compute_few_samples_twice(
+    monkeypatch, samples, fitting, size
+):
+    """Of 10 samples where 7 fit two chunks of five, and not two of seven."""
+    problem = small.problem((samples,))
+    limit = 8 * fitting * problem._activations
+    monkeypatch.setattr(models_room, "CHUNK_BYTES", limit)
+    monkeypatch.setattr(models_room, "DEVICE_CHUNK_BYTES", limit)
+    assert problem._chunk(problem._activations) == size
+    chunked = problem.gradient(rows(problem))
+    monkeypatch.undo()
+    np.testing.assert_allclose(chunked, problem.gradient(rows(problem)), rtol=0, atol=1e-14)
+
+
+@pytest.mark.skipif(not on_cpu(), reason="limits of a CPU")
+def test_the_limit_of_a_chunk_follows_from_the_network_and_the_samples():
+    def limit(network, features, targets, loss):
+        data = [(features, targets)]
+        return fl.problems.Model.from_clients(network, jax.random.key(0), data, loss)._chunk_bytes
+
+    digits = fl.problems.Softmax(3)
+    tokens = np.ones((2, 6), int)
+    of_tokens = fl.problems.TokenCrossEntropy(9)
+    vectors = limit(fl.models.mlp(3), np.ones((2, 4)), np.zeros(2), digits)
+    images = limit(fl.models.cnn(3), np.ones((2, 8, 8, 1)), np.zeros(2), digits)
+    recurrent = limit(fl.models.lstm(9, 4, [5]), tokens, tokens, of_tokens)
+    attention = limit(
+        fl.models.transformer(9, width=8, layers=1, heads=2, longest=6), tokens, tokens, of_tokens
+    )
+    assert images < vectors == attention < recurrent
 
 
 @pytest.mark.slow

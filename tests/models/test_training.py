@@ -710,3 +710,43 @@ def test_a_frozen_network_is_in_evaluation_mode_where_samples_are_augmented():
     keys = jax.random.split(fl.random_key(0), CLIENTS)
     in_training = problem.in_training(state, keys).gradient(models)
     np.testing.assert_allclose(in_training, problem.gradient(models), rtol=1e-12, atol=1e-15)
+
+
+REMATERIALIZED = {
+    "residual": (
+        lambda remat: fl.models.resnet(3, blocks=(1, 1), width=4, groups=2, remat=remat),
+        (8, 8, 3),
+    ),
+    "residual, by batches": (
+        lambda remat: fl.models.resnet(3, "batch", blocks=(1, 1), width=4, remat=remat),
+        (8, 8, 3),
+    ),
+    "transformer": (
+        lambda remat: fl.models.transformer(
+            9, width=8, layers=2, heads=2, longest=6, dropout=0.2, remat=remat
+        ),
+        (6,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMATERIALIZED)
+def test_activations_that_are_computed_again_change_memory_alone(name):
+    make, sample = REMATERIALIZED[name]
+    rng = np.random.default_rng(0)
+    if name == "transformer":
+        data = [(rng.integers(1, 9, (8, 6)), rng.integers(1, 9, (8, 6)))]
+        loss = fl.problems.TokenCrossEntropy(9)
+    else:
+        data = [(rng.normal(size=(8, *sample)), rng.integers(0, 3, 8))]
+        loss = fl.problems.Softmax(3)
+    problems = [
+        fl.problems.Model.from_clients(make(remat), jax.random.key(0), data, loss)
+        for remat in (False, True)
+    ]
+    stored, again = problems
+    assert stored.layout.paths == again.layout.paths
+    assert again._activations < 0.5 * stored._activations
+    algorithm = fl.algorithms.FedAvg(0.1, local_steps=3)
+    models = [fl.run(fl.Simulation(one, algorithm), rounds=2).model.values for one in problems]
+    np.testing.assert_allclose(*models, rtol=0, atol=1e-5)
