@@ -23,12 +23,14 @@ argument of theirs if possible:
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import fljax as fl
+from fljax._core.numerics import default_promotion
 from fljax.algorithms import (
     FedAdagrad,
     FedAdam,
@@ -253,11 +255,11 @@ def test_noise_equals_flowers():
     everyone = fl.participation.Everyone()
     clip = 0.3
     multiplier = 1.2
-    plan = CentralGaussian(multiplier, clip).plan(everyone, K)
+    plan = CentralGaussian(multiplier, clip).plan(everyone, K, rounds=1)
     ours = plan.update_noise * clip / plan.expected
     np.testing.assert_allclose(ours, private.compute_stdv(multiplier, clip, K), rtol=1e-14)
 
-    adaptive = CentralGaussian(multiplier, AdaptiveClip(share_noise=0.2)).plan(everyone, K)
+    adaptive = CentralGaussian(multiplier, AdaptiveClip(share_noise=0.2)).plan(everyone, K, rounds=1)
     of_count, of_updates = private.compute_adaptive_noise_params(multiplier, K, 0.2 * K)
     np.testing.assert_allclose(adaptive.share_noise, of_count, rtol=1e-14)
     np.testing.assert_allclose(adaptive.update_noise, of_updates, rtol=1e-14)
@@ -271,3 +273,89 @@ def test_a_trimmed_share_equals_flowers_up_to_rounding(share, cut):
     reference = np.zeros((1, DIM))
     ours = TrimmedMean(cut).combine(*map(jnp.asarray, (messages[None], weights, reference)))[0]
     np.testing.assert_allclose(ours, trimmed.trim_mean(messages, share), rtol=0, atol=1e-14)
+
+
+# Networks with batch normalization, whose statistics are averaged with the parameters -------------
+
+
+class FlaxNodes(Nodes):
+    """Clients with networks of flax: all that a message brings is trained on, and sent back."""
+
+    def __init__(self, network, data, template):
+        self.network = network
+        self.data = data
+        self.structure = jax.tree.structure(template)
+
+    def get_node_ids(self):
+        return range(1, len(self.data) + 1)
+
+    def answer(self, message):
+        x, y = self.data[message.metadata.dst_node_id - 1]
+        leaves = message.content["arrays"].to_numpy_ndarrays()
+        variables = jax.tree.unflatten(self.structure, map(jnp.asarray, leaves))
+        for _ in range(STEPS):
+            variables = self.trained(variables, x, y)
+        content = {
+            "arrays": app.ArrayRecord([np.asarray(leaf) for leaf in jax.tree.leaves(variables)]),
+            "metrics": app.MetricRecord({"num-examples": len(y), "train_loss": 0.0}),
+        }
+        return app.Message(app.RecordDict(content), reply_to=message)
+
+    def trained(self, variables, x, y):
+        def loss(parameters):
+            logits, state = self.network.apply(
+                {**variables, "params": parameters}, x, train=True, mutable=["batch_stats"]
+            )
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+            return jnp.mean(losses), state
+
+        with default_promotion():
+            gradient, state = jax.grad(loss, has_aux=True)(variables["params"])
+        moved = jax.tree.map(lambda w, g: w - STEP * g, variables["params"], gradient)
+        return {"params": moved, **state}
+
+
+@pytest.mark.usefixtures("running")
+def test_running_statistics_are_averaged_as_flower_does():
+    """Flower's strategy averages all that a client sends: parameters and running means."""
+    linen = pytest.importorskip("flax.linen")
+
+    class Normalized(linen.Module):
+        @linen.compact
+        def __call__(self, x, train):
+            x = linen.Dense(5, param_dtype=float)(x)
+            x = linen.BatchNorm(
+                use_running_average=not train,
+                momentum=0.7,
+                dtype=float,
+                param_dtype=float,
+                force_float32_reductions=False,
+            )(x)
+            return linen.Dense(3, param_dtype=float)(linen.relu(x))
+
+    network = Normalized()
+    rng = np.random.default_rng(1)
+    data = [(rng.normal(size=(12, DIM)), rng.integers(0, 3, 12)) for _ in range(4)]
+    problem = fl.problems.Model.from_clients(
+        fl.models.linen(network), jax.random.key(0), data, fl.problems.Softmax(3)
+    )
+    start = {
+        "params": problem.parameters(problem.initial),
+        "batch_stats": jax.tree.map(lambda leaf: leaf[0], problem.initial_state())["batch_stats"],
+    }
+    arrays = app.ArrayRecord([np.asarray(leaf) for leaf in jax.tree.leaves(start)])
+    strategy = theirs.FedAvg(fraction_evaluate=0.0)
+    nodes = FlaxNodes(network, data, start)
+    results = strategy.start(nodes, arrays, num_rounds=ROUNDS).arrays.to_numpy_ndarrays()
+    expected = jax.tree.unflatten(jax.tree.structure(start), results)
+
+    algorithm = FedAvg(STEP, local_steps=STEPS, weighting="samples")
+    run = fl.run(fl.Simulation(problem, algorithm), ROUNDS)
+    parameters = problem.layout.row(expected["params"])
+    np.testing.assert_allclose(run.model.values[0], parameters, rtol=0, atol=1e-12)
+    state = problem.network_state(run.network_state.values)["batch_stats"]
+    for ours, other in zip(
+        jax.tree.leaves(state), jax.tree.leaves(expected["batch_stats"]), strict=True
+    ):
+        np.testing.assert_allclose(ours, other, rtol=0, atol=1e-12)
+        assert np.abs(np.asarray(other)).max() > 0.1
