@@ -136,6 +136,38 @@ def test_other_convolutions_are_left_to_xla(settings):
     compare(convolve, lambda x, k: with_fast_gradients(convolve, x, k), x, k)
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 6, 3), (2, 7, 5, 3)], ids=["even", "edges left out"])
+def test_pooling_is_that_of_jax(shape):
+    """Also where several numbers of a window are the largest: the first gets the gradient."""
+
+    def pool(x):
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    def ours(x):
+        return with_fast_gradients(pool, x)
+
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.integers(0, 3, shape).astype(float))  # many are equal
+    assert has_convolutions(pool, x)
+    gradient = jax.make_jaxpr(jax.grad(lambda x: jnp.sum(ours(x) ** 2)))(x)
+    assert "select_and_scatter" not in str(gradient)
+    weights = jnp.asarray(rng.normal(size=pool(x).shape))
+    compare(pool, ours, x)
+    compare(
+        *(jax.grad(lambda x, f=f: jnp.sum(jnp.sin(f(x)) * weights)) for f in (pool, ours)), x + 0.1
+    )
+    infinite = x.at[0, :2, :2].set(-jnp.inf)
+    np.testing.assert_array_equal(pool(infinite), ours(infinite))
+
+
+def test_overlapping_pooling_is_left_to_xla():
+    def pool(x):
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 6, 3)))
+    assert not has_convolutions(pool, x)
+
+
 def test_convolutions_within_compiled_functions_are_replaced():
     kernel = jnp.ones((3, 3, 2, 2))
 

@@ -259,7 +259,9 @@ def test_noise_equals_flowers():
     ours = plan.update_noise * clip / plan.expected
     np.testing.assert_allclose(ours, private.compute_stdv(multiplier, clip, K), rtol=1e-14)
 
-    adaptive = CentralGaussian(multiplier, AdaptiveClip(share_noise=0.2)).plan(everyone, K, rounds=1)
+    adaptive = CentralGaussian(multiplier, AdaptiveClip(share_noise=0.2)).plan(
+        everyone, K, rounds=1
+    )
     of_count, of_updates = private.compute_adaptive_noise_params(multiplier, K, 0.2 * K)
     np.testing.assert_allclose(adaptive.share_noise, of_count, rtol=1e-14)
     np.testing.assert_allclose(adaptive.update_noise, of_updates, rtol=1e-14)
