@@ -26,9 +26,9 @@ SAMPLES = 50
 TEST = 1000
 ROUNDS = 40
 EVERY = 5
-STEP_SIZE = 0.05
+STEP_SIZE = 0.03
 BATCH = 10
-NOISE = 2.5
+NOISE = 2.0
 RATES = (0.25, 0.5)
 #: Student's quantile of 95 % for the default number of seeds, five.
 QUANTILE = 2.776
