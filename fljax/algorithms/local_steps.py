@@ -22,7 +22,28 @@ from fljax.optimization.optimizers import Optimizer
 from fljax.participation.selectors import Participants
 from fljax.privacy import Gap
 from fljax.problems import Problem, Reading
-from fljax.problems.batches import Batch, Batches, Counts, taken
+from fljax.problems.batches import Batch, Batches, Counts, known_counts, taken
+
+
+def check_full(scheme: Batches | None, problem: Problem) -> None:
+    """Raise ``ValueError`` if a network would be normalized by batches that are not full."""
+    if scheme is None:
+        counts = known_counts(problem)
+        full = counts is not None and bool(np.all(counts == problem.samples))
+    else:
+        full = scheme.is_full(problem)
+    if not full:
+        raise ValueError(
+            "a network that is normalized by the samples of a batch needs batches of one size, and "
+            "smaller ones may occur here, which would be filled up with padding; give drop_last="
+            "True with batch=, another law, such as batches=fljax.batches.Uniform(size), or "
+            "normalize by groups or layers."
+        )
+    if scheme is not None and int(np.max(getattr(scheme, "size", 2))) == 1:
+        raise ValueError(
+            "a network that is normalized by the samples of a batch learns nothing from one sample;"
+            " take larger batches."
+        )
 
 
 def counts_of(steps: Array | Counts, participants: Participants) -> Int[Array, " chosen"]:

@@ -269,8 +269,10 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
                 False,
             )
     else:
-        if needs.network is Graph:
-            yield Unmet(f"has no server that would average statistics; {kept}.", False)
+        if needs.network is not None or simulation.algorithm.message_size(1) == 0:
+            yield Unmet(
+                f"has no server of all clients that would average statistics; {kept}.", False
+            )
         for part in ("delays", "losses", "attack", "aggregation", "masks"):
             if getattr(simulation, part) is not None:
                 yield Unmet(

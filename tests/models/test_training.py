@@ -385,14 +385,15 @@ def simulation_of(problem=None, algorithm=None, **parts):
     return fl.Simulation(problem, algorithm, **parts)
 
 
-def uneven_problem():
+def uneven_problem(**settings):
     data = [(X[0], Y[0]), (X[1, :7], Y[1, :7])]
     return fl.problems.Model.from_clients(
-        fl.models.linen(Normalized()), jax.random.key(0), data, fl.problems.Softmax(3)
+        fl.models.linen(Normalized()), jax.random.key(0), data, fl.problems.Softmax(3), **settings
     )
 
 
 RING = fl.graphs.ring(CLIENTS)
+PAIR = fl.graphs.path(2)
 
 
 @pytest.mark.parametrize(
@@ -410,10 +411,26 @@ RING = fl.graphs.ring(CLIENTS)
         (lambda: problem_of(augment=lambda key: key), "augment has no value"),
         (lambda: problem_of(augment=lambda key, x: x[:2]), "keep the shape of a sample"),
         (lambda: simulation_of(uneven_problem()), "batches of one size"),
+        (
+            lambda: simulation_of(uneven_problem(state="kept"), fl.algorithms.LocalOnly(STEP)),
+            "batches of one size",
+        ),
+        (
+            lambda: simulation_of(
+                uneven_problem(state="kept"), fl.algorithms.KGT(STEP), network=PAIR
+            ),
+            "batches of one size",
+        ),
+        (
+            lambda: simulation_of(
+                uneven_problem(state="kept"), fl.algorithms.DiNNO(0.1, STEP), network=PAIR
+            ),
+            "batches of one size",
+        ),
         (lambda: simulation_of(algorithm=fl.algorithms.FedAvg(STEP, batch=5)), "batches of one"),
         (lambda: simulation_of(algorithm=fl.algorithms.FedAvg(STEP, batch=1)), "from one sample"),
         (lambda: fl.algorithms.FedAvg(STEP, drop_last=True), "give batch="),
-        (lambda: simulation_of(algorithm=fl.algorithms.LocalOnly(STEP)), "no steps of training"),
+        (lambda: simulation_of(algorithm=fl.algorithms.MIME(STEP)), "no steps of training"),
         (
             lambda: simulation_of(problem_of(Dropped()), fl.algorithms.EXTRA(STEP), network=RING),
             "no steps of training",
@@ -750,3 +767,52 @@ def test_activations_that_are_computed_again_change_memory_alone(name):
     algorithm = fl.algorithms.FedAvg(0.1, local_steps=3)
     models = [fl.run(fl.Simulation(one, algorithm), rounds=2).model.values for one in problems]
     np.testing.assert_allclose(*models, rtol=0, atol=1e-5)
+
+
+def test_clients_alone_keep_statistics_of_their_own():
+    """Each as the only client of a server: its parameters and its running statistics."""
+    alone = fl.algorithms.LocalOnly(STEP, local_steps=3)
+    run = fl.run(fl.Simulation(problem_of(state="kept"), alone), rounds=2)
+    for k, pair in enumerate(zip(X, Y, strict=True)):
+        single = fl.problems.Model.from_clients(
+            fl.models.linen(Normalized()), jax.random.key(0), [pair], fl.problems.Softmax(3)
+        )
+        algorithm = fl.algorithms.FedAvg(STEP, local_steps=3)
+        expected = fl.run(fl.Simulation(single, algorithm), rounds=2)
+        np.testing.assert_allclose(run.model[k], expected.model[0], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            run.client_network_state[k], expected.network_state, rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("module", [Normalized(0.3), Dropped()], ids=["kept", "dropout"])
+def test_one_server_of_a_graph_trains_networks_as_federated_averaging(module):
+    settings = {"state": "kept"} if isinstance(module, Normalized) else {}
+    problem = problem_of(module, **settings)
+    servers = fl.federation.Federation(np.zeros(CLIENTS, int), None)
+    # The step size of a round is divided by the number of steps there.
+    on_graph = fl.algorithms.GraphFedAvg(3 * STEP, local_steps=3)
+    on_server = fl.algorithms.FedAvg(STEP, local_steps=3)
+    first = fl.run(fl.Simulation(problem, on_graph, servers), rounds=2)
+    second = fl.run(fl.Simulation(problem, on_server), rounds=2)
+    np.testing.assert_allclose(first.model, second.model, rtol=0, atol=1e-12)
+    if settings:
+        np.testing.assert_allclose(
+            first.client_network_state, second.client_network_state, rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network"),
+    [
+        (fl.algorithms.LocalOnly(0.1), None),
+        (
+            fl.algorithms.GraphFedAvg(0.1),
+            fl.federation.Federation(np.zeros(CLIENTS, int), None),
+        ),
+    ],
+    ids=["alone", "servers"],
+)
+def test_statistics_are_not_averaged_without_a_server_of_all_clients(algorithm, network):
+    with pytest.raises(ValueError, match="has no server of all clients that would average"):
+        fl.Simulation(problem_of(), algorithm, network)

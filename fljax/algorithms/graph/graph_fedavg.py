@@ -1,7 +1,7 @@
 r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,14 @@ from jaxtyping import Array, Float
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
-from fljax.algorithms.local_steps import counts_of, descend_from, descent_gap, draw_batches, learn
+from fljax.algorithms.local_steps import (
+    check_full,
+    counts_of,
+    descend_from,
+    descent_gap,
+    draw_batches,
+    learn,
+)
 from fljax.algorithms.round import Round
 from fljax.graphs.federation import Federation
 from fljax.optimization.schedules import Schedule, as_schedule
@@ -18,6 +25,7 @@ from fljax.participation.selectors import PerServer, Selector, everyone_or
 from fljax.privacy import Gap
 from fljax.problems import Problem
 from fljax.problems.batches import Batches, Counts, check_per_client, per_client
+from fljax.problems.streams import Stream
 
 
 class GraphFedAvgState(NamedTuple):
@@ -34,6 +42,7 @@ class GraphFedAvgState(NamedTuple):
         Federation,
         privacy=("message",),
         absent=True,
+        trains=True,
         averages=True,
         uploads=("models", "updates"),
         masked=True,
@@ -80,6 +89,10 @@ class GraphFedAvg(Algorithm):
         if self.clients_per_server is not None:
             checks.count("clients_per_server", self.clients_per_server)
 
+    def check(self, problem: Problem | Stream, network: Federation) -> None:
+        if problem.mixes_samples:
+            check_full(self.batches, cast(Problem, problem))
+
     @property
     def selection(self) -> Selector:
         """The selector of the participants."""
@@ -111,8 +124,18 @@ class GraphFedAvg(Algorithm):
             )
             now.witness(jnp.where(participants.here, norm, 0))
         else:
-            batch = draw_batches(self.batches, now, participants, longest)
-            model = learn(problem, participants, start, length, longest, batch, counts).model
+            learned = learn(
+                problem,
+                participants,
+                start,
+                length,
+                longest,
+                draw_batches(self.batches, now, participants, longest),
+                counts,
+                training=now.networks.of(participants),
+            )
+            now.networks.trained(participants, None, learned.state)
+            model = learned.model
         messages = link.send(
             model,
             clients=participants.clients,

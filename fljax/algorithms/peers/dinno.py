@@ -1,6 +1,6 @@
 """DiNNO: decentralized ADMM with steps of an optimizer (Yu, Vincent and Schwager 2022)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.local_steps import check_full
 from fljax.algorithms.peers.peer_algorithm import train_locally
 from fljax.algorithms.round import Round
 from fljax.graphs import Graph
@@ -80,6 +81,8 @@ class DiNNO(Algorithm):
     def check(self, problem: Problem | Stream, network: Graph) -> None:
         if self.batches is not None:
             self.batches.check(problem)
+        if problem.mixes_samples:
+            check_full(self.batches, cast(Problem, problem))
         check_optimizer(self.step_size, problem.layout)
 
     def init(self, problem: Problem | Stream, network: Graph) -> DiNNOState:

@@ -1,6 +1,7 @@
 """Base classes of peers that take gradient steps and combine models, and their weights."""
 
 from functools import partial
+from typing import cast
 
 import numpy as np
 from jaxtyping import Array, Float, PyTree
@@ -9,7 +10,7 @@ from fljax._core import checks
 from fljax._core.module import field, module, replace, static
 from fljax.algorithms.algorithm import Algorithm
 from fljax.algorithms.descending import Descending
-from fljax.algorithms.local_steps import Direction, draw_batches, learn
+from fljax.algorithms.local_steps import Direction, check_full, draw_batches, learn
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph, Mixing
 from fljax.optimization.optimizers import Optimizer
@@ -147,6 +148,11 @@ class LocalSteps(Exact):
     def validate(self) -> None:
         super().validate()
         checks.count("local_steps", self.local_steps)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        if problem.mixes_samples:
+            check_full(self.batches, cast(Problem, problem))
 
     def _train_locally(
         self, now: Round, start: Float[Array, "clients dim"], drift: Float[Array, "clients dim"]

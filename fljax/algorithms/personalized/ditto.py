@@ -7,11 +7,11 @@ from jaxtyping import Array, Float, PyTree
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, algorithm, start_models
-from fljax.algorithms.local_steps import learn
+from fljax.algorithms.local_steps import check_full, learn
 from fljax.algorithms.round import Round
 from fljax.algorithms.server import fedavg
 from fljax.algorithms.server.fedavg import FedAvg
-from fljax.algorithms.server.server_algorithm import AVERAGED, check_full
+from fljax.algorithms.server.server_algorithm import AVERAGED
 from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.participation.selectors import Selector

@@ -1,18 +1,19 @@
 """Local training without any communication, the baseline of collaborative methods."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
-from fljax.algorithms.local_steps import descend
+from fljax.algorithms.local_steps import check_full, learn
 from fljax.algorithms.round import Round
 from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
+from fljax.participation.selectors import Participants
 from fljax.problems import Problem
+from fljax.problems.streams import Stream
 
 
 class LocalOnlyState(NamedTuple):
@@ -24,7 +25,7 @@ class LocalOnlyState(NamedTuple):
 @algorithm(
     "Local only",
     "li2021",
-    Needs(None, absent=True, late=True, averages=True, uploads=(), networks="any"),
+    Needs(None, absent=True, late=True, averages=True, uploads=(), trains=True, networks="any"),
 )
 @module
 class LocalOnly(Algorithm):
@@ -51,6 +52,10 @@ class LocalOnly(Algorithm):
     def validate(self) -> None:
         checks.count("local_steps", self.local_steps)
 
+    def check(self, problem: Problem | Stream, network: Network) -> None:
+        if problem.mixes_samples:
+            check_full(None, cast(Problem, problem))
+
     def message_size(self, dim: int) -> int:
         return 0
 
@@ -58,6 +63,14 @@ class LocalOnly(Algorithm):
         return LocalOnlyState(start_models(problem))
 
     def step(self, state: LocalOnlyState, now: Round) -> LocalOnlyState:
-        step_size = self.step_size(now.number)
-        model = descend(now.problem.gradient, state.model, step_size, self.local_steps)
-        return LocalOnlyState(jnp.where(now.available[:, None], model, state.model))
+        everyone = Participants(None, now.available)
+        learned = learn(
+            now.problem,
+            everyone,
+            state.model,
+            self.step_size(now.number),
+            self.local_steps,
+            training=now.networks.of(everyone),
+        )
+        now.networks.trained(everyone, None, learned.state)
+        return LocalOnlyState(everyone.put(state.model, learned.model))

@@ -38,8 +38,8 @@ class FLoRA(Averaging):
     the product of averages is not the average of products. The problem trains all parameters, as
     the weights move, too; clients change their adapters only.
 
-    A message up has the adapters' numbers, one down those of all participants' adapters that
-    arrived; clients that were unavailable are told the stacks of all rounds since at no cost.
+    A message up has the adapters' numbers, one down those of the adapters of all participants.
+    Stacks of rounds in which a client was unavailable are not counted for it.
 
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other

@@ -17,6 +17,7 @@ from fljax.algorithms.local_steps import (
     Direction,
     Learned,
     along_gradient,
+    check_full,
     counts_of,
     draw_batches,
     learn,
@@ -36,7 +37,6 @@ from fljax.problems.batches import (
     Counts,
     Shuffled,
     check_per_client,
-    known_counts,
     per_client,
 )
 from fljax.problems.streams import Stream
@@ -408,27 +408,6 @@ class Corrected(LocalLearning):
         draws: int | None = None,
     ) -> Cohort:
         return super().invite(now, model, draws)._replace(weights=None)
-
-
-def check_full(scheme: Batches | None, problem: Problem) -> None:
-    """Raise ``ValueError`` if a network would be normalized by batches that are not full."""
-    if scheme is None:
-        counts = known_counts(problem)
-        full = counts is not None and bool(np.all(counts == problem.samples))
-    else:
-        full = scheme.is_full(problem)
-    if not full:
-        raise ValueError(
-            "a network that is normalized by the samples of a batch needs batches of one size, and "
-            "smaller ones may occur here, which would be filled up with padding; give drop_last="
-            "True with batch=, another law, such as batches=fljax.batches.Uniform(size), or "
-            "normalize by groups or layers."
-        )
-    if scheme is not None and int(np.max(getattr(scheme, "size", 2))) == 1:
-        raise ValueError(
-            "a network that is normalized by the samples of a batch learns nothing from one sample;"
-            " take larger batches."
-        )
 
 
 def check_no_optimizer(algorithm: LocalLearning) -> None:
