@@ -32,8 +32,8 @@ STORED = Path(__file__).parents[2] / "figures"
 NAMES = [
     "audit",
     *("field-dpsgd", "field-fedavg", "field-fedavg-cnn", "field-fedbn", "field-fedprox"),
-    *("field-krum", "field-matrix", "field-partitions", "field-qffl", "field-scaffold"),
-    "field-topology",
+    *("field-krum", "field-lora", "field-matrix", "field-partitions", "field-qffl"),
+    *("field-scaffold", "field-topology"),
     *("gauthier-3.1", "gauthier-3.2", "gauthier-3.3", "gauthier-3.stress", "gauthier-3.theory"),
     *("gauthier-4.2", "gauthier-4.3", "gauthier-4.4", "gauthier-4.5", "gauthier-4.6"),
     "gauthier-4.theory",
