@@ -427,6 +427,10 @@ class _Pair(NamedTuple):
     def clients(self) -> int:
         return self.test.clients
 
+    @property
+    def predicts_alike(self) -> bool:
+        return self.test.predicts_alike
+
     def scores(self, w: Array, score: Score) -> Float[Array, " clients"]:
         change = self.test.predictions(w) - self.other.predictions(w)
         size = norm(change.reshape(*change.shape[:2], -1))
@@ -434,9 +438,14 @@ class _Pair(NamedTuple):
 
     def cross_scores(self, models: Array, score: Score) -> Float[Array, "clients models"]:
         everyone = (self.clients, models.shape[1])
-        return jax.lax.map(
-            lambda row: self.scores(jnp.broadcast_to(row, everyone), score), models
-        ).T
+
+        def score_model(given: tuple[Array, Array]) -> Array:
+            row, number = given
+            pair = _Pair(self.test.seen_by(number), self.other.seen_by(number))
+            return pair.scores(jnp.broadcast_to(row, everyone), score)
+
+        numbers = jnp.arange(len(models), dtype=jnp.int32)
+        return jax.lax.map(score_model, (models, numbers)).T
 
 
 @dataclass(frozen=True)

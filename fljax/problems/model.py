@@ -573,7 +573,14 @@ class Model(Problem):
     def _contexts(self) -> NetworkContext | None:
         """The context with an entry for each client."""
         context = self._context
-        return None if context is None else context.rows(self.clients)
+        if context is None:
+            return None
+        if context.network is not None and len(context.network) != self.clients:
+            raise ValueError(
+                f"data of {self.clients} clients are read with the networks of "
+                f"{len(context.network)}; evaluate each client's model by itself."
+            )
+        return context.rows(self.clients)
 
     @property
     def _context(self) -> NetworkContext | None:
@@ -1563,21 +1570,29 @@ class Model(Problem):
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:
         """As in :class:`Problem`, one model after the other; each with the state of its client."""
+
+        def score_model(given: tuple[Array, Array]) -> Array:
+            row, number = given
+            models = jnp.broadcast_to(row, (self.clients, self.dim))
+            return self.seen_by(number).scores(models, score)
+
+        numbers = jnp.arange(len(models), dtype=jnp.int32)
+        return jax.lax.map(score_model, (models, numbers)).T
+
+    def seen_by(self, client: Int[Array, ""]) -> "Model":
+        """As in :class:`Problem`."""
         context = self._context
-        contexts = None if context is None else context.rows(len(models))
+        if context is None:
+            return self
 
-        def score_model(model: tuple[Array, NetworkContext | None]) -> Array:
-            row, context = model
-            problem = self
-            if context is not None:
-                context = jax.tree.map(lambda a: a[None], context)
-                if context.network is not None:
-                    network = jnp.broadcast_to(context.network, (self.clients,))
-                    context = context._replace(network=network)
-                problem = replace(self, context=context)
-            return problem.scores(jnp.broadcast_to(row, (self.clients, self.dim)), score)
+        def of_client(a: Array) -> Array:
+            return a if len(a) == 1 else a[client][None]
 
-        return jax.lax.map(score_model, (models, contexts)).T
+        context = jax.tree.map(of_client, context)
+        if context.network is not None:
+            network = jnp.broadcast_to(context.network, (self.clients,))
+            context = context._replace(network=network)
+        return replace(self, context=context)
 
     def _scored(self, score: Callable) -> Callable[..., Array]:
         def weighted_sum(

@@ -1013,6 +1013,10 @@ class Problem:
 
         return self._summed_over_samples(scored, w)
 
+    def seen_by(self, client: Int[Array, ""]) -> "Problem":
+        """The same data, read by the network and with the state of one client."""
+        return self
+
     def cross_scores(
         self, models: Float[Array, "models dim"], score: Callable[[Loss, Array, Array], Array]
     ) -> Float[Array, "clients models"]:

@@ -111,6 +111,7 @@ DIRECT_WRITERS = {
     "docs/_ext/gallery.py": "copies, which every build of the site makes again",
     "docs/_ext/pages.py": "pages, which every build of the site makes again",
     "experiments/benchmarks/memory.py": "a switch of the kernel, below /proc",
+    "experiments/benchmarks/peers/cifar_curves.py": "curves, in another library's environment",
     "experiments/benchmarks/peers/flower_peer.py": "data in a temporary folder",
     "fljax/_core/storage.py": "what all others write by",
     "fljax/_core/compilation_cache.py": "beside, in a folder that is held open",

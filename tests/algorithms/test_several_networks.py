@@ -623,3 +623,28 @@ def test_flora_counts_adapters_up_and_their_stack_down():
 def test_flora_refuses_networks_without_adapters(problem, message):
     with pytest.raises(ValueError, match=message):
         fl.Simulation(problem(), FLoRA(0.1))
+
+
+def test_the_effect_of_a_feature_is_that_of_each_clients_network():
+    """On common held-out data: of one model, the mean over the clients' networks."""
+    x = small.samples([9], seed=3)[0][0]
+    x[:, 0] = np.arange(9) % 2
+    test = x, np.zeros(9, int)
+    row = jax.random.normal(jax.random.key(1), (31,))
+    problem = problem_of(NESTED, NUMBERS).with_test(*test).starting_at(row)
+    flipped = x.copy()
+    flipped[:, 0] = 1 - flipped[:, 0]
+    effects = []
+    for hidden in HIDDEN:
+        own = several.narrow(NET, hidden)
+        w = np.asarray(row)[several.places(NET, hidden)]
+        effects.append(np.linalg.norm(own.logits(w, x) - own.logits(w, flipped), axis=1).mean())
+    metric = fl.metrics.fairness.flip_effect(0)
+    run = fl.run(fl.Simulation(problem, HeteroFL(1e-12), metrics=[metric]), rounds=1)
+    close(np.mean(run.flip_effect.values[-1]), np.mean(effects), rtol=1e-6)
+
+
+def test_data_of_other_clients_are_not_read_with_these_networks():
+    problem = problem_of(NESTED, NUMBERS).with_test(*small.samples([9], seed=3)[0])
+    with pytest.raises(ValueError, match="data of 1 clients are read with the networks of 5"):
+        problem.test.predictions(jnp.zeros((1, 31)))
