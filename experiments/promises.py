@@ -78,6 +78,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "CCVR": ("headline-skew", "ccvr-beats-fedavg"),
     "FedGen": ("headline-skew", "fedgen-beats-fedavg"),
     "FedSAM": ("headline-skew", "fedsam-beats-fedavg"),
+    "FLoRA": ("field-lora", "flora-is-more-accurate-than-fedit"),
     "FedExP": ("headline-skew", "fedexp-beats-fedavg"),
     "FedOpt": ("headline-skew", "fedopt-beats-fedavg"),
     "FedAdagrad": ("headline-skew", "fedadagrad-beats-fedavg"),

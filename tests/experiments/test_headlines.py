@@ -104,6 +104,10 @@ def test_quick_studies_are_drawn_and_judged(module):
     assert verdicts.keys() == {claim.name for claim in figure.claims}
 
 
+#: Registered algorithms whose main promise no figure judges yet, which the page says.
+UNJUDGED = ["FedDF", "FedMD", "FjORD", "HeteroFL"]
+
+
 def test_the_page_of_promises_matches_the_results():
     figure, claim = HEADLINES["EXTRA"]
     declared = {c.name: c for c in REGISTRY[figure].claims}[claim]
@@ -117,12 +121,13 @@ def test_the_page_of_promises_matches_the_results():
     assert "| EXTRA | EXTRA reaches the exact minimizer" in page
     assert "-290.00 dB [-291.00, -289.00]" in page
     assert "holds" in page
-    assert "Not judged yet" not in page
+    assert f"Not judged yet: {', '.join(UNJUDGED)}." in page
 
 
 def test_the_page_of_promises_names_algorithms_without_a_headline(monkeypatch):
     monkeypatch.delitem(HEADLINES, "EXTRA")
-    assert "Not judged yet: EXTRA." in report.headlines([])
+    names = ["EXTRA", *UNJUDGED]
+    assert f"Not judged yet: {', '.join(names)}." in report.headlines([])
 
 
 def test_a_level_is_interpolated_between_records():

@@ -11,7 +11,7 @@ CLAIMS = {claim.name: claim for claim in figure.FIGURE.claims}
 TUNING = 3
 
 
-def made_up(accuracies, bits=(5e9, 1e9, 4e8, 1e9), best=(0, 1, 2, 3)):
+def made_up(accuracies, bits=(5e9, 1e9, 4e8, 1e9), best=(0, 1, 2, 4)):
     """Results whose mean accuracy, bits and best step size by method are given; on the tuning seeds
     another step size than the best one is as good on the others.
     """
@@ -23,7 +23,7 @@ def made_up(accuracies, bits=(5e9, 1e9, 4e8, 1e9), best=(0, 1, 2, 3)):
     for method, step in enumerate(best):
         accuracy[method, :step, :TUNING] -= 0.2
         accuracy[method, step + 1 :, :TUNING] -= 0.2
-        accuracy[method, (step + 1) % 4, TUNING:] += 0.1  # not looked at
+        accuracy[method, (step + 1) % 5, TUNING:] += 0.1  # not looked at
     of_round = np.array([0.5, 1.0])
     sent = np.reshape(bits, (4, 1, 1, 1)) * np.ones(shape) * of_round
     study = xr.Dataset(
@@ -60,7 +60,7 @@ def test_a_quick_study_has_every_number_that_the_page_shows():
 
 def test_step_sizes_are_chosen_by_the_tuning_seeds_alone():
     studies = made_up((0.9, 0.5, 0.6, 0.7))
-    steps = figure.STEPS.value
+    steps = [figure.STEPS.value[i] for i in (0, 1, 2, 4)]
     assert figure.chosen_steps(studies) == dict(zip(figure.METHODS, steps, strict=True))
     values = figure.final(studies).mean("seed").values
     np.testing.assert_allclose(values, [90, 50, 60, 70], atol=0.5)
