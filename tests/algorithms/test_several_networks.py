@@ -639,7 +639,7 @@ def test_the_effect_of_a_feature_is_that_of_each_clients_network():
         own = several.narrow(NET, hidden)
         w = np.asarray(row)[several.places(NET, hidden)]
         effects.append(np.linalg.norm(own.logits(w, x) - own.logits(w, flipped), axis=1).mean())
-    metric = fl.metrics.fairness.flip_effect(0)
+    metric = fl.fairness.flip_effect(0)
     run = fl.run(fl.Simulation(problem, HeteroFL(1e-12), metrics=[metric]), rounds=1)
     close(np.mean(run.flip_effect.values[-1]), np.mean(effects), rtol=1e-6)
 
