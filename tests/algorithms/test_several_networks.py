@@ -21,6 +21,7 @@ from fljax.algorithms import (
     HeteroFL,
     LocalOnly,
 )
+from fljax.algorithms.public_points import passes_over
 from fljax.algorithms.server.fjord import drawn_widths
 from fljax.participation.patterns import Trace
 from tests.cases import ROUNDS, SIZES, reading
@@ -648,3 +649,15 @@ def test_data_of_other_clients_are_not_read_with_these_networks():
     problem = problem_of(NESTED, NUMBERS).with_test(*small.samples([9], seed=3)[0])
     with pytest.raises(ValueError, match="data of 1 clients are read with the networks of 5"):
         problem.test.predictions(jnp.zeros((1, 31)))
+
+
+def test_passes_over_public_samples_visit_each_of_them_once():
+    """Seven samples by three: the third batch of a pass has one, and is filled up with seven."""
+    batches = np.asarray(passes_over(jax.random.key(0), 7, 3, 8))
+    assert batches.shape == (8, 3)
+    passes = [batches[:3].ravel(), batches[3:6].ravel()]
+    for order in passes:
+        assert sorted(order[:7].tolist()) == list(range(7))
+        assert order[7:].tolist() == [7, 7]
+    assert not np.array_equal(*passes)
+    assert np.all(batches[6:] < 7)  # a part of the third pass
