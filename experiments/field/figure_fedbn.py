@@ -7,7 +7,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from flax import linen
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 from scipy import ndimage
@@ -51,20 +50,25 @@ LOSS = "train_error"
 # --------------------------------------------------------------------------- the scenario
 
 
-class Network(linen.Module):
+@functools.cache
+def network() -> fl.models.Architecture:
     """The source's network, narrower: normalization after every layer but the last."""
+    from flax import linen  # not among the requirements of the other figures
 
-    @linen.compact
-    def __call__(self, x: Array, train: bool) -> Array:
-        def normalized(x: Array) -> Array:
-            return linen.relu(linen.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x: Array, train: bool) -> Array:
+            def normalized(x: Array) -> Array:
+                return linen.relu(linen.BatchNorm(use_running_average=not train, momentum=0.9)(x))
 
-        for number, channels in enumerate(CHANNELS.value):
-            x = normalized(linen.Conv(channels, (5, 5), padding="SAME")(x))
-            if number < 2:
-                x = linen.max_pool(x, (2, 2), (2, 2))
-        x = normalized(linen.Dense(HIDDEN.value)(x.reshape(len(x), -1)))
-        return linen.Dense(10)(x)
+            for number, channels in enumerate(CHANNELS.value):
+                x = normalized(linen.Conv(channels, (5, 5), padding="SAME")(x))
+                if number < 2:
+                    x = linen.max_pool(x, (2, 2), (2, 2))
+            x = normalized(linen.Dense(HIDDEN.value)(x.reshape(len(x), -1)))
+            return linen.Dense(10)(x)
+
+    return fl.models.linen(Network())
 
 
 def changed(name: str, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -108,7 +112,7 @@ def scenario(name: str, quick: bool) -> Callable[..., fl.Simulation]:
 
     def build(key: Array) -> fl.Simulation:
         problem = fl.problems.Model.from_clients(
-            fl.models.linen(Network()), key, train, fl.problems.Softmax(10), test=test, state=state
+            network(), key, train, fl.problems.Softmax(10), test=test, state=state
         )
         settings: dict[str, Any] = {"batch": 8 if quick else BATCH.value, "drop_last": True}
         algorithms = {

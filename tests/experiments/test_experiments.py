@@ -6,6 +6,8 @@ import math
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -62,6 +64,25 @@ NAMES = [
     *("rizk-5.1", "rizk-5.2", "rizk-5.3", "rizk-5.4", "rizk-5.5"),
     "robustness",
 ]
+
+
+@pytest.mark.core
+def test_figures_load_without_the_libraries_of_extras():
+    """The main command installs none of them; a figure that needs one imports it when it runs."""
+    program = (
+        "import sys\n"
+        "for name in ('flax', 'equinox', 'haiku', 'sklearn', 'networkx', 'dp_accounting'):\n"
+        "    sys.modules[name] = None\n"
+        "import experiments.commands\n"
+        "from experiments.figure import REGISTRY\n"
+        "print(len(REGISTRY))\n"
+    )
+    folder = Path(__file__).parents[2]
+    arguments = [sys.executable, "-c", program]
+    settings = {"cwd": folder, "capture_output": True, "text": True, "timeout": 300}
+    result = subprocess.run(arguments, check=False, **settings)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) == len(NAMES)
 
 
 @pytest.fixture(scope="module")
