@@ -24,6 +24,7 @@ def made_up(accuracies, bits=(5e9, 1e9, 4e8, 1e9), best=(0, 1, 2, 4)):
         accuracy[method, :step, :TUNING] -= 0.2
         accuracy[method, step + 1 :, :TUNING] -= 0.2
         accuracy[method, (step + 1) % 5, TUNING:] += 0.1  # not looked at
+        accuracy[method, step, :TUNING] += 0.05  # not shown
     of_round = np.array([0.5, 1.0])
     sent = np.reshape(bits, (4, 1, 1, 1)) * np.ones(shape) * of_round
     study = xr.Dataset(
