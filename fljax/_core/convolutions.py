@@ -38,11 +38,6 @@ class Window(NamedTuple):
     precision: Any
 
 
-def has_convolutions(function: Callable[..., Any], *arguments: object) -> bool:
-    """Whether a function has operations that can be replaced, for arguments of these shapes."""
-    return _contains_replaced(jax.make_jaxpr(function)(*arguments).jaxpr)
-
-
 def with_fast_gradients(function: Callable[..., Any], *arguments: object) -> Any:
     """Return ``function(*arguments)``, with its convolutions and pooling replaced."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -50,11 +45,12 @@ def with_fast_gradients(function: Callable[..., Any], *arguments: object) -> Any
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
-def _contains_replaced(jaxpr: Any) -> bool:
+def contains_replaced(jaxpr: Any) -> bool:
+    """Whether a program has operations that :func:`with_fast_gradients` replaces."""
     return any(
         _replacement(equation) is not None
         if (inner := _inner_program(equation)) is None
-        else _contains_replaced(inner)
+        else contains_replaced(inner)
         for equation in jaxpr.eqns
     )
 
@@ -141,7 +137,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
         inner = _inner_program(equation)
-        if inner is not None and _contains_replaced(inner):
+        if inner is not None and contains_replaced(inner):
             consts = equation.params["jaxpr"].consts if equation.primitive.name == "jit" else ()
 
             def compute(*operands: Any, inner: Any = inner, consts: Any = consts) -> list[Any]:

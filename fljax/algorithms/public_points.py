@@ -1,14 +1,20 @@
 """Public samples that a server and its clients have in common, for learning from predictions."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fljax._core import checks
 from fljax._core.module import replace
+from fljax.algorithms.round import Round
+from fljax.models import Layout
+from fljax.optimization.optimizers import Optimizer
+from fljax.optimization.schedules import Schedule
 from fljax.problems import NoRegularizer
 
 
@@ -79,6 +85,25 @@ def at_points(
         statistics=None,
         test=None,
     )
+
+
+def stepping(
+    rate: Schedule | Optimizer, now: Round, model: Float[Array, "*batch dim"]
+) -> tuple[Callable[[Array, Array, PyTree], tuple[Array, PyTree]], PyTree]:
+    """The function ``(model, gradient, memory) -> (model, memory)`` of a step of this size or by
+    this optimizer, and the memory before the first.
+    """
+    layouts = [now.problem.layout]
+    if isinstance(rate, Optimizer):
+        return functools.partial(_by_optimizer, rate, layouts), rate.init(model, layouts)
+    size = rate(now.number)
+    return (lambda model, gradient, memory: (model - size * gradient, memory)), ()
+
+
+def _by_optimizer(
+    optimizer: Optimizer, layouts: list[Layout], model: Array, gradient: Array, memory: PyTree
+) -> tuple[Array, PyTree]:
+    return optimizer.move(model, gradient, memory, layouts)
 
 
 def passes_over(key: Array, count: int, size: int, steps: int) -> Int[Array, "steps size"]:

@@ -21,8 +21,11 @@ from fljax._core.annotations import checked
 from fljax._core.numerics import default_promotion
 from fljax.models.architecture import Architecture, layout_of
 
-#: Random networks, and samples of each, by which connections between layers are found.
-PROBES, SAMPLES = 12, 4
+#: Random networks by which connections between layers are found.
+PROBES = 12
+
+#: Samples of each of them.
+SAMPLES = 4
 
 #: A part of a network's parameters: the positions along each axis of each parameter.
 Positions = tuple[tuple[np.ndarray, ...], ...]
@@ -249,6 +252,7 @@ def _positions(
     return positions
 
 
+@functools.lru_cache(maxsize=4)
 def _probe(
     network: Architecture, sample: tuple[int, ...], dtype: DTypeLike
 ) -> Callable[[list[np.ndarray]], list[np.ndarray]]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax._core.clipped_sums import clipped_sum, finite, inner, norm_of, numbers_of, pieces_of
-from fljax._core.convolutions import has_convolutions, with_fast_gradients
+from fljax._core.convolutions import contains_replaced, with_fast_gradients
 from fljax._core.devices import on_cpu, sharded_over_clients, shares
 from fljax._core.linalg import directed, norm, norm_of_sum
 from fljax._core.memory import memory_at_hand
@@ -446,9 +446,9 @@ class Model(Problem):
         """As in :class:`Problem`."""
         if self.evaluated_network is None:
             return super().judged
-        test = None if self.test is None else replace(self.test, assignment=None)
+        test = self.test
         if test is not None:
-            test = replace(test, evaluated_network=self.evaluated_network)
+            test = replace(test, assignment=None, evaluated_network=self.evaluated_network)
         return replace(self, assignment=None, test=test)
 
     @property
@@ -1896,30 +1896,27 @@ def _mixes(architecture: Architecture, features: ShapeDtypeStruct) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
+def _program(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> Any:
+    """The program of a network's predictions for two samples."""
+    layout = layout_of(architecture, sample, dtype)
+
+    def outputs(row: Array, features: Array) -> Array:
+        return _evaluated(architecture, layout.parameters(row), features)
+
+    row = ShapeDtypeStruct((layout.dim,), float_dtype())
+    with default_promotion():
+        return jax.make_jaxpr(outputs)(row, ShapeDtypeStruct((2, *sample), dtype)).jaxpr
+
+
 def _convolves(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> bool:
     """Whether a network has convolutions whose gradients need care on a CPU."""
-    layout = layout_of(architecture, sample, dtype)
-
-    def outputs(row: Array, features: Array) -> Array:
-        return _evaluated(architecture, layout.parameters(row), features)
-
-    row = ShapeDtypeStruct((layout.dim,), float_dtype())
-    with default_promotion():
-        return has_convolutions(outputs, row, ShapeDtypeStruct((2, *sample), dtype))
+    return contains_replaced(_program(architecture, sample, dtype))
 
 
-@functools.lru_cache(maxsize=64)
 def _has_loops(architecture: Architecture, sample: tuple[int, ...], dtype: DTypeLike) -> bool:
     """Whether a network has a loop, as recurrent ones have over the places of a sequence."""
-    layout = layout_of(architecture, sample, dtype)
-
-    def outputs(row: Array, features: Array) -> Array:
-        return _evaluated(architecture, layout.parameters(row), features)
-
-    row = ShapeDtypeStruct((layout.dim,), float_dtype())
-    with default_promotion():
-        program = jax.make_jaxpr(outputs)(row, ShapeDtypeStruct((2, *sample), dtype))
-    return any(equation.primitive.name in ("scan", "while") for equation in program.eqns)
+    equations = _program(architecture, sample, dtype).eqns
+    return any(equation.primitive.name in ("scan", "while") for equation in equations)
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import fljax as fl
-from fljax._core.convolutions import convolution_p, has_convolutions, with_fast_gradients
+from fljax._core.convolutions import contains_replaced, convolution_p, with_fast_gradients
 from fljax._core.devices import on_cpu
 
 close = np.testing.assert_allclose
@@ -44,6 +44,10 @@ FORMS = {
         },
     ),
 }
+
+
+def has_convolutions(function, *arguments):
+    return contains_replaced(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def sides(form):

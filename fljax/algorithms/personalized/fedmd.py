@@ -11,7 +11,13 @@ from fljax._core import checks
 from fljax._core.module import as_given, field, module, static
 from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.local_steps import select_rows
-from fljax.algorithms.public_points import at_points, check_points, checked_points, passes_over
+from fljax.algorithms.public_points import (
+    at_points,
+    check_points,
+    checked_points,
+    passes_over,
+    stepping,
+)
 from fljax.algorithms.round import Round
 from fljax.algorithms.server.server_algorithm import Cohort, LocalLearning
 from fljax.graphs.federation import Network
@@ -174,13 +180,11 @@ class FedMD(LocalLearning):
     ) -> Float[Array, "chosen dim"]:
         """The participants' models after steps toward the consensus."""
         rate = self.step_size if self.digest_step_size is None else self.digest_step_size
-        optimizer = rate if isinstance(rate, Optimizer) else None
+        move, memory = stepping(rate, now, model)
         size = self.digest_batch or self._count
         steps = self.digest_epochs * -(-self._count // size)
         batches = passes_over(key, self._count, size, steps)
         training = now.networks.of(cohort.participants)
-        layouts = [now.problem.layout]
-        memory = () if optimizer is None else optimizer.init(model, layouts)
 
         def distances(samples: Reading, row: Array, _: object) -> Array:
             difference = samples.predictions(row) - samples.targets
@@ -198,10 +202,7 @@ class FedMD(LocalLearning):
                 keys = jax.vmap(jax.random.fold_in, (0, None))(training.keys, steps + step)
                 batch = batch.in_training(training.state, keys)
             gradient = batch.gradient_of(distances, model)
-            if optimizer is None:
-                assert not isinstance(rate, Optimizer)
-                return (model - rate(now.number) * gradient, memory), None
-            return optimizer.move(model, gradient, memory, layouts), None
+            return move(model, gradient, memory), None
 
         order = jnp.arange(steps, dtype=jnp.int32)
         return jax.lax.scan(digest_batch, (model, memory), order)[0][0]

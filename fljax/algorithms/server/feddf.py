@@ -12,7 +12,13 @@ from fljax._core.module import as_given, field, module, replace, static
 from fljax._core.numerics import HIGHEST
 from fljax.algorithms.algorithm import Needs, algorithm
 from fljax.algorithms.local_steps import select_rows
-from fljax.algorithms.public_points import at_points, check_points, checked_points, passes_over
+from fljax.algorithms.public_points import (
+    at_points,
+    check_points,
+    checked_points,
+    passes_over,
+    stepping,
+)
 from fljax.algorithms.round import Round
 from fljax.algorithms.server.fedavg import FedAvgState
 from fljax.algorithms.server.heterofl import PartAveraging
@@ -148,10 +154,7 @@ class FedDF(PartAveraging):
         averaged: Float[Array, " dim"],
     ) -> Float[Array, " dim"]:
         """The server's model after steps toward the ensemble of the models of the participants."""
-        rate = self.distillation_step_size
-        optimizer = rate if isinstance(rate, Optimizer) else None
-        layouts = [now.problem.layout]
-        memory = () if optimizer is None else optimizer.init(averaged, layouts)
+        move, memory = stepping(self.distillation_step_size, now, averaged)
         public = jnp.asarray(self.public)
         size = self.public_batch
         batches = passes_over(now.key("algorithm"), len(public), size, self.distillation_steps)
@@ -181,9 +184,6 @@ class FedDF(PartAveraging):
             batch = at_points(students, points, logits, share)
             of_networks = jnp.broadcast_to(model, (count, len(model)))
             gradient = jnp.sum(batch.gradient_of(divergence, of_networks), axis=0)
-            if optimizer is None:
-                assert not isinstance(rate, Optimizer)
-                return (model - rate(now.number) * gradient, memory), None
-            return optimizer.move(model, gradient, memory, layouts), None
+            return move(model, gradient, memory), None
 
         return jax.lax.scan(distill, (averaged, memory), batches)[0][0]

@@ -1,7 +1,5 @@
 r"""HeteroFL: clients train narrower parts of the server's network (Diao et al. 2021)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -64,9 +62,6 @@ class PartAveraging(Averaging):
     def networks_of(self, now: Round, cohort: Cohort) -> Int[Array, " chosen"]:
         """Return the number of each participant's network."""
         return cohort.participants.take(now.problem.network_numbers)
-
-    def message_size_of(self, problem: Any) -> int:
-        return problem.dim
 
 
 @algorithm("HeteroFL", "diao2021", OF_PARTS)
