@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
@@ -82,7 +83,7 @@ def network() -> fl.models.Architecture:
 
 
 @functools.cache
-def pretrained(quick: bool) -> np.ndarray:
+def pretrained(quick: bool) -> Array:
     """The network's parameters after training on upright images; its adapters add nothing."""
     problem = fl.problems.Model.from_clients(
         network(), jax.random.key(0), [data(quick)[0]], fl.problems.Softmax(10)
@@ -92,7 +93,7 @@ def pretrained(quick: bool) -> np.ndarray:
     trained = fl.run(simulation, rounds=1, key=fl.random_key(0)).model.values[0]
     row = np.array(problem.initial)
     row[problem.layout.coordinates("^base/")] = trained
-    return row
+    return jnp.asarray(row)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ client), ``P`` features, ``D`` parameters (``D = P`` times the loss's outputs).
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -547,12 +547,12 @@ class Problem:
         return
 
     @checked
-    def clipped(self, bound: Float[Array, ""] | float) -> "Problem":
+    def clipped(self, bound: Float[Array, ""] | float) -> Self:
         """The same problem with per-sample gradients clipped to Euclidean norm ``bound``."""
         checks.positive("clip", bound)
         return replace(self, clip=as_leaf(bound))  # the data were checked once
 
-    def starting_at(self, models: Float[Array, "*clients dim"]) -> "Problem":
+    def starting_at(self, models: Float[Array, "*clients dim"]) -> Self:
         """The same problem with these initial models instead of zero.
 
         Every algorithm supports it: the clients' copies of each other's models start there too,
@@ -585,7 +585,7 @@ class Problem:
         return replace(self, initial=models)
 
     @checked
-    def weighing(self, importance: Float[Array, " clients"] | object) -> "Problem":
+    def weighing(self, importance: Float[Array, " clients"] | object) -> Self:
         r"""The same problem with each client's mean loss multiplied by its own factor.
 
         A client of importance zero counts as unlabeled: its loss is zero for any model, so its
@@ -618,7 +618,7 @@ class Problem:
         weights = self.weights * factor[:, None]
         return replace(self, weights=weights, importance=factor * before, statistics=None)
 
-    def unweighted(self) -> "Problem":
+    def unweighted(self) -> Self:
         r"""Each client's own mean loss, with a share of the regularizer such that the objective is
         the mean of these by the clients' weights. The share of a client of weight zero is
         distributed to all others.
@@ -645,7 +645,7 @@ class Problem:
             statistics=statistics,
         )
 
-    def with_test(self, features: Any, targets: Any, weights: object = None) -> "Problem":
+    def with_test(self, features: Any, targets: Any, weights: object = None) -> Self:
         """The same problem with held-out data, using its loss and feature map.
 
         Args:
@@ -680,7 +680,7 @@ class Problem:
         return Problem(features, targets, self.loss, weights=weights, feature_map=self.feature_map)
 
     @checked
-    def split(self, key: Key[Array, ""], test: float = 0.2) -> "Problem":
+    def split(self, key: Key[Array, ""], test: float = 0.2) -> Self:
         """The same problem with a random part of every client's samples held out.
 
         Of ``n`` samples, ``test * n``, rounded to the nearest integer, are held out; at least one
@@ -733,7 +733,7 @@ class Problem:
         )
         return replace(plain._rows(rest, sizes - out), test=held_out)
 
-    def _rows(self, rows: Int[Array, "clients some"], sizes: np.ndarray) -> "Problem":
+    def _rows(self, rows: Int[Array, "clients some"], sizes: np.ndarray) -> Self:
         """The first ``sizes`` of these samples of each client, with weights in proportion."""
         real = np.arange(rows.shape[1]) < sizes[:, None]
         at = (jnp.arange(self.clients, dtype=jnp.int32)[:, None], rows)
@@ -749,7 +749,7 @@ class Problem:
             targets = _where(real, targets)
         return replace(self, features=features, targets=targets, weights=weights)
 
-    def prepare(self) -> "Problem":
+    def prepare(self) -> Self:
         """The same problem with :class:`Statistics` filled.
 
         The Gram matrix replaces the samples in every gradient of a quadratic loss when that is
@@ -793,7 +793,7 @@ class Problem:
         """Whether a bound of gradients must hold for any data."""
         return self.clip is not None or self.feature_bound is not None
 
-    def usable(self) -> "Problem":
+    def usable(self) -> Self:
         """The same problem, mapped, with feature rows that are not finite replaced by zero: such a
         sample has zero gradient at any model.
 
@@ -814,7 +814,7 @@ class Problem:
         bad = dense(_each(is_bad, self.features)) & (jnp.asarray(self.weights) > 0)
         return jnp.sum(bad, dtype=jnp.int32)
 
-    def mapped(self) -> "Problem":
+    def mapped(self) -> Self:
         """The same problem with the feature map's values as its features, computed once."""
         features = _each(self._mapped_features, self.features)
         test = None if self.test is None else self.test.mapped()
@@ -1013,7 +1013,7 @@ class Problem:
 
         return self._summed_over_samples(scored, w)
 
-    def seen_by(self, client: Int[Array, ""]) -> "Problem":
+    def seen_by(self, client: Int[Array, ""]) -> Self:
         """The same data, read by the network and with the state of one client."""
         return self
 

@@ -47,7 +47,12 @@ for name, module in [*sys.modules.items()]:
 
 
 def with_numpy(hint):
-    """The annotation with NumPy's arrays and numbers wherever it has JAX's and Python's."""
+    """The annotation with NumPy's arrays and numbers wherever it has JAX's and Python's.
+
+    The methods of a class are decorated one by one, where ``Self`` has no meaning to beartype.
+    """
+    if hint is typing.Self:
+        return typing.Any
     if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
         return hint.dtype[NUMPY.get(hint.array_type, hint.array_type), hint.dim_str]
     if hint in NUMPY:
