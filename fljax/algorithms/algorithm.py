@@ -20,7 +20,7 @@ from fljax.privacy import Gap
 from fljax.privacy.mechanism import Scope
 from fljax.problems import Problem
 from fljax.problems import optimum as centralized
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 #: The networks that clients may have, if there are several.
 NETWORKS = ("one", "nested", "different", "any")
@@ -261,7 +261,7 @@ class Algorithm:
         return None
 
     def step_bound(
-        self, problem: Problem | Stream, network: Any, curvature: Array | None
+        self, problem: Problem | Stream, network: Any, moments: FeatureMoments | None
     ) -> Array | None:
         r"""Return the largest step size that theory allows (:attr:`stability`), or ``None`` without
         one.
@@ -269,8 +269,7 @@ class Algorithm:
         Args:
           problem: the simulation's problem.
           network: the simulation's network, if it is the same in all rounds.
-          curvature: for a stream, the largest eigenvalue of the second-moment matrix of its
-            features.
+          moments: for a stream, those of its features.
         """
         return None
 

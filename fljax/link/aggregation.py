@@ -62,9 +62,12 @@ class Aggregator:
 
     Attributes:
       reference: key of ``references.bib``.
+      withstands_weights: whether the attackers that it withstands are those with less than half of
+        the weights, instead of a number of them.
     """
 
     reference: ClassVar[str | None] = None
+    withstands_weights: ClassVar[bool] = False
 
     def check(self, fewest: int) -> None:
         """Raise ``ValueError`` if ``fewest`` messages at a receiver are too few for robustness."""
@@ -461,6 +464,8 @@ class GeometricMedian(Aggregator):
 
     def check(self, fewest: int) -> None:
         _check_enough("GeometricMedian", fewest, 3, "of two, every point between them is as good")
+
+    withstands_weights = True
 
     def tolerated(self, heard: int) -> int:
         """Return the number of attackers tolerated where weights are equal."""

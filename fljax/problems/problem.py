@@ -542,8 +542,8 @@ class Problem:
         """The next state, and the problem itself."""
         return state, self
 
-    def curvature(self) -> None:
-        """``None``: no step bound of this library depends on the curvature of a fixed problem."""
+    def moments(self) -> None:
+        """``None``: no step bound of this library depends on the moments of a fixed problem."""
         return
 
     @checked

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax._core import checks
 from fljax._core.annotations import checked
+from fljax._core.linalg import spd_norm
 from fljax._core.memory import check_fits
 from fljax._core.module import as_given, field, float_array, float_dtype, module, replace, static
 from fljax._core.numerics import HIGHEST
@@ -46,6 +47,39 @@ class StreamState(NamedTuple):
 
     arrivals: PyTree  # of the pattern of arrivals
     source: PyTree  # of the source of samples
+
+
+class FeatureMoments(NamedTuple):
+    r"""Moments of features :math:`z` with second-moment matrix :math:`R=E[zz^\top]`."""
+
+    largest: Array  # the largest eigenvalue of R, overestimated by a few percent at most
+    trace: Array  # of R
+    square: Array  # the trace of R^2
+    fourth: Array  # E |z|^4
+    always: bool = False  # whether every client has a sample and is heard in every round
+
+    def step_bound(self, averaged: int = 1) -> Array:
+        r"""Return the largest step size :math:`\mu` of least mean squares, the smaller of two.
+
+        One is :math:`1/\lambda_{\max}(R)`, Theorem 4.2 of Gauthier 2024. Its proof has no fourth
+        moments, by which Gaussian features, for example, are unstable below it. The other is the
+        step at which the mean square of an error of equal variance in all directions neither grows
+        nor decreases, if :math:`n` clients' independent steps are averaged,
+
+        .. math::
+
+            \frac{2\,\mathrm{tr}R}
+                {\mathrm{tr}R^2+\frac1n\big(E\|z\|^4-\mathrm{tr}R^2\big)},
+
+        which is the exact limit for Gaussian features with a second moment of :math:`\sigma^2I`.
+
+        Args:
+          averaged: :math:`n\ge1`.
+        """
+        growth = self.square + (self.fourth - self.square) / averaged
+        is_zero = self.trace == 0  # without features every step is as good
+        in_mean_square = 2 * self.trace / jnp.where(is_zero, 1, growth)
+        return jnp.where(is_zero, jnp.inf, jnp.minimum(1 / self.largest, in_mean_square))
 
 
 class Stream:
@@ -149,25 +183,26 @@ class Stream:
         """The same stream with the held-out data on which models are evaluated in a round."""
         return self
 
-    def curvature(self, iterations: int = 10) -> Float[Array, ""] | None:
-        r"""A lower bound of the largest eigenvalue of the held-out features' second moment.
-
-        The eigenvalue for a mixture of clients is at most the largest one of the clients, so a step
-        size that is too large for the mixture is too large. Computed by power iteration; ``None``
-        without held-out data.
+    def moments(self) -> "FeatureMoments | None":
+        """The moments of the held-out features, all clients' together, by which step sizes are
+        limited; ``None`` without held-out data, and for another loss than the squared error.
         """
-        if self.test is None:
+        if self.test is None or type(self.test.loss) is not LeastSquares:
             return None
         z = self.test.design
         z = z.reshape(-1, z.shape[2])
         weights = jnp.asarray(self.test.weights).reshape(-1) / self.test.clients
-
-        def power_step(_, v: Array) -> Array:
-            v = jnp.matmul(jnp.matmul(z, v, precision=HIGHEST), z, precision=HIGHEST)
-            return v / jnp.sqrt(jnp.sum(v**2))
-
-        v = jax.lax.fori_loop(0, iterations, power_step, jnp.mean(z, axis=0))
-        return jnp.sum(weights * jnp.matmul(z, v, precision=HIGHEST) ** 2)
+        squares = jnp.sum(z**2, axis=1)
+        rows = jnp.sqrt(weights)[:, None] * z
+        left, right = (rows.T, rows) if z.shape[1] <= z.shape[0] else (rows, rows.T)
+        # [D, D] or [N, N], whichever is smaller: both have the same positive eigenvalues.
+        matrix = jnp.matmul(left, right, precision=HIGHEST)
+        return FeatureMoments(
+            spd_norm(matrix[None])[0],
+            jnp.sum(weights * squares),
+            jnp.sum(matrix**2),
+            jnp.sum(weights * squares**2),
+        )
 
     def begin(self, key: Array) -> StreamState:
         """The state before the first round."""

@@ -143,15 +143,15 @@ def _large_steps(dataset: "xarray.Dataset", built: Built) -> str:
     if "step_bound" not in dataset:
         return ""
     first, bound = same(dataset, "first_step", "step_bound")
-    above = first > bound
+    above = ~(first <= bound)  # also where the bound is not a number
     if not above.any():
         return ""
     sources = {simulation.algorithm.stability for simulation, _ in built} - {""}
-    source = f", {'; '.join(sorted(sources))}," if sources else ""
+    source = f" of the theory ({'; '.join(sorted(sources))})" if sources else " of the theory"
     return (
         f"{int(above.sum())} of {_runs(dataset)} runs have a step size up to "
         f"{float(dataset['first_step'].max()):.3g}, above the bound "
-        f"{float(dataset['step_bound'].min()):.3g}{source} of what is known to be stable: "
+        f"{float(dataset['step_bound'].min()):.3g}{source}: "
         "their errors may not settle. Take a smaller step."
     )
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, PyTree
 from fljax.algorithms.network_states import States
 from fljax.link import Memory, Traffic
 from fljax.problems.gradient_norms import GradientNormBound
+from fljax.problems.streams import FeatureMoments
 
 
 class Carry(NamedTuple):
@@ -36,4 +37,4 @@ class Prepared(NamedTuple):
     optimum: Array | None
     plan: PyTree
     receivers: Array | None  # None where the network changes
-    curvature: Array | None  # of a stream's features, see `Stream.curvature`
+    moments: FeatureMoments | None  # of a stream's features, see `Stream.moments`

@@ -27,14 +27,15 @@ from fljax.link import begin as begin_link
 from fljax.metrics.definitions import Metric, Snapshot
 from fljax.metrics.quantities import QUANTITIES
 from fljax.optimization import schedules
+from fljax.participation.patterns import Always
 from fljax.participation.selectors import Participants, Selector
 from fljax.partitions.heterogeneity import heterogeneity
 from fljax.privacy import promises
 from fljax.privacy.notions import is_gaussian
-from fljax.problems import Softmax
+from fljax.problems import Problem, Softmax
 from fljax.problems.gradient_norms import initial_bound
 from fljax.problems.pool import most_holders
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 from fljax.simulation import compatibility
 from fljax.simulation.noise_scopes import message_sensitivity, scope_of
 from fljax.simulation.run_state import Carry, Prepared
@@ -83,8 +84,17 @@ def prepare_without_noise(simulation: Simulation) -> Prepared:
         optimum,
         None,
         None if changing else receivers_of(network, problem.clients),
-        problem.curvature(),
+        _moments(simulation, problem),
     )
+
+
+def _moments(simulation: Simulation, problem: Problem | Stream) -> FeatureMoments | None:
+    moments = problem.moments()
+    if moments is None:
+        return None
+    parts = (simulation.participation, simulation.delays, simulation.losses)
+    everyone = isinstance(problem, Stream) and type(problem.arrivals) is Always
+    return moments._replace(always=everyone and all(part is None for part in parts))
 
 
 def _needs_single_messages(simulation: Simulation) -> bool:
@@ -481,7 +491,7 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     bound = None
     size = simulation.algorithm.step_size
     if prepared.problem.linear and not prepared.problem.on_disk and size is not None:
-        bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.curvature)
+        bound = simulation.algorithm.step_bound(prepared.problem, network, prepared.moments)
     if bound is not None:
         first = size(jnp.ones((), jnp.int32)) if callable(size) else size
         outcomes["first_step"] = jnp.max(jnp.asarray(first))

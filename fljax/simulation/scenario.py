@@ -189,6 +189,8 @@ class Simulation:
         if not all(map(checks.is_concrete, arrays)):
             return
         attacking = np.asarray(attack.liars)
+        if aggregator.withstands_weights and self._warn_of_weights(aggregator, attack):
+            return
         if graph is not None:
             with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
                 neighbors, weights = map(np.asarray, graph.neighbor_table())
@@ -217,6 +219,49 @@ class Simulation:
                     stacklevel=2,
                 )
                 return
+
+    def _warn_of_weights(self, aggregator: Aggregator, attack: Attack) -> bool:
+        """Whether the weights of messages are known and differ; then warn where attackers may have
+        half of those of an honest receiver.
+        """
+        attacking = np.asarray(attack.liars)
+        weights = self._weights_at_receivers(len(attacking))
+        if weights is None:
+            return False
+        false_messages = np.broadcast_to(attacking, weights.shape)
+        if attack.links is not None and len(weights) > 1:
+            false_messages = np.asarray(attack.links)
+        share = np.sum(weights * false_messages, axis=1) / np.sum(weights, axis=1)
+        if len(weights) > 1:
+            share = share[~attacking]
+        if np.max(share, initial=0) >= 0.5:
+            warnings.warn(
+                f"a receiver may get messages of attackers with a share of {np.max(share):.2g} of "
+                f"the weights, but {type(aggregator).__name__} withstands less than half (its "
+                "breakdown point): the attackers may move its result anywhere. Give messages equal "
+                "weights, take Median, or ignore this if you study its breakdown.",
+                AssumptionWarning,
+                stacklevel=2,
+            )
+        return True
+
+    def _weights_at_receivers(self, clients: int) -> np.ndarray | None:
+        """The weights of all messages, ``[receivers, clients]``, where they are known, few enough
+        for a table, and not equal.
+        """
+        graph = self._peer_graph
+        if graph is None:
+            weights = None if self.network is not None else self.algorithm.weights(self.problem)
+            if weights is None or not checks.is_concrete(weights):
+                return None
+            return np.asarray(weights)[None]
+        # An algorithm of several combinations, such as diffusion's, has an entry for each.
+        rule = next((rule for rule in self.algorithm.combinations if rule is not None), None)
+        if rule is None or not all(map(checks.is_concrete, jax.tree.leaves((rule, graph)))):
+            return None
+        with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+            combination = graph.mixing(rule) if isinstance(rule, Mixing) else rule
+            return np.asarray(combination.matrix()) if combination.form == "dense" else None
 
     def _validate_noise(self, noise: Noise) -> None:
         """Check the noise against the network and weights that are known before the run."""

@@ -673,6 +673,39 @@ def test_more_attackers_than_it_withstands_are_warned_of():
             build(aggregator, 11)
 
 
+def test_attackers_with_half_of_the_weights_are_warned_of():
+    """The geometric median weighs messages: by clients' samples, or by the peers' combination."""
+    sizes = [60, 5, 5, 5, 5]
+    data = [(np.ones((n, 2)), np.zeros(n)) for n in sizes]
+    problem = fl.problems.from_clients(data, fl.problems.LeastSquares()).weighing("samples")
+
+    def warned(attackers, aggregator, algorithm, network=None):
+        attack = fl.attacks.SignFlip(np.isin(np.arange(5), attackers))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fl.Simulation(problem, algorithm, network, attack=attack, aggregation=aggregator)
+        return [str(warning.message) for warning in caught]
+
+    fedavg = fl.algorithms.FedAvg(0.01)
+    (message,) = warned([0], GeometricMedian(), fedavg)
+    assert "a share of 0.75 of the weights, but GeometricMedian withstands less" in message
+    assert not warned([1, 2, 3, 4], GeometricMedian(), fedavg)  # a quarter of the weights
+    assert not warned([0], Median(), fedavg)  # counts messages
+    equal = fl.algorithms.FedAvg(0.01, weighting="equal")
+    assert not warned([0], GeometricMedian(), equal)
+    assert "3 attackers among 5" in warned([1, 2, 3], GeometricMedian(), equal)[0]
+    weights = np.full((5, 5), 0.1)
+    weights[0, 4] = weights[4, 0] = 0.55
+    weights += np.diag(1 - weights.sum(1))
+    mixing = fl.graphs.from_stochastic(weights, convention="left")
+    peers = fl.algorithms.ATC(0.01, mixing=mixing)
+    complete = fl.graphs.complete(5)
+    (message,) = warned([0], GeometricMedian(), peers, complete)
+    assert "a share of 0.55 of" in message
+    assert not warned([1, 2, 3], GeometricMedian(), peers, complete)  # 0.3 of each weight
+    assert "3 attackers among 5" in warned([1, 2, 3], Median(), peers, complete)[0]
+
+
 def test_trimming_more_than_there_are_neighbors_is_refused():
     problem = fl.problems.least_squares(jax.random.key(1), clients=6, samples=9, dim=2)
     for make in (TrimmedMean, WinsorizedMean):

@@ -487,7 +487,7 @@ def test_peers_train_with_dropout_and_keep_statistics(method):
     problem = problem_of(Normalized(0.3), state="kept")
     run = fl.run(fl.Simulation(problem, algorithm, network=RING, metrics=["test_error"]), rounds=3)
     assert np.isfinite(run.test_error).all()
-    with pytest.raises(ValueError, match="no server that would average"):
+    with pytest.raises(ValueError, match="no server of all clients that would average"):
         fl.Simulation(problem_of(), algorithm, network=RING)
 
 

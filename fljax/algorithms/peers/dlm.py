@@ -10,7 +10,7 @@ from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 from fljax.graphs import Graph
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 
 @algorithm("DLM", "ling2015", Needs())
@@ -54,7 +54,7 @@ class DLM(ZCDPNFL):
     stability = "2 / L, whatever the network"
 
     def step_bound(
-        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+        self, problem: Problem | Stream, network: Graph | None, moments: FeatureMoments | None
     ) -> Array | None:
         """Return a sufficient bound, which is conservative for strong coupling."""
         largest = largest_curvature(problem)

@@ -27,7 +27,7 @@ from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weig
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 #: The smallest eigenvalue of (I + A) / 2 is above zero on every network.
 FREE = "2 / L, whatever the network (Li et al. 2019)"
@@ -96,8 +96,8 @@ class ExactDiffusion(Exact):
     stability = FREE
 
     def step_bound(
-        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+        self, problem: Problem | Stream, network: Graph | None, moments: FeatureMoments | None
     ) -> Array | None:
         """Return the bound of NIDS."""
-        largest = largest_curvature(problem)
+        largest = largest_curvature(problem, self.batches)
         return None if largest is None else 2 / jnp.max(largest)

@@ -13,7 +13,7 @@ from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weig
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 
 class EXTRAState(NamedTuple):
@@ -104,12 +104,15 @@ class EXTRA(Exact):
     stability = "2 (1 - blend + blend * least eigenvalue of the weights) / L (Shi et al. 2015)"
 
     def step_bound(
-        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+        self, problem: Problem | Stream, network: Graph | None, moments: FeatureMoments | None
     ) -> Array | None:
         r"""Return :math:`2\lambda_{\min}(\tilde A)/L`, if :math:`\theta\ge1/2` and :math:`L` is
-        known.
+        known, the expected smoothness with batches.
 
-        The bound is sufficient; slightly larger step sizes may be stable too.
+        The bound is sufficient; slightly larger step sizes may be stable too. The theory requires
+        :math:`\lambda_{\min}(\tilde A)>0`. Otherwise the bound is
+        :math:`(3-\theta+(1+\theta)\lambda_{\min}(A))/(2L)`, the exact limit if all clients'
+        objectives have the same curvature.
         """
         largest = self._curvature(problem)
         if largest is None or network is None:
@@ -119,11 +122,14 @@ class EXTRA(Exact):
             return None
         matrix = weights.matrix()
         complement = jnp.eye(len(matrix), dtype=matrix.dtype) - matrix  # a run must not call LAPACK
-        least = 1 - self.blend * spd_norm(complement[None], squarings=20)[0]
-        return jnp.where(self.blend >= 0.5, 2 * least / jnp.max(largest), jnp.inf)
+        least = 1 - spd_norm(complement[None], squarings=20)[0]  # eigenvalue of the weights
+        least_of_blend = 1 - self.blend + self.blend * least
+        of_equal = (3 - self.blend + (1 + self.blend) * least) / 2
+        bound = jnp.where(least_of_blend > 0, 2 * least_of_blend, of_equal) / jnp.max(largest)
+        return jnp.where(self.blend >= 0.5, bound, jnp.inf)
 
     def _curvature(self, problem: Problem | Stream) -> Array | None:
-        return largest_curvature(problem)
+        return largest_curvature(problem, self.batches)
 
 
 @algorithm("PG-EXTRA", "shi2015pg", Needs(data="any"))
@@ -167,4 +173,4 @@ class PGEXTRA(EXTRA):
         return part.regularizer.prox(model, (step * part.share)[:, None])
 
     def _curvature(self, problem: Problem | Stream) -> Array | None:
-        return largest_curvature(problem, proximal=True)
+        return largest_curvature(problem, self.batches, proximal=True)

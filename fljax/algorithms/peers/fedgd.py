@@ -20,7 +20,7 @@ from fljax.participation.selectors import Participants
 from fljax.problems import Problem
 from fljax.problems.batches import Batches, taken
 from fljax.problems.solvers import smoothness
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 
 def _as_oracle(value: object) -> Any:
@@ -127,7 +127,7 @@ class FedGD(Coupled):
     stability = "2 / (L + 4 coupling max degree) of gradient descent (Jung 2025, (106))"
 
     def step_bound(
-        self, problem: Any, network: Graph | None, curvature: Array | None
+        self, problem: Any, network: Graph | None, moments: FeatureMoments | None
     ) -> Array | None:
         r"""Return :math:`1/U` (106), below which all eigenvalues of a step are within (-1, 1)."""
         is_determined = network is not None and isinstance(problem, Problem)

@@ -14,7 +14,7 @@ from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weig
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
 from fljax.problems import Problem
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 
 class NIDSState(NamedTuple):
@@ -114,12 +114,12 @@ class NIDS(Exact):
     stability = FREE
 
     def step_bound(
-        self, problem: Problem | Stream, network: Graph | None, curvature: Array | None
+        self, problem: Problem | Stream, network: Graph | None, moments: FeatureMoments | None
     ) -> Array | None:
         r"""Return the largest :math:`\max_k\mu_k` with all :math:`\mu_k\le2/L_k`, if all are scaled
         by the same factor. (A ``consensus_step_size`` above the default is not taken into account.)
         """
-        largest = largest_curvature(problem, proximal=True)
+        largest = largest_curvature(problem, self.batches, proximal=True)
         if largest is None:
             return None
         steps = jnp.asarray(self.step_size, largest.dtype)

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import cast
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -16,8 +17,8 @@ from fljax.graphs import Combination, Graph, Mixing
 from fljax.optimization.optimizers import Optimizer
 from fljax.participation.selectors import Participants
 from fljax.problems import NoRegularizer, Problem
-from fljax.problems.batches import Batches
-from fljax.problems.solvers import smoothness
+from fljax.problems.batches import Batches, CyclicBatches, Shuffled, Uniform
+from fljax.problems.solvers import smoothness, strong_convexity
 from fljax.problems.streams import Stream
 
 #: Weights by which peers combine messages: a rule on the graph, or a matrix.
@@ -83,18 +84,44 @@ def weights_on(rule: Weights, network: Graph) -> Combination:
     return network.mixing(rule) if isinstance(rule, Mixing) else rule
 
 
-def largest_curvature(problem: Problem | Stream, *, proximal: bool = False) -> Array | None:
-    """Return the largest curvature of each client's objective, ``[K]``; ``None`` if unknown.
+def largest_curvature(
+    problem: Problem | Stream, batches: Batches | None = None, *, proximal: bool = False
+) -> Array | None:
+    r"""Return the largest curvature of each client's objective, ``[K]``; ``None`` if unknown.
+
+    With batches of :math:`b` of :math:`n` samples it is the expected smoothness of their gradients,
+    :math:`\frac{n(b-1)}{b(n-1)}L+\frac{n-b}{b(n-1)}L_{\max}` (Gower et al. 2019, Proposition 3.8),
+    between the objective's and the largest one of a sample. The latter is taken for batches of
+    another distribution.
 
     Args:
       problem: the simulation's problem.
+      batches: the distribution of the batches; all samples by default.
       proximal: whether the regularizer is excluded.
     """
     if not isinstance(problem, Problem) or not problem.linear or problem.loss.curvature is None:
         return None
     if proximal:
-        return smoothness(replace(problem, regularizer=NoRegularizer()))
-    return None if problem.regularizer.quadratic() is None else smoothness(problem)
+        problem = replace(problem, regularizer=NoRegularizer())
+    if problem.regularizer.quadratic() is None:
+        return None
+    largest = smoothness(problem)
+    if batches is None:
+        return largest
+    growth = problem.gradient_growth()
+    if growth is None:
+        return None
+    regularizer = strong_convexity(problem)
+    counts = problem.sample_counts().astype(problem.dtype)
+    # A client's weights add up to its importance; a batch has this importance, too.
+    of_sample = growth * jnp.max(problem.weights, axis=1) * counts
+    known = type(batches) in (Shuffled, CyclicBatches, Uniform)
+    size = jnp.asarray(batches.size if known else 1, problem.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+    size = jnp.clip(size, 1, jnp.maximum(counts, 1))
+    others = jnp.maximum(counts - 1, 1)
+    share = counts * (size - 1) / (size * others)
+    expected = share * (largest - regularizer) + (1 - share) * of_sample
+    return expected + regularizer
 
 
 @module

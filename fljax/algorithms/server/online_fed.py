@@ -13,7 +13,7 @@ from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.participation.selectors import Everyone, Selector
 from fljax.problems import Problem
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 #: How the server averages messages of different delays.
 AGGREGATIONS = ("pooled", "per delay")
@@ -81,16 +81,26 @@ class OnlineFed(Algorithm):
         self.selector.check(problem.clients)
         return OnlineFedState(server_start(problem))
 
-    stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
+    stability = "1 / max eigenvalue, Gauthier 2024, Theorem 4.2, (4.31), or the mean square's"
 
     def step_bound(
         self,
         problem: Problem | Stream,
         network: Network,
-        curvature: Array | None,
+        moments: FeatureMoments | None,
     ) -> Array | None:
-        r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
-        return None if curvature is None else 1 / curvature
+        """The smaller of the bound of Theorem 4.2, (4.31), and that of the mean square, of as many
+        clients as a round averages for certain.
+        """
+        if moments is None:
+            return None
+        return moments.step_bound(self._averaged(problem.clients) if moments.always else 1)
+
+    def _averaged(self, clients: int) -> int:
+        """Of how many clients a round averages the models, if all are available."""
+        law = self.selector.law(clients)
+        is_counted = law is not None and (law.rate == 1 or law.sampling == "drawn")
+        return round(law.rate * clients) if is_counted else 1
 
     def step(self, state: OnlineFedState, now: Round) -> OnlineFedState:
         participants = now.choose(self.selector, state.model)

@@ -16,7 +16,7 @@ from fljax.link import Circular, Sharing
 from fljax.optimization.schedules import Schedule, StepSize, as_schedule
 from fljax.participation.selectors import Everyone, Selector
 from fljax.problems import Problem
-from fljax.problems.streams import Stream
+from fljax.problems.streams import FeatureMoments, Stream
 
 #: What available clients receive of the server's model.
 RECEIVED = ("portion", "all")
@@ -131,16 +131,18 @@ class PAOFed(Algorithm):
         self.selector.check(problem.clients)
         return PAOFedState(server_start(problem), start_models(problem))
 
-    stability = "1 / max eigenvalue in the mean square (Gauthier 2024, Theorem 4.2, (4.31))"
+    stability = "1 / max eigenvalue, Gauthier 2024, Theorem 4.2, (4.31), or the mean square's"
 
     def step_bound(
         self,
         problem: Problem | Stream,
         network: Network,
-        curvature: Array | None,
+        moments: FeatureMoments | None,
     ) -> Array | None:
-        r""":math:`1/\max_{k,i}\lambda_i(R_k)`, Theorem 4.2, (4.31)."""
-        return None if curvature is None else 1 / curvature
+        """The smaller of the bound of Theorem 4.2, (4.31), and that of one client's mean square:
+        what clients do not share, they do not average.
+        """
+        return None if moments is None else moments.step_bound()
 
     def step(self, state: PAOFedState, now: Round) -> PAOFedState:
         problem = now.problem

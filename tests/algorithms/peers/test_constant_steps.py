@@ -1,6 +1,7 @@
 """Peers whose constant steps end at the minimizer, and how long these steps may be."""
 
 import dataclasses
+import warnings
 from functools import partial
 
 import jax
@@ -38,7 +39,7 @@ from fljax.algorithms import (
     Scaffnew,
     WangElia,
 )
-from fljax.problems.solvers import smoothness
+from fljax.problems.solvers import smoothness, strong_convexity
 from tests.cases import CASES, CLIENTS, DIM, EDGES, make_data, make_network, make_problem
 from tests.support.peer_runs import (
     EXACT_METHODS,
@@ -179,6 +180,71 @@ def test_bounds_are_computed_where_they_exist():
     assert not EXTRA(0.1, blend=0.2).step_bound(problem, network, None) < jnp.inf
     unequal = NIDS(np.array([0.1, 0.2, 0.1, 0.1, 0.1, 0.1]))
     close(unequal.step_bound(problem, network, None), 2 / jnp.max(smoothness(problem)), rtol=1e-9)
+
+
+def final_distance(algorithm, problem, network, rounds=400):
+    """From the minimizer, and whether the run warned of the step."""
+    simulation = fl.Simulation(problem, algorithm, network, metrics=["normalized_error"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        error = fl.run(simulation, rounds).normalized_error.values[-1]
+    return error, any("above the bound" in str(w.message) for w in caught)
+
+
+@pytest.mark.parametrize(("make", "unstable"), [(EXTRA, 1.8), (ExactDiffusion, 0.95), (NIDS, 0.95)])
+def test_bounds_are_those_of_the_batches(make, unstable):
+    """All samples in a step allow far larger ones than a batch of one; EXTRA's are sufficient."""
+    problem, network, _ = equal_clients()
+    full = float(make(0.1).step_bound(problem, network, None))
+    for size in (1, 3):
+        batches = fl.batches.Uniform(size)
+        bound = float(make(0.1, batches=batches).step_bound(problem, network, None))
+        assert bound < full
+        error, warned = final_distance(make(0.8 * bound, batches=batches), problem, network)
+        assert error < 1e3
+        assert not warned
+    single = fl.batches.Uniform(1)
+    assert bound > float(make(0.1, batches=single).step_bound(problem, network, None))
+    error, warned = final_distance(make(unstable * full, batches=single), problem, network)
+    assert not error < 1e6
+    assert warned
+    everything = fl.batches.Uniform(problem.samples)
+    close(make(0.1, batches=everything).step_bound(problem, network, None), full, rtol=1e-9)
+
+
+def test_the_smoothness_of_batches_is_that_of_the_formula():
+    problem, network, _ = equal_clients()
+    x = np.asarray(problem.features)
+    samples = x.shape[1]
+    norms = 2 * (x**2).sum(2).max(1)
+    regularizer = np.asarray(strong_convexity(problem))
+    whole = np.asarray(smoothness(problem)) - regularizer
+    for size in (1, 2, 5):
+        expected = samples * (size - 1) / (size * (samples - 1)) * whole
+        expected += (samples - size) / (size * (samples - 1)) * norms
+        bound = ExactDiffusion(0.1, batches=fl.batches.Uniform(size)).step_bound(
+            problem, network, None
+        )
+        close(bound, 2 / np.max(expected + regularizer), rtol=1e-9)
+
+
+@pytest.mark.parametrize("blend", [0.5, 0.7, 0.9])
+def test_extra_has_positive_bounds_for_every_blend(blend):
+    """With a least eigenvalue near -1, beyond the theory, they are the exact ones."""
+    problem, _, _ = equal_clients()
+    network = fl.graphs.ring(problem.clients)
+    neighbors = (np.roll(np.eye(6), 1, 0) + np.roll(np.eye(6), -1, 0)) / 2
+    mixing = fl.graphs.from_stochastic(0.95 * neighbors + 0.05 * np.eye(6), convention="left")
+    make = partial(EXTRA, mixing=mixing, blend=blend)
+    bound = float(make(0.1).step_bound(problem, network, None))
+    assert bound > 0
+    error, warned = final_distance(make(0.9 * bound), problem, network, 4000)
+    assert error < 1e-6
+    assert not warned
+    if blend > 0.5:
+        error, warned = final_distance(make(1.25 * bound), problem, network, 2000)
+        assert not error < 1e6
+        assert warned
 
 
 #: To the minimizer of the sum, though steps do not shrink.
