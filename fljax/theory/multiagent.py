@@ -62,6 +62,7 @@ from fljax.theory.asynchronous import (
     drawn_exchange,
     present_moments,
 )
+from fljax.theory.unique_solutions import is_singular, solved
 
 __all__ = [
     "BestStep",
@@ -177,9 +178,20 @@ def minimizer(
     point, and not to the minimizer of the uniform mean posed in (4.1): (4.91) takes the gradient of
     the latter to be zero, which holds only for a uniform :math:`q`.
 
-    Args, Raises: as for :func:`hessian`.
+    Args: as for :func:`hessian`.
+
+    Raises:
+      ValueError: as for :func:`hessian`; data that do not determine the minimizer. In traced code
+        it is NaN then.
     """
-    return jnp.linalg.solve(*_weighted_mean(problem, _shares(problem, weights)))
+    minimum = solved(*_weighted_mean(problem, _shares(problem, weights)))
+    if checks.is_concrete(minimum) and np.any(np.isnan(minimum)):
+        raise ValueError(
+            "the data do not determine the minimizer, as features are zero, or determined by "
+            "others, or clients have no weight. Give the problem a squared regularizer, or leave "
+            "out these features."
+        )
+    return minimum
 
 
 @checked
@@ -187,20 +199,19 @@ def minimizer(
 def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
     """The minimizer of each client's own loss, :math:`w_k^o` of (2.15).
 
-    Without a regularizer a client with fewer samples than parameters has none, and its row is not
-    finite.
+    A client whose samples do not determine it has NaN, such as one with fewer samples than
+    parameters, without a regularizer.
 
     Raises: as for :func:`hessian`.
     """
-    hessians, moments = affine_gradient(problem)
-    return jnp.linalg.solve(hessians, moments[..., None])[..., 0]
+    return solved(*affine_gradient(problem))
 
 
 @checked
 @jax.jit
 def drift(problem: Problem) -> Float[Array, ""]:
     r"""The drift :math:`\xi=\max_k\|w_k^o-w^o\|`, the smallest constant of Assumption 2.2 (also
-    3.3, 4.2).
+    3.3, 4.2). NaN if some client's samples do not determine its minimizer.
 
     Raises: as for :func:`hessian`.
     """
@@ -655,7 +666,7 @@ def _noise_gain(hessian: Array, step_size: Array, leading: bool) -> Array:
     step_size = step_size.astype(hessian.dtype)
     values = jnp.linalg.eigvalsh(hessian)
     if leading:
-        return jnp.sum(1 / (2 * step_size * values))
+        return _infinite_if_unstable(jnp.sum(1 / (2 * step_size * values)), 0, values)
     return _infinite_if_unstable(
         jnp.sum(1 / (step_size * values * (2 - step_size * values))), step_size, values
     )
@@ -705,12 +716,15 @@ def _stationary(hessian: Array, step_size: Array, noise: Array, leading: bool) -
     if not leading:
         pairs = pairs - step_size * values[:, None] * values[None]
     covariance = _dot(_dot(vectors, step_size * inside / pairs), vectors.T)
-    return covariance if leading else _infinite_if_unstable(covariance, step_size, values)
+    return _infinite_if_unstable(covariance, 0 if leading else step_size, values)
 
 
 def _infinite_if_unstable(decay: Array, step_size: Array | float, values: Array) -> Array:
-    """The values, infinite if gradient descent itself diverges."""
-    return jnp.where(jnp.max(values) * step_size < 2, decay, jnp.inf)
+    """The values, infinite if gradient descent itself diverges, or does not contract in a direction
+    that the data leave open.
+    """
+    singular = is_singular(jnp.min(values), jnp.max(values), len(values))
+    return jnp.where((jnp.max(values) * step_size < 2) & ~singular, decay, jnp.inf)
 
 
 def _definite(name: str, matrix: object, *, strictly: bool) -> Array:
@@ -726,7 +740,8 @@ def _definite(name: str, matrix: object, *, strictly: bool) -> Array:
         if np.max(np.abs(values - values.T), initial=0.0) > tolerance:
             raise ValueError(f"{name} must be symmetric, got {checks.shown(matrix)}.")
         least = np.linalg.eigvalsh(values / max(size, np.finfo(np.float64).tiny))[0] * size
-        if least < -tolerance or (strictly and least <= 0):
+        rounding = 8 * len(values) * jnp.finfo(matrix.dtype).eps * size
+        if least < -tolerance or (strictly and least <= rounding):
             kind = "definite" if strictly else "semidefinite"
             raise ValueError(f"{name} must be positive {kind}, got an eigenvalue of {least:.3g}.")
     # Decompositions exist for single and double precision only.
@@ -794,6 +809,7 @@ def best_step(
         \mathrm{MSD}^*=2\sqrt{ab}
 
     To leading order in :math:`\mu`, thus for small step sizes; the U-shape of Figures 2.7 and 3.4.
+    Infinite without gradient noise, where the deviation falls with every larger step size.
 
     Args:
       hessian: ``[D, D]``.
@@ -810,9 +826,12 @@ def best_step(
     """
     checks.nonnegative("variance", variance)
     inverse = jnp.linalg.inv(_definite("hessian", hessian, strictly=True))
-    noise_term = jnp.sum(inverse * _definite("noise", noise, strictly=False)) / 2
+    # A semidefinite matrix may have eigenvalues below zero, by rounding.
+    noise_term = jnp.maximum(jnp.sum(inverse * _definite("noise", noise, strictly=False)) / 2, 0)
     bias_term = variance * jnp.trace(inverse) / 2
-    return BestStep(jnp.sqrt(bias_term / noise_term), 2 * jnp.sqrt(noise_term * bias_term))
+    has_noise = noise_term > 0
+    step = jnp.where(has_noise, jnp.sqrt(bias_term / jnp.where(has_noise, noise_term, 1)), jnp.inf)
+    return BestStep(step, 2 * jnp.sqrt(noise_term * bias_term))
 
 
 # --------------------------------------------------------------------------- noise in networks
@@ -973,13 +992,20 @@ def _disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Arr
 
 
 def _lyapunov(matrix: Array, right: Array) -> Array:
-    r""":math:`\sum_jM^jRM^{j\top}`, by doubling: 40 times is :math:`j<2^{40}`."""
+    r""":math:`\sum_jM^jRM^{j\top}`, by doubling, infinite where powers of :math:`M` do not
+    vanish: after 60 times they do if its spectral radius is below one by more than rounding.
+    """
 
     def double(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         power, total = carry
         return _dot(power, power), total + _dot(_dot(power, total), power.T)
 
-    return jax.lax.fori_loop(0, 40, double, (matrix, right))[1]
+    power, total = jax.lax.fori_loop(0, 60, double, (matrix, right))
+    return jnp.where(_vanishes(power), total, jnp.inf)
+
+
+def _vanishes(power: Array) -> Array:
+    return jnp.all(jnp.abs(power) < 0.5)  # false of what is not a number
 
 
 # --------------------------------------------------------------------------- exact moments
@@ -1497,7 +1523,8 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
 
     Returns:
       The steady state; covariances are infinite if the recursion has no steady state in the mean
-      square, or is so close to instability that the iteration does not converge.
+      square, or is so close to instability that the iteration does not converge. If it has none in
+      the mean either, both are infinite.
 
     Raises:
       TypeError, ValueError: an unsupported simulation.
@@ -1531,14 +1558,17 @@ def _model_moments(mean: Array, covariance: Array, weights: Array, dim: int) -> 
 def _fixed_point(recursion: _Recursion | _Asynchronous) -> tuple[Array, Array]:
     """The fixed point, by sweeps that solve for all terms except the covariance of the draws."""
     matrix = recursion.matrix
-    mean = jnp.linalg.solve(jnp.eye(len(matrix), dtype=matrix.dtype) - matrix, recursion.offset)
+    power = jax.lax.fori_loop(0, 60, lambda _, power: _dot(power, power), matrix)
+    mean = solved(jnp.eye(len(matrix), dtype=matrix.dtype) - matrix, recursion.offset)
+    mean = jnp.where(_vanishes(power), mean, jnp.inf)
     added = recursion.added
 
     def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         iteration, covariance, _ = carry
         new = _lyapunov(matrix, added + recursion.drawn(mean, covariance))
         size = jnp.trace(new)
-        return iteration + 1, new, jnp.abs(size - jnp.trace(covariance)) / size
+        change = jnp.abs(size - jnp.trace(covariance)) / jnp.where(size == 0, 1, size)
+        return iteration + 1, new, change
 
     def continues(carry: tuple[Array, Array, Array]) -> Array:
         iteration, covariance, change = carry
@@ -1557,7 +1587,8 @@ def _neighbor_draws(algorithm: SampledDiffusion, network: Graph) -> tuple[Array,
     if algorithm.probability is not None:
         return weights, jnp.asarray(algorithm.probability)
     hears = (weights * (1 - jnp.eye(len(weights), dtype=weights.dtype)) > 0).astype(weights.dtype)
-    return weights, hears / jnp.sum(hears, axis=1, keepdims=True)
+    total = jnp.sum(hears, axis=1, keepdims=True)
+    return weights, hears / jnp.where(total > 0, total, 1)
 
 
 @checked
@@ -1709,7 +1740,8 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
             return bool(np.abs(np.linalg.eigvals(matrix)).max() < 1)
         return bool(_growth(recursion) < 1)
 
-    low = 0.0
+    minimizer(simulation.fixed_problem)  # or refused: where data leave a direction open, no step
+    low = 0.0  # makes a model contract
     high = float(2 / jnp.max(jnp.linalg.eigvalsh(hessian(simulation.fixed_problem))))
     while stable(high):
         low = high
@@ -1735,7 +1767,7 @@ def _growth(recursion: _Recursion | _Asynchronous) -> Array:
         new = _dot(_dot(matrix, covariance), matrix.T)
         new = new + recursion.drawn(mean, covariance) - constant
         size = jnp.trace(new)
-        return new / size, size
+        return new / jnp.where(size > 0, size, 1), size
 
     start = jnp.eye(len(matrix), dtype=matrix.dtype) / len(matrix)
     return jax.lax.fori_loop(0, POWERS, multiply, (start, jnp.ones((), matrix.dtype)))[1]
@@ -1768,6 +1800,7 @@ def crossover(
     """
     checks.count("digits", digits)
     checks.positive("between", between)
+    minimizer(simulation.fixed_problem)  # or refused
 
     @jax.jit
     def gap(step: Array) -> Array:

@@ -43,6 +43,7 @@ from fljax.problems import Problem, optimum
 from fljax.problems.solvers import is_quadratic, strong_convexity
 from fljax.simulation.scan import advance, begin, prepare
 from fljax.simulation.scenario import Simulation
+from fljax.theory.unique_solutions import solved_or_refused
 
 __all__ = [
     "Bias",
@@ -62,6 +63,12 @@ __all__ = [
 
 #: Up to this size of a round's state, all eigenvalues of its map are computed.
 FEW_NUMBERS = 600
+
+#: What to do about a fixed point or an optimum that is not unique.
+UNDETERMINED = (
+    "the data leave directions open, or some server has no clients. Give the problem a squared "
+    "regularizer, leave out features that are zero or determined by others, or change the servers."
+)
 
 #: Which of the two decays by a factor per round, see :func:`zcdp_total`.
 Decaying = Literal["variance", "budget"]
@@ -91,15 +98,21 @@ def cluster_optima(problem: Problem) -> Float[np.ndarray, "clusters dim"]:
     if not is_quadratic(problem):
         return np.stack([np.asarray(optimum(problem.take(jnp.asarray(k)))) for k in members])
     hessian, moment = _quadratic(problem)
-    return np.stack([np.linalg.solve(hessian[k].sum(0), moment[k].sum(0)) for k in members])
+    return np.stack(
+        [solved_or_refused(hessian[k].sum(0), moment[k].sum(0), UNDETERMINED) for k in members]
+    )
 
 
 def _quadratic(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     r"""``[K, D, D]`` and ``[K, D]``: :math:`\nabla f_k(w)=H_kw-b_k`."""
     convexity = np.broadcast_to(np.asarray(strong_convexity(problem)), problem.clients)
-    hessian = 2 * np.asarray(problem.second_moment(), np.float64)
+    # In double precision: in single precision a singular matrix becomes an invertible one.
+    design, weights, targets = (
+        np.asarray(a, np.float64) for a in (problem.design, problem.weights, problem.targets)
+    )
+    hessian = 2 * np.einsum("kn,knp,knq->kpq", weights, design, design, optimize=True)
     hessian = hessian + convexity[:, None, None] * np.eye(problem.dim)
-    return hessian, 2 * np.asarray(problem.correlation(problem.targets), np.float64)
+    return hessian, 2 * np.einsum("kn,knp,kn->kp", weights, design, targets, optimize=True)
 
 
 @checked
@@ -276,9 +289,11 @@ def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters d
     identity = np.eye(cells * dim)
     offset = offset.ravel() / round_map.penalty
     if round_map.received:
-        models = np.linalg.solve(identity - spread @ (identity - contraction), spread @ offset)
+        system = identity - spread @ (identity - contraction)
+        models = solved_or_refused(system, spread @ offset, UNDETERMINED)
     else:
-        models = spread @ np.linalg.solve(identity - spread + contraction, offset)
+        system = identity - spread + contraction
+        models = spread @ solved_or_refused(system, offset, UNDETERMINED)
     return models.reshape(round_map.shape)
 
 
@@ -315,7 +330,8 @@ def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers cl
     hessian, offset = round_map.slope()
     system = np.einsum("ca,cij,cb->aibj", weighed, hessian, agreed)
     size = agreed.shape[1] * dim
-    coefficients = np.linalg.solve(system.reshape(size, size), (weighed.T @ offset).ravel())
+    right = (weighed.T @ offset).ravel()
+    coefficients = solved_or_refused(system.reshape(size, size), right, UNDETERMINED)
     return (agreed @ coefficients.reshape(-1, dim)).reshape(round_map.shape)
 
 

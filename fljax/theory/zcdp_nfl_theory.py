@@ -20,10 +20,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse.csgraph
 from jaxtyping import Array, Float, Key
 
 from fljax._core import checks
 from fljax._core.annotations import checked
+from fljax._core.certified_bounds import on_host
 from fljax._core.numerics import HIGHEST
 from fljax._core.prng import as_key
 from fljax.algorithms import ZCDPNFL
@@ -80,21 +82,36 @@ def operators(network: Graph) -> Operators:
       >>> round(float(of.phi_min), 4), round(float(of.phi_max_signless), 4)
       (4.0, 6.0)
     """
-    laplacian = network.laplacian_matrix()
-    signless = network.signless_laplacian_matrix()
-    values, vectors = jnp.linalg.eigh(laplacian)
-    # An eigenvalue that should be zero is of the order of rounding and its root is not small.
-    present = values > 4 * network.nodes * jnp.finfo(values.dtype).eps * values[-1]
-    root = jnp.sqrt(jnp.where(present, values, 0) / 2)
-    return Operators(
+    adjacency = network.dense()
+    square = jax.ShapeDtypeStruct(adjacency.shape, adjacency.dtype)
+    number = jax.ShapeDtypeStruct((), adjacency.dtype)
+    shapes = Operators(square, square, square, square, number, number, number)
+    compute = functools.partial(_operators, dtype=np.dtype(adjacency.dtype))
+    return on_host(compute, shapes, adjacency)
+
+
+def _operators(adjacency: np.ndarray, dtype: np.dtype) -> Operators:
+    """The matrices in double precision, rounded last: in single precision a path of some hundred
+    nodes has eigenvalues that rounding makes zero.
+    """
+    adjacency = np.asarray(adjacency, np.float64)
+    degree = np.diag(adjacency.sum(1))
+    laplacian = degree - adjacency
+    signless = degree + adjacency
+    values, vectors = np.linalg.eigh(laplacian)
+    components, _ = scipy.sparse.csgraph.connected_components(adjacency != 0, directed=False)
+    values[:components] = 0  # exactly as many are zero, which are of the order of rounding
+    root = np.sqrt(values / 2)
+    found = Operators(
         signless=signless,
         laplacian=laplacian,
-        degree=(signless + laplacian) / 2,
-        root=jnp.matmul(vectors * root[None, :], vectors.T, precision=HIGHEST),
-        phi_min=jnp.min(jnp.where(present, values, jnp.inf)),
+        degree=degree,
+        root=(vectors * root) @ vectors.T,
+        phi_min=np.min(values[components:], initial=np.inf),
         phi_max=values[-1],
-        phi_max_signless=jnp.linalg.eigvalsh(signless)[-1],
+        phi_max_signless=np.linalg.eigvalsh(signless)[-1],
     )
+    return Operators(*(np.asarray(part, dtype) for part in found))
 
 
 class Arcs(NamedTuple):
@@ -589,7 +606,7 @@ def _setting(simulation: Simulation) -> tuple[ZCDPNFL, Operators]:
             "this is the theory of fljax.algorithms.ZCDPNFL, got a simulation of "
             f"{type(simulation.algorithm).__name__}."
         )
-    return simulation.algorithm, operators(_network(simulation))
+    return simulation.algorithm, operators(_network(simulation).require_connected())
 
 
 def _dual(transcript: Transcript) -> Array:
