@@ -47,10 +47,17 @@ class FedAMP(LocalLearning):
     :math:`u_k` is a convex combination of the models if :math:`\alpha_n(K-1)\le\sigma`. The server
     uses and stores each client's model individually, so secure summation is not possible.
 
+    With the largest curvature :math:`L` of the :math:`f_k`, steps with
+    :math:`\mu(L+\lambda/\alpha_n)<2` and :math:`\alpha_nK\le\sigma` are stable. Near consensus of
+    all :math:`K` clients one local step of full participation is stable exactly for
+    :math:`\mu(L+\lambda K/\sigma)<2`, whatever :math:`\alpha_n`. With :math:`E` steps, curvature
+    :math:`h` and :math:`r=(1-\mu(h+\lambda/\alpha_n))^E` the factor of a round is
+    :math:`r+(1-r)\frac{\lambda/\alpha_n}{h+\lambda/\alpha_n}(1-\alpha_nK/\sigma)`.
+
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
-        arguments; stable for :math:`\mu(L+\lambda/\alpha_n)<2`, with :math:`L` the largest
-        curvature of :math:`f_k`. Clients' numbers of samples have no effect on their weights.
+        arguments; see below for how large it may be. Clients' numbers of samples have no effect on
+        their weights.
       attraction: :math:`\lambda\ge0`; zero is local training only.
       attention_step_size: :math:`\alpha_n`, a schedule of the round or a number, > 0.
       scale: :math:`\sigma>0`; models at squared distances well above it do not attract each other.

@@ -84,6 +84,35 @@ def test_far_from_zero_the_attraction_keeps_its_digits():
     close(far, towards(near_zero), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("steps", "attention"), [(1, 0.3), (1, 2.0), (4, 0.3), (4, 1.2), (4, 2.0)])
+def test_near_consensus_a_round_has_the_factor_of_the_docstring(steps, attention):
+    """Few steps may be unstable where the condition of a single local problem holds."""
+    clients, curvature, attraction, scale = 5, 2.0, 1.5, 4.0
+    features = np.full((clients, 3, 1), 1.0)  # curvature 2
+    problem = fl.problems.Problem(
+        features, np.zeros((clients, 3)), fl.problems.LeastSquares(), strength=0.0
+    )
+    start = 1e-6 * np.array([[1.0], [-1.0], [2.0], [-2.0], [0.0]])
+    for step in (0.1, 0.35, 0.6):
+        algorithm = FedAMP(
+            step,
+            local_steps=steps,
+            attraction=attraction,
+            attention_step_size=attention,
+            scale=scale,
+        )
+        simulation = fl.Simulation(problem.starting_at(start), algorithm)
+        after = fl.run(simulation, 2).model.values
+        strength = attraction / attention
+        decay = (1 - step * (curvature + strength)) ** steps
+        pulled = strength / (curvature + strength) * (1 - attention * clients / scale)
+        factor = decay + (1 - decay) * pulled
+        close(after, factor**2 * start, rtol=1e-5, atol=1e-15)
+        if steps == 1:
+            is_stable = step * (curvature + attraction * clients / scale) < 2
+            assert (abs(factor) < 1) == is_stable
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
