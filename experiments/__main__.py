@@ -1,4 +1,4 @@
-"""Run, check and report the figures: ``python -m experiments {list,run,check,draw,report}``."""
+"""Run, judge and report figures: ``python -m experiments {list,run,check,judge,draw,report}``."""
 
 import argparse
 import functools
@@ -26,6 +26,10 @@ EXAMPLES = {
     "check": """
   python -m experiments check
   python -m experiments check gauthier-3.1 --out mine
+""",
+    "judge": """
+  python -m experiments judge
+  python -m experiments judge gauthier-3.1 --out mine
 """,
     "draw": """
   python -m experiments draw
@@ -110,10 +114,12 @@ def parser() -> Parser:
     )
     check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    judge = command("judge", "judge claims again on the stored results, and store the verdicts")
+    judge.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     draw = command("draw", "draw figures and judge their claims from the stored results")
     draw.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     report = command("report", "write the gallery, README.md of the folder")
-    for subcommand in (check, draw, report):
+    for subcommand in (check, judge, draw, report):
         subcommand.add_argument(
             "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
         )
@@ -147,6 +153,8 @@ def answer(argv: Sequence[str] | None) -> int:
         return commands.run(*arguments)
     if options.command == "check":
         return commands.check(options.names, options.out)
+    if options.command == "judge":
+        return commands.judge(options.names, options.out)
     if options.command == "draw":
         return commands.draw(options.names, options.out)
     return commands.report(options.out)

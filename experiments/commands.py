@@ -278,6 +278,20 @@ def draw(names: Sequence[str], folder: Path) -> int:
     return 0
 
 
+def judge(names: Sequence[str], folder: Path) -> int:
+    """Judge claims again from stored results, and write the verdicts; pictures stay."""
+    figures = find(names)
+    readable(folder)
+    for figure in figures:
+        try:
+            written = records.judge(figure, folder)
+        except Broken as error:
+            raise UsageError(str(error)) from None
+        print(figure.name)
+        print("\n".join(f"  {line}" for line in claims_lines(written["claims"])))
+    return 0
+
+
 def show(written: dict[str, Any]) -> None:
     for title, lines in (
         ("tuning", tuning_lines(written)),

@@ -124,8 +124,37 @@ class Claim:
         good = {name: low <= e.low and e.high <= high for name, e in cases.items()}
         bad = {name: e.high < low or e.low > high for name, e in cases.items()}
         holds = bool(cases) and all(good.values())
+        decided = holds or any(bad.values())
         note = "" if holds else self.note if isinstance(self.note, str) else self.note(studies)
-        return Verdict(self.name, cases, holds, holds or any(bad.values()), good, note)
+        deciding = None if decided else self._deciding_seeds(cases, good, studies)
+        return Verdict(self.name, cases, holds, decided, good, note, deciding)
+
+    def _deciding_seeds(
+        self, cases: dict[str, Estimate], good: dict[str, bool], studies: Studies
+    ) -> int | None:
+        """How many seeds would decide the claim; ``None`` if no number would, or it is unknown."""
+        factor = self._more_seeds([cases[name] for name in cases if not good[name]])
+        seeds = max((s.sizes["seed"] for s in studies.values() if "seed" in s.dims), default=0)
+        return math.ceil(factor * seeds) if seeds and math.isfinite(factor) else None
+
+    def _more_seeds(self, undecided: Sequence[Estimate]) -> float:
+        """How many times as many seeds would decide the claim, if values stay as they are and
+        intervals shrink by the square root.
+        """
+        low, high = self.accept
+        for_it: list[float] = []
+        against_it: list[float] = []
+        for case in undecided:
+            below = _factor(case.value - low, case.value - case.low)
+            above = _factor(high - case.value, case.high - case.value)
+            if case.value < low:
+                against_it.append(_factor(low - case.value, case.high - case.value))
+            elif case.value > high:
+                against_it.append(_factor(case.value - high, case.value - case.low))
+            else:
+                for_it.append(max(below, above))
+        # One case outside is enough for "does not hold"; to hold, all must be inside.
+        return min(against_it) if against_it else max(for_it, default=math.inf)
 
     @property
     def kind(self) -> Kind:
@@ -144,6 +173,26 @@ class Claim:
         return f"< {high:g}" if math.isinf(low) else f"{low:g} to {high:g}"
 
 
+def _factor(distance: float, reach: float) -> float:
+    """How many times as many seeds make an interval end at this distance from its middle."""
+    if math.isnan(reach) or math.isnan(distance):
+        return math.inf
+    if distance <= 0:
+        return math.inf
+    return max((reach / distance) ** 2, 1.0)
+
+
+#: The words of a verdict.
+VERDICTS = ("holds", "does not hold", "undecided")
+
+
+def word_of(holds: bool, decided: bool) -> str:
+    """One of :data:`VERDICTS`."""
+    if holds:
+        return "holds"
+    return "does not hold" if decided else "undecided"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The result of judging a claim."""
@@ -154,11 +203,11 @@ class Verdict:
     decided: bool  # False: some interval straddles the accepted range, none is outside
     good: dict[str, bool] = field(default_factory=dict)
     note: str = ""  # why not
+    #: As many seeds would decide an undecided claim, judging by the intervals; None if unknown.
+    deciding_seeds: int | None = None
 
     def __str__(self) -> str:
-        if self.holds:
-            return "holds"
-        return "does not hold" if self.decided else "does not hold (undecided by these seeds)"
+        return word_of(self.holds, self.decided)
 
     @property
     def failed(self) -> list[str]:

@@ -23,7 +23,7 @@ import xarray as xr
 from PIL import Image
 
 import fljax as fl
-from experiments.figure import Claim, Effort, Figure, Studies, Verdict
+from experiments.figure import Claim, Effort, Figure, Studies, Verdict, word_of
 from experiments.measures import bound_held
 from experiments.picture import print_style
 from fljax import plotting
@@ -132,6 +132,7 @@ def record(
         "seeds": sorted({s.sizes["seed"] for s in studies.values() if "seed" in s.dims}),
         "settings": [s._asdict() for s in figure.settings],
         "tuning": figure.tuning(studies),
+        "tuning_is_separate": tuning_is_separate(studies),
         "table": figure.table(studies),
         "privacy": {
             name: rows
@@ -150,6 +151,18 @@ def record(
     }
 
 
+def tuning_is_separate(studies: Studies) -> bool | None:
+    """Whether the stored studies in which parameters were chosen have other seeds than those that
+    are judged; ``None`` if no such study is stored.
+    """
+    seeds = {"tuning": set(), "judged": set()}
+    for name, study in studies.items():
+        if "seed" in study.coords:
+            part = "tuning" if "tuning" in name else "judged"
+            seeds[part] |= {*np.ravel(study["seed"].values).tolist()}
+    return seeds["tuning"].isdisjoint(seeds["judged"]) if seeds["tuning"] else None
+
+
 def claim_record(claim: Claim, verdict: Verdict) -> dict[str, Any]:
     return {
         "name": claim.name,
@@ -162,6 +175,7 @@ def claim_record(claim: Claim, verdict: Verdict) -> dict[str, Any]:
         "kind": claim.kind,
         "holds": verdict.holds,
         "decided": verdict.decided,
+        "deciding_seeds": verdict.deciding_seeds,
         "cases": {
             name: asdict(e) | {"holds": verdict.good[name]} for name, e in verdict.cases.items()
         },
@@ -228,9 +242,43 @@ def describe(
         path.name: digest(path.read_bytes())
         for path in (*pictures_of(folder, figure), path_of(folder, figure))
     }
+    write_record(figure, written, folder)
+    return written
+
+
+def write_record(figure: Figure, written: dict[str, Any], folder: Path) -> None:
     text = sealed(written, indent=1, ensure_ascii=False, allow_nan=False)
     replace_file(folder / f"{figure.name}.json", text + "\n")
+
+
+def judge(figure: Figure, folder: Path) -> dict[str, Any]:
+    """Judge all claims again on the stored results; everything else in the record stays.
+
+    Raises:
+      Broken: files are missing, unreadable or altered, or lack a variable of a claim.
+    """
+    written = read_record(figure, folder)
+    studies = read_studies(figure, folder)
+    check_digests(figure, written, folder)
+    with explain_unstored(figure):
+        judged = [claim_record(claim, claim.judge(studies)) for claim in figure.claims]
+    written["claims"] = plain(judged)
+    written["tuning_is_separate"] = tuning_is_separate(studies)
+    write_record(figure, written, folder)
     return written
+
+
+def check_digests(figure: Figure, stored: dict[str, Any], folder: Path) -> None:
+    """Raise ``Broken`` unless pictures and results are those that the record is of."""
+    for path in pictures_of(folder, figure):
+        if not path.is_file():
+            raise Broken(f"the picture {path} is missing.")
+    for name, expected in stored["digests"].items():
+        if digest((folder / name).read_bytes()) != expected:
+            raise Broken(
+                f"{folder / name} was cut or altered: it is not what the record is of; python -m "
+                f"experiments draw {figure.name} makes pictures and record again."
+            )
 
 
 def pictures_of(folder: Path, figure: Figure) -> list[Path]:
@@ -332,15 +380,7 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
     """
     stored = read_record(figure, folder)
     studies = read_studies(figure, folder)
-    for path in pictures_of(folder, figure):
-        if not path.is_file():
-            raise Broken(f"the picture {path} is missing.")
-    for name, expected in stored["digests"].items():
-        if digest((folder / name).read_bytes()) != expected:
-            raise Broken(
-                f"{folder / name} was cut or altered: it is not what the record is of; python -m "
-                f"experiments draw {figure.name} makes pictures and record again."
-            )
+    check_digests(figure, stored, folder)
     by_name = {claim["name"]: claim for claim in stored["claims"]}
     verdicts = []
     wrong = []
@@ -356,16 +396,12 @@ def check(figure: Figure, folder: Path) -> tuple[list[Verdict], list[str]]:
         now = plain(claim_record(claim, verdict))
         if before is None:
             wrong.append(f"{claim.name}: not in the stored record")
-        elif before["holds"] != now["holds"]:
-            phrases = {True: "holds", False: "does not hold"}
-            wrong.append(
-                f"{claim.name}: stored verdict {phrases.get(before['holds'], before['holds'])!r}, "
-                f"recomputed {phrases[now['holds']]!r}"
-            )
+        elif (word := word_of(before["holds"], before["decided"])) != str(verdict):
+            wrong.append(f"{claim.name}: stored verdict {word!r}, recomputed {str(verdict)!r}")
         elif not _same_numbers(before["cases"], now["cases"]):
             wrong.append(f"{claim.name}: stored numbers differ from the recomputed ones")
         elif other := [word for word in DECLARED if before.get(word) != now[word]]:
-            wrong.append(f"{claim.name}: stored with another {' and '.join(other)}; draw it again")
+            wrong.append(f"{claim.name}: stored with another {' and '.join(other)}; judge it again")
     wrong += [f"{name}: stored, but no claim of the figure" for name in by_name]
     return verdicts, wrong
 

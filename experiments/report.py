@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.conventions import WORDS
-from experiments.figure import Estimate
+from experiments.figure import VERDICTS, Estimate, word_of
 from experiments.promises import HEADLINES
 from experiments.records import PRIVACY
 from fljax.algorithms import REGISTRY as ALGORITHMS
@@ -28,7 +28,9 @@ Written by `python -m experiments report`; do not edit. `python -m experiments r
 figure again, `python -m experiments check` judges every claim again on the stored results.
 
 A claim holds if the whole 95 % interval (paired bootstrap over seeds) of every case lies in the
-accepted range; it is undecided if intervals straddle its border and none is outside. Four kinds
+accepted range (🟢), and does not hold if that of some case is outside (🔴). It is undecided (🟡) if
+intervals straddle the border and none is outside; then it says how many seeds would decide it, if
+means stay as they are and intervals shrink by the square root of the number of seeds. Four kinds
 are counted apart: what the *source* says, as it says it; the same *under a condition* of ours,
 which is named; what *we* say and no source does; and what is true *by construction*, which checks
 the code and is no evidence. dB are 10 log10 of a mean over seeds; positive means that the error of
@@ -36,6 +38,9 @@ the method named first (in chapter 3, of the comparator) is above that of the ot
 
 Words mean the same in all figures, on the axis on which the source draws:"""
 
+
+#: A color for each word of a verdict.
+COLORS = dict(zip(VERDICTS, ("🟢", "🔴", "🟡"), strict=True))
 
 #: On the index page.
 PAGES = """\
@@ -68,15 +73,31 @@ def _estimate(case: Record) -> str:
     return str(Estimate(value, low, high, case["unit"]))
 
 
-def verdict(claim: Record) -> str:
-    result = short_verdict(claim)
-    return "does not hold (undecided by these seeds)" if result == "undecided" else result
-
-
 def short_verdict(claim: Record) -> str:
-    if claim["holds"]:
-        return "holds"
-    return "does not hold" if claim["decided"] else "undecided"
+    return word_of(claim["holds"], claim["decided"])
+
+
+def verdict(claim: Record) -> str:
+    """The word, and of an undecided claim how many seeds would decide it."""
+    word = short_verdict(claim)
+    if word != "undecided":
+        return word
+    seeds = claim.get("deciding_seeds")
+    if seeds is None:
+        return "undecided (more seeds of this size would not decide it)"
+    return f"undecided (about {_rounded(seeds)} seeds would decide it)"
+
+
+def _rounded(count: int) -> str:
+    """A whole number to two digits, upward."""
+    unit = 10 ** max(len(str(count)) - 2, 0)
+    return f"{-(-count // unit) * unit:,}"
+
+
+def in_color(claim: Record) -> str:
+    """The verdict with the color of its word."""
+    word, _, rest = verdict(claim).partition(" (")
+    return f"{COLORS[short_verdict(claim)]} **{word}**" + (f" ({rest}" if rest else "")
 
 
 def tally(claims: Iterable[Record], kind: str) -> str:
@@ -227,7 +248,7 @@ def page(record: Record) -> str:
             for name, case in claim["cases"].items()
         )
         wanted = claim["accepted"] + (f" ({claim['convention']})" if claim["convention"] else "")
-        outcome = f"**{verdict(claim)}**" + (f"<br>{claim['note']}" if claim["note"] else "")
+        outcome = in_color(claim) + (f"<br>{claim['note']}" if claim["note"] else "")
         rows.append((text, claim["source"], numbers, wanted, outcome))
     lines += _table(("claim", "source", "measured, 95 % interval", "accepted", "verdict"), rows)
     lines += ["", "## Settings", ""]
@@ -237,7 +258,7 @@ def page(record: Record) -> str:
     ]
     lines += [*_table(("setting", "value", "from", "where or why"), rows), ""]
     for heading, result in (
-        ("Tuning, on seeds of its own", tuning_lines(record)),
+        (_tuning_heading(record), tuning_lines(record)),
         ("Privacy spent", privacy_lines(record)),
     ):
         if result:
@@ -253,6 +274,13 @@ def page(record: Record) -> str:
         + ".",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _tuning_heading(record: Record) -> str:
+    separate = record.get("tuning_is_separate")
+    if separate is None:
+        return "Tuning"
+    return f"Tuning, on {'other seeds than' if separate else 'some of'} those that are judged"
 
 
 def _time(seconds: float) -> str:
@@ -344,7 +372,7 @@ def headlines(records: Sequence[Record]) -> str:
         more = f" (one of {len(cases)} cases)" if len(cases) > 1 else ""
         measured = f"{case}: {_estimate(estimate)}{more}"
         where = f"[{figure}]({figure}.md)"
-        rows.append((name, entry["text"], entry["source"], short_verdict(entry), measured, where))
+        rows.append((name, entry["text"], entry["source"], in_color(entry), measured, where))
     lines = [
         "# What each algorithm promises",
         "",

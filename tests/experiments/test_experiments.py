@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import xarray as xr
 from filelock import FileLock
 
 import experiments
 import fljax as fl
-from experiments import commands, conventions, picture, records, report
+from experiments import commands, conventions, measures, picture, records, report
 from experiments.__main__ import main, parser
 from experiments.commands import FULL, MODULES, QUICK
 from experiments.conventions import WORDS
@@ -223,6 +224,16 @@ def test_draw_judges_and_draws_what_run_did(small, tmp_path, capsys):
     assert main(["draw", "small", "--out", "made"]) == 0
     assert files(tmp_path / "made") == written  # to the last byte, pictures and PDF too
     assert main(["check", "small", "--out", "made"]) == 0
+    assert main(["judge", "small", "--out", "made"]) == 0
+    assert files(tmp_path / "made") == written
+    other = dataclasses.replace(small.claims[0], text="said otherwise")
+    object.__setattr__(small, "claims", [other, *small.claims[1:]])
+    assert main(["check", "small", "--out", "made"]) == 1
+    assert "judge it again" in capsys.readouterr().out
+    assert main(["judge", "small", "--out", "made"]) == 0
+    assert main(["check", "small", "--out", "made"]) == 0
+    judged_again = files(tmp_path / "made")
+    assert {name for name in written if written[name] != judged_again[name]} == {"small.json"}
 
 
 @pytest.mark.slow
@@ -469,6 +480,13 @@ WRONG = {
     "check": {
         "names": [("check gauthier-3.9", "unknown figure")],
         "--out": [("check --out nowhere", "no folder nowhere"), ("check --out file", "no folder")],
+    },
+    "judge": {
+        "names": [("judge gauthier-3.9", "unknown figure")],
+        "--out": [
+            ("judge --out nowhere", "no folder nowhere"),
+            (f"judge {NAME} --out .", "no results gauthier-3.1.json"),
+        ],
     },
     "draw": {
         "names": [("draw gauthier-3.9", "unknown figure")],
@@ -761,6 +779,77 @@ def test_a_claim_holds_only_with_its_whole_interval(low, high, holds, decided):
     claim = Claim("c", "", "", lambda _: {"x": Estimate((low + high) / 2, low, high)}, (0.0, 5.0))
     verdict = claim.judge({})
     assert (verdict.holds, verdict.decided) == (holds, decided)
+
+
+@pytest.mark.parametrize(
+    ("cases", "seeds"),
+    [
+        ({"x": Estimate(1, -1, 3)}, 40),  # 4 times as many: the interval then ends at 0
+        ({"x": Estimate(1, -1, 3), "y": Estimate(2, -1, 5)}, 40),  # all must be inside
+        ({"x": Estimate(-1, -3, 1), "y": Estimate(1, -1, 3)}, 40),  # one outside is enough
+        ({"x": Estimate(-1, -4, 2), "y": Estimate(-2, -5, 1)}, 23),
+        ({"x": Estimate(4, 1, 7)}, 90),  # of the upper border, 5
+        ({"x": Estimate(6, 3, 9)}, 90),
+        ({"x": Estimate(0, -1, 1)}, None),
+        ({"x": Estimate(1, math.nan, math.nan)}, None),
+        ({"x": Estimate(2, 1, 3)}, None),  # decided
+        ({"x": Estimate(-2, -3, -1), "y": Estimate(1, -1, 3)}, None),
+        ({}, None),
+    ],
+)
+def test_an_undecided_claim_says_how_many_seeds_would_decide_it(cases, seeds):
+    claim = Claim("c", "", "", lambda _: cases, (0.0, 5.0))
+    studies = {"a": xr.Dataset(coords={"seed": range(10)})}
+    assert claim.judge(studies).deciding_seeds == seeds
+    assert claim.judge({}).deciding_seeds is None
+
+
+def test_intervals_of_as_many_seeds_decide():
+    """Against new draws, of which the interval is computed as claims do."""
+    draws = np.random.default_rng(1).normal(0.5, 1, size=4000)
+
+    def measure(studies):
+        values = draws[: studies["a"].sizes["seed"]]
+        return {"x": measures.of_few(lambda mean: mean, values, unit="")}
+
+    claim = Claim("c", "", "", measure, (0.0, math.inf))
+    few = claim.judge({"a": xr.Dataset(coords={"seed": range(6)})})
+    assert str(few) == "undecided"
+    assert 6 < few.deciding_seeds < 500
+    more = {"a": xr.Dataset(coords={"seed": range(3 * few.deciding_seeds)})}
+    assert str(claim.judge(more)) == "holds"
+
+
+def test_verdicts_are_three_words_with_a_color_each():
+    many = [judged("open", holds=False, decided=False, deciding_seeds=n) for n in (7, 123, 5501)]
+    texts = [report.verdict(claim) for claim in (*KINDS[:3], *many)]
+    assert texts == [
+        "holds",
+        "does not hold",
+        "undecided (more seeds of this size would not decide it)",
+        "undecided (about 7 seeds would decide it)",
+        "undecided (about 130 seeds would decide it)",
+        "undecided (about 5,600 seeds would decide it)",
+    ]
+    assert report.in_color(KINDS[0]) == "🟢 **holds**"
+    assert report.in_color(KINDS[1]) == "🔴 **does not hold**"
+    assert report.in_color(many[0]) == "🟡 **undecided** (about 7 seeds would decide it)"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "heading"),
+    [
+        ({"a": [0, 1]}, "## Tuning\n"),
+        ({"a": [0, 1], "tuning": [2, 3]}, "## Tuning, on other seeds than those that are judged"),
+        ({"a": [0, 1], "tuning": [1, 2]}, "## Tuning, on some of those that are judged"),
+    ],
+)
+def test_the_page_says_on_which_seeds_parameters_were_chosen(seeds, heading):
+    studies = {name: xr.Dataset(coords={"seed": values}) for name, values in seeds.items()}
+    figure = recorded("x-1", 90, *KINDS)
+    figure["tuning"] = [{"method": "FedAvg", "numbers": "step size 1", "chosen": True}]
+    figure["tuning_is_separate"] = records.tuning_is_separate(studies)
+    assert heading in report.page(figure)
 
 
 def test_one_seed_is_undecided():
