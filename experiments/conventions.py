@@ -117,3 +117,12 @@ def at_most_order(exponent: float) -> Meaning:
     return Meaning(
         (exponent - 0.2, INFINITE), f"slope of the logarithms: {exponent:g} or more, up to 0.2"
     )
+
+
+def orders(count: int) -> Meaning:
+    """So many orders of magnitude more: the logarithm rounds to this number or a larger one."""
+    least = 10 ** (count - 0.5)
+    return Meaning(
+        (least, INFINITE),
+        f"“{count} orders of magnitude”: the decimal logarithm rounds to {count} or more",
+    )

@@ -85,7 +85,7 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedYogi": ("headline-skew", "fedyogi-beats-fedavg"),
     "MIMELite": ("headline-skew", "mimelite-beats-fedavg"),
     "FedAvg": ("jung-drift", "fewer-rounds-with-more-steps"),
-    "FedProx": ("models", "fedprox-is-no-worse"),
+    "FedProx": ("field-fedprox", "far-more-accurate-with-many-late"),
     "FedProx, exact": ("jung-drift", "fedprox-closer-for-small-eta"),
     "DANE": ("headline-dissimilarity", "dane-is-exact"),
     "SCAFFOLD": ("headline-dissimilarity", "scaffold-is-unaffected"),
@@ -127,6 +127,14 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedDistill": ("headline-personal", "feddistill-beats-learning-alone"),
     "FedAvg-FT": ("headline-personal", "fine-tuning-beats-one-model"),
     "Local only": ("headline-personal", "one-model-is-worse-than-none"),
-    "FedBN": ("headline-personal", "fedbn-beats-one-model"),
+    "FedBN": ("field-fedbn", "fedbn-is-more-accurate-at-every-client"),
     "IFCA": ("headline-personal", "ifca-finds-the-clusters"),
 }
+
+#: Algorithms of which a claim is judged that others make: it compares their own methods with them,
+#: and is no promise of the algorithm's paper.
+BY_OTHERS = frozenset(
+    {
+        *("ATC", "CTA", "Consensus", "ClusterFL", "P-ADMM", "PSO-Fed", "SignSGD", "zCDP-grad-NFL"),
+    }
+)

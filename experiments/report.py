@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.conventions import WORDS
 from experiments.figure import VERDICTS, Estimate, word_of
-from experiments.promises import HEADLINES
+from experiments.promises import BY_OTHERS, HEADLINES
 from experiments.records import PRIVACY
 from fljax.algorithms import REGISTRY as ALGORITHMS
 
@@ -53,6 +53,11 @@ figures on a machine that was shared.
 PROMISES = """\
 The main promise of each algorithm's paper, judged as all claims are. A verdict is on the figure's
 own problem, whose settings are on its page."""
+
+#: Above the table of claims that are not the algorithm's own.
+OTHERS = """\
+Of these algorithms only a claim of others is judged yet, who compare methods of their own with
+them."""
 
 #: On a figure's page.
 AGAIN = """\
@@ -363,7 +368,8 @@ def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
 def headlines(records: Sequence[Record]) -> str:
     """Each algorithm's headline, and the verdict."""
     claims = {(r["name"], claim["name"]): claim for r in records for claim in r["claims"]}
-    rows = []
+    promised = []
+    by_others = []
     for name, (figure, claim) in sorted(HEADLINES.items(), key=lambda row: row[0].lower()):
         if (entry := claims.get((figure, claim))) is None:
             continue
@@ -372,14 +378,19 @@ def headlines(records: Sequence[Record]) -> str:
         more = f" (one of {len(cases)} cases)" if len(cases) > 1 else ""
         measured = f"{case}: {_estimate(estimate)}{more}"
         where = f"[{figure}]({figure}.md)"
+        rows = by_others if name in BY_OTHERS else promised
         rows.append((name, entry["text"], entry["source"], in_color(entry), measured, where))
+    columns = ("algorithm", "promise", "source", "verdict", "measured", "figure")
     lines = [
         "# What each algorithm promises",
         "",
         PROMISES,
         "",
-        *_table(("algorithm", "promise", "source", "verdict", "measured", "figure"), rows),
+        *_table(columns, promised),
     ]
+    if by_others:
+        columns = ("algorithm", "claim", *columns[2:])
+        lines += ["", "## What others say of them", "", OTHERS, "", *_table(columns, by_others)]
     if rest := sorted(ALGORITHMS.keys() - HEADLINES.keys(), key=str.lower):
         lines += ["", f"Not judged yet: {', '.join(rest)}."]
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture, tuning
-from experiments.conventions import BETTER, CLOSE, LITTLE, SIGNIFICANTLY
+from experiments.conventions import BETTER, CLOSE, LITTLE, SIGNIFICANTLY, orders
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.headlines.common import first_below
 from experiments.measures import exponent, joined, of_few
@@ -1088,8 +1088,7 @@ FIGURE = Figure(
             "with 1 % of the numbers it communicates two orders of magnitude less",
             f"{KOLOSKOVA}, abstract",
             saved(TOP, RANDOM),
-            (100, INFINITE),
-            f"bits until {GOAL.value:g} times where whole messages end",
+            *orders(2).when(f"bits until {GOAL.value:g} times where whole messages end"),
             CONVEX,
             note=at_most,
         ),

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
+from experiments.conventions import at_most_order, orders
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.headlines.common import (
     DOUBLE,
@@ -411,8 +412,7 @@ FIGURE = Figure(
             "and communicates at least two orders of magnitude less",
             "Koloskova, Stich and Jaggi 2019, abstract",
             bits_saved,
-            (100, INFINITE),
-            f"bits until {BITS.value:g} dB, in the median run",
+            *orders(2).when(f"bits until {BITS.value:g} dB, in the median run"),
             condition=INSTANCE,
             note="A fiftieth of the numbers, with 8 bits for each place, is a fortieth of the "
             "bits at best; the consensus step that such a compression needs takes a part of that.",
@@ -465,7 +465,7 @@ FIGURE = Figure(
             "the steady-state error of diffusion with stochastic gradients is O(μ)",
             "Rizk 2023, (1.38)-(1.40); Sayed 2014",
             order("diffusion"),
-            **FIRST_ORDER,
+            *at_most_order(1),
             condition=INSTANCE,
             note="Of peers that differ the limit itself is O(μ) away, O(μ²) in its square; with "
             "the noise's O(μ) the exponent is between one and two at steps of this size.",
