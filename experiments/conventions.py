@@ -92,6 +92,9 @@ SAME = _word(
     points=(-0.5, 0.5),
 )
 
+#: Without a breakdown: no step of a disturbance makes the error significantly larger.
+GRACEFULLY = Meaning((-INFINITE, 3), "“gracefully”: less than 3 dB, which is significant")
+
 #: Every word, for the gallery.
 WORDS = (BETTER, SIGNIFICANTLY, SLIGHTLY, CLOSE, LITTLE, SAME)
 
