@@ -25,6 +25,7 @@ EXAMPLES = {
 """,
     "check": """
   python -m experiments check
+  python -m experiments check gauthier-3.1 --recompute --seeds 2
   python -m experiments check gauthier-3.1 --out mine
 """,
     "judge": """
@@ -114,6 +115,15 @@ def parser() -> Parser:
     )
     check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    check.add_argument(
+        "--recompute",
+        action="store_true",
+        help="compute some of the stored seeds by the code of today and compare the numbers "
+        "(default: judge the stored results)",
+    )
+    check.add_argument(
+        "--seeds", type=count, metavar="N", help="seeds that are computed (default 3)"
+    )
     judge = command("judge", "judge claims again on the stored results, and store the verdicts")
     judge.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     draw = command("draw", "draw figures and judge their claims from the stored results")
@@ -151,7 +161,11 @@ def answer(argv: Sequence[str] | None) -> int:
         folder = options.out or (QUICK_FIGURES if options.quick else FIGURES)
         arguments = options.names, options.quick, options.seeds, folder, options.store, options.jobs
         return commands.run(*arguments)
+    if options.command == "check" and options.recompute:
+        return commands.recompute(options.names, options.seeds or 3, options.out)
     if options.command == "check":
+        if options.seeds is not None:
+            raise UsageError("--seeds is of --recompute; give both, or neither.")
         return commands.check(options.names, options.out)
     if options.command == "judge":
         return commands.judge(options.names, options.out)

@@ -29,7 +29,8 @@ import experiments
 import fljax as fl
 from experiments import records
 from experiments.errors import UsageError
-from experiments.figure import REGISTRY, Effort, Figure
+from experiments.figure import REGISTRY, Effort, Figure, Studies
+from experiments.recomputing import compared
 from experiments.records import Broken
 from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
 from experiments.thinning import thinned
@@ -154,6 +155,18 @@ class Clock:
             write_whole(self.path, f"{self.seconds}\n".encode())
 
 
+def _studies_of(figure: Figure, effort: Effort) -> Studies:
+    """The figure's studies, computed."""
+    with configured("jax_enable_x64", figure.double), warnings.catch_warnings():
+        # Broken bounds and diverged runs are printed and stored.
+        warnings.simplefilter("ignore", fl.AssumptionWarning)
+        warnings.simplefilter("ignore", fl.DivergenceWarning)
+        try:
+            return figure.study(effort)
+        except (fl.StoreError, fl.OtherStudyError, Broken) as error:
+            raise UsageError(one_line(error)) from None
+
+
 def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
     figure = REGISTRY[name]
     mpl.use("Agg")
@@ -164,15 +177,13 @@ def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
     print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
     resumed = (work / figure.name).is_dir()
     clock = Clock(work / figure.name / "seconds")
-    with clock, configured("jax_enable_x64", figure.double), warnings.catch_warnings():
-        # Broken bounds and diverged runs are printed and stored below.
-        warnings.simplefilter("ignore", fl.AssumptionWarning)
-        warnings.simplefilter("ignore", fl.DivergenceWarning)
-        try:
-            results = figure.study(dataclasses.replace(effort, store=work / figure.name))
-            studies = thinned(figure, results, effort)
-        except (fl.StoreError, fl.OtherStudyError, Broken) as error:
-            raise UsageError(one_line(error)) from None
+    with clock:
+        results = _studies_of(figure, dataclasses.replace(effort, store=work / figure.name))
+        with configured("jax_enable_x64", figure.double):
+            try:
+                studies = thinned(figure, results, effort)
+            except Broken as error:
+                raise UsageError(str(error)) from None
     if resumed:
         print(f"  went on from what {work} held: the time counts earlier parts, killed ones aside")
     try:
@@ -301,6 +312,34 @@ def show(written: dict[str, Any]) -> None:
         if lines:
             print(f"\n{title}")
             print("\n".join(f"  {line}" for line in lines))
+
+
+def recompute(names: Sequence[str], seeds: int, folder: Path) -> int:
+    """Compute a few of the stored seeds again by the code of today, and compare the numbers."""
+    figures = find(names)
+    readable(folder)
+    differs = False
+    for figure in figures:
+        try:
+            effort = Effort(**records.read_record(figure, folder)["effort"])
+            stored = records.read_studies(figure, folder)
+        except Broken as error:
+            raise UsageError(str(error)) from None
+        began = time.perf_counter()
+        few = dataclasses.replace(effort, seeds=min(seeds, effort.seeds), progress=False)
+        comparison = compared(stored, _studies_of(figure, few))
+        print(f"{figure.name}: {few.seeds} seeds, {time.perf_counter() - began:.0f} s")
+        for line in comparison.differs:
+            print(f"  DIFFERS: {line}")
+        for line in comparison.draws:
+            print(f"  other draws, means agree: {line}")
+        if not any(comparison):
+            print("  the stored numbers")
+        differs |= bool(comparison.differs)
+        program.cache_clear()
+        jax.clear_caches()
+    print("the code of today computes other numbers" if differs else "stored and computed agree")
+    return int(differs)
 
 
 def check(names: Sequence[str], folder: Path) -> int:

@@ -232,6 +232,8 @@ def test_draw_judges_and_draws_what_run_did(small, tmp_path, capsys):
     assert "judge it again" in capsys.readouterr().out
     assert main(["judge", "small", "--out", "made"]) == 0
     assert main(["check", "small", "--out", "made"]) == 0
+    assert main(["check", "small", "--out", "made", "--recompute", "--seeds", "2"]) == 0
+    assert "the stored numbers" in capsys.readouterr().out
     judged_again = files(tmp_path / "made")
     assert {name for name in written if written[name] != judged_again[name]} == {"small.json"}
 
@@ -479,6 +481,14 @@ WRONG = {
     },
     "check": {
         "names": [("check gauthier-3.9", "unknown figure")],
+        "--recompute": [
+            ("check --recompute=yes", "ignored explicit argument 'yes'"),
+            (f"check {NAME} --recompute --out .", "no results gauthier-3.1.json"),
+        ],
+        "--seeds": [
+            ("check --seeds 2", "--seeds is of --recompute; give both, or neither"),
+            ("check --recompute --seeds 0", "--seeds: must be an integer from 1"),
+        ],
         "--out": [("check --out nowhere", "no folder nowhere"), ("check --out file", "no folder")],
     },
     "judge": {

@@ -1,0 +1,115 @@
+"""Whether numbers that are computed again are those that are stored."""
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from experiments.figure import Studies
+
+#: Numbers agree to this share of themselves: stored metrics have as few as six bits.
+RELATIVE = 0.02
+
+#: Or to this share of the standard deviation over seeds: roundings of another compiler grow in
+#: training, up to what a seed changes.
+OF_SPREAD = 0.1
+
+#: Means of seeds agree to so many standard errors of their difference.
+ERRORS = 4.0
+
+#: Of so many of a variable's numbers the others may differ, such as those of runs near a threshold.
+SHARE = 0.98
+
+
+class Comparison(NamedTuple):
+    """Lines of text, one for each variable."""
+
+    differs: list[str]  # numbers that are others
+    draws: list[str]  # numbers of other draws, with means that agree
+
+
+def compared(stored: Studies, computed: Studies) -> Comparison:
+    """Compare studies of some of the stored seeds with the stored ones.
+
+    A seed gives other numbers where a later version draws otherwise from it; then means over seeds
+    must agree. Parameters that were chosen by such draws may be others, too.
+
+    Args:
+      stored: the studies as they are in the gallery, of all seeds.
+      computed: the same studies of some of these seeds.
+    """
+    differs = [f"{name}: not computed any more" for name in stored if name not in computed]
+    draws = []
+    for name, study in computed.items():
+        if name not in stored:
+            differs.append(f"{name}: not among what is stored")
+            continue
+        before = stored[name]
+        is_random = any("seed" in variable.dims for variable in before.data_vars.values())
+        for variable in before.data_vars:
+            if variable not in study:
+                differs.append(f"{name}, {variable}: not computed any more")
+                continue
+            structure, numbers, means = _differences(before[variable], study[variable])
+            if structure or means or (numbers and not is_random):
+                differs.append(f"{name}, {variable}: {structure or means or numbers}")
+            elif numbers:
+                draws.append(f"{name}, {variable}: {numbers}")
+    return Comparison(differs, draws)
+
+
+def _differences(stored: xr.DataArray, computed: xr.DataArray) -> tuple[str, str, str]:
+    """What differs in the structure, in the numbers and in their means over seeds; empty texts
+    where nothing does.
+    """
+    if stored.dtype.kind not in "biuf":
+        return "", "", ""
+    if {*stored.dims} != {*computed.dims}:
+        return f"axes {computed.dims} instead of {stored.dims}", "", ""
+    stored = stored.astype(float)
+    computed = computed.astype(float).transpose(*stored.dims)
+    common = stored
+    if "seed" in stored.dims:
+        shared = [s for s in computed["seed"].values if s in stored["seed"].values]
+        if not shared:
+            return "no seed of those that are stored", "", ""
+        common, computed = (part.sel(seed=shared) for part in (stored, computed))
+    if common.sizes != computed.sizes:
+        return f"sizes {dict(computed.sizes)} instead of {dict(common.sizes)}", "", ""
+    for axis in stored.dims:
+        if not _same_labels(common[axis], computed[axis]):
+            return f"other labels of the axis {axis}", "", ""
+    if "seed" not in stored.dims:
+        return "", _disagreement(common.values, computed.values, 0.0), ""
+    with np.errstate(all="ignore"):
+        spread = stored.std("seed")
+        tolerated = (OF_SPREAD * spread).broadcast_like(common).transpose(*common.dims)
+        numbers = _disagreement(common.values, computed.values, tolerated.values)
+        if not numbers:
+            return "", "", ""
+        error = spread * np.sqrt(1 / computed.sizes["seed"] + 1 / stored.sizes["seed"])
+        means = stored.mean("seed"), computed.mean("seed")
+    disagreement = _disagreement(*(mean.values for mean in means), ERRORS * error.values)
+    return "", numbers, disagreement and f"of means over seeds {disagreement}"
+
+
+def _disagreement(before: np.ndarray, now: np.ndarray, tolerated: np.ndarray | float) -> str:
+    """How many numbers differ by more than is tolerated, and the one that differs most."""
+    with np.errstate(invalid="ignore"):
+        error = np.abs(now - before)
+        agrees = error <= np.fmax(RELATIVE * np.abs(before), tolerated)
+    agrees |= (now == before) | (np.isnan(now) & np.isnan(before))
+    share = float(np.mean(agrees)) if agrees.size else 1.0
+    if share >= SHARE:
+        return ""
+    size = np.where(agrees, -1.0, np.nan_to_num(error, nan=np.inf))
+    most = np.unravel_index(np.argmax(size), size.shape)
+    return (
+        f"{100 * (1 - share):.3g} % differ, such as {now[most]:.4g}, stored as {before[most]:.4g}"
+    )
+
+
+def _same_labels(stored: xr.DataArray, computed: xr.DataArray) -> bool:
+    if stored.dtype.kind in "iuf" and computed.dtype.kind in "iuf":
+        return np.allclose(stored.values, computed.values, rtol=1e-5, atol=0)
+    return bool(np.all(stored.values == computed.values))
