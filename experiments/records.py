@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import math
+import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -185,7 +186,8 @@ def claim_record(claim: Claim, verdict: Verdict) -> dict[str, Any]:
 
 
 _PROVENANCE = (
-    *("fljax", "code", "jax", "jaxlib", "numpy", "python", "platform", "machine", "device"),
+    *("fljax", "commit", "code", "jax", "jaxlib", "numpy", "python", "platform", "machine"),
+    "device",
     *("dtype", "prng", "root", "created"),
 )
 
@@ -218,8 +220,26 @@ def store(
     figure: Figure, studies: Studies, folder: Path, effort: Effort, seconds: float
 ) -> dict[str, Any]:
     """Write the studies, and :func:`describe` them; returns the record."""
-    save_studies(studies, path_of(folder, figure))
+    source = commit()
+    named = {name: study.assign_attrs(commit=source) for name, study in studies.items()}
+    save_studies(named if source else studies, path_of(folder, figure))
     return describe(figure, read_studies(figure, folder), folder, effort, seconds)
+
+
+def commit() -> str:
+    """The commit that the figures' programs are of, with a mark if they differ from it; empty
+    outside of a repository.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ("git", "-C", str(Path(__file__).parent), *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", ".", "../fljax")
+        return git("rev-parse", "--short=12", "HEAD") + (" and changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def describe(

@@ -269,7 +269,18 @@ def page(record: Record) -> str:
         if result:
             lines += [f"## {heading}", "", *(f"- {line}" for line in result), ""]
     provenance = record["provenance"]
-    keys = ("fljax", "code", "jax", "numpy", "python", "platform", "dtype", "prng", "created")
+    keys = (
+        "fljax",
+        "commit",
+        "code",
+        "jax",
+        "numpy",
+        "python",
+        "platform",
+        "dtype",
+        "prng",
+        "created",
+    )
     lines += [
         "## Provenance",
         "",

@@ -25,7 +25,7 @@ from experiments.conventions import WORDS
 from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Setting
 from experiments.gauthier import chapter3 as ch3
-from fljax._core import storage
+from fljax._core import storage, version
 from fljax._core.storage import sealed, unsealed
 from fljax.study import executor
 
@@ -219,6 +219,7 @@ def test_draw_judges_and_draws_what_run_did(small, tmp_path, capsys):
     assert {*written} == {"small.json", "small.pdf", "small.png", "small.zip"}
     assert written["small.pdf"].startswith(b"%PDF")
     record = unsealed(written["small.json"].decode())
+    assert record["provenance"].get("commit", "") == records.commit()
     assert [c["kind"] for c in record["claims"]] == ["source", "conditional"]
     assert [c["note"] for c in record["claims"]] == ["", "measured on 3 seeds"]
     assert main(["draw", "small", "--out", "made"]) == 0
@@ -860,6 +861,18 @@ def test_the_page_says_on_which_seeds_parameters_were_chosen(seeds, heading):
     figure["tuning"] = [{"method": "FedAvg", "numbers": "step size 1", "chosen": True}]
     figure["tuning_is_separate"] = records.tuning_is_separate(studies)
     assert heading in report.page(figure)
+
+
+def test_provenance_names_the_commit_and_the_version(monkeypatch, tmp_path):
+    if not (STORED.parent / ".git").exists():
+        pytest.skip("this copy is in no repository")
+    assert re.fullmatch("[0-9a-f]{12}( and changes)?", records.commit())
+    (tmp_path / "experiments").mkdir()
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "experiments/records.py"))
+    assert records.commit() == ""
+    assert version._of_source() == fl.__version__
+    monkeypatch.setattr(version, "PACKAGE", tmp_path / "fljax")
+    assert version._of_source() == "0"
 
 
 def test_one_seed_is_undecided():
