@@ -11,6 +11,7 @@ from fljax.theory import (
     multiagent_privacy,
     network_rates,
     operators,
+    step_bounds,
 )
 from fljax.theory import pao_fed_theory as pao_fed
 from fljax.theory import pgfl_theory as pgfl
@@ -24,5 +25,6 @@ __all__ = [
     "operators",
     "pao_fed",
     "pgfl",
+    "step_bounds",
     "zcdp_nfl",
 ]
