@@ -26,6 +26,7 @@ EXAMPLES = {
     "check": """
   python -m experiments check
   python -m experiments check gauthier-3.1 --recompute --seeds 2
+  python -m experiments check --recompute --turn 7
   python -m experiments check gauthier-3.1 --out mine
 """,
     "judge": """
@@ -124,6 +125,13 @@ def parser() -> Parser:
     check.add_argument(
         "--seeds", type=count, metavar="N", help="seeds that are computed (default 3)"
     )
+    check.add_argument(
+        "--turn",
+        type=count,
+        metavar="K",
+        help="compute one of the figures that take less than half a minute, the K-th in turn "
+        "(default: the figures that are named)",
+    )
     judge = command("judge", "judge claims again on the stored results, and store the verdicts")
     judge.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     draw = command("draw", "draw figures and judge their claims from the stored results")
@@ -162,10 +170,13 @@ def answer(argv: Sequence[str] | None) -> int:
         arguments = options.names, options.quick, options.seeds, folder, options.store, options.jobs
         return commands.run(*arguments)
     if options.command == "check" and options.recompute:
-        return commands.recompute(options.names, options.seeds or 3, options.out)
+        if options.names and options.turn is not None:
+            raise UsageError("name the figures to compute, or one by --turn.")
+        return commands.recompute(options.names, options.seeds or 3, options.turn, options.out)
     if options.command == "check":
-        if options.seeds is not None:
-            raise UsageError("--seeds is of --recompute; give both, or neither.")
+        for name in ("seeds", "turn"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"--{name} is of --recompute; give both, or neither.")
         return commands.check(options.names, options.out)
     if options.command == "judge":
         return commands.judge(options.names, options.out)

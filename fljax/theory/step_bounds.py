@@ -286,8 +286,8 @@ def fedavg_bound(
         \Big(\frac{2B}m+\frac{m\gamma}2\|w^{(1)}-w^*\|^2\Big),\qquad
         B=\sigma^2+6L\Gamma+8(E-1)^2G^2
 
-    with step sizes :math:`2/(m(\gamma+t))`, :math:`\kappa=L/m`, :math:`\gamma=\max(8\kappa,E)`. With
-    more local steps the same :math:`T` take fewer rounds, :math:`T/E`, and the bound grows.
+    with step sizes :math:`2/(m(\gamma+t))`, :math:`\kappa=L/m`, :math:`\gamma=\max(8\kappa,E)`.
+    With more local steps the same :math:`T` take fewer rounds, :math:`T/E`, and the bound grows.
 
     Args:
       smoothness: :math:`L`.

@@ -486,6 +486,11 @@ WRONG = {
             ("check --recompute=yes", "ignored explicit argument 'yes'"),
             (f"check {NAME} --recompute --out .", "no results gauthier-3.1.json"),
         ],
+        "--turn": [
+            ("check --turn 2", "--turn is of --recompute; give both, or neither"),
+            ("check --recompute --turn 0", "--turn: must be an integer from 1"),
+            (f"check {NAME} --recompute --turn 1", "name the figures to compute, or one by --turn"),
+        ],
         "--seeds": [
             ("check --seeds 2", "--seeds is of --recompute; give both, or neither"),
             ("check --recompute --seeds 0", "--seeds: must be an integer from 1"),
@@ -873,6 +878,15 @@ def test_provenance_names_the_commit_and_the_version(monkeypatch, tmp_path):
     assert version._of_source() == fl.__version__
     monkeypatch.setattr(version, "PACKAGE", tmp_path / "fljax")
     assert version._of_source() == "0"
+
+
+def test_figures_that_are_soon_computed_take_turns():
+    if not STORED.is_dir():
+        pytest.skip("the stored figures are not in this copy")
+    in_turn = [commands.in_turn(number, 3, STORED).name for number in range(1, 80)]
+    assert "gauthier-3.1" in in_turn
+    assert not {"field-fedavg", "headline-personal"} & {*in_turn}
+    assert in_turn[0] == in_turn[len({*in_turn})]
 
 
 def test_one_seed_is_undecided():

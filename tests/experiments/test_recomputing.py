@@ -54,6 +54,13 @@ def test_numbers_without_seeds_must_be_the_same():
     assert line == "x, bound: 100 % differ, such as 2.1, stored as 2"
 
 
+def test_scores_of_tuning_may_be_of_other_draws():
+    scores = xr.Dataset({"score": ("k", [1.0, 2.0])}, {"k": [1, 2]})
+    differs, draws = compared({"tuning": scores}, {"tuning": scores * 1.2})
+    assert not differs
+    assert draws == ["tuning, score: 100 % differ, such as 2.4, stored as 2"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
