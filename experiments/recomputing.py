@@ -89,8 +89,8 @@ def _differences(stored: xr.DataArray, computed: xr.DataArray) -> tuple[str, str
         if not numbers:
             return "", "", ""
         error = spread * np.sqrt(1 / computed.sizes["seed"] + 1 / stored.sizes["seed"])
-        means = stored.mean("seed"), computed.mean("seed")
-    disagreement = _disagreement(*(mean.values for mean in means), ERRORS * error.values)
+        before, now = (part.mean("seed").values for part in (stored, computed))
+    disagreement = _disagreement(before, now, ERRORS * error.values)
     return "", numbers, disagreement and f"of means over seeds {disagreement}"
 
 

@@ -40,7 +40,7 @@ Words mean the same in all figures, on the axis on which the source draws:"""
 
 
 #: A color for each word of a verdict.
-COLORS = dict(zip(VERDICTS, ("🟢", "🔴", "🟡"), strict=True))
+COLORS: dict[str, str] = dict(zip(VERDICTS, ("🟢", "🔴", "🟡"), strict=True))
 
 #: On the index page.
 PAGES = """\

@@ -604,7 +604,7 @@ def honest_title(*studies: xr.Dataset) -> str:
     norm = max(float(s["gradient_norm"].max()) for s in studies)
     bound = max(float(s["gradient_bound"].max()) for s in studies)
     if bound_held(norm, bound):
-        # A budget is nominal for other reasons, too, such as rounding that its noise does not cover.
+        # A budget may be nominal for other reasons, such as rounding that its noise does not cover.
         nominal = [
             name
             for name in dict.fromkeys(n for s in studies for n in s["algorithm"].values.tolist())

@@ -85,14 +85,14 @@ def operators(network: Graph) -> Operators:
     adjacency = network.dense()
     square = jax.ShapeDtypeStruct(adjacency.shape, adjacency.dtype)
     number = jax.ShapeDtypeStruct((), adjacency.dtype)
-    shapes = Operators(square, square, square, square, number, number, number)
+    shapes = (square,) * 4 + (number,) * 3
     compute = functools.partial(_operators, dtype=np.dtype(adjacency.dtype))
-    return on_host(compute, shapes, adjacency)
+    return Operators(*on_host(compute, shapes, adjacency))
 
 
-def _operators(adjacency: np.ndarray, dtype: np.dtype) -> Operators:
-    """The matrices in double precision, rounded last: in single precision a path of some hundred
-    nodes has eigenvalues that rounding makes zero.
+def _operators(adjacency: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, ...]:
+    """The fields of :class:`Operators`, in double precision and rounded last: in single precision a
+    path of some hundred nodes has eigenvalues that rounding makes zero.
     """
     adjacency = np.asarray(adjacency, np.float64)
     degree = np.diag(adjacency.sum(1))
@@ -102,16 +102,13 @@ def _operators(adjacency: np.ndarray, dtype: np.dtype) -> Operators:
     components, _ = scipy.sparse.csgraph.connected_components(adjacency != 0, directed=False)
     values[:components] = 0  # exactly as many are zero, which are of the order of rounding
     root = np.sqrt(values / 2)
-    found = Operators(
-        signless=signless,
-        laplacian=laplacian,
-        degree=degree,
-        root=(vectors * root) @ vectors.T,
-        phi_min=np.min(values[components:], initial=np.inf),
-        phi_max=values[-1],
-        phi_max_signless=np.linalg.eigvalsh(signless)[-1],
+    fields = (
+        *(signless, laplacian, degree, (vectors * root) @ vectors.T),
+        np.min(values[components:], initial=np.inf),
+        values[-1],
+        np.linalg.eigvalsh(signless)[-1],
     )
-    return Operators(*(np.asarray(part, dtype) for part in found))
+    return tuple(np.asarray(part, dtype) for part in fields)
 
 
 class Arcs(NamedTuple):

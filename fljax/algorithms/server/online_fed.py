@@ -99,8 +99,10 @@ class OnlineFed(Algorithm):
     def _averaged(self, clients: int) -> int:
         """Of how many clients a round averages the models, if all are available."""
         law = self.selector.law(clients)
-        is_counted = law is not None and (law.rate == 1 or law.sampling == "drawn")
-        return round(law.rate * clients) if is_counted else 1
+        if law is None or not checks.is_concrete(law.rate):
+            return 1
+        rate = float(law.rate)
+        return round(rate * clients) if rate == 1 or law.sampling == "drawn" else 1
 
     def step(self, state: OnlineFedState, now: Round) -> OnlineFedState:
         participants = now.choose(self.selector, state.model)

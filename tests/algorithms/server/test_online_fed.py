@@ -141,6 +141,21 @@ def test_a_round_that_may_average_fewer_has_a_smaller_bound():
     assert runs_and_warns(stream, PAOFed(0.5))[1]
 
 
+def test_shares_of_a_grid_average_nothing_for_certain():
+    rng = np.random.default_rng(1)
+    data = fl.problems.Problem(
+        rng.normal(size=(12, 9, 10)), rng.normal(size=(12, 9)), LeastSquares(), strength=0.0
+    )
+    stream = Replay(data, test=data.pooled())
+
+    def scenario(key, share):
+        selector = fl.participation.Fraction(share)
+        return fl.Simulation(stream, OnlineFed(0.01, selector), metrics=["test_error"])
+
+    results = fl.sweep(scenario, grid={"share": [0.5, 1.0]}, seeds=1, rounds=3, progress=False)
+    close(results.step_bound, float(stream.moments().step_bound()), rtol=1e-9)
+
+
 @pytest.mark.parametrize("features", [np.zeros((1, 9, 3)), np.full((1, 9, 3), 1e-30)])
 def test_features_of_zero_limit_no_step(features):
     data = fl.problems.Problem(features, np.ones((1, 9)), LeastSquares(), strength=0.0)

@@ -207,3 +207,21 @@ def test_the_bound_of_a_run_is_that_of_theorem_two(objective):
     assert result["bound"][-1] == pytest.approx(float(theorem.bound), rel=1e-6)
     assert result["gap"][-1] == pytest.approx(float(theorem.gap), rel=1e-6)
     assert np.all(result["gap"] <= result["bound"])
+
+
+def test_a_title_promises_no_epsilon_that_is_nominal():
+    data = xr.Dataset(
+        {
+            "gradient_norm": (("algorithm", "seed"), [[0.5, 0.9], [0.4, 0.8]]),
+            "gradient_bound": ((), 1.0),
+            "nominal": (("algorithm", "seed"), [[False, False], [False, False]]),
+        },
+        {"algorithm": ["zCDP-NFL", "P-ADMM"], "seed": [0, 1]},
+    )
+    assert ch3.honest_title(data) == "c₁ = 1 enforced: ε is a guarantee"
+    nominal = data.copy(deep=True)
+    nominal["nominal"][1, 0] = True
+    title = ch3.honest_title(data, nominal)
+    assert title == "c₁ = 1 enforced; ε is nominal for P-ADMM"
+    broken = data.assign(gradient_norm=2 * data["gradient_norm"])
+    assert ch3.honest_title(broken) == "c₁ = 1 nominal: gradients reach 2"
