@@ -1,4 +1,4 @@
-"""Whether numbers that are computed again are those that are stored."""
+"""Compare recomputed numbers with the stored ones."""
 
 from typing import NamedTuple
 
@@ -17,22 +17,22 @@ OF_SPREAD = 0.1
 #: Means of seeds agree to so many standard errors of their difference.
 ERRORS = 4.0
 
-#: Of so many of a variable's numbers the others may differ, such as those of runs near a threshold.
+#: The smallest share of a variable's numbers that must agree; runs near a threshold may differ.
 SHARE = 0.98
 
 
 class Comparison(NamedTuple):
     """Lines of text, one for each variable."""
 
-    differs: list[str]  # numbers that are others
-    draws: list[str]  # numbers of other draws, with means that agree
+    differs: list[str]  # variables whose numbers disagree
+    draws: list[str]  # variables with other draws, whose means agree
 
 
 def compared(stored: Studies, computed: Studies) -> Comparison:
     """Compare studies of some of the stored seeds with the stored ones.
 
-    A seed gives other numbers where a later version draws otherwise from it; then means over seeds
-    must agree. Parameters that were chosen by such draws, and their scores, may be others, too.
+    A later version may draw different numbers from a seed; then means over seeds must agree.
+    Parameters chosen by such draws may differ as well, and so may their scores.
 
     Args:
       stored: the studies as they are in the gallery, of all seeds.
@@ -42,7 +42,7 @@ def compared(stored: Studies, computed: Studies) -> Comparison:
     draws = []
     for name, study in computed.items():
         if name not in stored:
-            differs.append(f"{name}: not among what is stored")
+            differs.append(f"{name}: not stored")
             continue
         before = stored[name]
         # Of parameters' scores only means over the seeds of tuning are stored.
@@ -73,7 +73,7 @@ def _differences(stored: xr.DataArray, computed: xr.DataArray) -> tuple[str, str
     if "seed" in stored.dims:
         shared = [s for s in computed["seed"].values if s in stored["seed"].values]
         if not shared:
-            return "no seed of those that are stored", "", ""
+            return "no seed is among the stored ones", "", ""
         common, computed = (part.sel(seed=shared) for part in (stored, computed))
     if common.sizes != computed.sizes:
         return f"sizes {dict(computed.sizes)} instead of {dict(common.sizes)}", "", ""
@@ -95,7 +95,7 @@ def _differences(stored: xr.DataArray, computed: xr.DataArray) -> tuple[str, str
 
 
 def _disagreement(before: np.ndarray, now: np.ndarray, tolerated: np.ndarray | float) -> str:
-    """How many numbers differ by more than is tolerated, and the one that differs most."""
+    """How many numbers differ by more than the tolerance, and the largest difference."""
     with np.errstate(invalid="ignore"):
         error = np.abs(now - before)
         agrees = error <= np.fmax(RELATIVE * np.abs(before), tolerated)

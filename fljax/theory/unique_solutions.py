@@ -37,7 +37,7 @@ def solved_or_refused(matrix: np.ndarray, right: np.ndarray, remedy: str) -> np.
     Args:
       matrix: ``[rows, rows]``.
       right: ``[rows]``.
-      remedy: what the message says after that the solution is not unique.
+      remedy: the end of the error message, after "the solution is not unique".
 
     Raises:
       numpy.linalg.LinAlgError: a solution that is not unique.

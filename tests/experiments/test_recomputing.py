@@ -68,7 +68,7 @@ def test_scores_of_tuning_may_be_of_other_draws():
         (lambda s: s.isel(round=slice(3)), "x, error: sizes {'seed': 3, 'round': 3, "),
         (lambda s: s.assign_coords(round=[1, 2, 3, 4, 6]), "other labels of the axis round"),
         (lambda s: s.assign_coords(algorithm=["a", "c"]), "other labels of the axis algorithm"),
-        (lambda s: s.assign_coords(seed=[90, 91, 92]), "no seed of those that are stored"),
+        (lambda s: s.assign_coords(seed=[90, 91, 92]), "no seed is among the stored ones"),
         (lambda s: s.mean("round"), "x, error: axes ('seed', 'algorithm') instead of"),
     ],
 )
@@ -79,7 +79,7 @@ def test_other_structures_are_said(change, message):
 
 def test_studies_that_come_or_go_are_said():
     differs, _ = compared({"x": study()}, {"y": study()})
-    assert differs == ["x: not computed any more", "y: not among what is stored"]
+    assert differs == ["x: not computed any more", "y: not stored"]
 
 
 def test_runs_that_diverged_in_both_agree():
