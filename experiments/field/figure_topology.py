@@ -573,13 +573,15 @@ def plot(studies: Studies) -> Picture:
     for ax, name in zip(axes[3:5], ("quantized", "sparse"), strict=True):
         plotting.learning_curves(studies[name], ERROR, ax=ax)
         picture.fade(ax)
-        ax.set_ylim(-72, 32)
+        ax.set(ylim=(-72, 32), ylabel="disagreement [dB]")
     bits(studies, axes[5])
     ends(studies["networks"], axes[6])
     sorted_messages = studies["messages"].sel(order=SORTED)
     for ax, x in zip(axes[7:], ("round", "bits"), strict=True):
         plotting.learning_curves(sorted_messages, GAP, x=x, ax=ax)
         picture.fade(ax)
+        ax.set_ylabel("excess loss [dB]")
+    axes[8].set_xlabel("bits sent so far")
     return picture.finish(drawing)
 
 
@@ -595,7 +597,7 @@ def speed(data: xr.Dataset, axes: Sequence[Axes]) -> None:
     for line in axes[0].lines:
         line.set_marker("")
     picture.fade(axes[0])
-    axes[0].set_xlabel("passes over the data")
+    axes[0].set(xlabel="passes over the data", ylabel="excess loss [dB]")
     for name in drawn:
         of = data.sel(algorithm=name)
         mean = of[NORM].mean("seed").transpose("passes")
@@ -605,7 +607,7 @@ def speed(data: xr.Dataset, axes: Sequence[Axes]) -> None:
         at = [n for n in (1, *workers) if named(where, n) in data["algorithm"].values]
         models = [float(data["busiest"].sel(algorithm=named(where, n))) for n in at]
         axes[2].loglog(at, models, **plotting.LOOKS[index], label=where)
-    axes[2].set(xlabel="workers n", ylabel="models a round, in and out")
+    axes[2].set(xlabel="workers n", ylabel="models a round")
     axes[2].set_xticks([1, *workers], [str(n) for n in (1, *workers)])
     axes[2].minorticks_off()
     for ax in axes[1:]:
@@ -620,8 +622,7 @@ def bits(studies: Studies, ax: Axes) -> None:
         look = {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")}
         error = statistics.decibels(of[ERROR].mean("seed").values)
         ax.plot(spent(of), error, **look, label=name)
-    label = "squared distance from the mean [dB]"
-    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent so far", ylabel=label)
+    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent so far", ylabel="disagreement [dB]")
     ax.legend()
 
 
@@ -636,7 +637,7 @@ def ends(data: xr.Dataset, ax: Axes) -> None:
         values = [e.value for e in numbers]
         look = plotting.LOOKS[index]
         ax.errorbar(workers, values, bars, capsize=2, **look, label=f"{graph}, {order}")
-    ax.set(xscale="log", xlabel="workers n", ylabel="loss above the least at the end [dB]")
+    ax.set(xscale="log", xlabel="workers n", ylabel="final excess loss [dB]")
     ax.set_xticks(workers, [str(n) for n in workers])
     ax.minorticks_off()
     ax.legend()
@@ -944,14 +945,14 @@ FIGURE = Figure(
     name="field-topology",
     title="D-PSGD and Choco: what a network costs, and how little messages need to say",
     source="Lian et al. 2017; Koloskova et al. 2019, figures 2 to 6",
-    caption="(a) Loss of the mean model above the least with one server (C-PSGD) and on a ring "
-    "(D-PSGD), with the step of Lian et al. for the longest run. (b) The mean squared gradient "
-    "over a run by its length: with linear speed-up n workers are n times to the left. (c) Models "
-    "that the busiest node sends and receives in a round. (d), (e) Agreement on a mean by "
-    "Choco-Gossip (qsgd, top and random 1 %) and by models that are compressed themselves (Q1-G, "
-    "Q2-G; in (e) to random 1 %), (f) by bits. (g) Where SGD on networks ends, labels sorted or "
-    "shuffled among workers; (h), (i) Choco-SGD on a ring of nine. Steps of (g) to (i) are tuned "
-    "for each curve. "
+    caption="(a) Excess loss, that of the mean model above the least, with one server (C-PSGD) and "
+    "on a ring (D-PSGD), with the step of Lian et al. for the longest run. (b) The mean squared "
+    "gradient over a run by its length: with linear speed-up n workers are n times to the left. "
+    "(c) Models that the busiest node sends and receives in a round. (d), (e) Disagreement, the "
+    "squared distance from the mean, of Choco-Gossip (qsgd, top and random 1 %) and of models that "
+    "are compressed themselves (Q1-G, Q2-G; in (e) to random 1 %), (f) by bits. (g) Where SGD on "
+    "networks ends, labels sorted or shuffled among workers; (h), (i) Choco-SGD on a ring of nine. "
+    "Steps of (g) to (i) are tuned for each curve. "
     f"Means of {SEEDS.value} seeds with 95 % bands.",
     study=study,
     plot=plot,

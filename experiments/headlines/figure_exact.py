@@ -208,16 +208,32 @@ def study(effort: Effort) -> Studies:
 # --------------------------------------------------------------------------- picture
 
 
+#: The panels of methods with all gradients, and of those with gradients of single samples.
+FAMILIES = {
+    "no exact limit": ("CTA", "ATC", "Consensus"),
+    "corrected diffusion": ("EXTRA", "NIDS", "Exact diffusion", "Wang-Elia"),
+    "tracking": ("DIGing", "ATC tracking", "Aug-DGM", "ADMM tracking", "Network-DANE"),
+    "multipliers": ("ADMM", "DLM", "DiNNO", "LT-ADMM"),
+    "several local steps": ("K-GT", "LED", "ProxSkip"),
+}
+STOCHASTIC = {
+    "single samples, SAGA": (TRACKING, "GT-SAGA", "ATC-GT-SAGA", "GT-VR"),
+    "single samples, SVRG": (
+        *("GT-SVRG", "GT-SARAH", "Network-SVRG", "Network-SARAH", "LT-ADMM-VR"),
+    ),
+}
+
+
 def plot(studies: Studies) -> Picture:
-    titles = (
-        "all gradients",
-        "with an l1 norm",
-        "stochastic gradients",
-        "NIDS near 2/L",
-    )
-    drawing, axes = picture.panels(titles, columns=2, height=2.6)
-    for ax, name in zip(axes, ("exact", "composite", "stochastic", "near"), strict=True):
-        plotting.learning_curves(studies[name], METRIC, ax=ax)
+    parts = [(title, "exact", names) for title, names in FAMILIES.items()]
+    parts += [(title, "stochastic", names) for title, names in STOCHASTIC.items()]
+    parts += [("with an l1 norm", "composite", None), ("NIDS near 2/L", "near", None)]
+    drawing, axes = picture.panels([title for title, *_ in parts], columns=3, height=2.2)
+    for ax, (_, name, methods) in zip(axes, parts, strict=True):
+        data = studies[name]
+        if methods is not None:
+            data = data.sel(algorithm=[*methods])
+        plotting.learning_curves(data, METRIC, ax=ax)
     return picture.finish(drawing, "Exact limits at constant step sizes, peers that differ")
 
 
@@ -264,9 +280,9 @@ FIGURE = Figure(
     title="Exact limits and linear rates of peers at constant step sizes",
     source="the papers of the algorithms, cited at each claim",
     caption="Peers whose own minimizers differ. (a) Diffusion (CTA, ATC) and consensus stop "
-    "short of the common minimizer at a constant step size; the others reach it. (b) The same with "
-    "an l1 norm, by proximal steps. (c) Gradients of single samples: tracking stops at their "
-    "noise, variance reduction does not. (d) NIDS with a step size near 2/L on four networks.",
+    "short of the common minimizer at a constant step size; (b)-(e) the others reach it. (f), (g) "
+    "Gradients of single samples: tracking stops at their noise, variance reduction does not. (h) "
+    "With an l1 norm, by proximal steps. (i) NIDS with a step size near 2/L on four networks.",
     study=study,
     plot=plot,
     claims=[

@@ -271,3 +271,11 @@ def test_low_frequencies_have_most_of_an_image():
     features = figure_private.images(True).features[0, :20]
     assert (features**2).sum() > 0.75 * (pixels**2).sum()
     np.testing.assert_allclose(features[:, 0], pixels.sum((1, 2)) / 28, rtol=1e-5)
+
+
+def test_every_exact_method_has_one_panel():
+    """A method that no family names would be missing in the picture."""
+    drawn = [name for family in figure_exact.FAMILIES.values() for name in family]
+    assert sorted(drawn) == sorted(["CTA", "ATC", "Consensus", *figure_exact.PROMISED])
+    drawn = [name for family in figure_exact.STOCHASTIC.values() for name in family]
+    assert sorted(drawn) == sorted([figure_exact.TRACKING, *figure_exact.REDUCED])
