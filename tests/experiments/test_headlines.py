@@ -32,7 +32,7 @@ from experiments.headlines.common import (
     straightness,
     unlike,
 )
-from experiments.promises import HEADLINES
+from experiments.promises import BY_OTHERS, HEADLINES
 from fljax import algorithms as A
 from fljax._core.devices import configured
 from fljax.algorithms import REGISTRY as ALGORITHMS
@@ -279,3 +279,18 @@ def test_every_exact_method_has_one_panel():
     assert sorted(drawn) == sorted(["CTA", "ATC", "Consensus", *figure_exact.PROMISED])
     drawn = [name for family in figure_exact.STOCHASTIC.values() for name in family]
     assert sorted(drawn) == sorted([figure_exact.TRACKING, *figure_exact.REDUCED])
+
+
+def test_claims_of_others_have_a_table_of_their_own():
+    assert BY_OTHERS < HEADLINES.keys()
+    case = {"value": 2.0, "low": 1.0, "high": 3.0, "unit": "dB", "holds": True}
+    records = []
+    for name in ("EXTRA", "P-ADMM"):
+        figure, claim = HEADLINES[name]
+        declared = {c.name: c for c in REGISTRY[figure].claims}[claim]
+        record = dataclasses.asdict(declared) | {"cases": {"x": case}, "holds": True}
+        records.append({"name": figure, "claims": [record | {"decided": True}]})
+    promised, others = report.headlines(records).split("## What others say of them")
+    assert "| EXTRA |" in promised
+    assert "| P-ADMM |" not in promised
+    assert "| P-ADMM |" in others
