@@ -56,7 +56,7 @@ class FeatureMoments(NamedTuple):
     trace: Array  # of R
     square: Array  # the trace of R^2
     fourth: Array  # E |z|^4
-    always: bool = False  # whether every client has a sample and is heard in every round
+    always: bool = False  # whether every client has a sample and is available in every round
 
     def step_bound(self, averaged: int = 1) -> Array:
         r"""Return the largest step size :math:`\mu` of least mean squares, the smaller of two.

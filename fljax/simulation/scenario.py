@@ -221,8 +221,8 @@ class Simulation:
                 return
 
     def _warn_of_weights(self, aggregator: Aggregator, attack: Attack) -> bool:
-        """Whether the weights of messages are known and differ; then warn where attackers may have
-        half of those of an honest receiver.
+        """Return whether the weights of messages are known; then warn where attackers may have half
+        of those of an honest receiver.
         """
         attacking = np.asarray(attack.liars)
         weights = self._weights_at_receivers(len(attacking))
@@ -246,8 +246,8 @@ class Simulation:
         return True
 
     def _weights_at_receivers(self, clients: int) -> np.ndarray | None:
-        """The weights of all messages, ``[receivers, clients]``, where they are known, few enough
-        for a table, and not equal.
+        """The weights of all messages, ``[receivers, clients]``; ``None`` if they are unknown, too
+        many for a table, or a server's and equal.
         """
         graph = self._peer_graph
         if graph is None:

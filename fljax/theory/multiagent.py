@@ -1740,8 +1740,9 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
             return bool(np.abs(np.linalg.eigvals(matrix)).max() < 1)
         return bool(_growth(recursion) < 1)
 
-    minimizer(simulation.fixed_problem)  # or refused: where data leave a direction open, no step
-    low = 0.0  # makes a model contract
+    # Where the data leave a direction open no step makes models contract, and this raises.
+    minimizer(simulation.fixed_problem)
+    low = 0.0
     high = float(2 / jnp.max(jnp.linalg.eigvalsh(hessian(simulation.fixed_problem))))
     while stable(high):
         low = high
@@ -1800,7 +1801,7 @@ def crossover(
     """
     checks.count("digits", digits)
     checks.positive("between", between)
-    minimizer(simulation.fixed_problem)  # or refused
+    minimizer(simulation.fixed_problem)  # raises where the data do not determine it
 
     @jax.jit
     def gap(step: Array) -> Array:
