@@ -565,8 +565,8 @@ def _named(case: Case) -> str:
 
 
 def above(*pairs: tuple[Case, Case]) -> Measure:
-    """How far the error of the first of each pair is above the second's at the end, dB, in the median
-    run: a cluster whose true model is near zero has errors that would decide a mean.
+    """How far the error of the first of each pair is above the second's at the end, dB, in the
+    median run: a cluster whose true model is near zero has errors that would decide a mean.
     """
     return lambda studies: {
         f"{_named(over)} above {_named(under)}": measures.median_gap(
