@@ -1,4 +1,4 @@
-"""Run and report the atlas: ``python -m experiments.atlas {list,run,report}``."""
+"""Run and report the atlas: ``python -m experiments.atlas {list,run,check,report}``."""
 
 import functools
 import sys
@@ -19,6 +19,10 @@ EXAMPLES = {
   python -m experiments.atlas run --quick
   python -m experiments.atlas run peers-ring peers-grid --out mine
   python -m experiments.atlas run --all
+""",
+    "check": """
+  python -m experiments.atlas check
+  python -m experiments.atlas check --out mine
 """,
     "report": """
   python -m experiments.atlas report --out mine
@@ -48,8 +52,9 @@ def parser() -> Parser:
         metavar="FOLDER",
         help="folder that keeps what is computed of an unfinished scenario (default: in the cache)",
     )
+    check = command("check", "judge the stored results again, and compare the stored pages")
     report = command("report", "write the pages from the stored results")
-    for subcommand in (run, report):
+    for subcommand in (run, check, report):
         subcommand.add_argument(
             "--out",
             type=Path,
@@ -72,6 +77,8 @@ def answer(argv: Sequence[str] | None) -> int:
 
     if options.command == "list":
         return commands.list_scenarios()
+    if options.command == "check":
+        return commands.check(options.out or ATLAS)
     if options.command == "report":
         return commands.report(options.out or ATLAS)
     if options.names and options.all:

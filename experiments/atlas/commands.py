@@ -1,5 +1,6 @@
 """The commands of the atlas: list, run and report scenarios."""
 
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,32 @@ def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Pat
         count = f"{len(result['methods'])} algorithms, {len(result['refused'])} refused"
         print(f"  {count}, {time.perf_counter() - began:.0f} s", flush=True)
     return 0
+
+
+def check(folder: Path) -> int:
+    """Judge stored results again, and compare every page with the one that is stored."""
+    readable(folder)
+    results = {name: read(name, folder) for name in SCENARIOS}
+    if not any(results.values()):
+        raise UsageError(f"no results in {folder}; python -m experiments.atlas run makes them.")
+    mpl.use("Agg")
+    with tempfile.TemporaryDirectory() as scratch:  # the picture is drawn beside the pages
+        expected = pages(results, Path(scratch))
+    wrong = []
+    for name, text in expected.items():
+        path = folder / name
+        if not path.is_file():
+            wrong.append(f"{name}: missing")
+        elif path.read_text(encoding="utf-8") != text:
+            wrong.append(f"{name}: says something else than the stored results")
+    missing = [name for name, result in results.items() if result is None]
+    print(f"{len(results) - len(missing)} scenarios, {len(expected)} pages")
+    for line in wrong:
+        print(f"  DISAGREES: {line}; python -m experiments.atlas report writes it")
+    for name in missing:
+        print(f"  not run: {name}")
+    print("pages and results disagree" if wrong else "all pages confirmed")
+    return int(bool(wrong))
 
 
 def report(folder: Path) -> int:

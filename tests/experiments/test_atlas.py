@@ -533,6 +533,32 @@ def test_the_pages_match_the_results(outcome, tmp_path):
     assert (tmp_path / "profiles.png").stat().st_size > 10_000
 
 
+def test_check_finds_pages_that_are_not_of_the_results(outcome, tmp_path, capsys):
+    result = stored({"EXTRA": outcome(1e-3, 20), "CTA": outcome(1.0, 4)}, refused={})
+    (tmp_path / "peers-ring.json").write_text(sealed(result))
+    assert main(["check", "--out", str(tmp_path)]) == 1
+    assert "DISAGREES: peers-ring.md: missing" in capsys.readouterr().out
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    before = (tmp_path / "profiles.png").read_bytes()
+    assert main(["check", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "1 scenarios, 2 pages" in said
+    assert "not run: peers-grid" in said
+    assert (tmp_path / "profiles.png").read_bytes() == before
+    page = tmp_path / "peers-ring.md"
+    page.write_text(page.read_text().replace("EXTRA", "EXTRAS"))
+    assert main(["check", "--out", str(tmp_path)]) == 1
+    assert "DISAGREES: peers-ring.md: says something else" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_stored_pages_are_of_the_stored_results(capsys):
+    folder = Path(__file__).parents[2] / "figures" / "atlas"
+    if not folder.is_dir():
+        pytest.skip("the stored atlas is not in this copy")
+    assert main(["check", "--out", str(folder)]) == 0, capsys.readouterr().out
+
+
 def test_every_kind_of_problem_of_the_summary_has_scenarios():
     for kind, belongs in report.PROBLEMS.items():
         assert sum(map(belongs, SCENARIOS.values())) >= 2, kind
@@ -560,6 +586,7 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
         (["run", "peers-rin"], "'peers-ring'"),
         (["run", "peers-ring", "--out", "/dev/null/x"], "cannot write to /dev/null/x"),
         (["report", "--out", "/nowhere"], "no folder /nowhere"),
+        (["check", "--out", "/nowhere"], "no folder /nowhere"),
         (["draw"], "invalid choice: 'draw'"),
         (["run", "--seeds", "3"], "unrecognized arguments: --seeds"),
     ],
