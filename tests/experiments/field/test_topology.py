@@ -159,7 +159,7 @@ HARMED = [
     ("networks-differ-little", at("networks", GAP, 2, algorithm="ring, n = 64, sorted")),
     ("sorted-is-harder", at("networks", GAP, 2, algorithm="ring, n = 9, shuffled")),
     ("compressed-is-as-good", at("messages", GAP, 2, algorithm=RANDOM, order=SORTED)),
-    ("saves-two-orders", at("messages", "bits", 2, algorithm=TOP, order=SHUFFLED)),
+    ("saves-two-orders", at("messages", "bits", 5, algorithm=TOP, order=SHUFFLED)),
     ("saves-bits", at("messages", "bits", 9, algorithm=COARSE, order=SORTED)),
 ]
 
