@@ -204,6 +204,22 @@ def test_fedavg_is_below_its_bound(local_steps):
         assert excess <= bound.excess
     close(bound.first_step, 2 / (offset + 1), rtol=1e-9)
     close(bound.offset, offset)
+    # The last bound, term by term, and with noise.
+    drift = 8 * (local_steps - 1) ** 2 * largest**2
+    for noise in (0.0, 3.0):
+        spread = noise + 6 * 8.0 * numbers["heterogeneity"] + drift
+        expected = 8.0 / (offset + t - 1) * (2 * spread + offset / 2 * distance**2)
+        excess = step_bounds.fedavg_bound(
+            8.0,
+            1.0,
+            local_steps,
+            t,
+            heterogeneity=numbers["heterogeneity"],
+            gradient_bound=largest,
+            noise=noise,
+            distance=distance,
+        ).excess
+        close(excess, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
