@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README", "docs/start"] + [
+PAGES = ["README", "docs/start", "docs/theory"] + [
     f"docs/{kind}/{page.stem}"
     for kind in ("guides", "tutorials")
     for page in ROOT.glob(f"docs/{kind}/*.md")

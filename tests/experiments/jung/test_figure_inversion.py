@@ -53,6 +53,8 @@ def test_likeness_is_blind_to_brightness_and_cuts_pixels_off():
     dark = 0.1 * truth
     np.testing.assert_allclose(figure.correlations(bright, truth), 1)
     np.testing.assert_allclose(figure.correlations(dark, truth), 1)
+    beyond = truth * np.array([[1.0, 5.0], [1.0, 1.0]])
+    np.testing.assert_allclose(figure.correlations(beyond, truth), 1)
     np.testing.assert_allclose(figure.correlations(1 - truth, truth), -1)
 
 
